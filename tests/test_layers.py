@@ -13,7 +13,8 @@ from tests.imports import imports
 
 PACKAGE = Path(inframind_gym.__file__).resolve().parent
 ROOT = PACKAGE.parent
-GROUND = ("errors", "files", "configs", "progress")  # modules that every layer may import
+# Modules that every layer may import.
+GROUND = ("errors", "files", "configs", "progress", "sockets")
 # What a layer may import beside itself and the ground. `envs` and `policies` know one another:
 # an environment can have a policy carry out its plans, a policy reads an environment's `spec`.
 LAYERS = {
@@ -21,6 +22,7 @@ LAYERS = {
     "files": (),
     "configs": (),
     "progress": (),
+    "sockets": (),
     "registration": (),
     "tasks": (),
     "simulator": ("tasks",),

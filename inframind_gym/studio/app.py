@@ -84,7 +84,8 @@ def require_bundle(folder: Path = BUNDLE) -> Path:
     if not (folder / "index.html").is_file():
         raise ConfigError(
             f"{folder}: the page of the studio is not built. In a checkout `make studio` builds it "
-            "(Node.js 20.19 or newer); a wheel made by `make wheel` has it."
+            "(Node.js 20.19 or newer); what was installed from there by `pip install .` has to be "
+            "installed again."
         )
     return folder
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ import typer
 
 from inframind_gym.errors import ConfigError, friendly, require
 from inframind_gym.progress import say
+from inframind_gym.sockets import listening
 from inframind_gym.teams.runs.store import DEFAULT_FILE, RunStore
 from inframind_gym.teams.terminal import ProviderName, Runs
 
@@ -88,12 +90,11 @@ def studio(
             launcher = Launcher(store, Ways(provider, model, gateway, access_log, pool))
             app = make_app(pages, launcher, token=token, bundle=bundle)
             asks = "" if token is None else f", with the token of {TOKEN_VARIABLE}"
-            say(f"studio on http://{host}:{port}{asks}; runs in {runs}")
-            uvicorn.run(
-                app,
-                host=host,
-                port=port,
-                log_level="warning",
-                server_header=False,
-                timeout_graceful_shutdown=3,
+            address = listening(host, port)
+            at = f"http://{host}:{address.getsockname()[1]}"
+            say(f"studio on {at}{asks}; runs in {runs}. Ctrl-C ends it")
+            server = uvicorn.Config(
+                app, log_level="warning", server_header=False, timeout_graceful_shutdown=3
             )
+            with contextlib.suppress(KeyboardInterrupt):
+                uvicorn.Server(server).run(sockets=[address])

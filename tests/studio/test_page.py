@@ -13,8 +13,8 @@ pytest.importorskip("playwright.sync_api")
 pytest.importorskip("fastapi")
 from playwright.sync_api import expect
 
-from inframind_gym.benchmark.routing.suite import RoutingCell
-from tests.benchmark.synthetic_results import drawn, write_folder
+from inframind_gym.benchmark.runner import run
+from inframind_gym.benchmark.suite import load_suite
 from tests.studio.conftest import TOKEN, Studio
 
 AXE = Path(__file__).parents[2] / "inframind_gym/studio/frontend/node_modules/axe-core/axe.min.js"
@@ -143,6 +143,13 @@ def test_two_runs_are_compared(studio: Studio, address: str, page: Any) -> None:
     expect(page.get_by_role("img", name=re.compile("Quality over tokens"))).to_be_visible()
 
 
+def faults(frame: Any) -> list[str]:
+    """Return what axe finds in a page or in a frame of it."""
+    frame.evaluate(AXE.read_text(encoding="utf-8"))
+    found = frame.evaluate("axe.run({ iframes: false })")["violations"]
+    return [f"{fault['id']}: {fault['nodes'][0]['html'][:120]}" for fault in found]
+
+
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed (`make studio`)")
 def test_pages_have_no_faults_that_axe_finds(studio: Studio, address: str, page: Any) -> None:
     runs = [scripted(studio, "Write."), scripted(studio, "Write again.")]
@@ -159,9 +166,24 @@ def test_pages_have_no_faults_that_axe_finds(studio: Studio, address: str, page:
             page.goto(f"{address}/#/{path}")
             page.locator("main h1").wait_for()
             page.wait_for_timeout(500)
-            page.evaluate(AXE.read_text(encoding="utf-8"))
-            for fault in page.evaluate("axe.run()")["violations"]:
-                found.append(f"{scheme} {path} {fault['id']}: {fault['nodes'][0]['html'][:120]}")
+            found += [f"{scheme} {path} {fault}" for fault in faults(page)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed (`make studio`)")
+def test_the_frame_of_a_board_has_no_faults_that_axe_finds(board: str, page: Any) -> None:
+    page.goto(board)
+    page.get_by_role("button", name="Show episodes").click()
+    episodes = page.frame_locator("iframe").get_by_role("heading", name="Episodes")
+    expect(episodes).to_be_visible(timeout=LONG_MS)
+    assert len(page.frames) == 2
+    found = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for width in (1280, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            for part in page.frames:
+                found += [f"{scheme} {width} {fault}" for fault in faults(part)]
     assert not found, "\n".join(found)
 
 
@@ -179,16 +201,19 @@ def test_pages_are_used_with_the_keyboard(studio: Studio, address: str, page: An
     page.wait_for_url(re.compile("#/run/"))
 
 
-def test_a_board_opens_in_a_frame_of_its_own(
-    tmp_path: Path, browser: Any, serve: Any, page: Any
-) -> None:
-    cells = [RoutingCell(p, "w", 10.0, 30.0, seed) for p in ("good", "bad") for seed in range(3)]
-    write_folder(tmp_path / "results/mine", cells, lambda cell: drawn(cell, 0.6, 1.0))
-    address = serve(Studio(tmp_path, (tmp_path / "results",)))
-    page.goto(f"{address}/#/boards")
+@pytest.fixture
+def board(tmp_path: Path, browser: Any, serve: Any) -> str:
+    """Serve the results of a small run; returns the address of their board."""
+    settings = {"policies": ("random", "least_loaded"), "num_queries": 20, "seeds": 1}
+    run(load_suite("starter", settings).resolve(), tmp_path / "results/mine")
+    return f"{serve(Studio(tmp_path, (tmp_path / 'results',)))}/#/boards/mine"
+
+
+def test_a_board_opens_in_a_frame_of_its_own(board: str, page: Any) -> None:
+    page.goto(board.rpartition("/")[0])
     page.get_by_role("link", name="mine").click()
     frame = page.frame_locator("iframe")
-    expect(frame.get_by_role("region", name=re.compile("synthetic")).first).to_be_visible()
+    expect(frame.get_by_role("region", name="Board")).to_be_visible()
     assert page.evaluate("document.querySelector('iframe').contentDocument") is None
 
 

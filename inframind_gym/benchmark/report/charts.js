@@ -89,8 +89,7 @@ const Charts = (() => {
         });
         paint();
       } }, words);
-      return el("th", { scope: "col", class: [left.includes(c) ? "left" : "", c === 0 ? "first" : ""].join(" ").trim() || null }, words ? button
-        : "");
+      return el("th", { scope: "col", class: [left.includes(c) ? "left" : "", c === 0 ? "first" : ""].join(" ").trim() || null }, button);
     });
     paint();
     const box = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label || caption || "table" },
@@ -217,7 +216,7 @@ const Charts = (() => {
       return el("div", { class: "barline" }, el("span", { title: label }, label),
         el("div", { class: "bar", role: "img", "aria-label": says, title: says },
         names.map((name, i) => { const share = 100 * (parts[name] || 0); return share > 0.2
-          && el("span", { style: `width:${share}%;background:${colours(i)}` }, share >= 14 ? String(Math.round(share)) : ""); }).filter(Boolean)));
+          && el("span", { style: `width:${share}%;background:${colours(i)}` }, share >= 14 && el("b", {}, String(Math.round(share)))); }).filter(Boolean)));
     });
   }
   const legend = (names, colours) => el("div", { class: "legend" },

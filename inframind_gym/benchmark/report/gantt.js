@@ -184,7 +184,7 @@ const Gantt = (() => {
       const span = Math.max(high - low, (items.end[i] - items.start[i]) * 1.2);
       return go(items.start[i] - span * 0.1, Math.min(span, last - first));
     };
-    const acts = [["−", "zoom out", keys["-"]], ["+", "zoom in", keys["+"]], ["←", "earlier", keys.ArrowLeft], ["→", "later", keys.ArrowRight], ["all", "whole episode", keys[0]]];
+    const acts = [["−", "zoom out", keys["-"]], ["+", "zoom in", keys["+"]], ["←", "earlier", keys.ArrowLeft], ["→", "later", keys.ArrowRight], ["all", "all of the episode", keys[0]]];
     const buttons = acts.map(([name, says, act]) => el("button", { title: says, "aria-label": says, onclick: act }, name));
     return { node: el("figure", {}, el("div", { class: "controls" }, buttons), canvas), show };
   }

@@ -155,7 +155,7 @@
         controls(pickMetric("shown", Object.keys(found.metrics), state.name, (value) => set({ name: value }))),
         hint(`Row less column, paired over ${found.episodes} episodes that all have, with the 95 % interval of each pair alone. ` +
           "▲ the row is better, ▼ worse, where the interval leaves 0 out."),
-        table(["", ...found.sides.map(label)], rows, { label: "paired differences" }),
+        table(["row less column", ...found.sides.map(label)], rows, { label: "paired differences" }),
         notes(found.notes),
       ];
     })];

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inframind_gym.errors import InfraMindError, friendly, require
+from inframind_gym.sockets import listening
 
 if TYPE_CHECKING:
     from inframind_gym.live.gateway.app import App
@@ -71,7 +72,7 @@ def run(config: GatewayConfig, path: Path | None, options: dict[str, Any]) -> No
         options: that take the place of its keys.
 
     Raises:
-        InfraMindError: the configuration cannot be used.
+        InfraMindError: the configuration cannot be used, or its port is taken.
     """
     import uvicorn
     import uvloop
@@ -94,12 +95,11 @@ def run(config: GatewayConfig, path: Path | None, options: dict[str, Any]) -> No
                 asyncio.get_running_loop().add_signal_handler(number, end)
             yield
 
+    address = listening(config.host, config.port)
     app = App(Gateway(config, Metrics()))
     server = Server(
         uvicorn.Config(
             app,
-            host=config.host,
-            port=config.port,
             loop="uvloop",
             ws="none",
             interface="asgi3",
@@ -115,7 +115,7 @@ def run(config: GatewayConfig, path: Path | None, options: dict[str, Any]) -> No
     async def main() -> None:
         reloads = _Reloads(app, path, options)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloads.ask)
-        await server.serve()
+        await server.serve(sockets=[address])
 
     _log.info(
         "pool %s, policy %s: http://%s:%d/v1", config.pool, config.policy, config.host, config.port

@@ -139,7 +139,13 @@ def _get(url: str) -> str:
         with urllib.request.urlopen(request, timeout=_ANSWER_S) as response:
             return str(response.read().decode())
     except urllib.error.HTTPError as error:
-        remedy = " Set $INFRAMIND_API_KEY to one of its keys." if error.code == 401 else ""
-        raise InfraMindError(f"{url}: HTTP {error.code} {error.reason}.{remedy}") from None
-    except (urllib.error.URLError, OSError) as error:
-        raise InfraMindError(f"{url}: {error}. Start one: inframind serve --pool POOL") from None
+        remedy = (
+            "Give a key of it in INFRAMIND_API_KEY" if error.code == 401 else "Is it a gateway?"
+        )
+        raise InfraMindError(f"{url}: status {error.code}. {remedy}") from None
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        cause = getattr(reason, "strerror", None) or reason
+        raise InfraMindError(
+            f"{url}: {cause}. Start a gateway: inframind serve --pool POOL"
+        ) from None

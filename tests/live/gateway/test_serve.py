@@ -190,4 +190,13 @@ def test_top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert words in result.output + result.stderr
     result = CliRunner().invoke(cli.app, ["top", rig.url, "--once"])
     assert result.exit_code == 2
-    assert "inframind serve" in result.output + result.stderr
+    assert "Connection refused. Start a gateway: inframind serve" in result.output + result.stderr
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        arguments = ["serve", "--pool", "b200-2gpu", "--port", str(port)]
+        result = CliRunner().invoke(cli.app, arguments)
+    assert result.exit_code == 2
+    assert f"127.0.0.1:{port}: address already in use" in result.output + result.stderr

@@ -69,7 +69,7 @@ export interface Column<T> {
   wrap?: boolean;
 }
 export function Table<T>({ label, columns, rows, keyOf, empty = "Nothing yet." }: {
-  label: string; columns: Column<T>[]; rows: T[]; keyOf?: (row: T, i: number) => string | number; empty?: string;
+  label: string; columns: Column<T>[]; rows: T[]; keyOf?: (row: T, i: number) => string | number; empty?: ReactNode;
 }) {
   if (!rows.length) return <p className="hint">{empty}</p>;
   const className = ({ left, wrap }: Column<T>) => `${left ? "left" : ""} ${wrap ? "wrap" : ""}`.trim() || undefined;

@@ -16,7 +16,7 @@ export function Boards({ name }: { name?: string }) {
       {found.value && (
         <Table
           label="boards" rows={found.value} keyOf={(row) => row.name}
-          empty="No results folder was found. `inframind bench run --suite starter` makes one; --results FOLDER shows another."
+          empty={<>No results folder was found. <code>inframind bench run --suite starter</code> makes one; <code>--results FOLDER</code> shows another.</>}
           columns={[
             { head: "folder", left: true, cell: (row) => (row.error ? row.name : <a href={`#/boards/${encodeURIComponent(row.name)}`}>{row.name}</a>) },
             { head: "suite", left: true, cell: (row) => row.suite },

@@ -102,7 +102,7 @@ export function TeamPage({ team, info }: { team: string; info: Info }) {
       <ErrorNote error={found.error} />
       <Table
         label="runs" rows={runs} keyOf={(run) => run.run_id}
-        empty={isStatic ? "The record has no runs of this kind." : "No run yet: start one above, or by `inframind team run`."}
+        empty={isStatic ? "The record has no runs of this kind." : "No run yet. The form above starts one."}
         columns={[
           ...(compares ? [{
             head: "A/B", left: true,
