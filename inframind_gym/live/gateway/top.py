@@ -142,7 +142,7 @@ def _get(url: str) -> str:
         remedy = (
             "Give a key of it in INFRAMIND_API_KEY" if error.code == 401 else "Is it a gateway?"
         )
-        raise InfraMindError(f"{url}: status {error.code}. {remedy}") from None
+        raise InfraMindError(f"{url}: HTTP {error.code}. {remedy}") from None
     except OSError as error:
         reason = getattr(error, "reason", error)
         cause = getattr(reason, "strerror", None) or reason
