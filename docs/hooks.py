@@ -6,6 +6,7 @@ one to a file outside of `docs` leads to the repository (`$INFRAMIND_REPO_URL`),
 
 from __future__ import annotations
 
+import json
 import os.path
 import posixpath
 import re
@@ -40,18 +41,34 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def _examples() -> str:
-    """Return the page of the scripts in examples/."""
-    parts = ["# Examples\n\nThe scripts of `examples/` in a checkout, which the tests run."]
-    for script in sorted((ROOT / "examples").glob("*.py")):
-        code = script.read_text(encoding="utf-8").rstrip()
-        parts.append(f"## {script.name}\n\n```python\n{code}\n```")
+    """Return the page of the scripts and notebooks in examples/."""
+    parts = ["# Examples\n\nThe files of `examples/` in a checkout, which the tests run."]
+    for file in sorted((ROOT / "examples").iterdir()):
+        if file.suffix not in (".py", ".ipynb"):
+            continue
+        text = file.read_text(encoding="utf-8").rstrip()
+        cells = [{"cell_type": "code", "source": [text]}]
+        if file.suffix == ".ipynb":
+            cells = json.loads(text)["cells"]
+        parts += [f"## {file.name}", *map(_cell, cells)]
     return "\n\n".join(parts) + "\n"
+
+
+def _cell(cell: dict[str, Any]) -> str:
+    """Return a cell of a notebook as Markdown, its headings as text in bold."""
+    text = "".join(cell["source"])
+    if cell["cell_type"] == "code":
+        return f"```python\n{text}\n```"
+    return re.sub(r"^#+ (.*)$", r"**\1**", text, flags=re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Return the text with its links as the site needs them."""
     here = page.file.src_uri
-    origin = {site: source for source, site in OUTSIDE.items()}.get(here, f"docs/{here}")
+    outside = {site: source for source, site in OUTSIDE.items()}
+    origin = outside.get(here, f"docs/{here}")
+    if (ROOT / origin).is_dir():
+        origin += "/"  # of links in its files
 
     def link(match: re.Match[str]) -> str:
         target = _target(match[3], origin, here, config.repo_url)

@@ -169,7 +169,16 @@ def run(
         bool,
         typer.Option(
             "--wandb",
-            help="Log board and report to W&B: offline, unless WANDB_MODE says otherwise.",
+            help="Log board and report to W&B: offline, unless WANDB_MODE says otherwise "
+            "(extra `track`).",
+        ),
+    ] = False,
+    tensorboard: Annotated[
+        bool,
+        typer.Option(
+            "--tensorboard",
+            help="Write the board for TensorBoard, into the folder's own folder `tensorboard` "
+            "(extra `track`).",
         ),
     ] = False,
     as_json: Json = False,
@@ -191,6 +200,8 @@ def run(
     with friendly():
         if wandb:
             require("wandb", "--wandb", "track")
+        if tensorboard:
+            require("tensorboard", "--tensorboard", "track")
         chosen = load_suite(
             suite,
             {
@@ -240,10 +251,13 @@ def run(
             raise typer.Exit(130)
         results = load_results(folder, summary.results)
         board = compute(results, fluid=fluid)
-        if wandb:
-            from inframind_gym.benchmark.report.upload import log_to_wandb
+        if wandb or tensorboard:
+            from inframind_gym.benchmark.report import upload
 
-            log_to_wandb(results, board)
+            if wandb:
+                upload.log_to_wandb(results, board)
+            if tensorboard:
+                upload.log_to_tensorboard(results, board)
         if as_json:
             counted = {"computed": summary.computed, "kept": summary.kept, "wall_s": summary.wall_s}
             print_json({"out": str(folder), **counted, **board})

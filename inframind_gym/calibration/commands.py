@@ -139,6 +139,12 @@ def _calibrate_pool(
         f"mismatch of the {len(rest.calls)} calls that were not fitted: {checked['before']:.3f} "
         f"before, {checked['fitted']:.3f} fitted\npool: {out}"
     )
+    if checked["fitted"] > checked["before"]:
+        typer.echo(
+            "warning: these cards predict those calls worse than the pool's own. Record more "
+            "calls, of quiet and of busy hours, or keep the pool as it is.",
+            err=True,
+        )
 
 
 def replay(

@@ -6,10 +6,8 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,10 +20,9 @@ from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.leaderboard import leaderboard
 from inframind_gym.benchmark.lines import seal
 from inframind_gym.benchmark.report.data import FORMAT, lean, report_data
-from inframind_gym.benchmark.report.page import render, write_report
+from inframind_gym.benchmark.report.page import SECTIONS, make_report, render, write_report
 from inframind_gym.benchmark.report.replay import Chosen, choose, key_of, replayed
 from inframind_gym.benchmark.report.timelines import critical
-from inframind_gym.benchmark.report.upload import log_to_wandb
 from inframind_gym.benchmark.results import load_results
 from inframind_gym.benchmark.runner import run
 from inframind_gym.benchmark.store import CELLS, HEADER, read_cells, read_header
@@ -310,49 +307,47 @@ def test_an_unfinished_run_says_so(folders, tmp_path):
     assert any("unfinished, 7 of 8 cells" in note for note in found["board"]["notes"])
 
 
-def test_a_run_goes_to_wandb_with_its_report(folders, tmp_path, monkeypatch):
-    calls: dict[str, Any] = {"logged": {}, "saved": []}
-    one = SimpleNamespace(
-        summary={},
-        name="run",
-        log=calls["logged"].update,
-        save=lambda path, **_: calls["saved"].append(path),
-        finish=lambda: None,
-    )
-    module = SimpleNamespace(
-        init=lambda **given: calls.update(given) or one,
-        Table=lambda columns, data: (columns, data),
-        Html=lambda text, inject: text,
-    )
-    monkeypatch.setitem(sys.modules, "wandb", module)
-    folder = shutil.copytree(folders("token_budget"), tmp_path / "run")
-    results = load_results(folder)
-    board = leaderboard(results)
-    log_to_wandb(results, board)
-    assert calls["mode"] == "offline"
-    assert one.summary["random/return"] == next(
-        row["return"] for row in board["ranking"] if row["policy"] == "random"
-    )
-    assert calls["logged"]["report"] == (folder / "report.html").read_text()
-    assert calls["saved"] == [str(folder / "report.html")]
+def test_a_notebook_shows_some_sections(folders):
+    folder = folders("token_budget")
+    with pytest.raises(BenchmarkError, match="Did you mean 'board'"):
+        make_report([folder], sections=["bord"])
+    made = make_report([folder], sections=["board", "frontier"], height_px=300)
+    assert Page(made.html).data["runs"][0]["episodes"] == []  # they would not be shown
+    ((tag, frame),) = Page(made._repr_html_()).elements
+    assert (tag, frame["srcdoc"], frame["sandbox"]) == ("iframe", made.html, "allow-scripts")
+    assert "height:300px" in str(frame["style"])
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+def drawn(page: Path, profile: Path) -> str:
+    """Return a page's elements after its scripts, which must not fail."""
+    command = [
+        *(CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
+        *(f"--user-data-dir={profile}", "--virtual-time-budget=5000", "--dump-dom"),
+        page.as_uri(),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "Uncaught" not in done.stderr and "Content Security Policy" not in done.stderr
+    return done.stdout
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 def test_a_browser_draws_the_page_without_errors(folders, tmp_path):
     out = tmp_path / "report.html"
     write_report([folders("routing"), folders("placement")], out, most_episodes=1)
-    command = [
-        *(CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
-        *(f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", "--dump-dom"),
-        out.as_uri(),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert "Uncaught" not in done.stderr and "Content Security Policy" not in done.stderr
-    tags = Page(done.stdout).elements
-    sections = {attributes.get("id") for tag, attributes in tags if tag == "section"}
-    assert sections >= {"board", "load", "frontier", "paired", "shares", "episodes", "words"}
+    text = drawn(out, tmp_path / "profile")
+    tags = Page(text).elements
+    assert [one.get("id") for tag, one in tags if tag == "section"] == list(SECTIONS)
     assert [tag for tag, _ in tags].count("canvas") == 1
-    assert "Query " in done.stdout
+    assert "Query " in text
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+def test_a_browser_draws_some_sections(folders, tmp_path):
+    out = tmp_path / "some.html"
+    out.write_text(make_report([folders("routing")], sections=["board", "load"]).html, "utf-8")
+    tags = Page(drawn(out, tmp_path / "profile")).elements
+    assert [one.get("id") for tag, one in tags if tag == "section"] == ["board", "load"]
+    assert not {"h1", "nav"} & {tag for tag, _ in tags}

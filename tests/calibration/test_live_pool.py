@@ -136,6 +136,10 @@ def test_a_gateways_log_fits_its_pool(tmp_path: Path, monkeypatch: pytest.Monkey
     assert figures["kept"] == [] and figures["fit"]["calls"] == len(episode.calls) // 2
     assert figures["checked"]["fitted"] < 0.5 * figures["checked"]["before"]
     assert load_pool(out).name == f"{truth.name}-fitted"
+    assert "warning" not in result.stderr
+    monkeypatch.setattr(live_pool, "_EVALUATIONS", 160)  # the right cards are not made better
+    right = [*arguments[:4], "--pool", "b200-2gpu"]
+    assert "worse than the pool's own" in CliRunner().invoke(app, right).stderr
     # A server's limits belong to a log of one server.
     result = CliRunner().invoke(app, [*arguments, "--max-num-seqs", "4"])
     assert result.exit_code == 2 and "give no option of one" in " ".join(result.output.split())

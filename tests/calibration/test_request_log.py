@@ -129,6 +129,8 @@ def test_a_clients_log(tmp_path: Path) -> None:
     path = write(tmp_path, lines)
     log = read_log(path, "small")
     assert log.ids == ("run-0-0", "run-0-1", "run-0-2")
+    twice = [*lines, clients_line(8, request_id="run-0-2")]  # a gateway's clients may
+    assert len(read_log(write(tmp_path, twice), "small")) == 4
     assert log.failed == 3
     assert not log.has_schedule
     np.testing.assert_allclose(log.queued_s, [0.0, 1.0, 2.0])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,3 +49,34 @@ def test_an_example_runs(name: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert printed in done.stdout
+
+
+def test_a_notebook_is_committed_without_outputs() -> None:
+    for path in EXAMPLES.glob("*.ipynb"):
+        for cell in json.loads(path.read_text("utf-8"))["cells"]:
+            assert not cell.get("outputs") and cell.get("execution_count") is None
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.ipynb")))
+def test_a_notebook_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Jupyter runs it: the value of a cell's last expression is shown."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    shown = []
+    cells = json.loads((EXAMPLES / name).read_text("utf-8"))["cells"]
+    for number, cell in enumerate(cells):
+        if cell["cell_type"] != "code":
+            continue
+        tree = ast.parse("".join(cell["source"]))
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        where = f"{name}, cell {number}"
+        exec(compile(tree, where, "exec"), names)
+        if last is not None:
+            shown.append(eval(compile(ast.Expression(last.value), where, "eval"), names))
+    picture, board, episodes = shown
+    assert picture.size == (960, 540)
+    assert "Goodput" in board.html and "srcdoc=" in board._repr_html_()
+    data = json.loads(episodes.html.partition('id="data">')[2].partition("</script>")[0])
+    (found,) = data["runs"]
+    assert [one["policy"] for one in found["episodes"]] == ["bid_price", "least_loaded"]
+    assert not found["episode_notes"]

@@ -1,6 +1,8 @@
 """Results folders as the JSON that a report draws.
 
-    {"format": 1, "version": ..., "runs": [RUN], "comparisons": [COMPARISON]}
+    {"format": 1, "version": ..., "runs": [RUN], "comparisons": [COMPARISON], "sections": [...]}
+
+Sections are the parts that the page shows, all if there are none.
 
 RUN
     name, folder, kind, unit, score   of the suite; records in words; the metric that ranks

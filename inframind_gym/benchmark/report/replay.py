@@ -14,7 +14,7 @@ EPISODE
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from inframind_gym.benchmark.cells import BaseCell
@@ -41,8 +41,12 @@ class Chosen(NamedTuple):
 
 def key_of(cell: BaseCell) -> str:
     """Return the name of an episode, CELL:POLICY:SEED."""
-    place = [f"{value:g}" if isinstance(value, float) else str(value) for value in cell.place]
-    return f"{'/'.join(place)}:{cell.policy}:{cell.seed}"
+    return f"{path_of(cell.place)}:{cell.policy}:{cell.seed}"
+
+
+def path_of(place: Iterable[Any]) -> str:
+    """Return coordinates of a cell with slashes between, e.g. "mixed/200/100"."""
+    return "/".join(f"{one:g}" if isinstance(one, float) else str(one) for one in place)
 
 
 def choose(

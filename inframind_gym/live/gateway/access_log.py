@@ -10,7 +10,8 @@ The fields are those of the live environments' request log (`live/request_log.py
     path, stream, domain
 
 No text of a question, of an answer or of a key is written. `status` is "whole" of an answer that
-was not streamed: its first token has no time, and calibration leaves it out.
+was not streamed: its first token has no time. Calibrations of a pool count it by its end, those of
+one model leave it out. Requests that were refused before they were read have no line.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from inframind_gym.live.gateway.asked import CHAT, COMPLETIONS, read_request, re
 from inframind_gym.live.gateway.calls import answer
 from inframind_gym.live.gateway.config import LOOPBACK
 from inframind_gym.live.gateway.gateway import Gateway
+from inframind_gym.live.gateway.keys import Tenant
 from inframind_gym.live.gateway.metrics import CONTENT_TYPE
 from inframind_gym.live.gateway.upstream import ClientAnswer, Send
 
@@ -51,31 +52,37 @@ class App:
         arrived_s, gateway = time.monotonic(), self.gateway
         out = ClientAnswer(send, scope["state"]["abort"])
         headers = dict(scope["headers"])
+        tenant: Tenant | None = None
         try:
             path, method = scope["path"], scope["method"]
             if gateway.keyring.is_open and not _is_here(headers.get(b"host", b"")):
                 raise RequestError(403, "wrong_host", "without keys only this machine may ask")
             if path not in _OPEN:
                 tenant = gateway.keyring.tenant(headers.get(b"authorization"))
-            if path in _POSTS and method == "POST":
+            if path in _POSTS and method == "POST" and tenant is not None:
                 raw = await _body(gateway, headers, receive)
                 asked = read_request(
                     *(path, headers, raw, tenant, arrived_s),
                     budget_s=gateway.config.budget_s,
                     domain=gateway.config.domain,
                 )
-                if self.draining or gateway.open_requests >= gateway.config.limits.max_in_flight:
+                if self.draining:
+                    raise RequestError(
+                        *(503, "draining"), "the gateway is about to end", retry_after_s=1.0
+                    )
+                if gateway.open_requests >= gateway.config.limits.max_in_flight:
                     raise RequestError(
                         *(503, "overloaded"), "too many requests at once", retry_after_s=1.0
                     )
                 await _until_gone(answer(gateway, asked, out), receive, out)
                 return
             if path in _GETS and method in ("GET", "HEAD"):
-                status, kind, content = self._get(path, gateway)
+                status, kind, content = self._get(path, gateway, tenant)
                 await out.whole(status, [(b"content-type", kind)], content)
                 return
             raise _no_route(path, method)
         except RequestError as refusal:
+            gateway.metrics.count("refused", refusal.code)
             known: Headers = [
                 *refusal.headers,
                 (b"x-request-id", request_id(headers).encode()),
@@ -83,8 +90,8 @@ class App:
             ]
             await out.whole(refusal.status, known, refusal.body())
 
-    def _get(self, path: str, gateway: Gateway) -> tuple[int, bytes, bytes]:
-        """Return status, type and body of a page."""
+    def _get(self, path: str, gateway: Gateway, tenant: Tenant | None) -> tuple[int, bytes, bytes]:
+        """Return status, type and body of a page; a tenant sees the models that it may ask for."""
         if path == "/metrics":
             return 200, CONTENT_TYPE, gateway.metrics.write(gateway.gauges())
         status = 200
@@ -93,6 +100,7 @@ class App:
             data = [
                 {"id": name, "object": "model", "created": 0, "owned_by": "inframind"}
                 for name in gateway.models
+                if tenant is None or tenant.may_ask(name)
             ]
             content = {"object": "list", "data": data}
         elif path == "/ready":

@@ -44,11 +44,6 @@ class Breakers:
                 mask |= 1 << m
         return mask
 
-    def opens_in_s(self) -> float:
-        """Return the seconds until the first breaker lets a request through; 0 if one does."""
-        now_s = self._clock()
-        return max(0.0, min(s.until_s - now_s if s.opened else 0.0 for s in self._states))
-
     def begin(self, server: int) -> None:
         """A request is sent."""
         state = self._states[server]

@@ -181,6 +181,6 @@ def gateway_config(path: Path | None, options: dict[str, Any]) -> GatewayConfig:
         return validate(given, GatewayConfig, source="inframind serve")
     if not path.is_file():
         raise ConfigError(f"{path}: no such file")
-    # An address outside this machine is judged with the options, not without.
+    # The file has to be right by itself: without the options it may be served, too.
     config = load_yaml_model(path, GatewayConfig)
     return validate(config.model_dump() | given, GatewayConfig, source="inframind serve")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inframind_gym.live.gateway.admission import Predictor
 from inframind_gym.live.gateway.answers import RequestError
@@ -87,7 +88,7 @@ class Gateway:
         """Return the servers of each name that a client may ask for, bit masks."""
         names: dict[str, int] = {}  # several servers may have one name
         for m, model in enumerate(self.pool.models):
-            for name in {model.alias, model.name}:
+            for name in dict.fromkeys((model.alias, model.name)):
                 names[name] = names.get(name, 0) | 1 << m
         return names
 
@@ -194,31 +195,19 @@ class Gateway:
         auto = asked.model == AUTO
         wanted = (1 << len(self.pool.models)) - 1 if auto else self.names.get(asked.model, 0)
         if not wanted:
-            raise RequestError(404, "model_not_found", f"no such model; there are: {self.models}")
+            known = ", ".join(filter(asked.tenant.may_ask, self.models))
+            raise RequestError(404, "model_not_found", f"no such model; there are: {known}")
         usable = wanted & self.usable()
         up = usable & ~excluded or usable  # at the same server again rather than not at all
         if not up:
-            again_s = max(self.breakers.opens_in_s(), _AGAIN_S)
             raise RequestError(
-                503, "no_server", "no server of this model is up", retry_after_s=again_s
+                503, "no_server", "no server of this model is up", retry_after_s=_AGAIN_S
             )
         now_s, telemetry = self.now_s(), self.telemetry()
         arrival_s = (asked.arrived_s - self.beginning.at_s) * self.config.speed
-        self.desk.note(telemetry)
-        predicted = self.predictor.latency_s(
-            *(self.desk.seen, telemetry.polls, telemetry.depth_req, self.in_flight),
-            *(asked.prompt_bytes, asked.max_tokens),
-        )
-        open_ = np.array([bool(up >> m & 1) for m in range(len(predicted))])
-        soonest = int(np.where(open_, predicted, np.inf).argmin())
-        late_s = now_s - arrival_s + float(predicted[soonest]) - asked.budget_s
-        if admit and late_s > 0.0 and self.config.admission == "refuse":
-            raise RequestError(
-                *(429, "budget_unreachable"),
-                f"no server can answer within {asked.budget_s:g} s; the soonest is expected to take"
-                f" {predicted[soonest]:.1f} s",
-                retry_after_s=late_s / self.config.speed,
-            )
+        predicted, soonest = self.predict(asked, telemetry, up)
+        if admit:
+            self.admit(asked, float(predicted[soonest]))
         order = Order(soonest, -1, arrival_s + asked.budget_s)
         if auto:
             world = World(now_s, up, self.in_flight, telemetry)
@@ -236,6 +225,38 @@ class Gateway:
             queue_req=int(telemetry.depth_req[order.model]),
         )
 
+    def predict(
+        self, asked: Asked, telemetry: Telemetry, up: int
+    ) -> tuple[NDArray[np.float64], int]:
+        """Return the expected latency of one call at each server, (M,), and the soonest of `up`."""
+        self.desk.note(telemetry)
+        predicted = self.predictor.latency_s(
+            *(self.desk.seen, telemetry.polls, telemetry.depth_req, self.in_flight),
+            *(asked.prompt_bytes, asked.max_tokens),
+        )
+        open_ = np.array([bool(up >> m & 1) for m in range(len(predicted))])
+        return predicted, int(np.where(open_, predicted, np.inf).argmin())
+
+    def admit(self, asked: Asked, expected_s: float) -> None:
+        """Refuse a request that cannot make its budget.
+
+        Args:
+            asked: the request.
+            expected_s: latency of a call that begins now, at the soonest server.
+
+        Raises:
+            RequestError: 429.
+        """
+        waited_s = (time.monotonic() - asked.arrived_s) * self.config.speed
+        late_s = waited_s + expected_s - asked.budget_s
+        if late_s > 0.0 and self.config.admission == "refuse":
+            raise RequestError(
+                *(429, "budget_unreachable"),
+                f"no server can answer within {asked.budget_s:g} s; the soonest is expected to take"
+                f" {expected_s:.1f} s",
+                retry_after_s=late_s / self.config.speed,
+            )
+
     def _decide(self, asked: Asked, world: World, arrival_s: float, fallback: Order) -> Order:
         began_s = time.perf_counter()
         try:
@@ -248,12 +269,9 @@ class Gateway:
             self.metrics.observe("decision_seconds", time.perf_counter() - began_s)
 
     def _priority(self, order: Order, asked: Asked) -> int | None:
-        """Return the deadline in epoch microseconds, as live environments send it.
-
-        A tenant of weight w is queued as if its budget were the w-th part.
-        """
+        """Return the deadline in epoch microseconds, as live environments send it."""
         if self.pool.scheduler == "fcfs":
             return None
-        weighted_s = order.priority_s - asked.budget_s * (1.0 - 1.0 / asked.tenant.config.weight)
+        weighted_s = order.priority_s - asked.lead_s
         began_s = self.servers.epoch_s + self.beginning.at_s
         return round((began_s + weighted_s / self.config.speed) * 1e6)

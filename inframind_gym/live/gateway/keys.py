@@ -71,14 +71,17 @@ class Tenant:
             (b"x-ratelimit-remaining-requests", str(int(self._left)).encode()),
         ]
 
+    def may_ask(self, model: str) -> bool:
+        """Return whether it may ask for a model."""
+        return self.config.models is None or model in self.config.models
+
     def check_model(self, model: str) -> None:
         """Check that it may ask for a model.
 
         Raises:
             RequestError: 403.
         """
-        allowed = self.config.models
-        if allowed is not None and model not in allowed:
+        if not self.may_ask(model):
             raise RequestError(403, "model_not_allowed", "this key may not ask for that model")
 
 

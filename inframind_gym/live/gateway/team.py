@@ -73,10 +73,13 @@ class Teams:
                 *(400, "not_for_teams"),
                 f"inframind/team answers {CHAT} alone, on servers in real time",
             )
-        if not self.gateway.usable():
-            raise RequestError(503, "no_server", "no server is up", retry_after_s=5.0)
         _check_fields(asked)
         question = question_of(asked.body["messages"])
+        up = self.gateway.usable()
+        if not up:
+            raise RequestError(503, "no_server", "no server is up", retry_after_s=5.0)
+        expected_s, soonest = self.gateway.predict(asked, self.gateway.telemetry(), up)
+        self.gateway.admit(asked, float(expected_s[soonest]))  # the shortest workflow is one call
         try:
             stage = self._idle.get_nowait()
         except queue.Empty:
@@ -92,7 +95,13 @@ class Teams:
         running = loop.run_in_executor(
             self._threads, stage.play, asked, question, task, self._count - 1
         )
-        running.add_done_callback(lambda _: self._idle.put(stage))
+
+        def over(played: asyncio.Future[Played]) -> None:
+            self._idle.put(stage)
+            if not played.cancelled():
+                played.exception()  # of a workflow that was given up: nobody else asks for it
+
+        running.add_done_callback(over)
         try:
             played = await self._wait(running, asked, out)
         except asyncio.CancelledError:

@@ -38,7 +38,11 @@ def top(
         with Live(before.table(None), console=console, screen=True) as live:
             while True:
                 time.sleep(every)
-                now = Look(url)
+                try:
+                    now = Look(url)
+                except InfraMindError as error:  # it may come back
+                    live.update(Group(before.table(None), Text(f"\n{error}", "red")))
+                    continue
                 live.update(now.table(before))
                 before = now
 
@@ -50,17 +54,22 @@ class Look:
         url: its address.
 
     Raises:
-        InfraMindError: it does not answer.
+        InfraMindError: it does not answer, or is no gateway.
     """
 
     def __init__(self, url: str) -> None:
         self.at_s = time.monotonic()
-        self.samples = samples(_get(f"{url.rstrip('/')}/metrics"))
+        text = _get(f"{url.rstrip('/')}/metrics")
+        try:
+            self.samples = samples(text)
+        except ValueError:  # it is something else
+            self.samples = defaultdict(list)
+        if not self.samples["inframind_router_info"]:
+            raise InfraMindError(f"{url}: no gateway answers there")
 
     def table(self, before: Look | None) -> Group:
         """Return what is shown; rates are those since `before`."""
-        ((run, _),) = self.samples["inframind_router_info"]
-        about = dict(run)
+        about = dict(self.samples["inframind_router_info"][0][0])
         head = Text(
             f"pool {about['pool']}   policy {about['policy']}   "
             f"open requests {self.sum('queries_in_flight'):.0f}"
@@ -129,5 +138,8 @@ def _get(url: str) -> str:
     try:
         with urllib.request.urlopen(request, timeout=_ANSWER_S) as response:
             return str(response.read().decode())
+    except urllib.error.HTTPError as error:
+        remedy = " Set $INFRAMIND_API_KEY to one of its keys." if error.code == 401 else ""
+        raise InfraMindError(f"{url}: HTTP {error.code} {error.reason}.{remedy}") from None
     except (urllib.error.URLError, OSError) as error:
         raise InfraMindError(f"{url}: {error}. Start one: inframind serve --pool POOL") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ class ServerError(InfraMindError):
 
     Args:
         reason: one of a few words, for metrics.
-        message: in words.
+        message: in words, for clients and logs: without addresses, and nothing of the answer.
         healthy: it says nothing of the server's health.
     """
 
@@ -171,10 +172,13 @@ class Upstream:
                 else:
                     await _whole(response, result, headers, out)
         except StreamError as error:
-            raise ServerError("garbled", str(error)) from None
+            words, _, _ = str(error).partition(": ")  # the rest quotes the answer
+            raise ServerError("garbled", words) from None
         except (aiohttp.ClientError, OSError) as error:
             reason = "unreachable" if result.first_token_s is None else "broken"
-            raise ServerError(reason, f"{type(error).__name__}: {error}") from None
+            number = getattr(error, "errno", None)
+            words = os.strerror(number) if number else type(error).__name__
+            raise ServerError(reason, words) from None
 
     async def _stream(
         self,
@@ -234,7 +238,7 @@ async def _whole(
         if not choices or not all(t is None or isinstance(t, int) for t in tokens):
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ServerError("garbled", f"the answer is garbled: {data[:200]!r}") from None
+        raise ServerError("garbled", "the answer is garbled") from None
     if reasons & {"abort", "error"}:
         raise ServerError("aborted", "the server gave it up")
     result.prompt_tokens, result.output_tokens = tokens

@@ -73,6 +73,7 @@ class _TeamBackend(VllmBackend):
     """A backend whose calls count as the gateway's."""
 
     gateway: Any = None
+    lead_s: float = 0.0  # see `Asked.lead_s`
     final: list[str] = field(default_factory=list)  # the deciding call's answer
     _counted: set[int] = field(default_factory=set)
 
@@ -92,6 +93,13 @@ class _TeamBackend(VllmBackend):
         with self.gateway.counting:
             self._uncount(call)
         super()._finish(call, result, right)
+
+    def _priority(self, call: Call) -> int | None:
+        priority = super()._priority(call)
+        return None if priority is None else priority - round(1e6 * self.lead_s)
+
+    def _record(self, call: Call, result: ChatResult, right: bool | None) -> dict[str, Any]:
+        return super()._record(call, result, None)  # nobody has graded it
 
     def _uncount(self, call: Call) -> None:
         if call.id in self._counted:
@@ -125,7 +133,7 @@ class Stage:
     def __init__(self, gateway: Gateway, policy: Policy, lock: threading.Lock) -> None:
         self._gateway, self._policy, self._lock = gateway, policy, lock
         self.backend: _TeamBackend | None = None
-        self.question, self.number = "", 0
+        self.question, self.number, self.lead_s = "", 0, 0.0
         self.abandoned = False
         self.loop = make_stage(
             *(gateway.config, requires_of(policy), lambda _, __: self._open()),
@@ -145,7 +153,8 @@ class Stage:
         Raises:
             InfraMindError: it has no answer.
         """
-        self.question, self.number, self.backend = question, number, None
+        self.question, self.number, self.lead_s = question, number, asked.lead_s
+        self.backend = None
         leg, state = self._leg, self.loop.state
         state.arrival_s[0, 0] = self._gateway.now_s()
         state.task[0, 0] = task
@@ -202,6 +211,7 @@ class Stage:
             episode=self.number,
             priorities=gateway.pool.scheduler != "fcfs",
             gateway=gateway,
+            lead_s=self.lead_s,
         )
         self.backend = backend
         return backend

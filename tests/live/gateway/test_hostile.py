@@ -157,6 +157,9 @@ def test_keys(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         assert 1 <= int(refused[1]["retry-after"]) <= 20
         metrics = rig.ask(path="/metrics", headers=bearer)[2].decode()
         assert 'tenant="chat"' in metrics
+        assert 'inframind_refused_total{reason="invalid_api_key"} 6.0' in metrics
+        listed = json.loads(rig.ask(path="/v1/models", headers=bearer)[2])["data"]
+        assert [model["id"] for model in listed] == ["inframind/auto"]
         for server in rig.servers:  # a key ends here
             assert not any("authorization" in headers for headers in server.headers)
         settled(rig)
@@ -165,14 +168,17 @@ def test_keys(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert "6 * 7" not in written
 
 
-def test_a_heavier_tenant_is_served_earlier(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["Coder", "inframind/team"])
+def test_a_heavier_tenant_is_served_earlier(model: str, tmp_path: Path) -> None:
     keys = [{"name": "heavy", "key": KEY, "weight": 4.0}, {"name": "light", "key": KEY + "2"}]
-    with running(tmp_path, keys=keys) as rig:
+    with running(tmp_path, policy="static:qwen-14b:Concise", keys=keys) as rig:
+        first = []
         for key in (KEY, KEY + "2"):
             headers = {"Authorization": f"Bearer {key}", "X-InfraMind-Budget-S": "100"}
-            assert rig.ask(headers=headers, model="Coder")[0] == 200
-        heavy, light = (request["priority"] / 1e6 for request in rig.servers[2].requests)
-        assert light - heavy == pytest.approx(75.0, abs=2.0)
+            sent = len(rig.servers[2].requests)
+            assert rig.ask(headers=headers, model=model)[0] == 200
+            first.append(rig.servers[2].requests[sent]["priority"] / 1e6)
+        assert first[1] - first[0] == pytest.approx(75.0, abs=5.0)
 
 
 def test_parallel_requests_of_a_key(tmp_path: Path) -> None:

@@ -184,6 +184,10 @@ def test_top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         lines = {line.split()[0]: line for line in result.output.splitlines() if line.strip()}
         assert "down" in lines["mistral-24b"]
         assert "up" in lines["qwen-14b"]
+        for url, words in ((rig.servers[0].url, "no gateway"), (f"{rig.url}/x", "HTTP 404")):
+            result = CliRunner().invoke(cli.app, ["top", url, "--once"])
+            assert result.exit_code == 2
+            assert words in result.output + result.stderr
     result = CliRunner().invoke(cli.app, ["top", rig.url, "--once"])
     assert result.exit_code == 2
     assert "inframind serve" in result.output + result.stderr
