@@ -229,7 +229,10 @@ def test_an_update_is_that_of_ppo(world: World, batch: Batch) -> None:
     with torch.no_grad():
         learner.net.w["route_out"] *= 100.0
     shift = np.random.default_rng(0).normal(0.0, 0.3, len(batch.row))
-    old, said, values, entropies = np.zeros(len(shift), np.float32), [], [], []
+    old = np.zeros(len(shift), np.float32)
+    said: list[torch.Tensor] = []
+    values: list[torch.Tensor] = []
+    entropies: list[torch.Tensor] = []
     for i in range(len(shift)):
         seen = Seen(*(torch.from_numpy(part[i : i + 1]) for part in batch.seen))
         routes = int(batch.node[i] >= 0)
@@ -249,7 +252,7 @@ def test_an_update_is_that_of_ppo(world: World, batch: Batch) -> None:
     entropy = torch.stack(entropies).mean()
     loss = policy_loss + 0.5 * value_loss - 0.01 * entropy
     parameters = list(learner.net.parameters())
-    expected = torch.autograd.grad(loss, parameters)  # type: ignore[no-untyped-call]
+    expected = torch.autograd.grad(loss, parameters)
 
     found = learner.update(batch._replace(log_prob=old))
     for name, one in (("policy", policy_loss), ("value", value_loss)):
