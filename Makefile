@@ -71,12 +71,13 @@ fidelity: $(FULL)  ## Write docs/fidelity.md from request logs and measured runs
 	$(PY) -m benchmarks fidelity $(DATA) $(FIDELITY_ARGS)
 
 # Two agents and two refitted baselines on all tracks; what a part is worth, and weaker policies, on a few cells.
-BOARD := $(VENV)/bin/inframind bench run --suite standard --seeds 1
+BOARD := $(VENV)/bin/inframind bench run --suite standard
 MEASURED := $(VENV)/bin/inframind bench run --suite published --rates 10,50,100
+OTHERS := random,round_robin,static_mix,least_loaded,lowest_expected_latency,budget_greedy,moa,gptswarm,masrouter,inframind,linucb,q_learning_load_tracker,sb3_ppo,sb3_a2c,sb3_dqn,sb3_maskable_ppo
 results: $(FULL)  ## Play what docs/results.md shows, and refresh it; goes on where it was stopped
 	$(BOARD) --refits benchmarks/refits.yaml --out results/standard --policies bid_price,ppo_lagrangian,fixed_recipe_by_rate,fixed_recipe
-	$(BOARD) --tracks steady --scenarios math,mmlu_pro --loads 0.6,0.9 --queries 500 --out results/ablations \
-	  --policies bid_price,bid_price::no-state,bid_price::polled,bid_price::no-difficulty,bid_price::no-prices,masrouter,lowest_expected_latency,least_loaded,inframind
+	$(BOARD) --tracks steady --scenarios math,mmlu_pro --loads 0.6,0.9 --queries 500 --seeds 1 --out results/ablations \
+	  --policies bid_price,bid_price::no-state,bid_price::polled,bid_price::no-difficulty,bid_price::no-prices,$(OTHERS)
 	$(MEASURED) --policies inframind --out results/published
 	$(MEASURED) --policies static_mix,masrouter --scheduler fcfs --out results/published_fcfs
 	$(PY) -m benchmarks results results/standard results/ablations results/published results/published_fcfs

@@ -14,6 +14,9 @@ import pytest
 from benchmarks.pages import fill
 from benchmarks.published import published_blocks
 from benchmarks.results import (
+    HELD_OUT,
+    best_with,
+    fair,
     loads_table,
     pairs_table,
     read_board,
@@ -119,6 +122,21 @@ def test_loads_show_the_mean_and_the_worst_scenario() -> None:
     lines = loads_table({"places": places, "rows": rows, "tracks": tracks}).splitlines()
     assert lines[0] == "| `steady`, % of the bound | ρ 0.5 |"
     assert lines[2:] == ["| `random` | 87.5 (75.0) |"]
+
+
+def test_scores_on_questions_of_the_training_are_left_out() -> None:
+    """What is told without them is what the library would tell of the others."""
+    whole = read_board("standard")
+    board = fair(whole)
+    for policy, track in HELD_OUT:
+        assert (policy, track) not in {(row["policy"], row["track"]) for row in board["tracks"]}
+        assert not [p for p in board["pairs"] if policy in (p["policy"], p["other"])
+                    and track in (*p["above"], *p["below"])]  # fmt: skip
+        assert not [r for r in board["promises"] if (r["policy"], r["track"]) == (policy, track)]
+    for row in whole["promises"]:
+        best = best_with(row, whole["rows"])
+        assert best["policy"] == row["policy"]
+        assert row["policy"] is None or best["goodput"] == pytest.approx(row["goodput"], rel=1e-4)
 
 
 def test_published_measurements_stand_beside_ours() -> None:

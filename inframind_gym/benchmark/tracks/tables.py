@@ -46,9 +46,9 @@ def scores_sheet(board: Mapping[str, Any]) -> Sheet:
     for r, policy in enumerate(policies):
         cells = []
         for c, track in enumerate(tracks, start=1):
-            row = found[policy, track]
-            cells.append(_margin(row))
-            if all(row[SCORE] >= found[other, track][SCORE] for other in policies):
+            row = found.get((policy, track))
+            cells.append(_margin(row) if row else "–")
+            if row and row[SCORE] >= max(one[SCORE] for (_, t), one in found.items() if t == track):
                 best.add((r, c))
         fitted = fits["queries"].get(policy)
         cells += [f"{ahead[policy]} of {len(policies) - 1}"]
