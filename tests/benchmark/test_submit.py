@@ -489,7 +489,7 @@ def test_the_board_shows_all_that_can_be_checked(honest: Path, tmp_path: Path) -
 def test_the_repository_has_a_board() -> None:
     """Where this fails, episodes have changed: renew the submissions (docs/submissions.md)."""
     page = build(Path(__file__).parents[2] / "benchmarks" / "submissions", Path("board"))
-    assert 'href="starter.html"' in page.read_text()
+    assert all(f'href="{suite}.html"' in page.read_text() for suite in ("standard", "starter"))
 
 
 def test_commands_end_with_one_line(honest: Path, copy: Path) -> None:
