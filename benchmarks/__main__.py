@@ -25,7 +25,8 @@ def results(
     ] = False,
 ) -> None:
     """Record runs, and refresh tables and picture of docs/results.md from the records."""
-    from benchmarks.results import record, refresh_pages
+    from benchmarks.record import record
+    from benchmarks.results import refresh_pages
 
     with friendly():
         for folder in folders or ():

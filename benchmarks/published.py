@@ -10,7 +10,7 @@ import numpy as np
 import yaml
 
 from benchmarks.pages import NONE, table
-from benchmarks.results import RECORDS, origin_text, read_board
+from benchmarks.record import RECORDS, origin_text, read_board
 
 PUBLISHED: Final = Path(__file__).with_name("published.yaml")
 RUNS: Final = ("published", "published_fcfs")  # the same suite under two schedulers

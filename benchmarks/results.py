@@ -1,32 +1,19 @@
-"""Records of boards, and the results page: `python -m benchmarks results [FOLDER ...]`.
+"""The results page: `python -m benchmarks results [FOLDER ...]`.
 
-A record is a folder of `benchmarks/records` with what a page needs of a results folder:
-
-    run.yaml          provenance: versions, revision, machine, commands, settings
-    board.json.gz     the leaderboard of `inframind_gym.benchmark`, less what is not shown
-    episodes.csv.gz   scores of every episode: place, policy, seed, training
-
-Tables and the picture of docs/results.md are made of records alone.
+Tables and the picture of docs/results.md are made of records alone (`record.py`).
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import yaml
 
 from benchmarks.pages import INK, NONE, QUIET, RULE, refresh, save_all, table
-from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.leaderboard import leaderboard
-from inframind_gym.benchmark.results import load_results
-from inframind_gym.benchmark.store import read_cells
+from benchmarks.published import published_blocks
+from benchmarks.record import RECORDS, Board, origin_text, read_board
 from inframind_gym.benchmark.tables import Sheet, to_markdown
 from inframind_gym.benchmark.tracks.tables import (
     costs_sheet,
@@ -35,110 +22,25 @@ from inframind_gym.benchmark.tracks.tables import (
     scores_sheet,
     trainings_sheet,
 )
-from inframind_gym.files import parse_json, replace_bytes, replace_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RECORDS: Final = Path(__file__).with_name("records")
 AGENTS: Final = ("bid_price", "ppo_lagrangian")
-SHOWN: Final = ("score", "goodput", "accuracy", "slo_100s", "latency_mean_s", "work_s_per_query")
 # Scenarios whose questions an agent was trained on, though they are held out there.
 HELD_OUT: Final = {
     ("ppo_lagrangian", "shift"): {"math", "mbpp", "gsm_hard", "humaneval", "mmlu_pro"},
 }
-_LEFT: Final = ("rows", "ranking", "folder", "timing", "notes", "fluid", "intervals")
 _LINES: Final = {  # of the picture: colour-blind-safe (Okabe and Ito), with a mark each
     "bid_price": ("#0072b2", "o"),
     "ppo_lagrangian": ("#d55e00", "s"),
     "fixed_recipe_by_rate": ("#009e73", "^"),
     "fixed_recipe": ("#e69f00", "v"),
 }
-Board = Mapping[str, Any]
-
-
-def record(folder: Path, records: Path = RECORDS) -> Path:
-    """Write the record of a finished results folder; returns its folder, of the same name.
-
-    Raises:
-        InfraMindError: The folder cannot be read, or is unfinished.
-    """
-    results = load_results(folder)
-    if results.missing:
-        raise BenchmarkError(f"{folder}: {results.notes()[0]}.")
-    board = leaderboard(results)
-    kept = {k: v for k, v in board.items() if k not in _LEFT and not k.startswith("by_")}
-    kept["rows"] = [_short_row(row) for row in board["rows"]]
-    out = records / folder.resolve().name
-    out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(kept, separators=(",", ":"), allow_nan=False)
-    replace_bytes(out / "board.json.gz", gzip.compress(text.encode(), mtime=0))
-    episodes = _episodes(folder, results.episodes)
-    replace_bytes(out / "episodes.csv.gz", gzip.compress(episodes.encode(), mtime=0))
-    replace_text(out / "run.yaml", yaml.safe_dump(_origin(board, results.header), sort_keys=False))
-    return out
-
-
-def _short_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    intervals = [f"{name}_ci95" for name in SHOWN[:2]]
-    place = ("track", "scenario", "load", "workload", "rate_per_min", "budget_s")
-    return {k: row[k] for k in ("policy", *place, *SHOWN, *intervals, "trainings") if k in row}
-
-
-def _episodes(folder: Path, episodes: Mapping[Any, Any]) -> str:
-    """Return the scores of every episode as CSV, in the order of the results folder."""
-    text = io.StringIO()
-    for found in read_cells(folder):
-        if found is not None and found.cell in episodes:
-            scores = {name: f"{found.line[name]:.6g}" for name in SHOWN if name in found.line}
-            row: dict[str, Any] = found.cell.to_json() | {"training": found.cell.training}
-            writer = csv.DictWriter(text, [*row, *scores], lineterminator="\n")
-            if not text.tell():
-                writer.writeheader()
-            writer.writerow(row | scores)
-    return text.getvalue()
-
-
-def _origin(board: Board, header: Mapping[str, Any]) -> dict[str, Any]:
-    git, machine = header["git"] or {}, header["machine"]
-    revision = str(git.get("commit", "unknown"))[:12]
-    return {
-        "suite": header["suite"]["name"],
-        "episodes": board["cells"],
-        "queries": board["records"],
-        "revision": revision + (" with uncommitted files" if git.get("dirty") else ""),
-        "started": header["runs"][0]["started"],
-        "commands": list(dict.fromkeys(" ".join(run["command"]) for run in header["runs"])),
-        "simulator": header["settings"]["simulator"],
-        "packages": header["packages"],
-        "python": header["python"],
-        "machine": f"{machine['processor']}, {machine['cores']} cores",
-        "policies": header["policies"],
-        "intervals": board["intervals"],
-    }
-
-
-def read_board(name: str, records: Path = RECORDS) -> dict[str, Any]:
-    """Read a record: the board, with `origin` beside it.
-
-    Raises:
-        BenchmarkError: There is none, or it is damaged.
-    """
-    folder = records / name
-    try:
-        text = gzip.decompress((folder / "board.json.gz").read_bytes()).decode()
-        origin = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))
-        return {**parse_json(text, "the text"), "origin": origin}
-    except (OSError, EOFError, ValueError, yaml.YAMLError) as error:
-        raise BenchmarkError(
-            f"{folder} is no record: {error}. Make it: python -m benchmarks results FOLDER"
-        ) from None
 
 
 def refresh_pages(docs: Path, *, records: Path = RECORDS, check: bool = False) -> list[Path]:
     """Refresh tables and, unless only checking, the picture; return the pages that were stale."""
-    from benchmarks.published import published_blocks
-
     board = fair(read_board("standard", records))
     pages = {
         docs / "results.md": standard_blocks(board, records),
@@ -277,16 +179,6 @@ def _over_bound(board: Board) -> Iterator[tuple[Mapping[str, Any], float]]:
     for row in board["rows"]:
         if bound := informed[tuple(row[k] for k in at)]:
             yield row, row["score"] / bound
-
-
-def origin_text(origin: Mapping[str, Any]) -> str:
-    """Return where a record is from, and the commands that made it."""
-    commands = "\n".join(f"inframind {command}" for command in origin["commands"])
-    return (
-        f"{origin['episodes']:,} episodes, {origin['queries']:,} scored queries; simulator version "
-        f"{origin['simulator']}, revision {origin['revision']}, {origin['started'][:10]}; "
-        f"{origin['machine']}:\n\n<!-- not run: plays whole boards -->\n```sh\n{commands}\n```"
-    )
 
 
 def _picture(board: Board) -> Figure:

@@ -13,14 +13,13 @@ import pytest
 
 from benchmarks.pages import fill
 from benchmarks.published import published_blocks
+from benchmarks.record import read_board, record
 from benchmarks.results import (
     HELD_OUT,
     best_with,
     fair,
     loads_table,
     pairs_table,
-    read_board,
-    record,
     refresh_pages,
     scenarios_table,
 )
