@@ -6,7 +6,7 @@ go wrong is a `ConfigError` that says what to do.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import inspect
 import json
 import os
@@ -180,7 +180,7 @@ class Registry(Generic[P]):
     def _import(self, module_name: str, what: str) -> ModuleType:
         """Import a module; the working directory is searched last, so that it hides nothing."""
         cwd = os.getcwd()
-        added = cwd not in sys.path and "" not in sys.path
+        added = cwd not in sys.path and "" not in sys.path and not _is_installed(module_name)
         if added:
             sys.path.append(cwd)
             importlib.invalidate_caches()
@@ -198,6 +198,15 @@ class Registry(Generic[P]):
             else:
                 message = f"{what}: importing {module_name} failed with {error!r}"
             raise ConfigError(message) from error
+
+
+def _is_installed(module_name: str) -> bool:
+    """Return whether the package of a module is found without the working directory."""
+    try:
+        spec = importlib.util.find_spec(module_name.partition(".")[0])
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin is not None  # a namespace may go on elsewhere
 
 
 def _looks_like_module(name: str) -> bool:

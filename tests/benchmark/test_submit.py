@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -372,6 +373,35 @@ def test_policies_that_read_what_they_may_not(name: str, reason: str) -> None:
         verify(own(name), trust=True, full=True)
 
 
+SHADOW = "open({out!r}, 'a').write(__name__)\n"
+
+
+def shadows(folder: Path, out: Path) -> None:
+    """Put modules beside what plays that Python and the workers look for."""
+    for name in ("multiprocessing", "json", "numpy", "_remote_module_non_scriptable"):
+        (folder / f"{name}.py").write_text(SHADOW.format(out=str(out)))
+    reseal(folder, lambda content: None)
+
+
+def test_a_policy_of_the_package_brings_no_code(copy: Path, tmp_path: Path) -> None:
+    shadows(copy, tmp_path / "ran")
+    with pytest.raises(BenchmarkError, match=r"\.py: round_robin is not of the submission's own"):
+        verify(copy, full=True, workers=2)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_workers_import_nothing_of_a_submission(tmp_path: Path) -> None:
+    folder = own("Single")
+    shadows(folder, tmp_path / "ran")
+    path = sys.path[:]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", ["", *path])  # as in a notebook
+        assert verify(folder, trust=True, full=True, workers=2).played == 6
+        assert sys.path == ["", *path]
+    assert not (tmp_path / "ran").exists()
+    assert "PYTHONSAFEPATH" not in os.environ
+
+
 def test_the_truth_is_shown_to_bounds_alone() -> None:
     Path("my_team.py").write_text(
         "from inframind_gym.policies.assignment.protocol import BaseAssignmentPolicy\n"
@@ -450,6 +480,63 @@ def test_packages_are_pinned() -> None:
     assert verify(folder, trust=True).played == 2
     with pytest.raises(BenchmarkError, match=r"there is no .*policies_under_test\.py"):
         submitted()
+
+
+def test_pins_are_checked_again_and_packages_stay_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned = f"my-router==1.0 --hash=sha256:{'a' * 64}\n"
+    (tmp_path / "packages" / "my_package").mkdir(parents=True)
+    (tmp_path / "packages" / "my_package" / "__init__.py").write_text(OWN)
+    (tmp_path / "packages" / "numpy.py").write_text("raise SystemExit(1)\n")
+    monkeypatch.setenv("INFRAMIND_APART_PATH", str(tmp_path / "packages"))
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path / "packages"))
+        (tmp_path / "packages" / "numpy.py").rename(tmp_path / "numpy.txt")
+        play("my_package:Single")
+        (tmp_path / "numpy.txt").rename(tmp_path / "packages" / "numpy.py")
+    del sys.modules["my_package"]
+    Path("pinned.txt").write_text(pinned)
+    folder = submitted(requirements=Path("pinned.txt"))
+    assert verify(folder, trust=True).played == 2
+    assert "my_package" not in sys.modules
+    for line in ("--extra-index-url https://example.org\n", "--no-binary :all:\n", "./x.whl\n"):
+        (folder / "requirements.txt").write_text(pinned + line)
+        reseal(folder, lambda content: None)
+        with pytest.raises(BenchmarkError, match="is not pinned"):
+            check(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"runs": []},
+        {"runs": [{"started": 5}]},
+        {"packages": []},
+        {"machine": {"cores": ["<b>"]}},
+    ],
+)
+def test_an_origin_that_no_page_can_show_is_refused(change: Any, copy: Path) -> None:
+    content = unseal((copy / HEADER).read_bytes()) | change
+    (copy / HEADER).write_bytes(seal(content, indent=2))
+    reseal(copy, lambda content: None)
+    with pytest.raises(InfraMindError, match=next(iter(change))):
+        check(copy)
+    with pytest.raises(BenchmarkError, match="no submission that can be shown"):
+        build(copy.parents[1], Path("board"))
+
+
+def test_a_file_that_unpacks_without_end_is_refused(copy: Path) -> None:
+    (copy / PACKED).write_bytes(gzip.compress(bytes(30_000_000)))
+    reseal(copy, lambda content: None)
+    with pytest.raises(InfraMindError, match="unpacks to more than 100 times its size"):
+        check(copy)
+
+
+def test_links_are_refused(copy: Path) -> None:
+    (copy / "passwords.json").symlink_to("/etc/passwd")
+    with pytest.raises(BenchmarkError, match="plain files and no links"):
+        check(copy)
 
 
 def test_names_that_a_forger_gives(copy: Path) -> None:

@@ -17,8 +17,9 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from functools import lru_cache
+from pathlib import Path
 from typing import IO, Any, Final
 
 import numpy as np
@@ -29,6 +30,8 @@ from inframind_gym.policies import BasePolicy
 APART: Final = f"{__name__}:Apart"
 PLAYS: Final = "INFRAMIND_PLAYS_APART"  # variable: family and policy, as JSON
 HIDDEN: Final = ("foresee", "sees_truth", "simulation", "bound")  # members of bounds
+MODULES: Final = "INFRAMIND_APART_PATH"  # variable: folders with packages for this process alone
+_SAFE_PATH: Final = "PYTHONSAFEPATH"  # variable: Python imports nothing from where it starts
 _HEAD: Final = struct.Struct("<QQ")  # bytes of text and of numbers in a message
 _MOST_BYTES: Final = 2**30
 
@@ -41,6 +44,23 @@ def playing(kind: str, policy: str) -> Iterator[None]:
         yield
     finally:
         del os.environ[PLAYS]
+
+
+@contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    """Work in a folder of strangers: neither this process nor new ones import from there."""
+    before, path = os.environ.get(_SAFE_PATH), sys.path[:]
+    sys.path[:] = [place for place in path if os.path.isabs(place)]
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        with chdir(folder):
+            yield
+    finally:
+        sys.path[:] = path
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
 
 
 class Apart(BasePolicy):
@@ -68,7 +88,8 @@ class Apart(BasePolicy):
 def _start(plays: str, folder: str) -> Callable[..., tuple[Any, bytes]]:
     """Start the process of a policy; returns a function that asks it."""
     quiet = {**os.environ, PLAYS: plays, "PYTHONDONTWRITEBYTECODE": "1"}
-    quiet["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    more = os.environ.get(MODULES, "").split(os.pathsep)  # last: they shadow nothing
+    quiet["PYTHONPATH"] = os.pathsep.join(path for path in (*sys.path, *more) if path)
     command = [sys.executable, "-P", "-m", __name__]
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=folder, env=quiet)
@@ -80,7 +101,7 @@ def _start(plays: str, folder: str) -> Callable[..., tuple[Any, bytes]]:
             _send(to, pickle.dumps(request, protocol=5))
             text, numbers = _receive(back)
             answer = json.loads(text)
-        except (OSError, EOFError, ValueError) as error:
+        except (OSError, EOFError, ValueError, RecursionError) as error:
             raise ConfigError(f"its process has ended or answers nonsense ({error!r})") from None
         if isinstance(answer, dict) and "error" in answer:
             raise ConfigError(f"apart from the environment it fails: {answer['error']}")

@@ -6,12 +6,13 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from contextlib import chdir
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, Field
 
 from inframind_gym.benchmark.cells import BaseCell, content_hash
 from inframind_gym.benchmark.errors import BenchmarkError
@@ -19,20 +20,22 @@ from inframind_gym.benchmark.families import Family, family_of
 from inframind_gym.benchmark.lines import BROKEN, FinishedCell
 from inframind_gym.benchmark.provenance import settings
 from inframind_gym.benchmark.runner import header_of, plan
-from inframind_gym.benchmark.store import differences, read_cells, read_header
-from inframind_gym.benchmark.submit.apart import APART, playing
+from inframind_gym.benchmark.store import HEADER, differences, read_cells, read_header
+from inframind_gym.benchmark.submit.apart import APART, inside, playing
 from inframind_gym.benchmark.submit.manifest import (
+    CODE,
     LOG,
     POOL,
     REFITS,
     REQUIREMENTS,
     Submission,
+    pinned,
     read_manifest,
 )
 from inframind_gym.benchmark.submit.unseen import require_unseen
 from inframind_gym.benchmark.suite import load_suite
 from inframind_gym.benchmark.tracks.refits import Refits
-from inframind_gym.configs import list_configs
+from inframind_gym.configs import list_configs, validate
 from inframind_gym.errors import ConfigError, shortened, unknown
 from inframind_gym.files import read_raw_lines
 from inframind_gym.policies import registered_policies
@@ -40,6 +43,22 @@ from inframind_gym.policies import registered_policies
 OwnCode = Literal["run", "refuse", "ignore"]
 _PACKAGES: Final = ("numpy", "numba")  # of the run; the numbers say whether another one matters
 _ORIGIN: Final = ("python", "packages", "machine", "git")
+
+
+class _Start(BaseModel):
+    """One start of a run, as pages show it."""
+
+    started: str = ""
+
+
+class _Origin(BaseModel):
+    """Part of ``run.json`` that nothing recomputes, and that pages show."""
+
+    python: str = ""
+    packages: dict[str, str] = {}
+    machine: dict[str, str | int | float | None] = {}
+    estimates: dict[str, Any] = {}
+    runs: Annotated[list[_Start], Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +111,12 @@ def check(folder: Path, own_code: OwnCode = "refuse") -> Checked:
     folder = folder.resolve()
     submission = read_manifest(folder)
     stated = read_header(folder)
-    with chdir(folder):
+    validate(stated, _Origin, source=str(folder / HEADER))
+    if (folder / REQUIREMENTS).is_file():
+        pinned(folder / REQUIREMENTS)
+    if submission.code != "files" and (extra := next(folder.rglob(f"*{CODE}"), None)):
+        raise BenchmarkError(f"{extra}: {submission.policy} is not of the submission's own code.")
+    with inside(folder):
         expected = expect(submission, stated, own_code)
     require_unseen(folder)
     cells = _cells(folder, expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -12,14 +13,16 @@ from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.lines import BROKEN, seal, unseal
 from inframind_gym.benchmark.store import HEADER, PACKED
 from inframind_gym.configs import Name, NonNegativeInt, StrictModel, validate
-from inframind_gym.files import read_bytes, replace_bytes
+from inframind_gym.files import read_bytes, read_text, replace_bytes
 
 MANIFEST: Final = "submission.json"
 REFITS, REQUIREMENTS, POOL = "refits.yaml", "requirements.txt", "pool.yaml"
 LOG: Final = "requests.jsonl.gz"  # of live servers
 MOST_BYTES: Final = 50_000_000  # of a submission
 _PARTS: Final = (MANIFEST, HEADER, PACKED, REFITS, REQUIREMENTS, POOL, LOG)
-_SUFFIXES: Final = (".py", ".json", ".safetensors")  # of modules and checkpoints
+CODE: Final = ".py"
+_SUFFIXES: Final = (CODE, ".json", ".safetensors")  # of modules and checkpoints
+_PINNED: Final = re.compile(r"[\w.-]+(\[[\w,.-]+\])?==[\w.+!-]+(\s+--hash=sha256:[0-9a-f]{64})+")
 
 Text = Annotated[str, Field(max_length=2000)]
 
@@ -128,3 +131,20 @@ def read_manifest(folder: Path) -> Submission:
             f"{folder}: the submission belongs into a folder {submission.suite}/{submission.name}."
         )
     return submission
+
+
+def pinned(path: Path) -> str:
+    """Return pip's requirements, each pinned by its hash.
+
+    Raises:
+        BenchmarkError: One is not.
+    """
+    text = read_text(path)
+    lines = [line.strip() for line in text.replace("\\\n", " ").splitlines()]
+    for line in lines:
+        if line and not line.startswith("#") and not _PINNED.fullmatch(line):
+            raise BenchmarkError(
+                f"{path}: {line[:80]!r} is not pinned. Write NAME==VERSION --hash=sha256:HASH; "
+                "`pip hash FILE.whl` prints the hash."
+            )
+    return text

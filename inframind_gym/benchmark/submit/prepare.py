@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import re
 import shutil
 import tempfile
 from collections.abc import Sequence
-from contextlib import chdir
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +15,7 @@ from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.benchmark.families import family_of
 from inframind_gym.benchmark.lines import condense, seal
 from inframind_gym.benchmark.store import HEADER, PACKED, REQUESTS, read_cells, read_header
+from inframind_gym.benchmark.submit.apart import inside
 from inframind_gym.benchmark.submit.check import Expected, check, expect, is_built_in
 from inframind_gym.benchmark.submit.manifest import (
     LOG,
@@ -25,16 +24,15 @@ from inframind_gym.benchmark.submit.manifest import (
     REQUIREMENTS,
     Submission,
     Training,
+    pinned,
     write_manifest,
 )
 from inframind_gym.benchmark.tracks.refits import Refits, load_refits
 from inframind_gym.configs import validate
 from inframind_gym.errors import unknown
-from inframind_gym.files import read_text
 from inframind_gym.policies import checkpoint
 
 SUBMISSIONS: Final = Path("benchmarks/submissions")
-_PINNED: Final = re.compile(r"[\w.-]+(\[[\w,.-]+\])?==[\w.+!-]+(\s+--hash=sha256:[0-9a-f]{64})+")
 
 
 def prepare(
@@ -91,7 +89,7 @@ def prepare(
         folder = Path(staging).resolve() / submission.suite / submission.name
         folder.mkdir(parents=True)
         submission = _copy_parts(folder, run, submission, suite, code, requirements)
-        with chdir(folder):
+        with inside(folder):
             expected = expect(submission, stated, "run")
         (folder / HEADER).write_bytes(seal(expected.header, indent=2))
         _write_cells(folder, run, expected, submission)
@@ -158,7 +156,7 @@ def _copy_parts(
         for path in (module, *code):
             _copy(path, folder)
     if requirements is not None:
-        (folder / REQUIREMENTS).write_text(_pinned(requirements))
+        (folder / REQUIREMENTS).write_text(pinned(requirements))
     if submission.live:
         pool = Path(suite["pool"])
         if pool.is_file():
@@ -178,23 +176,6 @@ def _copy(path: Path, folder: Path) -> None:
         raise BenchmarkError(f"{path}: there is no such file in the working directory.")
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(path, folder / path)
-
-
-def _pinned(path: Path) -> str:
-    """Return pip's requirements, each pinned by its hash.
-
-    Raises:
-        BenchmarkError: One is not.
-    """
-    text = read_text(path)
-    lines = [line.strip() for line in text.replace("\\\n", " ").splitlines()]
-    for line in lines:
-        if line and not line.startswith("#") and not _PINNED.fullmatch(line):
-            raise BenchmarkError(
-                f"{path}: {line[:80]!r} is not pinned. Write NAME==VERSION --hash=sha256:HASH; "
-                "`pip hash FILE.whl` prints the hash."
-            )
-    return text
 
 
 def _write_cells(folder: Path, run: Path, expected: Expected, submission: Submission) -> None:

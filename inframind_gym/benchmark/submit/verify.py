@@ -6,7 +6,6 @@ import math
 import random
 import secrets
 from collections.abc import Sequence
-from contextlib import chdir
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from inframind_gym.benchmark.cell_workers import run_cells
 from inframind_gym.benchmark.errors import BenchmarkError, PolicyFailedError
 from inframind_gym.benchmark.lines import unseal
-from inframind_gym.benchmark.submit.apart import playing
+from inframind_gym.benchmark.submit.apart import inside, playing
 from inframind_gym.benchmark.submit.check import Checked, check
 from inframind_gym.progress import ProgressReport
 
@@ -96,7 +95,7 @@ def _differing(checked: Checked, chosen: Sequence[Any], workers: int) -> list[st
     wrong = []
     total = sum(suite.length(cell) for cell in ids)
     with (
-        chdir(checked.folder),
+        inside(checked.folder),
         playing(kind.kind, policy),
         ProgressReport(total, 0, "replay", kind.unit) as report,
     ):
