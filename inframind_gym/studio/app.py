@@ -58,7 +58,7 @@ _UNKNOWN_RUN: Final = 4404  # codes of a WebSocket that is closed
 _REFUSED: Final = 4403
 
 Episodes = Annotated[int, Query(ge=0, le=EPISODES, description="That are played again.")]
-After = Annotated[int, Query(ge=0, description="Number of the last event that is known.")]
+After = Annotated[int, Query(ge=0, le=2**53, description="Number of the last event that is known.")]
 
 
 class Start(BaseModel, extra="forbid"):

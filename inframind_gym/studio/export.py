@@ -11,10 +11,16 @@ from typing import Any, Final
 
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.studio.app import EPISODES, Pages
+from inframind_gym.studio.security import PAGE_POLICY
 from inframind_gym.teams.runs.compare import compare
 
 MOST_RUNS: Final = 50  # the newest
 _MODE: Final = '<meta name="studio" content="{}"'
+# The page says itself what a server's header would; frame-ancestors is for headers alone.
+_POLICY: Final = "; ".join(
+    part for part in PAGE_POLICY.split("; ") if not part.startswith("frame-ancestors")
+)
+_META: Final = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}" />\n    '
 
 
 def write_static(pages: Pages, out: Path, bundle: Path) -> str:
@@ -34,7 +40,8 @@ def write_static(pages: Pages, out: Path, bundle: Path) -> str:
         shutil.copytree(bundle, out, dirs_exist_ok=True)
         index = out / "index.html"
         text = index.read_text(encoding="utf-8")
-        index.write_text(text.replace(_MODE.format("live"), _MODE.format("static")), "utf-8")
+        static = text.replace(_MODE.format("live"), _META + _MODE.format("static"))
+        index.write_text(static, "utf-8")
         return _write_data(pages, out / "api")
     except OSError as error:
         raise ConfigError(f"--export {out}: it cannot be written ({error}).") from None

@@ -85,6 +85,8 @@ def admitted(token: str | None) -> Callable[[HTTPConnection], None]:
 
 def refused(connection: HTTPConnection, token: str | None) -> tuple[int, str] | None:
     """Return status and reason of a request that is not admitted; None if it is."""
+    if connection.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        return 403, "pages of other sites are not admitted"  # their images and links have no origin
     cookie = connection.cookies.get(COOKIE, "")
     has_session = token is not None and hmac.compare_digest(
         cookie.encode(), session_of(token).encode()

@@ -123,6 +123,20 @@ def test_a_wrong_order_is_refused_in_words(
     assert studio.store.list_runs() == []
 
 
+def closing_code(socket: Any) -> int:
+    """Return the code with which the server closes a WebSocket."""
+    with pytest.raises(WebSocketDisconnect) as closed:
+        socket.receive_json()
+    return closed.value.code
+
+
+def test_a_number_that_no_event_has_is_refused(client: TestClient) -> None:
+    run_id = client.post("/api/runs", json={"team": "pool"}).json()["run_id"]
+    events = f"/api/runs/{run_id}/events"
+    assert client.get(f"{events}?after={10**30}").status_code == 422
+    assert client.get(f"{events}?after={2**53}").json() == []
+
+
 def test_unknown_names_are_not_found(client: TestClient) -> None:
     assert client.get("/api/runs/nothing").status_code == 404
     assert client.get("/api/runs/nothing/events").status_code == 404
@@ -138,6 +152,8 @@ def test_pages_of_others_are_refused(client: TestClient) -> None:
     assert client.get("/api/runs", headers=elsewhere).status_code == 403
     assert client.post("/api/runs", json={"team": "pool"}, headers=elsewhere).status_code == 403
     assert client.get("/api/runs", headers={"host": "evil.example"}).status_code == 403
+    for site, status in (("cross-site", 403), ("same-site", 403), ("same-origin", 200)):
+        assert client.get("/api/runs", headers={"sec-fetch-site": site}).status_code == status
     address = f"{WS}/api/runs/x/events"
     with client.websocket_connect(address, headers=elsewhere) as socket:
         with pytest.raises(WebSocketDisconnect) as closed:
@@ -155,7 +171,7 @@ def test_every_answer_has_its_headers(client: TestClient) -> None:
 
 
 def test_a_token_is_asked_for_and_becomes_a_cookie(tmp_path: Path) -> None:
-    studio = Studio(tmp_path, token=TOKEN)
+    studio, events = Studio(tmp_path, token=TOKEN), "/api/runs/x/events"
     with TestClient(studio.app, base_url="http://studio.example") as client:
         assert client.get("/").status_code == 200  # the page itself tells nothing
         assert client.get("/api/runs").status_code == 401
@@ -171,7 +187,16 @@ def test_a_token_is_asked_for_and_becomes_a_cookie(tmp_path: Path) -> None:
         assert "samesite=strict" in cookie
         assert TOKEN not in client.cookies[COOKIE]
         assert client.get("/api/runs").status_code == 200
-        client.cookies.set(COOKIE, "0" * 64)
+        with client.websocket_connect(f"ws://studio.example{events}") as socket:
+            assert closing_code(socket) == 4404  # admitted: there is no such run
+        client.cookies.clear()
+        forged = {"cookie": f"{COOKIE}={'0' * 64}"}
+        assert client.get("/api/runs", headers=forged).status_code == 401
+        for headers in ({}, forged, wrong):
+            with client.websocket_connect(
+                f"ws://studio.example{events}", headers=headers
+            ) as socket:
+                assert closing_code(socket) == 4403
     studio.close()
 
 
@@ -213,7 +238,9 @@ def test_the_record_of_a_studio_is_files(
         until_over(client, run_id)
     out = tmp_path / "record"
     assert write_static(studio.pages, out, studio.bundle) == "2 runs, 0 boards"
-    assert 'content="static"' in (out / "index.html").read_text()
+    index = (out / "index.html").read_text()
+    assert 'content="static"' in index
+    assert "script-src 'self'" in index and "frame-ancestors" not in index
     events = json.loads((out / "api" / "runs" / ids[0] / "events.json").read_text())
     assert events == client.get(f"/api/runs/{ids[0]}/events").json()
     compared = json.loads((out / "api" / "compare" / ids[0] / f"{ids[1]}.json").read_text())
