@@ -449,6 +449,26 @@ def test_fits_of_tracks_come_along(tmp_path: Path) -> None:
         check(folder)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plays", "policy", "reason"),
+    [
+        ("clairvoyant", "fixed_recipe", "clairvoyant is a bound"),
+        ("my_router:Single", "my_router:Single", "own code cannot be played with"),
+    ],
+)
+def test_fits_bring_no_bound_and_no_code(
+    plays: str, policy: str, reason: str, tmp_path: Path
+) -> None:
+    Path("my_router.py").write_text(OWN)
+    fits = {policy: {"faults/deaths": {"policy": plays, "queries": 1}}}
+    Path("fits.yaml").write_text(json.dumps({"budget_queries": 9, "fits": fits}))
+    play(policy, suite="tiny_tracks", refits=str(tmp_path / "fits.yaml"))
+    sys.modules.pop("my_router", None)
+    with pytest.raises(BenchmarkError, match=reason):
+        submitted()
+
+
 def test_a_checkpoint_that_saw_the_test_is_refused(tmp_path: Path) -> None:
     train, test = (load_tasks(split=split).embeddings for split in ("train", "test"))
     weights = np.random.default_rng(0).normal(size=(64, 384)).astype(np.float32)

@@ -223,7 +223,19 @@ def _policy(
         if any(part.startswith("/") or ".." in Path(part).parts for part in play.split(":")):
             raise BenchmarkError(f"{play}: names a path outside of the submission.")
     if submission.code == "built-in":
+        for play in {
+            play.split(":")[0]: play for fit in own.values() for play in fit.plays
+        }.values():
+            if getattr(kind.resolve_policy(play), "bound", False):
+                raise BenchmarkError(
+                    f"{REFITS}: {play} is a bound: it knows what no policy may, and plays for none."
+                )
         return kind.resolve_policy(policy), None
+    if own:
+        raise BenchmarkError(
+            f"{policy} has fits in {REFITS}, which own code cannot be played with apart from the "
+            "environment. Run it without --refits; the policy may choose by what it is shown."
+        )
     module = Path(*policy.partition(":")[0].split(".")).with_suffix(".py")
     needed = module if submission.code == "files" else Path(REQUIREMENTS)
     if not needed.is_file():
