@@ -16,7 +16,6 @@ from benchmarks.published import published_blocks
 from benchmarks.record import read_board, record
 from benchmarks.results import (
     HELD_OUT,
-    best_with,
     fair,
     loads_table,
     pairs_table,
@@ -124,18 +123,14 @@ def test_loads_show_the_mean_and_the_worst_scenario() -> None:
 
 
 def test_scores_on_questions_of_the_training_are_left_out() -> None:
-    """What is told without them is what the library would tell of the others."""
-    whole = read_board("standard")
-    board = fair(whole)
+    board = fair(read_board("standard"))
     for policy, track in HELD_OUT:
         assert (policy, track) not in {(row["policy"], row["track"]) for row in board["tracks"]}
-        assert not [p for p in board["pairs"] if policy in (p["policy"], p["other"])
-                    and track in (*p["above"], *p["below"])]  # fmt: skip
-        assert not [r for r in board["promises"] if (r["policy"], r["track"]) == (policy, track)]
-    for row in whole["promises"]:
-        best = best_with(row, whole["rows"])
-        assert best["policy"] == row["policy"]
-        assert row["policy"] is None or best["goodput"] == pytest.approx(row["goodput"], rel=1e-4)
+        assert track not in {row["track"] for row in board["promises"]}
+        pairs = [pair for pair in board["pairs"] if policy in (pair["policy"], pair["other"])]
+        assert pairs and not any(track in (*pair["above"], *pair["below"]) for pair in pairs)
+        kept = {row["scenario"] for row in board["rows"] if row["track"] == track}
+        assert kept > HELD_OUT[policy, track]  # others keep theirs, and it the rest
 
 
 def test_published_measurements_stand_beside_ours() -> None:

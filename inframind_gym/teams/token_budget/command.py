@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -13,6 +14,7 @@ from rich.markup import escape
 
 from inframind_gym.errors import ConfigError, friendly, require
 from inframind_gym.progress import say
+from inframind_gym.sockets import listening
 from inframind_gym.teams.runs.store import DEFAULT_FILE, RunLog, RunStore
 from inframind_gym.teams.terminal import AsJson, ProviderName, Runs, plain_table
 
@@ -116,8 +118,10 @@ def serve(
             app = make_app(
                 store, lambda: _provider(provider, model), token=token, most_runs=most_runs
             )
-            say(f"serving http://{host}:{port}, runs in {runs}")
-            uvicorn.run(app, host=host, port=port, log_level="warning")
+            address = listening(host, port)
+            say(f"serving http://{host}:{address.getsockname()[1]}, runs in {runs}")
+            with contextlib.suppress(KeyboardInterrupt):
+                uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[address])
 
 
 def _provider(name: str, model: str | None) -> Provider | None:

@@ -113,6 +113,15 @@ def test_other_machines_need_a_token(runs: Path, monkeypatch: pytest.MonkeyPatch
     assert "INFRAMIND_TEAM_TOKEN" in result.output
 
 
+def test_a_port_that_is_taken_is_named(runs: Path) -> None:
+    pytest.importorskip("fastapi")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = command("serve", "--port", port, "--runs", runs)
+    assert result.exit_code == 2
+    assert f"127.0.0.1:{port}: address already in use" in result.output
+
+
 def by_prompt(body: dict[str, Any]) -> Reply:
     """Answer as the agent whose system prompt it is."""
     system = body["messages"][0]["content"]
