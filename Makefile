@@ -21,7 +21,7 @@ CORE := $(VENV)/.installed-core
 FULL := $(VENV)/.installed-full
 VLLM := $(VLLM_VENV)/.installed-vllm
 # Questions from a folder have to be embedded, which needs the encoder.
-BENCH_NEEDS := $(if $(findstring --tasks,$(BENCH_ARGS)),$(FULL),$(CORE))
+BENCH_NEEDS := $(if $(findstring tasks=,$(BENCH_ARGS)),$(FULL),$(CORE))
 comma := ,
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
@@ -30,7 +30,7 @@ export PYTHONUNBUFFERED := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup test slow processors lint format bench speed fidelity results studio wheel site live \
+.PHONY: help setup test slow processors lint format bench speed fidelity results wheel site live \
   release-check clean
 
 help:  ## List the targets
@@ -65,35 +65,43 @@ bench: $(BENCH_NEEDS)  ## Run the quick suite and print its leaderboard (SUITE=,
 	$(VENV)/bin/inframind bench run --suite $(SUITE) --out $(BENCH_OUT) $(BENCH_ARGS)
 
 speed: $(CORE)  ## Measure the figures of docs/performance.md (SPEED_ARGS="--against main")
-	@$(VENV)/bin/inframind bench speed $(SPEED_ARGS)
+	@$(PY) -m benchmarks speed $(SPEED_ARGS)
 
 fidelity: $(FULL)  ## Write docs/fidelity.md from request logs and measured runs (DATA=folder)
 	$(PY) -m benchmarks fidelity $(DATA) $(FIDELITY_ARGS)
 
 # Two agents and two refitted baselines on all tracks; what a part is worth, and weaker policies, on a few cells.
 BOARD := $(VENV)/bin/inframind bench run --suite standard
-MEASURED := $(VENV)/bin/inframind bench run --suite published --rates 10,50,100
+MEASURED := $(VENV)/bin/inframind bench run --suite published --set rates=10,50,100
 OTHERS := random,round_robin,static_mix,least_loaded,lowest_expected_latency,budget_greedy,moa,gptswarm,masrouter,inframind,linucb,q_learning_load_tracker,sb3_ppo,sb3_a2c,sb3_dqn,sb3_maskable_ppo
+# The caps of the track `cost` are `work_cap` times `work_s` of envs_configs/tracks/limits/cost.yaml.
 results: $(FULL)  ## Play what docs/results.md shows, and refresh it; goes on where it was stopped
-	$(BOARD) --refits benchmarks/refits.yaml --out results/standard --policies bid_price,ppo_lagrangian,fixed_recipe_by_rate,fixed_recipe
-	$(BOARD) --tracks steady --scenarios math,mmlu_pro --loads 0.6,0.9 --queries 500 --seeds 1 --out results/ablations \
+	for seed in 1 2 3 4; do \
+	  for workload in math mbpp gsm_hard humaneval mmlu_pro; do \
+	    $(VENV)/bin/inframind train bid_price --workload $$workload --seed $$seed --out runs/seeds/bid_price/$$workload/seed$$seed --resume || exit; \
+	  done; \
+	  $(VENV)/bin/inframind train ppo_lagrangian --seed $$seed --out runs/seeds/ppo_lagrangian/seed$$seed --resume || exit; \
+	done
+	for at in half:math:.2955 whole:math:.591 double:math:1.182 code-half:mbpp:.153 code-whole:mbpp:.306 code-double:mbpp:.612; do \
+	  set -- $$(echo $$at | tr : ' '); \
+	  $(VENV)/bin/inframind train bid_price --workload $$2 --set work_cap_s=$$3 --seed 0 --out runs/cost/$$1 --resume || exit; \
+	done
+	for left in math mbpp gsm_hard humaneval mmlu_pro; do \
+	  $(VENV)/bin/inframind train bid_price --workload agents/checkpoints/shift/without_$$left.yaml --seed 0 --out runs/shift/$$left --resume || exit; \
+	done
+	$(BOARD) --set refits=benchmarks/refits.yaml --out results/standard --policies bid_price,ppo_lagrangian,fixed_recipe_by_rate,fixed_recipe
+	$(BOARD) --set tracks=steady --set scenarios=math,mmlu_pro --set loads=0.6,0.9 --set queries=500 --seeds 1 --out results/ablations \
 	  --policies bid_price,bid_price::no-state,bid_price::polled,bid_price::no-difficulty,bid_price::no-prices,$(OTHERS)
 	$(MEASURED) --policies inframind --out results/published
-	$(MEASURED) --policies static_mix,masrouter --scheduler fcfs --out results/published_fcfs
+	$(MEASURED) --policies static_mix,masrouter --set scheduler=fcfs --out results/published_fcfs
 	for seed in 0 1 2 3 4; do \
-	  $(PY) -m agents.train --config inframind --seed $$seed --out runs/inframind/seed$$seed --resume || exit; \
+	  $(VENV)/bin/inframind train inframind --seed $$seed --out runs/inframind/seed$$seed --resume || exit; \
 	done
 	played=$$(printf 'inframind:runs/inframind/seed%d/best,inframind:runs/inframind/seed%d/best:sample,' 0 0 1 1 2 2 3 3 4 4); \
 	  $(MEASURED) --policies $${played%,} --seeds 1 --out results/published_seeds
 	$(PY) -m benchmarks results results/standard results/ablations results/published results/published_fcfs results/published_seeds
 
-FRONTEND := inframind_gym/studio/frontend
-BUNDLE := inframind_gym/studio/static/index.html
-studio: $(BUNDLE)  ## Build the page of `inframind studio` (Node.js 20.19 or newer)
-
 wheel: $(FULL)  ## Test the wheel in bare environments (PYTHONS="/path/to/python3.12 ...")
-	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory studio; else \
-	  echo "wheel: npm is missing: the wheel has no page of the studio" >&2; fi
 	PYTHONS="$(PYTHONS)" $(PY) -m pytest -m wheel tests/packaging
 
 site: $(FULL)  ## Build the site into site/
@@ -111,9 +119,6 @@ live: $(FULL)  ## Test against vLLM itself; installs it first, 3 GB (LIVE_ARGS="
 clean:  ## Remove caches and build output (.venv, .venv-vllm and results/ stay)
 	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . \( -path ./$(VENV) -o -path ./$(VLLM_VENV) \) -prune -o -name __pycache__ -type d -exec rm -rf {} +
-
-$(BUNDLE): $(shell find $(FRONTEND) -name node_modules -prune -o -type f -print) inframind_gym/benchmark/report/report.css
-	cd $(FRONTEND) && npm ci && npm run build
 
 # --- installation ---------------------------------------------------------------------------------
 
@@ -141,7 +146,7 @@ $(FULL): pyproject.toml constraints.txt | $(PY)
 	@echo "setup: installing torch $(TORCH), unless one is there"
 	$(call pip_install,torch)
 	@echo "setup: installing inframind_gym with agents, embeddings, plots and tools (1-3 minutes)"
-	$(call pip_install,-e ".[agents$(comma)bounds$(comma)dev$(comma)docs$(comma)embed$(comma)hub$(comma)live$(comma)placement$(comma)plot$(comma)ray$(comma)serve$(comma)studio$(comma)teams$(comma)track]")
+	$(call pip_install,-e ".[agents$(comma)bounds$(comma)dev$(comma)docs$(comma)embed$(comma)live$(comma)placement$(comma)plot$(comma)ray$(comma)serve$(comma)studio$(comma)teams$(comma)track]")
 	@touch $(CORE) $@
 
 # vLLM pins versions of its own. torch comes first, as above; the three that go again are built for

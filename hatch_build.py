@@ -1,7 +1,6 @@
-"""Build hook of the wheel: adds machine code for this platform (`benchmarks/kernels.py`).
+"""Build hook of the wheel: adds the trainers, and machine code where INFRAMIND_COMPILE is set.
 
-Where it cannot be made, or with INFRAMIND_PURE=1, the wheel is one for every platform, and what it
-installs compiles at first use.
+`make wheel` sets it. What any other build installs compiles at first use.
 """
 
 from __future__ import annotations
@@ -20,17 +19,19 @@ class KernelHook(BuildHookInterface[Any]):
     """Makes a wheel for a platform."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile into a folder of the build, and put that into the wheel."""
-        if version == "editable" or os.environ.get("INFRAMIND_PURE"):
+        """Put the trainers into the wheel, and machine code from a folder of the build."""
+        if version == "standard":  # an editable install finds them in the checkout
+            root = Path(self.root)
+            for pattern in ("*.py", "bid_price/*.py", "configs/*.yaml", "data/*"):
+                for folder in ("agents", "baselines"):
+                    for path in (root / folder).glob(pattern):
+                        target = f"inframind_gym/_laboratory/{path.relative_to(root).as_posix()}"
+                        build_data["force_include"][str(path)] = target
+        if not os.environ.get("INFRAMIND_COMPILE"):
             return
         machine, folder = platform.machine(), Path(self.root, "build", "kernels")
         command = [sys.executable, "-m", "benchmarks.kernels", str(folder)]
-        # pip's isolated builds find what they installed by PYTHONPATH, too.
-        path = os.pathsep.join(filter(None, [self.root, os.environ.get("PYTHONPATH")]))
-        done = subprocess.run(command, cwd=self.root, env={**os.environ, "PYTHONPATH": path})
-        if done.returncode or platform.system() != "Linux":
-            self.app.display_warning("no machine code is in the wheel: it is for every platform")
-            return
+        subprocess.run(command, cwd=self.root, check=True)
         build_data["pure_python"] = False
         # The code needs nothing of the C library but its mathematics, under any version.
         build_data["tag"] = f"py3-none-manylinux_2_17_{machine}"

@@ -1,6 +1,6 @@
 """InfraMind (arXiv 2606.11440): PPO-Lagrangian executor and REINFORCE planner on the closed loop.
 
-    python -m agents.train --config inframind --seed 0 --out runs/inframind/seed0
+    inframind train inframind --seed 0 --out runs/inframind/seed0
 
 Streams of queries run side by side, each at one arrival rate. Whenever 64 queries have been
 answered, both networks and the Lagrange multiplier λ learn from them and from their decisions:
@@ -36,45 +36,233 @@ A training that is killed goes on from its last finished epoch to the same resul
 
 from __future__ import annotations
 
-import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, NamedTuple, cast
 
+import gymnasium as gym
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from agents.config import InfraMindConfig
+import inframind_gym  # noqa: F401
 from agents.lagrangian import Multiplier, PIDMultiplier
 from agents.planner_network import PlannerNet, plan_of
-from agents.rollouts import Batch, Streams, late, measures, shares
 from agents.runs import (
-    Tracker,
-    check_resume,
+    BEST,
+    Array,
+    EnvChoice,
+    Run,
     load_state,
     load_weights,
-    run_of,
     seed_of,
     state_of,
-    use_one_thread,
     weights_of,
 )
-from inframind_gym.envs.routing.layout import EMBED_DIM
-from inframind_gym.envs.routing.spec import PolicySpec
+from inframind_gym.configs import (
+    NonNegative,
+    NonNegativeInt,
+    Number,
+    Positive,
+    PositiveInt,
+    StrictModel,
+)
+from inframind_gym.envs.layout import EMBED_DIM, PolicySpec
+from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.policies import checkpoint
-from inframind_gym.policies.inframind import Player
+from inframind_gym.policies.networks import PLAN_DRAWS, Player, draw, kinds
+from inframind_gym.progress import ProgressReport
+from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
+from inframind_gym.simulator.workflow.state import COMPLETED
+from inframind_gym.simulator.workflow.topology import MAX_NODES, TOPOLOGIES
+from inframind_gym.simulator.workload import RATES_PER_MIN
 
-Array = NDArray[Any]
-
-ADAM_EPS: Final = 1e-5
 LOG_EVERY: Final = 50  # updates
-STATE, BEST = "state", "best"  # folders of checkpoints: where to go on from, and what to use
 WEIGHTS, TRAINING, NOISE, VALIDATION = range(4)  # uses of a seed
+EPISODES, DRAWS = 0, 1  # uses of a stream's seed
+
+
+class ExecutorConfig(StrictModel):
+    """PPO of the executor."""
+
+    lr: Positive = 3e-4  # of Adam
+    clip: Positive = 0.2
+    mini_epochs: PositiveInt = 3
+    value_weight: NonNegative = 0.5
+    entropy_weight: NonNegative = 0.10
+    max_grad_norm: Positive = 0.5
+    system_state: bool = True  # ablation: False sees no telemetry
+
+
+class PlannerConfig(StrictModel):
+    """REINFORCE of the planner."""
+
+    lr: Positive = 3e-4  # of Adam
+    task_weight: NonNegative = 1.0
+    vae_weight: NonNegative = 0.001
+    max_grad_norm: Positive = 0.5
+    # MasRouter checkpoint whose planner is the first one: folder or shipped name; null: none
+    init: str | None = "masrouter"
+
+
+class LagrangeConfig(StrictModel):
+    """The multiplier λ, which executor and planner share."""
+
+    start: NonNegative = 0.2
+    lr: NonNegative = 0.001  # paper and dual_critic
+    max_value: Positive = 1.0  # paper
+    limit: Positive = 1.0  # mean latency over budget that is allowed
+    kp: NonNegative = 0.05  # pid
+    ki: NonNegative = 0.001  # pid
+    kd: NonNegative = 0.05  # pid
+    smoothing: Annotated[Number, Field(ge=0, lt=1)] = 0.9  # pid
+
+
+class ValidationConfig(StrictModel):
+    """The measure of every epoch: held-out tasks, one rate and budget, likeliest actions."""
+
+    rate_per_min: Positive = 100.0
+    budget_s: Positive = 200.0
+    rows: PositiveInt = 4  # streams
+    metric: Literal["solved", "goodput"] = "solved"
+    early_stopping: PositiveInt = 12  # epochs without a better value
+    lr_patience: NonNegativeInt = 4  # epochs without one before the learning rates fall
+    lr_factor: Annotated[Number, Field(gt=0, lt=1)] = 0.5
+
+
+class InfraMindConfig(StrictModel):
+    """InfraMind's configuration, `agents/configs/inframind*.yaml`.
+
+    An epoch is `rows_per_rate` streams of `env.num_queries` at every rate, side by side.
+    """
+
+    algorithm: Literal["inframind"] = "inframind"
+    # "dual_critic": a critic for the cost to go and a λ without a bound; "pid": the same with a
+    # PID-controlled λ
+    lagrangian: Literal["paper", "dual_critic", "pid"] = "paper"
+    # what counts as q = 1: a query that is solved, or one that is solved in its budget
+    reward: Literal["solved", "goodput"] = "solved"
+    env: EnvChoice = EnvChoice()  # the world
+    rates_per_min: Annotated[tuple[Positive, ...], Field(min_length=1)] = RATES_PER_MIN
+    rows_per_rate: PositiveInt = 4
+    batch_episodes: Annotated[PositiveInt, Field(ge=2)] = 64  # finished queries an update
+    steps: PositiveInt = 30  # epochs, at most
+    executor: ExecutorConfig = ExecutorConfig()
+    planner: PlannerConfig = PlannerConfig()
+    lagrange: LagrangeConfig = LagrangeConfig()
+    validation: ValidationConfig = ValidationConfig()
+
+
+# Streams of queries side by side, and the queries that are answered in them.
+
+
+class Batch(NamedTuple):
+    """Q answered queries and their n decisions, query by query."""
+
+    records: Array  # (Q,) COMPLETED
+    of: Array  # (n,) query of each decision, 0..Q-1
+    node: Array  # (n,) its place in the workflow
+    resource: Array  # (n, 1 + M·F) remaining budget and telemetry that were observed
+    log_prob: Array  # (n,) of the route when it was drawn
+    decided_s: Array  # (n,) time of the decision
+
+    def column(self, name: str) -> Array:
+        """Return (n,) what `records` say of the decisions, such as "model"."""
+        values: Array = self.records[name][self.of]
+        return values[np.arange(len(values)), self.node] if values.ndim == 2 else values
+
+
+class Streams:
+    """A stream of queries in every row, and notes of every decision.
+
+    Args:
+        config: of the training.
+        split: of the tasks, "train" or "val".
+        rates: (E,) arrivals/min of the rows.
+        changes: arguments of the environment.
+    """
+
+    def __init__(self, config: InfraMindConfig, split: str, rates: Array, **changes: Any) -> None:
+        arguments = config.env.arguments(split) | {"level": "joint", "observation": "index"}
+        made = gym.make_vec("InfraMind-Stream-v0", num_envs=len(rates), **(arguments | changes))
+        self.env = cast(StreamVectorEnv, made.unwrapped)
+        self.spec, self.rates = self.env.policy_spec(), rates
+        size = (len(rates), self.env.simulation.num_queries)
+        resource = self.spec.layout.resource
+        self.records = np.zeros(size, COMPLETED)
+        self.resource = np.zeros((*size, MAX_NODES, resource.stop - resource.start), np.float32)
+        self.log_prob = np.zeros((*size, MAX_NODES), np.float32)
+        self.decided_s = np.zeros((*size, MAX_NODES))
+
+    def begin(self, *key: int) -> None:
+        """Start a stream in every row; all luck is a function of the key."""
+        seeds = [seed_of(*key, EPISODES, row) for row in range(len(self.rates))]
+        options = {"arrival_rate_per_min": self.rates}
+        self._observations, _ = self.env.reset(seed=seeds, options=options)
+        self._rng = np.random.default_rng([*key, DRAWS])
+        self.running = np.ones(len(self.rates), np.bool_)
+
+    def step(self, player: Player, *, sample: bool = True) -> Array:
+        """Take one decision in every running row; returns the (row, query) pairs (k, 2) answered.
+
+        Args:
+            player: plans queries that have arrived and routes calls that are ready.
+            sample: draw actions; otherwise the likeliest are taken.
+        """
+        contexts = self.env.contexts()
+        uniforms = self._rng.random((len(contexts), PLAN_DRAWS))
+        actions = np.zeros((len(contexts), PLAN_ACTIONS + 1), np.int64)
+        plan, route = (np.flatnonzero(self.running & due) for due in kinds(contexts))
+        if len(plan):
+            drawn = uniforms[plan] if sample else None
+            actions[plan, :PLAN_ACTIONS] = player.plans(contexts[plan], drawn)
+        if len(route):
+            due, resource = contexts[route], player.resource(self._observations[route])
+            log_probs = player.log_probs(resource, due)
+            chosen = draw(log_probs, uniforms[route, 0]) if sample else log_probs.argmax(axis=1)
+            actions[route, -1] = chosen
+            at = route, due["query"], due["node"]
+            self.resource[at], self.decided_s[at] = resource, due["time_s"]
+            self.log_prob[at] = log_probs[np.arange(len(route)), chosen]
+        self._observations, _, over, _, _ = self.env.step(actions)
+        row, records = self.env.completed()
+        row, records = row[self.running[row]], records[self.running[row]]
+        self.records[row, records["query"]] = records
+        self.running &= ~over
+        return np.column_stack([row, records["query"]])
+
+    def batch(self, pairs: Array) -> Batch:
+        """Return answered queries, (row, query) pairs (Q, 2), with their decisions."""
+        at = tuple(pairs.T)
+        records = self.records[at]
+        of, node = np.nonzero(np.arange(MAX_NODES) < records["num_nodes"][:, None])
+        notes = (array[at][of, node] for array in (self.resource, self.log_prob, self.decided_s))
+        return Batch(records, of, node, *notes)
+
+
+def late(records: Array) -> Array:
+    """Return (Q,) whether queries took longer than their budget."""
+    return np.asarray(records["latency_s"] > records["budget_s"])
+
+
+def measures(records: Array) -> dict[str, float]:
+    """Return means over queries."""
+    is_late = late(records)
+    return {
+        "solved": float(records["solved"].mean()),
+        "goodput": float((records["solved"] * ~is_late).mean()),
+        "cost": float(records["cost"].mean()),
+        "violation_rate": float(is_late.mean()),
+        "latency_s": float(records["latency_s"].mean()),
+        "num_agents": float(records["num_agents"].mean()),
+    }
+
+
+# Networks.
 
 
 def linear(inputs: int, outputs: int, gain: float = 2.0**0.5) -> nn.Linear:
@@ -163,7 +351,7 @@ class Learner:
         self.agent = Agent(config, spec, seed)
         executor = {"params": self.agent.executor.parameters(), "lr": config.executor.lr}
         planner = {"params": self.agent.planner.parameters(), "lr": config.planner.lr}
-        self.optimizer = torch.optim.Adam([executor, planner], eps=ADAM_EPS, fused=True)
+        self.optimizer = torch.optim.Adam([executor, planner], eps=1e-5, fused=True)
         plateau = config.validation.lr_factor, config.validation.lr_patience
         self.scheduler = ReduceLROnPlateau(self.optimizer, "max", *plateau, threshold=0.0)
         c = config.lagrange
@@ -187,12 +375,21 @@ class Learner:
         metrics |= self.update_planner(records, q, weight)
         self.multiplier.update(float(records["cost"].mean()))
         self.updates += 1
+        chosen = {
+            "model": (self.spec.models, batch.column("model")),
+            "strategy": (self.spec.strategies, batch.column("strategy")),
+            "topology": (TOPOLOGIES, records["topology"]),
+        }
         return metrics | {
             "charts/episodic_return": float(q.mean()),
             "charts/episodic_cost": float(records["cost"].mean()),
             "lagrange/lambda": self.multiplier.value,
             **{f"charts/{name}": value for name, value in measures(records).items()},
-            **shares(batch, self.spec),
+            **{
+                f"shares/{kind}/{name}": float((values == i).mean())
+                for kind, (names, values) in chosen.items()
+                for i, name in enumerate(names)
+            },
         }
 
     def update_executor(self, batch: Batch, q: Array, weight: float) -> dict[str, float]:
@@ -283,124 +480,73 @@ class Learner:
         for group, lr in zip(self.optimizer.param_groups, numbers["lr"], strict=True):
             group["lr"] = lr
 
+    def facts(self) -> dict[str, Any]:
+        """Return what a checkpoint says of its policy."""
+        return {
+            "agent": "inframind",
+            "models": list(self.spec.models),
+            "strategies": list(self.spec.strategies),
+            "system_features": list(self.config.env.system_features),
+            "system_state": self.config.executor.system_state,
+            "multiplier": self.multiplier.value,
+        }
+
 
 # The training.
 
 
-@dataclass
-class Progress:
-    """Counters of a training."""
-
-    epoch: int = 0  # epochs that are finished
-    decisions: int = 0  # made so far
-    seconds: float = 0.0  # spent in epochs, validations included
-    best: float | None = None  # best value of the validation; None before the first
-    best_epoch: int = 0  # finished epochs when it was reached
-
-
-def train(
-    config: InfraMindConfig,
-    *,
-    seed: int,
-    out: Path,
-    resume: bool = False,
-    wandb: bool = False,
-    tensorboard: bool = False,
-) -> dict[str, Any]:
-    """Train; the best policy is in `out/best`, the metrics in `out/metrics.jsonl`.
-
-    Args:
-        config: of the training.
-        seed: same seed, same result.
-        out: folder of the training.
-        resume: go on from the last epoch in `out` that was finished.
-        wandb: see `Tracker`, as for `tensorboard`.
+def train(config: InfraMindConfig, run: Run) -> dict[str, Any]:
+    """Train; the best policy is in `run.out/best`.
 
     Returns:
-        The `Progress` as a dict.
+        Finished epochs, decisions and seconds, the best value of the validation and its epoch.
 
     Raises:
-        ConfigError: `out` holds a training and `resume` is not set, or one of another
-            configuration, seed or simulator version.
+        ConfigError: see `Run.begin`.
     """
-    use_one_thread()
-    run, progress, c = run_of(config, seed), Progress(), config.validation
+    saved, c = run.begin(config), config.validation
     streams = Streams(config, "train", np.repeat(config.rates_per_min, config.rows_per_rate))
     held_out = Streams(config, "val", np.full(c.rows, c.rate_per_min), budget_s=c.budget_s)
-    learner = Learner(config, seed, streams.spec)
-    if checkpoint.exists(out / STATE):
-        arrays, numbers = checkpoint.load(out / STATE)
-        check_resume(out, numbers["run"], run, resume=resume)
-        learner.restore(arrays, numbers)
-        progress = Progress(**numbers["progress"])
-    with Tracker(out, run, wandb=wandb, tensorboard=tensorboard) as tracker:
-        tracker.rewind(progress.decisions)  # an epoch may have been noted before it was saved
-        while progress.epoch < min(config.epochs, progress.best_epoch + c.early_stopping):
-            began = time.perf_counter()
-            play_epoch(learner, streams, tracker, progress)
-            found = validate(learner, held_out)
-            progress.seconds += time.perf_counter() - began
-            if progress.best is None or found[c.metric] > progress.best:
-                progress.best, progress.best_epoch = found[c.metric], progress.epoch
-                played = policy_config(learner, progress, run)
-                checkpoint.save(out / BEST, weights_of(learner.agent), played)
+    learner = Learner(config, run.seed, streams.spec)
+    done: dict[str, Any] = {"epoch": 0, "decisions": 0, "seconds": 0.0}
+    done |= {"best": None, "best_epoch": 0}
+    if saved is not None:
+        learner.restore(*saved)
+        done = saved[1]["progress"]
+    report = ProgressReport(config.steps, done["epoch"], "inframind", "epochs")
+    with run.tracker(done["decisions"]) as tracker, report:
+        while done["epoch"] < min(config.steps, done["best_epoch"] + c.early_stopping):
+            began, decisions, history = time.perf_counter(), 0, list[dict[str, float]]()
+            player, waiting = learner.player(), np.zeros((0, 2), np.int64)
+            streams.begin(run.seed, TRAINING, done["epoch"])
+            while streams.running.any():
+                decisions += int(streams.running.sum())
+                waiting = np.concatenate([waiting, streams.step(player)])
+                while len(waiting) >= config.batch_episodes:
+                    history.append(learner.update(streams.batch(waiting[: config.batch_episodes])))
+                    player, waiting = learner.player(), waiting[config.batch_episodes :]
+                if history and (len(history) >= LOG_EVERY or not streams.running.any()):
+                    means = {key: float(np.mean([m[key] for m in history])) for key in history[0]}
+                    means["charts/SPS"] = decisions / (time.perf_counter() - began)
+                    tracker.log(done["decisions"] + decisions, means)
+                    history = []
+            done["epoch"] += 1
+            done["decisions"] += decisions
+            held_out.begin(run.seed, VALIDATION)  # the same streams every time
+            player = learner.player()
+            while held_out.running.any():
+                held_out.step(player, sample=False)
+            found = measures(held_out.records.ravel())
+            done["seconds"] += time.perf_counter() - began
+            if done["best"] is None or found[c.metric] > done["best"]:
+                done["best"], done["best_epoch"] = found[c.metric], done["epoch"]
+                facts = {**learner.facts(), "training": {**run.facts, **done}}
+                checkpoint.save(run.out / BEST, weights_of(learner.agent), facts)
             learner.scheduler.step(found[c.metric])
             metrics = {f"validation/{name}": value for name, value in found.items()}
-            tracker.log(progress.decisions, metrics | {"charts/epoch": progress.epoch})
+            tracker.log(done["decisions"], metrics | {"charts/epoch": done["epoch"]})
             tracker.flush()
-            print(_report(progress, found, learner), file=sys.stderr, flush=True)
             arrays, numbers = learner.state()
-            numbers |= {"run": run, "progress": asdict(progress)}
-            checkpoint.save(out / STATE, arrays, numbers)
-    return asdict(progress)
-
-
-def play_epoch(learner: Learner, streams: Streams, tracker: Tracker, progress: Progress) -> None:
-    """Play a stream in every row and learn from every batch of queries that is answered."""
-    size, began, decisions = learner.config.batch_episodes, time.perf_counter(), 0
-    player, waiting = learner.player(), np.zeros((0, 2), np.int64)
-    history: list[dict[str, float]] = []
-    streams.begin(learner.seed, TRAINING, progress.epoch)
-    while streams.running.any():
-        decisions += int(streams.running.sum())
-        waiting = np.concatenate([waiting, streams.step(player)])
-        while len(waiting) >= size:
-            history.append(learner.update(streams.batch(waiting[:size])))
-            player, waiting = learner.player(), waiting[size:]
-        if history and (len(history) >= LOG_EVERY or not streams.running.any()):
-            means = {key: float(np.mean([m[key] for m in history])) for key in history[0]}
-            means["charts/SPS"] = decisions / (time.perf_counter() - began)
-            tracker.log(progress.decisions + decisions, means)
-            history = []
-    progress.epoch += 1
-    progress.decisions += decisions
-
-
-def validate(learner: Learner, streams: Streams) -> dict[str, float]:
-    """Return `measures` on held-out tasks, without draws; the same streams every time."""
-    streams.begin(learner.seed, VALIDATION)
-    player = learner.player()
-    while streams.running.any():
-        streams.step(player, sample=False)
-    return measures(streams.records.ravel())
-
-
-def policy_config(learner: Learner, progress: Progress, run: dict[str, Any]) -> dict[str, Any]:
-    """Return what a checkpoint says of its policy and of how it was made."""
-    return {
-        "agent": "inframind",
-        "models": list(learner.spec.models),
-        "strategies": list(learner.spec.strategies),
-        "system_features": list(learner.config.env.system_features),
-        "system_state": learner.config.executor.system_state,
-        "multiplier": learner.multiplier.value,
-        "training": {**run, **asdict(progress)},
-    }
-
-
-def _report(progress: Progress, found: dict[str, float], learner: Learner) -> str:
-    return (
-        f"epoch {progress.epoch}: solved {found['solved']:.3f}, goodput {found['goodput']:.3f}, "
-        f"late {found['violation_rate']:.3f}, lambda {learner.multiplier.value:.3f}, "
-        f"{progress.decisions} decisions, {progress.decisions / progress.seconds:.0f}/s"
-    )
+            run.save(arrays, {**numbers, "progress": done})
+            report.advance(1, f"solved {found['solved']:.3f}, goodput {found['goodput']:.3f}")
+    return done

@@ -1,6 +1,6 @@
 """MasRouter (ACL 2025): REINFORCE on single queries, planned and routed by their text alone.
 
-    python -m agents.train --config masrouter --seed 0 --out runs/masrouter/seed0
+    inframind train masrouter --seed 0 --out runs/masrouter/seed0
 
     loss = CE(task) + mean(-log p * (solved - cost_rate * dollars)) + 0.001 * VAE
 
@@ -18,10 +18,8 @@ model that read or wrote it, those of second calls and of the final call include
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, cast
 
 import gymnasium as gym
@@ -33,27 +31,17 @@ from pydantic import Field
 from torch import Tensor, nn
 
 import inframind_gym  # noqa: F401
-from agents.config import EnvChoice
 from agents.planner_network import Candidates, PlannerNet, plan_of, present, text_embeddings
-from agents.runs import (
-    Tracker,
-    check_resume,
-    load_state,
-    run_of,
-    seed_of,
-    state_of,
-    use_one_thread,
-    weights_of,
-)
+from agents.runs import BEST, EnvChoice, Run, load_state, seed_of, state_of, weights_of
 from inframind_gym.configs import NonNegative, Positive, PositiveInt, StrictModel
-from inframind_gym.envs.routing.vector import StreamVectorEnv
+from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.policies import Policy, checkpoint
-from inframind_gym.policies.masrouter import TextRouter
+from inframind_gym.policies.networks import TextRouter
+from inframind_gym.progress import ProgressReport
 from inframind_gym.simulator.workflow.state import COMPLETED
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
 
-LAST, BEST = "last", "best"  # folders of checkpoints: where to go on from, and what to use
 MILLION: Final = 1e6
 TRAINING, VALIDATION, NOISE, WEIGHTS = range(4)  # uses of a seed
 
@@ -63,7 +51,7 @@ class MasRouterConfig(StrictModel):
 
     algorithm: Literal["masrouter"] = "masrouter"
     env: EnvChoice = EnvChoice()  # the world; its load and budgets do not matter
-    updates: PositiveInt = 1500  # steps of the optimiser
+    steps: PositiveInt = 1500  # of the optimiser
     batch_size: PositiveInt = 16  # queries an update
     learning_rate: Positive = 0.01  # of Adam
     # solved queries that a dollar is worth; 5, 10 and 15 in the measured runs
@@ -179,8 +167,8 @@ class MasRouterNet(nn.Module):
         return log_prob, out.task_logits, out.vae_loss + loss
 
 
-class Training:
-    """One training: the network, its optimiser and the queries.
+class Learner:
+    """The network, its optimiser and the queries.
 
     Args:
         config: what to train.
@@ -188,8 +176,7 @@ class Training:
     """
 
     def __init__(self, config: MasRouterConfig, seed: int) -> None:
-        self.config, self.seed = config, seed
-        self.run = run_of(config, seed)
+        self.config, self.seed, self.updates = config, seed, 0
         prices = config.usd_per_million_tokens
         train, val = config.env.arguments("train"), config.env.arguments("val")
         self.queries = IdleQueries(train, config.batch_size, prices)
@@ -198,11 +185,8 @@ class Training:
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed_of(seed, WEIGHTS))
             self.net = MasRouterNet(self.models)
-        self.optimizer = torch.optim.Adam(
-            self.net.parameters(), lr=config.learning_rate, fused=True
-        )
-        self.updates = 0
-        self.best_updates, self.best_utility = 0, -np.inf
+        parameters = self.net.parameters()
+        self.optimizer = torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
 
     def update(self) -> dict[str, float]:
         """Route one batch of queries and learn from it; return metrics of the batch."""
@@ -236,92 +220,14 @@ class Training:
         policy = TextRouter(weights_of(self.net), self.models)
         seeds = [seed_of(self.seed, VALIDATION, r) for r in range(self.config.validation_queries)]
         records, usd = self.validation.play(policy, seeds)
-        utility = records["solved"] - self.config.cost_rate * usd
-        if utility.mean() > self.best_utility:
-            self.best_updates, self.best_utility = self.updates, float(utility.mean())
-        found = measures(records, usd, utility)
-        return {f"val/{name}": v for name, v in found.items()} | shares_of(records, self.models)
-
-    def save(self, out: Path) -> None:
-        """Write the checkpoint to go on from, and the router that was best in a validation."""
-        facts = {
-            "algorithm": self.config.algorithm,
-            "models": list(self.models),
-            "updates": self.updates,
-            "best_updates": self.best_updates,
-            "best_utility": self.best_utility,
-            **self.run,
+        found = measures(records, usd, records["solved"] - self.config.cost_rate * usd)
+        agents = records["model"][:, :MAX_AGENTS]
+        used = agents[np.arange(MAX_AGENTS) < records["num_agents"][:, None]]
+        shares = {n: float((records["topology"] == t).mean()) for t, n in enumerate(TOPOLOGIES)}
+        shares |= {name: float((used == m).mean()) for m, name in enumerate(self.models)}
+        return {f"val/{name}": value for name, value in found.items()} | {
+            f"shares/{name}": value for name, value in shares.items()
         }
-        if self.best_updates == self.updates:
-            checkpoint.save(out / BEST, weights_of(self.net), facts)
-        checkpoint.save(out / LAST, state_of(self.net, self.optimizer), facts)
-
-    def restore(self, out: Path, *, resume: bool) -> None:
-        """Go on from the last checkpoint of this training in `out`, if there is one.
-
-        Raises:
-            ConfigError: there is one and `resume` is false, or it belongs to another training.
-        """
-        if not checkpoint.exists(out / LAST):
-            return
-        tensors, facts = checkpoint.load(out / LAST)
-        check_resume(out, facts, self.run, resume=resume)
-        load_state(self.net, self.optimizer, tensors)
-        self.updates = int(facts["updates"])
-        self.best_updates = int(facts["best_updates"])
-        self.best_utility = float(facts["best_utility"])
-
-
-def train(
-    config: MasRouterConfig,
-    *,
-    seed: int,
-    out: Path,
-    resume: bool = False,
-    wandb: bool = False,
-    tensorboard: bool = False,
-) -> dict[str, Any]:
-    """Train a router: the best one is in `out/best`, the metrics in `out/metrics.jsonl`.
-
-    Args:
-        config: what to train.
-        seed: same seed, same result.
-        out: folder of the training.
-        resume: go on from the last validation in `out`.
-        wandb: see `Tracker`, as for `tensorboard`.
-
-    Returns:
-        Updates made, and which of them had the best validation.
-
-    Raises:
-        ConfigError: `out` holds a training and `resume` is not set, or one of another
-            configuration, seed or simulator version.
-    """
-    use_one_thread()
-    training = Training(config, seed)
-    training.restore(out, resume=resume)
-    with Tracker(out, training.run, wandb=wandb, tensorboard=tensorboard) as tracker:
-        tracker.rewind(training.updates if training.updates else -1)
-        while training.updates < config.updates:
-            start_s = time.perf_counter()
-            steps = min(config.validate_every, config.updates - training.updates)
-            history = [training.update() for _ in range(steps)]
-            speed = steps * config.batch_size / (time.perf_counter() - start_s)
-            metrics = {
-                "charts/queries": float(training.updates * config.batch_size),
-                **{key: float(np.mean([h[key] for h in history])) for key in history[0]},
-                **training.validate(),
-                "charts/SPS": speed,
-            }
-            tracker.log(training.updates, metrics)
-            tracker.flush()
-            training.save(out)
-            print(_progress(training, metrics), file=sys.stderr, flush=True)
-    return {
-        "updates": training.updates,
-        "best_updates": training.best_updates,
-        "best_utility": training.best_utility,
-    }
 
 
 def measures(
@@ -337,24 +243,46 @@ def measures(
     }
 
 
-def shares_of(records: NDArray[Any], models: Sequence[str]) -> dict[str, float]:
-    """Return shares of topologies among queries and of models among agents."""
-    agents = records["model"][:, :MAX_AGENTS]
-    used = agents[np.arange(MAX_AGENTS) < records["num_agents"][:, None]]
-    return {
-        **{
-            f"shares/{n}": float((records["topology"] == t).mean())
-            for t, n in enumerate(TOPOLOGIES)
-        },
-        **{f"shares/{name}": float((used == m).mean()) for m, name in enumerate(models)},
-    }
+def train(config: MasRouterConfig, run: Run) -> dict[str, Any]:
+    """Train a router: the best one is in `run.out/best`.
 
+    Returns:
+        Updates made, and which of them had the best validation.
 
-def _progress(training: Training, metrics: dict[str, float]) -> str:
-    return (
-        f"masrouter {training.updates}/{training.config.updates}: "
-        f"utility {metrics['charts/utility']:.3f}, "
-        f"validation {metrics['val/utility']:.3f} (solved {metrics['val/solved']:.3f}, "
-        f"${1000 * metrics['val/usd_per_query']:.2f} a thousand queries, "
-        f"{metrics['val/num_agents']:.1f} agents), {metrics['charts/SPS']:.0f} queries/s"
-    )
+    Raises:
+        ConfigError: see `Run.begin`.
+    """
+    saved, learner = run.begin(config), Learner(config, run.seed)
+    done: dict[str, Any] = {"updates": 0, "best_updates": 0, "best_utility": -np.inf}
+    if saved is not None:
+        load_state(learner.net, learner.optimizer, saved[0])
+        done = saved[1]
+        learner.updates = done["updates"]
+    report = ProgressReport(config.steps, learner.updates, "masrouter", "updates")
+    with run.tracker(learner.updates or -1) as tracker, report:
+        while learner.updates < config.steps:
+            began = time.perf_counter()
+            count = min(config.validate_every, config.steps - learner.updates)
+            history = [learner.update() for _ in range(count)]
+            speed = count * config.batch_size / (time.perf_counter() - began)
+            metrics = {
+                "charts/queries": float(learner.updates * config.batch_size),
+                **{key: float(np.mean([h[key] for h in history])) for key in history[0]},
+                **learner.validate(),
+                "charts/SPS": speed,
+            }
+            tracker.log(learner.updates, metrics)
+            tracker.flush()
+            done["updates"] = learner.updates
+            if metrics["val/utility"] > done["best_utility"]:
+                done |= {"best_updates": learner.updates, "best_utility": metrics["val/utility"]}
+                facts = {"algorithm": config.algorithm, "models": list(learner.models)}
+                weights = weights_of(learner.net)
+                checkpoint.save(run.out / BEST, weights, {**facts, **done, **run.facts})
+            run.save(state_of(learner.net, learner.optimizer), done)
+            report.advance(
+                count,
+                f"validation: utility {metrics['val/utility']:.3f}, solved "
+                f"{metrics['val/solved']:.3f}, {metrics['val/num_agents']:.1f} agents",
+            )
+    return done

@@ -2,7 +2,7 @@
 
 MasRouter trains it together with its router of models (`agents/masrouter.py`), InfraMind starts
 from those weights (`agents/inframind.py`). Checkpoints are played without torch by
-`inframind_gym/policies/planner_network.py`, the same arithmetic in NumPy.
+`inframind_gym/policies/networks.py`, the same arithmetic in NumPy.
 
 Plans are drawn by the player; here their log-probabilities have gradients.
 
@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.policies.planner_network import (
+from inframind_gym.policies.networks import (
     COUNT_SPREAD,
     MODE_TEMPERATURE,
     ROLE_DOMAIN,

@@ -1,6 +1,6 @@
 """PPO with Lagrange multiplier and congestion critic, for planning and routing in one closed loop.
 
-    python -m agents.train --config ppo_lagrangian --seed 0 --out runs/ppo/0
+    inframind train ppo_lagrangian --seed 0 --out runs/ppo/0
 
 Every row of `InfraMind-Stream-v0` plays a stream at an arrival rate of its own, which goes on from
 update to update: at the end of a stream congestion would cost nothing. Rows of several *worlds*,
@@ -28,46 +28,32 @@ To follow one update: `World.play` → `Learner.update`.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from agents.config import PpoLagrangianConfig
 from agents.lagrangian import PIDMultiplier
-from agents.runs import (
-    Tracker,
-    check_resume,
-    load_state,
-    run_of,
-    seed_of,
-    state_of,
-    use_one_thread,
-    weights_of,
-)
+from agents.runs import BEST, Array, Run, load_state, seed_of, state_of, weights_of
 from agents.streams import (
     Batch,
-    Choose,
+    PpoLagrangianConfig,
     World,
     by_network,
     by_teacher,
     imitated,
-    joined,
+    play_worlds,
     steps_of,
     teacher_of,
     training_worlds,
     validation_worlds,
-    worlds_of,
     worth,
 )
-from inframind_gym.envs.routing.layout import EMBED_DIM
+from inframind_gym.envs.layout import EMBED_DIM
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.ppo_lagrangian import (
     NAME,
@@ -78,10 +64,8 @@ from inframind_gym.policies.ppo_lagrangian import (
     route_logits,
     shapes,
 )
+from inframind_gym.progress import ProgressReport
 
-Array = NDArray[Any]
-
-STATE, BEST = "state", "best"  # folders of checkpoints: where to go on from, and what to use
 WEIGHTS, EPISODES, DRAWS, BATCHES, VALIDATION = range(5)  # uses of a seed
 
 
@@ -130,7 +114,9 @@ class Net(nn.Module):
         """
         w = cast(dict[str, Tensor], self.w)
         texts = embed(w, *self._texts, torch.relu)
-        server, pool, state = encode(w, texts, seen, torch.relu, _cat)
+        server, pool, state = encode(
+            w, texts, seen, torch.relu, lambda parts: torch.cat(tuple(parts), -1)
+        )
         route = route_logits(w, server[:routes], pool[:routes], torch.relu)
         route = route.masked_fill(~up[:routes, :, None], -1e9).flatten(1)
         plan = plan_logits(w, pool[routes:], torch.relu)
@@ -181,7 +167,7 @@ class Learner:
     def update(self, batch: Batch) -> dict[str, float]:
         """Learn: PPO or imitation, λ, averaged weights."""
         c = self.config
-        first, last = (0, c.cloning) if self.cloning else (c.cloning, c.updates)
+        first, last = (0, c.cloning) if self.cloning else (c.cloning, c.steps)
         done = (self.updates - first) / max(last - first - 1, 1)
         rng = np.random.default_rng([self.seed, BATCHES, self.updates])
         lr = (c.cloning_lr if self.cloning else c.lr) * (1.0 - 0.9 * done)
@@ -209,13 +195,14 @@ class Learner:
             action = torch.from_numpy(batch.label)[:, None]
         losses: list[tuple[float, ...]] = []
         for _ in range(c.epochs):
-            for b in _minibatches(everything, c.minibatch, rng):
+            parts = max(len(everything) // c.minibatch, 1)
+            for b in np.array_split(rng.permutation(everything), parts):
                 b = b[np.argsort(is_plan[b], kind="stable")]
                 k = len(b) - int(is_plan[b].sum())
                 route, plan, value = self.net(Seen(*(p[b] for p in seen)), up[b], k)
                 a = action[b]
                 log_prob = torch.cat([route.gather(1, a[:k]), plan.gather(1, a[k:])])[:, 0]
-                entropy = torch.cat([_entropy(route), _entropy(plan)]).mean()
+                entropy = torch.cat([-(p.exp() * p).sum(1) for p in (route, plan)]).mean()
                 error = goal[b] - value
                 value_loss = error.square().mean()
                 log_ratio = log_prob - old[b]
@@ -225,7 +212,11 @@ class Learner:
                 policy_loss = -torch.min(ratio * advantage, clipped * advantage).mean()
                 if self.cloning:
                     policy_loss = -log_prob.mean()
-                self._descend(policy_loss + c.value_weight * value_loss - entropy_weight * entropy)
+                loss = policy_loss + c.value_weight * value_loss - entropy_weight * entropy
+                self.optimizer.zero_grad()
+                loss.backward()
+                nn.utils.clip_grad_norm_(self.net.parameters(), c.max_grad_norm)
+                self.optimizer.step()
                 kl = (ratio - 1.0 - log_ratio).mean()
                 losses.append(
                     tuple(float(x.detach()) for x in (policy_loss, value_loss, entropy, kl))
@@ -234,12 +225,6 @@ class Learner:
         means = dict(zip(names, np.mean(losses, axis=0).tolist(), strict=True))
         means["explained"] = 1.0 - means["value_loss"] / float(goal.var())
         return {f"losses/{name}": value for name, value in means.items()}
-
-    def _descend(self, loss: Tensor) -> None:
-        self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self.net.parameters(), self.config.max_grad_norm)
-        self.optimizer.step()
 
     def _figures(self, batch: Batch) -> dict[str, float]:
         """Return what became of the queries: goodput by world and load, and more."""
@@ -262,66 +247,35 @@ class Learner:
         return {name: float(value) for name, value in found.items()}
 
 
-def _minibatches(rows: Array, size: int, rng: np.random.Generator) -> list[Array]:
-    """Return rows in random order, in parts of one size or a little more."""
-    return np.array_split(rng.permutation(rows), max(len(rows) // size, 1))
-
-
-def _cat(parts: Any) -> Tensor:
-    return torch.cat(tuple(parts), -1)
-
-
-def _entropy(log_probs: Tensor) -> Tensor:
-    return -(log_probs.exp() * log_probs).sum(1)
-
-
-def train(
-    config: PpoLagrangianConfig,
-    *,
-    seed: int,
-    out: Path,
-    resume: bool = False,
-    wandb: bool = False,
-    tensorboard: bool = False,
-) -> dict[str, Any]:
-    """Train; the policy is in `out/best`, the metrics in `out/metrics.jsonl`.
-
-    Args:
-        config: of the training.
-        seed: same seed, same result.
-        out: folder of the training.
-        resume: go on from the last streams in `out` that were played.
-        wandb: see `Tracker`, as for `tensorboard`.
+def train(config: PpoLagrangianConfig, run: Run) -> dict[str, Any]:
+    """Train; the policy is in `run.out/best`.
 
     Returns:
         Decisions, seconds, and the mean goodput of the best validation.
 
     Raises:
-        ConfigError: `out` holds a training and `resume` is not set, or one of another
-            configuration, seed or simulator version; or `bid_price` cannot play and is imitated.
+        ConfigError: see `Run.begin`; or `bid_price` cannot play and is imitated.
     """
-    use_one_thread()
-    run, counts, best = run_of(config, seed), {"decisions": 0, "seconds": 0.0}, -1.0
-    places = worlds_of(config)
-    worlds, held_out = training_worlds(config, places), validation_worlds(config, places)
+    saved, seed, counts, best = run.begin(config), run.seed, {"decisions": 0, "seconds": 0.0}, -1.0
+    worlds = training_worlds(config)
+    held_out, steps = validation_worlds(config, worlds), steps_of(config, len(worlds))
     teachers = [teacher_of(world, config.teacher) for world in worlds]
-    learner, steps = Learner(config, seed, worlds), steps_of(config, len(worlds))
-    if checkpoint.exists(out / STATE):
-        arrays, numbers = checkpoint.load(out / STATE)
-        check_resume(out, numbers["run"], run, resume=resume)
+    learner = Learner(config, seed, worlds)
+    if saved is not None:
+        arrays, numbers = saved
         load_state(learner.net, learner.optimizer, arrays)
         learner.average = dict(checkpoint.part(arrays, "average."))
         learner.updates, counts, best = numbers["updates"], numbers["counts"], numbers["best"]
         learner.pid = PIDMultiplier(**numbers["multiplier"])
-    with Tracker(out, run, wandb=wandb, tensorboard=tensorboard) as tracker:
-        tracker.rewind(int(counts["decisions"]))
-        while learner.updates < config.updates:  # streams, and a checkpoint after them
+    report = ProgressReport(config.steps, learner.updates, "ppo_lagrangian", "updates")
+    with run.tracker(int(counts["decisions"])) as tracker, report:
+        while learner.updates < config.steps:  # streams, and a checkpoint after them
             for i, world in enumerate(worlds):
                 world.begin((seed, EPISODES, learner.updates, i), moved=True)
             cloning = learner.cloning
             if learner.updates == config.cloning:
                 learner.sharpen()
-            ends = min(config.cloning if cloning else config.updates, config.updates)
+            ends = min(config.cloning if cloning else config.steps, config.steps)
             for _ in range(min(config.together, ends - learner.updates)):
                 began, weights = time.perf_counter(), learner.weights()
                 choosers = [by_network(weights, w, sample=not cloning) for w in worlds]
@@ -337,8 +291,20 @@ def train(
                 counts["seconds"] += time.perf_counter() - began
                 metrics["charts/SPS"] = counts["decisions"] / counts["seconds"]
                 tracker.log(int(counts["decisions"]), metrics)
-                print(_report(learner, metrics, counts), file=sys.stderr, flush=True)
-            found = _validate(config, held_out, learner.weights(averaged=True), seed)
+                report.advance(
+                    1,
+                    f"goodput {metrics['charts/goodput']:.3f}, late "
+                    f"{metrics['charts/violation_rate']:.3f}, {metrics['charts/SPS']:.0f} "
+                    "decisions/s",
+                )
+            found: dict[str, float] = {}  # goodput of the likeliest actions, by world and load
+            loads = config.validation_loads
+            for i, world in enumerate(held_out):
+                choose = by_network(learner.weights(averaged=True), world, sample=False)
+                good = world.validate(choose, (seed, VALIDATION, i), config.validation_queries)
+                place = f"{world.place.pool}/{world.place.workload}"
+                for k, load in enumerate(loads):
+                    found[f"{place}/{load:g}"] = float(good[k :: len(loads)].mean())
             if np.mean(list(found.values())) > best:
                 best = float(np.mean(list(found.values())))
                 content = {
@@ -346,55 +312,12 @@ def train(
                     "num_strategies": worlds[0].spec.num_strategies,
                     "hidden": config.hidden,
                     "multiplier": learner.multiplier,
-                    "training": {**run, **counts, "validation": found},
+                    "training": {**run.facts, **counts, "validation": found},
                 }
-                checkpoint.save(out / BEST, learner.weights(averaged=True), content)
+                checkpoint.save(run.out / BEST, learner.weights(averaged=True), content)
             tracker.flush()
-            numbers = {"run": run, "updates": learner.updates, "counts": counts, "best": best}
+            numbers = {"updates": learner.updates, "counts": counts, "best": best}
             numbers["multiplier"] = asdict(learner.pid)
             arrays = state_of(learner.net, learner.optimizer)
-            arrays |= checkpoint.prefixed(learner.average, "average.")
-            checkpoint.save(out / STATE, arrays, numbers)
+            run.save(arrays | checkpoint.prefixed(learner.average, "average."), numbers)
     return {**counts, "validation": best}
-
-
-def play_worlds(
-    worlds: Sequence[World], choosers: Sequence[Choose], key: tuple[int, ...], steps: int
-) -> Batch:
-    """Go on in every world; returns rows and tasks numbered one world after the other."""
-    batches, tasks, rows = [], 0, 0
-    for i, (world, choose) in enumerate(zip(worlds, choosers, strict=True)):
-        batch = world.play(choose, (*key, i), steps)
-        seen = batch.seen._replace(task=batch.seen.task + tasks)
-        batches.append(batch._replace(row=batch.row + rows, seen=seen))
-        tasks, rows = tasks + len(world.spec.task_embeddings), rows + world.rows
-    return joined(batches)
-
-
-def _validate(
-    config: PpoLagrangianConfig, worlds: Sequence[World], weights: dict[str, Array], seed: int
-) -> dict[str, float]:
-    """Return goodput by world and load, of the likeliest actions on held-out tasks."""
-    found: dict[str, float] = {}
-    loads = config.validation_loads
-    for i, world in enumerate(worlds):
-        choose = by_network(weights, world, sample=False)
-        good = world.validate(choose, (seed, VALIDATION, i), config.validation_queries)
-        of = [float(good[k :: len(loads)].mean()) for k in range(len(loads))]
-        place = f"{world.place.pool}/{world.place.workload}"
-        found |= {f"{place}/{load:g}": share for load, share in zip(loads, of, strict=True)}
-        print("validation", place, *(f"{x:.3f}" for x in of), file=sys.stderr, flush=True)
-    return found
-
-
-def _report(learner: Learner, metrics: dict[str, float], counts: dict[str, Any]) -> str:
-    left_s = counts["seconds"] / learner.updates * (learner.config.updates - learner.updates)
-    by_load = (f"{v:.3f}" for k, v in metrics.items() if k.startswith("charts/goodput/load/"))
-    return (
-        f"update {learner.updates} of {learner.config.updates}: goodput "
-        f"{metrics['charts/goodput']:.3f} ({' '.join(by_load)}), late "
-        f"{metrics['charts/violation_rate']:.3f}, agents {metrics['charts/num_agents']:.2f}, "
-        f"price {metrics['charts/price']:.3f}, loss {metrics['losses/policy_loss']:.3f}, "
-        f"entropy {metrics['losses/entropy']:.2f}, {metrics['charts/SPS']:.0f} decisions/s, "
-        f"{left_s / 60:.0f} min to go"
-    )

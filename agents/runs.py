@@ -1,80 +1,125 @@
-"""Repeatable trainings: seeds by use, the state that a training resumes from, and its metrics.
-
-Metrics are JSON Lines always, W&B and TensorBoard if asked. Names are CleanRL's where it has one
-(`charts/episodic_return`, `losses/approx_kl`, `charts/SPS`).
-"""
+"""What trainings share: the world, seeds by use, the folder to go on from, weights as arrays."""
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
-import uuid
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.configs import StrictModel
-from inframind_gym.errors import ConfigError, require
-from inframind_gym.files import replace_text
+from inframind_gym.configs import Positive, PositiveInt, StrictModel
+from inframind_gym.errors import ConfigError
+from inframind_gym.evaluation.tracker import Tracker
+from inframind_gym.policies import checkpoint
 from inframind_gym.simulator import SIMULATOR_VERSION
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-METRICS_FILE: Final = "metrics.jsonl"
-WANDB_RUN: Final = "wandb-run.txt"  # id of the run, which a training that is resumed goes on with
-STEP: Final = "global_step"
+Array = NDArray[Any]
+
+STATE, BEST = "state", "best"  # folders of checkpoints: where to go on from, and what to use
 ADAM_STATE: Final = ("exp_avg", "exp_avg_sq", "step")
 
 
-def use_one_thread() -> None:
-    """Let torch and BLAS use one thread: the matrices are small."""
-    import torch
+class WorldChoice(StrictModel):
+    """The environment that a policy is trained in.
 
-    torch.set_num_threads(1)
-    importlib.import_module("threadpoolctl").threadpool_limits(1)
-
-
-def run_of(config: StrictModel, seed: int) -> dict[str, Any]:
-    """Return what decides a training's result: configuration, seed and simulator version."""
-    return {
-        "config": config.model_dump(mode="json"),
-        "seed": seed,
-        "simulator_version": SIMULATOR_VERSION,
-    }
-
-
-def check_resume(
-    out: Path, saved: Mapping[str, Any], run: Mapping[str, Any], *, resume: bool
-) -> None:
-    """Check that a training may go on with what its folder holds.
-
-    Args:
-        out: the folder, named in the errors.
-        saved: what the training there was made from.
-        run: what this one is made from; see `run_of`.
-        resume: whether it is to go on.
-
-    Raises:
-        ConfigError: it is not to go on, or the two are not the same training; names the first key
-            in which they differ.
+    Keys are those of `inframind_gym.envs.routing_config.EnvConfig`. Budgets are drawn from the
+    workload's tiers; tasks come from the split "train", and those of the validation from "val".
     """
-    if not resume:
-        raise ConfigError(
-            f"{out}: holds a training; add --resume to go on with it, or choose another --out."
-        )
-    wanted = json.loads(json.dumps(run))
-    difference = _difference({key: saved.get(key) for key in wanted}, wanted)
-    if difference:
-        raise ConfigError(
-            f"{out}: the training there has another {difference}; resume it with its own "
-            "configuration and seed, or choose another --out."
-        )
+
+    pool: str = "b200-2gpu"
+    workload: str = "all"
+    tasks: str = "builtin"
+    arrivals: str | dict[str, Any] = "poisson"
+    scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None
+    execution: Literal["parallel", "sequential"] | None = None
+    agents: dict[str, Any] | None = None
+    metrics_poll_s: Positive | None = None  # between two polls of the telemetry; None: the pool's
+
+    def arguments(self, split: str) -> dict[str, Any]:
+        """Keyword arguments of the environment."""
+        return {**self.model_dump(), "split": split}
+
+
+class EnvChoice(WorldChoice):
+    """The same with the length of an episode and what is seen of the servers."""
+
+    num_queries: PositiveInt | None = None  # in one episode; without it the workload's
+    system_features: tuple[Literal["queue", "e2e", "kv", "in_flight"], ...] = ("queue", "e2e")
+
+
+@dataclass
+class Run:
+    """A training: its folder, its seed, who plays, and what it logs to.
+
+    Attributes:
+        out: folder; the policy is written to `out/best`, metrics to `out/metrics.jsonl`.
+        seed: same seed, same result.
+        resume: go on from the state in `out`.
+        track: "wandb", "tensorboard", or both.
+        workers: processes that play.
+        ray_address: a Ray cluster that plays instead.
+        facts: what decides the result: configuration, seed and simulator version; see `begin`.
+    """
+
+    out: Path
+    seed: int = 0
+    resume: bool = False
+    track: Sequence[str] = ()
+    workers: int = 1
+    ray_address: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def begin(self, config: StrictModel) -> tuple[dict[str, Array], dict[str, Any]] | None:
+        """Note what is trained, with one thread of torch and BLAS: the matrices are small.
+
+        Returns:
+            The arrays and numbers that `save` wrote last; None of a new training.
+
+        Raises:
+            ConfigError: the folder holds a training and `resume` is not set, or another training;
+                names the first key in which they differ.
+        """
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(1)
+        import_module("threadpoolctl").threadpool_limits(1)
+        version = SIMULATOR_VERSION
+        facts = {"config": config.model_dump(mode="json"), "seed": self.seed}
+        self.facts = json.loads(json.dumps({**facts, "simulator_version": version}))
+        if not checkpoint.exists(self.out / STATE):
+            return None
+        if not self.resume:
+            raise ConfigError(
+                f"{self.out}: holds a training; add --resume to go on with it, or choose another "
+                "--out."
+            )
+        arrays, numbers = checkpoint.load(self.out / STATE)
+        if difference := _difference(numbers.pop("run", {}), self.facts):
+            raise ConfigError(
+                f"{self.out}: the training there has another {difference}; resume it with its own "
+                "configuration and seed, or choose another --out."
+            )
+        return arrays, numbers
+
+    def save(self, arrays: checkpoint.Tensors, numbers: Mapping[str, Any]) -> None:
+        """Write what the training goes on from."""
+        checkpoint.save(self.out / STATE, arrays, {**numbers, "run": self.facts})
+
+    def tracker(self, step: int) -> Tracker:
+        """Return the writer of metrics, which goes on after a step."""
+        wandb, tensorboard = (name in self.track for name in ("wandb", "tensorboard"))
+        tracker = Tracker(self.out, self.facts, wandb=wandb, tensorboard=tensorboard)
+        tracker.rewind(step)  # what was noted after the last state is written again
+        return tracker
 
 
 def _difference(saved: Any, wanted: Any, path: str = "") -> str | None:
@@ -83,25 +128,30 @@ def _difference(saved: Any, wanted: Any, path: str = "") -> str | None:
         return None
     if isinstance(saved, dict) and isinstance(wanted, dict):
         for key in {**saved, **wanted}:
-            found = _difference(saved.get(key), wanted.get(key), f"{path}.{key}" if path else key)
-            if found:
-                return found
+            inside = f"{path}.{key}" if path else key
+            if difference := _difference(saved.get(key), wanted.get(key), inside):
+                return difference
     return f"{path} ({saved!r}, not {wanted!r})"
 
 
-def weights_of(net: nn.Module) -> dict[str, NDArray[Any]]:
+def seed_of(*key: int) -> int:
+    """Return a seed in [0, 2^63) for a key, such as (seed of the training, use, update)."""
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def weights_of(net: nn.Module) -> dict[str, Array]:
     """Return copies of a network's weights, by their names."""
     return {name: value.detach().numpy().copy() for name, value in net.state_dict().items()}
 
 
-def load_weights(net: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
+def load_weights(net: nn.Module, arrays: Mapping[str, Array]) -> None:
     """Give a network the weights that `weights_of` returned."""
     import torch
 
     net.load_state_dict({name: torch.tensor(arrays[name]) for name in net.state_dict()})
 
 
-def state_of(net: nn.Module, optimizer: Optimizer) -> dict[str, NDArray[Any]]:
+def state_of(net: nn.Module, optimizer: Optimizer) -> dict[str, Array]:
     """Return copies of the weights, and of Adam's moments by "adam.<moment>.<parameter>"."""
     return weights_of(net) | {
         f"adam.{moment}.{name}": np.atleast_1d(optimizer.state[parameter][moment].numpy().copy())
@@ -111,7 +161,7 @@ def state_of(net: nn.Module, optimizer: Optimizer) -> dict[str, NDArray[Any]]:
     }
 
 
-def load_state(net: nn.Module, optimizer: Optimizer, arrays: Mapping[str, NDArray[Any]]) -> None:
+def load_state(net: nn.Module, optimizer: Optimizer, arrays: Mapping[str, Array]) -> None:
     """Give a network and its optimiser what `state_of` returned."""
     import torch
 
@@ -120,108 +170,3 @@ def load_state(net: nn.Module, optimizer: Optimizer, arrays: Mapping[str, NDArra
         if f"adam.step.{name}" in arrays:
             state = {of: torch.tensor(arrays[f"adam.{of}.{name}"]) for of in ADAM_STATE}
             optimizer.state[parameter] = state | {"step": state["step"].reshape(())}
-
-
-def seed_of(*key: int) -> int:
-    """Return a seed in [0, 2^63) for a key, such as (seed of the training, use, update)."""
-    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-class Tracker:
-    """A writer of metrics, and a context manager.
-
-    Args:
-        out: folder of the training.
-        config: of the training, noted by W&B.
-        wandb: also to Weights & Biases; offline unless the environment variable WANDB_MODE says
-            otherwise.
-        tensorboard: also as TensorBoard's event files, in `out`.
-
-    Raises:
-        ConfigError: a package that is asked for is not installed.
-    """
-
-    def __init__(
-        self,
-        out: Path,
-        config: Mapping[str, Any],
-        *,
-        wandb: bool = False,
-        tensorboard: bool = False,
-    ) -> None:
-        self.path = out / METRICS_FILE
-        out.mkdir(parents=True, exist_ok=True)
-        self._waiting: list[dict[str, float]] = []
-        self._wandb: Any = None
-        self._tensorboard: Any = None
-        if wandb:
-            run_id = out / WANDB_RUN
-            if not run_id.is_file():
-                run_id.write_text(uuid.uuid4().hex[:12], encoding="utf-8")
-            self._wandb = require("wandb", "--wandb", "track").init(
-                project="inframind",
-                name=out.name,
-                id=run_id.read_text(encoding="utf-8"),
-                resume="allow",
-                dir=str(out),
-                mode=os.environ.get("WANDB_MODE", "offline"),
-                config=dict(config),
-            )
-        if tensorboard:
-            writer = require("torch.utils.tensorboard", "--tensorboard", "track").SummaryWriter
-            self._tensorboard = writer(str(out))
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Note metrics at a step; `flush` writes them."""
-        self._waiting.append({STEP: step, **metrics})
-
-    def flush(self) -> None:
-        """Write what was noted."""
-        with self.path.open("a", encoding="utf-8") as file:
-            for line in self._waiting:
-                file.write(json.dumps(line) + "\n")
-        for line in self._waiting:
-            step = int(line[STEP])
-            if self._wandb is not None:
-                self._wandb.log({k: v for k, v in line.items() if k != STEP}, step=step)
-            if self._tensorboard is not None:
-                for name, value in line.items():
-                    if name != STEP:
-                        self._tensorboard.add_scalar(name, value, step)
-        self._waiting.clear()
-
-    def rewind(self, step: int) -> None:
-        """Drop the lines after a step, which a training that is resumed writes again."""
-        if self._tensorboard is not None:  # readers drop what follows
-            self._tensorboard.close()
-            writer = type(self._tensorboard)
-            self._tensorboard = writer(str(self.path.parent), purge_step=step + 1)
-        if not self.path.is_file():
-            return
-        kept = [line for line in read_metrics(self.path) if line[STEP] <= step]
-        replace_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
-
-    def close(self) -> None:
-        """Write what is left and end."""
-        self.flush()
-        if self._wandb is not None:
-            self._wandb.finish()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
-
-    def __enter__(self) -> Tracker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def read_metrics(path: Path) -> list[dict[str, float]]:
-    """Return the lines of a metrics file, without one that was cut off while it was written."""
-    lines = []
-    for text in path.read_text(encoding="utf-8").splitlines():
-        try:
-            lines.append(dict(json.loads(text)))
-        except json.JSONDecodeError:
-            continue
-    return lines

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Annotated, Any, Final, Literal, NamedTuple, cast
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
+from pydantic import Field
 
 import inframind_gym  # noqa: F401
-from agents.config import PpoLagrangianConfig, StreamWorld
-from agents.runs import seed_of
-from inframind_gym.benchmark.routing.window import Window, stream_length
-from inframind_gym.envs.routing.spec import PolicySpec
-from inframind_gym.envs.routing.vector import StreamVectorEnv
+from agents.runs import Array, WorldChoice, seed_of
+from inframind_gym.configs import (
+    Fraction,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    PositiveInt,
+    StrictModel,
+)
+from inframind_gym.envs.layout import PolicySpec
+from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.errors import ConfigError
+from inframind_gym.evaluation.play import Window, stream_length
 from inframind_gym.policies import models_up
-from inframind_gym.policies.bid_price.model import BidPriceModel
-from inframind_gym.policies.bid_price.policy import BidPricePolicy
-from inframind_gym.policies.inframind import draw
+from inframind_gym.policies.bid_price import BidPriceModel, BidPricePolicy
+from inframind_gym.policies.networks import draw
 from inframind_gym.policies.ppo_lagrangian import (
     PLANS,
     SYSTEM_FEATURES,
@@ -31,7 +37,6 @@ from inframind_gym.policies.ppo_lagrangian import (
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.state import PLAN
 
-Array = NDArray[Any]
 # Observations, contexts, what is seen, models up and uniform numbers of rows; returns actions,
 # their log-probabilities, and the actions of the teacher, -1 where it has none.
 Choose = Callable[[Array, Array, Seen, Array, Array], tuple[Array, Array, Array]]
@@ -42,6 +47,58 @@ SENT: Final = 2  # column of a server's load: log of 1 + own calls in flight per
 LARGEST_PRICE: Final = 1.0  # of a call, in right answers
 SETTLED_S: Final = 200.0  # before and after the queries that a validation scores
 ANSWER: Final = np.dtype([("solved", "?"), ("late", "?"), ("num_agents", "i1"), ("known", "?")])
+
+
+class PidConfig(StrictModel):
+    """Gains of the multiplier, which is at most `most`."""
+
+    kp: NonNegative = 1.0
+    ki: NonNegative = 0.2
+    kd: NonNegative = 1.0
+    most: Positive = 3.0
+
+
+class StreamWorld(StrictModel):
+    """A pool and a workload whose streams a policy is trained in."""
+
+    pool: str = "b200-2gpu"
+    workload: str = "all"
+    capacity_per_min: Positive | None = None  # load 1; None: that of the informed bound
+
+
+class PpoLagrangianConfig(StrictModel):
+    """Configuration of a training, `agents/configs/ppo_lagrangian.yaml`."""
+
+    algorithm: Literal["ppo_lagrangian"] = "ppo_lagrangian"
+    env: WorldChoice = WorldChoice()  # of all worlds; a pool or a workload chooses among them
+    worlds: tuple[StreamWorld, ...] = ()  # that are played side by side
+    # arrival rates of the rows, in turn, as shares of capacity; each is moved by up to a sixth
+    loads: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    rows: PositiveInt = 96  # streams of a world, side by side
+    decisions: PositiveInt = 144_000  # of all rows in an update
+    together: PositiveInt = 24  # updates in a stream, after which there is a checkpoint
+    steps: PositiveInt = 48  # updates
+    cloning: NonNegativeInt = 40  # the first of them, which imitate `bid_price`
+    alone: NonNegativeInt = 24  # the first of these, in which the teacher plays all of the rows
+    teacher: str | None = None  # folder of its checkpoint, whose prices PPO pays; null: shipped
+    hidden: PositiveInt = 64  # width of the layers
+    epochs: PositiveInt = 1  # passes over the decisions of an update
+    minibatch: PositiveInt = 2048  # decisions of a step
+    cloning_lr: Positive = 2e-3  # of Adam; falls to a tenth in equal steps, as does the next one
+    lr: Positive = 1e-4  # after that
+    sharpen: Positive = 2.0  # factor on the logits after the imitation
+    clip: Positive = 0.2
+    value_weight: NonNegative = 0.5
+    # weight of the entropy at the start; falls to a hundredth in equal ratios
+    entropy_weight: Positive = 5e-4
+    max_grad_norm: Positive = 0.5
+    promise: Fraction = 0.0  # share of queries that are to be on time; 0: none is promised
+    pid: PidConfig = PidConfig()
+    congestion: NonNegative = 0.5  # share of its price that a call pays; 0: nobody pays for others
+    kept: Fraction = 0.8  # of the averaged weights, from update to update
+    validation_rows: PositiveInt = 12  # streams of a world
+    validation_loads: Annotated[tuple[Positive, ...], Field(min_length=1)] = (0.3, 0.6, 0.9, 1.1)
+    validation_queries: PositiveInt = 600  # of each, that are scored
 
 
 class Batch(NamedTuple):
@@ -58,17 +115,6 @@ class Batch(NamedTuple):
     label: Array  # (n,) the teacher's action; -1: none
     price: Array  # (n,) what a call costs others; 0 for plans
     answer: Array  # (n,) ANSWER, of the query
-
-
-def joined(batches: Sequence[Batch]) -> Batch:
-    """Return the batches of several worlds as one."""
-    seen = (np.concatenate(parts) for parts in zip(*(b.seen for b in batches), strict=True))
-    columns = {
-        name: np.concatenate([getattr(b, name) for b in batches])
-        for name in Batch._fields
-        if name != "seen"
-    }
-    return Batch(seen=Seen(*seen), **columns)
 
 
 def worth(answer: Array, multiplier: float) -> Array:
@@ -264,38 +310,41 @@ class World:
         return np.asarray(worth(of, 0.0).mean(axis=1))
 
 
-def worlds_of(config: PpoLagrangianConfig) -> list[StreamWorld]:
-    """Return the worlds of a training, each with its capacity.
+def places_of(config: PpoLagrangianConfig) -> list[StreamWorld]:
+    """Return the pools and workloads of a training, each with its capacity.
 
     A pool or a workload of `env` chooses among those of the configuration, or is a world of its
-    own.
+    own, whose capacity takes up to two minutes of one core.
     """
     named = {
         k: getattr(config.env, k) for k in ("pool", "workload") if k in config.env.model_fields_set
     }
     own = StreamWorld(pool=config.env.pool, workload=config.env.workload)
-    chosen = [w for w in config.worlds if named.items() <= w.model_dump().items()] or [own]
-    return [
-        w.model_copy(update={"capacity_per_min": w.capacity_per_min or _capacity_per_min(w)})
-        for w in chosen
-    ]
+    places = []
+    for place in [w for w in config.worlds if named.items() <= w.model_dump().items()] or [own]:
+        capacity = place.capacity_per_min
+        if capacity is None:
+            from inframind_gym.evaluation.bounds import SteadyBounds
+            from inframind_gym.evaluation.scenarios import Scenario
+
+            scenario = Scenario(workload=place.workload, pool=place.pool)
+            capacity = SteadyBounds().of(scenario).capacity_per_min()
+        places.append(place.model_copy(update={"capacity_per_min": capacity}))
+    return places
 
 
-def _capacity_per_min(world: StreamWorld) -> float:
-    """Return the capacity of a world: up to two minutes of one core."""
-    from inframind_gym.benchmark.tracks.limits import Bounds
-    from inframind_gym.benchmark.tracks.track import Scenario
-
-    scenario = Scenario(workload=world.workload, pool=world.pool)
-    return Bounds().of(scenario).capacity_per_min()
+def steps_of(config: PpoLagrangianConfig, worlds: int) -> int:
+    """Return the decisions of a row in an update."""
+    return max(config.decisions // (config.rows * worlds), 1)
 
 
-def training_worlds(config: PpoLagrangianConfig, places: Sequence[StreamWorld]) -> list[World]:
+def training_worlds(config: PpoLagrangianConfig) -> list[World]:
     """Return the worlds that are played in training.
 
     Raises:
         ConfigError: their numbers of models differ.
     """
+    places = places_of(config)
     queries = config.together * steps_of(config, len(places)) // 2 + 1  # two decisions at least
     made = [World(config, place, "train", config.rows, queries, config.loads) for place in places]
     sizes = {w.place.pool: w.spec.num_models for w in made}
@@ -305,19 +354,33 @@ def training_worlds(config: PpoLagrangianConfig, places: Sequence[StreamWorld]) 
     return made
 
 
-def steps_of(config: PpoLagrangianConfig, worlds: int) -> int:
-    """Return the decisions of a row in an update."""
-    return max(config.decisions // (config.rows * worlds), 1)
-
-
-def validation_worlds(config: PpoLagrangianConfig, places: Sequence[StreamWorld]) -> list[World]:
+def validation_worlds(config: PpoLagrangianConfig, worlds: Sequence[World]) -> list[World]:
     """Return the worlds of the validation, on held-out tasks."""
     made, loads, scored = [], config.validation_loads, config.validation_queries
-    for place in places:
+    for place in (world.place for world in worlds):
         fastest = max(loads) * (place.capacity_per_min or 0.0)
         queries = stream_length(fastest, scored, SETTLED_S)
         made.append(World(config, place, "val", config.validation_rows, queries, loads))
     return made
+
+
+def play_worlds(
+    worlds: Sequence[World], choosers: Sequence[Choose], key: tuple[int, ...], steps: int
+) -> Batch:
+    """Go on in every world; returns rows and tasks numbered one world after the other."""
+    batches, tasks, rows = [], 0, 0
+    for i, (world, choose) in enumerate(zip(worlds, choosers, strict=True)):
+        batch = world.play(choose, (*key, i), steps)
+        seen = batch.seen._replace(task=batch.seen.task + tasks)
+        batches.append(batch._replace(row=batch.row + rows, seen=seen))
+        tasks, rows = tasks + len(world.spec.task_embeddings), rows + world.rows
+    parts = (np.concatenate(part) for part in zip(*(b.seen for b in batches), strict=True))
+    columns = {
+        name: np.concatenate([getattr(b, name) for b in batches])
+        for name in Batch._fields
+        if name != "seen"
+    }
+    return Batch(seen=Seen(*parts), **columns)
 
 
 def by_network(weights: Mapping[str, Array], world: World, *, sample: bool) -> Choose:

@@ -1,21 +1,19 @@
 """Fitting and training of the baselines, and the built-in policies re-exported by name.
 
     import baselines
-    policy = baselines.make("static", model="deepseek-32b", strategy="DeepThink")
-    policy = baselines.resolve_policy("static:deepseek-32b:DeepThink")  # the same
+    policy = baselines.resolve_policy("static:deepseek-32b:DeepThink")
 
 The policies themselves are part of the installed package: `inframind_gym.policies`.
 """
 
-from __future__ import annotations
+from inframind_gym.policies import policy_names, resolve_policy
 
-from inframind_gym.policies import make, resolve_policy
-from inframind_gym.policies.builtin import BASELINES, BOUNDS, is_bound
+AGENTS = ("bid_price", "ppo_lagrangian", "masrouter", "inframind", "inframind_pid")
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the baselines; the bounds are not among them."""
-    return tuple(entry.name for entry in BASELINES)
+    """Return the names of the baselines: routing policies that `agents` does not train."""
+    return tuple(name for name in policy_names() if name not in AGENTS)
 
 
-__all__ = ["BASELINES", "BOUNDS", "is_bound", "make", "names", "resolve_policy"]
+__all__ = ["AGENTS", "names", "resolve_policy"]

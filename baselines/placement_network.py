@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from torch import nn
 
-from inframind_gym.envs.placement.observation import GPU_FEATURES, MODEL_FEATURES
-from inframind_gym.policies.placement.maskable_ppo import INPUTS, LAYERS, PARTS, take_apart
+from inframind_gym.envs.placement_kernel import GPU_FEATURES, MODEL_FEATURES
+from inframind_gym.policies.placement import INPUTS, LAYERS, PARTS, take_apart
 
 
 def _network(inputs: int, hidden: int) -> nn.Sequential:

@@ -19,17 +19,14 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from baselines.fixed_recipe_search import candidates
-from inframind_gym.benchmark.cells import Place
-from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.routing.rollout import ENV_IDS
-from inframind_gym.benchmark.suite import name_of
-from inframind_gym.benchmark.tracks.metrics import SCORE
-from inframind_gym.benchmark.tracks.refits import Fit, add_fits, load_refits
-from inframind_gym.benchmark.tracks.rollout import TrackSimulator, env_kwargs
-from inframind_gym.benchmark.tracks.suite import Played, TrackCell, TrackSuite
-from inframind_gym.benchmark.tracks.track import load_track
+from baselines.recipes import candidates
 from inframind_gym.errors import unknown
+from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.routing import names_of
+from inframind_gym.evaluation.scenarios import Fit, add_fits, load_refits, load_track
+from inframind_gym.evaluation.suite import Cell, Place, name_of
+from inframind_gym.evaluation.track_board import SCORE
+from inframind_gym.evaluation.tracks import Stream, TrackPlayer, TrackSuite
 from inframind_gym.policies import BasePolicy, Contexts, PolicySpec, resolve_policy
 from inframind_gym.progress import say
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
@@ -69,19 +66,19 @@ class _Recipes(BasePolicy):
         return self.actions[rows]
 
 
-class _Player(TrackSimulator):
+class _Player(TrackPlayer):
     """Plays recipes, one in each of its rows, in the streams of a round."""
 
     recipes: _Recipes
     round: Round
 
-    def _at(self, cell: TrackCell) -> Played:
+    def at(self, cell: Cell) -> Stream:
         return _played(self.suite, cell.place, self.round)
 
-    def _plays(self, cell: TrackCell) -> str:
+    def plays(self, cell: Cell) -> str:
         return self.recipes.name  # whatever the row
 
-    def _policy(self, cell: TrackCell) -> _Recipes:  # type: ignore[override]
+    def policy(self, cells: Sequence[Cell]) -> _Recipes:
         return self.recipes
 
 
@@ -167,7 +164,7 @@ def _round(
     return np.asarray(np.mean(at_loads, axis=1).T, np.float64)
 
 
-def _played(suite: TrackSuite, place: Place, of: Round) -> Played:
+def _played(suite: TrackSuite, place: Place, of: Round) -> Stream:
     """Return what is played at a place in a round."""
     return replace(suite.at(*place), count=of.scored, most_s=of.most_s)
 
@@ -187,10 +184,10 @@ def _sources(suite: TrackSuite, track: str, scenario: str) -> list[str]:
     return found
 
 
-def _recipes(suite: TrackSuite, played: Played) -> tuple[PolicySpec, NDArray[np.int64]]:
+def _recipes(suite: TrackSuite, played: Stream) -> tuple[PolicySpec, NDArray[np.int64]]:
     """Return the facts of a scenario's pool, and the actions (C, 9) of all recipes."""
-    kwargs = env_kwargs(suite, played, resolve_policy("random"))
-    env: Any = gym.make_vec(ENV_IDS["surrogate"], num_envs=1, **kwargs).unwrapped
+    kwargs = suite.env_kwargs((), resolve_policy("random"), played)
+    env: Any = gym.make_vec(suite.env_id, num_envs=1, **kwargs).unwrapped
     spec: PolicySpec = env.policy_spec()
     return spec, candidates(spec.num_actions)
 
@@ -209,15 +206,16 @@ def _play(
     seeds = np.tile(first + np.arange(of.episodes), len(actions)).tolist()
     chosen = np.repeat(actions, of.episodes, axis=0)
     player, scores = _Player(suite), np.zeros(len(chosen))
+    layout = suite.layout({"names": names_of(suite.models)})
     player.round = of
     at_once = max(1, _MOST_PLACES // played.num_queries)
     for start in range(0, len(chosen), at_once):
         player.recipes = _Recipes(chosen[start : start + at_once])
         rows = range(start, min(start + at_once, len(chosen)))
-        for finished in player.run([TrackCell(str(row), *place, seeds[row]) for row in rows]):
-            for cell, layout, columns in finished:
-                sums = layout.table(columns).sum(axis=0)
-                scores[int(cell.policy)] = layout.evaluate(sums)[SCORE]
+        cells = [suite.cell(str(row), *place, seed=seeds[row]) for row in rows]
+        for cell, columns, _ in player.run(cells):
+            sums = layout.table(columns).sum(axis=0)
+            scores[int(cell.policy)] = layout.evaluate(sums)[SCORE]
     budget.used += len(chosen) * played.arrivals
     each = scores.reshape(len(actions), of.episodes)
     return np.asarray(each.mean(axis=1) / informed, np.float64)

@@ -8,9 +8,19 @@ from typing import Annotated
 import typer
 
 from benchmarks import fidelity  # noqa: F401  (adds its command)
-from inframind_gym.benchmark.cli import app
 from inframind_gym.cli import print_in_any_encoding
-from inframind_gym.errors import friendly
+from inframind_gym.errors import ConfigError, friendly, unknown
+from inframind_gym.evaluation.cli import app
+
+Docs = Annotated[Path, typer.Option(help="Folder of the pages.")]
+Check = Annotated[
+    bool, typer.Option("--check", help="Change nothing; fail if a table is out of date.")
+]
+
+
+def _end(stale: list[Path], check: bool) -> None:
+    print("\n".join(f"{page} was out of date" for page in stale) or "all tables are up to date")
+    raise typer.Exit(int(check and bool(stale)))
 
 
 @app.command()
@@ -19,21 +29,25 @@ def results(
         list[Path] | None,
         typer.Argument(help="Finished results folders to record first: standard, ablations, …"),
     ] = None,
-    docs: Annotated[Path, typer.Option(help="Folder of the pages.")] = Path("docs"),
-    check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; fail if a table is out of date.")
-    ] = False,
+    docs: Docs = Path("docs"),
+    check: Check = False,
 ) -> None:
     """Record runs, and refresh tables and picture of docs/results.md from the records."""
-    from benchmarks.record import record
-    from benchmarks.results import refresh_pages
+    from benchmarks.results import record, refresh_pages
 
     with friendly():
         for folder in folders or ():
             print(f"recorded: {record(folder)}")
-        stale = refresh_pages(docs, check=check)
-        print("\n".join(f"{page} was out of date" for page in stale) or "all tables are up to date")
-        raise typer.Exit(int(check and bool(stale)))
+        _end(refresh_pages(docs, check=check), check)
+
+
+@app.command()
+def families(docs: Docs = Path("docs"), check: Check = False) -> None:
+    """Play the policies of docs/token_budget.md and docs/coordination.md, and refresh both."""
+    from benchmarks.families import refresh_pages
+
+    with friendly():
+        _end(refresh_pages(docs, check=check), check)
 
 
 @app.command()
@@ -59,7 +73,7 @@ def refit(
 ) -> None:
     """Fit the fixed recipes to scenarios of tracks, or enter what was trained for them."""
     from baselines.refit import places_of, refit_places
-    from inframind_gym.benchmark.tracks.refits import enter_fit
+    from inframind_gym.evaluation.scenarios import enter_fit
 
     with friendly():
         chosen = places_of(places)
@@ -67,6 +81,26 @@ def refit(
             enter_fit(out, enter, [f"{track}/{scenario}" for track, scenario in chosen], queries)
             return
         refit_places(chosen, queries, out)
+
+
+@app.command()
+def speed(
+    only: Annotated[list[str] | None, typer.Argument(metavar="[FIGURE]...")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Measurements a figure; medians.")] = 5,
+    against: Annotated[
+        str | None, typer.Option(metavar="REF|FOLDER", help="Measured in turn with this revision.")
+    ] = None,
+) -> None:
+    """Measure the speed of the simulator on one core: medians, and ratios to another revision."""
+    from benchmarks.speed import measure
+    from inframind_gym.evaluation.store import provenance
+
+    facts = provenance()
+    versions = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
+    print(f"{facts['machine']['processor']}, Python {facts['python']}, {versions}\n")
+    rows = measure(only or [], repeats, against)
+    heading = ["figure", "here", *([f"{against}", "times as fast (pairs)"] if against else [])]
+    print("\n".join(f"| {' | '.join(row)} |" for row in [heading, ["---"] * len(heading), *rows]))
 
 
 @app.command()
@@ -81,7 +115,6 @@ def retrieval(
 ) -> None:
     """Measure retrieval, rewriting, grounding and trimming of the coordination team."""
     from benchmarks.retrieval import report
-    from inframind_gym.errors import ConfigError, unknown
 
     with friendly():
         if half not in ("test", "tune"):

@@ -12,7 +12,6 @@ import gzip
 import hashlib
 import io
 import json
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -35,14 +34,14 @@ def role_texts() -> list[str]:
 def manifest() -> dict[str, Any]:
     """Return counts and hashes of the shipped tasks, the present roles and the encoder."""
     packed = gzip.decompress((loaders.DATA / loaders.TASKS_FILE).read_bytes())
-    tasks, roles = packed.decode().rstrip("\n").split("\n"), role_texts()
-    return {
-        "tasks": len(tasks),
-        "tasks_sha256": _sha256_of_lines(tasks),
-        "roles": len(roles),
-        "roles_sha256": _sha256_of_lines(roles),
-        "model": dict(MODEL_HASHES),
-    }
+    found: dict[str, Any] = {}
+    for name, lines in (
+        ("tasks", packed.decode().rstrip("\n").split("\n")),
+        ("roles", role_texts()),
+    ):
+        digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        found |= {name: len(lines), f"{name}_sha256": digest}
+    return found | {"model": dict(MODEL_HASHES)}
 
 
 def check() -> None:
@@ -60,34 +59,20 @@ def check() -> None:
         )
 
 
-def build() -> None:
-    """Write embeddings and manifest."""
-    embedder = MiniLMEmbedder()
-    tasks, _ = loaders.read_builtin()
-    for name, texts in ((loaders.EMBEDDINGS_FILE, tasks.texts), (loaders.ROLES_FILE, role_texts())):
-        replace_bytes(loaders.DATA / name, _array_bytes(embedder(texts)))
-    content = json.dumps(manifest(), indent=2) + "\n"
-    replace_bytes(loaders.DATA / MANIFEST_FILE, content.encode())
-
-
-def _sha256_of_lines(lines: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _array_bytes(embeddings: Any) -> bytes:
-    """Return embeddings as the content of an .npy file of float16."""
-    buffer = io.BytesIO()
-    np.save(buffer, embeddings.astype(np.float16), allow_pickle=False)
-    return buffer.getvalue()
-
-
 def main(
     only_check: Annotated[bool, typer.Option("--check", help="Write nothing, compare.")] = False,
 ) -> None:
     """Embed the shipped tasks and roles, or check that it has been done."""
     with friendly():
         if not only_check:
-            build()
+            embedder, (tasks, _) = MiniLMEmbedder(), loaders.read_builtin()
+            texts = {loaders.EMBEDDINGS_FILE: tasks.texts, loaders.ROLES_FILE: role_texts()}
+            for name, lines in texts.items():
+                buffer = io.BytesIO()
+                np.save(buffer, embedder(lines).astype(np.float16), allow_pickle=False)
+                replace_bytes(loaders.DATA / name, buffer.getvalue())
+            content = json.dumps(manifest(), indent=2) + "\n"
+            replace_bytes(loaders.DATA / MANIFEST_FILE, content.encode())
         check()
 
 

@@ -21,8 +21,6 @@ import typer
 
 from benchmarks.fit.measured import FITTED, POOL
 from benchmarks.pages import NONE, QUIET, RULE, refresh, save_all, table
-from inframind_gym.benchmark.cli import app
-from inframind_gym.benchmark.errors import BenchmarkError
 from inframind_gym.calibration.measured_runs import read_runs
 from inframind_gym.calibration.replay import (
     DEFAULT_SEEDS,
@@ -42,6 +40,8 @@ from inframind_gym.calibration.report import (
 from inframind_gym.calibration.request_log import RequestLog, read_log
 from inframind_gym.calibration.server_card import Calibration, Limits, calibrate
 from inframind_gym.errors import friendly, require
+from inframind_gym.evaluation.cli import app
+from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.files import replace_text
 from inframind_gym.progress import say
 from inframind_gym.simulator.estimate.architecture import find_architecture

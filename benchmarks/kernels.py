@@ -81,7 +81,7 @@ def use_all() -> None:
     _use_replay()
     from inframind_gym.simulator.jit import entry_points
 
-    unused = [entry.py_func.__qualname__ for entry in entry_points if not entry.signatures]
+    unused = [entry.py_func.__qualname__ for entry in entry_points if not entry.programs]
     if unused:
         raise SystemExit(f"kernels: {', '.join(unused)} was not compiled; use it in {__file__}")
 
@@ -124,17 +124,15 @@ def _use_oracles() -> None:
 
 def _use_backend() -> None:
     """Play a stream on simulated servers behind the protocol of live ones."""
-    from inframind_gym.envs.routing.backend_simulation import BackendSimulation, open_surrogate
-    from inframind_gym.envs.routing.config import env_config
+    from inframind_gym.envs.backend import BackendSimulation, open_surrogate
+    from inframind_gym.envs.routing_config import env_config
 
     simulation = BackendSimulation(env_config({"num_queries": 3}), open_surrogate, one_query=False)
-    observations, contexts = simulation.buffers()
-    rows, rewards, costs = np.arange(1), np.zeros(1), np.zeros(1)
-    simulation.start(
-        rows, [np.random.default_rng(0)], np.full(1, 60.0), np.full(1, 30.0), observations, contexts
-    )
+    observations, row = simulation.observations(), np.zeros(1, np.int64)
+    simulation.set_options({"arrival_rate_per_min": 60.0, "budget_s": 30.0})
+    simulation.reset(row, [np.random.default_rng(0)], observations)
     while not simulation.status[0]:
-        simulation.step(np.zeros((1, 1), np.int64), observations, contexts, rewards, costs)
+        simulation.step(row, np.zeros((1, 1), np.int64), observations)
     simulation.close()
 
 
@@ -142,14 +140,14 @@ def _use_placement() -> None:
     import gymnasium as gym
 
     from inframind_gym.live.placement import events
-    from inframind_gym.live.placement.records import Records
-    from inframind_gym.policies.placement import registry
-    from inframind_gym.policies.placement.exchange import assign
+    from inframind_gym.live.placement.traffic import Records
+    from inframind_gym.policies import resolve_policy
+    from inframind_gym.policies.mcf import assign
 
     env: Any = gym.make("InfraMind-Placement-v0").unwrapped
-    policy: Any = registry.resolve("mcf_plus")
+    policy: Any = resolve_policy("mcf_plus", family="placement")
     env.reset(seed=0)
-    policy.reset(env.placement_spec(), [0])
+    policy.reset(env.policy_spec(), [0])
     observations = env.simulation.observations()
     env.step(policy.act_batch(observations, env.context(), np.arange(1))[0])
     env.simulation.held_mb(np.arange(1))

@@ -14,13 +14,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import typer
 
-from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.errors import friendly, require, unknown
+from inframind_gym.errors import require, unknown
+from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.files import replace_text
 
 if TYPE_CHECKING:
@@ -60,11 +59,8 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: int =
     """Return a markdown table whose first `left` columns are text, the others numbers."""
     rule = ["---" if column < left else "--:" for column in range(len(headings))]
     lines = [headings, rule, *rows]
-    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def mean(values: Any, digits: int = 1) -> str:
@@ -135,42 +131,3 @@ def save_all(figures: Mapping[str, Callable[[], Figure]], folder: Path) -> None:
                 )
     except OSError as error:
         raise BenchmarkError(f"{error.filename}: {error.strerror or error}.") from None
-
-
-def run_page(
-    page: str,
-    episodes: int,
-    blocks: Callable[[Any], Mapping[str, str]],
-    draw: Callable[[Any], Figure],
-    play: Callable[[int], Any],
-) -> None:
-    """Refresh a page's tables and its figure, as a command.
-
-    Args:
-        page: name of page and figure.
-        episodes: of a policy, by default.
-        blocks: makes the tables.
-        draw: makes the figure.
-        play: makes what both are given, of a number of episodes.
-    """
-
-    def main(
-        docs: Annotated[Path, typer.Option(help="Folder of the pages.")] = Path("docs"),
-        number: Annotated[
-            int, typer.Option("--episodes", min=2, help="Episodes of a policy.")
-        ] = episodes,
-        check: Annotated[
-            bool, typer.Option("--check", help="Change nothing; fail if a table is out of date.")
-        ] = False,
-    ) -> None:
-        """Refresh the tables and the figure of a page."""
-        with friendly():
-            played = play(number)
-            is_current = refresh(docs / f"{page}.md", blocks(played), check=check)
-            if not check:
-                name = page.replace("_", "-")
-                save_all({name: lambda: draw(played)}, docs / "images")
-        print("up to date" if is_current else "out of date" if check else "refreshed")
-        raise typer.Exit(int(check and not is_current))
-
-    typer.run(main)

@@ -1,31 +1,46 @@
-"""The results page: `python -m benchmarks results [FOLDER ...]`.
+"""The results pages: `python -m benchmarks results [FOLDER ...]`.
 
-Tables and the picture of docs/results.md are made of records alone (`record.py`).
+Tables and the picture of docs/results.md and docs/results/published.md are made of records alone.
+A record is what a page needs of a results folder, in a folder of `benchmarks/records`:
+
+run.yaml          provenance: versions, revision, machine, commands, settings
+board.json.gz     the leaderboard of `inframind_gym.evaluation`, less what is not shown
+episodes.csv.gz   scores of every episode: place, policy, seed, training
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import csv
+import gzip
+import io
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import yaml
 
 from benchmarks.pages import INK, NONE, QUIET, RULE, refresh, save_all, table
-from benchmarks.published import published_blocks
-from benchmarks.record import RECORDS, Board, origin_text, read_board
-from inframind_gym.benchmark.tables import Sheet, to_markdown
-from inframind_gym.benchmark.tracks.tables import (
-    costs_sheet,
-    promises_sheet,
+from inframind_gym.evaluation.board import leaderboard, load_results
+from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.store import read_cells
+from inframind_gym.evaluation.tables import Table, to_markdown
+from inframind_gym.evaluation.track_board import (
+    costs_table,
+    promises_table,
     ranked_policies,
-    scores_sheet,
-    trainings_sheet,
+    scores_table,
+    trainings_table,
 )
+from inframind_gym.files import parse_json, replace_bytes, replace_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Board = Mapping[str, Any]
+RECORDS: Final = Path(__file__).with_name("records")
+SHOWN: Final = ("score", "goodput", "accuracy", "slo_100s", "latency_mean_s", "work_s_per_query")
 AGENTS: Final = ("bid_price", "ppo_lagrangian")
 # Scenarios whose questions an agent was trained on, though they are held out there.
 HELD_OUT: Final = {
@@ -37,6 +52,9 @@ _LINES: Final = {  # of the picture: colour-blind-safe (Okabe and Ito), with a m
     "fixed_recipe_by_rate": ("#009e73", "^"),
     "fixed_recipe": ("#e69f00", "v"),
 }
+PUBLISHED: Final = Path(__file__).with_name("published.yaml")
+STANDS_FOR: Final = {"inframind": ("inframind",), "masrouter": ("static_mix", "masrouter")}
+METRICS: Final = {"accuracy": 100.0, "latency_mean_s": 1.0, "slo_100s": 100.0}  # scale there
 
 
 def refresh_pages(docs: Path, *, records: Path = RECORDS, check: bool = False) -> list[Path]:
@@ -50,6 +68,87 @@ def refresh_pages(docs: Path, *, records: Path = RECORDS, check: bool = False) -
     if not check:
         save_all({"standard": lambda: _picture(board)}, docs / "results")
     return stale
+
+
+# Records
+
+
+def record(folder: Path, records: Path = RECORDS) -> Path:
+    """Write the record of a finished results folder; return its folder, of the same name.
+
+    Raises:
+        InfraMindError: The folder cannot be read, or is unfinished.
+    """
+    results = load_results(folder)
+    if results.missing:
+        raise BenchmarkError(f"{folder}: {results.notes()[0]}.")
+    board, header, out = leaderboard(results), results.header, records / folder.resolve().name
+    left = ("rows", "ranking", "folder", "timing", "notes", "fluid", "intervals")
+    kept = {k: v for k, v in board.items() if k not in left and not k.startswith("by_")}
+    place = ("policy", "track", "scenario", "load", "workload", "rate_per_min", "budget_s")
+    columns = (*place, *SHOWN, "score_ci95", "goodput_ci95", "trainings")
+    kept["rows"] = [{k: row[k] for k in columns if k in row} for row in board["rows"]]
+    text = json.dumps(kept, separators=(",", ":"), allow_nan=False)
+    episodes = io.StringIO()
+    for found in read_cells(folder):
+        if found is not None and found.cell in results.episodes:
+            metrics = found.metrics(results.layout)
+            scores = {name: f"{metrics[name]:.6g}" for name in SHOWN if name in metrics}
+            row: dict[str, Any] = found.cell.to_json() | {"training": found.cell.training} | scores
+            writer = csv.DictWriter(episodes, list(row), lineterminator="\n")
+            if not episodes.tell():
+                writer.writeheader()
+            writer.writerow(row)
+    git, machine = header["git"] or {}, header["machine"]
+    revision = str(git.get("commit", "unknown"))[:12]
+    origin = {
+        "suite": header["suite"]["name"],
+        "episodes": board["cells"],
+        "queries": board["records"],
+        "revision": revision + (" with uncommitted files" if git.get("dirty") else ""),
+        "started": header["runs"][0]["started"],
+        "commands": list(dict.fromkeys(" ".join(run["command"]) for run in header["runs"])),
+        "simulator": header["settings"]["simulator"],
+        "packages": header["packages"],
+        "python": header["python"],
+        "machine": f"{machine['processor']}, {machine['cores']} cores",
+        "policies": header["policies"],
+        "intervals": board["intervals"],
+    }
+    replace_bytes(out / "board.json.gz", gzip.compress(text.encode(), mtime=0))
+    replace_bytes(out / "episodes.csv.gz", gzip.compress(episodes.getvalue().encode(), mtime=0))
+    replace_text(out / "run.yaml", yaml.safe_dump(origin, sort_keys=False))
+    return out
+
+
+def read_board(name: str, records: Path = RECORDS) -> dict[str, Any]:
+    """Read a record: the board, with `origin` beside it.
+
+    Raises:
+        BenchmarkError: There is none, or it is damaged.
+    """
+    folder = records / name
+    try:
+        text = gzip.decompress((folder / "board.json.gz").read_bytes()).decode()
+        origin = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))
+        return {**parse_json(text, "the text"), "origin": origin}
+    except (OSError, EOFError, ValueError, yaml.YAMLError) as error:
+        raise BenchmarkError(
+            f"{folder} is no record: {error}. Make it: python -m benchmarks results FOLDER"
+        ) from None
+
+
+def origin_text(origin: Mapping[str, Any]) -> str:
+    """Return where a record is from, and the commands that made it."""
+    commands = "\n".join(f"inframind {command}" for command in origin["commands"])
+    return (
+        f"{origin['episodes']:,} episodes, {origin['queries']:,} scored queries; simulator version "
+        f"{origin['simulator']}, revision {origin['revision']}, {origin['started'][:10]}; "
+        f"{origin['machine']}:\n\n<!-- not run: plays whole boards -->\n```sh\n{commands}\n```"
+    )
+
+
+# docs/results.md
 
 
 def fair(board: Board) -> Board:
@@ -82,21 +181,21 @@ def fair(board: Board) -> Board:
 
 def standard_blocks(board: Board, records: Path = RECORDS) -> dict[str, str]:
     """Return the tables of docs/results.md by name."""
-    trainings = trainings_sheet(board)
+    trainings = trainings_table(board)
     return {
-        "tracks": _markdown(scores_sheet(board)),
+        "tracks": _markdown(scores_table(board)),
         "loads": loads_table(board),
         "pairs": pairs_table(board),
         "trainings": _markdown(trainings) if trainings.rows else "No policy has several trainings.",
         "scenarios": scenarios_table(board),
-        "promises": _markdown(promises_sheet(board)),
-        "costs": _markdown(costs_sheet(board)),
-        "ablations": _markdown(scores_sheet(read_board("ablations", records))),
+        "promises": _markdown(promises_table(board)),
+        "costs": _markdown(costs_table(board)),
+        "ablations": _markdown(scores_table(read_board("ablations", records))),
         "origin": origin_text(board["origin"]),
     }
 
 
-def _markdown(sheet: Sheet) -> str:
+def _markdown(sheet: Table) -> str:
     """Render a table of the library without its title, which the page has."""
     return to_markdown(sheet).partition("\n\n")[2]
 
@@ -104,19 +203,16 @@ def _markdown(sheet: Sheet) -> str:
 def pairs_table(board: Board) -> str:
     """Tabulate in how many tracks each agent is above and below every other policy."""
     found = {(pair["policy"], pair["other"]): pair for pair in board["pairs"]}
-    body = []
-    for other in ranked_policies(board):
-        cells = []
-        for agent in AGENTS:
-            pair = found.get((agent, other))
-            cells.append(NONE if pair is None else _verdict(pair))
-        body.append([f"`{other}`", *cells])
+    body = [[f"`{other}`"] for other in ranked_policies(board)]
+    for line, other in zip(body, ranked_policies(board), strict=True):
+        for pair in (found.get((agent, other)) for agent in AGENTS):
+            if pair is None:
+                line.append(NONE)
+                continue
+            ahead, below = "**ahead**: " if pair["ahead"] else "", pair["below"]
+            worse = f", below in {len(below)} ({', '.join(below)})" if below else ""
+            line.append(f"{ahead}above in {len(pair['above'])}{worse}")
     return table(["", *(f"`{agent}`" for agent in AGENTS)], body)
-
-
-def _verdict(pair: Mapping[str, Any]) -> str:
-    below = f", below in {len(pair['below'])} ({', '.join(pair['below'])})" if pair["below"] else ""
-    return f"{'**ahead**: ' if pair['ahead'] else ''}above in {len(pair['above'])}{below}"
 
 
 def loads_table(board: Board, track: str = "steady") -> str:
@@ -126,15 +222,11 @@ def loads_table(board: Board, track: str = "steady") -> str:
         if row["track"] == track:
             shares.setdefault((row["policy"], row["load"]), []).append(100 * share)
     loads = sorted({load for _, load in shares})
-    body = [
-        [f"`{policy}`", *(_mean_and_least(shares[policy, load]) for load in loads)]
-        for policy in ranked_policies(board)
-    ]
+    body = []
+    for policy in ranked_policies(board):
+        of_loads = [shares[policy, load] for load in loads]
+        body.append([f"`{policy}`", *(f"{np.mean(of):.1f} ({min(of):.1f})" for of in of_loads)])
     return table([f"`{track}`, % of the bound", *(f"ρ {load:g}" for load in loads)], body)
-
-
-def _mean_and_least(shares: Sequence[float]) -> str:
-    return f"{np.mean(shares):.1f} ({min(shares):.1f})"
 
 
 def scenarios_table(board: Board) -> str:
@@ -192,3 +284,69 @@ def _picture(board: Board) -> Figure:
     style = {"ncols": len(labels), "frameon": False, "columnspacing": 1.2, "handletextpad": 0.4}
     figure.legend(handles, labels, loc="outside upper center", fontsize=9, **style)
     return figure
+
+
+# docs/results/published.md
+
+
+def published_blocks(records: Path = RECORDS) -> dict[str, str]:
+    """Return the tables of the page by name."""
+    systems = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))["systems"]
+    runs = ("published", "published_fcfs")  # the same suite under two schedulers
+    boards = [read_board(name, records) for name in runs if (records / name).is_dir()]
+    ours = _means(boards)
+    columns = [(s, None) for s in STANDS_FOR] + [(s, p) for s in STANDS_FOR for p in STANDS_FOR[s]]
+    body = []
+    for workload, rates in systems["inframind"].items():
+        for rate in rates:
+            there = {system: systems[system][workload][rate] for system in STANDS_FOR}
+            cells = [
+                _text(ours.get((policy, workload, rate), {}) if policy else there[system])
+                for system, policy in columns
+            ]
+            body.append([f"{workload}, {rate}/min", *cells])
+    heads = [f"{s}, measured elsewhere" if p is None else f"`{p}`, here" for s, p in columns]
+    blocks = {"beside": table(["", *heads], body)}
+    if (records / "published_seeds").is_dir():  # trainings of `inframind`, played in both modes
+        boards.append(read_board("published_seeds", records))
+        blocks["seeds"] = _seeds_table(_means(boards[-1:]))
+    return blocks | {"origin": "\n\n".join(origin_text(board["origin"]) for board in boards)}
+
+
+def _seeds_table(means: Mapping[tuple[str, str, float], Mapping[str, float]]) -> str:
+    """Tabulate trainings: means over the workloads at a rate, and the cells that collapse."""
+    policies = sorted({policy for policy, *_ in means})
+    rates = sorted({rate for *_, rate in means})
+    body = []
+    for policy in policies:
+        _, path, *mode = policy.split(":")
+        cells = {key[1:]: scores for key, scores in means.items() if key[0] == policy}
+        texts = []
+        for rate in rates:
+            of_rate = [scores for (_, at), scores in cells.items() if at == rate]
+            texts.append(_text({m: float(np.mean([s[m] for s in of_rate])) for m in METRICS}))
+        late = sum(scores["slo_100s"] < 50.0 for scores in cells.values())
+        played = f"{Path(path).parent.name}, {'sampled' if mode else 'likeliest'}"
+        body.append([played, *texts, f"{late} of {len(cells)}"])
+    heads = ["", *(f"{rate:g}/min" for rate in rates), "cells with most answers after 100 s"]
+    return table(heads, body)
+
+
+def _means(boards: list[dict[str, Any]]) -> dict[tuple[str, str, float], dict[str, float]]:
+    """Return policy, workload, rate -> means over the budgets, in the unit of the measurements."""
+    found: dict[tuple[str, str, float], list[list[float]]] = {}
+    for row in (row for board in boards for row in board["rows"]):
+        key = (row["policy"], row["workload"], row["rate_per_min"])
+        found.setdefault(key, []).append([row[name] for name in METRICS])
+    return {
+        key: dict(zip(METRICS, np.mean(rows, axis=0) * list(METRICS.values()), strict=True))
+        for key, rows in found.items()
+    }
+
+
+def _text(scores: Mapping[str, float]) -> str:
+    """Return solved %, mean latency and share within 100 s; a dash for what is not known."""
+    solved, latency_s, within = (scores.get(name) for name in METRICS)
+    if solved is None:
+        return NONE
+    return f"{solved:.1f} / {latency_s:.0f} / {NONE if within is None else format(within, '.1f')}"

@@ -22,20 +22,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.pages import table
-from inframind_gym.benchmark.stats import interval, resample_counts
+from inframind_gym.evaluation.stats import interval, resample_counts
 from inframind_gym.files import read_objects
-from inframind_gym.teams.coordination import agents, reading
+from inframind_gym.teams.coordination import prompts, retrieval
+from inframind_gym.teams.coordination.agents import MOST_TOKENS, WAY, in_order
+from inframind_gym.teams.coordination.check import find_issues
 from inframind_gym.teams.coordination.context import ContextManager
-from inframind_gym.teams.coordination.contracts import Document
-from inframind_gym.teams.coordination.grounding import find_issues
-from inframind_gym.teams.coordination.retrieval import Corpus, Retriever, rewrite, rewriting
-from inframind_gym.teams.coordination.retrieval.questions import Question, load_questions
-from inframind_gym.teams.coordination.retrieval.retriever import STRATEGIES, TOP_K
-from inframind_gym.teams.coordination.retrieval.vectors import HashedWords
-from inframind_gym.teams.coordination.searching import in_order
-from inframind_gym.teams.coordination.workers import MOST_TOKENS, WAY
-from inframind_gym.teams.llm.providers import open_provider
-from inframind_gym.teams.llm.service import LLMService
+from inframind_gym.teams.coordination.retrieval import (
+    TOP_K,
+    Corpus,
+    HashedWords,
+    Question,
+    Retriever,
+    load_questions,
+    rewrite,
+)
+from inframind_gym.teams.coordination.settings import STRATEGIES, Document
+from inframind_gym.teams.llm import LLMService, open_provider
 
 ANSWERS: Final = Path(__file__).with_name("answers.jsonl")
 COMPLEXITIES: Final = ("simple", "medium", "complex")
@@ -119,13 +122,13 @@ def rewritten_by(service: LLMService, texts: Sequence[str]) -> dict[str, list[st
     """Return what a model makes of questions, its refined form first; unreadable: nothing."""
 
     async def ask(text: str) -> list[str]:
-        asked, most = agents.rewriter(text), MOST_TOKENS["retrieval"]
+        asked, most = prompts.rewriter(text), MOST_TOKENS["retrieval"]
         reply = await service.acall(
             asked.system, asked.user, WAY, most, asked.schema, agent="retrieval"
         )
         try:
-            return reading.read_queries(reply.content)
-        except reading.GarbageError:
+            return prompts.read_queries(reply.content)
+        except prompts.GarbageError:
             return []
 
     async def ask_all() -> dict[str, list[str]]:
@@ -272,10 +275,8 @@ def report(half: str = "test", provider: str | None = None, model: str | None = 
             name = f"`{strategy}`, {way.model} ({readable} readable)"
             by_model = Searched(retriever, questions, strategy, lambda q: in_order(q, [q], said[q]))
             more[name] = main[strategy][0], by_model
-            added = Searched(retriever, questions, strategy, lambda q: rewrite(q, corpus, said[q]))
-            more[f"{name}, as variants"] = main[strategy][0], added
     hashed = Retriever(corpus, HashedWords())
-    with patch.object(rewriting, "known_words", frozenset):  # as without the encoder's words
+    with patch.object(retrieval, "known_words", frozenset):  # as without the encoder's words
         more |= {f"`{s}`, no encoder": search(hashed, s, questions) for s in STRATEGIES}
     sections = {
         f"Retrieval, {len(questions)} questions, {len(corpus.passages)} passages, embeddings: "

@@ -2,7 +2,7 @@
 FROM python:3.11-slim
 WORKDIR /src
 COPY . .
-RUN INFRAMIND_PURE=1 pip install --no-cache-dir -c constraints.txt ".[serve]" \
+RUN pip install --no-cache-dir -c constraints.txt ".[serve]" \
  && useradd --create-home gateway && install -d -o gateway /data
 USER gateway
 WORKDIR /data

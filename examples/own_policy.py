@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from inframind_gym.benchmark.leaderboard import leaderboard
-from inframind_gym.benchmark.results import load_results
-from inframind_gym.benchmark.runner import run
-from inframind_gym.benchmark.suite import load_suite
+from inframind_gym.evaluation.board import leaderboard, load_results
+from inframind_gym.evaluation.runner import run
+from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.policies import BasePolicy
 
 

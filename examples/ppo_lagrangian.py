@@ -14,19 +14,20 @@ import inframind_gym  # noqa: F401  (registers the environments)
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    for option, default in (("--updates", 100), ("--num-envs", 64), ("--num-steps", 128)):
+    for option, default in (("--steps", 819_200), ("--num-envs", 64), ("--num-steps", 128)):
         parser.add_argument(option, type=int, default=default)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    envs = gym.make_vec("InfraMind-Executor-v0", num_envs=args.num_envs, observation="index")
+    settings = {"observation": "index", "split": "train"}  # "test" is for the measurement
+    envs = gym.make_vec("InfraMind-Executor-v0", num_envs=args.num_envs, **settings)
     size, actions = envs.single_observation_space.shape[0] - 2, envs.single_action_space.n
     actor = nn.Sequential(nn.Linear(size, 64), nn.Tanh(), nn.Linear(64, actions))
     critic = nn.Sequential(nn.Linear(size, 64), nn.Tanh(), nn.Linear(64, 1))
     parameters = [*actor.parameters(), *critic.parameters()]
     optimizer, multiplier = torch.optim.Adam(parameters, lr=1e-3), 0.2
     shape, observation = (args.num_steps, args.num_envs), envs.reset(seed=0)[0]
-    for update in range(args.updates):
+    for update in range(max(args.steps // (args.num_envs * args.num_steps), 1)):
         seen = torch.zeros(args.num_steps + 1, args.num_envs, size)
         taken, logs, rewards, costs, ends = (torch.zeros(shape) for _ in range(5))
         for t in range(args.num_steps):

@@ -18,6 +18,7 @@ if __name__ == "__main__":
         "InfraMind-Executor-v0",
         num_envs=arguments.num_envs,
         observation="index",
+        split="train",  # "test" is for the measurement
         arrival_rate_per_min=100.0,
     )
     model = PPO("MlpPolicy", VecMonitor(SB3VecEnv(envs)), n_steps=64, batch_size=512, verbose=1)

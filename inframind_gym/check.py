@@ -13,11 +13,6 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 from pydantic import BaseModel
 
-from inframind_gym.benchmark.placement.suite import PlacementSuite
-from inframind_gym.benchmark.routing.suite import RoutingSuite
-from inframind_gym.benchmark.suite import load_suite
-from inframind_gym.benchmark.tracks.suite import TrackSuite
-from inframind_gym.benchmark.tracks.track import TrackConfig, load_track
 from inframind_gym.configs import find_config, list_configs, load_yaml_model
 from inframind_gym.errors import (
     ConfigError,
@@ -27,10 +22,13 @@ from inframind_gym.errors import (
     shortened,
     unknown,
 )
+from inframind_gym.evaluation.placement import PlacementSuite
+from inframind_gym.evaluation.routing import RoutingSuite
+from inframind_gym.evaluation.scenarios import TrackConfig, load_track
+from inframind_gym.evaluation.suite import load_suite
+from inframind_gym.evaluation.tracks import TrackSuite
 from inframind_gym.files import read_yaml
-from inframind_gym.policies import checkpoint
-from inframind_gym.policies.loading import registered_policies, resolve_policy
-from inframind_gym.policies.placement import registry as placement
+from inframind_gym.policies import POLICIES, checkpoint, policy_names, resolve_policy
 from inframind_gym.simulator import programs
 from inframind_gym.simulator.placement.cards import Catalogue, ClusterConfig, load_cluster
 from inframind_gym.simulator.placement.demand import DemandConfig, load_demand
@@ -193,6 +191,10 @@ def _workload(target: str) -> list[str]:
 
 
 def _pool_said(pool: PoolConfig) -> str:
+    from inframind_gym.live.server_command import check_launch_options
+
+    for model in pool.models:
+        check_launch_options(model)
     held = f"pool, {_count(pool.aliases, 'model')} on {_count(pool.gpus, 'GPU')}"
     return "; ".join((held, *pool.notes))
 
@@ -287,7 +289,7 @@ def _checkpoints(target: str) -> list[str]:
 
 
 def _policy(target: str) -> list[str]:
-    names = [*placement.names(), *(entry.name for entry in registered_policies())]
+    names = [*policy_names("placement"), *POLICIES["routing"]]
     if ":" not in target and target not in names:
         shipped = [name for kind in _CONFIGURATIONS for name in list_configs(kind)]
         hint = did_you_mean(target, [*names, *shipped, *os.listdir()])
@@ -302,9 +304,9 @@ def _make(target: str) -> Any:
         return resolve_policy(target)
     except ConfigError as error:
         try:
-            return placement.resolve(target)
+            return resolve_policy(target, family="placement")
         except ConfigError as other:
-            of_placement = target.split(":")[0] in placement.names()
+            of_placement = target.split(":")[0] in policy_names("placement")
             raise (other if of_placement else error) from None
 
 

@@ -18,17 +18,17 @@ from inframind_gym import ENVIRONMENTS, __version__
 
 _COMMANDS: Final = {  # name -> function or group, imported when it is used
     "check": "inframind_gym.check:command",
-    "bench": "inframind_gym.benchmark.cli:app",
-    "submit": "inframind_gym.benchmark.submit.commands:submit",
-    "board": "inframind_gym.benchmark.submit.commands:board",
-    "calibrate": "inframind_gym.calibration.commands:calibrate",
-    "replay": "inframind_gym.calibration.commands:replay",
-    "sim2real": "inframind_gym.calibration.commands:sim2real",
+    "bench": "inframind_gym.evaluation.cli:app",
+    "train": "inframind_gym.train:train",
+    "submit": "inframind_gym.evaluation.submit.commands:submit",
+    "board": "inframind_gym.evaluation.submit.commands:board",
+    "calibrate": "inframind_gym.calibration.cli:calibrate",
+    "replay": "inframind_gym.calibration.cli:replay",
     "pool": "inframind_gym.live.command:app",
     "serve": "inframind_gym.live.gateway.command:serve",
     "top": "inframind_gym.live.gateway.top:top",
-    "workload": "inframind_gym.calibration.workload_fit:app",
-    "team": "inframind_gym.teams.command:app",
+    "workload": "inframind_gym.calibration.cli:app",
+    "team": "inframind_gym.teams.cli:app",
     "studio": "inframind_gym.studio.command:studio",
 }
 _SHIPPED: Final = ("pools", "workloads", "placement/clusters", "placement/demands", "suites")

@@ -145,6 +145,9 @@ def shipped_file(name: str) -> Path:
 def load_yaml_model(path: str | Path, model: type[ModelT]) -> ModelT:
     """Read a YAML file into a pydantic model; one and the same text is parsed once.
 
+    Paths of .yaml and .csv files in it start at its own folder or, where there is no such file, at
+    the working folder.
+
     Raises:
         ConfigError: If the file cannot be read, is not YAML (file, line, column), repeats a key, or
             does not satisfy the model (file, line, dotted key, nearest valid key).
@@ -161,7 +164,19 @@ def _parsed(path: Path, text: str, model: type[BaseModel]) -> BaseModel:
         keys = ", ".join(model.model_fields)
         raise ConfigError(f"{path}: is {found}, wanted `key: value` lines with the keys {keys}.")
     _reject_repeated_keys(path, root)
-    return validate(data, model, source=str(path), root=root)
+    return validate(_beside(data, path.parent), model, source=str(path), root=root)
+
+
+def _beside(data: Any, folder: Path) -> Any:
+    """Return the data with the paths of files in it that are relative to the file's own folder."""
+    if isinstance(data, dict):
+        return {_beside(key, folder): _beside(value, folder) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_beside(item, folder) for item in data]
+    if isinstance(data, str) and data.endswith((*_SUFFIXES, ".csv")) and ":" not in data:
+        beside = folder / data
+        return str(beside) if not Path(data).is_absolute() and beside.is_file() else data
+    return data
 
 
 def validate(

@@ -26,7 +26,7 @@ class ProgressReport:
         from rich import progress as bars
         from rich.console import Console
 
-        self._what, self._unit = what, unit
+        self._what, self._unit, self._note = what, unit, ""
         self._total, self._count, self._start = total, done, done
         self._began = self._printed = time.monotonic()
         console = Console(stderr=True)
@@ -43,11 +43,12 @@ class ProgressReport:
             )
             self._task = self._bar.add_task(what, total=total, completed=done)
 
-    def advance(self, count: int) -> None:
-        """Count parts that are done."""
+    def advance(self, count: int, note: str = "") -> None:
+        """Count parts that are done; the note, such as the last figures, stands beside them."""
         self._count += count
+        self._note = f"; {note}" if note else ""
         if self._bar is not None:
-            self._bar.advance(self._task, count)
+            self._bar.update(self._task, advance=count, description=self._what + self._note)
         elif time.monotonic() - self._printed > _LINE_EVERY_S:
             self._line()
 
@@ -59,7 +60,7 @@ class ProgressReport:
         line += f" ({self._count:,}/{self._total:,} {self._unit}), {spent_s:.0f} s"
         if new > 0.02 * (self._total - self._start):
             line += f", about {spent_s * (self._total - self._count) / new:.0f} s left"
-        say(line)
+        say(line + self._note)
 
     def __enter__(self) -> Self:
         if self._bar is not None:

@@ -15,44 +15,25 @@ class Entry(NamedTuple):
     nondeterministic: bool = False
 
 
+_MODULES: Final = {  # of `inframind_gym.envs`; those of "live" play on live servers
+    "Executor": "routing",
+    "Planner": "planner",
+    "Stream": "routing",
+    "ExecutorLive": "live",
+    "StreamLive": "live",
+    "Placement": "placement",
+    "PlacementLive": "live",
+    "Assignment": "assignment",
+    "TokenBudget": "token_budget",
+    "Coordination": "coordination",
+}
 ENVIRONMENTS: Final = {
-    "InfraMind-Executor-v0": Entry(
-        "inframind_gym.envs.routing.executor:ExecutorEnv",
-        "inframind_gym.envs.routing.vector:ExecutorVectorEnv",
-    ),
-    "InfraMind-Planner-v0": Entry(
-        "inframind_gym.envs.routing.planner:PlannerEnv",
-        "inframind_gym.envs.routing.vector:PlannerVectorEnv",
-    ),
-    "InfraMind-Stream-v0": Entry(
-        "inframind_gym.envs.routing.stream:StreamEnv",
-        "inframind_gym.envs.routing.vector:StreamVectorEnv",
-    ),
-    "InfraMind-ExecutorLive-v0": Entry(
-        "inframind_gym.envs.routing.live:ExecutorLiveEnv", nondeterministic=True
-    ),
-    "InfraMind-StreamLive-v0": Entry(
-        "inframind_gym.envs.routing.live:StreamLiveEnv", nondeterministic=True
-    ),
-    "InfraMind-Placement-v0": Entry(
-        "inframind_gym.envs.placement.env:PlacementEnv",
-        "inframind_gym.envs.placement.vector:PlacementVectorEnv",
-    ),
-    "InfraMind-PlacementLive-v0": Entry(
-        "inframind_gym.envs.placement.live:PlacementLiveEnv", nondeterministic=True
-    ),
-    "InfraMind-Assignment-v0": Entry(
-        "inframind_gym.envs.assignment.env:AssignmentEnv",
-        "inframind_gym.envs.assignment.vector:AssignmentVectorEnv",
-    ),
-    "InfraMind-TokenBudget-v0": Entry(
-        "inframind_gym.envs.token_budget.env:TokenBudgetEnv",
-        "inframind_gym.envs.token_budget.vector:TokenBudgetVectorEnv",
-    ),
-    "InfraMind-Coordination-v0": Entry(
-        "inframind_gym.envs.coordination.env:CoordinationEnv",
-        "inframind_gym.envs.coordination.vector:CoordinationVectorEnv",
-    ),
+    f"InfraMind-{name}-v0": Entry(
+        f"inframind_gym.envs.{module}:{name}Env",
+        None if module == "live" else f"inframind_gym.envs.{module}:{name}VectorEnv",
+        nondeterministic=module == "live",
+    )
+    for name, module in _MODULES.items()
 }
 
 

@@ -26,7 +26,7 @@ try:
     app({arguments!r})
 except SystemExit as error:
     assert not error.code, error.code
-heavy = ("numba", "torch", "scipy", "inframind_gym.benchmark", "inframind_gym.calibration")
+heavy = ("numba", "torch", "scipy", "inframind_gym.evaluation", "inframind_gym.calibration")
 print("loaded", *(name for name in heavy if name in sys.modules))
 """
 
@@ -46,9 +46,8 @@ def test_the_version_loads_nothing_heavy() -> None:
         (["workload", "fit"], "--domain"),
         (["calibrate"], "--max-num-seqs"),
         (["replay"], "--"),
-        (["submit", "prepare"], "--requirements"),
+        (["submit", "prepare"], "--training-queries"),
         (["board", "build"], "--out"),
-        (["sim2real"], "--"),
     ],
 )
 def test_every_command_shows_its_help(arguments: list[str], expected: str) -> None:
@@ -68,7 +67,7 @@ def check(*arguments: str) -> tuple[int, str]:
     [
         ("b200-2gpu", "pool, 5 models on 2 GPUs"),
         ("mixed", "workload, 500 queries an episode, "),
-        ("starter", "suite of routing, 6 policies, 3 cells of 5 episodes each"),
+        ("starter", "suite of routing, 8 policies, 3 cells of 5 episodes each"),
         ("placement_quick", "suite of placement, "),
         ("h100-4gpu", "cluster, 4 GPUs, 6 models"),
         ("bursty", "demand, 24 jobs per GPU and minute"),
@@ -79,7 +78,7 @@ def check(*arguments: str) -> tuple[int, str]:
         ("team-4gpu", "pool, 8 models on 4 GPUs"),
         ("static:llama-8b:Flash", "policy static:llama-8b:Flash"),
         ("mcf_plus", "policy mcf_plus"),
-        ("tests.benchmark.policies_under_test:Cheapest", "policy "),
+        ("tests.evaluation.policies_under_test:Cheapest", "policy "),
         ("install", "compiled code: "),
         (f"{SHIPPED / 'masrouter'}", "checkpoint of masrouter, "),
         (f"{SHIPPED / 'bid_price'}", "bid_price/math: checkpoint of bid_price, "),

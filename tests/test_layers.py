@@ -31,16 +31,17 @@ LAYERS = {
     "policies": ("tasks", "simulator", "envs", "teams"),
     "live": ("tasks", "simulator", "envs", "policies"),
     "calibration": ("tasks", "simulator", "envs", "policies", "live"),
-    "benchmark": ("tasks", "simulator", "envs", "policies", "live", "teams", "__init__"),
-    "studio": ("simulator", "tasks", "policies", "envs", "live", "teams", "benchmark", "__init__"),
-    "check": ("simulator", "tasks", "policies", "benchmark", "teams"),
-    "cli": ("check", "tasks", "simulator", "envs", "benchmark", "calibration", "live", "__init__"),
+    "evaluation": ("tasks", "simulator", "envs", "policies", "live", "teams", "__init__"),
+    "studio": ("simulator", "tasks", "policies", "envs", "live", "teams", "evaluation", "__init__"),
+    "check": ("simulator", "tasks", "policies", "evaluation", "teams", "live"),
+    "train": (),
+    "cli": ("check", "tasks", "simulator", "envs", "evaluation", "calibration", "live", "__init__"),
     "__init__": ("registration",),
     "__main__": ("cli",),
 }
 ABOVE = ("agents", "baselines", "benchmarks", "examples", "tests")
 # The only modules of `envs` and `simulator` that may import the clients of live servers.
-ON_LIVE_SERVERS = ("envs.routing.live", "envs.placement.live")
+ON_LIVE_SERVERS = ("envs.live",)
 
 
 def layer_of(module: str) -> str:
@@ -106,7 +107,7 @@ def test_modules_import_one_another_in_no_circle() -> None:
 
 def test_an_environment_imports_few_files() -> None:
     code = (
-        "import sys; import inframind_gym.envs.routing.executor; "
+        "import sys; import inframind_gym.envs.routing; "
         "print(sum(name.split('.')[0] == 'inframind_gym' for name in sys.modules))"
     )
     done = subprocess.run(

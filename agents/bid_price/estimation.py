@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.bid_price.survey import Played
-from inframind_gym.policies.bid_price.model import edges
-from inframind_gym.policies.bid_price.recipes import RecipeTable
+from agents.runs import Array
+from inframind_gym.policies.bid_price import RecipeTable, edges
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from inframind_gym.tasks import DOMAINS
@@ -25,9 +24,7 @@ _MIN_FULL: Final = 100  # calls from which waiting is estimated, for all budgets
 _MIN_TURNS: Final = 0.02
 
 
-def easiness_of_questions(
-    played: Played, right: NDArray[np.float64], num_tasks: int
-) -> NDArray[np.float64]:
+def easiness_of_questions(played: Played, right: Array, num_tasks: int) -> Array:
     """Fit an item-response model, by turns for the questions and for the recipes.
 
     The log odds of a right answer are the recipe's ability plus the question's easiness. Each
@@ -61,9 +58,7 @@ def easiness_of_questions(
     return easiness
 
 
-def log_odds(
-    played: Played, right: NDArray[np.float64], ease: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def log_odds(played: Played, right: Array, ease: Array) -> Array:
     """Return each recipe's log odds of a right answer to a question of mean ease, (D, R).
 
     Each recipe's mean chance over the questions that it was asked is its share of right answers.
@@ -81,11 +76,11 @@ def log_odds(
 
 
 def _newton_step(
-    logit: NDArray[np.float64],
-    ease: NDArray[np.float64],
-    cell: NDArray[np.int64],
-    wanted: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    logit: Array,
+    ease: Array,
+    cell: Array,
+    wanted: Array,
+) -> Array:
     """Move the log odds of each cell towards those whose mean chance is the wanted one."""
     p, cells = _logistic(logit[cell] + ease), len(logit)
     count = np.bincount(cell, minlength=cells)
@@ -95,19 +90,19 @@ def _newton_step(
     return np.asarray(logit + np.where(count > 0, step, 0.0), np.float64)
 
 
-def _cells(played: Played, right: NDArray[np.float64]) -> NDArray[np.int64]:
+def _cells(played: Played, right: Array) -> Array:
     """Position of each query's domain and recipe in the flattened table (D, R)."""
     domain = played.records["domain"].astype(np.int64)
     return np.asarray(np.ravel_multi_index((domain, played.recipe), right.shape), np.int64)
 
 
-def _logistic(x: NDArray[np.float64]) -> NDArray[np.float64]:
+def _logistic(x: Array) -> Array:
     return np.asarray(1.0 / (1.0 + np.exp(-x)), np.float64)
 
 
 def ease_of_questions(
-    played: Played, easiness: NDArray[np.float64], task_embeddings: NDArray[np.float32]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    played: Played, easiness: Array, task_embeddings: Array
+) -> tuple[Array, Array]:
     """Estimate from embeddings how easy questions look, by ridge regression within the domains.
 
     The penalty is the one with the smallest error on tasks that are left out, one at a time.
@@ -127,7 +122,7 @@ def ease_of_questions(
         x[domain == d] -= x[domain == d].mean(axis=0)
         y[domain == d] -= y[domain == d].mean()
     gram, moment = x.T @ x, x.T @ y
-    weights: NDArray[np.float64] = np.zeros(x.shape[1])
+    weights: Array = np.zeros(x.shape[1])
     error = float((y**2).sum())  # of no weights: the text says nothing
     for ridge in _RIDGES:
         inverse = np.linalg.inv(gram + ridge * np.eye(len(gram)))
@@ -145,11 +140,11 @@ def ease_of_questions(
 class Calls(NamedTuple):
     """k single calls, sent when their query was planned."""
 
-    seconds: NDArray[np.float64]  # (k,)
-    domain: NDArray[np.int64]  # (k,)
-    model: NDArray[np.int64]  # (k,)
-    strategy: NDArray[np.int64]  # (k,)
-    query: NDArray[np.int64]  # (k,) row of the queries that were played
+    seconds: Array  # (k,)
+    domain: Array  # (k,)
+    model: Array  # (k,)
+    strategy: Array  # (k,)
+    query: Array  # (k,) row of the queries that were played
 
 
 def first_calls(recipes: RecipeTable, played: Played) -> Calls:
@@ -166,7 +161,7 @@ def first_calls(recipes: RecipeTable, played: Played) -> Calls:
     )
 
 
-def seconds_of_calls(calls: Calls, num_models: int, num_strategies: int) -> NDArray[np.float64]:
+def seconds_of_calls(calls: Calls, num_models: int, num_strategies: int) -> Array:
     """Return the mean seconds of a call at idle servers, (D, M, S); NaN where none was made."""
     shape = (len(DOMAINS), num_models, num_strategies)
     cell = np.ravel_multi_index((calls.domain, calls.model, calls.strategy), shape)
@@ -178,12 +173,12 @@ def seconds_of_calls(calls: Calls, num_models: int, num_strategies: int) -> NDAr
 
 def congestion(
     calls: Calls,
-    in_flight: NDArray[np.float64],
-    budget_s: NDArray[np.float64],
-    idle_s: NDArray[np.float64],
-    slots: NDArray[np.float64],
-    budgets_s: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    in_flight: Array,
+    budget_s: Array,
+    idle_s: Array,
+    slots: Array,
+    budgets_s: Array,
+) -> tuple[Array, Array]:
     """Estimate how load stretches calls: see `Estimates.slowdown` and `.turns`.
 
     Where a slot was free, the log of a call's seconds over those at idle servers is regressed on
@@ -236,6 +231,6 @@ def congestion(
     return slowdown, turns
 
 
-def _slope(ahead_s: NDArray[np.float64], waited_s: NDArray[np.float64]) -> float:
+def _slope(ahead_s: Array, waited_s: Array) -> float:
     """Seconds of waiting per second of work ahead, by least squares through the origin."""
     return max(float((ahead_s * waited_s).sum() / (ahead_s**2).sum()), _MIN_TURNS)

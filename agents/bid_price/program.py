@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import ndtr
 
-from agents.bid_price.config import ChoiceConfig
-from inframind_gym.benchmark.bounds.program import maximise
-from inframind_gym.policies.bid_price.model import BY_RECIPE, Estimates, Prices
+from agents.runs import Array
+from inframind_gym.configs import Fraction, NonNegative, Number, Positive, StrictModel
+from inframind_gym.evaluation.informed import maximise
+from inframind_gym.policies.bid_price import BY_RECIPE, Estimates, Prices
 
 AT_CAPACITY: Final = 0.9  # of the value on idle servers, as in the benchmark
 # A second of a slot of models that are left out, in right answers: more than any price that rises
@@ -34,28 +34,38 @@ _ROUNDS: Final = 3  # solutions for a set of models, after a first one
 _FINALISTS: Final = 5  # sets of models that are solved for more than once
 
 
+class ChoiceConfig(StrictModel):
+    """Numbers of the choice beside the prices, as in `policies.bid_price.Prices`."""
+
+    load: NonNegative = 1.0
+    late_value: Fraction = 0.075
+    caution: Number = 0.0
+    patience_s: Positive = 110.0
+    doubt: NonNegative = 0.05
+
+
 class Demand(NamedTuple):
     """Kinds of queries: D domains, E classes of ease, B budgets, of which each is independent."""
 
-    share: NDArray[np.float64]  # (D,) of the queries
-    ease: NDArray[np.float64]  # (D, E) log odds, each class as many as the others
-    budgets_s: NDArray[np.float64]  # (B,)
-    budget_share: NDArray[np.float64]  # (B,)
+    share: Array  # (D,) of the queries
+    ease: Array  # (D, E) log odds, each class as many as the others
+    budgets_s: Array  # (B,)
+    budget_share: Array  # (B,)
 
 
 class Plan(NamedTuple):
     """A solution at one rate."""
 
     value: float  # right answers in time, a query
-    price: NDArray[np.float64]  # (M,) of a second of a slot, in right answers
-    work_price: NDArray[np.float64]  # (M,) of the GPU-seconds of such a second
-    in_flight: NDArray[np.float64]  # (M,) mean calls
+    price: Array  # (M,) of a second of a slot, in right answers
+    work_price: Array  # (M,) of the GPU-seconds of such a second
+    in_flight: Array  # (M,) mean calls
 
 
 def demand_of(
-    share: NDArray[np.float64],
-    ease: Sequence[NDArray[np.float64]],
-    tiers_s: NDArray[np.float64],
+    share: Array,
+    ease: Sequence[Array],
+    tiers_s: Array,
     patience_s: float,
     classes: int = 3,
 ) -> Demand:
@@ -76,23 +86,21 @@ def demand_of(
     return Demand(share, mean, budgets_s, count / count.sum())
 
 
-def work_of_slots(known: Estimates, gpus: NDArray[np.float64]) -> NDArray[np.float64]:
+def work_of_slots(known: Estimates, gpus: Array) -> Array:
     """Return the GPU-seconds (M,) of a second of a slot of models that have so many (M,) GPUs.
 
     A slot has its share of a full batch, in which a call takes longer than alone.
     """
-    work: NDArray[np.float64] = gpus * np.exp(known.slowdown[:, -1]) / known.slots
+    work: Array = gpus * np.exp(known.slowdown[:, -1]) / known.slots
     return work
 
 
-def slowdown_of(known: Estimates, in_flight: NDArray[np.float64]) -> NDArray[np.float64]:
+def slowdown_of(known: Estimates, in_flight: Array) -> Array:
     """Return the factor (M,) by which calls are longer, with so many (M,) in flight in the mean."""
     models = len(known.slots)
     busy = 1.0 - np.exp(-in_flight) * (1.0 + 0.5 * in_flight)  # E[min(n / 2, 1)], n is Poisson
     fill = np.minimum(in_flight / known.slots, 1.0)
-    slow: NDArray[np.float64] = np.exp(
-        known.slowdown[:, :models] @ busy + known.slowdown[:, models] * fill
-    )
+    slow: Array = np.exp(known.slowdown[:, :models] @ busy + known.slowdown[:, models] * fill)
     return slow
 
 
@@ -111,10 +119,10 @@ class PriceProgram:
     def __init__(
         self,
         known: Estimates,
-        allowed: NDArray[np.int64],
+        allowed: Array,
         demand: Demand,
         choice: ChoiceConfig,
-        work: NDArray[np.float64],
+        work: Array,
         cap_s: float,
     ) -> None:
         domains = np.flatnonzero(demand.share)
@@ -132,18 +140,16 @@ class PriceProgram:
         self._work, self._cap_s = work, cap_s
         self._once = sparse.kron(sparse.eye(kinds), np.ones((1, len(allowed)))).tocsr()
 
-    def _on_time(self, slow: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _on_time(self, slow: Array) -> Array:
         """Return chances (D, 1, B, R) of answers in time, as `choose` has them without queues."""
         known, choice = self.known, self._choice
         stretch = (known.path_s @ slow) / known.path_s.sum(axis=2)
         log_s = (known.log_latency + np.log(stretch) + choice.caution)[:, None]
         sigma = np.sqrt(known.spread**2 + choice.doubt)[:, None]
-        chance: NDArray[np.float64] = ndtr(
-            (np.log(self._demand.budgets_s)[:, None] - log_s) / sigma
-        )
+        chance: Array = ndtr((np.log(self._demand.budgets_s)[:, None] - log_s) / sigma)
         return chance[:, None]
 
-    def solve(self, rate_per_min: float, in_flight: NDArray[np.float64], rounds: int) -> Plan:
+    def solve(self, rate_per_min: float, in_flight: Array, rounds: int) -> Plan:
         """Return the plan at a rate.
 
         Args:
@@ -185,10 +191,10 @@ class Planner:
     def __init__(
         self,
         known: Estimates,
-        needs: NDArray[np.uint32],
+        needs: Array,
         demand: Demand,
         choice: ChoiceConfig,
-        work: NDArray[np.float64],
+        work: Array,
         cap_s: float = np.inf,
     ) -> None:
         models = len(known.slots)
@@ -198,7 +204,7 @@ class Planner:
             if len(allowed):
                 self._programs[chosen] = PriceProgram(known, allowed, demand, choice, work, cap_s)
 
-    def _inside(self, chosen: int) -> NDArray[np.float64]:
+    def _inside(self, chosen: int) -> Array:
         """Return 1.0 (M,) for the models of a set, which is given as a bit mask."""
         return np.array([float(chosen >> m & 1) for m in range(len(self._slots))])
 
@@ -229,7 +235,7 @@ class Planner:
         return float(rate * _STEP ** (part - 1.0))
 
 
-def _harm(known: Estimates, plan: Plan) -> NDArray[np.float64]:
+def _harm(known: Estimates, plan: Plan) -> Array:
     """Return what a second of each model's calls costs the calls of others that it slows, (M,).
 
     The dual variables do not show that: the slowdown is fixed while a program is solved.
@@ -239,7 +245,7 @@ def _harm(known: Estimates, plan: Plan) -> NDArray[np.float64]:
     return (plan.price * plan.in_flight) @ slowed / np.maximum(plan.in_flight, 1.0)
 
 
-def prices_of(plans: Sequence[Plan], slots: NDArray[np.float64], choice: ChoiceConfig) -> Prices:
+def prices_of(plans: Sequence[Plan], slots: Array, choice: ChoiceConfig) -> Prices:
     """Return prices (1, K): those of K plans where the servers are as full as planned.
 
     Args:

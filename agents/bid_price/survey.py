@@ -14,14 +14,19 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from inframind_gym.benchmark.workers import Emit
-from inframind_gym.envs.routing.vector import StreamVectorEnv
+from agents.runs import Array
+from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.policies import PolicySpec
-from inframind_gym.policies.bid_price.model import BY_RECIPE, Estimates, Prices, choose
-from inframind_gym.policies.bid_price.policy import RecipePolicy
-from inframind_gym.policies.bid_price.recipes import Recipe, RecipeTable
+from inframind_gym.policies.bid_price import (
+    BY_RECIPE,
+    Estimates,
+    Prices,
+    Recipe,
+    RecipePolicy,
+    RecipeTable,
+    choose,
+)
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.topology import MAX_NODES, TOPOLOGIES, distinct_plans
 from inframind_gym.tasks import DOMAINS
@@ -91,10 +96,10 @@ def _castings(name: str, team: tuple[int, ...], num_models: int) -> list[tuple[i
 class Played(NamedTuple):
     """n finished queries."""
 
-    row: NDArray[np.int64]  # (n,) of the environment
-    recipe: NDArray[np.int64]  # (n,)
-    in_flight: NDArray[np.float64]  # (n, M) calls at each model when the query was planned
-    records: NDArray[Any]  # (n,) COMPLETED
+    row: Array  # (n,) of the environment
+    recipe: Array  # (n,)
+    in_flight: Array  # (n, M) calls at each model when the query was planned
+    records: Array  # (n,) COMPLETED
 
 
 @dataclass(frozen=True)
@@ -103,19 +108,16 @@ class Job:
 
     env: dict[str, Any]  # arguments of the environment, JSON values
     seeds: list[int]  # (rows,)
-    rates_per_min: NDArray[np.float64]  # (rows,) arrival rates
+    rates_per_min: Array  # (rows,) arrival rates
     policy: RecipePolicy  # plays all rows
     result: Callable[[Played], Any] | None = None  # of the finished queries; None returns them
 
 
-class Player:
-    """Plays jobs in a worker."""
-
-    def __call__(self, emit: Emit, job: Job) -> None:
-        """Emit the result of a job."""
-        env = environment(len(job.seeds), job.env)
-        played = play(env, job.policy, job.seeds, job.rates_per_min)
-        emit(played if job.result is None else job.result(played))
+def play_job(numbered: tuple[int, Job]) -> Any:
+    """Return the result of a job, which comes with its number."""
+    _, job = numbered
+    played = play(environment(len(job.seeds), job.env), job.policy, job.seeds, job.rates_per_min)
+    return played if job.result is None else job.result(played)
 
 
 def environment(num_envs: int, arguments: dict[str, Any]) -> StreamVectorEnv:
@@ -132,7 +134,7 @@ def play(
     env: StreamVectorEnv,
     policy: RecipePolicy,
     seeds: Sequence[int],
-    rates_per_min: NDArray[np.float64] | float,
+    rates_per_min: Array | float,
 ) -> Played:
     """Play one episode in every row of an environment.
 
@@ -179,8 +181,8 @@ class Surveyed(NamedTuple):
     A domain without queries gets the average of the others.
     """
 
-    queries: NDArray[np.float64]  # (D, R) that were played
-    right: NDArray[np.float64]  # (D, R) right answers, as the domain's where few were played
+    queries: Array  # (D, R) that were played
+    right: Array  # (D, R) right answers, as the domain's where few were played
     known: Estimates  # at idle servers
 
 
@@ -198,10 +200,10 @@ def surveyed(played: Played, recipes: RecipeTable, spec: PolicySpec) -> Surveyed
     number = np.bincount(cell, minlength=size).reshape(shape).astype(np.float64)
     count = np.maximum(number, 1.0)
 
-    def mean(values: Any) -> NDArray[np.float64]:
+    def mean(values: Any) -> Array:
         return np.bincount(cell, values, size).reshape(shape) / count
 
-    def by_model(rows: Any, of: Any, values: Any = None) -> NDArray[np.float64]:
+    def by_model(rows: Any, of: Any, values: Any = None) -> Array:
         total = np.bincount(cell[rows] * models + of, values, size * models)
         return total.reshape(deep) / count[:, :, None]
 
@@ -252,11 +254,11 @@ def surveyed(played: Played, recipes: RecipeTable, spec: PolicySpec) -> Surveyed
 
 def worth_keeping(
     found: Surveyed,
-    needs: NDArray[np.uint32],
+    needs: Array,
     keep: int,
     patience_s: float,
     rng: np.random.Generator,
-) -> NDArray[np.int64]:
+) -> Array:
     """Return the recipes that are chosen under some prices, some load and some budget.
 
     Such situations are drawn. The recipes that are chosen in them are kept, most often chosen ones

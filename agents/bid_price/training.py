@@ -17,49 +17,103 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from pydantic import Field, field_validator
 
 from agents.bid_price import estimation, program, survey
-from agents.bid_price.config import BidPriceConfig
-from agents.bid_price.survey import Job, Played, environment, joined, surveyed
-from agents.runs import Tracker, check_resume, run_of
-from inframind_gym.benchmark.workers import Workers
-from inframind_gym.envs.routing.config import RANGES
-from inframind_gym.policies import checkpoint
-from inframind_gym.policies.bid_price.model import (
+from agents.bid_price.program import ChoiceConfig
+from agents.bid_price.survey import Job, Played, environment, play_job, surveyed
+from agents.runs import BEST, Array, Run, WorldChoice
+from inframind_gym.configs import Positive, PositiveInt, StrictModel
+from inframind_gym.envs.routing_config import RANGES
+from inframind_gym.evaluation.pool import in_parallel
+from inframind_gym.policies.bid_price import (
     BidPriceModel,
+    BidPricePolicy,
     Prices,
+    RecipePolicy,
+    RecipeTable,
     from_tensors,
+    requirements,
     save_model,
+    tabulate,
 )
-from inframind_gym.policies.bid_price.policy import BidPricePolicy, RecipePolicy, requirements
-from inframind_gym.policies.bid_price.recipes import RecipeTable, tabulate
 from inframind_gym.progress import ProgressReport
 from inframind_gym.tasks import DOMAINS
 
 # Purpose of random numbers: the second coordinate of every seed of a training.
 SURVEY, LOAD, VALIDATION = range(3)
-BEST: Final = "best"  # folder of the trained agent within that of the training
-STATE: Final = "state"  # folder from which a training that was stopped continues
 AMPLE_S: Final = 1e6  # a budget
 SELDOM_S: Final = RANGES["metrics_poll_s"][1]  # between two polls of a telemetry that is not read
 SURVEY_QUERIES: Final = 500  # of an episode of the survey
 MEASURES: Final = ("goodput", "solved", "on_time", "latency_s")
 SCORED: Final = (0.35, 0.85)  # part of a stream
-_RANDOM: Final = (0.003, 1.05)  # median of random prices, and standard deviation of their logs
+RANDOM_PRICES: Final = (0.003, 1.05)  # their median, and the standard deviation of their logs
+
+
+class SurveyRound(StrictModel):
+    """One round of the survey, after which the recipes that no situation calls for are dropped."""
+
+    queries: PositiveInt  # played in it, rounded up to whole batches of `rows` episodes
+    keep: PositiveInt | None = None  # most recipes left after it; None keeps all (the last round)
+
+
+class LoadConfig(StrictModel):
+    """Episodes at random prices, from which the effect of load on the time of calls is fitted."""
+
+    episodes: PositiveInt = 192
+    queries: PositiveInt = 300  # in each
+
+
+class ValidationConfig(StrictModel):
+    """Streams on the split "val" at every rate that has prices; the middle of each is scored."""
+
+    episodes: PositiveInt = 1  # at each rate
+    queries: PositiveInt = 3000  # in a stream
+
+
+class BidPriceConfig(StrictModel):
+    """Training of bid prices; the defaults are those of the shipped checkpoints."""
+
+    algorithm: Literal["bid_price"] = "bid_price"
+    env: WorldChoice = WorldChoice()  # of the training; a checkpoint is for its workload and pool
+    # recipes of one call alone, as `inframind serve` routes them
+    single_calls: bool = Field(default=False, exclude_if=lambda single_calls: not single_calls)
+    # GPU-seconds of full steps that a query may take in the mean, as the track `cost` caps them
+    work_cap_s: Positive | None = Field(default=None, exclude_if=lambda cap_s: cap_s is None)
+    rows: PositiveInt = 480  # episodes that run in lockstep
+    idle_rate_per_min: Positive = 0.05  # arrival rate at which queries hardly ever meet
+    survey: Annotated[tuple[SurveyRound, ...], Field(min_length=1)] = (
+        SurveyRound(queries=480_000, keep=1200),
+        SurveyRound(queries=480_000, keep=300),
+        SurveyRound(queries=240_000, keep=100),
+        SurveyRound(queries=480_000),
+    )
+    load: LoadConfig = LoadConfig()
+    # the rates that get prices, over the capacity, rising
+    loads: Annotated[tuple[Positive, ...], Field(min_length=2)] = tuple(
+        np.geomspace(0.1, 1.5, 24).round(3).tolist()
+    )
+    choice: ChoiceConfig = ChoiceConfig()
+    validation: ValidationConfig = ValidationConfig()
+
+    @field_validator("loads")
+    @classmethod
+    def _check_loads(cls, loads: tuple[float, ...]) -> tuple[float, ...]:
+        if not (np.diff(np.array(loads, np.float32)) > 0.0).all():  # as a checkpoint keeps them
+            raise ValueError(f"loads must rise, got {list(loads)}")
+        return loads
 
 
 @dataclass(frozen=True)
 class Measured:
     """Means of MEASURES over the scored queries of each group of rows, as the result of a job."""
 
-    group: NDArray[np.int64]  # (rows,) of each stream
+    group: Array  # (rows,) of each stream
 
-    def __call__(self, played: Played) -> NDArray[np.float64]:
+    def __call__(self, played: Played) -> Array:
         """Return the means, (groups, measures)."""
         queries = played.records["query"]
         first, last = (part * (int(queries.max()) + 1) for part in SCORED)
@@ -72,147 +126,103 @@ class Measured:
         return np.column_stack([np.bincount(group, column) / count for column in columns])
 
 
-def train(
-    config: BidPriceConfig,
-    *,
-    seed: int,
-    out: Path,
-    workers: int = 1,
-    ray_address: str | None = None,
-    resume: bool = False,
-    wandb: bool = False,
-    tensorboard: bool = False,
-) -> dict[str, Any]:
-    """Train bid prices on one workload.
-
-    Args:
-        config: of the training.
-        seed: of all random numbers.
-        out: folder of the training; the agent is written to `out/best`.
-        workers: processes that play.
-        ray_address: a Ray cluster that plays instead.
-        resume: continue the training in `out`.
-        wandb: see `Tracker`, as for `tensorboard`.
+def train(config: BidPriceConfig, run: Run) -> dict[str, Any]:
+    """Train bid prices on one workload; the agent is in `run.out/best`.
 
     Returns:
         Means of MEASURES on the validation split, and the checkpoint's folder.
 
     Raises:
-        ConfigError: `out` holds another training, or one while `resume` is off.
+        ConfigError: see `Run.begin`.
     """
-    about = run_of(config, seed)
-    tensors: dict[str, NDArray[Any]] = {}
-    progress: dict[str, Any] = {"queries": {}}
-    if checkpoint.exists(out / STATE):
-        tensors, progress = checkpoint.load(out / STATE)
-        check_resume(out, progress, about, resume=resume)
-    if "validation" in progress:
-        return {**progress["validation"], "checkpoint": str(out / BEST)}
-    tracker = Tracker(out, about["config"], wandb=wandb, tensorboard=tensorboard)
-    pool = Workers("agents.bid_price.survey:Player", {}, workers, ray_address)
-    with pool, tracker:
-        return Trainer(config, seed, pool, out, about, tracker, progress["queries"]).run(tensors)
+    tensors, saved = run.begin(config) or ({}, {"queries": {}})
+    if "validation" in saved:
+        return {**saved["validation"], "checkpoint": str(run.out / BEST)}
+    trainer = Trainer(config, run, saved["queries"])
+    with trainer.report, run.tracker(sum(saved["queries"].values()) if tensors else -1) as tracker:
+        if tensors:
+            model = from_tensors(tensors, trainer.spec.models, trainer.spec.num_strategies)
+        else:
+            model = trainer.estimated()
+            metrics = {"survey/recipes": float(len(model.recipes))}
+            tracker.log(sum(trainer.queries.values()), metrics)
+            tracker.flush()
+            model = trainer.priced(model)
+            run.save(model.to_tensors(), {"queries": trainer.queries})
+        result = trainer.validated(model)
+        metrics = {f"validation/{name}": value for name, value in result.items()}
+        tracker.log(sum(trainer.queries.values()), metrics)
+    about = {"queries": trainer.queries, "validation": result}
+    save_model(run.out / BEST, model, {**run.facts, **about})
+    run.save({}, about)
+    return {**result, "checkpoint": str(run.out / BEST)}
 
 
-@dataclass
 class Trainer:
-    """Stages of a training, each a function of the configuration, the seed and the one before."""
+    """Stages of a training, each a function of the configuration, the seed and the one before.
 
-    config: BidPriceConfig
-    seed: int  # of all random numbers
-    pool: Workers  # of `survey.Player`: they play episodes
-    out: Path
-    about: dict[str, Any]  # JSON values that identify the training
-    tracker: Tracker
-    queries: dict[str, int]  # played so far, by load: "idle" and "loaded"
+    Args:
+        config: of the training.
+        run: its seed, and the processes that play.
+        queries: played so far, by load: "idle" and "loaded".
+    """
 
-    def __post_init__(self) -> None:
-        """Take the facts of the environment."""
-        self._env = {
-            **self.config.env.arguments("train"),
-            "observation": "index",
-            **requirements(),
-        }
+    def __init__(self, config: BidPriceConfig, run: Run, queries: dict[str, int]) -> None:
+        self.config, self.run, self.queries = config, run, queries
+        of_policy = {"observation": "index", **requirements()}
+        self._env = {**config.env.arguments("train"), **of_policy}
         made = environment(1, self._env)
-        self.spec = made.policy_spec()
-        self._code = DOMAINS.index("Code") in made.simulation.tasks.domain
-        what, done = f"bid_price on {self.spec.workload}", sum(self.queries.values())
-        self._report = ProgressReport(self.total_queries(), done, what, "queries")
-
-    def run(self, tensors: dict[str, NDArray[Any]]) -> dict[str, Any]:
-        """Carry out all stages, or those after the one whose result is `tensors`."""
-        with self._report:
-            return self._run(tensors)
-
-    def total_queries(self) -> int:
-        """Return the number of queries that a whole training plays."""
-        config, batch = self.config, self.config.rows * SURVEY_QUERIES
+        self.spec, self._simulation = made.policy_spec(), made.simulation
+        batch, validation = config.rows * SURVEY_QUERIES, config.validation
         total = sum(-(-one.queries // batch) * batch for one in config.survey)
         total += config.load.episodes * config.load.queries
-        validation = config.validation
-        return total + len(config.loads) * validation.episodes * validation.queries
-
-    def _run(self, tensors: dict[str, NDArray[Any]]) -> dict[str, Any]:
-        spec = self.spec
-        if not tensors:
-            listed = survey.candidates(
-                *(spec.num_models, spec.num_strategies),
-                code=self._code,
-                single_calls=self.config.single_calls,
-            )
-            recipes = tabulate(listed, spec.num_strategies)
-            for number in range(len(self.config.survey) - 1):
-                recipes = self._survey(recipes, number)
-                self._log({"survey/recipes": len(recipes)})
-            tensors = self._priced(self._estimate(recipes)).to_tensors()
-            about = {**self.about, "queries": self.queries}
-            checkpoint.save(self.out / STATE, tensors, about)
-        return self._finish(from_tensors(tensors, spec.models, spec.num_strategies))
+        total += len(config.loads) * validation.episodes * validation.queries
+        what, done = f"bid_price on {self.spec.workload}", sum(queries.values())
+        self.report = ProgressReport(total, done, what, "queries")
 
     def _play(self, jobs: Sequence[Job], kind: str = "loaded") -> list[Any]:
         """Return results of jobs, in their order."""
-        played = sum(len(job.seeds) * int(job.env["num_queries"]) for job in jobs)
-        self.queries[kind] = self.queries.get(kind, 0) + played
-        results = {}
-        for (number, job), result in self.pool.run(enumerate(jobs), request=lambda job: job[1]):
+        counts = [len(job.seeds) * int(job.env["num_queries"]) for job in jobs]
+        self.queries[kind] = self.queries.get(kind, 0) + sum(counts)
+        results, run = {}, self.run
+        numbered = list(enumerate(jobs))
+        for (number, _), result in in_parallel(play_job, numbered, run.workers, run.ray_address):
             results[number] = result
-            self._report.advance(len(job.seeds) * int(job.env["num_queries"]))
+            self.report.advance(counts[number])
         return [results[number] for number in range(len(jobs))]
-
-    # Survey and load
 
     def _surveyed(self, recipes: RecipeTable, number: int) -> Played:
         """Play round `number` of the survey."""
         config = self.config
         env = {**self._env, "num_queries": SURVEY_QUERIES, "budget_s": AMPLE_S}
         env["metrics_poll_s"] = SELDOM_S
-        rates = np.full(config.rows, config.idle_rate_per_min)
-        policy = RecipePolicy(recipes)
-        jobs = []
-        for part in range(-(-config.survey[number].queries // (config.rows * SURVEY_QUERIES))):
-            seeds = self._seeds(config.rows, SURVEY, 1000 * number + part)
-            jobs.append(Job(env, seeds, rates, policy))
-        return joined(self._play(jobs, "idle"))
+        rates, policy = np.full(config.rows, config.idle_rate_per_min), RecipePolicy(recipes)
+        parts = range(-(-config.survey[number].queries // (config.rows * SURVEY_QUERIES)))
+        seeds = [self._seeds(config.rows, SURVEY, 1000 * number + part) for part in parts]
+        return survey.joined(self._play([Job(env, own, rates, policy) for own in seeds], "idle"))
 
-    def _survey(self, recipes: RecipeTable, number: int) -> RecipeTable:
-        """Play round `number` and return the recipes worth keeping."""
-        found = surveyed(self._surveyed(recipes, number), recipes, self.spec)
-        keep = self.config.survey[number].keep or len(recipes)
-        rng, patience_s = self._rng(SURVEY, number), self.config.choice.patience_s
-        return recipes.select(survey.worth_keeping(found, recipes.needs, keep, patience_s, rng))
-
-    def _estimate(self, recipes: RecipeTable) -> BidPriceModel:
-        """Play the last round of the survey, then under load; return all but the prices."""
-        spec, embeddings = self.spec, self.spec.task_embeddings
-        played = self._surveyed(recipes, len(self.config.survey) - 1)
+    def estimated(self) -> BidPriceModel:
+        """Survey the recipes, play under load, and return all but the prices."""
+        config, spec, embeddings = self.config, self.spec, self.spec.task_embeddings
+        code = DOMAINS.index("Code") in self._simulation.tasks.domain
+        listed = survey.candidates(
+            spec.num_models, spec.num_strategies, code=code, single_calls=config.single_calls
+        )
+        recipes = tabulate(listed, spec.num_strategies)
+        for number, of in enumerate(config.survey[:-1]):
+            found = surveyed(self._surveyed(recipes, number), recipes, spec)
+            rng, patience_s = self._rng(SURVEY, number), config.choice.patience_s
+            keep = of.keep or len(recipes)
+            kept = survey.worth_keeping(found, recipes.needs, keep, patience_s, rng)
+            recipes = recipes.select(kept)
+        played = self._surveyed(recipes, len(config.survey) - 1)
         found = surveyed(played, recipes, spec)
         easiness = estimation.easiness_of_questions(played, found.right, len(embeddings))
         weights, centres = estimation.ease_of_questions(played, easiness, embeddings)
         score = (embeddings.astype(np.float64) @ weights)[played.records["task"]]
         ease = score - centres[played.records["domain"]]
-        idle_s = estimation.seconds_of_calls(
-            estimation.first_calls(recipes, played), spec.num_models, spec.num_strategies
-        )
+        calls = estimation.first_calls(recipes, played)
+        idle_s = estimation.seconds_of_calls(calls, spec.num_models, spec.num_strategies)
         made = np.isfinite(idle_s)
         total_s, count = np.where(made, idle_s, 0.0).sum(axis=(0, 2)), made.sum(axis=(0, 2))
         call_s = np.where(count > 0, total_s / np.maximum(count, 1), found.known.call_s)
@@ -231,14 +241,14 @@ class Trainer:
 
     def _random_prices(self, count: int, part: int) -> Prices:
         """Return prices (count, 1), which rise with the load at random slopes."""
-        rng, (median, sd) = self._rng(LOAD, part), _RANDOM
+        rng, (median, sd) = self._rng(LOAD, part), RANDOM_PRICES
         random = sd * rng.standard_normal((count, 1, 1 + self.spec.num_models))
         choice = self.config.choice.model_dump()
         numbers = {name: np.full((count, 1), value) for name, value in choice.items()}
         numbers["load"] = np.exp(random[..., 0])
         return Prices(**numbers, base=math.log(median) + random[..., 1:])
 
-    def _with_load(self, model: BidPriceModel, idle_s: NDArray[np.float64]) -> BidPriceModel:
+    def _with_load(self, model: BidPriceModel, idle_s: Array) -> BidPriceModel:
         """Play under random prices from light load to overload, and fit the effect of load."""
         load, known = self.config.load, model.known
         env = {**self._env, "num_queries": load.queries}
@@ -250,20 +260,17 @@ class Trainer:
             policy = BidPricePolicy(model=priced, candidate=rows)
             rates = full * np.geomspace(0.05, 1.0, len(rows))
             jobs.append(Job(env, self._seeds(len(rows), LOAD, part), rates, policy))
-        played = joined(self._play(jobs))
+        played = survey.joined(self._play(jobs))
         calls, budget_s = estimation.first_calls(model.recipes, played), played.records["budget_s"]
         slowdown, turns = estimation.congestion(
             calls, played.in_flight, budget_s, idle_s, known.slots, known.budgets_s
         )
         return replace(model, known=known._replace(slowdown=slowdown, turns=turns))
 
-    # Prices
-
-    def _priced(self, model: BidPriceModel) -> BidPriceModel:
+    def priced(self, model: BidPriceModel) -> BidPriceModel:
         """Return the model with prices by linear programming."""
-        config, made = self.config, environment(1, self._env).simulation
-        domain = np.array(made.tasks.domain)
-        ease = model.ease(self.spec.task_embeddings)
+        config, made = self.config, self._simulation
+        domain, ease = np.array(made.tasks.domain), model.ease(self.spec.task_embeddings)
         demand = program.demand_of(
             np.bincount(domain, minlength=len(DOMAINS)) / len(domain),
             [ease[domain == d, d] for d in range(len(DOMAINS))],
@@ -281,8 +288,8 @@ class Trainer:
         prices = program.prices_of(plans, model.known.slots, config.choice)
         return replace(model, prices=prices, rates_per_min=rates)
 
-    def _finish(self, model: BidPriceModel) -> dict[str, Any]:
-        """Play on the split "val" and save the agent with its results."""
+    def validated(self, model: BidPriceModel) -> dict[str, float]:
+        """Play on the split "val"; return means over all rates, and goodput by load."""
         config, loads = self.config.validation, self.config.loads
         env = {**self._env, "num_queries": config.queries, "split": "val"}
         seeds = self._seeds(config.episodes, VALIDATION, 0) * len(loads)
@@ -293,22 +300,13 @@ class Trainer:
         goodput = zip(loads, means[:, 0].tolist(), strict=True)
         result |= {f"goodput_{load:g}": own for load, own in goodput}
         result |= {"capacity_per_min": float(model.rates_per_min[0]) / loads[0]}
-        result = {name: round(value, 6) for name, value in result.items()}
-        self._log({f"validation/{name}": value for name, value in result.items()})
-        about = {**self.about, "queries": dict(self.queries), "validation": result}
-        save_model(self.out / BEST, model, about)
-        checkpoint.save(self.out / STATE, {}, about)
-        return {**result, "checkpoint": str(self.out / BEST)}
+        return {name: round(value, 6) for name, value in result.items()}
 
     def _rng(self, stage: int, place: int) -> np.random.Generator:
         """Return the generator of a place, for draws that are no seeds."""
-        return np.random.default_rng([self.seed, stage, place, 1])
+        return np.random.default_rng([self.run.seed, stage, place, 1])
 
     def _seeds(self, rows: int, stage: int, place: int) -> list[int]:
         """Return seeds of `rows` episodes."""
-        rng = np.random.default_rng([self.seed, stage, place])
+        rng = np.random.default_rng([self.run.seed, stage, place])
         return [int(s) for s in rng.integers(2**31, size=rows)]
-
-    def _log(self, metrics: dict[str, float]) -> None:
-        self.tracker.log(0, {name: float(value) for name, value in metrics.items()})
-        self.tracker.flush()

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import expit, ndtr, ndtri
 
-from benchmarks.fit.quality import OUTCOMES
+from benchmarks.fit.constants import OUTCOMES
 from inframind_gym.calibration.outcomes import Outcomes, Rasch, fit_rasch
 from inframind_gym.calibration.outcomes import read_outcomes as read_table
 from inframind_gym.errors import ConfigError, friendly

@@ -69,19 +69,22 @@ def _in_order(latency_s: dict[str, float]) -> dict[str, float]:
 
 
 def _scaled(shares: dict[str, float]) -> dict[str, float]:
-    """Scale shares to sum to 1."""
+    """Scale shares to sum to 1, and name topologies without their domain."""
     total = math.fsum(shares.values())
     if abs(total - 1.0) > _SHARE_TOLERANCE:
         raise ValueError(f"the shares sum to {total:.3g}; they must sum to 1")
     return {name: share / total for name, share in shares.items()}
 
 
-def _without_domain(shares: dict[str, float]) -> dict[str, float]:
-    return {name.rsplit("/", 1)[-1]: share for name, share in shares.items()}
+def _aliases(*names: str) -> Any:
+    return Field(None, validation_alias=AliasChoices(*names))
 
 
 _Mean = Annotated[NonNegative, BeforeValidator(_mean)]
 _Shares = Annotated[dict[str, Fraction], AfterValidator(_scaled)]
+_WITHOUT_DOMAIN = AfterValidator(
+    lambda shares: {k.rsplit("/", 1)[-1]: v for k, v in shares.items()}
+)
 
 
 class MeasuredCell(BaseModel):
@@ -96,39 +99,32 @@ class MeasuredCell(BaseModel):
     arrival_rate_per_min: Annotated[Number, Field(ge=0.01, le=1e6)] = Field(
         validation_alias=AliasChoices("arrival_rate", "arrival_rate_per_min", "rate_per_min")
     )
-    num_queries: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=100_000)] | None = Field(
-        None, validation_alias=AliasChoices("n_episodes", "num_queries", "n")
+    num_queries: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=100_000)] | None = _aliases(
+        "n_episodes", "num_queries", "n"
     )
     accuracy: Fraction  # share of the queries that were solved
     # "mean", the QUANTILES, "min" and "max", as far as they were measured, in s
     latency_s: Annotated[
         dict[str, NonNegative], BeforeValidator(_latencies), AfterValidator(_in_order)
     ] = Field(validation_alias=AliasChoices("latency", "latency_s"))
-    budget_s: Positive | None = Field(None, validation_alias=AliasChoices("budget", "budget_s"))
+    budget_s: Positive | None = _aliases("budget", "budget_s")
     cost_rate: NonNegative | None = None  # of a method that is trained with one
     # name of the model, as its server knows it -> share of the executions
-    model_share: _Shares | None = Field(None, validation_alias="model_distribution")
-    strategy_share: _Shares | None = Field(None, validation_alias="strategy_distribution")
+    model_share: _Shares | None = _aliases("model_distribution")
+    strategy_share: _Shares | None = _aliases("strategy_distribution")
     # "model|strategy" -> share of the executions
-    route_share: _Shares | None = Field(None, validation_alias="model_strategy_joint")
+    route_share: _Shares | None = _aliases("model_strategy_joint")
     # topology -> share of the queries
-    topology_share: Annotated[_Shares, AfterValidator(_without_domain)] | None = Field(
-        None, validation_alias="topology_distribution"
+    topology_share: Annotated[_Shares, _WITHOUT_DOMAIN] | None = _aliases("topology_distribution")
+    num_agents: Annotated[Number, BeforeValidator(_mean), Field(ge=1)] | None = _aliases(
+        "num_agents", "n_agents"
     )
-    num_agents: Annotated[Number, BeforeValidator(_mean), Field(ge=1)] | None = Field(
-        None, validation_alias=AliasChoices("num_agents", "n_agents")
+    steps: _Mean | None = _aliases("steps_per_episode", "steps")  # executions of a query
+    edges: _Mean | None = _aliases(  # active edges of a query's graph
+        "edges", "active_edges", "num_edges", "edges_per_episode", "mean_edges"
     )
-    steps: _Mean | None = Field(  # executions of a query
-        None, validation_alias=AliasChoices("steps_per_episode", "steps")
-    )
-    edges: _Mean | None = Field(  # active edges of a query's graph
-        None,
-        validation_alias=AliasChoices(
-            "edges", "active_edges", "num_edges", "edges_per_episode", "mean_edges"
-        ),
-    )
-    prompt_tokens: _Mean | None = Field(None, validation_alias="prompt")  # all calls of a query
-    completion_tokens: _Mean | None = Field(None, validation_alias="completion")
+    prompt_tokens: _Mean | None = _aliases("prompt")  # all calls of a query
+    completion_tokens: _Mean | None = _aliases("completion")
 
     @model_validator(mode="before")
     @classmethod
@@ -172,18 +168,16 @@ def read_runs(path: str | Path, methods: Sequence[str] | None = None) -> list[Me
             lacks a required field, or holds an impossible number; names the cell and the field.
     """
     path = Path(path)
-    data = _read_json(path)
-    for method in methods or ():
+    data, cells = _of_methods(path), []
+    for method in data if methods is None else methods:
         if method not in data:
             raise ConfigError(f"{path}: {unknown('method', method, data)}")
-    cells = []
-    for method in data if methods is None else methods:
-        source = f"{path.name}: {method}"
-        if not isinstance(data[method], dict):
+        source, of_dataset = f"{path.name}: {method}", data[method]
+        if not isinstance(of_dataset, dict) or any(
+            not isinstance(found, list) for found in of_dataset.values()
+        ):
             raise ConfigError(f"{source}: wanted a list of cells for every dataset.")
-        for dataset, found in data[method].items():
-            if not isinstance(found, list):
-                raise ConfigError(f"{source}.{dataset}: wanted a list of cells.")
+        for dataset, found in of_dataset.items():
             for index, cell in enumerate(found):
                 place = f"{source}.{dataset}[{index}]"
                 facts = {"source": place, "method": method, "dataset": dataset}
@@ -195,15 +189,11 @@ def read_runs(path: str | Path, methods: Sequence[str] | None = None) -> list[Me
 
 
 def read_methods(path: str | Path) -> list[str]:
-    """Return the names of all methods that a file has cells of.
-
-    Raises:
-        ConfigError: The file cannot be read or is no JSON object.
-    """
-    return list(_read_json(Path(path)))
+    """Return the names of all methods that a file has cells of, see `read_runs`."""
+    return list(_of_methods(Path(path)))
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _of_methods(path: Path) -> dict[str, Any]:
     data = read_json(path)
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: wanted {{method: {{dataset: [cell, ...]}}}} at the top.")

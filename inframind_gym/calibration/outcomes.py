@@ -1,25 +1,33 @@
-"""Abilities, difficulty and answer lengths from a table of outcomes: who got which question right.
+"""A workload from a table of outcomes: who got which question right, and in how many tokens.
 
 The Rasch model, P(right) = σ(ability - difficulty) with normal difficulties, is fitted by marginal
 maximum likelihood (Bock and Aitkin, Psychometrika 46, 1981). Newton steps use the observed
 information (Louis, JRSS B 44, 1982), whose inverse gives the standard errors.
+
+What one call's outcomes cannot show (the gains of strategies, roles and several agents, a router's
+mixes) is taken from a shipped workload of the same domain, and the file says so.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
+from rich.table import Table
 
 from inframind_gym.errors import ConfigError, did_you_mean, shortened, unknown
 from inframind_gym.files import read_csv
-from inframind_gym.simulator.item_response import NODES, WEIGHTS, sigmoid
-from inframind_gym.simulator.workload import Domain
+from inframind_gym.simulator.item_response import NODES, WEIGHTS, accuracy, sigmoid
+from inframind_gym.simulator.workload import Domain, load_workload
+from inframind_gym.tasks import DOMAINS as TASK_DOMAINS
+from inframind_gym.tasks import load_tasks
 
 Array = NDArray[np.float64]
 
@@ -39,7 +47,6 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "prompt": ("prompt_tokens", "input_tokens", "context_tokens", "num_input_tokens"),
 }
 DOMAINS: Final[Mapping[str, Domain]] = {name.lower(): name for name in get_args(Domain)}
-_OPTIONAL: Final = ("domain", "prompt")
 _RIGHT: Final = {"1": 1.0, "1.0": 1.0, "true": 1.0, "0": 0.0, "0.0": 0.0, "false": 0.0}
 CHARS_PER_TOKEN: Final = 4.0  # as `inframind_gym.tasks.estimate_tokens`
 MOST_CELLS: Final = 20_000_000  # models x questions
@@ -52,6 +59,8 @@ _LOG_SD_SD: Final = 0.5
 _ABILITY_SD: Final = 5.0
 _STEPS: Final = 50
 _CONVERGED: Final = 1e-8  # of the log-likelihood, relative
+# Shipped workloads from which that is taken which a table of single calls does not show.
+LIKE: Final[Mapping[Domain, str]] = {"Math": "math", "Code": "mbpp", "Commonsense": "mmlu_pro"}
 
 
 @dataclass(frozen=True)
@@ -112,8 +121,6 @@ def read_outcomes(
     rows = read_csv(path)
     header = [name.strip() for name in next(rows, (1, []))[1]]
     place = _places(path, header, columns or {})
-    if not place:
-        raise ConfigError(f"{path}: holds no outcome.")
     if domain is None and "domain" not in place:
         raise ConfigError(
             f"{path}:1: there is no column domain. Say what is asked: --domain Math (numbers, "
@@ -127,47 +134,68 @@ def read_outcomes(
         if len(row) < len(header):
             raise ConfigError(f"{path}:{line}: has {len(row)} columns, the header {len(header)}.")
         text = {meaning: row[column].strip() for meaning, column in place.items()}
+
+        def wrong(
+            meaning: str, wanted: str, line: int = line, text: Mapping[str, str] = text
+        ) -> ConfigError:
+            name = shortened(header[place[meaning]], 40)
+            found = shortened(text[meaning], 40)
+            return ConfigError(f"{path}:{line}: column {name}: {found!r} is not {wanted}.")
+
+        def count(meaning: str, text: Mapping[str, str] = text, wrong: Any = wrong) -> float:
+            try:
+                number = float(text[meaning] or "nan")
+            except ValueError:
+                number = -1.0
+            if number < 0.0 or math.isinf(number) or (text[meaning] and math.isnan(number)):
+                raise wrong(meaning, "a number, 0 or more (empty: not known)")
+            return number
+
         for meaning in ("query", "model"):
             if not text[meaning]:
-                raise _wrong(path, line, header[place[meaning]], "", "a text")
+                raise wrong(meaning, "a text")
         right = _RIGHT.get(text["correct"].lower())
         if right is None:
-            name = header[place["correct"]]
-            wanted = "0, 1, true or false (of scores between 0 and 1, say what counts as right)"
-            raise _wrong(path, line, name, text["correct"], wanted)
-        length = _count(path, line, header[place["length"]], text["length"])
-        key = text["model"], text["query"]
+            scores = "(of scores between 0 and 1, say what counts as right)"
+            raise wrong("correct", f"0, 1, true or false {scores}")
         of = domain or DOMAINS.get(text["domain"].lower())
         if of is None:
-            raise ConfigError(
-                f"{path}:{line}: column {header[place['domain']]}: "
-                f"{unknown('domain', text['domain'], DOMAINS.values())} Rename it in the table, or "
-                "give one for all rows: --domain Math, Code or Commonsense."
-            )
-        own = cells.setdefault(of, {})
+            known = unknown("domain", text["domain"], DOMAINS.values())
+            raise wrong("domain", f"known ({known}) Rename it, or give --domain for all rows")
+        key, own = (text["model"], text["query"]), cells.setdefault(of, {})
         if key in own:
             raise ConfigError(
                 f"{path}:{line}: model {shortened(key[0])!r} on {shortened(key[1], 40)!r} is given "
                 f"twice, first in line {own[key][0]}. Keep one."
             )
-        own[key] = line, right, length
-        if "prompt" in place:
-            prompt = _count(path, line, header[place["prompt"]], text["prompt"])
-            prompts.setdefault(of, []).append(prompt)
+        own[key] = line, right, count("length")
+        if "prompt" in place and not math.isnan(tokens := count("prompt")):
+            prompts.setdefault(of, []).append(tokens)
     if not cells:
         raise ConfigError(f"{path}: holds no outcome.")
     unit = "characters" if "char" in header[place["length"]].lower() else "tokens"
     found = {}
     for of, own in cells.items():
-        made = _table(path, own)
-        known = [tokens for tokens in prompts.get(of, ()) if not math.isnan(tokens)]
-        mean = sum(known) / len(known) if known else None
-        found[of] = replace(made, unit=unit, prompt_tokens=mean)
+        models, index = np.unique([model for model, _ in own], return_inverse=True)
+        questions, column = np.unique([question for _, question in own], return_inverse=True)
+        if len(models) * len(questions) > MOST_CELLS:
+            raise ConfigError(
+                f"{path}: {len(models):,} models times {len(questions):,} questions are more than "
+                f"{MOST_CELLS:,}. Is the column of the model right? Else split the table."
+            )
+        correct, length = np.full((2, len(models), len(questions)), np.nan)
+        _, correct[index, column], length[index, column] = np.array(list(own.values())).T
+        known_tokens = prompts.get(of, [])
+        mean = sum(known_tokens) / len(known_tokens) if known_tokens else None
+        names = tuple(models.tolist()), tuple(questions.tolist())
+        found[of] = Outcomes(*names, correct, length, unit, mean)
     return found
 
 
 def _places(path: Path, header: list[str], columns: Mapping[str, str]) -> dict[str, int]:
-    """Return the column of each meaning; nothing for an empty file."""
+    """Return the column of each meaning."""
+    if not header:
+        raise ConfigError(f"{path}: holds no outcome.")
     names = [name.lower() for name in header]
     place, missing, options = {}, [], []
     for meaning, usual in COLUMNS.items():
@@ -176,15 +204,14 @@ def _places(path: Path, header: list[str], columns: Mapping[str, str]) -> dict[s
         column = next((names.index(name) for name in wanted if name in names), None)
         if column is not None:
             place[meaning] = column
-        elif header and (given is not None or meaning not in _OPTIONAL):
+        elif given is not None or meaning not in ("domain", "prompt"):
             asked = given if given is not None else f"of {meaning} ({', '.join(usual)})"
             hint = did_you_mean(given, header) if given is not None else ""
             missing.append(f"there is no column {asked}.{hint}")
             options.append(f"--column {meaning}=NAME")
+    if missing and len(header) == 1 and (mark := next((m for m in ";\t|" if m in header[0]), "")):
+        raise ConfigError(f"{path}:1: columns are separated by {mark!r}. Write commas.")
     if missing:
-        other = next((mark for mark in ";\t|" if len(header) == 1 and mark in header[0]), None)
-        if other is not None:
-            raise ConfigError(f"{path}:1: columns are separated by {other!r}. Write commas.")
         found = shortened(", ".join(header), 200)
         raise ConfigError(
             f"{path}:1: {' '.join(missing)} Found: {found}. Name: {' '.join(options)}."
@@ -192,35 +219,7 @@ def _places(path: Path, header: list[str], columns: Mapping[str, str]) -> dict[s
     return place
 
 
-def _count(path: Path, line: int, column: str, text: str) -> float:
-    """Return a number of tokens or characters; NaN for an empty cell."""
-    try:
-        number = float(text) if text else math.nan
-    except ValueError:
-        number = -1.0
-    if number < 0.0 or math.isinf(number) or (text and math.isnan(number)):
-        raise _wrong(path, line, column, text, "a number, 0 or more (empty: not known)")
-    return number
-
-
-def _wrong(path: Path, line: int, column: str, text: str, wanted: str) -> ConfigError:
-    return ConfigError(
-        f"{path}:{line}: column {shortened(column, 40)}: {shortened(text, 40)!r} is not {wanted}. "
-        "Correct or remove the line."
-    )
-
-
-def _table(path: Path, cells: Mapping[tuple[str, str], tuple[int, float, float]]) -> Outcomes:
-    models, place = np.unique([model for model, _ in cells], return_inverse=True)
-    questions, column = np.unique([question for _, question in cells], return_inverse=True)
-    if len(models) * len(questions) > MOST_CELLS:
-        raise ConfigError(
-            f"{path}: {len(models):,} models times {len(questions):,} questions are more than "
-            f"{MOST_CELLS:,}. Is the column of the model right? Else split the table."
-        )
-    right, length = np.full((2, len(models), len(questions)), np.nan)
-    _, right[place, column], length[place, column] = np.array(list(cells.values())).T
-    return Outcomes(tuple(models.tolist()), tuple(questions.tolist()), right, length)
+# Fits
 
 
 def fit_rasch(outcomes: Outcomes) -> Rasch:
@@ -347,12 +346,13 @@ def fit_lengths(outcomes: Outcomes, rasch: Rasch) -> Lengths:
     length = np.where(np.isnan(outcomes.right), np.nan, np.maximum(outcomes.length / scale, 1.0))
     known = ~np.isnan(length)
     count = known.sum(axis=1)
+    least = np.maximum(count, 1)[:, None].astype(np.float64)
     log = np.log(np.where(known, length, 1.0))
     middle = np.array(
         [np.median(own[of]) if of.any() else np.nan for own, of in zip(log, known, strict=True)]
     )
-    residual = np.where(known, log - log.sum(axis=1, where=known, keepdims=True) / _least(count), 0)
-    spread = np.sqrt((residual**2).sum(axis=1) / _least(count)[:, 0])
+    residual = np.where(known, log - log.sum(axis=1, where=known, keepdims=True) / least, 0)
+    spread = np.sqrt((residual**2).sum(axis=1) / least[:, 0])
     z = rasch.posterior @ NODES
     moments = residual @ z, known @ z**2
     slope = np.divide(*moments, out=np.zeros(len(count)), where=moments[1] > 0)
@@ -374,5 +374,214 @@ def fit_lengths(outcomes: Outcomes, rasch: Rasch) -> Lengths:
     )
 
 
-def _least(count: NDArray[np.int64]) -> Array:
-    return np.maximum(count, 1)[:, None].astype(np.float64)
+@dataclass(frozen=True)
+class DomainFit:
+    """Abilities and answer lengths of M models, fitted to the outcomes of one domain."""
+
+    domain: Domain
+    outcomes: Outcomes
+    rasch: Rasch
+    lengths: Lengths
+    checked: HeldOut
+
+    @property
+    def asked(self) -> Any:
+        """Outcomes of each model, (M,)."""
+        return (~np.isnan(self.outcomes.right)).sum(axis=1)
+
+
+def fit_domain(domain: Domain, outcomes: Outcomes, holdout: float) -> DomainFit:
+    """Fit the outcomes of one domain, and check on a share of them that is held out.
+
+    Raises:
+        ConfigError: There are too few questions, or a model has no length.
+    """
+    if len(outcomes.questions) < LEAST_QUESTIONS:
+        raise ConfigError(
+            f"{domain}: {len(outcomes.questions)} questions are too few; at least "
+            f"{LEAST_QUESTIONS} are needed."
+        )
+    rasch = fit_rasch(outcomes)
+    lengths = fit_lengths(outcomes, rasch)
+    for model, median in zip(outcomes.models, lengths.median, strict=True):
+        if not math.isfinite(median):
+            raise ConfigError(f"{domain}: model {model!r} has no answer with a length.")
+    return DomainFit(domain, outcomes, rasch, lengths, hold_out(outcomes, holdout))
+
+
+# The workload and its report
+
+
+def workload_yaml(
+    fit: DomainFit, source: str, name: str, dataset: str, aliases: Mapping[str, str]
+) -> str:
+    """Return a workload as YAML, with the origin and the errors of its numbers in comments.
+
+    Args:
+        fit: Of one domain.
+        source: What was fitted, for the comment.
+        name: Of the workload.
+        dataset: Of the questions.
+        aliases: Alias -> name in the table, of the models to write.
+    """
+    like = load_workload(LIKE[fit.domain]).profile
+    index = [fit.outcomes.models.index(model) for model in aliases.values()]
+    rasch, lengths, asked = fit.rasch, fit.lengths, fit.asked
+    models = []
+    for alias, m in zip(aliases, index, strict=True):
+        key = json.dumps(alias, ensure_ascii=False)
+        median, ability = f"{lengths.median[m]:.4g}", f"{rasch.ability[m]:.3f}"
+        models.append(
+            f"  {key}: {{output_tokens_median: {median}, ability: {ability}}}"
+            f"  # ± {lengths.median_error[m]:.2g}, ± {rasch.ability_error[m]:.2f}; "
+            f"{asked[m]} outcomes"
+        )
+    taken = like.model_dump(include={"planner", "strategy_mix", "prompt", "agents"})
+    taken["agents"]["visible_tests"] = 0.0
+    prompts = fit.outcomes.prompt_tokens
+    if prompts is not None:  # beyond the task's own text
+        tasks = load_tasks("builtin", split="all")
+        own = tasks.prompt_tokens[tasks.domain == TASK_DOMAINS.index(fit.domain)].mean()
+        taken["prompt"]["overhead_tokens"] = max(0, round(prompts - float(own)))
+    output = {
+        "sigma_query": round(lengths.sigma_query, 3),
+        "sigma_call": round(lengths.sigma_call, 3),
+        "difficulty_slope": round(lengths.slope_pooled, 4),
+        "strategy_factor": like.output.strategy_factor,
+        "final_factor": like.output.final_factor,
+    }
+    quality = {
+        **like.quality.model_dump(mode="json"),
+        "discrimination": 1.0,
+        "difficulty_sd": round(rasch.difficulty_sd, 4),
+    }
+    chars = "; tokens are characters / 4 (an estimate)" if fit.outcomes.unit != "tokens" else ""
+    overhead = "the table's mean prompt less the built-in tasks' own" if prompts else "as there"
+    head = {"name": name, "description": f"Fitted to {source}", "num_queries": 500}
+    return "\n".join(
+        [
+            f"# Fitted by `inframind workload fit` to {source}:",
+            f"# {len(fit.outcomes.models)} models, {len(fit.outcomes.questions)} questions, "
+            f"{asked.sum()} outcomes.",
+            _plain(head | {"dataset": dataset, "domain": fit.domain}),
+            f"# Assumed, as the shipped workload {like.name} has it: a table of single calls does "
+            "not show it.",
+            f"# overhead_tokens: {overhead}. visible_tests: none.",
+            _plain(taken),
+            "# Fitted: median answer length and ability (Rasch model), each with its standard "
+            f"error{chars}.",
+            f"# Add a model without outcomes by its score (percent right) on {dataset}:",
+            f"#   my-model: {{output_tokens_median: 300, ability_from: {{{dataset}: 52.1}}}}",
+            "models:",
+            *models,
+            "",
+            "# Fitted: sigma_query, sigma_call, difficulty_slope (log length). Assumed: "
+            "strategy_factor, final_factor.",
+            _plain({"output": output}),
+            f"# Fitted: difficulty_sd, ± {rasch.difficulty_sd_error:.2g}. Assumed: the gains and "
+            "the other numbers.",
+            _plain({"quality": quality}),
+        ]
+    )
+
+
+def mix_yaml(name: str, source: str, mix: Mapping[str, int]) -> str:
+    """Return the YAML of a workload that mixes others, by their files beside it."""
+    content = {"name": name, "description": f"Fitted to {source}", "mix": dict(mix)}
+    return f"# Fitted by `inframind workload fit`; weights: questions.\n{_plain(content)}"
+
+
+def _plain(sections: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(sections), sort_keys=False, allow_unicode=True, width=100)
+
+
+def figures(fit: DomainFit) -> dict[str, Any]:
+    """Return the figures of a fit, as JSON; shares are fractions, spreads those of log length."""
+    rasch, lengths, checked = fit.rasch, fit.lengths, fit.checked
+    measured = np.nanmean(fit.outcomes.right, axis=1)
+    columns = {
+        "outcomes": fit.asked,
+        "accuracy": measured,
+        "accuracy_fitted": accuracy(rasch.ability, rasch.difficulty_sd),
+        "ability": rasch.ability,
+        "ability_error": rasch.ability_error,
+        "tokens_median": lengths.median,
+        "tokens_median_error": lengths.median_error,
+        "length_spread": lengths.spread,
+        "length_slope": lengths.slope,
+        "held_out": checked.count,
+        "held_out_measured": checked.measured,
+        "held_out_predicted": checked.predicted,
+        "held_out_chance_sd": checked.chance_sd,
+    }
+    rows = [
+        {"model": model, **{name: _number(values[m]) for name, values in columns.items()}}
+        for m, model in enumerate(fit.outcomes.models)
+    ]
+    error = 100.0 * np.abs(checked.predicted - checked.measured)[checked.count > 0]
+    chance = 100.0 * checked.chance_sd[checked.count > 0]
+    return {
+        "domain": fit.domain,
+        "questions": len(fit.outcomes.questions),
+        "difficulty_sd": rasch.difficulty_sd,
+        "difficulty_sd_error": rasch.difficulty_sd_error,
+        "output": {
+            "sigma_query": lengths.sigma_query,
+            "sigma_call": lengths.sigma_call,
+            "difficulty_slope": lengths.slope_pooled,
+        },
+        "held_out_points": {
+            "mean_abs": _mean(error),
+            "rms": math.sqrt(_mean(error**2)),
+            "rms_by_chance": math.sqrt(_mean(chance**2)),
+            "worst": float(error.max(initial=0.0)),
+            "within_2": int((error <= 2.0).sum()),
+            "models": len(error),
+        },
+        "models": rows,
+    }
+
+
+def _number(value: Any) -> float | None:
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def _mean(values: Any) -> float:
+    return float(values.mean()) if len(values) else 0.0
+
+
+def fit_table(of: Mapping[str, Any]) -> Table:
+    """Make the table of `figures`."""
+    points = of["held_out_points"]
+    table = Table(
+        title=f"{of['domain']}: {of['questions']} questions; difficulty spread "
+        f"{of['difficulty_sd']:.2f} ± {of['difficulty_sd_error']:.2f} logits",
+        caption="Held out: predicted share of right answers - measured, in points, ± by chance. "
+        f"Mean absolute error {points['mean_abs']:.1f}, root mean square {points['rms']:.1f} (by "
+        f"chance {points['rms_by_chance']:.1f}); {points['within_2']} of {points['models']} models "
+        "within 2. Slope: log length for each standard deviation of difficulty.",
+        caption_justify="left",
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("model", overflow="ellipsis", no_wrap=True)
+    columns = ("asked", "right %", "ability", "±", "tokens", "±", "slope", "held out", "±")
+    for column in columns:
+        table.add_column(column.replace(" ", "\n"), justify="right", no_wrap=True, min_width=4)
+    for row in sorted(of["models"], key=lambda row: -row["ability"]):
+        checked = ("", "")
+        if row["held_out"]:
+            error = 100.0 * (row["held_out_predicted"] - row["held_out_measured"])
+            checked = f"{error:+.1f}", f"{100.0 * (row['held_out_chance_sd'] or 0.0):.1f}"
+        table.add_row(
+            row["model"],
+            f"{row['outcomes']:.0f}",
+            f"{100.0 * row['accuracy']:.1f}",
+            f"{row['ability']:+.2f}",
+            f"{row['ability_error']:.2f}",
+            f"{row['tokens_median']:.0f}",
+            f"{row['tokens_median_error']:.1f}",
+            f"{row['length_slope']:+.2f}",
+            *checked,
+        )
+    return table

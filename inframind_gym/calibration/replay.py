@@ -1,10 +1,25 @@
-"""Simulate measured cells, many at once.
+"""Simulate measured cells, many at once, and compare.
 
 Every cell is simulated as several episodes (seeds) of the closed loop, on the built-in tasks of its
 dataset's domain. The random numbers of an episode depend on its dataset and seed alone: two cells
 that differ in the arrival rate only have the same questions, choices and latent outcomes, at other
 times. `Constants` of servers and models can be changed between runs: so they are fitted
 (`benchmarks/fit/measured.py`).
+
+The methods, as the InfraMind paper (arXiv 2606.11440) ran them:
+
+- `mas`: MasRouter (ACL 2025). Topology, agents and one model an agent, which in Debate speaks in
+  both rounds; plain prompts; first come, first served.
+- `moa`: every model proposes, all at once; the pool's first model aggregates, and that call counts.
+- `gptswarm` (GPTSwarm, ICML 2024): one node a model, in the pool's order and one after the other,
+  whatever the edges; then the pool's first model aggregates, and that call counts. A fixed graph
+  for each dataset says what is read. Neither it nor `moa` has roles.
+- `inframind`: an adaptive router, replayed by its measured joint shares of models and strategies,
+  which result from its load and do not react to the simulated one; earliest deadline first.
+
+Every client aborted a call after CALL_TIMEOUT_S and sent it again. Those of `mas` and `inframind`
+streamed: they waited so long for the first token alone, three times in a call, of which a node made
+up to three.
 """
 
 from __future__ import annotations
@@ -13,28 +28,20 @@ import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.calibration.measured_runs import QUANTILES, SLO_S, MeasuredCell
-from inframind_gym.calibration.replay_choices import (
-    AGGREGATION_GAINS,
-    CALL_TIMEOUT_S,
-    Harness,
-    choose,
-    graphs_of,
-    harness_of,
-    profile_for,
-)
-from inframind_gym.envs.routing.entry import drive
+from inframind_gym.envs.routing_kernel import drive
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.server.evidence import warn_outside
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.server.state import allocate, cards
-from inframind_gym.simulator.threads import Crew
+from inframind_gym.simulator.threads import ThreadPool
 from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, PLAN_ACTIONS, STEP
 from inframind_gym.simulator.workflow.params import (
     EXECUTIONS,
@@ -43,12 +50,42 @@ from inframind_gym.simulator.workflow.params import (
     SCHEDULERS,
     build_params,
 )
+from inframind_gym.simulator.workflow.roles import roles_of
 from inframind_gym.simulator.workflow.state import CONTEXT, START, allocate_state
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, Graph, graph_tables
-from inframind_gym.simulator.workload import TaskProfile, load_workload
+from inframind_gym.simulator.workflow.topology import (
+    MAX_AGENTS,
+    MAX_NODES,
+    STRATEGIES,
+    TOPOLOGIES,
+    Graph,
+    custom_graph,
+    graph_tables,
+)
+from inframind_gym.simulator.workload import AgentProfile, TaskProfile, load_workload
 from inframind_gym.tasks import DOMAINS, load_tasks
 
+Ints = NDArray[np.int64]
 DEFAULT_SEEDS: Final = 8
+USUAL_QUERIES: Final = 500  # of an episode, where the cell has no count: as published
+USUAL_EDGES: Final = 5  # where a cell has none: the middle of the measured 4 to 7
+CALL_TIMEOUT_S: Final = 600.0
+PROPOSAL_TOKENS: Final = 1000  # that an aggregator reads of an answer at most: 4,000 characters
+BARE_PROMPT_TOKENS: Final = 30  # chat template, and at most a line of instructions
+# Share of an adaptive router's calls that take their query's own route instead of one of their own:
+# it decides by the query and the budget that is left, so the calls of a query resemble each other.
+# The share is not published: 0.4, 0.5, 0.6 and 0.7 miss the measured mean latencies by 9, 10, 14
+# and 16 % (medians), so it is a constant fitted to them by hand.
+ROUTE_AFFINITY: Final = 0.5
+# Logits that the aggregating call of `moa` and `gptswarm` has beyond the deciding call of a
+# workflow, by dataset: fitted with the other gains (`benchmarks/fit/measured.py`) to their
+# accuracies at 50 queries a minute.
+AGGREGATION_GAINS: Final[Mapping[str, float]] = {
+    "math": -1.14,
+    "mbpp": -0.14,
+    "gsm_hard": -0.73,
+    "humaneval": -0.42,
+    "mmlu_pro": -0.75,
+}
 # `fit_lengths` on the published cells at that rate, with four seeds.
 FITTED_AT_PER_MIN: Final = 50.0
 LENGTH_FACTORS: Final[Mapping[tuple[str, str], float]] = {
@@ -65,9 +102,216 @@ LENGTH_FACTORS: Final[Mapping[tuple[str, str], float]] = {
 }
 FACTORS: Final = (0.5, 3.0)  # the least and the greatest that is tried
 EXPLAINED: Final = 0.25  # relative error of the mean latency beyond which no factor is taken
-USUAL_QUERIES: Final = 500  # of an episode, where the cell has no count: as published
 _BATCH: Final = 160  # episodes that are advanced together
-_JOINT: Final = LEVELS.index("joint")
+_DEBATE: Final = TOPOLOGIES.index("Debate")
+_PLAIN: Final = 1  # index into STRATEGIES of the one that stands for plain prompts
+
+
+# Choices of a method: a plan and a route for every call of an episode, drawn again
+
+
+@dataclass(frozen=True)
+class Harness:
+    """Settings under which a method was measured."""
+
+    execution: Literal["parallel", "sequential", "serial"]
+    scheduler: Literal["edf", "fcfs"]
+    has_roles: bool = False  # agents with roles, whose rules are the workload's `agents`
+    adaptive: bool = (
+        False  # prompt strategies, and choices by the load; otherwise prompts are plain
+    )
+    # With roles CALL_TIMEOUT_S is for the first token, not for the whole answer.
+
+
+HARNESSES: Final[Mapping[str, Harness]] = {
+    "mas": Harness("sequential", "fcfs", has_roles=True),
+    "moa": Harness("parallel", "fcfs"),
+    "gptswarm": Harness("serial", "fcfs"),
+    "inframind": Harness("sequential", "edf", has_roles=True, adaptive=True),
+}
+
+
+class Choices(NamedTuple):
+    """The decisions of an episode of N queries."""
+
+    topology: Ints  # (N,) index into TOPOLOGIES, or beyond: into `graphs_of` the cell
+    num_agents: Ints  # (N,)
+    role: Ints  # (N, MAX_AGENTS) counted within the domain
+    route: Ints  # (N, MAX_NODES) model x strategies + strategy
+
+
+def harness_of(method: str) -> Harness:
+    """Return the settings of a method.
+
+    Raises:
+        ConfigError: The method is unknown; names the known ones.
+    """
+    if method not in HARNESSES:
+        raise ConfigError(f"cannot replay: {unknown('method', method, HARNESSES)}")
+    return HARNESSES[method]
+
+
+def profile_for(
+    method: str, profile: TaskProfile, length_factor: float = 1.0, aggregation_gain: float = 0.0
+) -> TaskProfile:
+    """Return the profile of a dataset, changed for a method's prompts and agents.
+
+    Args:
+        method: One of HARNESSES.
+        profile: Of the dataset.
+        length_factor: Of the agents' answers, where the method has no prompt strategies. An
+            aggregating call is as long as a plain answer of its model.
+        aggregation_gain: Logits of the call that decides, where the method has no roles.
+    """
+    harness = harness_of(method)
+    if harness.adaptive:
+        return profile
+    gain = dict.fromkeys(STRATEGIES, 0.0)
+    factors = {**dict.fromkeys(STRATEGIES, 1.0), STRATEGIES[_PLAIN]: length_factor}
+    output: dict[str, Any] = {"strategy_factor": factors}
+    update: dict[str, Any] = {}
+    if not harness.has_roles:
+        lengths = {
+            "overhead_tokens": BARE_PROMPT_TOKENS,
+            "final_message_tokens": PROPOSAL_TOKENS,
+        }
+        update = {"agents": AgentProfile(), "prompt": profile.prompt.model_copy(update=lengths)}
+        gain[STRATEGIES[0]] = aggregation_gain  # the strategy of the deciding call
+        output["final_factor"] = 1.0
+    update["output"] = profile.output.model_copy(update=output)
+    update["quality"] = profile.quality.model_copy(update={"strategy_gain": gain})
+    return profile.model_copy(update=update)
+
+
+def graphs_of(cell: MeasuredCell, pool: PoolConfig) -> tuple[Graph, ...]:
+    """Return the graphs of a cell beyond the six topologies: of `gptswarm` the one it has.
+
+    Only the number of its edges was measured: which they are is drawn, the same for all datasets.
+
+    Raises:
+        ConfigError: The pool has too many models for one graph, or the cell more edges than it.
+    """
+    if cell.method != "gptswarm":
+        return ()
+    models = len(pool.models)
+    pairs = list(combinations(range(models), 2))
+    edges = USUAL_EDGES if cell.edges is None else round(cell.edges)
+    if not 2 <= models <= MAX_AGENTS:
+        raise ConfigError(f"{cell.source}: {models} models; a graph has 2 to {MAX_AGENTS} nodes.")
+    if edges > len(pairs):
+        raise ConfigError(
+            f"{cell.source}: {edges} edges; {models} nodes have at most {len(pairs)}."
+        )
+    drawn = np.random.default_rng(0).permutation(len(pairs))[:edges]
+    return (custom_graph(models, [pairs[i] for i in drawn]),)
+
+
+def quota(shares: Sequence[float], count: int, rng: np.random.Generator) -> Ints:
+    """Draw `count` times from `shares`; the counts follow them as closely as they can."""
+    cumulative = np.cumsum(shares) / np.sum(shares)
+    places = (np.arange(count) + rng.random()) / count
+    drawn: Ints = rng.permutation(np.searchsorted(cumulative[:-1], places, side="right"))
+    return drawn
+
+
+def choose(
+    cell: MeasuredCell,
+    pool: PoolConfig,
+    profile: TaskProfile,
+    count: int,
+    rng: np.random.Generator,
+) -> Choices:
+    """Draw the decisions of a cell's method in an episode of `count` queries, by quota.
+
+    Shares that a cell lacks are taken from the workload's profile of the oblivious router.
+
+    Raises:
+        ConfigError: The cell names a model, strategy or topology that is unknown.
+    """
+    role = rng.integers(len(roles_of(profile.domain)), size=(count, MAX_AGENTS))
+    models = len(pool.models)
+    if not harness_of(cell.method).has_roles:
+        name = len(TOPOLOGIES) if cell.method == "gptswarm" else TOPOLOGIES.index("IO")
+        node = np.minimum(np.arange(MAX_NODES), models - 1)
+        route = np.tile(node * len(STRATEGIES) + _PLAIN, (count, 1))
+        return Choices(np.full(count, name), np.full(count, models), role, route)
+    topology = quota(_topology_shares(cell, profile), count, rng)
+    mean = mean_agents(cell, profile)
+    low = int(mean + 1e-9)  # the whole numbers next to the mean
+    num_agents = low + quota([1.0 - (mean - low), max(mean - low, 0.0)], count, rng)
+    if HARNESSES[cell.method].adaptive:
+        shares = _route_shares(cell, pool, profile)
+        each = quota(shares, count * MAX_NODES, rng).reshape(count, MAX_NODES)
+        of_query = quota(shares, count, rng)[:, None]
+        route = np.where(rng.random(each.shape) < ROUTE_AFFINITY, of_query, each)
+        return Choices(topology, num_agents, role, route)
+    share = _model_shares(cell, pool, profile)
+    model = quota(share, count * MAX_AGENTS, rng).reshape(count, MAX_AGENTS)
+    agent = np.tile(np.arange(MAX_NODES), (count, 1))
+    debates = topology == _DEBATE
+    agent[debates] %= num_agents[debates, None]
+    model = np.take_along_axis(model, np.minimum(agent, MAX_AGENTS - 1), axis=1)
+    return Choices(topology, num_agents, role, model * len(STRATEGIES) + _PLAIN)
+
+
+def mean_agents(cell: MeasuredCell, profile: TaskProfile) -> float:
+    """Return the mean number of agents of a cell's queries.
+
+    Where it was not measured it follows from the steps: an agent takes one, in Debate two. Steps
+    that no number of agents explains (the published ones of `mas` on MMLU-Pro are 31 times too
+    many) are ignored.
+    """
+    if cell.num_agents is not None:
+        return min(cell.num_agents, float(MAX_AGENTS))
+    if cell.steps is not None:
+        agents = cell.steps / (1.0 + _topology_shares(cell, profile)[_DEBATE])
+        if 1.0 <= agents <= MAX_AGENTS:
+            return float(agents)
+    return sum(number * share for number, share in profile.planner.num_agents.items())
+
+
+def _topology_shares(cell: MeasuredCell, profile: TaskProfile) -> list[float]:
+    shares = cell.topology_share or profile.planner.topologies
+    for name in shares:
+        if name not in TOPOLOGIES:
+            raise ConfigError(f"{cell.source}: {unknown('topology', name, TOPOLOGIES)}")
+    return [shares.get(name, 0.0) for name in TOPOLOGIES]
+
+
+def _model_shares(cell: MeasuredCell, pool: PoolConfig, profile: TaskProfile) -> list[float]:
+    if cell.model_share is None:
+        return [profile.models[alias].share for alias in pool.aliases]
+    shares = [0.0] * len(pool.models)
+    for name, share in cell.model_share.items():
+        shares[_model_index(cell, pool, name)] += share
+    return shares
+
+
+def _route_shares(cell: MeasuredCell, pool: PoolConfig, profile: TaskProfile) -> list[float]:
+    """Return (M x S) shares; models and strategies are independent where no route was measured."""
+    if cell.route_share is None:
+        strategies = cell.strategy_share or profile.strategy_mix
+        shares = _model_shares(cell, pool, profile)
+        return [share * strategies.get(name, 0.0) for share in shares for name in STRATEGIES]
+    shares = [0.0] * (len(pool.models) * len(STRATEGIES))
+    for name, share in cell.route_share.items():
+        model, _, strategy = name.rpartition("|")
+        if strategy not in STRATEGIES:
+            raise ConfigError(f"{cell.source}: {unknown('strategy', strategy, STRATEGIES)}")
+        index = _model_index(cell, pool, model) * len(STRATEGIES) + STRATEGIES.index(strategy)
+        shares[index] += share
+    return shares
+
+
+def _model_index(cell: MeasuredCell, pool: PoolConfig, name: str) -> int:
+    for index, model in enumerate(pool.models):
+        if name in (model.name, model.alias):
+            return index
+    known = [model.name for model in pool.models]
+    raise ConfigError(f"{cell.source}: pool {pool.name!r}: {unknown('model', name, known)}")
+
+
+# Simulation
 
 
 @dataclass(frozen=True)
@@ -132,8 +376,8 @@ class RunBatch:
     def __init__(self, cells: Sequence[MeasuredCell], constants: Constants, seeds: int) -> None:
         self.cells = tuple(cells)
         self.seeds = seeds
-        self._harness: Harness = harness_of(cells[0].method)
-        self._graphs: tuple[Graph, ...] = graphs_of(cells[0], constants.pool)
+        self._harness = harness_of(cells[0].method)
+        self._graphs = graphs_of(cells[0], constants.pool)
         self._datasets = tuple(dict.fromkeys(cell.dataset for cell in cells))
         self._load_tasks(constants)
         self._draw(constants)
@@ -146,7 +390,7 @@ class RunBatch:
         calls = MAX_AGENTS if self._harness.execution == "parallel" else 1
         # What is aborted while it runs keeps its place until the step ends.
         self._cluster = allocate(card, rows, calls * queries + 1 + slots)
-        self._crew = Crew(drive, [self._cluster], place=2)
+        self._threads = ThreadPool(drive, [self._cluster], place=2)
         self.set_constants(constants)
 
     def set_constants(self, constants: Constants) -> None:
@@ -178,14 +422,14 @@ class RunBatch:
                 "execution": EXECUTIONS.index(harness.execution),
                 "scheduler": SCHEDULERS.index(harness.scheduler),
                 "router": ROUTERS.index("none"),
-                "level": _JOINT,
+                "level": LEVELS.index("joint"),
                 "one_query": 0,
                 "fixed_topology": -1,
                 "fixed_agents": -1,
                 "embeddings": 0,
                 "call_timeout_s": CALL_TIMEOUT_S,
-                "call_attempts": harness.call_attempts,
-                "call_streams": harness.streams,
+                "call_attempts": 9 if harness.has_roles else 3,
+                "call_streams": harness.has_roles,
             },
         )
         self._world = params._replace(graphs=graph_tables(self._graphs))
@@ -248,7 +492,7 @@ class RunBatch:
         mode = BEGIN
         while len(rows):
             leg = (mode, rows, self._starts, actions, observations, contexts, unread, unread)
-            self._crew.run(len(rows), self._world, state, self._cluster, *leg, status)
+            self._threads.run(len(rows), self._world, state, self._cluster, *leg, status)
             mode = STEP
             rows = np.flatnonzero(status == DECISION)
             query = contexts["query"][rows]
@@ -358,10 +602,9 @@ def factors_used(
 ) -> dict[str, dict[str, float]]:
     """Return the factors on answers that cells are simulated with, by method and dataset."""
     used: dict[str, dict[str, float]] = {}
-    for cell in cells:
-        factor = constants.length_factors.get((cell.method, cell.dataset))
-        if factor is not None:
-            used.setdefault(cell.method, {})[cell.dataset] = factor
+    for method, dataset in ((cell.method, cell.dataset) for cell in cells):
+        if (method, dataset) in constants.length_factors:
+            used.setdefault(method, {})[dataset] = constants.length_factors[method, dataset]
     return used
 
 
@@ -387,6 +630,4 @@ def batches(
 
 
 def _standard_error(values: NDArray[np.float64]) -> float:
-    if len(values) < 2:
-        return 0.0
-    return float(values.std(ddof=1) / np.sqrt(len(values)))
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0

@@ -1,4 +1,4 @@
-"""Measured against predicted: the figures that `calibrate`, `replay` and `sim2real` report.
+"""Measured against predicted: the figures that `calibrate` and `replay` report.
 
 A pair of figures is ``{"measured", "predicted", "error_pct"}``, with a signed error.
 """
@@ -13,7 +13,9 @@ import yaml
 from numpy.typing import NDArray
 from rich.table import Table
 
-from inframind_gym.calibration.concurrency import (
+from inframind_gym.calibration.measured_runs import QUANTILES, SLO_S, MeasuredCell
+from inframind_gym.calibration.server_card import (
+    Calibration,
     cache_was_full,
     count_at,
     load_range,
@@ -21,24 +23,15 @@ from inframind_gym.calibration.concurrency import (
     most_running,
     starved_s,
 )
-from inframind_gym.calibration.measured_runs import QUANTILES, SLO_S, MeasuredCell
-from inframind_gym.calibration.replay_choices import HARNESSES
 from inframind_gym.errors import InfraMindError
 
 if TYPE_CHECKING:
-    from inframind_gym.calibration.live_episodes import Episode
-    from inframind_gym.calibration.live_pool import PoolFit
     from inframind_gym.calibration.replay import Prediction
-    from inframind_gym.calibration.server_card import Calibration
-    from inframind_gym.simulator.server.pool import PoolConfig
 
 METRICS: Final = ("ttft_s", "tpot_s", "e2e_s")
 FIGURES: Final = ("mean", "p50", "p90", "p95", "p99")
 ERRORS: Final = ("latency_mean_abs_pct", "latency_p95_abs_pct", "accuracy_abs_points")
-_POOR_FIT_PCT: Final = 10.0
-# A predicted peak of running requests may be off by either; beyond both the card is refused.
-_CONCURRENCY_REQ: Final = 4
-_CONCURRENCY_SHARE: Final = 0.25
+Array = NDArray[np.float64]
 Pair = dict[str, float | None]
 
 
@@ -48,7 +41,7 @@ def pair(measured: float | None, predicted: float | None) -> Pair:
     return {"measured": measured, "predicted": predicted, "error_pct": error}
 
 
-def compare(measured: NDArray[np.float64], predicted: NDArray[np.float64]) -> dict[str, Pair]:
+def compare(measured: Array, predicted: Array) -> dict[str, Pair]:
     """Return the FIGURES of two samples as pairs; of None if one is empty."""
     if not len(measured) or not len(predicted):
         return {name: pair(None, None) for name in FIGURES}
@@ -97,24 +90,21 @@ def log_report(calibration: Calibration) -> dict[str, Any]:
     }
 
 
-def latencies(
-    calibration: Calibration,
-) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]]:
+def latencies(calibration: Calibration) -> dict[str, tuple[Array, Array, NDArray[np.bool_]]]:
     """Return for each metric: measured (n,) and predicted (n,), s, and which requests have it."""
     log, served, submit_s = calibration.log, calibration.served, calibration.submit_s
     steps = np.maximum(log.output_tokens - 1, 1)
-    measured_tpot_s = (log.last_token_s - log.first_token_s) / steps
-    measured = {
-        "ttft_s": log.first_token_s - submit_s,
-        "tpot_s": np.where(log.output_tokens > 1, measured_tpot_s, 0.0),
-        "e2e_s": log.last_token_s - submit_s,
-    }
-    predicted = {
-        "ttft_s": served["first_token_s"] - submit_s,
-        "tpot_s": (served["finish_s"] - served["first_token_s"]) / steps,
-        "e2e_s": served["finish_s"] - submit_s,
-    }
-    return {name: (measured[name], predicted[name], measured[name] > 0.0) for name in METRICS}
+    found = {}
+    for name, first_s, last_s in (
+        ("measured", log.first_token_s, log.last_token_s),
+        ("predicted", served["first_token_s"], served["finish_s"]),
+    ):
+        tpot_s = (last_s - first_s) / steps
+        if name == "measured":
+            tpot_s = np.where(log.output_tokens > 1, tpot_s, 0.0)
+        found[name] = first_s - submit_s, tpot_s, last_s - submit_s
+    triples = zip(METRICS, found["measured"], found["predicted"], strict=True)
+    return {name: (measured, predicted, measured > 0.0) for name, measured, predicted in triples}
 
 
 def _part(calibration: Calibration, part: slice) -> dict[str, Any]:
@@ -131,10 +121,23 @@ def card_yaml(calibration: Calibration) -> str:
     """Return the card as YAML that reads as a `ServerCard`, its origin in comments.
 
     Raises:
-        InfraMindError: The card contradicts the log's own concurrency.
+        InfraMindError: Under the card, other numbers of requests run at once than did.
     """
-    _check_concurrency(calibration)
-    log, figures = calibration.log, _part(calibration, slice(calibration.fitted, None))
+    log, card, limits = calibration.log, calibration.card, calibration.limits
+    measured, predicted = _concurrency(calibration)
+    if measured > card.slots:
+        raise InfraMindError(
+            f"{log.name}: up to {measured} requests ran at once and the server has {card.slots} "
+            f"slots (max-num-seqs {card.max_num_seqs} x data-parallel-size "
+            f"{card.data_parallel_size}): check max-num-seqs, or give --data-parallel-size "
+            f"{-(-measured // card.max_num_seqs)} or more"
+        )
+    if measured and abs(predicted - measured) > max(4, 0.25 * measured):
+        raise InfraMindError(
+            f"{log.name}: at most {measured} requests ran at once, and {predicted} do with the "
+            "fitted card. Give the limits that the server was started with: --num-kv-blocks (its "
+            "log says how many), --max-num-seqs, --max-num-batched-tokens, --data-parallel-size"
+        )
     lines = [
         "Server card, fitted to a request log by `inframind calibrate`.",
         f"log: {log.name}, {len(log)} requests, sha256 {log.sha256}",
@@ -144,27 +147,34 @@ def card_yaml(calibration: Calibration) -> str:
         f"({', '.join(calibration.parameters)})",
         f"errors on the other {len(log) - calibration.fitted} requests, in percent:",
     ]
-    for metric, of in figures.items():
+    for metric, of in _part(calibration, slice(calibration.fitted, None)).items():
         if of["mae_pct"] is not None:
             errors = ", ".join(f"{name} {of[name]['error_pct']:+.2f}" for name in FIGURES)
             lines.append(f"  {metric[:-2]}: {errors}; mean absolute {of['mae_pct']:.2f}")
     if "num_kv_blocks" in calibration.parameters:
         lines.append("num_kv_blocks was not given: fitted, because requests waited for the cache")
-    elif calibration.limits.num_kv_blocks is None:
+    elif limits.num_kv_blocks is None:
         lines.append("num_kv_blocks was not given: so many that the cache never fills up")
-    if calibration.limits.data_parallel_size is None and calibration.card.data_parallel_size > 1:
+    if limits.data_parallel_size is None and card.data_parallel_size > 1:
         lines.append("data_parallel_size was not given: the fewest engines for what ran at once")
     lines += notes(calibration)
     if "per_attention_unit_s" not in calibration.parameters:
         lines.append("per_attention_unit_s: not fitted, per_new_token_s / 24576 (width 4096)")
     lines.append("max_model_len: the longest request of the log")
-    body = yaml.safe_dump(calibration.card.model_dump(), sort_keys=False)
+    body = yaml.safe_dump(card.model_dump(), sort_keys=False)
     return "".join(f"# {line}\n" for line in lines) + body
+
+
+def _concurrency(calibration: Calibration) -> tuple[int, int]:
+    """Return the most requests that ran at once: measured (0: not in the log) and predicted."""
+    log, served = calibration.log, calibration.served
+    predicted = count_at(served["admitted_s"], served["finish_s"], served["admitted_s"])
+    return most_running(log, len(log)), int(predicted.max())
 
 
 def notes(calibration: Calibration) -> list[str]:
     """Return what the fitted requests leave open: constants and loads."""
-    card, evidence = calibration.card, calibration.card.evidence
+    card, evidence, log = calibration.card, calibration.card.evidence, calibration.log
     if evidence is None:
         return []
     found = []
@@ -178,62 +188,31 @@ def notes(calibration: Calibration) -> list[str]:
         f"fitted to {fewest} to {most} sequences at once and {evidence.new_tokens[0]} to "
         f"{evidence.new_tokens[1]} new tokens a step"
     )
-    log, served = calibration.log, calibration.served
-    of_all = load_range(card, log.prompt_tokens, served, len(log))[0]
-    if of_all[0] < fewest or of_all[1] > most:
-        found.append(f"all requests: {of_all[0]} to {of_all[1]} sequences, beyond what was fitted")
+    least, peak = load_range(card, log.prompt_tokens, calibration.served, len(log))[0]
+    if least < fewest or peak > most:
+        found.append(f"all requests: {least} to {peak} sequences, beyond what was fitted")
     return found
-
-
-def _concurrency(calibration: Calibration) -> tuple[int, int]:
-    """Return the most requests that ran at once: measured (0: not in the log) and predicted."""
-    log, served = calibration.log, calibration.served
-    predicted = count_at(served["admitted_s"], served["finish_s"], served["admitted_s"])
-    return most_running(log, len(log)), int(predicted.max())
-
-
-def _check_concurrency(calibration: Calibration) -> None:
-    """Refuse a card under which other numbers of requests run at once than did."""
-    measured, predicted = _concurrency(calibration)
-    card, name = calibration.card, calibration.log.name
-    if measured > card.slots:
-        least = -(-measured // card.max_num_seqs)
-        raise InfraMindError(
-            f"{name}: up to {measured} requests ran at once and the server has {card.slots} slots "
-            f"(max-num-seqs {card.max_num_seqs} x data-parallel-size {card.data_parallel_size}): "
-            f"check max-num-seqs, or give --data-parallel-size {least} or more"
-        )
-    apart = abs(predicted - measured)
-    if measured and apart > max(_CONCURRENCY_REQ, _CONCURRENCY_SHARE * measured):
-        raise InfraMindError(
-            f"{name}: at most {measured} requests ran at once, and {predicted} do with the fitted "
-            "card: no prediction of it can be right. Give the limits that the server was started "
-            "with: --num-kv-blocks (its log says how many), --max-num-seqs, "
-            "--max-num-batched-tokens, --data-parallel-size"
-        )
 
 
 def warnings(calibration: Calibration) -> list[str]:
     """Return the signs in the log that contradict the given launch options."""
-    found = []
-    log, limits = calibration.log, calibration.limits
+    log, limits, found = calibration.log, calibration.limits, []
     if log.failed:
         found.append(
             f"{log.failed} requests of the log were not answered and are left out, though the "
             "server may have worked on them"
         )
-    engines = calibration.card.data_parallel_size
-    if limits.num_kv_blocks is None and cache_was_full(log, len(log), calibration.card.slots):
-        waited_s = starved_s(log, len(log), calibration.card.slots)
+    engines, slots = calibration.card.data_parallel_size, calibration.card.slots
+    if limits.num_kv_blocks is None and cache_was_full(log, len(log), slots):
         held = most_blocks(log, len(log), limits.block_size) // engines
         size = calibration.parameters.get("num_kv_blocks")
         taken = "never fills up" if size is None else f"holds {round(size)} blocks"
         found.append(
-            f"requests waited for {waited_s:.0f} s while neither slots nor the token budget were "
-            "used up: the KV cache was probably full, unless the log begins on a busy server. It "
-            f"is taken to be one that {taken}. Give --num-kv-blocks; the requests that ran at once "
-            f"held up to about {held} blocks of {limits.block_size} tokens"
-            f"{' an engine' if engines > 1 else ''}"
+            f"requests waited for {starved_s(log, len(log), slots):.0f} s while neither slots nor "
+            "the token budget were used up: the KV cache was probably full, unless the log begins "
+            f"on a busy server. It is taken to be one that {taken}. Give --num-kv-blocks; the "
+            f"requests that ran at once held up to about {held} blocks of {limits.block_size} "
+            f"tokens{' an engine' if engines > 1 else ''}"
         )
     if limits.data_parallel_size is None and engines > 1:
         found.append(
@@ -243,14 +222,13 @@ def warnings(calibration: Calibration) -> list[str]:
         )
     late_s = float(np.max(log.queued_s - calibration.submit_s))
     steps = np.maximum(log.output_tokens - 1, 1)
-    tpot_s = float(np.median((log.last_token_s - log.first_token_s) / steps))
-    if late_s > max(1.0, 20.0 * tpot_s):
+    if late_s > max(1.0, 20 * float(np.median((log.last_token_s - log.first_token_s) / steps))):
         found.append(
             f"a request reached the engine {late_s:.1f} s after its arrival_time: the front end "
             "was slow, or the two clocks drift apart; either is counted as latency"
         )
     off = _part(calibration, slice(0, calibration.fitted))["e2e_s"]["mae_pct"]
-    if off > _POOR_FIT_PCT:
+    if off > 10.0:
         found.append(
             f"even the fitted requests are {off:.0f} % off in e2e: the server did something that "
             "the simulation does not, or it was started with other options than given here"
@@ -268,7 +246,7 @@ def log_table(calibration: Calibration, figures: Mapping[str, Any]) -> Table:
             cells = (_shown(of[name], factor) for name in FIGURES)
             rows.append([f"{metric[:-2]}, {unit}", *cells, f"\n{of['mae_pct']:.2f} %"])
     title = f"the {unseen} requests not fitted: measured / predicted, error"
-    return _table(title, ["", *FIGURES, "per request"], rows)
+    return table(title, ["", *FIGURES, "per request"], rows)
 
 
 # Measured runs
@@ -288,52 +266,47 @@ def cell_rows(
         predictions: One a cell.
         fitted_at_per_min: Arrival rate at which the lengths of methods without roles were fitted.
     """
-    return [
-        {
-            **_cell_row(cell, said),
-            "lengths_fitted": cell.arrival_rate_per_min == fitted_at_per_min
-            and not HARNESSES[cell.method].has_roles,
+    from inframind_gym.calibration.replay import HARNESSES
+
+    rows = []
+    for cell, said in zip(cells, predictions, strict=True):
+        harness, limit_s = HARNESSES[cell.method], cell.budget_s or SLO_S
+        latency_s = {
+            name: _rounded(pair(cell.latency_s.get(name), said.latency_s[name]))
+            for name in ("mean", *QUANTILES)
         }
-        for cell, said in zip(cells, predictions, strict=True)
-    ]
-
-
-def _cell_row(cell: MeasuredCell, said: Prediction) -> dict[str, Any]:
-    limit_s = cell.budget_s or SLO_S
-    latency_s = {
-        name: _rounded(pair(cell.latency_s.get(name), said.latency_s[name]))
-        for name in ("mean", *QUANTILES)
-    }
-    mean_off, p95_off = (latency_s[name]["error_pct"] for name in ("mean", "p95"))
-    errors = {
-        "latency_mean_abs_pct": None if mean_off is None else abs(mean_off),
-        "latency_p95_abs_pct": None if p95_off is None else abs(p95_off),
-        "accuracy_abs_points": 100.0 * abs(said.accuracy - cell.accuracy),
-    }
-    within = {"measured": cell.share_within(limit_s), "predicted": said.within_limit}
-    return {
-        "cell": cell.source.split(": ", 1)[-1],
-        "method": cell.method,
-        "adaptive": HARNESSES[cell.method].adaptive,
-        "dataset": cell.dataset,
-        "arrival_rate_per_min": cell.arrival_rate_per_min,
-        "budget_s": cell.budget_s,
-        "cost_rate": cell.cost_rate,
-        "num_queries": cell.num_queries,
-        "accuracy": {
-            "measured": cell.accuracy,
-            **_rounded({"predicted": said.accuracy, "predicted_se": said.accuracy_se}),
-        },
-        "latency_s": latency_s,
-        **_rounded({"latency_mean_predicted_se_pct": 100.0 * said.latency_mean_se}),
-        "slo": {"limit_s": limit_s, **_rounded(within)},
-        **_rounded({"calls": said.calls}),
-        "tokens": {
-            "prompt": _rounded(pair(cell.prompt_tokens, said.prompt_tokens)),
-            "completion": _rounded(pair(cell.completion_tokens, said.completion_tokens)),
-        },
-        "errors": _rounded(errors),
-    }
+        off = [latency_s[name]["error_pct"] for name in ("mean", "p95")]
+        errors = [None if error is None else abs(error) for error in off]
+        errors.append(100.0 * abs(said.accuracy - cell.accuracy))
+        within = {"measured": cell.share_within(limit_s), "predicted": said.within_limit}
+        at_fitted_rate = cell.arrival_rate_per_min == fitted_at_per_min
+        rows.append(
+            {
+                "cell": cell.source.split(": ", 1)[-1],
+                "method": cell.method,
+                "adaptive": harness.adaptive,
+                "dataset": cell.dataset,
+                "arrival_rate_per_min": cell.arrival_rate_per_min,
+                "budget_s": cell.budget_s,
+                "cost_rate": cell.cost_rate,
+                "num_queries": cell.num_queries,
+                "accuracy": {
+                    "measured": cell.accuracy,
+                    **_rounded({"predicted": said.accuracy, "predicted_se": said.accuracy_se}),
+                },
+                "latency_s": latency_s,
+                **_rounded({"latency_mean_predicted_se_pct": 100.0 * said.latency_mean_se}),
+                "slo": {"limit_s": limit_s, **_rounded(within)},
+                **_rounded({"calls": said.calls}),
+                "tokens": {
+                    "prompt": _rounded(pair(cell.prompt_tokens, said.prompt_tokens)),
+                    "completion": _rounded(pair(cell.completion_tokens, said.completion_tokens)),
+                },
+                "errors": _rounded(dict(zip(ERRORS, errors, strict=True))),
+                "lengths_fitted": at_fitted_rate and not harness.has_roles,
+            }
+        )
+    return rows
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Pair]:
@@ -357,98 +330,13 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Pair]:
 
 def runs_table(summary: Mapping[str, Pair]) -> Table:
     """Return the summary of measured runs for the terminal."""
-    rows = [
-        [method, str(of["cells"]), *(median_and_p90(of, name) for name in ERRORS)]
-        for method, of in summary.items()
-    ]
+    rows = []
+    for method, of in summary.items():
+        both = [(of[f"{name}_median"], of[f"{name}_p90"]) for name in ERRORS]
+        texts = ("–" if m is None or p is None else f"{m:.1f} ({p:.1f})" for m, p in both)
+        rows.append([method, str(of["cells"]), *texts])
     headings = ["method", "cells", "mean latency %", "p95 latency %", "accuracy points"]
-    return _table("Absolute errors: median (90th percentile)", headings, rows)
-
-
-def median_and_p90(of: Mapping[str, float | None], name: str) -> str:
-    """Return one error of a summary as text; a dash where nothing was measured."""
-    median, p90 = of[f"{name}_median"], of[f"{name}_p90"]
-    return "–" if median is None or p90 is None else f"{median:.1f} ({p90:.1f})"
-
-
-# A live pool
-
-
-def episode_report(
-    live: Episode, simulated: Episode, models: Sequence[str], *, fitted: bool
-) -> dict[str, Any]:
-    """Return the figures of an episode that was played live and simulated, as JSON.
-
-    Args:
-        live: The live episode.
-        simulated: The same arrivals and decisions.
-        models: Aliases.
-        fitted: True if the cards were fitted to this episode.
-
-    Returns:
-        The FIGURES as pairs: of the calls `e2e_s` (and by model) and `ttft_s`, where the server
-        streams; of the queries `query_s`; further the shares of queries in budget.
-    """
-    by_model = {}
-    for index, alias in enumerate(models):
-        mine, theirs = live.calls["model"] == index, simulated.calls["model"] == index
-        if mine.any() and theirs.any():
-            by_model[alias] = compare(live.e2e_s[mine], simulated.e2e_s[theirs])
-    ttft_s = [of.ttft_s[np.isfinite(of.ttft_s)] for of in (live, simulated)]
-    queries = [of.completed["latency_s"] for of in (live, simulated)]
-    return {
-        "rate_per_min": live.rate_per_min,
-        "seed": live.seed,
-        "fitted": fitted,
-        "queries": len(live.completed),
-        "calls": len(live.calls),
-        "failed_calls": live.failed,
-        "e2e_s": compare(live.e2e_s, simulated.e2e_s),
-        "ttft_s": compare(*ttft_s),
-        "query_s": compare(*queries),
-        "in_budget": {
-            name: float((of.completed["latency_s"] <= of.completed["budget_s"]).mean())
-            for name, of in (("measured", live), ("predicted", simulated))
-        },
-        "e2e_s_by_model": by_model,
-    }
-
-
-def pool_report(
-    pool: PoolConfig, workload: str, fit: PoolFit, episodes: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
-    """Return the fit of a live pool and its episodes, as JSON."""
-    return {
-        "pool": pool.name,
-        "workload": workload,
-        "fit": {"mismatch": fit.mismatch, "before": fit.before, "calls": fit.calls},
-        "cards": {
-            model.alias: model.server.step.model_dump(exclude_defaults=True)
-            for model in fit.pool.models
-        },
-        "colocation_slowdown": {gpu.name: gpu.colocation_slowdown for gpu in fit.pool.gpus},
-        "episodes": list(episodes),
-    }
-
-
-def pool_table(figures: Mapping[str, Any]) -> Table:
-    """Return the episodes of a live pool for the terminal."""
-    columns = {
-        "call, mean s": ("e2e_s", "mean"),
-        "call, p95 s": ("e2e_s", "p95"),
-        "first token, s": ("ttft_s", "mean"),
-        "query, mean s": ("query_s", "mean"),
-        "query, p95 s": ("query_s", "p95"),
-    }
-    rows = [
-        [
-            f"{episode['rate_per_min']:g}, {'fitted' if episode['fitted'] else 'unseen'}",
-            *(_shown(episode[metric][figure]) for metric, figure in columns.values()),
-        ]
-        for episode in figures["episodes"]
-    ]
-    title = f"{figures['pool']}, {figures['workload']}: measured / predicted, error"
-    return _table(title, ["queries/min", *columns], rows)
+    return table("Absolute errors: median (90th percentile)", headings, rows)
 
 
 # Formatting
@@ -469,10 +357,11 @@ def _shown(of: Mapping[str, float | None], factor: float = 1.0) -> str:
     return f"{factor * measured:.2f} / {factor * predicted:.2f}\n{error:+.2f} %"
 
 
-def _table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(title=title)
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == headings[0] else "right")
+def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table for the terminal: the first column left, the others right."""
+    made = Table(title=title)
+    for number, heading in enumerate(headings):
+        made.add_column(heading, justify="right" if number else "left")
     for row in rows:
-        table.add_row(*row)
-    return table
+        made.add_row(*row)
+    return made

@@ -16,7 +16,6 @@ several models or of requests that failed: those are left out.
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -30,16 +29,11 @@ from inframind_gym.configs import validate
 from inframind_gym.errors import ConfigError, did_you_mean, unknown
 from inframind_gym.files import read_objects
 
+Array = NDArray[np.float64]
 _ANSWERED: Final = ("ok", "truncated")  # status of requests that have an answer
-_OF_ANSWERS: Final = ("input_toks", "output_toks", "first_token_ts", "last_token_ts")
-_NUMBERED: Final = re.compile(r"(.*?)(\d{1,9})\Z", re.DOTALL)
-
-
-def _whole(value: object) -> object:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-_Tokens = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1 << 24)]
+_TIMES: Final = ("queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
+_WHOLE: Final = BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v)
+_Tokens = Annotated[int, _WHOLE, Field(ge=1, le=1 << 24)]
 # Epoch seconds up to the year 5138: milliseconds are beyond.
 _Seconds = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
 
@@ -58,36 +52,29 @@ class LogLine(BaseModel):
     first_token_ts: _Seconds
     last_token_ts: _Seconds
     sent_ts: _Seconds | None = None  # of a client's log; None in a server's
-    unscheduled: bool = False  # whether `queued_ts` and `scheduled_ts` are the client's `sent_ts`
+    unscheduled: bool = False  # `queued_ts` and `scheduled_ts` are the client's `sent_ts`
 
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, record: dict[str, Any]) -> dict[str, Any]:
-        times = ("queued_ts", "scheduled_ts")
         sent_ts = record.get("sent_ts")
-        unscheduled = sent_ts is not None and any(record.get(name) is None for name in times)
+        unscheduled = sent_ts is not None and None in [record.get(name) for name in _TIMES[:2]]
         if unscheduled:
-            record = record | dict.fromkeys(times, sent_ts)
+            record = record | dict.fromkeys(_TIMES[:2], sent_ts)
         needed = [name for name, field in cls.model_fields.items() if field.is_required()]
         for name in needed:
             if record.get(name) is None:
-                spare = [other for other in record if other not in needed]
-                raise ValueError(
-                    f"{name!r} is missing.{did_you_mean(name, spare)} "
-                    f"A line needs {', '.join(needed)}"
-                )
+                hint = did_you_mean(name, [other for other in record if other not in needed])
+                wanted = f"A line needs {', '.join(needed)}"
+                raise ValueError(f"{name!r} is missing.{hint} {wanted}")
         return record | {"unscheduled": unscheduled}
 
     @model_validator(mode="after")
     def _check_order(self) -> LogLine:
-        times = ("queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
-        for before, after in pairwise(times):
+        for before, after in pairwise(_TIMES):
             first, second = getattr(self, before), getattr(self, after)
             if second < first:
-                raise ValueError(
-                    f"{after} ({second}) comes before {before} ({first}): a time between them "
-                    "would be negative"
-                )
+                raise ValueError(f"{after} ({second}) comes before {before} ({first})")
         return self
 
 
@@ -107,11 +94,11 @@ class RequestLog:
     ids: tuple[str, ...]
     prompt_tokens: NDArray[np.int64]  # (n,)
     output_tokens: NDArray[np.int64]  # (n,)
-    arrival_s: NDArray[np.float64]  # (n,) on the front end's clock
-    queued_s: NDArray[np.float64]  # (n,) on the engine's clock, as the following
-    scheduled_s: NDArray[np.float64]  # (n,) all NaN where the log has none
-    first_token_s: NDArray[np.float64]  # (n,)
-    last_token_s: NDArray[np.float64]  # (n,)
+    arrival_s: Array  # (n,) on the front end's clock
+    queued_s: Array  # (n,) on the engine's clock, as the following
+    scheduled_s: Array  # (n,) all NaN where the log has none
+    first_token_s: Array  # (n,)
+    last_token_s: Array  # (n,)
     failed: int = 0
 
     def __len__(self) -> int:
@@ -122,7 +109,7 @@ class RequestLog:
         """True if the log has the times at which requests were scheduled."""
         return not bool(np.isnan(self.scheduled_s).any())
 
-    def submit_s(self, requests: int) -> NDArray[np.float64]:
+    def submit_s(self, requests: int) -> Array:
         """Return the arrivals (n,) on the engine's clock, where latencies start.
 
         `queued_ts` itself is no arrival: it waits for the end of the step under way. The clocks are
@@ -143,33 +130,30 @@ def read_log(path: str | Path, model: str | None = None) -> RequestLog:
         InfraMindError: The file cannot be read, is empty, or a line of it is wrong: no JSON object,
             a field missing or not a number, negative or contradictory times, a repeated id, an
             order other than that of arrival. Or its requests are of several models and none was
-            chosen. The message names the line and the remedy.
+            chosen. The message names the line.
     """
-    path = Path(path)
+    path, failed = Path(path), 0
     rows: list[LogLine] = []
     seen: dict[str, int] = {}
     models: set[str] = set()
-    failed = 0
-    of_client = False
     for number, record in read_objects(path):
-        where = f"{path}, line {number}"
-        of = record.get("model")
+        where, of = f"{path}, line {number}", record.get("model")
         if isinstance(of, str):
             models.add(of)
         if model is not None and of != model:
             continue
-        if not _is_answered(record):
+        of_answers = ("input_toks", "output_toks", *_TIMES[2:])
+        complete = record.get("sent_ts") is None or None not in map(record.get, of_answers)
+        if record.get("status", "ok") not in _ANSWERED or not complete:
             failed += 1
             continue
         row = validate(record, LogLine, source=where)
         first = seen.setdefault(row.request_id, number)
         if first != number and row.sent_ts is None:  # clients of a gateway name their requests
             raise ConfigError(
-                f"{where}: request_id {row.request_id!r} was used on line {first} already; give "
-                "every request an id of its own"
+                f"{where}: request_id {row.request_id!r} was used on line {first} already"
             )
-        of_client = of_client or row.sent_ts is not None
-        if not of_client and rows and row.arrival_time < rows[-1].arrival_time:
+        if row.sent_ts is None and rows and row.arrival_time < rows[-1].arrival_time:
             raise ConfigError(
                 f"{where}: request {row.request_id!r} arrived before the one on the line above; "
                 "sort the lines by arrival_time"
@@ -178,19 +162,13 @@ def read_log(path: str | Path, model: str | None = None) -> RequestLog:
     if model is None and len(models) > 1:
         known = ", ".join(sorted(models))
         raise ConfigError(f"{path}: holds requests of several models; choose one of {known}")
+    if not rows and model is not None and model not in models:
+        raise ConfigError(f"{path}: {unknown('model', model, sorted(models))}")
     if not rows:
-        if model is not None and model not in models:
-            raise ConfigError(f"{path}: {unknown('model', model, sorted(models))}")
-        raise ConfigError(
-            f"{path}: holds no request{' that was answered' if failed else ''}; expected one JSON "
-            "object a line"
-        )
-    if of_client:
-        rows.sort(key=lambda row: row.arrival_time)
-    else:
-        _check_numbering([row.request_id for row in rows], path)
+        raise ConfigError(f"{path}: holds no answered request; expected one JSON object a line")
+    rows.sort(key=lambda row: row.arrival_time)
 
-    def column(name: str) -> NDArray[np.float64]:
+    def column(name: str) -> Array:
         return np.array([getattr(row, name) for row in rows], np.float64)
 
     queued_ts, arrival_time = column("queued_ts"), column("arrival_time")
@@ -208,26 +186,3 @@ def read_log(path: str | Path, model: str | None = None) -> RequestLog:
         last_token_s=column("last_token_ts") - queued_ts[0],
         failed=failed,
     )
-
-
-def _is_answered(record: dict[str, Any]) -> bool:
-    """Return True if the request was answered and its tokens counted, as all of a server's log."""
-    if record.get("status", "ok") not in _ANSWERED:
-        return False
-    return record.get("sent_ts") is None or all(record.get(n) is not None for n in _OF_ANSWERS)
-
-
-def _check_numbering(ids: list[str], path: Path) -> None:
-    """Check that ids which number the requests do so in order; other ids may be anything."""
-    matches = [_NUMBERED.match(identity) for identity in ids]
-    if len({match[1] if match else None for match in matches}) != 1 or not matches[0]:
-        return
-    numbers = [int(match[2]) for match in matches if match]
-    if sorted(numbers) != list(range(min(numbers), min(numbers) + len(numbers))):
-        return
-    for (before, earlier), (after, later) in pairwise(zip(ids, numbers, strict=True)):
-        if later < earlier:
-            raise ConfigError(
-                f"{path}: the ids are not in order: {after!r} comes after {before!r}, though the "
-                "lines are in order of arrival; were lines or ids mixed up?"
-            )

@@ -4,10 +4,10 @@ All requests are simulated: their arrivals and token counts are a simulator's in
 measured on the first part of the log, the *fitted* requests, are compared with the simulation; the
 times of the others are never read.
 
-The constants of the step cost are found by `fit.minimise`. How the server schedules (async
-scheduling, prefix caching) is not in the log: the choice that explains the fitted requests better
-is taken. What departs from vLLM's defaults or from the roofline, or costs one more constant, must
-explain them clearly better. Weak priors hold what a log is silent about.
+The constants of the step cost are found by `minimise`. How the server schedules (async scheduling,
+prefix caching) is not in the log: the choice that explains the fitted requests better is taken.
+What departs from vLLM's defaults or from the roofline, or costs one more constant, must explain
+them clearly better. Weak priors hold what a log is silent about.
 
 Two limits may be left open. If more requests than `max_num_seqs` ran at once, the server has
 several data-parallel engines. If requests waited for the KV cache, its size is one more constant.
@@ -16,26 +16,21 @@ several data-parallel engines. If requests waited for the KV cache, its size is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+from cmaes import CMA
 from numpy.typing import NDArray
 
-from inframind_gym.calibration.concurrency import (
-    cache_was_full,
-    load_range,
-    most_blocks,
-    most_running,
-)
-from inframind_gym.calibration.fit import minimise
 from inframind_gym.calibration.request_log import RequestLog
 from inframind_gym.errors import InfraMindError
 from inframind_gym.simulator.server.pool import Evidence, ServerCard, StepCost
 from inframind_gym.simulator.server.replay import replay_requests
 from inframind_gym.simulator.server.state import card_record
 
+Vector = NDArray[np.float64]
 BASIC: Final = ("base_s", "per_kv_token_s", "per_new_token_s")  # constants of every card
 EXTRA: Final = (("per_attention_unit_s",), ("per_seq_s",), ("sparse_s", "sparse_tokens"))
 LEAST_FITTED: Final = 8  # requests
@@ -58,6 +53,50 @@ _SILENT: Final = 0.05  # share of the mismatch; a constant that costs less is no
 _NOTHING: Final = 0.01  # smallest ratio to its median that a prior tells from 0
 
 
+def minimise(
+    function: Callable[[Vector], float],
+    start: Vector,
+    *,
+    spread: float,
+    evaluations: int,
+    seed: int,
+    samples: int | None = None,
+) -> tuple[Vector, float]:
+    """Find a point where `function` is small, by CMA-ES.
+
+    A simulated schedule jumps when a request just misses a step, so derivatives mislead; this
+    strategy needs none (N. Hansen, "The CMA Evolution Strategy: A Tutorial", arXiv 1604.00772).
+
+    Args:
+        function: Of a vector (d,); may be infinite where it is undefined.
+        start: (d,) centre of the first samples, itself tried.
+        spread: Standard deviation of the first samples, the same for every variable.
+        evaluations: Number of calls of `function`, at most and roughly.
+        seed: Of the samples: the same seed gives the same result.
+        samples: Points of a generation; default: twice the package's own.
+
+    Returns:
+        The best point tried, (d,), and its value.
+    """
+    samples = samples or 4 + 2 * int(3 * np.log(len(start) + 1))
+    strategy = CMA(np.array(start, np.float64), spread, seed=seed, population_size=samples)
+    best, least = np.array(start, np.float64), function(start)
+    history = [least]
+    for _ in range(evaluations // samples):
+        points = [strategy.ask() for _ in range(samples)]
+        values = [function(point) for point in points]
+        strategy.tell(list(zip(points, values, strict=True)))
+        if min(values) < least:
+            least = min(values)
+            best = points[values.index(least)]
+        history.append(least)
+        # No thousandth gained in 60 generations, or the search has converged.
+        stalled = len(history) > 60 and least > 0.999 * history[-61]
+        if stalled or np.ptp(points, axis=0).max() < 1e-6:
+            break
+    return best, least
+
+
 @dataclass(frozen=True)
 class Limits:
     """Launch options of the server, as far as they are known."""
@@ -76,23 +115,19 @@ class Limits:
         """
         for name, value in asdict(self).items():
             if value is not None and not 1 <= value <= _MOST:
-                raise InfraMindError(
-                    f"{name.replace('_', '-')} must be between 1 and {_MOST:,}, not {value}"
-                )
+                option = name.replace("_", "-")
+                raise InfraMindError(f"{option} must be between 1 and {_MOST:,}, not {value}")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise InfraMindError(
                 f"max-num-batched-tokens ({self.max_num_batched_tokens}) must be at least "
                 f"max-num-seqs ({self.max_num_seqs}): a step emits one token for every request"
             )
-        if self.num_kv_blocks is None:
-            return
         needed = -(-(log.prompt_tokens + log.output_tokens) // self.block_size)
         worst = int(np.argmax(needed))
-        if needed[worst] > self.num_kv_blocks - 1:
+        if self.num_kv_blocks is not None and needed[worst] > self.num_kv_blocks - 1:
             raise InfraMindError(
                 f"{log.name}: request {log.ids[worst]!r} needs {needed[worst]} KV blocks and "
-                f"num-kv-blocks is {self.num_kv_blocks}, of which one is reserved: the server "
-                "cannot have served it; check num-kv-blocks and block-size"
+                f"num-kv-blocks is {self.num_kv_blocks}, of which one is reserved"
             )
 
 
@@ -442,3 +477,89 @@ def _complete(constants: dict[str, float]) -> dict[str, float]:
     and 4 d for each token of its context: 1 / (6 d) as many, and d is not far from 4,096.
     """
     return {"per_attention_unit_s": constants["per_new_token_s"] / (6 * _WIDTH)} | constants
+
+
+# Requests of a log that ran or waited at once: evidence of the server's limits. A request runs from
+# `scheduled_s` to `last_token_s`, evicted or not. With first come, first served nobody who comes
+# later runs while a request waits: what is said of the first `n` requests needs no other.
+
+
+def count_at(start_s: Vector, end_s: Vector, times: Vector) -> NDArray[np.int64]:
+    """Count the intervals [start, end) that contain each time."""
+    begun = np.searchsorted(np.sort(start_s), times, side="right")
+    ended = np.searchsorted(np.sort(end_s), times, side="right")
+    return (begun - ended).astype(np.int64)
+
+
+def most_running(log: RequestLog, n: int) -> int:
+    """Return the most of the first `n` requests that ran at once; 0 if the log does not say."""
+    if not log.has_schedule:
+        return 0
+    start_s = log.scheduled_s[:n]
+    return int(count_at(start_s, log.last_token_s[:n], start_s).max())
+
+
+def starved_s(log: RequestLog, n: int, slots: int) -> float:
+    """Return the time in which the KV cache alone can have kept the first `n` requests waiting, s.
+
+    A request waited, for longer than a few steps, fewer than `slots` ran, and none of them was in
+    its prefill: the steps computed one token for each, so the token budget was not full either.
+    """
+    if not log.has_schedule:
+        return 0.0
+    first_s, last_s = log.first_token_s[:n], log.last_token_s[:n]
+    scheduled_s, steps = log.scheduled_s[:n], np.maximum(log.output_tokens[:n] - 1, 1)
+    patience_s = 4.0 * float(np.median((last_s - first_s) / steps))
+    since_s = np.minimum(log.queued_s[:n] + patience_s, scheduled_s)
+    times = np.unique(np.concatenate([since_s, scheduled_s, first_s, last_s]))
+    lasts_s = np.diff(times)
+    middle_s = times[:-1] + 0.5 * lasts_s
+    starved = count_at(since_s, scheduled_s, middle_s) > 0
+    starved &= count_at(scheduled_s, last_s, middle_s) < slots
+    starved &= count_at(scheduled_s, first_s, middle_s) == 0
+    return float(lasts_s[starved].sum())
+
+
+def cache_was_full(log: RequestLog, n: int, slots: int) -> bool:
+    """Return True if the KV cache kept the first `n` requests waiting for long."""
+    span_s = float(log.last_token_s[:n].max() - log.queued_s[0])
+    return starved_s(log, n, slots) > max(1.0, 0.1 * span_s)
+
+
+def most_blocks(log: RequestLog, n: int, block_size: int) -> int:
+    """Return the most KV blocks that the first `n` requests held, if tokens came at an even pace.
+
+    Evicted requests hold none and are counted: under pressure it is somewhat too large.
+    """
+    most = 0
+    scheduled_s, first_s, last_s = log.scheduled_s[:n], log.first_token_s[:n], log.last_token_s[:n]
+    lasts_s = np.maximum(last_s - first_s, 1e-9)
+    for now_s in scheduled_s:
+        running = (scheduled_s <= now_s) & (last_s > now_s)
+        done = np.clip((now_s - first_s) / lasts_s, 0.0, 1.0)
+        tokens = (log.prompt_tokens[:n] + done * log.output_tokens[:n])[running]
+        most = max(most, int(np.ceil(tokens / block_size).sum()))
+    return most
+
+
+def load_range(
+    card: ServerCard, prompt_tokens: NDArray[np.int64], served: NDArray[Any], n: int
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the load of a simulation until the first `n` requests have ended.
+
+    Returns:
+        Fewest and most sequences at once, without the extreme hundredths of the busy time; fewest
+        and most new tokens of a step: those of a step that admits, if all of them fit one.
+    """
+    start_s, end_s = served["admitted_s"], served["finish_s"]
+    times = np.unique(np.concatenate([start_s, end_s]))
+    times = times[times <= end_s[:n].max()]
+    running, lasts_s = count_at(start_s, end_s, times[:-1]), np.diff(times)
+    order = np.argsort(running)
+    order = order[running[order] > 0]
+    share = np.cumsum(lasts_s[order]) / lasts_s[order].sum()
+    fewest, most = (int(running[order][np.searchsorted(share, at)]) for at in (0.01, 0.99))
+    instants, which = np.unique(start_s, return_inverse=True)
+    admitted = np.bincount(which, prompt_tokens)[instants <= times[-1]]
+    budget = card.data_parallel_size * card.max_num_batched_tokens
+    return (fewest, most), (fewest, max(most, min(int(admitted.max()), budget)))

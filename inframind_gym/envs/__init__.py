@@ -1,9 +1,13 @@
-"""The Gymnasium environments, made by id (`inframind_gym.registration`), a folder a family.
+"""The Gymnasium environments, made by id (`inframind_gym.registration`).
 
-routing/     Executor, Planner, Stream: models, strategies and plans of multi-agent queries
-placement/   models on GPUs
-assignment/, token_budget/, coordination/: teams of agents; teams: what these three share
-checks       of actions and options; observations: as a Dict; batch: base class of the batches
-wrappers     episode statistics with costs, metrics; metrics: of a router, for Prometheus
-rendering    what "rgb_array" pictures are drawn with; sb3: a batch as a Stable-Baselines3 `VecEnv`
+core           `Env` and `VectorEnv` around a `Simulation`; spaces: forms, masks, checks of actions
+routing        Executor and Stream; routing_config: arguments; routing_simulation: the batch of
+               closed loops; routing_kernel: the compiled step with reward and observation
+planner        Planner: plans that an executor carries out
+placement      Placement; placement_kernel: its compiled step
+assignment, token_budget, coordination: teams of agents, over the rules in `inframind_gym.teams`
+live           the same environments on live servers; backend: one stream on any other backend
+layout         what a policy may read: places and units in observations, public facts of a run
+render         tables and pictures; wrappers: episode statistics with costs, metrics;
+               exporter: metrics of a router for Prometheus; sb3: a batch as SB3's `VecEnv`
 """

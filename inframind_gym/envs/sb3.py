@@ -25,7 +25,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from inframind_gym.envs.batch import BatchEnv
+from inframind_gym.envs import core
 from inframind_gym.envs.wrappers import RecordEpisodeCostVector
 from inframind_gym.errors import ConfigError, needs, unknown
 
@@ -45,7 +45,7 @@ _ROW_METHODS = {"action_masks": "action_masks", "context": "contexts"}
 
 
 class SB3VecEnv(VecEnv):
-    """Stable-Baselines3's view of one of our vector environments (`BatchEnv`).
+    """Stable-Baselines3's view of one of our vector environments (`core.VectorEnv`).
 
     The info of row i is a dict of its own: "cost" and "TimeLimit.truncated" in every step; in the
     last one of an episode also "terminal_observation", "episode_cost" and "episode" with "r"
@@ -64,7 +64,7 @@ class SB3VecEnv(VecEnv):
 
     def __init__(self, env: VectorEnv[Any, Any, NDArray[Any]]) -> None:
         batch = getattr(env, "unwrapped", None)
-        if not isinstance(batch, BatchEnv):
+        if not isinstance(batch, core.VectorEnv):
             raise ConfigError(
                 f"SB3VecEnv takes the compiled vector environments, got {type(env).__name__}; "
                 'make one with gym.make_vec("InfraMind-Executor-v0", num_envs=8), or give single '

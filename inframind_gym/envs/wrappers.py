@@ -29,8 +29,8 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
-from inframind_gym.envs.metrics import DEFAULT_PORT, RouterExporter
-from inframind_gym.envs.routing.base import InfraMindEnv
+from inframind_gym.envs.exporter import DEFAULT_PORT, RouterExporter
+from inframind_gym.envs.routing import RoutingEnv
 from inframind_gym.errors import InfraMindError
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConst
         RecordConstructorArgs.__init__(self, port=port, host=host)
         gym.Wrapper.__init__(self, env)
         watched: object = env.unwrapped
-        if not isinstance(watched, InfraMindEnv):
+        if not isinstance(watched, RoutingEnv):
             raise InfraMindError(
                 f"{type(watched).__name__} cannot be watched: metrics are exported of the single "
                 "environments that route queries (Executor, Planner, Stream, simulated or live)"

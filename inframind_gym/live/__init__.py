@@ -6,14 +6,14 @@ vLLM itself is never imported: its servers are processes, reached over HTTP.
     simulation      a closed loop of routing on live servers: what the live environments step
     placement/      a live cluster whose models are switched by a policy
     gateway/        one OpenAI-compatible address in front of a pool, routed by a policy (`serve`)
+    simulated/      servers that answer like vLLM's, with the simulator's times
 
-Calls, independent of who started the servers:
+Calls, whoever started the servers:
 
     servers         connections to a pool that outlive an episode
     backend         one episode on them, as a `simulator.workflow.backend.Backend`
-    client          chat completions: bounded, streamed (stream), tried again
+    client          chat completions: bounded, streamed, tried again
     watcher         metrics in the background, and which servers are up
-    probe           one server: health, sleep, metrics (metrics), models
     request_log     a line for every call
     settings        addresses, limits, retries, sampling
     loop            the asyncio loop of all this, in a thread
@@ -21,13 +21,9 @@ Calls, independent of who started the servers:
 
 Processes, for pools and for placement:
 
-    command         `inframind pool up|status|logs|down|compose|place`; progress: its output
-    launcher        starts servers, and stops what it started
-    started         servers that were started and not stopped, also by an earlier process
-    processes       identity and end of processes, ports
-    status          state of a pool's servers
-    failures        causes of failed starts, and remedies
-    server_command  command line and environment of a server
-    compose         the same servers as a Docker Compose file
-    tiny_models     models for trying it all on CPUs
+    command         `inframind pool new|up|status|logs|down|place`
+    launcher        starts servers, stops what it started, their state
+    processes       what was started and not stopped: state file, members, end; ports
+    server_command  command line and environment of a server, and options that a pool cannot set
+    weights         models that need no hub: tiny random ones, small real ones out of packages
 """

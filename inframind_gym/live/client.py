@@ -16,17 +16,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.loop import cancel_all
 from inframind_gym.live.settings import LiveSettings, ServerAddress, open_session
-from inframind_gym.live.stream import ChatStream, StreamError, error_message
 
 if TYPE_CHECKING:
     import aiohttp
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 Status = Literal[
     "ok",
@@ -51,6 +51,10 @@ _END_S: Final = 1.0  # for the end of a whole answer, and for the words of an er
 _ERROR_BYTES: Final = 1 << 16
 _MOST_TOKENS: Final = 1 << 24  # no context is longer, and the sums of a query's calls fit 32 bits
 _MOST_MS: Final = 1e9  # of a request, as a server reports it: 12 days; excludes infinity and NaN
+_LONGEST_LINE: Final = 1 << 23  # bytes of a stream
+# Of an answer that comes to its end: a piece holds a token or more, with what is said about it.
+_MORE_PIECES, _PIECES_A_TOKEN = 64, 2
+_MORE_BYTES, _BYTES_A_TOKEN = 1 << 20, 1 << 12
 _TOO_LONG: Final = ("maximum context length", "maximum model length")
 
 
@@ -96,6 +100,149 @@ class ChatResult:
     def retryable(self) -> bool:
         """True where another attempt makes sense."""
         return self.status not in _NEVER_AGAIN
+
+
+class StreamError(InfraMindError):
+    """A server's answer is no chat completion."""
+
+
+class ChatStream:
+    """An answer, as far as it has come (server-sent events of `/v1/chat/completions`).
+
+    Args:
+        max_tokens: that were asked for; a server that sends many more is cut.
+
+    Attributes:
+        first_token_s: when the first token came; None before. The piece that only names the role is
+            no token.
+        last_token_s: when the last one came.
+        finish_reason: "stop", "length", "abort", ...; None before the end.
+        pieces: that held tokens: at most as many as there are tokens.
+        usage: token counts, where the server reports them.
+        metrics: the server's own times in ms, where it reports them
+            (`--enable-per-request-metrics`, vLLM >= 0.32).
+        error: what went wrong in the server, in its words.
+        done: the answer came to its end.
+    """
+
+    def __init__(self, max_tokens: int) -> None:
+        self.first_token_s: float | None = None
+        self.last_token_s: float | None = None
+        self.finish_reason: str | None = None
+        self.pieces = 0
+        self.usage: dict[str, Any] = {}
+        self.metrics: dict[str, Any] = {}
+        self.error: str | None = None
+        self.done = False
+        self._text: list[str] = []
+        self._rest = b""
+        self._pieces_left = _MORE_PIECES + _PIECES_A_TOKEN * max_tokens
+        self._bytes_left = _MORE_BYTES + _BYTES_A_TOKEN * max_tokens
+
+    @property
+    def text(self) -> str:
+        """The answer; halves of a character that came without the other one are replaced."""
+        text = "".join(self._text)
+        if text.isascii():
+            return text
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+    def feed(self, data: bytes, now_s: float) -> None:
+        """Take the next bytes, which came at `now_s`.
+
+        Raises:
+            StreamError: they are not what they should be, or have no end.
+        """
+        self._bytes_left -= len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if self._bytes_left < 0 or len(self._rest) > _LONGEST_LINE:
+            raise StreamError("the answer has no end: far more bytes than max_tokens would take")
+        for line in lines:
+            if not line.startswith(b"data:") or self.done:
+                continue  # comments, and the empty lines between events
+            payload = line[5:].strip()
+            if payload == b"[DONE]":
+                self.done = True
+                continue
+            self._pieces_left -= 1
+            if self._pieces_left < 0:
+                raise StreamError("the answer has no end: far more pieces than max_tokens")
+            try:
+                self._take(json.loads(payload), now_s)
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                raise StreamError(f"the answer is garbled: {payload[:200]!r}") from None
+
+    def _take(self, event: Any, now_s: float) -> None:
+        if "error" in event:
+            self.error = error_message(event)
+            return
+        self.usage = _optional(dict, event.get("usage")) or self.usage
+        self.metrics = _optional(dict, event.get("metrics")) or self.metrics
+        for choice in event["choices"]:
+            delta: dict[str, Any] = _optional(dict, choice.get("delta")) or {}
+            # Completions have a text where chats have a delta.
+            text = _optional(str, delta.get("content", choice.get("text"))) or ""
+            reason = _optional(str, choice.get("finish_reason"))
+            if text or reason or "role" not in delta:
+                self.pieces += 1
+                self.last_token_s = now_s
+                if self.first_token_s is None:
+                    self.first_token_s = now_s
+            self._text.append(text)
+            self.finish_reason = reason or self.finish_reason
+
+    def write(self, result: ChatResult) -> None:
+        """Write what has come into a result, once the stream is over."""
+        result.first_token_s, result.last_token_s = self.first_token_s, self.last_token_s
+        result.pieces = self.pieces
+        result.prompt_tokens = _plausible(self.usage.get("prompt_tokens"), int, _MOST_TOKENS)
+        result.output_tokens = _plausible(self.usage.get("completion_tokens"), int, _MOST_TOKENS)
+        prefill_ms, queue_ms = (
+            _plausible(self.metrics.get(name), int | float, _MOST_MS)
+            for name in ("time_to_first_token_ms", "queue_time_ms")
+        )
+        if result.first_token_s is not None and prefill_ms is not None:
+            result.scheduled_s = result.first_token_s - 1e-3 * prefill_ms
+            if queue_ms is not None:
+                result.queued_s = result.scheduled_s - 1e-3 * queue_ms
+        reason = self.finish_reason
+        if reason in ("abort", "error"):
+            result.status, result.error = "aborted", self.error or f"finish_reason {reason}"
+        elif self.error is not None or reason is None:
+            result.status, result.error = "broken", self.error or "the answer has no end"
+        else:
+            result.status, result.error = ("truncated" if reason == "length" else "ok"), None
+            result.text = self.text
+
+
+def error_message(answer: Any) -> str:
+    """Return the message in the JSON of an error, in whichever of the usual forms."""
+    if isinstance(answer, dict):
+        inner = answer.get("error", answer.get("detail", answer.get("message", answer)))
+        answer = inner.get("message", inner) if isinstance(inner, dict) else inner
+    return str(answer)[:2000]
+
+
+def _optional(kind: type[T], value: object) -> T | None:
+    """Return a value that may be missing.
+
+    Raises:
+        TypeError: it is of another type.
+    """
+    if value is None or isinstance(value, kind):
+        return value
+    raise TypeError
+
+
+def plausible_tokens(value: Any) -> bool:
+    """Return whether a number of tokens that a server reports can be; None: it reports none."""
+    return value is None or _plausible(value, int, _MOST_TOKENS) is not None
+
+
+def _plausible(value: Any, kind: type | UnionType, most: float) -> Any:
+    """Return a number that a server reports; None where it is impossible."""
+    right = isinstance(value, kind) and not isinstance(value, bool)
+    return value if right and 0 <= value <= most else None
 
 
 class ServerDownError(InfraMindError):
@@ -337,7 +484,7 @@ class Client:
                 if stream.first_token_s is None:
                     result.status, result.error = "unreachable", stream.error
                     return 0.0
-        read_stream(stream, result)
+        stream.write(result)
         return None
 
     def _body(self, request: ChatRequest) -> bytes:
@@ -375,7 +522,10 @@ class Client:
         result.error = f"HTTP {code}: {message}"
         if code in _BUSY:
             result.status = "busy"
-            return _seconds(response.headers.get("Retry-After"))
+            try:
+                return max(0.0, float(response.headers.get("Retry-After", 0.0)))
+            except ValueError:  # a date
+                return 0.0
         if code >= 500 or code < 400:
             result.status = "server_error"
             self._suspect(flight.request.server)
@@ -384,43 +534,3 @@ class Client:
         else:
             result.status = "rejected"
         return None
-
-
-def read_stream(stream: ChatStream, result: ChatResult) -> None:
-    """Write the contents of a stream that is over into the result."""
-    result.first_token_s, result.last_token_s = stream.first_token_s, stream.last_token_s
-    result.pieces = stream.pieces
-    result.prompt_tokens, result.output_tokens = (
-        _plausible(stream.usage.get(name), int, _MOST_TOKENS)
-        for name in ("prompt_tokens", "completion_tokens")
-    )
-    prefill_ms, queue_ms = (
-        _plausible(stream.metrics.get(name), int | float, _MOST_MS)
-        for name in ("time_to_first_token_ms", "queue_time_ms")
-    )
-    if result.first_token_s is not None and prefill_ms is not None:
-        result.scheduled_s = result.first_token_s - 1e-3 * prefill_ms
-        if queue_ms is not None:
-            result.queued_s = result.scheduled_s - 1e-3 * queue_ms
-    reason = stream.finish_reason
-    if reason in ("abort", "error"):
-        result.status, result.error = "aborted", stream.error or f"finish_reason {reason}"
-    elif stream.error is not None or reason is None:
-        result.status, result.error = "broken", stream.error or "the answer has no end"
-    else:
-        result.status, result.error = ("truncated" if reason == "length" else "ok"), None
-        result.text = stream.text
-
-
-def _plausible(value: Any, kind: type | UnionType, most: float) -> Any:
-    """Return a number that a server reports; None where it is impossible."""
-    right = isinstance(value, kind) and not isinstance(value, bool)
-    return value if right and 0 <= value <= most else None
-
-
-def _seconds(header: str | None) -> float:
-    """Return the seconds of a Retry-After header; 0 where there is none, or a date."""
-    try:
-        return max(0.0, float(header or 0.0))
-    except ValueError:
-        return 0.0

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shlex
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -23,15 +21,13 @@ from rich.text import Text
 
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
 from inframind_gym.files import replace_text
-from inframind_gym.live.progress import coloured, duration, outcome, show_failure, up_progress
 from inframind_gym.live.settings import require_live
 from inframind_gym.simulator.server.pool import load_pool
 
 # Modules that reach servers are imported when a command runs.
 if TYPE_CHECKING:
-    from inframind_gym.live.placement.cluster import LivePlacement
-    from inframind_gym.live.started import StartedServers
-    from inframind_gym.policies.placement.protocol import PlacementPolicy
+    from inframind_gym.live.launcher import Launch
+    from inframind_gym.live.processes import StartedServers
 
 app = typer.Typer(no_args_is_help=True, help="Make a pool; start, watch and stop its vLLM servers.")
 
@@ -53,6 +49,15 @@ PythonOption = Annotated[
         show_default=False,
     ),
 ]
+_COLOURS: Final = {
+    "up": "green",
+    "asleep": "cyan",
+    "starting": "yellow",
+    "preparing": "yellow",
+    "queued": "dim",
+    "stopped": "dim",
+}
+_MOST_LINES: Final = 15  # of the log of a server that failed
 
 
 @app.command()
@@ -101,17 +106,16 @@ def new(
     measured: cards are marked `estimate`.
     """
     with _refusing(needs_live=False):
-        from inframind_gym.simulator.estimate.packing import Limits, make_pool, parse_models
-        from inframind_gym.simulator.estimate.writing import pool_yaml, unverified
+        from inframind_gym.simulator.estimate import packing
 
         if out.exists() and not force:
             raise ConfigError(f"{out}: is there already. Give another --out, or --force.")
-        wanted = parse_models(models)
-        limits = Limits(max_num_seqs, max_num_batched_tokens, max_model_len)
+        wanted = packing.parse_models(models)
+        limits = packing.Limits(max_num_seqs, max_num_batched_tokens, max_model_len)
         name = re.sub(r"[^a-zA-Z0-9._-]", "-", out.stem)[:64]
-        pool = make_pool(name, gpu, num_gpus, wanted, limits, price_per_gpu_hour)
+        pool = packing.make_pool(name, gpu, num_gpus, wanted, limits, price_per_gpu_hour)
         command = shlex.join(["inframind", *sys.argv[1:]])
-        replace_text(out, pool_yaml(pool, wanted, command))
+        replace_text(out, packing.pool_yaml(pool, wanted, command))
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in ("model", "GPU"):
         table.add_column(column, no_wrap=True)
@@ -131,7 +135,7 @@ def new(
     for each in wanted:
         if each.needs_path:
             typer.echo(f"{each.alias}: give its `path` in {out} before `inframind pool up`.")
-    for line in unverified(pool, wanted):
+    for line in packing.unverified(pool, wanted):
         typer.echo(line)
     typer.echo(f"{out}: estimates, nothing was measured. Check it: inframind check {out}")
 
@@ -146,9 +150,6 @@ def up(
     timeout: Annotated[
         float, typer.Option(min=1.0, help="Seconds for each server to come up.")
     ] = 1800.0,
-    keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="When one fails, leave the others up.")
-    ] = False,
     simulate: Annotated[
         bool,
         typer.Option("--simulate", help="Simulate the servers: one process, no vLLM, no GPU."),
@@ -165,39 +166,40 @@ def up(
     """Start the servers that do not run, and wait until all answer.
 
     Servers on one GPU are started one after the other. When one fails, the end of its log is shown
-    and everything that this command started is stopped (see --keep-going); so it is on Ctrl-C.
-    What runs already is left as it is. Models with a `url` are only checked. A pool file is code,
-    which runs with your rights: start only those that you trust.
+    and everything that this command started is stopped; so it is on Ctrl-C. What runs already is
+    left as it is. Models with a `url` are only checked. A pool file is code, which runs with your
+    rights: start only those that you trust.
     """
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
     end_by_exception()
     with _refusing():
-        from inframind_gym.live.launcher import Launcher
+        from inframind_gym.live.launcher import Launcher, last_lines
+        from inframind_gym.live.simulated.process import Simulation
 
-        simulation = None
         if not simulate and (speed, workload, seed) != (1.0, "mixed", 0):
             raise ConfigError("--speed, --workload and --seed are for --simulate: add it")
-        if simulate:
-            from inframind_gym.live.simulated.process import Simulation
-
-            simulation = Simulation(speed=speed, workload=workload, seed=seed)
+        simulation = Simulation(speed=speed, workload=workload, seed=seed) if simulate else None
         launcher = Launcher(
             load_pool(pool), state=state, python=python, host=host, simulation=simulation
         )
-        stopped = "What this command started was stopped."
-        with _interruptible(console, stopped), up_progress(console) as show:
-            launches = launcher.up(timeout_s=timeout, keep_going=keep_going, watch=show)
+        shown: dict[str, str] = {}
+
+        def show(launches: Sequence[Launch]) -> None:
+            for launch in launches:
+                alias, line = launch.model.alias, _event(launch)
+                if line and shown.get(alias) != line:
+                    shown[alias] = line
+                    console.print(f"{alias}: {line}", style=_COLOURS.get(launch.phase, "bold red"))
+
+        with _interruptible(console, "What this command started was stopped."):
+            launches = launcher.up(timeout_s=timeout, watch=show)
     failed = [launch for launch in launches if launch.phase == "failed"]
-    for launch in failed:
-        show_failure(console, launch)
+    for log in dict.fromkeys(launch.log for launch in failed if launch.log is not None):
+        console.print(f"\nThe last lines of {log}:")
+        for line in last_lines(log, _MOST_LINES):
+            console.print(f"  {line}", style="dim")
     if failed:
-        if keep_going:
-            console.print(
-                f"{len(launches) - len(failed)} of {len(launches)} servers are up. `up` again "
-                f"starts the others, `inframind pool down --pool {pool}` stops all."
-            )
-        else:
-            console.print("Everything that this command started was stopped (see --keep-going).")
+        console.print("\nEverything that this command started was stopped.")
         raise typer.Exit(1)
     if all(launch.already or launch.adopted for launch in launches):
         console.print(f"All {len(launches)} servers were up already.")
@@ -205,6 +207,20 @@ def up(
         console.print(f"Simulated, at speed {speed:g}: times are the pool's, answers lorem ipsum.")
     option = "" if state is None else f" --state {state}"
     console.print(f"Stop them: inframind pool down --pool {pool}{option}")
+
+
+def _event(launch: Launch) -> str:
+    """Return the news of a server; "" for none."""
+    process = f"(process {launch.pid}{', was started before' if launch.already else ''})"
+    if launch.phase == "starting":
+        return f"starting {process}"
+    if launch.phase == "up" and (launch.adopted or launch.already):
+        return f"up already at {launch.url}"
+    if launch.phase == "up":
+        return f"up after {launch.took_s:.0f} s at {launch.url}"
+    if launch.phase == "stopped":
+        return "stopped" if launch.pid else ""
+    return launch.note  # what it prepares, or why it failed
 
 
 @app.command()
@@ -215,7 +231,7 @@ def status(
 ) -> None:
     """Show the state of the servers. Exit status 0: all are up; 1: not all."""
     with _refusing():
-        from inframind_gym.live.status import pool_status
+        from inframind_gym.live.launcher import pool_status
 
         rows = pool_status(load_pool(pool), state)
     if as_json:
@@ -229,14 +245,16 @@ def status(
         for row in rows:
             numbers = (
                 (row.pid, str),
-                (row.up_s, duration),
+                (row.up_s, "{:,.0f} s".format),
                 (row.memory_mb, "{:.0f}".format),
                 (row.running, str),
                 (row.waiting, str),
                 (row.kv_frac, "{:.0%}".format),
             )
             cells = ["" if value is None else written(value) for value, written in numbers]
-            table.add_row(row.alias, coloured(row.state), row.url, *cells)
+            table.add_row(
+                row.alias, Text(row.state, _COLOURS.get(row.state, "bold red")), row.url, *cells
+            )
         console = Console(highlight=False)
         console.print(table)
         for row in rows:
@@ -263,30 +281,15 @@ def logs(
 
     A pool whose file is gone or broken is found by its name.
     """
-    from inframind_gym.live.failures import last_lines
-
     with _refusing():
         started, aliases = _started(pool, state)
         if model is not None and model not in aliases:
             raise ConfigError(unknown("model", model, aliases))
-        wanted = [model] if model is not None else aliases
-        files = {alias: started.log(alias) for alias in wanted}
-        if not any(path.exists() for path in files.values()):
+        files = [started.log(alias) for alias in ([model] if model is not None else aliases)]
+        if not any(path.exists() for path in files):
             raise InfraMindError(f"there are no logs in {started.folder}: nothing was started")
-    width = max(map(len, wanted))
-
-    def show(alias: str, line: str) -> None:
-        typer.echo(line if model is not None else f"{alias:{width}} | {line}")
-
-    places = {alias: _place(path) for alias, path in files.items()}
-    for alias, path in files.items():
-        for line in last_lines(path, lines):
-            show(alias, line)
-    if follow:
-        try:
-            _follow(files, places, show)
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
+    options = ["-F"] if follow else []  # by name: into the next start
+    os.execvp("tail", ["tail", *options, "-n", str(lines), *map(str, files)])
 
 
 @app.command()
@@ -304,20 +307,14 @@ def down(
     with _refusing():
         stopped = _started(pool, state)[0].down(grace)
     for each in stopped:
-        typer.echo(outcome(each))
+        how = "killed: it did not end by itself" if each.killed else "stopped"
+        how = how if each.processes else "had ended already"
+        left = f"; these processes still run: {each.left}" if each.left else ""
+        typer.echo(f"{each.alias}: {how} (process {each.pid}, {each.processes} in all){left}")
     if not stopped:
         typer.echo("Nothing to stop: no server of this pool was started here.")
     if any(each.left for each in stopped):
         raise typer.Exit(1)
-
-
-@app.command()
-def compose(pool: PoolOption) -> None:
-    """Write a Docker Compose file for the pool to standard output."""
-    from inframind_gym.live.compose import compose_file
-
-    with _refusing(needs_live=False):
-        typer.echo(compose_file(load_pool(pool)), nl=False)
 
 
 @app.command()
@@ -364,45 +361,35 @@ def place(
     if cluster is not None:
         given["cluster"] = cluster
     with _refusing():
+        import numpy as np
+
+        from inframind_gym.envs.placement import placement_frame
+        from inframind_gym.envs.render import text
         from inframind_gym.live.config import live_placement_config
         from inframind_gym.live.placement.cluster import LivePlacement
-        from inframind_gym.policies.placement.registry import POLICIES
+        from inframind_gym.policies import resolve_policy
 
-        decider = POLICIES.resolve(policy)
+        decider = resolve_policy(policy, family="placement")
+        rows = np.zeros(1, np.int64)
         live = LivePlacement(
             live_placement_config(given),
             on_transition=lambda transition: console.print(str(transition), markup=False),
         )
         with _interruptible(console, "All servers were stopped."), live:
-            summary = _play(live, decider, decisions, seed, console)
+            console.print(f"Bringing up cluster {live.cluster_config.name!r} …")
+            live.begin(seed)
+            console.print(text(placement_frame(live)), markup=False)
+            decider.reset(live.policy_spec(), [seed])
+            for _ in range(decisions):
+                seen = live.observation, live.contexts(rows), rows
+                live.decide_by(lambda seen=seen: decider.act_batch(*seen)[0])  # type: ignore[misc]
+            console.print(text(placement_frame(live)), markup=False)
+            summary = live.summary(0)
     if as_json:
         typer.echo(json.dumps(summary, indent=1))
         return
     for name, value in summary.items():
         console.print(f"{name:24} {value:g}", markup=False)
-
-
-def _play(
-    live: LivePlacement, policy: PlacementPolicy, decisions: int, seed: int, console: Console
-) -> dict[str, float | int]:
-    """Play an episode of placement."""
-    import numpy as np
-
-    from inframind_gym.envs.placement.context import contexts, spec_of
-
-    rows = np.zeros(1, np.int64)
-
-    def choose(observation: Any, context: Any) -> Any:
-        return policy.act_batch(observation, context, rows)[0]
-
-    console.print(f"Bringing up cluster {live.cluster_config.name!r} …")
-    live.begin(seed)
-    console.print(live.table(0), markup=False)
-    policy.reset(spec_of(live), [seed])
-    for _ in range(decisions):
-        live.decide_by(partial(choose, live.observation, contexts(live, rows)))
-    console.print(live.table(0), markup=False)
-    return live.summary(0)
 
 
 def _started(pool: str, state: Path | None) -> tuple[StartedServers, list[str]]:
@@ -411,7 +398,7 @@ def _started(pool: str, state: Path | None) -> tuple[StartedServers, list[str]]:
     Raises:
         ConfigError: there is no such file, and nothing was started under that name.
     """
-    from inframind_gym.live.started import StartedServers, known_pools
+    from inframind_gym.live.processes import StartedServers, known_pools
 
     try:
         config = load_pool(pool)
@@ -430,43 +417,10 @@ def _started(pool: str, state: Path | None) -> tuple[StartedServers, list[str]]:
     return StartedServers(config.name, state), logged
 
 
-def _follow(
-    files: dict[str, Path], places: dict[str, tuple[int, int]], show: Callable[[str, str], None]
-) -> None:
-    """Show new lines for ever; a log that was replaced is read from its beginning."""
-    rest = dict.fromkeys(files, b"")
-    while True:
-        for alias, path in files.items():
-            inode, size = _place(path)
-            before, read = places[alias]
-            if inode != before or size < read:
-                read, rest[alias] = 0, b""
-            places[alias] = inode, read
-            if size == read:
-                continue
-            with path.open("rb") as file:
-                file.seek(read)
-                data = rest[alias] + file.read()
-                places[alias] = inode, file.tell()
-            *lines, rest[alias] = data.split(b"\n")
-            for line in lines:
-                show(alias, line.decode("utf-8", "replace"))
-        sys.stdout.flush()
-        time.sleep(0.3)
-
-
-def _place(path: Path) -> tuple[int, int]:
-    """Return inode and size of a file."""
-    if not path.exists():
-        return 0, 0
-    stat = path.stat()
-    return stat.st_ino, stat.st_size
-
-
 def end_by_exception() -> None:
     """Let SIGTERM and SIGHUP end a command as Ctrl-C does: everything it started is stopped."""
 
-    def end(number: int, frame: FrameType | None) -> NoReturn:
+    def end(number: int, _: object) -> None:
         for each in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(each, signal.SIG_IGN)  # it is ending
         raise SystemExit(128 + number)

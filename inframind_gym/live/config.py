@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 
 from inframind_gym.configs import NonNegative, StrictModel, within
 from inframind_gym.configs import validate as validate_model
-from inframind_gym.envs.placement.config import ForeignMemory, PlacementConfig
-from inframind_gym.envs.routing.config import EnvConfig, checked_config
+from inframind_gym.envs.placement import ForeignMemory, PlacementConfig
+from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.live.settings import LiveSettings
 from inframind_gym.simulator.placement.cards import ClusterConfig, ModelCard
@@ -44,6 +44,12 @@ class LiveConfig(EnvConfig):
     reach_s: Seconds = 10.0
     patience_s: Seconds = 600.0
     scripted_s: Seconds | None = None
+
+    @model_validator(mode="after")
+    def _no_faults(self) -> LiveConfig:
+        if self.faults:
+            raise ValueError("faults belong to simulated servers; live ones have their own")
+        return self
 
 
 class LiveLimits(StrictModel):
@@ -90,8 +96,12 @@ class PlacementLiveConfig(PlacementConfig):
     @model_validator(mode="before")
     @classmethod
     def _cluster_of_the_pool(cls, given: Any) -> Any:
-        if isinstance(given, Mapping) and "pool" in given and "cluster" not in given:
-            return {**given, "cluster": Path(str(given["pool"])).stem}
+        if not isinstance(given, Mapping):
+            return given
+        optional = ("cluster", "foreign_memory", "sampling", "live")
+        given = {k: v for k, v in given.items() if v is not None or k not in optional}
+        if "pool" in given and "cluster" not in given:
+            given["cluster"] = Path(str(given["pool"])).stem
         return given
 
     @model_validator(mode="after")
@@ -112,10 +122,7 @@ def live_config(arguments: Mapping[str, Any]) -> LiveConfig:
     Raises:
         ConfigError: an argument that is unknown or has an impossible value; says what is possible.
     """
-    config = checked_config(arguments, LiveConfig)
-    if config.faults:
-        raise ConfigError("faults belong to simulated servers; live ones have their own")
-    return config
+    return validate_model(dict(arguments), LiveConfig, source="environment")
 
 
 def live_placement_config(arguments: Mapping[str, Any]) -> PlacementLiveConfig:

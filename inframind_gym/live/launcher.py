@@ -1,4 +1,4 @@
-"""Start the servers of a pool as vLLM processes, and stop exactly what was started.
+"""Start the servers of a pool as vLLM processes, watch them, and stop exactly what was started.
 
     launcher = Launcher(load_pool("cpu-tiny"))
     launcher.up()  # returns when all answer
@@ -6,7 +6,7 @@
     launcher.down()
 
 The servers outlive the process that started them; another process can stop them, or find them up.
-Models with a `url` are adopted: checked, never started or stopped.
+Models with a `url` are checked, never started or stopped.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +25,16 @@ from typing import TYPE_CHECKING, Final, Literal
 import psutil
 
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.live.failures import advice, cause, last_lines, without_speaker
-from inframind_gym.live.probe import is_dead, unusable
-from inframind_gym.live.processes import identity, port_holder, port_is_free
+from inframind_gym.live.processes import (
+    GRACE_S,
+    StartedServer,
+    StartedServers,
+    Stopped,
+    port_holder,
+    port_is_free,
+    resident_bytes,
+    start_of,
+)
 from inframind_gym.live.server_command import (
     ServerCommand,
     make_weights,
@@ -34,25 +42,28 @@ from inframind_gym.live.server_command import (
     server_command,
     vllm_python,
 )
-from inframind_gym.live.settings import server_url
-from inframind_gym.live.started import (
-    GRACE_S,
-    StartedServer,
-    StartedServers,
-    Stopped,
-    require_linux,
-)
+from inframind_gym.live.settings import LiveSettings, addresses, server_url
+from inframind_gym.live.watcher import MetricsWatcher, is_dead, unusable
 from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
 
 if TYPE_CHECKING:
     from inframind_gym.live.simulated.process import Simulation
 
 TIMEOUT_S: Final = 1800.0  # to come up: large models are fetched first
-_ADOPT_S: Final = 10.0  # to wait for a server with a `url`
 _DEAD_S: Final = 5.0  # without an engine, of a server that had answered: it stays so
 _POLL_S: Final = 0.5
+_TAIL_BYTES: Final = 1 << 18  # at the end of a log, that are read
 
 Phase = Literal["queued", "preparing", "starting", "up", "failed", "stopped"]
+State = Literal[
+    "up",
+    "asleep",
+    "starting",  # has never answered, and runs
+    "hangs",  # has answered, runs, and no longer answers
+    "died",  # was started, not stopped, and is gone
+    "stopped",  # nothing was started, and nothing answers
+    "unreachable",  # it has a url, and nothing answers there
+]
 
 
 @dataclass(slots=True)
@@ -65,19 +76,39 @@ class Launch:
     adopted: bool = False  # it has a `url`
     already: bool = False  # it ran before this call
     pid: int | None = None
-    log: Path | None = None
+    log: Path | None = None  # output of its process
     began_s: float = 0.0  # on the monotonic clock
     took_s: float = 0.0  # until it was up, or failed
     note: str = ""  # its last line of output, or why it failed
-    advice: str = ""  # remedy of the failure
+
+
+Watch = Callable[[Sequence[Launch]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRow:
+    """State of one server, for people and scripts."""
+
+    alias: str
+    state: State
+    url: str
+    pid: int | None = None  # None: it was not started here
+    up_s: float | None = None  # since it was started here
+    memory_mb: float | None = None  # of its processes
+    running: int | None = None  # requests; None: not known
+    waiting: int | None = None
+    kv_frac: float | None = None
+    times_s: dict[str, float] | None = None  # means of its requests: to the first token, ...
+    note: str = ""
+    simulated: bool = False  # by a process that it shares with others
 
 
 class Launcher:
     """The servers of one pool on this machine.
 
     Args:
-        pool: the pool; each model has a port (it is started) or a url (it is adopted).
-        state: folder of what was started (`started.py`).
+        pool: the pool; each model has a port (it is started) or a url (it is only checked).
+        state: folder of what was started (`processes.py`).
         python: interpreter that has vLLM (`server_command.vllm_python`).
         host: address that servers listen on: "127.0.0.1", or "0.0.0.0" for the whole network, which
             needs a password: $VLLM_API_KEY.
@@ -105,17 +136,12 @@ class Launcher:
             )
         self.pool = pool
         self._started = StartedServers(pool.name, state)
-        self._python = python
-        self._host = host
-        self._simulation = simulation
+        self._python, self._host, self._simulation = python, host, simulation
         self._commands: dict[str, ServerCommand] = {}
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     def up(
-        self,
-        *,
-        timeout_s: float = TIMEOUT_S,
-        keep_going: bool = False,
-        watch: Callable[[Sequence[Launch]], None] = lambda launches: None,
+        self, *, timeout_s: float = TIMEOUT_S, watch: Watch = lambda launches: None
     ) -> list[Launch]:
         """Start what does not run, and wait until everything answers.
 
@@ -125,7 +151,6 @@ class Launcher:
 
         Args:
             timeout_s: for each server, from its start.
-            keep_going: leave the others alone when one fails.
             watch: called twice a second with all launches.
 
         Returns:
@@ -134,72 +159,63 @@ class Launcher:
         Raises:
             InfraMindError: a failure that can be foreseen: nothing was started.
         """
-        require_linux()
         launches = [
-            Launch(
-                model,
-                server_url(model),
-                adopted=model.url is not None,
-                log=None if model.url is not None else self._started.log(model.alias),
-            )
+            Launch(model, server_url(model), adopted=model.url is not None)
             for model in self.pool.models
         ]
         with self._started.locked():
-            self._adopt([launch for launch in launches if launch.adopted], keep_going)
-            own = [launch for launch in launches if not launch.adopted]
-            python = self._foresee(own)
-            if python is not None:
-                _make_weights(launches, python, watch)
             try:
-                self._bring_up(launches, timeout_s, keep_going, watch)
+                self._prepare(launches, watch)
+                while True:
+                    self._start_queued(launches)
+                    for launch in launches:
+                        if launch.phase == "starting":
+                            self._check(launch, timeout_s)
+                    watch(launches)
+                    phases = {launch.phase for launch in launches}
+                    if "failed" in phases or not phases & {"queued", "starting"}:
+                        break
+                    time.sleep(_POLL_S)
             except BaseException:
                 self._undo(launches)
                 raise
-            if not keep_going and any(launch.phase == "failed" for launch in launches):
+            if "failed" in phases:
                 self._undo(launches)
         watch(launches)
         return launches
 
     def down(self, grace_s: float = GRACE_S) -> list[Stopped]:
         """Stop what was started (`StartedServers.down`)."""
-        return self._started.down(grace_s)
+        try:
+            return self._started.down(grace_s)
+        finally:
+            self._reap()
 
     def is_running(self, alias: str) -> bool:
         """Return whether the process of a server that was started or found here has not ended."""
         server = self._started.servers.get(alias)
         return server is not None and server.runs
 
-    def _adopt(self, adopted: Sequence[Launch], keep_going: bool) -> None:
-        """Check the servers with a `url`."""
-        over_s = time.monotonic() + _ADOPT_S
-        missing = adopted
-        while missing:
-            for launch in missing:
-                launch.note = unusable(launch.url, launch.model.name)
-                launch.phase = "failed" if launch.note else "up"
-            missing = [launch for launch in missing if launch.phase == "failed"]
-            if not missing or time.monotonic() > over_s:
-                break
-            time.sleep(_POLL_S)
-        if missing and not keep_going:
-            lines = [f"{launch.model.alias}: {launch.note}" for launch in missing]
-            raise InfraMindError(
-                "\n".join(lines) + "\nNothing was started. A model with a `url` is one that runs "
-                "already; give it a `port` instead to have it started."
-            )
+    def _prepare(self, launches: Sequence[Launch], watch: Watch) -> None:
+        """Find out what runs and what can be wrong, and make weights that are missing.
 
-    def _foresee(self, wanted: Sequence[Launch]) -> Path | None:
-        """Find out what runs, and everything that can be wrong before anything is started.
-
-        Returns:
-            The interpreter that has vLLM; None where none is needed.
+        Raises:
+            InfraMindError: something is; nothing was started.
         """
-        if not wanted:
-            return None
-        python = None if self._simulation else vllm_python(self._python)
+        ours = [launch for launch in launches if not launch.adopted]
+        python = vllm_python(self._python) if ours and not self._simulation else None
         problems = []
-        for launch in wanted:
-            alias = launch.model.alias
+        for launch in launches:
+            alias, port = launch.model.alias, launch.model.port
+            if launch.adopted or port is None:
+                launch.phase = "up"
+                if trouble := unusable(launch.url, launch.model.name):
+                    problems.append(
+                        f"{alias}: {trouble}. A model with a `url` is one that runs already; give "
+                        "it a `port` instead to have it started"
+                    )
+                continue
+            launch.log = self._started.log(alias)
             command = self._commands[alias] = self._command(launch.model, python)
             server = self._started.servers.get(alias)
             if server is not None and self._serves(server, launch):
@@ -213,12 +229,21 @@ class Launcher:
                 continue
             if server is not None:  # what is left of it may hold memory and the port
                 self._started.end([server])
-            assert launch.model.port is not None
-            if not port_is_free(launch.model.port, self._host):
-                problems.append(_port_taken(launch, launch.model.port))
+            if port_is_free(port, self._host):
+                continue
+            holder, remedy = port_holder(port), "Stop it, or choose another port"
+            if not unusable(launch.url, launch.model.name):
+                holder = f"a server of {launch.model.name} that this command did not start"
+                remedy = f"To use it, write `url: {launch.url}` in place of its port; or stop it"
+            problems.append(f"{alias}: port {port} is taken by {holder}. {remedy}")
         if problems:
             raise InfraMindError("\n".join([*problems, "Nothing was started."]))
-        return python
+        for launch in ours:
+            if python is not None and not launch.already and missing_weights(launch.model):
+                launch.phase, launch.note = "preparing", f"makes {launch.model.path}, once"
+                watch(launches)
+                make_weights(launch.model, python)
+                launch.phase, launch.note = "queued", ""
 
     def _command(self, model: ModelConfig, python: Path | None) -> ServerCommand:
         if self._simulation is None:
@@ -244,47 +269,30 @@ class Launcher:
             time.sleep(_POLL_S)
         return False
 
-    def _bring_up(
-        self,
-        launches: Sequence[Launch],
-        timeout_s: float,
-        keep_going: bool,
-        watch: Callable[[Sequence[Launch]], None],
-    ) -> None:
-        while True:
+    def _start_queued(self, launches: Sequence[Launch]) -> None:
+        """Start what is queued and whose GPUs no other server is loading on."""
+        if self._simulation:  # one process for all
             queued = [launch for launch in launches if launch.phase == "queued"]
-            if self._simulation and queued:
-                self._start(queued)  # one process for all
-            for launch in queued:
-                if launch.phase == "queued" and not self._gpu_is_busy(launch, launches):
-                    self._start([launch])
-            for launch in launches:
-                if launch.phase == "starting":
-                    self._check(launch, timeout_s)
-            watch(launches)
-            phases = {launch.phase for launch in launches}
-            if not phases & {"queued", "starting"} or ("failed" in phases and not keep_going):
-                return
-            time.sleep(_POLL_S)
-
-    def _gpu_is_busy(self, launch: Launch, launches: Sequence[Launch]) -> bool:
-        """Return whether a server is coming up on one of its GPUs."""
-        if self.pool.gpu_of(launch.model).is_cpu:
-            return False
-        return any(
-            other.phase == "starting" and set(other.model.all_gpus) & set(launch.model.all_gpus)
-            for other in launches
-        )
+            if queued:
+                self._start(queued)
+            return
+        for launch in launches:
+            loading = (each.model for each in launches if each.phase == "starting")
+            busy = {gpu for model in loading for gpu in model.all_gpus}
+            gpus = () if self.pool.gpu_of(launch.model).is_cpu else launch.model.all_gpus
+            if launch.phase == "queued" and not busy & set(gpus):
+                self._start([launch])
 
     def _start(self, launches: Sequence[Launch]) -> None:
         """Start the process of servers; the log of the first takes its output."""
+        output = launches[0].log
+        assert output is not None
         for launch in launches:
-            assert launch.log is not None
+            log = self._started.log(launch.model.alias)
             with contextlib.suppress(FileNotFoundError):
-                launch.log.replace(launch.log.with_name(launch.log.name + ".old"))
+                log.replace(log.with_name(log.name + ".old"))
         command = self._commands[launches[0].model.alias]
-        assert launches[0].log is not None
-        with launches[0].log.open("ab") as file:
+        with output.open("ab") as file:
             child = subprocess.Popen(
                 command.arguments,
                 stdin=subprocess.DEVNULL,
@@ -294,56 +302,49 @@ class Launcher:
                 env={**os.environ, **command.env},
                 start_new_session=True,  # Ctrl-C is for this process, not for servers
             )
-        process = identity(psutil.Process(child.pid))  # at least a zombie: its parent is here
+        start_s = start_of(psutil.Process(child.pid))  # at least a zombie: its parent is here
         for launch in launches:
             alias = launch.model.alias
-            self._started.children[alias] = child
+            self._children[alias] = child
             server = StartedServer(
                 alias=alias,
-                process=process,
+                pid=child.pid,
+                start_s=start_s,
                 started_at=time.time(),
                 url=launch.url,
-                log=str(launch.log),
+                log=str(output),
                 settings=command.digest,
                 simulated=self._simulation is not None,
             )
             self._started.write(server)
+            launch.log = output
             launch.phase, launch.pid, launch.began_s = "starting", child.pid, time.monotonic()
 
     def _check(self, launch: Launch, timeout_s: float) -> None:
         """Find out what has become of a server that is coming up."""
         assert launch.log is not None
-        server = self._started.note_members(self._started.servers[launch.model.alias])
+        server = self._started.servers[launch.model.alias]
         launch.took_s = time.monotonic() - launch.began_s
+        why = ""
         if not server.runs:
-            self._fail(launch)
+            child = self._children.get(launch.model.alias)
+            code = None if child is None else child.poll()
+            why = "it ended" if code is None else f"it ended with status {code}"
+            if code is not None and code < 0:
+                why = f"it was ended by {signal.Signals(-code).name}"
+                if code == -signal.SIGKILL:
+                    why += " (when memory runs out, the kernel does that)"
         elif not (trouble := unusable(launch.url, launch.model.name)):
             self._started.write(server.model_copy(update={"ready": True}))
             launch.phase, launch.note = "up", ""
         elif launch.took_s > timeout_s:
-            self._fail(launch, f"not up in {timeout_s:g} s: {trouble}")
+            why = f"not up in {timeout_s:g} s: {trouble}"
         else:
-            launch.note = without_speaker((last_lines(launch.log, 1) or [""])[0])
-
-    def _fail(self, launch: Launch, why: str = "") -> None:
-        """End what there is of it; its exit status is read last, when its id can be reused."""
-        assert launch.log is not None
-        self._started.end([self._started.servers[launch.model.alias]])
-        why, found = why or self._ending(launch), cause(launch.log)
-        launch.phase, launch.note = "failed", f"{why}: {found}" if found else why
-        launch.advice = advice(launch.log)
-
-    def _ending(self, launch: Launch) -> str:
-        """Return how a process ended that should run."""
-        child = self._started.children.get(launch.model.alias)
-        code = None if child is None else child.poll()
-        if code is None:
-            return "it ended"
-        if code >= 0:
-            return f"it ended with status {code}"
-        name = signal.Signals(-code).name
-        killer = " (when memory runs out, the kernel does that)" if name == "SIGKILL" else ""
-        return f"it was ended by {name}{killer}"
+            launch.note = "".join(last_lines(launch.log, 1))
+        if why:
+            self._started.end([server])
+            self._reap()
+            launch.phase, launch.note = "failed", why
 
     def _undo(self, launches: Sequence[Launch]) -> None:
         """Stop what this call started."""
@@ -353,31 +354,84 @@ class Launcher:
             if launch.phase in ("starting", "up") and not (launch.adopted or launch.already)
         ]
         self._started.end([self._started.servers[launch.model.alias] for launch in ours])
+        self._reap()
         for launch in launches:
             if launch in ours or launch.phase == "queued":
                 launch.phase = "stopped"
 
-
-def _make_weights(
-    launches: Sequence[Launch], python: Path, watch: Callable[[Sequence[Launch]], None]
-) -> None:
-    """Make the weights that are missing, one model after the other."""
-    for launch in launches:
-        if launch.adopted or launch.already or not missing_weights(launch.model):
-            continue
-        launch.phase, launch.note = "preparing", f"makes {launch.model.path}, once"
-        watch(launches)
-        make_weights(launch.model, python)
-        launch.phase, launch.note = "queued", ""
+    def _reap(self) -> None:
+        """Take the statuses of children that have ended from the kernel."""
+        for child in self._children.values():
+            child.poll()
 
 
-def _port_taken(launch: Launch, port: int) -> str:
-    """Return the message for a port that another process holds."""
-    alias = launch.model.alias
-    if not unusable(launch.url, launch.model.name):
-        return (
-            f"{alias}: port {port} is taken by a server of {launch.model.name} that this command "
-            f"did not start. To use it, write `url: {launch.url}` in place of its port; or stop it"
+def last_lines(log: Path, count: int) -> list[str]:
+    """Return the last lines of a log that are not blank; none where it cannot be read."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    lines = (line.rstrip() for line in text.splitlines())
+    return list(deque((line for line in lines if line), maxlen=count))
+
+
+def pool_status(pool: PoolConfig, state: str | Path | None = None) -> list[ServerRow]:
+    """Return the state of the servers of a pool, in the pool's order.
+
+    Args:
+        pool: the pool.
+        state: folder of what was started.
+
+    Raises:
+        ConfigError: a model has neither port nor url.
+        InfraMindError: the extra `live` is not installed.
+    """
+    started = StartedServers(pool.name, state).read()
+    with MetricsWatcher(addresses(pool), LiveSettings(), poll_s=3600.0) as watcher:
+        watcher.wait_checked()
+        seen = watcher.status()
+    rows = []
+    for model, server in zip(pool.models, seen, strict=True):
+        ours = None if model.url is not None else started.get(model.alias)
+        members = [] if ours is None else ours.members()
+        runs = ours is not None and ours.runs
+        now: State
+        note = "" if server.up else server.reason
+        if server.up:
+            now, note = "up", "" if ours or model.url else "not started by `pool up`"
+        elif server.asleep:
+            now, note = "asleep", ""
+        elif ours is None:
+            now = "unreachable" if model.url else "stopped"
+            note = note if model.url or server.listens else ""
+        elif not runs:
+            now, note = "died", "".join(last_lines(Path(ours.log), 1))
+            if members:
+                left = f"{len(members)} of its processes run on; `down` or `up` ends them."
+                note = f"{left} {note}".strip()
+        elif ours.ready:
+            now, note = "hangs", f"{note}; `up` starts it again if it does not answer"
+        else:
+            now, note = "starting", ""
+        reading = server.reading if server.up else None
+        rows.append(
+            ServerRow(
+                alias=model.alias,
+                state=now,
+                url=server.url,
+                pid=ours.pid if ours is not None and runs else None,
+                up_s=round(time.time() - ours.started_at, 1) if ours is not None and runs else None,
+                memory_mb=round(resident_bytes(members) / 1e6, 1) if members else None,
+                running=None if reading is None else int(reading.running_req),
+                waiting=None if reading is None else int(reading.waiting_req),
+                kv_frac=None if reading is None else round(reading.kv_frac, 4),
+                times_s=None
+                if reading is None
+                else {n: round(total / k, 4) for n, (total, k) in reading.sums.items() if k},
+                note=note,
+                simulated=ours is not None and ours.simulated,
+            )
         )
-    holder = port_holder(port) or "another program"
-    return f"{alias}: port {port} is taken by {holder}. Stop it, or choose another port"
+    return rows

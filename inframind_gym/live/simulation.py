@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from inframind_gym.envs.routing.backend_simulation import BackendSimulation
-from inframind_gym.envs.routing.simulation import DECISION
+from inframind_gym.envs.backend import BackendSimulation
+from inframind_gym.envs.routing_simulation import DECISION
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.backend import PromptMaker
 from inframind_gym.live.config import LiveConfig
@@ -31,7 +31,7 @@ class LiveSimulation(BackendSimulation):
         config: what to run.
         one_query: as of `Simulation`.
         servers: connections to the servers of the config's pool, which stay the caller's:
-            `disconnect` leaves them open, and `config.live`, `log` and `reach_s` do not count.
+            `close` leaves them open, and `config.live`, `log` and `reach_s` do not count.
             None: they are made when the first episode begins.
         prompts: makes the calls' prompts from the run's tasks.
 
@@ -77,9 +77,9 @@ class LiveSimulation(BackendSimulation):
         """Name of these environments, for people."""
         return f"{super().title} (live)"
 
-    def disconnect(self) -> None:
+    def close(self) -> None:
         """Give up the episode; close sandbox and own connections. May be called twice."""
-        self.close()
+        self.end_stream()
         if self.servers is not None and not self._keeps_servers:
             self.servers.close()
             self.servers = None
@@ -130,6 +130,12 @@ class LiveSimulation(BackendSimulation):
             ) from None
         return sandbox
 
+    def models_up_now(self) -> int:
+        """Return the bit mask of the models whose servers are up now, not at the last step."""
+        if self.servers is None:
+            return super().models_up_now()
+        return self.servers.watcher.up & self.models_up
+
     @property
     def ungraded(self) -> int:
         """Answers so far that could not be graded; they count as wrong."""
@@ -171,12 +177,9 @@ def compile_driver(config: LiveConfig) -> None:
     """Play a few queries on scripted servers: no live query shall wait for a compiler."""
     short = config.model_copy(update={"scripted_s": 1.0, "num_queries": 4})
     simulation = LiveSimulation(short, one_query=False)
-    observations, contexts = simulation.buffers()
-    row, number = np.zeros(1, np.int64), np.zeros(1)
-    generator = np.random.default_rng(0)
-    rates, budgets = np.full(1, 100.0), np.full(1, np.nan)
-    simulation.start(row, [generator], rates, budgets, observations, contexts)
+    observations, row = simulation.observations(), np.zeros(1, np.int64)
+    simulation.reset(row, [np.random.default_rng(0)], observations)
     actions = np.zeros((1, simulation.action_size), np.int64)
     while simulation.status[0] == DECISION:
-        simulation.step(actions, observations, contexts, number, number)
-    simulation.disconnect()
+        simulation.step(row, actions, observations)
+    simulation.close()

@@ -1,4 +1,4 @@
-"""Policies: the protocol, what a policy is told and sees, and how one is found by name or path.
+"""Policies: the protocol, what a policy is given and sees, and how one is found by name or path.
 
 A router gives one number a call, `spec.action(model, strategy)`. A planner says that its level is
 another, and gives eight numbers a query: topology, agents less one, and six roles, of which those
@@ -19,10 +19,12 @@ At level "joint" a policy does both: it gives nine numbers, a plan and a route. 
 `contexts["kind"]` is PLAN (`inframind_gym.simulator.workflow.state`) a query has arrived and the
 first eight are read; where it is ROUTE a call is ready and the last one is read. Such a policy
 also serves as the `executor` of `InfraMind-Planner-v0`, where it is asked for routes alone.
+
+The other families have base classes beside their rules: `placement.BasePlacementPolicy`,
+`teams.BaseAssignmentPolicy`, `teams.BaseTokenBudgetPolicy` and `teams.BaseCoordinationPolicy`.
 """
 
-from inframind_gym.envs.routing.layout import ObservationLayout
-from inframind_gym.envs.routing.spec import PolicySpec
+from inframind_gym.envs.layout import ObservationLayout, PolicySpec
 from inframind_gym.policies.base import (
     REQUIRABLE,
     Action,
@@ -30,24 +32,24 @@ from inframind_gym.policies.base import (
     Completed,
     Context,
     Contexts,
+    PerRowPolicy,
     Policy,
     feedback_of,
     models_up,
     multiplier_of,
     requires_of,
 )
-from inframind_gym.policies.loading import (
-    PerRowPolicy,
+from inframind_gym.policies.registry import (
+    POLICIES,
+    PolicyEntry,
     check_policy,
-    load_policy,
-    make,
+    policy_names,
     register_policy,
-    registered_policies,
     resolve_policy,
 )
-from inframind_gym.policies.registry import PolicyEntry
 
 __all__ = [
+    "POLICIES",
     "REQUIRABLE",
     "Action",
     "BasePolicy",
@@ -61,12 +63,10 @@ __all__ = [
     "PolicySpec",
     "check_policy",
     "feedback_of",
-    "load_policy",
-    "make",
     "models_up",
     "multiplier_of",
+    "policy_names",
     "register_policy",
-    "registered_policies",
     "requires_of",
     "resolve_policy",
 ]

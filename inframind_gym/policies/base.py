@@ -1,7 +1,7 @@
-"""The `Policy` protocol: the one interface behind which everything that routes stands.
+"""The `Policy` protocol: the one interface of the policies of all families.
 
 A policy is reset once with the facts of the run and one seed per *row* (a row is one of the
-environments that run side by side) and is then asked for an action whenever a call is ready.
+environments that run side by side) and is then asked for the actions of several rows at once.
 Everything that a policy draws or counts belongs to a row: the same row with the same seed must get
 the same actions whether it runs alone or in a batch.
 """
@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from types import MappingProxyType
-from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Generic, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypeVar
 
-from inframind_gym.envs.routing.spec import PolicySpec
+from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.simulator.rng import STREAM_POLICY, uniform_array
 
 REQUIRABLE: Final = ("level", "observation", "planner", "scheduler", "system_features")
 """Arguments of an environment that belong to the router: how it plans, what it looks at, in which
@@ -35,21 +37,33 @@ Action: TypeAlias = int | NDArray[np.int64]
 Completed: TypeAlias = NDArray[np.void]
 """(k,) structured array of the COMPLETED dtype: queries that finished during one step."""
 
+Floats: TypeAlias = NDArray[np.floating[Any]]
+Ints: TypeAlias = NDArray[np.int64]
+Bools: TypeAlias = NDArray[np.bool_]
+
+# The facts of a run and the contexts of decisions; those of routing unless a family says otherwise.
+Spec = TypeVar("Spec", default=PolicySpec)
+Seen = TypeVar("Seen", default=Contexts)
+_Spec = TypeVar("_Spec", default=PolicySpec, contravariant=True)
+_Seen = TypeVar("_Seen", default=Contexts, contravariant=True)
+
 
 @runtime_checkable
-class Policy(Protocol):
-    """Chooses the model and the strategy of every call.
+class Policy(Protocol[_Spec, _Seen]):
+    """Decides for several rows at once.
 
-    At level "executor" an action is a route (`PolicySpec.action`). At level "planner" it is a plan,
-    eight numbers: topology, agents less one, and the role of each of six agents within the query's
-    domain. At level "joint" it is a plan and a route, nine numbers, of which only those that the
-    decision's kind needs are read: `contexts["kind"]` is PLAN or ROUTE
-    (`inframind_gym.simulator.workflow.state`).
+    A router, at level "executor", gives routes (`PolicySpec.action`). At level "planner" an action
+    is a plan, eight numbers: topology, agents less one, and the role of each of six agents within
+    the query's domain. At level "joint" it is a plan and a route, nine numbers, of which only those
+    that the decision's kind needs are read: `contexts["kind"]` is PLAN or ROUTE
+    (`inframind_gym.simulator.workflow.state`). Placements give a number for each GPU, the teams'
+    policies one number.
 
-    Four members are optional:
+    Some members are optional:
 
-    - `observe(completed, row)`: called after every step with the queries of `row` that finished in
-      it, for policies that learn online.
+    - `observe(completed, row)`: called after every step with what finished in it, for policies that
+      learn online. A router gets the queries of one `row`, a policy of assignment the tasks of all
+      rows with an array of their rows.
     - `carries_out_any_plan`: False where a policy routes only queries that it has planned itself;
       such a one is no executor of InfraMind-Planner-v0.
     - `requires`: arguments of the environment that a policy insists on, some of REQUIRABLE:
@@ -57,39 +71,35 @@ class Policy(Protocol):
       `{"observation": "full"}`.
     - `multiplier`: the λ of the constraint that it was trained with, a number; shown to those who
       watch a router.
+    - `bound`: True where it knows what no policy may: listed with the contestants, never ranked.
+      `sees_truth`: its contexts hold the latent state of a simulated team, too.
     """
 
     name: str
 
-    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+    def reset(self, spec: _Spec, seeds: Sequence[int]) -> None:
         """Forget everything and prepare for `len(seeds)` rows, one seed each."""
 
-    def act(self, observation: NDArray[np.float32], context: Context) -> Action:
-        """The action of row 0, from its observation (d,) and its context."""
-
-    def act_batch(
-        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def act_batch(self, observations: NDArray[np.float32], contexts: _Seen, rows: Ints) -> Ints:
         """The actions of several rows at once.
 
         Args:
             observations: (n, d), one a row.
-            contexts: (n,) structured array.
+            contexts: (n,) structured array, or arrays with a first axis of n.
             rows: (n,) which of the rows given to `reset` these are, each at most once.
 
         Returns:
-            (n,) routes, or (n, 8) and (n, 9) numbers at the levels "planner" and "joint": what
-            `act` would give for each row on its own.
+            (n,) numbers, or (n, a) where an action has a parts.
         """
 
 
-class BasePolicy:
+class BasePolicy(Generic[Spec, Seen]):
     """A policy of which only one of `act` and `act_batch` has to be written.
 
     The other follows: `act` asks `act_batch` for one row, `act_batch` asks `act` row after row with
     `self.row` set. `reset` keeps `self.spec` and `self.seeds`, an (n,) uint64 array. What a
     subclass remembers between decisions must be kept per row. A class that has only `act` and is
-    loaded by path gets one instance a row and so needs no care (`inframind_gym.policies.loading`).
+    loaded by path gets one instance a row and so needs no care (`PerRowPolicy`).
 
     Attributes:
         name: unique name, under which results are filed.
@@ -97,6 +107,8 @@ class BasePolicy:
         requires: arguments of the environment that the policy insists on.
         carries_out_any_plan: whether it routes queries that somebody else has planned.
         row: the row that `act` is asked for.
+        decisions: (rows,) decisions that a row has made, where a subclass counts them for
+            `uniform`.
     """
 
     name: str = "policy"
@@ -104,36 +116,105 @@ class BasePolicy:
     requires: Mapping[str, Any] = MappingProxyType({})
     carries_out_any_plan: bool = True
     row: int = 0
-    spec: PolicySpec
+    spec: Spec
     seeds: NDArray[np.uint64]
+    decisions: Ints
 
-    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+    def reset(self, spec: Spec, seeds: Sequence[int]) -> None:
         """Keep the facts of the run and the seed of every row."""
         self.spec = spec
         self.seeds = np.array([int(seed) % 2**64 for seed in seeds], np.uint64)
+        self.decisions = np.zeros(len(seeds), np.int64)
         self.row = 0
 
     def act(self, observation: NDArray[np.float32], context: Context) -> Action:
         """The action of `self.row` (row 0 unless set)."""
         if type(self).act_batch is BasePolicy.act_batch:
             raise TypeError(f"{type(self).__name__} must define act or act_batch")
-        contexts = np.asarray(context).reshape(1)
+        contexts: Any = np.asarray(context).reshape(1)
         rows = np.array([self.row], np.int64)
         action = self.act_batch(np.asarray(observation)[None], contexts, rows)[0]
         return action if np.ndim(action) else int(action)
 
-    def act_batch(
-        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def act_batch(self, observations: NDArray[np.float32], contexts: Seen, rows: Ints) -> Ints:
         """The actions of `rows`, one call of `act` each."""
         if type(self).act is BasePolicy.act:
             raise TypeError(f"{type(self).__name__} must define act or act_batch")
         actions = []
+        records: Any = contexts
         for i, row in enumerate(rows.tolist()):
             self.row = row
-            actions.append(self.act(observations[i], contexts[i]))
+            actions.append(self.act(observations[i], records[i]))
         self.row = 0
         return stack_actions(actions)
+
+    def draw(self, rows: Ints, ordinals: Ints, use: Ints | int = 0) -> NDArray[np.float64]:
+        """Return a number in (0, 1) for each of `rows`: of its seed, an ordinal and a use alone."""
+        return uniform_array(self.seeds[rows], STREAM_POLICY, ordinals, use)
+
+    def uniform(self, rows: Ints, use: int) -> NDArray[np.float64]:
+        """Return a number in (0, 1) for each of `rows` at its next decision."""
+        return self.draw(rows, self.decisions[rows], use)
+
+
+class ContextPolicy(BasePolicy[Spec, Seen]):
+    """A policy that decides from the contexts alone, by `choose`."""
+
+    def act_batch(self, observations: NDArray[np.float32], contexts: Seen, rows: Ints) -> Ints:
+        """Return the actions of the rows, by `choose`."""
+        return np.asarray(self.choose(contexts, rows), np.int64)
+
+    def choose(self, context: Seen, rows: Ints) -> Ints:
+        """Return the actions of the rows (n,) whose state is `context`."""
+        raise NotImplementedError
+
+    def draw_open(self, rows: Ints, ordinals: Ints, mask: Bools) -> Ints:
+        """Return one of the open actions of each row, all equally likely, (n,)."""
+        place = np.floor(self.draw(rows, ordinals) * mask.sum(axis=1)).astype(np.int64) + 1
+        return np.asarray((np.cumsum(mask, axis=1) >= place[:, None]).argmax(axis=1))
+
+
+class PerRowPolicy(BasePolicy):
+    """Gives a policy that knows only single decisions one instance a row.
+
+    What the instance of a row remembers or learns never reaches another row, so that a batch of n
+    rows and n runs of one row give the same actions.
+
+    Args:
+        first: an instance.
+        make: makes a further one.
+    """
+
+    def __init__(self, first: Any, make: Callable[[], Any]) -> None:
+        self.name = first.name
+        for optional in ("requires", "fingerprint"):  # what the benchmark asks a policy for
+            if hasattr(first, optional):
+                setattr(self, optional, getattr(first, optional))
+        self._make, self.instances = make, [first]
+
+    @property
+    def multiplier(self) -> float | None:
+        """That of the first row's instance, if it has one."""
+        return multiplier_of(self.instances[0])
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Reset one instance for every seed."""
+        super().reset(spec, seeds)
+        while len(self.instances) < len(seeds):
+            self.instances.append(self._make())
+        for instance, seed in zip(self.instances, seeds, strict=False):
+            instance.reset(spec, [seed])
+
+    def act(self, observation: NDArray[np.float32], context: Context) -> Action:
+        """The action of the row's own instance."""
+        action: Action = self.instances[self.row].act(observation, context)
+        return action
+
+    def observe(self, completed: Completed, row: int) -> None:
+        """Hand the finished queries to the row's own instance, if it wants them."""
+        observe = feedback_of(self.instances[row])
+        if observe is not None:
+            observe(completed, 0)
 
 
 def stack_actions(actions: Sequence[Any]) -> NDArray[Any]:
@@ -148,7 +229,7 @@ def stack_actions(actions: Sequence[Any]) -> NDArray[Any]:
     return stacked if stacked.dtype.kind in "iu" else np.fromiter(actions, object, len(actions))
 
 
-def models_up(contexts: Contexts, num_models: int) -> NDArray[np.bool_]:
+def models_up(contexts: Contexts, num_models: int) -> Bools:
     """Models that may be chosen.
 
     Args:
@@ -159,14 +240,37 @@ def models_up(contexts: Contexts, num_models: int) -> NDArray[np.bool_]:
         (n, M) booleans; all true where every model is down, for then no choice is better.
     """
     bits = np.uint32(1) << np.arange(num_models, dtype=np.uint32)
-    up: NDArray[np.bool_] = (np.asarray(contexts["models_up"])[:, None] & bits) != 0
+    up: Bools = (np.asarray(contexts["models_up"])[:, None] & bits) != 0
     up[~up.any(axis=1)] = True
     return up
 
 
-def feedback_of(policy: Policy) -> Callable[[Completed, int], None] | None:
+def first_up(start: Ints, up: Bools) -> Ints:
+    """The first model that is up at or after `start` (n,), going round; `up` is (n, M)."""
+    num_models = up.shape[1]
+    order = (start[:, None] + np.arange(num_models)) % num_models
+    ahead = np.take_along_axis(up, order, axis=1).argmax(axis=1)
+    return np.asarray((start + ahead) % num_models, np.int64)
+
+
+def draw_from(weights: NDArray[np.float64], u: NDArray[np.float64]) -> Ints:
+    """Draw one column a row.
+
+    Args:
+        weights: (n, k), not negative, with a positive sum in every row.
+        u: (n,) uniform numbers in (0, 1).
+
+    Returns:
+        (n,) columns; a column of weight 0 is never drawn.
+    """
+    edges = np.cumsum(weights, axis=1)
+    threshold = u * edges[:, -1]
+    return np.asarray((edges <= threshold[:, None]).sum(axis=1), np.int64)
+
+
+def feedback_of(policy: Any) -> Callable[[Any, Any], None] | None:
     """The policy's `observe(completed, row)`, or None where it does not learn online."""
-    observe: Callable[[Completed, int], None] | None = getattr(policy, "observe", None)
+    observe: Callable[[Any, Any], None] | None = getattr(policy, "observe", None)
     return observe
 
 
@@ -181,7 +285,7 @@ def multiplier_of(owner: object) -> float | None:
     return float(value) if isinstance(value, Real) else None
 
 
-def requires_of(policy: Policy) -> dict[str, Any]:
+def requires_of(policy: Any) -> dict[str, Any]:
     """Arguments of the environment that the policy insists on.
 
     Raises:

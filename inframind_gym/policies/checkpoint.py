@@ -52,9 +52,8 @@ def save(folder: str | Path, tensors: Tensors, config: Mapping[str, Any]) -> Non
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     data = encode(arrays, metadata={_KEY: _text(config)})
     digest = hashlib.sha256(data).hexdigest()
-    new, old = _beside(folder, "new"), _beside(folder, "old")
+    new, old = _recovered(folder, "new"), _recovered(folder, "old")
     try:
-        _recover(folder)
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
         (new / MODEL_FILE).write_bytes(data)
@@ -65,26 +64,23 @@ def save(folder: str | Path, tensors: Tensors, config: Mapping[str, Any]) -> Non
     except OSError as error:
         raise InfraMindError(f"{folder}: cannot be written: {error.strerror or error}") from None
     finally:
-        _recover(folder)
+        _recovered(folder)
         shutil.rmtree(new, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
 
 
 def exists(folder: str | Path) -> bool:
     """Return whether a folder holds a checkpoint, or held one when a `save` was killed."""
-    _recover(Path(folder))
+    _recovered(Path(folder))
     return (Path(folder) / MODEL_FILE).is_file()
 
 
-def _beside(folder: Path, ending: str) -> Path:
-    return folder.with_name(f".{folder.name}.{ending}")
-
-
-def _recover(folder: Path) -> None:
-    """Put the old checkpoint back where a `save` ended between its two renames."""
-    old = _beside(folder, "old")
+def _recovered(folder: Path, ending: str = "old") -> Path:
+    """Put the old checkpoint back where a `save` ended between its renames; returns a neighbour."""
+    old = folder.with_name(f".{folder.name}.old")
     if old.is_dir() and not folder.exists():
         os.replace(old, folder)
+    return folder.with_name(f".{folder.name}.{ending}")
 
 
 def load(folder: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -98,12 +94,18 @@ def load(folder: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
             sha256 of the configuration), too large, holds numbers that are not finite, or whose two
             files do not belong together. One that was saved by 0.1.0 has no sha256.
     """
+    from safetensors import SafetensorError, safe_open
+
     folder = Path(folder)
-    _recover(folder)
+    _recovered(folder)
     model, config = folder / MODEL_FILE, folder / CONFIG_FILE
     for path in (model, config):
+        if not folder.is_dir():
+            siblings = [p.name for p in folder.parent.glob("*")]
+            hint = did_you_mean(folder.name, siblings)
+            raise ConfigError(f"{folder}: is no checkpoint, there is no such folder.{hint}")
         if not path.is_file():
-            raise ConfigError(f"{folder}: is no checkpoint, {_what_is_missing(path)}")
+            raise ConfigError(f"{folder}: is no checkpoint, it has no {path.name}.")
     if model.stat().st_size > MAX_BYTES:
         raise ConfigError(f"{model}: has {model.stat().st_size} bytes, more than {MAX_BYTES}.")
     content = read_json(config)
@@ -115,8 +117,13 @@ def load(folder: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
             f"{model}: its sha256 is not the one that {config.name} gives. The file is damaged, or "
             "of another checkpoint: copy both files again."
         )
-    tensors, copy = _read_tensors(model)
-    if copy != _text(content):
+    try:
+        with safe_open(model, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: np.asarray(file.get_tensor(name)) for name in list(file.keys())}
+    except (OSError, SafetensorError, TypeError, ValueError) as error:
+        raise ConfigError(f"{model}: cannot be read as safetensors: {error}.") from None
+    if metadata.get(_KEY, "") != _text(content):
         raise ConfigError(
             f"{config}: is not the configuration that {model.name} was saved with. "
             "Copy both files of a checkpoint together and edit neither."
@@ -173,24 +180,3 @@ def prefixed(tensors: Tensors, prefix: str) -> dict[str, NDArray[Any]]:
 
 def _text(config: Mapping[str, Any]) -> str:
     return json.dumps(config, indent=2, sort_keys=True) + "\n"
-
-
-def _read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], str]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            names = list(file.keys())
-            tensors = {name: np.asarray(file.get_tensor(name)) for name in names}
-    except (OSError, SafetensorError, TypeError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as safetensors: {error}.") from None
-    return tensors, metadata.get(_KEY, "")
-
-
-def _what_is_missing(path: Path) -> str:
-    folder = path.parent
-    if folder.is_dir():
-        return f"it has no {path.name}."
-    siblings = [p.name for p in folder.parent.glob("*")] if folder.parent.is_dir() else []
-    return f"there is no such folder.{did_you_mean(folder.name, siblings)}"

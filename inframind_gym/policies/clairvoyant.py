@@ -7,7 +7,7 @@ the query in time at the least cost in server time.
 
 Its result can be reached with that knowledge, which no router has: by choosing among routes it
 redraws the random numbers until an answer happens to be right. It does not know future arrivals and
-never changes a choice, so it proves no maximum; `inframind_gym.benchmark.bounds` does.
+never changes a choice, so it proves no maximum; `inframind_gym.evaluation.bounds` does.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.routing.simulation import Simulation
+from inframind_gym.envs.layout import PolicySpec
+from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies import BasePolicy, Contexts, PolicySpec
+from inframind_gym.policies.base import BasePolicy, Contexts
 from inframind_gym.policies.oracle import (
     RECIPE,
     Oracle,
@@ -68,7 +69,7 @@ class ClairvoyantPolicy(BasePolicy):
         if not float(safety) >= 1.0:
             raise ConfigError(f"safety is {safety}; it must be at least 1")
         self.safety = float(safety)
-        self._simulation: Simulation | None = None
+        self._simulation: RoutingSimulation | None = None
         self._recipes: NDArray[Any] = np.zeros(0, RECIPE)
         self._small = 0
         self._needs = np.zeros(0, np.uint32)  # (r,) bit mask of a recipe's models
@@ -82,7 +83,7 @@ class ClairvoyantPolicy(BasePolicy):
         self._recipes = np.concatenate([small, large])
         self._routes = [{} for _ in seeds]
 
-    def foresee(self, simulation: Simulation) -> None:
+    def foresee(self, simulation: RoutingSimulation) -> None:
         """Take the simulation, whose environment i is row i of the policy."""
         self._simulation = simulation
         graphs, strategies = simulation.params.graphs, simulation.params.strategy_cdf.shape[1]

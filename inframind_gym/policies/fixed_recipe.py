@@ -2,13 +2,13 @@
 
 The simplest rivals of whatever plans. A constant that was chosen well is hard to beat where the
 load is feasible for it: what an agent gains beyond it is what it makes of budgets, load, teams of
-several models and what tells a question's difficulty.
+several models and what tells a question's difficulty. `baselines/recipes.py` chose the
+shipped ones on the workloads' questions for training and validation.
 """
 
 from __future__ import annotations
 
 import json
-from abc import ABC
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -17,8 +17,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.policies import BasePolicy, Contexts, PolicySpec
+from inframind_gym.policies.base import BasePolicy, Contexts, Ints
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
 
@@ -29,7 +30,7 @@ FALLBACK: Final = "all"  # what workloads take that are not in the tables
 ENOUGH: Final = 10  # arrivals; an estimate of their rate from fewer is off by more than a third
 
 
-def recipe_action(spec: PolicySpec, recipe: Mapping[str, Any]) -> NDArray[np.int64]:
+def recipe_action(spec: PolicySpec, recipe: Mapping[str, Any]) -> Ints:
     """The plan and the route of a recipe, (9,).
 
     Raises:
@@ -40,37 +41,47 @@ def recipe_action(spec: PolicySpec, recipe: Mapping[str, Any]) -> NDArray[np.int
     action[1] = int(recipe["num_agents"]) - 1
     roles = recipe.get("roles", range(MAX_AGENTS))
     action[2 : 2 + len(roles)] = roles
-    action[PLAN_ACTIONS] = spec.action(
-        spec.model_index(recipe["model"]), spec.strategy_index(recipe["strategy"])
-    )
+    model, strategy = recipe["model"], recipe["strategy"]
+    action[PLAN_ACTIONS] = spec.action(spec.model_index(model), spec.strategy_index(strategy))
     return action
 
 
-class _Constant(BasePolicy, ABC):
-    """Base class of policies that play constant recipes."""
+class ConstantRecipes(BasePolicy):
+    """Plays recipes that are chosen without looking at the query.
+
+    Attributes:
+        actions: (R, 9) plans and routes of the recipes.
+    """
 
     requires = MappingProxyType({"level": "joint"})
     carries_out_any_plan = False
 
-    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        """Prepare for `len(seeds)` rows.
+    def prepare(self, spec: PolicySpec, recipes: Sequence[Mapping[str, Any]]) -> None:
+        """Make `actions` of the recipes.
 
         Raises:
-            ConfigError: the environment does not let the policy plan.
+            ConfigError: the pool lacks a model of the recipes, there is no such strategy, or the
+                environment does not let the policy plan.
         """
-        super().reset(spec, seeds)
         if spec.level != "joint":
             name = self.name.split(":")[0]
             raise ConfigError(f'policy {name!r} plans: make the environment with level="joint"')
+        try:
+            self.actions = np.array([recipe_action(spec, recipe) for recipe in recipes])
+        except ConfigError as error:
+            raise ConfigError(
+                f"policy {self.name!r}: its recipes are not of this pool ({error}) Give it one: "
+                f"fixed_recipe:CoT:1:{spec.models[0]}:Concise"
+            ) from None
 
 
-class FixedRecipePolicy(_Constant):
+class FixedRecipePolicy(ConstantRecipes):
     """The same topology, number of agents, model and strategy for every query.
 
     Args:
         topology: name; all four or none must be given. Without them the recipe is the one that did
-            best on the workload's questions for training and validation, with the roles that did
-            best (`baselines/fixed_recipe_search.py`); a recipe that is given has the first roles.
+            best on the workload, with the roles that did best; one that is given has the first
+            roles.
         num_agents: 1 to 6.
         model: alias.
         strategy: name.
@@ -86,61 +97,39 @@ class FixedRecipePolicy(_Constant):
         model: str | None = None,
         strategy: str | None = None,
     ) -> None:
-        given = (topology, num_agents, model, strategy)
-        self._recipe: dict[str, Any] | None = None
+        given = {"topology": topology, "num_agents": num_agents}
+        given |= {"model": model, "strategy": strategy}
+        self.recipe = None if set(given.values()) == {None} else given
         self.name = "fixed_recipe"
-        if any(part is not None for part in given):
-            if any(part is None for part in given):
-                raise ConfigError(
-                    "fixed_recipe: give all of topology, agents, model and strategy, for example "
-                    "fixed_recipe:Reflection:1:qwen-14b:DeepThink, or none of them"
-                )
-            self.name = ":".join(["fixed_recipe", *(str(part) for part in given)])
-            self._recipe = dict(
-                zip(("topology", "num_agents", "model", "strategy"), given, strict=True)
+        self.fingerprint = ""
+        if self.recipe is None:
+            self.fingerprint = CHOSEN.read_text(encoding="utf-8")
+            return
+        if None in given.values():
+            raise ConfigError(
+                "fixed_recipe: give all of topology, agents, model and strategy, for example "
+                "fixed_recipe:Reflection:1:qwen-14b:DeepThink, or none of them"
             )
-            self._check(self._recipe)
-
-    @property
-    def fingerprint(self) -> str:
-        """The table of chosen recipes, where it is used."""
-        return "" if self._recipe is not None else CHOSEN.read_text(encoding="utf-8")
+        self.name = ":".join(("fixed_recipe", *map(str, given.values())))
+        if topology not in TOPOLOGIES:
+            raise ConfigError(f"fixed_recipe: {unknown('topology', str(topology), TOPOLOGIES)}")
+        if str(num_agents) not in map(str, range(1, MAX_AGENTS + 1)):
+            raise ConfigError(
+                f"fixed_recipe: num_agents is {str(num_agents)!r}; it must be 1 to {MAX_AGENTS}"
+            )
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        """Prepare for `len(seeds)` rows.
-
-        Raises:
-            ConfigError: the pool has no such model, there is no such strategy, or the environment
-                does not let the policy plan.
-        """
+        """Take the recipe of the workload; see `prepare` for errors."""
         super().reset(spec, seeds)
-        try:
-            self._action = recipe_action(spec, self._recipe or _chosen(CHOSEN, spec))
-        except ConfigError as error:
-            if self._recipe is not None:
-                raise
-            raise ConfigError(_of_another_pool(spec, error)) from None
+        self.prepare(spec, [self.recipe or _chosen(CHOSEN, spec)])
 
-    def act_batch(
-        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
         """The plan and the route of `rows`, (n, 9)."""
-        return np.tile(self._action, (len(rows), 1))
-
-    @staticmethod
-    def _check(recipe: dict[str, Any]) -> None:
-        if recipe["topology"] not in TOPOLOGIES:
-            problem = unknown("topology", str(recipe["topology"]), TOPOLOGIES)
-            raise ConfigError(f"fixed_recipe: {problem}")
-        count = str(recipe["num_agents"])
-        if not count.isdecimal() or not 1 <= int(count) <= MAX_AGENTS:
-            raise ConfigError(
-                f"fixed_recipe: num_agents is {count!r}; it must be 1 to {MAX_AGENTS}"
-            )
+        return np.tile(self.actions[0], (len(rows), 1))
 
 
-class FixedRecipeByRatePolicy(_Constant):
-    """The recipe that did best at the rate of the arrivals (`baselines/fixed_recipe_search.py`).
+class FixedRecipeByRatePolicy(ConstantRecipes):
+    """The recipe that did best at the rate of the arrivals.
 
     It does not see that rate: it takes the mean over the episode so far, up to the arrival of the
     query at hand, and of the table's rates the nearest by ratio. So a query keeps its recipe,
@@ -150,44 +139,24 @@ class FixedRecipeByRatePolicy(_Constant):
 
     name = "fixed_recipe_by_rate"
 
-    @property
-    def fingerprint(self) -> str:
-        """The tables of chosen recipes."""
-        return "".join(path.read_text(encoding="utf-8") for path in (CHOSEN, BY_RATE))
+    def __init__(self) -> None:
+        self.fingerprint = "".join(path.read_text(encoding="utf-8") for path in (CHOSEN, BY_RATE))
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        """Prepare for `len(seeds)` rows.
-
-        Raises:
-            ConfigError: the pool lacks a model of the recipes, there is no such strategy, or the
-                environment does not let the policy plan.
-        """
+        """Take the recipes of the workload; see `prepare` for errors."""
         super().reset(spec, seeds)
         by_rate = _chosen(BY_RATE, spec)
-        self._log_rates = np.log([float(rate) for rate in by_rate])  # (R,)
-        recipes = (*by_rate.values(), _chosen(CHOSEN, spec))
-        try:
-            self._actions = np.array([recipe_action(spec, recipe) for recipe in recipes])
-        except ConfigError as error:
-            raise ConfigError(_of_another_pool(spec, error)) from None
+        self._log_rates = np.log([float(rate) for rate in by_rate])  # (R - 1,)
+        self.prepare(spec, [*by_rate.values(), _chosen(CHOSEN, spec)])
 
-    def act_batch(
-        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
         """The plans and the routes of `rows`, (n, 9)."""
         arrivals = contexts["query"].astype(np.int64) + 1  # up to this one
         # The first of n arrivals at rate λ that n - 1 others follow: (n - 1) / T is unbiased.
         rate_per_min = 60.0 * (arrivals - 1) / np.maximum(contexts["arrival_s"], 1e-9)
         far = np.abs(np.log(np.maximum(rate_per_min, 1e-9))[:, None] - self._log_rates)
         chosen = np.where(arrivals < ENOUGH, len(self._log_rates), far.argmin(axis=1))
-        return np.asarray(self._actions[chosen], np.int64)
-
-
-def _of_another_pool(spec: PolicySpec, error: ConfigError) -> str:
-    return (
-        f"its recipes were chosen for the shipped pools ({error}) Give it one of this pool: "
-        f"fixed_recipe:CoT:1:{spec.models[0]}:Concise"
-    )
+        return np.asarray(self.actions[chosen], np.int64)
 
 
 def _chosen(path: Path, spec: PolicySpec) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from inframind_gym.configs import Number, PositiveInt, validate
-from inframind_gym.envs.routing.layout import EMBED_DIM
+from inframind_gym.envs.layout import EMBED_DIM, PolicySpec
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies import Contexts, PolicySpec, models_up
-from inframind_gym.policies.bid_price.recipes import role_orders
+from inframind_gym.policies.base import BasePolicy, Contexts, models_up
+from inframind_gym.policies.bid_price import role_orders
 from inframind_gym.policies.checkpoint import (
     CONFIG_FILE,
     SHIPPED,
@@ -31,8 +31,7 @@ from inframind_gym.policies.checkpoint import (
     fingerprint,
     load,
 )
-from inframind_gym.policies.draws import RowwiseDraws, named
-from inframind_gym.policies.inframind import draw, log_softmax
+from inframind_gym.policies.networks import draw, log_softmax
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.state import PLAN
@@ -161,42 +160,27 @@ class Eyes:
     def see(self, observations: Floats, contexts: Contexts, rows: NDArray[np.int64]) -> Seen:
         """Return what is seen of the decisions of some rows, as float32."""
         is_plan = contexts["kind"] == PLAN
-        self._count(contexts["time_s"], is_plan, rows)
-        load, log_wait = self._load(observations)
+        routed, now_s = ~is_plan, contexts["time_s"]
+        kept = np.exp(-np.maximum(now_s - self._seen_s[rows], 0.0) / _RATE_WINDOW_S)
+        self._seen_s[rows] = now_s
+        self._counts[rows, 0] = self._counts[rows, 0] * kept + is_plan
+        self._counts[rows, 1] = self._counts[rows, 1] * kept + _RATE_WINDOW_S / 60.0 * (1.0 - kept)
+        log_rate = np.log(self.rates_per_min[rows])
+
+        system = {name: observations[:, self._layout.system(name)] for name in SYSTEM_FEATURES}
+        queued, sent = system["queue"] / self._slots, system["in_flight"] / self._slots
+        parts = (np.log1p(queued), np.minimum(queued, 1.0), np.log1p(sent), np.minimum(sent, 1.0))
+        load = np.stack([*parts, system["kv"]], axis=2)
+        log_wait = system["e2e"] * math.log(300.0)  # of the seconds that calls took of late
         log_left = observations[:, self._layout.budget] * math.log(300.0)
         server = np.empty((*load.shape[:2], SERVER), np.float32)
         server[..., :LOAD] = load
         server[..., LOAD] = np.clip(log_left[:, None] - self._log_call - load[..., 2], -4, 4) / 2
         server[..., LOAD + 1] = np.clip(log_left[:, None] - log_wait, -4, 4) / 2
         server[..., LOAD + 2 :] = self._facts
-        role = np.where(is_plan, self._no_role, contexts["role"])
-        call = self._call(contexts, log_left, is_plan, rows)
-        return Seen(contexts["task"].astype(np.int64), role.astype(np.int64), call, server)
 
-    def _count(self, now_s: Floats, is_plan: NDArray[np.bool_], rows: NDArray[np.int64]) -> None:
-        kept = np.exp(-np.maximum(now_s - self._seen_s[rows], 0.0) / _RATE_WINDOW_S)
-        self._seen_s[rows] = now_s
-        minutes = _RATE_WINDOW_S / 60.0
-        self._counts[rows, 0] = self._counts[rows, 0] * kept + is_plan
-        self._counts[rows, 1] = self._counts[rows, 1] * kept + minutes * (1.0 - kept)
-
-    def _load(self, observations: Floats) -> tuple[Floats, Floats]:
-        """Return load (n, M, LOAD), and the log of the seconds (n, M) that calls took of late."""
-        system = {name: observations[:, self._layout.system(name)] for name in SYSTEM_FEATURES}
-        queued, sent = system["queue"] / self._slots, system["in_flight"] / self._slots
-        parts = (np.log1p(queued), np.minimum(queued, 1.0), np.log1p(sent), np.minimum(sent, 1.0))
-        load = np.stack([*parts, system["kv"]], axis=2)
-        return load, system["e2e"] * math.log(300.0)
-
-    def _call(
-        self,
-        contexts: Contexts,
-        log_left: Floats,
-        is_plan: NDArray[np.bool_],
-        rows: NDArray[np.int64],
-    ) -> Floats:
-        routed, log_rate = ~is_plan, np.log(self.rates_per_min[rows])
-        columns = (
+        topology = routed[:, None] & (contexts["topology"][:, None] == np.arange(len(TOPOLOGIES)))
+        call = (
             log_left / 3.0 - 1.0,
             np.minimum(np.exp(log_left) / 300.0, 3.0),
             np.log(np.maximum(contexts["budget_s"], 1.0)) / 3.0 - 1.0,
@@ -207,10 +191,12 @@ class Eyes:
             routed * contexts["num_agents"] / MAX_AGENTS,
             log_rate / 2.0 - 2.0,
             log_rate - self._log_most + 2.0,
+            topology,
+            contexts["domain"][:, None] == np.arange(len(DOMAINS)),
         )
-        topology = routed[:, None] & (contexts["topology"][:, None] == np.arange(len(TOPOLOGIES)))
-        domain = contexts["domain"][:, None] == np.arange(len(DOMAINS))
-        return np.column_stack([*columns, topology, domain]).astype(np.float32)
+        role = np.where(is_plan, self._no_role, contexts["role"]).astype(np.int64)
+        columns = np.column_stack(call).astype(np.float32)
+        return Seen(contexts["task"].astype(np.int64), role, columns, server)
 
 
 class Player:
@@ -275,20 +261,14 @@ class Plans:
 
 
 class PpoLagrangianCheckpoint(BaseModel):
-    """Keys of `config.json` that are read.
-
-    Attributes:
-        num_strategies: S.
-        hidden: width of the layers.
-        multiplier: λ.
-    """
+    """Keys of `config.json` that are read."""
 
     num_strategies: PositiveInt
-    hidden: PositiveInt
-    multiplier: Number | None = None
+    hidden: PositiveInt  # width of the layers
+    multiplier: Number | None = None  # λ
 
 
-class PpoLagrangianPolicy(RowwiseDraws):
+class PpoLagrangianPolicy(BasePolicy):
     """The likeliest actions of a checkpoint's network, on any pool and workload.
 
     Args:
@@ -303,11 +283,10 @@ class PpoLagrangianPolicy(RowwiseDraws):
     version = 2
 
     def __init__(self, checkpoint: str | None = None, mode: str | None = None) -> None:
-        super().__init__()
         if mode not in (None, SAMPLE):
             raise ConfigError(f"mode is {mode!r}; it is {SAMPLE!r} or left out.")
         self.folder = Path(checkpoint) if checkpoint else SHIPPED / NAME
-        self.name = named(NAME, *(a for a in (checkpoint, mode) if a is not None))
+        self.name = ":".join((NAME, *(a for a in (checkpoint, mode) if a is not None)))
         self.sample = mode == SAMPLE
         self._weights, self._config = _open(self.folder)
         self.fingerprint = fingerprint(self.folder)  # results of others are not these

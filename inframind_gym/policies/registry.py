@@ -1,7 +1,11 @@
-"""From a name or `package.module:Class` to a policy, for every family of policies.
+"""From a name or `package.module:Class` to a policy: the built-in policies of all families.
 
-A name may carry positional arguments after colons: `static:qwen-14b:Concise`. Everything that can
-go wrong is a `ConfigError` that says what to do.
+    resolve_policy("static:qwen-14b:Concise")                 # arguments follow the name
+    resolve_policy("threshold", family="placement", high=0.6)
+    resolve_policy("my_module:MyPolicy")                      # a policy of your own
+
+A class is imported when its policy is made. What goes wrong is a `ConfigError` that says what to
+do.
 """
 
 from __future__ import annotations
@@ -11,139 +15,178 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import Any, Final
 
 from inframind_gym.errors import ConfigError, did_you_mean, unknown
+from inframind_gym.policies.base import BasePolicy, PerRowPolicy, Policy
 
-P = TypeVar("P")
+ROUTING: Final = "routing"
+# Family -> usage, name:argument:argument -> module:Class of this package, which says what it does.
+_BUILT_IN: Final = {
+    ROUTING: {
+        "random": "simple:RandomPolicy",
+        "round_robin:strategy": "simple:RoundRobinPolicy",
+        "static:model:strategy": "simple:StaticPolicy",
+        "fixed_recipe:topology:num_agents:model:strategy": "fixed_recipe:FixedRecipePolicy",
+        "fixed_recipe_by_rate": "fixed_recipe:FixedRecipeByRatePolicy",
+        "static_mix": "simple:StaticMixPolicy",
+        "least_loaded:strategy": "simple:LeastLoadedPolicy",
+        "lowest_expected_latency:strategy": "simple:LowestExpectedLatencyPolicy",
+        "budget_greedy": "simple:BudgetGreedyPolicy",
+        "jsq:strategy": "rivals:ShortestQueuePolicy",
+        "sq2:strategy": "rivals:PowerOfTwoPolicy",
+        "spill:strategy": "rivals:SpillPolicy",
+        "backpressure:value": "rivals:BackpressurePolicy",
+        "adaptive:mode": "adaptive:AdaptivePolicy",
+        "moa:strategy:aggregator": "simple:MixtureOfAgentsPolicy",
+        "q_learning_load_tracker": "learners:QLearningLoadTrackerPolicy",
+        "linucb": "learners:LinUCBPolicy",
+        "gptswarm:edges:strategy": "simple:GPTSwarmPolicy",
+        "sb3_ppo:folder": "mlp:PpoPolicy",
+        "sb3_a2c:folder": "mlp:A2cPolicy",
+        "sb3_dqn:folder": "mlp:DqnPolicy",
+        "sb3_maskable_ppo:folder": "mlp:MaskablePpoPolicy",
+        "bid_price:checkpoint:mode": "bid_price:BidPricePolicy",
+        "ppo_lagrangian:checkpoint:mode": "ppo_lagrangian:PpoLagrangianPolicy",
+        "masrouter:checkpoint_folder": "networks:MasRouterPolicy",
+        "inframind:checkpoint:mode": "networks:InfraMindPolicy",
+        "inframind_pid:checkpoint:mode": "networks:InfraMindPIDPolicy",
+        "clairvoyant:safety": "clairvoyant:ClairvoyantPolicy",
+    },
+    "placement": {
+        "random": "placement:RandomPlacement",
+        "static": "placement:StaticPlacement",
+        "lru": "placement:LruPlacement",
+        "greedy": "placement:GreedyPlacement",
+        "threshold": "placement:ThresholdPlacement",
+        "mcf_spec": "mcf:SpecFlowPlacement",
+        "mcf_plus": "mcf:PlusFlowPlacement",
+        "sb3_maskable_ppo:folder": "placement:MaskablePpoPlacement",
+        "everywhere": "bounds:EverywherePlacement",
+    },
+    "assignment": {
+        "random": "teams:RandomAssignment",
+        "round_robin": "teams:RoundRobinAssignment",
+        "least_loaded": "teams:LeastLoadedAssignment",
+        "least_busy": "teams:LeastBusyAssignment",
+        "static_expert": "teams:StaticExpertAssignment",
+        "q_seed": "learners:QSeedAssignment",
+        "q_random_tie": "learners:QRandomTieAssignment",
+        "q_bandit": "learners:QBanditAssignment",
+        "q_production": "learners:QProductionAssignment",
+        "q_production_bootstrap": "learners:QProductionBootstrapAssignment",
+        "linucb": "learners:LinUcbAssignment",
+        "thompson": "learners:ThompsonAssignment",
+        "sb3_ppo:folder": "mlp:PpoAssignment",
+        "myopic": "bounds:MyopicAssignment",
+        "optimum": "bounds:OptimalAssignment",
+    },
+    "token_budget": {
+        "random": "teams:RandomBudget",
+        "single_shot": "teams:SingleShotBudget",
+        "fixed_k:k": "teams:FixedCallsBudget",
+        "spend_all": "teams:SpendAllBudget",
+        "frontload": "teams:FrontloadBudget",
+        "critique_heavy": "teams:CritiqueHeavyBudget",
+        "adaptive_roi:threshold": "teams:AdaptiveRoiBudget",
+        "adaptive_roi_strict:threshold": "teams:AdaptiveRoiStrictBudget",
+        "sb3_maskable_ppo:folder": "mlp:MaskablePpoBudget",
+        "optimum": "bounds:OptimalBudget",
+    },
+    "coordination": {
+        "random": "teams:RandomSupervisor",
+        "basic_rag": "teams:BasicRag",
+        "checked_rag": "teams:CheckedRag",
+        "seed_supervisor": "teams:SeedSupervisor",
+        "sequential_supervisor": "teams:SequentialSupervisor",
+        "always_plan": "teams:AlwaysPlan",
+        "no_validate": "teams:NoValidate",
+        "sb3_maskable_ppo:folder": "mlp:MaskablePpoSupervisor",
+        "optimum": "bounds:OptimalSupervisor",
+    },
+}
+# They know what no policy can know: listed beside the contestants, never ranked with them.
+_BOUNDS: Final = ("clairvoyant", "everywhere", "myopic", "optimum")
 
 
 @dataclass(frozen=True)
 class PolicyEntry:
     """A registered policy.
 
-    Args:
+    Attributes:
         name: what users type; no colon.
         path: `package.module:Class`, imported when the policy is made.
         args: keyword arguments that may follow the name after colons, in this order.
-        summary: one line for listings.
+        family: "routing", "placement", "assignment", "token_budget" or "coordination".
+        bound: it knows what no policy can know: listed with the contestants, never ranked.
     """
 
     name: str
     path: str
     args: tuple[str, ...] = ()
-    summary: str = ""
+    family: str = ROUTING
+    bound: bool = False
 
 
-def entry_of(folder: str, usage: str, where: str, summary: str) -> PolicyEntry:
-    """Return the entry of a built-in policy.
+def _entries(family: str) -> dict[str, PolicyEntry]:
+    """Return the built-in policies of a family by their names."""
+    entries = {}
+    for usage, place in _BUILT_IN[family].items():
+        name, *args = usage.split(":")
+        path, bound = f"{__package__}.{place}", name in _BOUNDS
+        entries[name] = PolicyEntry(name, path, tuple(args), family, bound)
+    return entries
+
+
+POLICIES: Final = {family: _entries(family) for family in _BUILT_IN}
+"""Family -> name -> entry, in the order of registration."""
+
+
+def register_policy(entry: PolicyEntry) -> None:
+    """Enter a policy under its name. Entering the same one again changes nothing.
+
+    Raises:
+        ConfigError: the name is taken by another policy, or contains a colon.
+    """
+    what = f"{_noun(entry.family)} name {entry.name!r}"
+    if ":" in entry.name or not entry.name:
+        raise ConfigError(f"{what} must be non-empty and without a colon")
+    registered = POLICIES[entry.family].setdefault(entry.name, entry)
+    if registered != entry:
+        raise ConfigError(f"{what} is already registered for {registered.path}")
+
+
+def policy_names(family: str = ROUTING) -> tuple[str, ...]:
+    """Return the names of the registered policies of a family, without the bounds."""
+    return tuple(name for name, entry in POLICIES[family].items() if not entry.bound)
+
+
+def resolve_policy(
+    name_or_path: str, /, *, family: str = ROUTING, **kwargs: Any
+) -> Policy[Any, Any]:
+    """Make a policy from its name, its name with arguments, or `package.module:Class`.
+
+    A router's class that has `act` and no `act_batch` of its own is made a `PerRowPolicy`.
 
     Args:
-        folder: of `inframind_gym.policies`; "" for the package itself.
-        usage: name:argument:argument.
-        where: module:class in the folder.
-        summary: one line for listings.
+        name_or_path: for example "least_loaded", "static:llama-8b:Flash", "my_policy:MyPolicy", a
+            class in the working directory too. An argument that is left empty,
+            "bid_price::no-state", has its default.
+        family: of the names.
+        **kwargs: arguments of the class; plain JSON values, so that a run can be written down.
+
+    Raises:
+        ConfigError: nothing of that name (the nearest is suggested and all are listed), the module
+            cannot be imported or has no such class, the class cannot serve or does not take these
+            arguments.
     """
-    name, *args = usage.split(":")
-    package = f"inframind_gym.policies.{folder}".rstrip(".")
-    return PolicyEntry(name, f"{package}.{where}", tuple(args), summary)
-
-
-def adopter(family: str, folder: str, base: str) -> Callable[..., Any]:
-    """Return an `adopt` of `Registry` that asks for `reset` and `act_batch`.
-
-    Args:
-        family: name in messages.
-        folder: of `inframind_gym.policies`, whose `protocol` is the interface.
-        base: class of it that needs one method alone, as class.method.
-    """
-    name, method = base.split(".")
-
-    def adopt(policy: Any, cls: type[Any], kwargs: dict[str, Any], path: str) -> Any:
-        verbs = ("reset", "act_batch")
-        missing = [verb for verb in verbs if not callable(getattr(policy, verb, None))]
-        if missing:
-            raise ConfigError(
-                f"{family} {path!r} has no {' and no '.join(missing)}; see "
-                f"inframind_gym.policies.{folder}.protocol: {name} needs only `{method}`"
-            )
-        return policy
-
-    return adopt
-
-
-class Registry(Generic[P]):
-    """The policies of a family.
-
-    Args:
-        family: what they are called in messages.
-        adopt: makes a policy of the family of an object, its class, the arguments that made it and
-            its path; a ConfigError if that cannot serve.
-        entries: the built-in policies.
-        bounds: those that know what no policy knows: listed with the contestants, never ranked.
-    """
-
-    def __init__(
-        self,
-        family: str,
-        adopt: Callable[[Any, type[Any], dict[str, Any], str], P],
-        entries: Iterable[PolicyEntry],
-        bounds: Iterable[PolicyEntry] = (),
-    ) -> None:
-        self._family = family
-        self._adopt = adopt
-        self._bounds = {entry.name: entry for entry in bounds}
-        self._entries = {entry.name: entry for entry in entries} | self._bounds
-
-    def register(self, entry: PolicyEntry) -> None:
-        """Enter a policy under its name. Entering the same one again changes nothing.
-
-        Raises:
-            ConfigError: the name is taken by another policy, or contains a colon.
-        """
-        if ":" in entry.name or not entry.name:
-            raise ConfigError(
-                f"{self._family} name {entry.name!r} must be non-empty and without a colon"
-            )
-        if self._entries.setdefault(entry.name, entry) != entry:
-            taken = self._entries[entry.name].path
-            raise ConfigError(
-                f"{self._family} name {entry.name!r} is already registered for {taken}"
-            )
-
-    def entries(self) -> tuple[PolicyEntry, ...]:
-        """All registered policies, in the order of registration."""
-        return tuple(self._entries.values())
-
-    def names(self) -> tuple[str, ...]:
-        """The names of the registered policies, without the bounds."""
-        return tuple(name for name in self._entries if name not in self._bounds)
-
-    def resolve(self, name_or_path: str, **kwargs: Any) -> P:
-        """Make a policy from its name, its name with arguments, or `package.module:Class`.
-
-        Args:
-            name_or_path: for example "least_loaded", "static:llama-8b:Flash", "my_policy:MyPolicy".
-                An argument that is left empty, "bid_price::no-state", has its default.
-            **kwargs: arguments of the class; plain JSON values, so that a run can be written down.
-
-        Raises:
-            ConfigError: nothing of that name (the nearest is suggested and all are listed), too
-                many or unknown arguments, or what `load` raises.
-        """
-        name, *arguments = name_or_path.strip().split(":")
-        entry = self._entries.get(name)
-        if entry is None:
-            if len(arguments) == 1 and _looks_like_module(name):
-                return self.load(name_or_path.strip(), **kwargs)
-            raise ConfigError(
-                f"{unknown(self._family, name, tuple(self._entries))} A policy of your own is "
-                "written package.module:Class."
-            )
-        what = f"{self._family} {name_or_path!r}"
+    noun, text = _noun(family), name_or_path.strip()
+    name, *arguments = text.split(":")
+    entry = POLICIES[family].get(name)
+    if entry is not None:
+        what = f"{noun} {name_or_path!r}"
         if len(arguments) > len(entry.args):
             usage = ":".join((name, *(arg.upper() for arg in entry.args)))
             raise ConfigError(f"{what} has too many arguments; write {usage}")
@@ -152,52 +195,80 @@ class Registry(Generic[P]):
                 raise ConfigError(f"{what}: {key} is given twice")
             if value:
                 kwargs[key] = value
-        return self.load(entry.path, **kwargs)
+        path = entry.path
+    elif len(arguments) == 1 and all((arguments[0], *map(str.isidentifier, name.split(".")))):
+        path = text
+    else:
+        raise ConfigError(
+            f"{unknown(noun, name, tuple(POLICIES[family]))} A policy of your own is written "
+            "package.module:Class, for example my_policy:MyPolicy for the class MyPolicy in "
+            "my_policy.py of this directory."
+        )
+    what = f"{noun} {path!r}"
+    module, _, class_name = path.partition(":")
+    cls = _find_class(_import(module, what, tuple(POLICIES[family])), class_name, what)
+    _check_arguments(cls, what, kwargs)
+    try:
+        policy: Policy[Any, Any] = cls(**kwargs)
+    except ImportError as error:  # of an extra that is not installed
+        raise ConfigError(f"{what} cannot be made: {error}") from error
+    check_policy(policy, path, family=family)
+    if family == ROUTING and not _has_own(cls, "act_batch"):
+        return PerRowPolicy(policy, lambda: cls(**kwargs))
+    return policy
 
-    def load(self, path: str, **kwargs: Any) -> P:
-        """Make a policy from `package.module:Class`, from the working directory too.
 
-        Raises:
-            ConfigError: the path is not of that form, the module cannot be imported, it has no such
-                class, or the class cannot serve or does not take these arguments.
-        """
-        what = f"{self._family} {path!r}"
-        module_name, _, class_name = path.partition(":")
-        if not module_name or not class_name or not _looks_like_module(module_name):
-            raise ConfigError(
-                f"{self._family} path {path!r} is not of the form package.module:Class, for "
-                "example my_policy:MyPolicy for the class MyPolicy in my_policy.py of this "
-                "directory"
-            )
-        cls = _find_class(self._import(module_name, what), class_name, what)
-        _check_arguments(cls, what, kwargs)
-        try:
-            policy = cls(**kwargs)
-        except ImportError as error:  # of an extra that is not installed
-            raise ConfigError(f"{what} cannot be made: {error}") from error
-        return self._adopt(policy, cls, kwargs, path)
+def check_policy(policy: object, path: str = "", *, family: str = ROUTING) -> None:
+    """Check that an object can serve as a policy.
 
-    def _import(self, module_name: str, what: str) -> ModuleType:
-        """Import a module; the working directory is searched last, so that it hides nothing."""
-        cwd = os.getcwd()
-        added = cwd not in sys.path and "" not in sys.path and not _is_installed(module_name)
+    Raises:
+        ConfigError: it lacks `name`, `reset`, or `act_batch`, in place of which a router may have
+            `act`; the message lists what is missing.
+    """
+    cls = type(policy)
+    path = path or f"{cls.__module__}:{cls.__qualname__}"
+    missing = [] if callable(getattr(policy, "reset", None)) else ["reset(spec, seeds)"]
+    if not _has_own(cls, "act_batch") and not (family == ROUTING and _has_own(cls, "act")):
+        other = "act(observation, context) or " if family == ROUTING else ""
+        missing.append(f"{other}act_batch(observations, contexts, rows)")
+    name = getattr(policy, "name", None)
+    if not isinstance(name, str) or not name:
+        missing.append("name (a non-empty string)")
+    if missing:
+        raise ConfigError(f"{path} is no {_noun(family)}: it lacks {', '.join(missing)}")
+
+
+def _noun(family: str) -> str:
+    return "policy" if family == ROUTING else f"{family.replace('_', '-')} policy"
+
+
+def _has_own(cls: type[Any], method: str) -> bool:
+    """Return whether a class has a method, and not that of `BasePolicy`."""
+    found = getattr(cls, method, None)
+    return callable(found) and found is not getattr(BasePolicy, method)
+
+
+def _import(module_name: str, what: str, names: tuple[str, ...]) -> ModuleType:
+    """Import a module; the working directory is searched last, so that it hides nothing."""
+    cwd = os.getcwd()
+    added = cwd not in sys.path and "" not in sys.path and not _is_installed(module_name)
+    if added:
+        sys.path.append(cwd)
+        importlib.invalidate_caches()
+    try:
+        return importlib.import_module(module_name)
+    except Exception as error:
         if added:
-            sys.path.append(cwd)
-            importlib.invalidate_caches()
-        try:
-            return importlib.import_module(module_name)
-        except Exception as error:
-            if added:
-                sys.path.remove(cwd)
-            missing = error.name if isinstance(error, ModuleNotFoundError) else None
-            if missing and f"{module_name}.".startswith(f"{missing}."):
-                hint = did_you_mean(module_name, tuple(self._entries))
-                if module_name.endswith(".py"):
-                    hint = f" Write it without the ending: {module_name.removesuffix('.py')}"
-                message = f"{what}: no module named {module_name!r}, also not in {cwd}.{hint}"
-            else:
-                message = f"{what}: importing {module_name} failed with {error!r}"
-            raise ConfigError(message) from error
+            sys.path.remove(cwd)
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{module_name}.".startswith(f"{missing}."):
+            hint = did_you_mean(module_name, names)
+            if module_name.endswith(".py"):
+                hint = f" Write it without the ending: {module_name.removesuffix('.py')}"
+            message = f"{what}: no module named {module_name!r}, also not in {cwd}.{hint}"
+        else:
+            message = f"{what}: importing {module_name} failed with {error!r}"
+        raise ConfigError(message) from error
 
 
 def _is_installed(module_name: str) -> bool:
@@ -209,19 +280,14 @@ def _is_installed(module_name: str) -> bool:
     return spec is not None and spec.origin is not None  # a namespace may go on elsewhere
 
 
-def _looks_like_module(name: str) -> bool:
-    return all(part.isidentifier() for part in name.split("."))
-
-
 def _find_class(module: ModuleType, class_name: str, what: str) -> type[Any]:
-    if not hasattr(module, class_name):
+    found = getattr(module, class_name, None)
+    if found is None:
         classes = [name for name, value in vars(module).items() if inspect.isclass(value)]
         raise ConfigError(f"{what}: {unknown('class', class_name, classes)}")
-    found = getattr(module, class_name)
-    abstract: frozenset[str] = getattr(found, "__abstractmethods__", frozenset())
     if not inspect.isclass(found):
         raise ConfigError(f"{what}: {class_name} is not a class but {found!r}")
-    if abstract:
+    if abstract := getattr(found, "__abstractmethods__", None):
         missing = ", ".join(sorted(abstract))
         raise ConfigError(f"{what}: {class_name} is abstract: it must define {missing}")
     return found
@@ -232,15 +298,12 @@ def _check_arguments(cls: type[Any], what: str, kwargs: dict[str, Any]) -> None:
         json.dumps(kwargs)
     except TypeError as error:
         raise ConfigError(f"{what}: arguments must be plain JSON values: {error}") from error
-    try:
-        signature = inspect.signature(cls)
-    except ValueError:  # a class written in C tells no signature; its constructor will judge
-        return
-    parameters = signature.parameters
-    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        for key in kwargs:
-            if key not in parameters:
-                raise ConfigError(f"{what}: {unknown('argument', key, tuple(parameters))}")
+    signature = inspect.signature(cls)
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    for key in () if inspect.Parameter.VAR_KEYWORD in kinds else kwargs:
+        if key not in signature.parameters:
+            known = tuple(signature.parameters)
+            raise ConfigError(f"{what}: {unknown('argument', key, known)}")
     try:
         signature.bind(**kwargs)
     except TypeError as error:

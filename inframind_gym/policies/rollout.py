@@ -12,18 +12,14 @@ import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from inframind_gym.envs.assignment.context import Completed
-from inframind_gym.envs.assignment.simulation import AssignmentSimulation
-from inframind_gym.envs.coordination.simulation import CoordinationSimulation
-from inframind_gym.envs.teams import TeamSimulation
-from inframind_gym.envs.token_budget.simulation import TokenBudgetSimulation
-from inframind_gym.policies.assignment.protocol import AssignmentPolicy
-from inframind_gym.policies.coordination.protocol import CoordinationPolicy
-from inframind_gym.policies.token_budget.protocol import TokenBudgetPolicy
+from inframind_gym.envs.assignment import AssignmentEnv, Completed
+from inframind_gym.envs.coordination import CoordinationEnv
+from inframind_gym.envs.token_budget import TokenBudgetEnv
+from inframind_gym.policies.base import Policy
 
 
 def play_assignment(
-    policy: AssignmentPolicy, seeds: Sequence[int], **arguments: Any
+    policy: Policy[Any, Any], seeds: Sequence[int], **arguments: Any
 ) -> Iterator[Completed]:
     """Play one run a seed; yields the tasks that ended, step by step.
 
@@ -32,18 +28,18 @@ def play_assignment(
         seeds: of the runs, and of the policy's rows.
         **arguments: of the environment.
     """
-    simulation = AssignmentSimulation.of(arguments, len(seeds))
+    simulation = AssignmentEnv.simulation_of(arguments, len(seeds))
     rows, observations = np.arange(len(seeds)), _started(simulation, policy, seeds)
     for _ in range(simulation.config.num_tasks):
         actions = policy.act_batch(observations.copy(), simulation.contexts(rows), rows)
-        simulation.step_rows(rows, actions, observations)
+        simulation.step(rows, actions, observations)
         if hasattr(policy, "observe"):
-            policy.observe(simulation.completed)
-        yield simulation.completed
+            policy.observe(simulation.last_completed, simulation.last_completed.row)
+        yield simulation.last_completed
 
 
 def play_token_budget(
-    policy: TokenBudgetPolicy, seeds: Sequence[int], **arguments: Any
+    policy: Policy[Any, Any], seeds: Sequence[int], **arguments: Any
 ) -> dict[str, NDArray[Any]]:
     """Play one episode a seed; allocations start in the policy's own mode.
 
@@ -56,11 +52,11 @@ def play_token_budget(
         (n,) arrays: those of `TokenBudgetSimulation.summaries`, and "return", the sum of rewards.
     """
     own = {"strategy": getattr(policy, "strategy", "adaptive"), **arguments}
-    return _play(TokenBudgetSimulation.of(own, len(seeds)), policy, seeds)
+    return _play(TokenBudgetEnv.simulation_of(own, len(seeds)), policy, seeds)
 
 
 def play_coordination(
-    policy: CoordinationPolicy,
+    policy: Policy[Any, Any],
     seeds: Sequence[int],
     scenario: str | None = None,
     **arguments: Any,
@@ -76,21 +72,21 @@ def play_coordination(
     Returns:
         (n,) arrays: those of `CoordinationSimulation.summaries`, and "return", the sum of rewards.
     """
-    simulation = CoordinationSimulation.of(arguments, len(seeds))
+    simulation = CoordinationEnv.simulation_of(arguments, len(seeds))
     simulation.set_options(None if scenario is None else {"scenario": scenario})
     return _play(simulation, policy, seeds)
 
 
-def _started(simulation: TeamSimulation, policy: Any, seeds: Sequence[int]) -> NDArray[np.float32]:
+def _started(simulation: Any, policy: Any, seeds: Sequence[int]) -> NDArray[np.float32]:
     """Begin the episodes and reset the policy; returns the first observations."""
-    observations = simulation.observations()
+    observations: NDArray[np.float32] = simulation.observations()
     generators = [seeding.np_random(int(seed))[0] for seed in seeds]
-    simulation.start(np.arange(len(seeds)), generators, observations)
-    policy.reset(simulation.spec(), seeds)
+    simulation.reset(np.arange(len(seeds)), generators, observations)
+    policy.reset(simulation.policy_spec(), seeds)
     return observations
 
 
-def _play(simulation: TeamSimulation, policy: Any, seeds: Sequence[int]) -> dict[str, NDArray[Any]]:
+def _play(simulation: Any, policy: Any, seeds: Sequence[int]) -> dict[str, NDArray[Any]]:
     """Play episodes to their ends; returns what they have come to."""
     observations = _started(simulation, policy, seeds)
     actions, total = np.zeros(len(seeds), np.int64), np.zeros(len(seeds))
@@ -98,6 +94,6 @@ def _play(simulation: TeamSimulation, policy: Any, seeds: Sequence[int]) -> dict
     while len(rows := np.flatnonzero(~simulation.over())):
         seen = simulation.contexts(rows, truth=sees_truth)
         actions[rows] = policy.act_batch(observations[rows], seen, rows)
-        simulation.step_rows(rows, actions, observations)
-        total += simulation.rewards()
-    return {**simulation.summaries(np.arange(len(seeds))), "return": total}
+        simulation.step(rows, actions, observations)
+        total += simulation.rewards
+    return {**simulation.summaries(np.arange(len(seeds)), total, total), "return": total}

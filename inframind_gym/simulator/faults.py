@@ -11,8 +11,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,17 +73,6 @@ class Fault(StrictModel):
         return self
 
 
-class _Span(NamedTuple):
-    """One fault of one stream."""
-
-    kind: str
-    models: tuple[int, ...]
-    from_s: float
-    to_s: float
-    pace: float = 1.0
-    late_polls: int = 0
-
-
 class Faults:
     """The faults of streams on a pool.
 
@@ -105,28 +94,25 @@ class Faults:
         self._faults = tuple(faults)
         self._every = tuple(m for m in range(len(pool.models)) if usable >> m & 1)
         self._models = [None if f.model is None else pool.index(f.model) for f in faults]
-        self._late = [
-            LOST if f.delay_s is None else math.ceil(f.delay_s / pool.metrics_poll_s)
-            for f in faults
-        ]
-        finite = [
-            late
-            for fault, late in zip(faults, self._late, strict=True)
-            if fault.kind == "telemetry" and late < LOST
-        ]
-        self.late_polls = max(finite, default=0)
+        self._late = [0] * len(faults)
+        self.late_polls = self.size = 0
+        for i, (fault, model) in enumerate(zip(faults, self._models, strict=True)):
+            if model is not None and model not in self._every:
+                raise ConfigError(f"faults: {fault.model} is one of down_models")
+            touched = 1
+            if fault.kind == "telemetry":
+                touched = len(self._every) if model is None else 1
+                self._late[i] = LOST
+                if fault.delay_s is not None:
+                    self._late[i] = math.ceil(fault.delay_s / pool.metrics_poll_s)
+                    self.late_polls = max(self.late_polls, self._late[i])
+            self.size += 2 * touched * (MOST_DRAWN if fault.from_s is None else 1)
+        self.size += bool(faults)
         if self.late_polls > MOST_LATE_POLLS:
             raise ConfigError(
                 f"faults: a delay_s of {self.late_polls} polls is too long, at most "
                 f"{MOST_LATE_POLLS}; raise metrics_poll_s, or leave delay_s out for lost readings"
             )
-        self.size = 0
-        for fault, model in zip(faults, self._models, strict=True):
-            if model is not None and model not in self._every:
-                raise ConfigError(f"faults: {fault.model} is one of down_models")
-            touched = len(self._every) if model is None and fault.kind == "telemetry" else 1
-            self.size += 2 * touched * (MOST_DRAWN if fault.from_s is None else 1)
-        self.size += bool(faults)
 
     def changes(self, key: int, until_s: float) -> NDArray[Any]:
         """Return the changes of a stream.
@@ -143,14 +129,14 @@ class Faults:
         spans = [span for i in range(len(self._faults)) for span in self._spans(i, key, until_s)]
         now: dict[int, tuple[float, int, int]] = {}
         row = 0
-        for at_s in sorted({time for span in spans for time in (span.from_s, span.to_s)}):
-            active = [span for span in spans if span.from_s <= at_s < span.to_s]
+        for at_s in sorted({time for _, _, *times in spans for time in times}):
+            active = [(i, on) for i, on, from_s, to_s in spans if from_s <= at_s < to_s]
             for m in self._every:
-                mine = [span for span in active if m in span.models]
+                mine = [i for i, models in active if m in models]
                 condition = (
-                    math.prod(span.pace for span in mine),
-                    max((span.late_polls for span in mine), default=0),
-                    int(any(span.kind == "down" for span in mine)),
+                    math.prod(self._faults[i].factor or 1.0 for i in mine),
+                    max((self._late[i] for i in mine), default=0),
+                    int(any(self._faults[i].kind == "down" for i in mine)),
                 )
                 if condition != now.get(m, (1.0, 0, 0)):
                     now[m] = condition
@@ -159,8 +145,10 @@ class Faults:
                     row += 1
         return out
 
-    def _spans(self, i: int, key: int, until_s: float) -> list[_Span]:
-        """Return the faults of an entry in a stream."""
+    def _spans(
+        self, i: int, key: int, until_s: float
+    ) -> Iterator[tuple[int, tuple[int, ...], float, float]]:
+        """Yield the faults of entry `i` in a stream: the entry, models, start and end, s."""
         fault, model = self._faults[i], self._models[i]
         rng = np.random.default_rng([_DRAW, i, key])
         times: list[tuple[float, float]] = []
@@ -172,15 +160,8 @@ class Faults:
                 end_s = time_s + fault.lasts_s * rng.uniform(1.0 - _SPREAD, 1.0 + _SPREAD)
                 times.append((time_s, end_s))
                 time_s = end_s + rng.exponential(fault.every_s)
-        spans = []
         for from_s, to_s in times:
-            if model is not None:
-                models: tuple[int, ...] = (model,)
-            elif fault.kind == "telemetry":
-                models = self._every
-            else:
+            models = self._every if model is None else (model,)
+            if model is None and fault.kind != "telemetry":
                 models = (self._every[int(rng.integers(len(self._every)))],)
-            late = self._late[i] if fault.kind == "telemetry" else 0
-            pace = 1.0 if fault.factor is None else fault.factor
-            spans.append(_Span(fault.kind, models, from_s, to_s, pace, late))
-        return spans
+            yield i, models, from_s, to_s

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -26,22 +26,14 @@ SIMULATOR: Final = tuple(
         "simulator/quality.py",
         "simulator/server",
         "simulator/workflow",
-        "envs/routing/entry.py",
-        "envs/routing/layout.py",
-        "envs/routing/observation.py",
-        "envs/routing/reward.py",
+        "envs/layout.py",
+        "envs/routing_kernel.py",
     )
 )
 # Sources of the compiler, which every entry point is made by.
 COMPILER: Final = tuple(
-    Path(__file__).with_name(name)
-    for name in ("jit.py", "native.py", "arguments.py", "compiler.py")
+    Path(__file__).with_name(name) for name in ("jit.py", "native.py", "compiler.py")
 )
-
-
-@cache
-def _text(path: Path) -> bytes:
-    return path.read_bytes()
 
 
 @cache
@@ -54,14 +46,12 @@ def source_digest(sources: tuple[Path, ...]) -> str:
     digest = hashlib.sha256()
     for source in (*COMPILER, *sources):
         for path in sorted(source.glob("*.py")) if source.is_dir() else [source]:
-            digest.update(f"{path.name}\n".encode() + _text(path))
+            digest.update(f"{path.name}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
 # Every compiled entry point, and the sources that are compiled in.
 entry_points: Final[dict[Any, tuple[Path, ...]]] = {}
-# Functions that are compiled into their callers.
-inner_functions: Final[set[Callable[..., object]]] = set()
 
 
 def make_jit(*sources: Path) -> Callable[[F], F]:
@@ -77,17 +67,18 @@ def make_jit(*sources: Path) -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
-        entry = Entry(function, partial(_load, function, source_digest(sources)))
+        digest = source_digest(sources)
+
+        def load(kinds: tuple[Any, ...]) -> Program:
+            from inframind_gym.simulator.programs import load_program
+
+            return load_program(function, digest, kinds)
+
+        entry = Entry(function, load)
         entry_points[entry] = sources
         return cast(F, entry)
 
     return decorate
-
-
-def _load(function: Callable[..., object], digest: str, kinds: tuple[Any, ...]) -> Program:
-    from inframind_gym.simulator.programs import load_program
-
-    return load_program(function, digest, kinds)
 
 
 jit: Final = make_jit(*SIMULATOR)  # for the routing environments
@@ -95,7 +86,7 @@ jit: Final = make_jit(*SIMULATOR)  # for the routing environments
 
 def inner(function: F) -> F:
     """Mark a function that is compiled into its callers."""
-    inner_functions.add(function)
+    function.__dict__["is_inner"] = True
     return function
 
 

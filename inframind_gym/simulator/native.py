@@ -87,10 +87,10 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     return np.asarray(raw[start : start + size].view(dtype).reshape(shape))
 
 
-def words_of(value: Any) -> list[int]:
+def _words_of(value: Any) -> list[int]:
     """Return the block of an array, or the blocks of a NamedTuple of arrays."""
     if isinstance(value, tuple):
-        return [word for part in value for word in words_of(part)]
+        return [word for part in value for word in _words_of(part)]
     return [0, 0, value.size, value.itemsize, value.ctypes.data, *value.shape, *value.strides]
 
 
@@ -105,24 +105,12 @@ class Entry:
     def __init__(
         self, function: Callable[..., object], load: Callable[[tuple[Any, ...]], Program]
     ) -> None:
-        self.py_func = function
+        self.py_func, self.load = function, load
         self.__module__ = function.__module__
-        self._load = load
-        self._programs: dict[tuple[Any, ...], Program] = {}
+        self.programs: dict[tuple[Any, ...], Program] = {}  # by kinds of arguments
 
     def __reduce__(self) -> str:
         return self.py_func.__qualname__  # the same one in every copy
-
-    @property
-    def signatures(self) -> list[tuple[Any, ...]]:
-        """Kinds of arguments that there is machine code for in this process."""
-        return list(self._programs)
-
-    def program(self, kinds: tuple[Any, ...]) -> Program:
-        """Return the machine code for arguments of some kinds."""
-        if kinds not in self._programs:
-            self._programs[kinds] = self._load(kinds)
-        return self._programs[kinds]
 
     def __call__(self, *arguments: Any) -> Any:
         """Call it once; who calls it often with the same arrays keeps a `Bound`."""
@@ -138,14 +126,7 @@ class Bound:
 
     Args:
         entry: an entry point, as `make_jit` returns it.
-
-    Attributes:
-        address: of the compiled code.
-        words: that it takes, word 0 for the result.
     """
-
-    address: int
-    words: NDArray[np.int64]
 
     def __init__(self, entry: Any) -> None:
         self._entry: Entry = entry
@@ -160,31 +141,9 @@ class Bound:
         return self.run()
 
     def prepare(self, *arguments: Any) -> None:
-        """Write the arguments of the next `run`."""
-        if not all(map(is_, arguments, self._last)):
-            self._replace(arguments)
-
-    def run(self) -> Any:
-        """Run the compiled code with the arguments that were written last."""
-        if self._call():
-            raise RuntimeError(f"the compiled code of {self._entry.py_func.__name__} has failed")
-        return self._value() if self._returns else None
-
-    def _bind(self, arguments: tuple[Any, ...]) -> None:
-        """Find the code for arguments of these kinds, and write all of them."""
-        self._kinds = list(map(kind_of, arguments))
-        program = self._entry.program(tuple(self._kinds))
-        self._returns = program.result
-        self.words = np.zeros(1 + len(arguments), np.int64)
-        self._blocks: list[NDArray[np.int64] | None] = [None] * len(arguments)
-        self.address = program.address
-        self._call = partial(_PROTOTYPE(program.address), self.words.ctypes.data)
-        for i, value in enumerate(arguments):
-            self._write(i, value)
-        self._last = list(arguments)
-
-    def _replace(self, arguments: tuple[Any, ...]) -> None:
-        """Write the arguments that are other objects than before."""
+        """Write the arguments of the next `run` that are other objects than before."""
+        if all(map(is_, arguments, self._last)):
+            return
         for i, (value, last) in enumerate(zip(arguments, self._last, strict=False)):
             if value is not last:
                 if last is self or kind_of(value) != self._kinds[i]:
@@ -197,14 +156,33 @@ class Bound:
                     self._write(i, value)
                 self._last[i] = value
 
+    def run(self) -> Any:
+        """Run the compiled code with the arguments that were written last."""
+        if self._call():
+            raise RuntimeError(f"the compiled code of {self._entry.py_func.__name__} has failed")
+        if not self._returns:
+            return None
+        value: Any = self._words[:1].view(_RESULTS[self._returns]).item()
+        return bool(value) if self._returns == "b" else value
+
+    def _bind(self, arguments: tuple[Any, ...]) -> None:
+        """Find the code for arguments of these kinds, and write all of them."""
+        self._kinds = list(map(kind_of, arguments))
+        kinds, programs = tuple(self._kinds), self._entry.programs
+        if kinds not in programs:
+            programs[kinds] = self._entry.load(kinds)
+        address, self._returns = programs[kinds]
+        self._words = np.zeros(1 + len(arguments), np.int64)
+        self._blocks: list[NDArray[np.int64] | None] = [None] * len(arguments)
+        self._call = partial(_PROTOTYPE(address), self._words.ctypes.data)
+        for i, value in enumerate(arguments):
+            self._write(i, value)
+        self._last = list(arguments)
+
     def _write(self, i: int, value: Any) -> None:
         if type(value) in _BITS:
-            self.words[i + 1 : i + 2].view(_BITS[type(value)][1])[0] = value
+            self._words[i + 1 : i + 2].view(_BITS[type(value)][1])[0] = value
             return
-        block = np.array(words_of(value), np.int64)
+        block = np.array(_words_of(value), np.int64)
         self._blocks[i] = block
-        self.words[i + 1] = block.ctypes.data
-
-    def _value(self) -> Any:
-        value: Any = self.words[:1].view(_RESULTS[self._returns]).item()
-        return bool(value) if self._returns == "b" else value
+        self._words[i + 1] = block.ctypes.data

@@ -1,26 +1,30 @@
 """Machine code of entry points: what came with the package or was kept, or else compiled now.
 
-A wheel for a platform carries object files for processors in general (`SHIPPED_FOR`). Without them
-a process compiles while it holds a lock of the operating system, which ends with the process,
-however it ends. Others wait and then load what it has saved.
+A wheel of a release carries object files for processors in general (`SHIPPED_FOR`). Without them
+the first process compiles, which it says, and keeps the result; others wait for it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import platform
+import shutil
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from inframind_gym.simulator.compile_cache import Kept, announced, keep_folder, read_kept
+from inframind_gym.progress import say
 from inframind_gym.simulator.native import Program
 
 _PACKAGE: Final = Path(__file__).parents[1]
+_STALE_S: Final = 7 * 86_400.0  # without a start that uses a folder, after which it is deleted
 _one_thread: Final = threading.RLock()
 # By machine: the processors that a wheel's code is for, by LLVM's name, and what they must have.
 SHIPPED_FOR: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
@@ -30,17 +34,25 @@ SHIPPED_FOR: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 
 
 def load_program(function: Callable[..., object], digest: str, kinds: tuple[Any, ...]) -> Program:
-    """Return the machine code of an entry point.
+    """Return the machine code of an entry point, loaded for as long as the process lives.
 
     Args:
         function: the entry point.
         digest: of the sources that are compiled in.
         kinds: of its arguments (`native.kind_of`).
     """
-    symbol = symbol_of(function, digest, kinds)
+    text = repr((function.__module__, function.__qualname__, digest, kinds))
+    symbol = f"{function.__name__}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     with _one_thread:
-        result, code = _object_file(function, digest, kinds, symbol)
-        return Program(_address(code, symbol), result)
+        folder = shipped()
+        data = None if folder is None else _read(folder / f"{symbol}.bin")
+        data = data or _compiled(function, digest, kinds, symbol)
+        import llvmlite.binding as llvm
+
+        engine = _engine()
+        engine.add_object_file(llvm.ObjectFileRef.from_data(data[1:]))
+        engine.finalize_object()
+        return Program(engine.get_function_address(symbol), data[:1].decode().strip())
 
 
 def described() -> str:
@@ -56,41 +68,14 @@ def described() -> str:
     return f"compiled code: numba {version('numba')} makes it at first use, and keeps it in {kept}"
 
 
-def symbol_of(function: Callable[..., object], digest: str, kinds: tuple[Any, ...]) -> str:
-    """Return the name of an entry point's machine code, of its own for all that it depends on."""
-    text = [function.__module__, function.__qualname__, digest, *map(_text_of, kinds)]
-    return f"{function.__name__}_{hashlib.sha256(repr(text).encode()).hexdigest()[:16]}"
-
-
-def _text_of(kind: Any) -> object:
-    if isinstance(kind, str):
-        return kind
-    first, *rest = kind
-    if isinstance(first, type):
-        fields = getattr(first, "_fields", ())
-        return first.__module__, first.__qualname__, fields, *map(_text_of, rest)
-    return first.descr, first.itemsize, *rest
-
-
-def _object_file(
-    function: Callable[..., object], digest: str, kinds: tuple[Any, ...], symbol: str
-) -> tuple[str, bytes]:
-    """Return kind of the result and object file."""
-    folder = shipped()
-    data = None if folder is None else read_kept(folder / f"{symbol}.bin")
-    if data is None:
-        data = _compiled(function, digest, kinds, symbol)
-    return data[:1].decode().strip(), data[1:]
-
-
 @cache
 def shipped() -> Path | None:
     """Return the folder of the code that came with the package, if this processor can run it.
 
     INFRAMIND_KERNELS names another folder; set to nothing, that code is left alone.
     """
-    given = os.environ.get("INFRAMIND_KERNELS")
-    folder = _PACKAGE / "_kernels" if given is None else Path(given or os.devnull)
+    setting = os.environ.get("INFRAMIND_KERNELS")
+    folder = _PACKAGE / "_kernels" if setting is None else Path(setting or os.devnull)
     machine = platform.machine()
     if machine not in SHIPPED_FOR or not (folder / machine).is_dir():
         return None
@@ -104,51 +89,97 @@ def shipped() -> Path | None:
 def _compiled(
     function: Callable[..., object], digest: str, kinds: tuple[Any, ...], symbol: str
 ) -> bytes:
-    """Return kind of the result, one letter, and object file as this machine keeps them."""
-    cpu, features = host()
-    made_for = repr((cpu, features, version("numba"), version("llvmlite")))
-    kept = Kept(_folder(digest), f"{symbol}-{hashlib.sha256(made_for.encode()).hexdigest()[:8]}")
-    data = kept.load()
-    if data is None:
-        with kept.alone(function.__name__):
-            data = kept.load()  # another process may have saved it
-            if data is None:
-                from inframind_gym.simulator.compiler import compile_entry
-
-                with announced(function.__name__, kept=kept.possible):
-                    result, code = compile_entry(function, kinds, symbol, cpu, features)
-                data = result.ljust(1).encode() + code
-                kept.save(data)
-    return data
-
-
-@cache
-def host() -> tuple[str, str]:
-    """Return LLVM's name of this processor, and its features; as numba, by two variables."""
+    """Return kind of the result, one letter, and object file for this machine's processor."""
     import llvmlite.binding as llvm
 
+    # numba's two variables; what a wheel carries is compiled with them.
     cpu = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
     features = os.environ.get("NUMBA_CPU_FEATURES")
-    return cpu, llvm.get_host_cpu_features().flatten() if features is None else features
+    if features is None:
+        features = llvm.get_host_cpu_features().flatten()
+    made_for = repr((cpu, features, version("numba"), version("llvmlite")))
+    path = _folder(digest) / f"{symbol}-{hashlib.sha256(made_for.encode()).hexdigest()[:8]}.bin"
+    if data := _read(path):
+        return data
+    with _alone(path, function.__name__):
+        if data := _read(path):  # another process has saved it meanwhile
+            return data
+        from inframind_gym.simulator.compiler import compile_entry
+
+        start_s, what = time.monotonic(), f"`{function.__name__}`"
+        say(f"inframind_gym: compiling {what}: up to a minute, later runs take it from the cache")
+        result, code = compile_entry(function, kinds, symbol, cpu, features)
+        say(f"inframind_gym: compiled {what} in {time.monotonic() - start_s:.0f} s")
+        data = result.ljust(1).encode() + code
+        new = path.with_name(f"{path.name}.{os.getpid()}")
+        try:
+            new.write_bytes(data + hashlib.sha256(data).digest())
+            new.replace(path)
+        except OSError as error:
+            with suppress(OSError):
+                new.unlink()
+            say(
+                f"inframind_gym: compiled code cannot be kept in {path.parent}: "
+                f"{error.strerror or error}. Set NUMBA_CACHE_DIR to a folder that can be written."
+            )
+        return data
+
+
+def _read(path: Path) -> bytes | None:
+    """Return what a file holds before the sha256 of that; None where it is damaged or missing."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    return data[:-32] if hashlib.sha256(data[:-32]).digest() == data[-32:] else None
+
+
+@contextmanager
+def _alone(path: Path, name: str) -> Iterator[None]:
+    """Keep other processes from making the same file; wait where one does.
+
+    The lock is the operating system's: it ends with its process, however that ends.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_suffix(".lock").open("a")
+    except OSError:  # nothing can be kept there, which is said later
+        yield
+        return
+    with lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            say(f"inframind_gym: waits for another process, which compiles `{name}`")
+            fcntl.lockf(lock, fcntl.LOCK_EX)
+        except OSError:  # a file system without locks: two processes may compile the same
+            pass
+        yield
 
 
 def _folder(digest: str) -> Path:
     """Return the folder of machine code from sources of that digest.
 
     It is below NUMBA_CACHE_DIR where that is set, else in the package, or in the user's cache where
-    the package cannot be written to. Where that cannot be either, nothing is kept.
+    the package cannot be written to. A new one deletes those that no process has started with for
+    a week: every change of the sources makes one.
     """
-    given = os.environ.get("NUMBA_CACHE_DIR")
     own = _PACKAGE / "__pycache__"
-    if given:
-        base = Path(given)
+    if setting := os.environ.get("NUMBA_CACHE_DIR"):
+        base = Path(setting)
     elif os.access(own if own.is_dir() else _PACKAGE, os.W_OK):
         base = own
     else:
         home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         base = Path(home if os.path.isabs(home) else os.devnull) / "inframind_gym"  # no home: none
     folder = base / f"kernels-{digest}"
-    keep_folder(folder, "kernels-*")
+    with suppress(OSError):
+        os.utime(folder)
+        return folder
+    for other in base.glob("kernels-*"):
+        with suppress(OSError):
+            if time.time() - other.stat().st_mtime > _STALE_S:
+                shutil.rmtree(other)
     return folder
 
 
@@ -162,28 +193,3 @@ def _engine() -> Any:
     target = llvm.Target.from_triple(llvm.get_process_triple())
     machine = target.create_target_machine(reloc="pic", codemodel="default")
     return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-
-
-def assembled(text: str) -> Any:
-    """Load a module in LLVM's language, for as long as the process lives; return the loader.
-
-    It has `get_function_address(name)`.
-    """
-    import llvmlite.binding as llvm
-
-    with _one_thread:
-        engine = _engine()
-        engine.add_module(llvm.parse_assembly(text))
-        engine.finalize_object()
-        return engine
-
-
-def _address(code: bytes, symbol: str) -> int:
-    """Load an object file for as long as the process lives; return the address of its entry."""
-    import llvmlite.binding as llvm
-
-    engine = _engine()
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-    engine.finalize_object()
-    address: int = engine.get_function_address(symbol)
-    return address

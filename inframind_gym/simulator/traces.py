@@ -53,13 +53,6 @@ class Trace:
         return 60.0 * (len(self) - 1) / float(self.times_s[-1])
 
 
-@dataclass(frozen=True)
-class _Layout:
-    columns: tuple[str, str, str]
-    unit: str  # of a timestamp
-    nanoseconds: Callable[[str], int]  # of a timestamp: integers keep Azure's 0.1 µs
-
-
 def _from_datetime(text: str) -> int:
     """Nanoseconds since 1970 of an ISO date and time in UTC."""
     text = text.removesuffix("Z").removesuffix("+00:00")
@@ -70,10 +63,10 @@ def _from_datetime(text: str) -> int:
     return int(np.datetime64(text, "ns").astype(np.int64))
 
 
-def _from_seconds(text: str, unit_s: float = 1.0) -> int:
-    value = float(text) * unit_s * 1e9
-    _check_time(value)
-    return round(value)
+def _from_number(text: str, unit_s: float) -> int:
+    time_ns = float(text) * unit_s * 1e9
+    _check_time(time_ns)
+    return round(time_ns)
 
 
 def _check_time(time_ns: float) -> None:
@@ -81,28 +74,15 @@ def _check_time(time_ns: float) -> None:
         raise ValueError("the time lies more than 145 years from the start of the clock")
 
 
-def _tokens(text: str) -> int:
-    count = int(float(text))
-    if not 0 <= count <= _MOST_TOKENS:
-        raise ValueError(f"a count of tokens is not in 0 to {_MOST_TOKENS:,}")
-    return count
-
-
-_LAYOUTS: Final = (
-    _Layout(
-        ("timestamp", "contexttokens", "generatedtokens"), "a date and time of day", _from_datetime
-    ),
-    _Layout(
+# Columns, unit of a timestamp, and its nanoseconds: integers keep Azure's 0.1 µs.
+_LAYOUTS: Final[tuple[tuple[tuple[str, ...], str, Callable[[str], int]], ...]] = (
+    (("TIMESTAMP", "ContextTokens", "GeneratedTokens"), "date and time of day", _from_datetime),
+    (
         ("timestamp_ms", "input_length", "output_length"),
         "milliseconds",
-        lambda text: _from_seconds(text, 1e-3),
+        lambda text: _from_number(text, 1e-3),
     ),
-    _Layout(("timestamp", "input", "output"), "seconds", _from_seconds),
-)
-_WANTED: Final = (
-    "TIMESTAMP,ContextTokens,GeneratedTokens (date and time of day), "
-    "timestamp_ms,input_length,output_length (milliseconds), or "
-    "timestamp,input,output (seconds)"
+    (("timestamp", "input", "output"), "seconds", lambda text: _from_number(text, 1.0)),
 )
 
 
@@ -134,7 +114,7 @@ def load_trace(path: str | Path) -> Trace:
 
 @lru_cache(maxsize=8)
 def _load(resolved: Path, path: Path, mtime_ns: int, size: int) -> Trace:
-    rows = _read_rows(path)
+    rows = np.frombuffer(_read_rows(path), np.int64).reshape(-1, 3)
     stamps = rows[:, 0]
     if len(stamps) < MIN_ARRIVALS or stamps.min() == stamps.max():
         raise ConfigError(
@@ -150,36 +130,40 @@ def _load(resolved: Path, path: Path, mtime_ns: int, size: int) -> Trace:
     return Trace(path, *arrays)
 
 
-def _read_rows(path: Path) -> NDArray[np.int64]:
-    """Return time in ns, tokens of prompt and of answer of every request, (N, 3)."""
+def _read_rows(path: Path) -> array[int]:
+    """Return time in ns, tokens of prompt and of answer of every request, one after the other."""
     reader = read_csv(path)
     header = [name.strip() for name in next(reader, (1, []))[1]]
-    layout, columns = _find_layout(path, header)
+    names = [name.lower() for name in header]
+    known_layouts = [
+        layout for layout in _LAYOUTS if all(column.lower() in names for column in layout[0])
+    ]
+    if not known_layouts:
+        known = [f"{','.join(columns)} ({unit})" for columns, unit, _ in _LAYOUTS]
+        raise ConfigError(
+            f"{path}:1: unknown columns. Found: {','.join(header)[:80] or 'nothing'}. Wanted: "
+            f"{', '.join(known[:-1])}, or {known[-1]}."
+        )
+    columns, unit, nanoseconds = known_layouts[0]
+    places = [names.index(column.lower()) for column in columns]
     rows = array("q")
     for line, record in reader:
         if not record or record == [""]:
             continue
         try:
-            stamp, given, made = (record[column].strip() for column in columns)
-            rows.extend((layout.nanoseconds(stamp), _tokens(given), _tokens(made)))
+            stamp, *counts = (record[place].strip() for place in places)
+            tokens = [int(float(count)) for count in counts]
+            if not all(0 <= count <= _MOST_TOKENS for count in tokens):
+                raise ValueError(f"a count of tokens is not in 0 to {_MOST_TOKENS:,}")
+            rows.extend((nanoseconds(stamp), *tokens))
         except (IndexError, ValueError, OverflowError) as error:
             text = shortened(",".join(record))
             raise ConfigError(
                 f"{path}:{line}: cannot read the row {text!r} ({shortened(error)}), wanted "
-                f"{shortened(','.join(header))} with {layout.unit} as the time. Correct or remove "
-                "the line."
+                f"{shortened(','.join(header))} with {unit} as the time. Correct or remove the "
+                "line."
             ) from None
-    return np.frombuffer(rows, np.int64).reshape(-1, 3)
-
-
-def _find_layout(path: Path, header: list[str]) -> tuple[_Layout, tuple[int, int, int]]:
-    names = [name.lower() for name in header]
-    for layout in _LAYOUTS:
-        if all(column in names for column in layout.columns):
-            first, second, third = (names.index(column) for column in layout.columns)
-            return layout, (first, second, third)
-    found = ",".join(header)[:80] or "nothing"
-    raise ConfigError(f"{path}:1: unknown columns. Found: {found}. Wanted: {_WANTED}.")
+    return rows
 
 
 def _spread_ties(times: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -7,17 +7,18 @@ workloads; in a mix every task uses the profile of its own dataset's workload.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, cast
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
     model_validator,
 )
 
@@ -36,7 +37,7 @@ from inframind_gym.configs import (
 )
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.files import read_yaml
-from inframind_gym.simulator.drift import drift_of
+from inframind_gym.simulator.item_response import ability_of
 from inframind_gym.simulator.posterior import POSTERIOR, DrawnWorkload, split_draw, with_draw
 from inframind_gym.simulator.workflow.topology import (
     MAX_AGENTS,
@@ -122,9 +123,12 @@ class ModelEntry(StrictModel):
 
     share: Fraction  # equal ones if the file gives none
     output_tokens_median: Positive
-    ability: Number | None = None
+    # What is not given is not dumped: the hash of a workload counts what it says.
+    ability: Number | None = Field(default=None, exclude_if=lambda ability: ability is None)
     # Estimate of the ability: benchmark -> published share of right answers, percent
-    ability_from: Annotated[dict[str, Percent], Field(min_length=1)] | None = None
+    ability_from: Annotated[dict[str, Percent], Field(min_length=1)] | None = Field(
+        default=None, exclude_if=lambda scores: scores is None
+    )
 
     @model_validator(mode="after")
     def _check(self) -> ModelEntry:
@@ -134,11 +138,6 @@ class ModelEntry(StrictModel):
                 "{mmlu_pro: 52.1})"
             )
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_none(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is not given: the hash of a workload counts what it says."""
-        return {key: value for key, value in handler(self).items() if value is not None}
 
 
 def _with_shares(models: Any) -> Any:
@@ -346,23 +345,21 @@ class WorkloadConfig(StrictModel):
         return TaskProfile.model_validate({**sections, "models": self._resolved()})
 
     def _resolved(self) -> dict[str, ModelProfile]:
-        """Return the models with the abilities that published scores stand for."""
-        return {
-            alias: ModelProfile(
-                share=entry.share,
-                output_tokens_median=entry.output_tokens_median,
-                ability=self._estimated(alias, entry) if entry.ability is None else entry.ability,
+        """Return the models; published scores stand for the mean of the abilities they say."""
+        resolved = {}
+        for alias, entry in (self.models or {}).items():
+            ability = entry.ability
+            if ability is None:
+                scores = entry.ability_from or {}
+                try:
+                    abilities = [self._placed(*score) for score in scores.items()]
+                except ConfigError as error:
+                    raise ConfigError(f"models.{alias}.ability_from: {error}") from None
+                ability = math.fsum(abilities) / len(abilities)
+            resolved[alias] = ModelProfile(
+                share=entry.share, output_tokens_median=entry.output_tokens_median, ability=ability
             )
-            for alias, entry in (self.models or {}).items()
-        }
-
-    def _estimated(self, alias: str, entry: ModelEntry) -> float:
-        """Return the mean of the abilities that the scores of a model stand for."""
-        try:
-            found = [self._placed(*score) for score in (entry.ability_from or {}).items()]
-        except ConfigError as error:
-            raise ConfigError(f"models.{alias}.ability_from: {error}") from None
-        return math.fsum(found) / len(found)
+        return resolved
 
     def _placed(self, benchmark: str, score: float) -> float:
         """Return the ability on this workload that a published score stands for.
@@ -374,52 +371,31 @@ class WorkloadConfig(StrictModel):
         Raises:
             ConfigError: Nothing connects the benchmark with this workload.
         """
-        if benchmark == self.dataset:
-            return _ability(self, score)
-        known = dict.fromkeys([str(self.dataset), *_benchmarks()])
-        if benchmark not in known:
-            raise ConfigError(unknown("benchmark", benchmark, known))
-        other = load_yaml_model(find_config("workloads", benchmark), WorkloadConfig)
-        theirs, ours = _abilities(other), _abilities(self)
-        apart = [ours[alias] - theirs[alias] for alias in ours.keys() & theirs.keys()]
-        if len(apart) < _LEAST_COMMON:
-            raise ConfigError(
-                f"{benchmark} has {len(apart)} models in common with this workload, and at least "
-                f"{_LEAST_COMMON} connect their scales. Give a score on {self.dataset}."
+        other, moved = self, 0.0
+        if benchmark != self.dataset:
+            # shipped workloads that profile one dataset
+            known = {str(self.dataset): None}
+            for name in list_configs("workloads"):
+                content, _ = read_yaml(find_config("workloads", name))
+                if not isinstance(content, dict) or not {"mix", "like"} & content.keys():
+                    known[name] = None
+            if benchmark not in known:
+                raise ConfigError(unknown("benchmark", benchmark, known))
+            other = load_yaml_model(find_config("workloads", benchmark), WorkloadConfig)
+            ours, theirs = (
+                {a: e.ability for a, e in (w.models or {}).items() if e.ability is not None}
+                for w in (self, other)
             )
-        return _ability(other, score) + math.fsum(apart) / len(apart)
-
-    def estimates(self) -> Iterator[str]:
-        """Yield a text for each ability of this file that is an estimate."""
-        for alias, entry in (self.models or {}).items():
-            if entry.ability_from is not None:
-                scores = ", ".join(f"{of} {score:g} %" for of, score in entry.ability_from.items())
-                yield f"ability of {alias} on {self.dataset}: estimate from published {scores}"
-
-
-def _abilities(workload: WorkloadConfig) -> dict[str, float]:
-    """Return the abilities that a workload's file gives itself."""
-    entries = (workload.models or {}).items()
-    return {alias: entry.ability for alias, entry in entries if entry.ability is not None}
-
-
-def _ability(workload: WorkloadConfig, score: float) -> float:
-    """Return the ability at which one call is right in `score` percent of a workload's tasks."""
-    from inframind_gym.simulator.item_response import ability_of
-
-    quality = cast(QualityProfile, workload.quality)  # no mix has models
-    slope = quality.discrimination
-    return ability_of(score / 100.0, slope * quality.difficulty_sd) / slope
-
-
-def _benchmarks() -> list[str]:
-    """Return the names of the shipped workloads that profile one dataset."""
-    found = []
-    for name in list_configs("workloads"):
-        content, _ = read_yaml(find_config("workloads", name))
-        if not isinstance(content, dict) or not {"mix", "like"} & content.keys():
-            found.append(name)
-    return found
+            apart = [ours[alias] - theirs[alias] for alias in ours.keys() & theirs.keys()]
+            if len(apart) < _LEAST_COMMON:
+                raise ConfigError(
+                    f"{benchmark} has {len(apart)} models in common with this workload, and at "
+                    f"least {_LEAST_COMMON} connect their scales. Give a score on {self.dataset}."
+                )
+            moved = math.fsum(apart) / len(apart)
+        quality = cast(QualityProfile, other.quality)  # no mix has models
+        slope = quality.discrimination
+        return ability_of(score / 100.0, slope * quality.difficulty_sd) / slope + moved
 
 
 class WeightedProfile(NamedTuple):
@@ -475,9 +451,9 @@ def _read(path: Path, draw: int | None) -> WorkloadConfig:
 def _read_once(path: Path, draw: int | None, _: tuple[int | None, ...]) -> WorkloadConfig:
     content, root = read_yaml(path)
     if isinstance(content, dict) and "like" in content:
-        from inframind_gym.simulator.derived import with_base
-
-        return validate(with_base(content, path, draw), WorkloadConfig, source=str(path), root=root)
+        if draw is not None:
+            raise ConfigError(f"{path}: has no draws of its quality; play it without #{draw}.")
+        return validate(_with_base(content, path), WorkloadConfig, source=str(path), root=root)
     workload = load_yaml_model(path, WorkloadConfig)
     if draw is None:
         return workload
@@ -485,6 +461,62 @@ def _read_once(path: Path, draw: int | None, _: tuple[int | None, ...]) -> Workl
         content = with_draw(path, read_yaml(path)[0], draw)
         workload = validate(content, WorkloadConfig, source=f"{path}, draw {draw}")
     return workload.model_copy(update={"draw": draw})
+
+
+def _with_base(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return a workload's content with the sections of the one that it is `like`.
+
+    Its own keys replace the other's. Under `models` a name stands for that model of the other, but
+    for its share of the calls.
+
+    Raises:
+        ConfigError: There is no such workload or model, or the other is a mix or like a third one.
+    """
+    base, _ = read_yaml(find_config("workloads", str(content["like"])))
+    if not isinstance(base, dict) or not isinstance(base.get("models"), dict):
+        raise ConfigError(f"{path}: like: {content['like']} has no profile of its own.")
+    own = {key: value for key, value in content.items() if key != "like"}
+    known, models = base["models"], own.get("models", base["models"])
+    if isinstance(models, dict):
+        own["models"] = dict(models)
+        for alias, name in models.items():
+            if isinstance(name, str):
+                if name not in known:
+                    where = f"{path}: models.{alias}"
+                    raise ConfigError(f"{where}: {unknown('model', name, tuple(known))}")
+                entry = {key: value for key, value in known[name].items() if key != "share"}
+                own["models"][alias] = entry
+    return {**base, **own}
+
+
+@dataclass(frozen=True, eq=False)
+class Drift:
+    """A mix whose weights go back and forth, linearly, while queries arrive.
+
+    Attributes:
+        ends: (2, P) weights at both ends; each row sums to 1.
+        queries: from one end to the other and back.
+    """
+
+    ends: NDArray[np.float64]
+    queries: int
+
+    def weights(self, ordinal: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the weights (n, P) of queries by their place in the stream (n,)."""
+        phase = ordinal % self.queries / self.queries
+        far = 1.0 - np.abs(1.0 - 2.0 * phase)
+        mixed: NDArray[np.float64] = np.stack([1.0 - far, far], axis=1) @ self.ends
+        return mixed
+
+
+def drift_of(workload: WorkloadConfig) -> Drift | None:
+    """Return the drift of a mix, its parts in the order of `load_profiles`; None: it has none."""
+    if workload.mix is None or workload.mix_to is None or workload.drift_queries is None:
+        return None
+    ends = np.array(
+        [[end[name] for name in workload.mix] for end in (workload.mix, workload.mix_to)]
+    )
+    return Drift(ends / ends.sum(axis=1, keepdims=True), workload.drift_queries)
 
 
 def load_profiles(workload: WorkloadConfig) -> dict[str, WeightedProfile]:
@@ -521,7 +553,13 @@ def load_profiles(workload: WorkloadConfig) -> dict[str, WeightedProfile]:
 
 def estimates(workload: WorkloadConfig) -> list[str]:
     """Return a text for each estimated ability of a workload, or of those that it mixes."""
-    return [text for part in (workload, *_mixed(workload).values()) for text in part.estimates()]
+    return [
+        f"ability of {alias} on {part.dataset}: estimate from published "
+        + ", ".join(f"{of} {score:g} %" for of, score in entry.ability_from.items())
+        for part in (workload, *_mixed(workload).values())
+        for alias, entry in (part.models or {}).items()
+        if entry.ability_from is not None
+    ]
 
 
 def _mixed(workload: WorkloadConfig) -> dict[str, WorkloadConfig]:

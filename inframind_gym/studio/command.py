@@ -5,72 +5,60 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
 from inframind_gym.errors import ConfigError, friendly, require
+from inframind_gym.live.settings import LOOPBACK
 from inframind_gym.progress import say
 from inframind_gym.sockets import listening
-from inframind_gym.teams.runs.store import DEFAULT_FILE, RunStore
-from inframind_gym.teams.terminal import ProviderName, Runs
+from inframind_gym.teams.runs import DEFAULT_FILE, ProviderName, Runs, RunStore
 
-Folders = Annotated[
-    list[Path],
-    typer.Option("--results", help="Results folder, or a folder of them; may be repeated."),
-]
+TOKEN_VARIABLE: Final = "INFRAMIND_STUDIO_TOKEN"
+LEAST_TOKEN_CHARS: Final = 16
+
+
+def _option(words: str, **more: Any) -> Any:
+    return typer.Option(help=words, show_default=False, **more)
 
 
 def studio(
     host: Annotated[
-        str, typer.Option(help="Address. Any but this machine's needs INFRAMIND_STUDIO_TOKEN.")
+        str, typer.Option(help=f"Address. Addresses other than loopback need {TOKEN_VARIABLE}.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port.")] = 8_500,
     runs: Runs = DEFAULT_FILE,
-    results: Folders = [Path("results")],  # noqa: B006 (typer copies it)
+    results: Annotated[
+        list[Path],
+        typer.Option(help="Results folder, or a folder of them; may be repeated."),
+    ] = [Path("results")],  # noqa: B006 (typer copies it)
     provider: ProviderName = "simulated",
-    model: Annotated[
-        str | None,
-        typer.Option(help="Model of the provider; needed for a URL.", show_default=False),
-    ] = None,
-    pool: Annotated[
-        str | None,
-        typer.Option(help="Pool of live servers to watch, name or file.", show_default=False),
-    ] = None,
-    gateway: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Gateway to watch.", show_default=False),
-    ] = None,
-    access_log: Annotated[
-        Path | None,
-        typer.Option(
-            help="Access log of that gateway (`inframind serve --record`): shows its requests.",
-            show_default=False,
-        ),
-    ] = None,
-    export: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the page with its runs and boards into this folder, for any web server, "
-            "and end.",
-            show_default=False,
-        ),
-    ] = None,
+    model: Annotated[str | None, _option("Model of the provider; needed for a URL.")] = None,
+    pool: Annotated[str | None, _option("Pool of live servers to watch, name or file.")] = None,
+    gateway: Annotated[str | None, _option("Gateway to watch.", metavar="URL")] = None,
 ) -> None:
-    """Show pools, runs of teams and boards on a page, live or from their records."""
+    """Show pools, runs of teams and boards on a page, live or from their records.
+
+    It serves the REST and WebSocket of the token-budget team, too: POST /run, GET /run/ID,
+    GET /runs, WS /ws/ID.
+    """
     with friendly():
-        for module in ("fastapi", "uvicorn", "websockets"):
-            require(module, "`inframind studio`", "studio")
+        require("nicegui", "`inframind studio`", "studio")
         import uvicorn
 
-        from inframind_gym.studio.app import Pages, make_app, require_bundle
         from inframind_gym.studio.boards import Boards
-        from inframind_gym.studio.export import write_static
-        from inframind_gym.studio.launch import Launcher, Ways
-        from inframind_gym.studio.security import TOKEN_VARIABLE, require_token
+        from inframind_gym.studio.pages import attach
+        from inframind_gym.studio.runs import Launcher
+        from inframind_gym.studio.server import MOST_BODY_BYTES, make_app
+        from inframind_gym.studio.settings import Ways
 
-        token = require_token(host, os.environ.get(TOKEN_VARIABLE))
-        bundle = require_bundle()
+        token = os.environ.get(TOKEN_VARIABLE, "").strip() or None
+        if len(token or "") < LEAST_TOKEN_CHARS and (token is not None or host not in LOOPBACK):
+            raise ConfigError(
+                f"set {TOKEN_VARIABLE} to a token of {LEAST_TOKEN_CHARS} characters or more that "
+                f"browsers must give (`openssl rand -hex 16`), or serve 127.0.0.1 without one"
+            )
         if gateway is not None and not gateway.startswith(("http://", "https://")):
             raise ConfigError(f"--gateway {gateway}: give an address such as http://127.0.0.1:8080")
         if gateway is not None or pool is not None:
@@ -80,21 +68,23 @@ def studio(
             from inframind_gym.simulator.server.pool import load_pool
 
             load_pool(pool)
-        boards = Boards(results)
         with RunStore(runs) as store:
-            pages = Pages(store, boards)
-            if export is not None:
-                written = write_static(pages, export, bundle)
-                say(f"wrote {export}: {written}. `python -m http.server -d {export}` serves it")
-                return
-            launcher = Launcher(store, Ways(provider, model, gateway, access_log, pool))
-            app = make_app(pages, launcher, token=token, bundle=bundle)
-            asks = "" if token is None else f", with the token of {TOKEN_VARIABLE}"
+            launcher, boards = (
+                Launcher(store, Ways(provider, model, gateway, pool)),
+                Boards(results),
+            )
+            app = make_app(launcher, boards, token=token)
+            attach(app, launcher, boards)
             address = listening(host, port)
+            asks = "" if token is None else f", with the token of {TOKEN_VARIABLE}"
             at = f"http://{host}:{address.getsockname()[1]}"
             say(f"studio on {at}{asks}; runs in {runs}. Ctrl-C ends it")
-            server = uvicorn.Config(
-                app, log_level="warning", server_header=False, timeout_graceful_shutdown=3
+            config = uvicorn.Config(
+                app,
+                log_level="warning",
+                server_header=False,
+                ws_max_size=MOST_BODY_BYTES,
+                timeout_graceful_shutdown=3,
             )
             with contextlib.suppress(KeyboardInterrupt):
-                uvicorn.Server(server).run(sockets=[address])
+                uvicorn.Server(config).run(sockets=[address])

@@ -36,10 +36,8 @@ def strings(item: Item, name: str) -> list[str]:
 
 def parse_math(item: Item) -> tuple[str, Answer]:
     """MATH: ``problem`` and ``answer`` (LaTeX)."""
-    answer = required(item, "answer")
-    if isinstance(answer, (int, float)) and not isinstance(answer, bool):
-        answer = number_text(answer)
-    elif not isinstance(answer, str) or not answer.strip():
+    answer = number_text(required(item, "answer"))
+    if not isinstance(answer, str) or not answer.strip():
         raise TaskError(f"'answer' must be a text or a number, not {answer!r:.60}")
     return string(item, "problem", "question"), Answer("expression", answer)
 
@@ -47,12 +45,13 @@ def parse_math(item: Item) -> tuple[str, Answer]:
 def parse_gsm_hard(item: Item) -> tuple[str, Answer]:
     """GSM-Hard: ``problem`` and a number ``answer`` (as published: ``input`` and ``target``)."""
     answer = required(item, "answer", "target")
-    if isinstance(answer, bool) or not isinstance(answer, (int, float)):
+    text = number_text(answer)
+    if text is answer:  # no number
         try:
-            answer = float(str(answer).replace(",", ""))
+            text = number_text(float(str(answer).replace(",", "")))
         except ValueError:
             raise TaskError(f"'answer' must be a number, not {answer!r:.60}") from None
-    return string(item, "problem", "input", "question"), Answer("number", number_text(answer))
+    return string(item, "problem", "input", "question"), Answer("number", str(text))
 
 
 def parse_mbpp(item: Item) -> tuple[str, Answer]:

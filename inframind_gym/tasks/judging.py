@@ -16,7 +16,7 @@ from inframind_gym.tasks.extract import (
 )
 from inframind_gym.tasks.graders import grade
 from inframind_gym.tasks.sandbox import Sandbox
-from inframind_gym.tasks.sandbox.verifier import MAX_FORMULA
+from inframind_gym.tasks.sandbox.process import MAX_FORMULA
 from inframind_gym.tasks.taskset import Answer
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.errors import TaskError, unknown
+from inframind_gym.errors import ConfigError, TaskError, unknown
 from inframind_gym.files import read_objects
 from inframind_gym.tasks.formats import FORMATS, OWN_KEYS, format_of_keys, format_of_stem
 from inframind_gym.tasks.records import (
@@ -188,7 +188,7 @@ def read_file(path: Path) -> list[TaskRecord]:
         try:
             read = read or _reader(item, stem)
             record = read(item, f"{stem}/{number}")
-        except TaskError as error:
+        except ConfigError as error:
             raise TaskError(f"{path}, line {number}: {error}") from None
         if record.split is None and file_split is not None:
             record = replace(record, split=file_split)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
-from inframind_gym.errors import TaskError, unknown
+from inframind_gym.configs import validate, within
+from inframind_gym.errors import TaskError
+from inframind_gym.tasks.difficulty import folder_difficulty
 from inframind_gym.tasks.taskset import (
-    ANSWER_KINDS,
     DOMAINS,
     Answer,
     TaskSet,
@@ -22,30 +24,19 @@ from inframind_gym.tasks.taskset import (
 )
 
 Item = dict[str, Any]
-MOST_DIFFICULTY = 100.0  # standard deviations
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
-    """A task before it is embedded.
+    """A task before it is embedded."""
 
-    Attributes:
-        id: unique within its dataset.
-        text: the prompt.
-        dataset: the dataset's name.
-        domain: one of ``DOMAINS``.
-        answer: what a response is graded against.
-        difficulty: latent difficulty in standard normal units; None if the data give none.
-        split: "train", "val" or "test" if the data say so; None: by content hash.
-    """
-
-    id: str
-    text: str
+    id: str  # unique within its dataset
+    text: str  # the prompt
     dataset: str
-    domain: str
+    domain: str  # one of DOMAINS
     answer: Answer
-    difficulty: float | None = None
-    split: str | None = None
+    difficulty: float | None = None  # in standard normal units; None if the data give none
+    split: str | None = None  # if the data say so; None: by content hash
 
     @property
     def actual_split(self) -> str:
@@ -53,45 +44,39 @@ class TaskRecord:
         return self.split or split_of(self.id, self.text)
 
 
-def answer_from_json(value: object) -> Answer:
-    """Return the answer of a task in the package's own format.
-
-    Args:
-        value: a number; a string (an expression); or an object with ``kind`` and ``value``, and
-            where it applies ``options``, ``entry_point`` and ``reference``.
+def number_text(value: object) -> object:
+    """Return a number as the text of an answer, whole ones without a decimal point; else `value`.
 
     Raises:
-        TaskError: anything else, or an unknown kind (the nearest one is suggested).
+        TaskError: the number is NaN or infinite (JSON files may hold these).
     """
-    if isinstance(value, bool) or value is None:
-        raise TaskError(f"'answer' must be a number, a string or an object, not {value!r}")
-    if isinstance(value, (int, float)):
-        return Answer("number", number_text(value))
-    if isinstance(value, str):
-        return Answer("expression", value)
-    if not isinstance(value, dict) or "kind" not in value or "value" not in value:
-        raise TaskError("'answer' must be a number, a string or an object with 'kind' and 'value'")
-    kind = value["kind"]
-    if kind not in ANSWER_KINDS:
-        raise TaskError(unknown("kind of answer", str(kind), ANSWER_KINDS))
-    content = value["value"]
-    if isinstance(content, (int, float)) and not isinstance(content, bool):
-        content = number_text(content)
-    if not isinstance(content, str):
-        raise TaskError(f"'value' of the answer must be a string or a number, not {content!r}")
-    options = value.get("options", ())
-    texts = [value.get("entry_point", ""), value.get("reference", "")]
-    if not isinstance(options, (list, tuple)):
-        raise TaskError(f"'options' of the answer must be a list of texts, not {options!r:.60}")
-    if not all(isinstance(text, str) for text in (*options, *texts)):
-        raise TaskError("'options', 'entry_point' and 'reference' of the answer must be texts")
-    return Answer(
-        kind=kind,
-        value=content,
-        options=tuple(options),
-        entry_point=value.get("entry_point", ""),
-        reference=value.get("reference", ""),
-    )
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    if not math.isfinite(value):
+        raise TaskError(f"an answer must be a finite number, not {value!r}")
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else repr(value)
+
+
+def _long_form(answer: object) -> object:
+    """Return an answer as an object: a number, or a text for an expression, may stand for one."""
+    if isinstance(answer, str):
+        return {"kind": "expression", "value": answer}
+    if isinstance(answer, dict):
+        return answer | ({"value": number_text(answer["value"])} if "value" in answer else {})
+    text = number_text(answer)
+    return {"kind": "number", "value": text} if isinstance(text, str) else answer
+
+
+class OwnTask(BaseModel):
+    """A task in the package's own format; further keys are ignored."""
+
+    id: Annotated[str, BeforeValidator(str)]
+    text: Annotated[str, Field(pattern=r"\S")]
+    domain: Literal["Math", "Code", "Commonsense"]
+    answer: Annotated[Answer, BeforeValidator(_long_form)]
+    dataset: Annotated[str, BeforeValidator(str)] = ""
+    difficulty: Annotated[float, within(-100.0, 100.0)] | None = None
+    split: Annotated[str, AfterValidator(lambda s: check_split(s, allow_all=False))] | None = None
 
 
 def required(item: Item, *names: str) -> Any:
@@ -110,38 +95,14 @@ def required(item: Item, *names: str) -> Any:
 
 
 def record_from_json(item: Item, dataset: str) -> TaskRecord:
-    """Return a record of the package's own format.
-
-    Args:
-        item: the parsed object; must have ``id``, ``text``, ``domain`` and ``answer``, may have
-            ``dataset``, ``difficulty`` and ``split``.
-        dataset: the dataset if the object names none.
+    """Return a record of the package's own format; `dataset` is for one that names none.
 
     Raises:
-        TaskError: a key is missing, or a value is not valid.
+        ConfigError: a key is missing, or a value is not valid.
     """
-    task_id, text, domain, answer = (required(item, n) for n in ("id", "text", "domain", "answer"))
-    if domain not in DOMAINS:
-        raise TaskError(unknown("domain", str(domain), DOMAINS))
-    if not isinstance(text, str) or not text.strip():
-        raise TaskError(f"'text' must be a text that is not empty, not {text!r:.60}")
-    difficulty = item.get("difficulty")
-    if difficulty is not None and not (
-        isinstance(difficulty, (int, float)) and abs(difficulty) <= MOST_DIFFICULTY
-    ):
-        raise TaskError(
-            f"'difficulty' must be a number, at most {MOST_DIFFICULTY:g} from 0, not "
-            f"{difficulty!r:.60}"
-        )
-    return TaskRecord(
-        id=str(task_id),
-        text=text,
-        dataset=str(item.get("dataset", dataset)),
-        domain=domain,
-        answer=answer_from_json(answer),
-        difficulty=None if difficulty is None else float(difficulty),
-        split=split_from_json(item),
-    )
+    task = validate(item, OwnTask, source="a task")
+    where = task.dataset or dataset, task.domain
+    return TaskRecord(task.id, task.text, *where, task.answer, task.difficulty, task.split)
 
 
 def split_from_json(item: Item) -> str | None:
@@ -159,14 +120,12 @@ def task_set(name: str, records: Sequence[TaskRecord], embeddings: NDArray[np.fl
         embeddings: (n, 384) of their texts. The difficulty of a task that gives none comes from
             these, over its dataset (see ``difficulty.py``).
     """
-    from inframind_gym.tasks.difficulty import folder_difficulty
-
     difficulty = np.array([r.difficulty for r in records], dtype=np.float32)  # None: NaN
     for dataset in {r.dataset for r in records if r.difficulty is None}:
         rows = [i for i, record in enumerate(records) if record.dataset == dataset]
         contents = [f"{records[i].id}\n{records[i].text}" for i in rows]
-        found = folder_difficulty(contents, embeddings[rows])
-        difficulty[rows] = np.where(np.isnan(difficulty[rows]), found, difficulty[rows])
+        own = folder_difficulty(contents, embeddings[rows])
+        difficulty[rows] = np.where(np.isnan(difficulty[rows]), own, difficulty[rows])
     return TaskSet(
         name=name,
         ids=tuple(r.id for r in records),
@@ -178,16 +137,3 @@ def task_set(name: str, records: Sequence[TaskRecord], embeddings: NDArray[np.fl
         embeddings=embeddings,
         answers=tuple(r.answer for r in records),
     )
-
-
-def number_text(value: int | float) -> str:
-    """Return a number as the text of an answer: whole numbers without a decimal point.
-
-    Raises:
-        TaskError: the number is NaN or infinite (JSON files may hold these).
-    """
-    if not math.isfinite(value):
-        raise TaskError(f"an answer must be a finite number, not {value!r}")
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return repr(value)

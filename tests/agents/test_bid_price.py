@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.bid_price.config import ChoiceConfig
 from agents.bid_price.estimation import (
     Calls,
     congestion,
@@ -18,6 +17,7 @@ from agents.bid_price.estimation import (
 )
 from agents.bid_price.program import (
     TOO_DEAR,
+    ChoiceConfig,
     Demand,
     Planner,
     PriceProgram,
@@ -26,9 +26,12 @@ from agents.bid_price.program import (
     work_of_slots,
 )
 from agents.bid_price.survey import Played, Surveyed, candidates, surveyed, worth_keeping
-from inframind_gym.policies.bid_price.model import Estimates, Prices, between, choose
-from inframind_gym.policies.bid_price.recipes import (
+from inframind_gym.policies.bid_price import (
+    Estimates,
+    Prices,
     Recipe,
+    between,
+    choose,
     role_orders,
     table_from_tensors,
     tabulate,

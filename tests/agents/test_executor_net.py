@@ -6,7 +6,7 @@ import torch
 
 from agents.inframind import ExecutorNet
 from agents.runs import weights_of
-from inframind_gym.policies.inframind import Player, draw, executor_shapes, log_softmax
+from inframind_gym.policies.networks import Player, draw, executor_shapes, log_softmax
 from inframind_gym.simulator.workflow.state import CONTEXT
 from tests.policies.synthetic import make_spec
 

@@ -9,15 +9,13 @@ import pytest
 import torch
 
 import inframind_gym  # noqa: F401
-from agents.config import InfraMindConfig
-from agents.inframind import Learner, Progress, policy_config
-from agents.rollouts import EPISODES, Streams
+from agents.inframind import EPISODES, InfraMindConfig, Learner, Streams
 from agents.runs import seed_of, weights_of
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import multiplier_of
 from inframind_gym.policies import resolve_policy as make
 from inframind_gym.policies.checkpoint import load, save
-from inframind_gym.policies.inframind import InfraMindPolicy
+from inframind_gym.policies.networks import InfraMindPolicy
 from tests.envs.streams import sweep
 
 CONFIG = InfraMindConfig.model_validate(
@@ -37,7 +35,7 @@ def learner():
 @pytest.fixture(scope="module")
 def folder(learner, tmp_path_factory):
     out = tmp_path_factory.mktemp("policy") / "best"
-    config = policy_config(learner, Progress(), {})
+    config = learner.facts() | {"training": {}}
     del config["multiplier"]
     save(out, weights_of(learner.agent), config)
     return out
@@ -101,7 +99,7 @@ def test_other_weights_are_another_policy(folder, tmp_path):
 def test_acting_needs_no_torch(folder):
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from inframind_gym.policies.inframind import InfraMindPolicy\n"
+        "from inframind_gym.policies.networks import InfraMindPolicy\n"
         f"InfraMindPolicy({str(folder)!r})\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

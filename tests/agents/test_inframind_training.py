@@ -5,17 +5,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from agents import runs
-from agents.config import InfraMindConfig
-from agents.inframind import Agent, Learner, approx_kl, train
+from agents.inframind import Agent, InfraMindConfig, Learner, Streams, approx_kl, measures, train
 from agents.planner_network import plan_of
-from agents.rollouts import Streams, measures
-from agents.runs import read_metrics, weights_of
-from inframind_gym.errors import ConfigError
-from inframind_gym.policies import checkpoint, multiplier_of
+from agents.runs import Run, weights_of
+from inframind_gym.evaluation.tracker import read_metrics
+from inframind_gym.policies import multiplier_of
 from inframind_gym.policies.checkpoint import load
-from inframind_gym.policies.inframind import InfraMindPolicy
-from inframind_gym.simulator import SIMULATOR_VERSION
+from inframind_gym.policies.networks import InfraMindPolicy
 from inframind_gym.simulator.workflow.state import COMPLETED
 
 TINY = {
@@ -23,7 +19,7 @@ TINY = {
     "rates_per_min": [30, 100, 200],
     "rows_per_rate": 2,
     "batch_episodes": 16,
-    "epochs": 3,
+    "steps": 3,
     "validation": {"rows": 1},
 }
 
@@ -32,46 +28,18 @@ def config(**changes):
     return InfraMindConfig.model_validate(TINY | changes)
 
 
-def same(a, b):
-    return set(a) == set(b) and all(np.array_equal(a[name], b[name]) for name in a)
-
-
-def state_of(out):
-    return load(out / "state")
-
-
-def results_of(out):
-    """Everything that a training leaves behind, but for how long it took."""
-    arrays, numbers = state_of(out)
-    numbers["progress"].pop("seconds")
-    lines = read_metrics(out / "metrics.jsonl")
-    for line in lines:
-        line.pop("charts/SPS", None)
-    return arrays, numbers, lines, load(out / "best")[0]
-
-
-def check_same(one, other):
-    (arrays, numbers, lines, best), (arrays2, numbers2, lines2, best2) = map(
-        results_of, (one, other)
-    )
-    assert numbers == numbers2
-    assert lines == lines2
-    assert same(arrays, arrays2)
-    assert same(best, best2)
-
-
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     out = tmp_path_factory.mktemp("training") / "reference"
-    train(config(), seed=1, out=out)
+    train(config(), Run(out, seed=1))
     return out
 
 
 def test_an_epoch_is_learned_from_in_whole_batches(reference):
-    _, numbers, lines, _ = results_of(reference)
+    numbers, lines = load(reference / "state")[1], read_metrics(reference / "metrics.jsonl")
     assert numbers["progress"]["epoch"] == 3
     assert numbers["updates"] == 3 * (60 // 16)  # 3 rates, 2 rows, 10 queries
-    assert lines[-1]["global_step"] == numbers["progress"]["decisions"]
+    assert lines[-1]["step"] == numbers["progress"]["decisions"]
     policy = InfraMindPolicy(str(reference / "best"))
     assert multiplier_of(policy) > 0
     assert multiplier_of(policy) == load(reference / "best")[1]["multiplier"]
@@ -93,72 +61,21 @@ def test_metrics_have_the_names_that_people_look_for(reference):
 
 
 def test_learning_changes_every_tensor_that_has_a_gradient(reference):
-    arrays, _ = state_of(reference)
+    arrays, _ = load(reference / "state")
     spec = Streams(config(), "train", np.ones(1)).spec
-    before = weights_of(Agent(config(), spec, 1))
-    assert not same(before, weights_of(Agent(config(), spec, 2)))
+    before, other = (weights_of(Agent(config(), spec, seed)) for seed in (1, 2))
+    assert not all(np.array_equal(before[k], other[k]) for k in before)
     unchanged = {k for k in before if np.array_equal(before[k], arrays[k])}
     # Texts are no parameters; a softmax over keys does not see what is added to all of them.
     assert {k for k in unchanged if not k.endswith(("texts", "key.bias"))} == set()
 
 
-def test_a_training_that_dies_within_an_epoch_goes_on_to_the_same_result(
-    reference, tmp_path, monkeypatch
-):
-    out = tmp_path / "killed"
-    update, calls = Learner.update, []
-
-    def dying(self, batch):
-        calls.append(len(batch.records))
-        if len(calls) == 5:
-            raise KeyboardInterrupt
-        return update(self, batch)
-
-    monkeypatch.setattr(Learner, "update", dying)
-    with pytest.raises(KeyboardInterrupt):
-        train(config(), seed=1, out=out)
-    monkeypatch.undo()
-    assert state_of(out)[1]["progress"]["epoch"] == 1
-    for _ in range(2):  # a training that has finished has nothing to resume
-        train(config(), seed=1, out=out, resume=True)
-        check_same(reference, out)
-
-
-def test_a_training_that_is_killed_before_its_first_state_begins_again(
-    reference, tmp_path, monkeypatch
-):
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save", killed)
-        with pytest.raises(KeyboardInterrupt):
-            train(config(), seed=1, out=tmp_path)
-    assert read_metrics(tmp_path / "metrics.jsonl")  # of the first epoch, which is played again
-    train(config(), seed=1, out=tmp_path)
-    check_same(reference, tmp_path)
-
-
-def test_a_folder_that_holds_another_training_is_refused(reference, monkeypatch):
-    with pytest.raises(ConfigError, match="--resume"):
-        train(config(), seed=1, out=reference)
-    with pytest.raises(ConfigError, match=r"another seed \(1, not 2\)"):
-        train(config(), seed=2, out=reference, resume=True)
-    with pytest.raises(ConfigError, match=r"config\.executor\.lr \(0\.0003, not 0\.5\)"):
-        train(config(executor={"lr": 0.5}), seed=1, out=reference, resume=True)
-    monkeypatch.setattr(runs, "SIMULATOR_VERSION", 0)
-    with pytest.raises(
-        ConfigError, match=rf"another simulator_version \({SIMULATOR_VERSION}, not 0\)"
-    ):
-        train(config(), seed=1, out=reference, resume=True)
-
-
-def test_it_stops_early_and_the_learning_rates_fall_on_a_plateau(tmp_path, monkeypatch):
-    monkeypatch.setattr("agents.inframind.validate", lambda *_: measures(np.zeros(1, COMPLETED)))
-    limits = {"rows": 1, "early_stopping": 4, "lr_patience": 1}
-    done = train(config(epochs=9, validation=limits), seed=0, out=tmp_path)
+def test_it_stops_early_and_the_learning_rates_fall_on_a_plateau(tmp_path):
+    hopeless = {"rows": 1, "metric": "goodput", "budget_s": 0.5}  # nothing is answered so soon
+    limits = {**hopeless, "early_stopping": 4, "lr_patience": 1}
+    done = train(config(steps=9, validation=limits), Run(tmp_path))
     assert (done["best_epoch"], done["epoch"]) == (1, 5)
-    assert state_of(tmp_path)[1]["lr"] == [0.25 * 3e-4] * 2
+    assert load(tmp_path / "state")[1]["lr"] == [0.25 * 3e-4] * 2
 
 
 @pytest.mark.parametrize(
@@ -171,11 +88,11 @@ def test_it_stops_early_and_the_learning_rates_fall_on_a_plateau(tmp_path, monke
     ids=str,
 )
 def test_the_variants_and_ablations_train(changes, tmp_path):
-    train(config(**changes, epochs=1), seed=0, out=tmp_path)
+    train(config(**changes, steps=1), Run(tmp_path))
     tensors, _ = load(tmp_path / "best")
     critics = 2 if "lagrangian" in changes else 1
     assert tensors["executor.value.weight"].shape == (critics, 128)
-    assert (state_of(tmp_path)[1]["multiplier"]["value"] == 0.0) == (critics == 1)
+    assert (load(tmp_path / "state")[1]["multiplier"]["value"] == 0.0) == (critics == 1)
 
 
 def played(learner, **changes):

@@ -7,23 +7,20 @@ import pytest
 import torch
 
 from agents.masrouter import (
-    BEST,
-    LAST,
     Answers,
     IdleQueries,
+    Learner,
     MasRouterConfig,
     MasRouterNet,
-    Training,
     train,
 )
 from agents.planner_network import PlannerNet
-from agents.runs import weights_of
-from agents.train import read_config
+from agents.runs import BEST, STATE, Run, weights_of
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import BasePolicy, checkpoint
-from inframind_gym.policies.masrouter import TextRouter
-from inframind_gym.policies.planner_network import ROLE_DOMAIN, ROLE_START, softmax
+from inframind_gym.policies.networks import ROLE_DOMAIN, ROLE_START, TextRouter, softmax
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
+from inframind_gym.train import read_config
 
 MODELS = ("deepseek-32b", "mistral-24b", "qwen-14b", "llama-8b", "llama-3b")
 PRICES = dict(zip(MODELS, (0.8, 0.6, 0.4, 0.2, 0.1), strict=True))
@@ -31,7 +28,7 @@ PRICES = dict(zip(MODELS, (0.8, 0.6, 0.4, 0.2, 0.1), strict=True))
 
 def make_config(**changes) -> MasRouterConfig:
     fields = {
-        "updates": 4,
+        "steps": 4,
         "validate_every": 2,
         "validation_queries": 32,
         "usd_per_million_tokens": PRICES,
@@ -68,7 +65,7 @@ def test_the_shipped_configuration_is_valid_and_masrouters():
     ids=["mode", "model", "count"],
 )
 def test_training_finds_the_choice_that_solves(rule, by_chance):
-    training = Training(make_config(), seed=1)
+    training = Learner(make_config(), seed=1)
     training.queries = ToyQueries(training.queries, rule)
     history = [training.update() for _ in range(150)]
     assert history[0]["charts/utility"] < by_chance + 0.3
@@ -122,7 +119,7 @@ def test_a_query_and_its_luck_belong_to_its_seed(idle, router):
 
 def test_the_update_is_reinforce_with_the_task_and_the_encoders_losses():
     """The loss of a batch, written out query by query in NumPy from the player's probabilities."""
-    training = Training(make_config(batch_size=24, vae_weight=0.0), seed=3)
+    training = Learner(make_config(batch_size=24, vae_weight=0.0), seed=3)
     router = TextRouter(weights_of(training.net), MODELS)
     kept = []
     queries, play = training.queries, training.queries.play
@@ -154,34 +151,17 @@ def test_the_update_is_reinforce_with_the_task_and_the_encoders_losses():
     assert found["losses/vae"] > 0.0
 
 
-def test_a_training_is_a_function_of_its_seed_and_resumes_to_the_same_result(tmp_path):
-    config = make_config()
-    result = train(config, seed=0, out=tmp_path / "whole")
-    assert result["updates"] == 4 and result["best_updates"] in (2, 4)
-    stopped = Training(config, 0)
-    for _ in range(2):
-        stopped.update()
-    stopped.validate()
-    stopped.save(tmp_path / "stopped")
-    train(config, seed=0, out=tmp_path / "stopped", resume=True)
-    train(make_config(updates=1), seed=1, out=tmp_path / "other")
-    for folder in (BEST, LAST):
-        expected, facts = checkpoint.load(tmp_path / "whole" / folder)
-        found, found_facts = checkpoint.load(tmp_path / "stopped" / folder)
-        assert facts == found_facts
-        assert expected.keys() == found.keys()
-        for name in expected:
-            np.testing.assert_array_equal(expected[name], found[name], err_msg=name)
-    seed_1, _ = checkpoint.load(tmp_path / "other" / LAST)
-    seed_0, _ = checkpoint.load(tmp_path / "whole" / LAST)
-    assert any(not np.array_equal(seed_0[name], seed_1[name]) for name in seed_0)
-    for seed, resume, why in ((0, False, "--resume"), (1, True, "another seed")):
-        with pytest.raises(ConfigError, match=why):
-            train(config, seed=seed, out=tmp_path / "whole", resume=resume)
+def test_another_seed_is_another_training(tmp_path):
+    states = []
+    for seed in (0, 1):
+        result = train(make_config(steps=2), Run(tmp_path / f"{seed}", seed))
+        assert result["updates"] == result["best_updates"] == 2
+        states.append(checkpoint.load(tmp_path / f"{seed}" / STATE)[0])
+    assert any(not np.array_equal(states[0][name], states[1][name]) for name in states[0])
 
 
 def test_the_planner_of_a_checkpoint_starts_inframinds_planner(tmp_path):
-    train(make_config(updates=1, validate_every=1), seed=0, out=tmp_path)
+    train(make_config(steps=1, validate_every=1), Run(tmp_path))
     tensors, _ = checkpoint.load(tmp_path / BEST)
     planner = checkpoint.part(tensors, "planner.")
     net = PlannerNet()

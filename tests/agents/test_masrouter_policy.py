@@ -11,10 +11,10 @@ import torch
 
 from agents.masrouter import MasRouterNet
 from agents.runs import weights_of
-from inframind_gym.envs.routing.vector import StreamVectorEnv
+from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
-from inframind_gym.policies.masrouter import DEFAULT_CHECKPOINT, MasRouterPolicy
+from inframind_gym.policies.networks import DEFAULT_CHECKPOINT, MasRouterPolicy
 from inframind_gym.simulator.workflow.state import PLAN
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from tests.envs.streams import make_batch, sweep
@@ -95,7 +95,7 @@ def test_errors_say_what_to_do(folder, tmp_path):
 
 def test_it_acts_without_torch(folder):
     code = (
-        "import sys; from inframind_gym.policies.masrouter import MasRouterPolicy; "
+        "import sys; from inframind_gym.policies.networks import MasRouterPolicy; "
         f"MasRouterPolicy({folder!r}); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,7 +10,7 @@ import torch
 
 from agents.planner_network import EMBEDDINGS_FILE, TEXTS, Plan, PlannerNet, count_logits
 from agents.runs import weights_of
-from inframind_gym.policies.planner_network import PLAN_DRAWS, NumpyPlanner
+from inframind_gym.policies.networks import PLAN_DRAWS, NumpyPlanner
 from inframind_gym.simulator.workflow.roles import roles_of
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 from inframind_gym.tasks import DOMAINS, load_tasks

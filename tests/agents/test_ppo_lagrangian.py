@@ -12,33 +12,33 @@ import pytest
 pytest.importorskip("torch")
 import torch
 
-from agents.config import PpoLagrangianConfig
-from agents.lagrangian import PIDMultiplier
-from agents.ppo_lagrangian import Learner, play_worlds, to_go, train
-from agents.runs import use_one_thread
+from agents.ppo_lagrangian import Learner, to_go, train
+from agents.runs import Run
 from agents.streams import (
     Batch,
     CallPrices,
+    PpoLagrangianConfig,
     World,
     by_network,
     by_teacher,
     imitated,
+    places_of,
+    play_worlds,
     teacher_of,
     training_worlds,
-    worlds_of,
 )
-from agents.train import read_config
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies import checkpoint, models_up, resolve_policy
-from inframind_gym.policies.bid_price.policy import BidPricePolicy
+from inframind_gym.policies import models_up, resolve_policy
+from inframind_gym.policies.bid_price import BidPricePolicy
 from inframind_gym.policies.ppo_lagrangian import CALL, SERVER, SYSTEM_FEATURES, Player, Seen
 from inframind_gym.simulator.workflow.state import COMPLETED
+from inframind_gym.train import read_config
 
 MATH = "worlds=[{workload: math, capacity_per_min: 180}]"
 
 
 def settings(*changes: str) -> PpoLagrangianConfig:
-    small = [MATH, "rows=4", "decisions=360", "together=2", "updates=2", "minibatch=128"]
+    small = [MATH, "rows=4", "decisions=360", "together=2", "steps=2", "minibatch=128"]
     small += ["loads=[0.35,1.1]", "validation_loads=[0.2]", "validation_rows=1", "cloning=0"]
     _, config = read_config("ppo_lagrangian", [*small, "validation_queries=10", *changes])
     assert isinstance(config, PpoLagrangianConfig)
@@ -47,12 +47,7 @@ def settings(*changes: str) -> PpoLagrangianConfig:
 
 def worlds(*changes: str) -> list[World]:
     config = settings(*changes)
-    return training_worlds(config, worlds_of(config))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    use_one_thread()
+    return training_worlds(config)
 
 
 @pytest.fixture(scope="module")
@@ -186,10 +181,10 @@ def test_plans_cost_nothing_and_calls_are_never_paid_for(batch: Batch) -> None:
 def test_worlds_are_chosen_by_pool_and_workload() -> None:
     _, shipped = read_config("ppo_lagrangian", [])
     assert isinstance(shipped, PpoLagrangianConfig)
-    assert len(worlds_of(shipped)) == len(shipped.worlds) > 5
+    assert len(places_of(shipped)) == len(shipped.worlds) > 5
     _, math = read_config("ppo_lagrangian", ["env.workload=math"])
     assert isinstance(math, PpoLagrangianConfig)
-    assert {w.workload for w in worlds_of(math)} == {"math"}
+    assert {w.workload for w in places_of(math)} == {"math"}
     with pytest.raises(ConfigError, match="cpu-tiny has 3"):
         worlds(
             "worlds=[{capacity_per_min: 9}, {pool: cpu-tiny, capacity_per_min: 9}]",
@@ -200,7 +195,7 @@ def test_rows_and_tasks_of_worlds_are_numbered_through() -> None:
     config = settings(
         "worlds=[{workload: math, capacity_per_min: 180}, {workload: mbpp, capacity_per_min: 350}]"
     )
-    two = training_worlds(config, worlds_of(config))
+    two = training_worlds(config)
     for world in two:
         world.begin((0, 0), moved=True)
     choosers = [by_teacher(teacher_of(world, None), world) for world in two]
@@ -208,18 +203,6 @@ def test_rows_and_tasks_of_worlds_are_numbered_through() -> None:
     tasks = len(two[0].spec.task_embeddings)
     assert ((batch.row >= 4) == (batch.seen.task >= tasks)).all()
     assert set(batch.row // 4) == {0, 1}
-
-
-def test_a_multiplier_does_not_wind_up() -> None:
-    pid = PIDMultiplier(0.0, 1.0, 0.2, 1.0, 0.1, 0.5, most=2.0)
-    for _ in range(200):
-        pid.update(1.0)
-    assert pid.value == 2.0
-    steps = 0
-    while pid.value > 0.0:
-        pid.update(0.0)
-        steps += 1
-    assert steps < 120  # of 0.02 each; unbounded it would be 1,800
 
 
 def test_an_update_is_that_of_ppo(world: World, batch: Batch) -> None:
@@ -264,17 +247,9 @@ def test_an_update_is_that_of_ppo(world: World, batch: Batch) -> None:
         np.testing.assert_allclose(parameter.grad.numpy(), gradient.numpy(), rtol=0.0, atol=near)
 
 
-def test_loads_without_an_answer_have_no_goodput(world: World, batch: Batch) -> None:
-    learner = Learner(settings("loads=[0.35,1.1,1.2,1.3,1.4]"), 0, [world])
-    metrics = learner.update(batch)
-    assert "charts/goodput/load/1.3" in metrics
-    assert "charts/goodput/load/1.4" not in metrics  # there are four rows
-    assert np.isfinite(list(metrics.values())).all()
-
-
 def test_the_first_updates_imitate() -> None:
     config = settings("cloning=12", "together=12", "decisions=800", "epochs=3")
-    [world] = training_worlds(config, worlds_of(config))
+    [world] = training_worlds(config)
     learner, teacher = Learner(config, 0, [world]), by_teacher(teacher_of(world, None), world)
     world.begin((0, 0), moved=True)
     surprise = []
@@ -308,33 +283,6 @@ def test_a_teacher_must_know_the_pool() -> None:
         teacher_of(world, "nowhere")
 
 
-def test_a_training_that_is_resumed_ends_alike(tmp_path: Path) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    found = train(settings("promise=0.9", "cloning=1", "together=1"), seed=3, out=whole)
-    original = Learner.update
-
-    def stop(self: Learner, batch: Batch) -> dict[str, float]:
-        if self.updates == 1:
-            raise KeyboardInterrupt
-        return original(self, batch)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Learner, "update", stop)
-        with pytest.raises(KeyboardInterrupt):
-            train(settings("promise=0.9", "cloning=1", "together=1"), seed=3, out=parts)
-    with pytest.raises(ConfigError, match="--resume"):
-        train(settings("promise=0.9", "cloning=1", "together=1"), seed=3, out=parts)
-    with pytest.raises(ConfigError, match=r"another config\.promise"):
-        train(settings("promise=0.5", "cloning=1", "together=1"), seed=3, out=parts, resume=True)
-    again = train(
-        settings("promise=0.9", "cloning=1", "together=1"), seed=3, out=parts, resume=True
-    )
-    assert again["validation"] == found["validation"]
-    for name in ("best", "state"):
-        (first, _), (second, _) = (checkpoint.load(f / name) for f in (whole, parts))
-        assert all((first[name] == second[name]).all() for name in first)
-
-
 def play(policy: Any, rows: int, seed: int, **arguments: Any) -> Any:
     env: Any = gym.make_vec(
         "InfraMind-Stream-v0", num_envs=rows, num_queries=25, **arguments, **policy.requires
@@ -352,7 +300,7 @@ def play(policy: Any, rows: int, seed: int, **arguments: Any) -> Any:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("trained")
-    train(settings("updates=1", "lr=0.01"), seed=0, out=out)
+    train(settings("steps=1", "lr=0.01"), Run(out))
     return out / "best"
 
 

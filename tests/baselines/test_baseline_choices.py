@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import baselines
-from inframind_gym.policies.draws import draw_from
+from inframind_gym.policies.base import draw_from
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
 from tests.policies.synthetic import act_all, make_contexts, make_spec, observe
 
@@ -15,7 +15,7 @@ DEEPSEEK, MISTRAL, QWEN, LLAMA_8B, LLAMA_3B = range(5)
 
 
 def ready(name, spec=None, rows=1, **kwargs):
-    policy = baselines.make(name, **kwargs)
+    policy = baselines.resolve_policy(name, **kwargs)
     policy.reset(spec or make_spec(), list(range(rows)))
     return policy
 
@@ -112,12 +112,12 @@ def test_least_loaded_spreads_ties() -> None:
 
 def test_lowest_expected_latency() -> None:
     spec = make_spec()
-    idle = ready("lowest_expected_latency")
+    idle = ready("lowest_expected_latency", e2e_weight=0.0)
     assert act_all(idle, observe(spec), make_contexts())[0] // 3 == LLAMA_3B
     # 3B: 3.5 s * 1.3 * (1 + 25/16); 8B: 4.8 s * 1.3 * (1 + 1/16); the others are idle.
     queued = observe(spec, depth_req=[0, 0, 0, 16, 40])
     idle.reset(spec, [0])
-    expected = idle.expected_latency_s(queued, np.array([0]), 0.0)
+    expected = idle.expected_latency_s(queued, np.array([0]))
     np.testing.assert_allclose(expected[0], [45.0, 6.7, 10.5, 6.63, 11.659375])
     assert act_all(ready("lowest_expected_latency"), queued, make_contexts())[0] // 3 == LLAMA_8B
 
@@ -127,12 +127,12 @@ def test_polled_latency_counts_only_where_calls_run() -> None:
     policy = ready("lowest_expected_latency", e2e_weight=0.5)
     row = np.array([0])
     stale = observe(spec, depth_req=0.0, e2e_s=500.0)
-    np.testing.assert_allclose(policy.expected_latency_s(stale, row, 0.5)[0], spec.expected_call_s)
+    np.testing.assert_allclose(policy.expected_latency_s(stale, row)[0], spec.expected_call_s)
     full = observe(spec, depth_req=15.0, e2e_s=100.0)
     service = spec.expected_call_s * (1 + 0.3 * 15 / 16)
     weight = 0.5 * 15 / 16
     np.testing.assert_allclose(
-        policy.expected_latency_s(full, row, 0.5)[0],
+        policy.expected_latency_s(full, row)[0],
         (1 - weight) * service + weight * 100.0,
         rtol=1e-5,
     )

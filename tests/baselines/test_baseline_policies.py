@@ -20,7 +20,12 @@ from tests.policies.synthetic import (
 )
 
 # Those that play in any spec; the others have tests of their own: they need embeddings, or to plan.
-PLAIN = tuple(name for name in baselines.names() if not name.startswith(("sb3_", "fixed_recipe")))
+PLAIN = tuple(
+    name
+    for name in baselines.names()
+    if not name.startswith(("sb3_", "fixed_recipe"))
+    and not {"level", "system_features"} & set(requires_of(baselines.resolve_policy(name)))
+)
 NAMES = (
     *PLAIN,
     "static:deepseek-32b:DeepThink",
@@ -80,7 +85,7 @@ def seeds():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_name_protocol_and_round_trip(name) -> None:
-    policy = baselines.make(name)
+    policy = baselines.resolve_policy(name)
     assert isinstance(policy, Policy)
     assert baselines.resolve_policy(policy.name).name == policy.name
     assert policy.name.startswith(name.split(":")[0])
@@ -90,25 +95,27 @@ def test_name_protocol_and_round_trip(name) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_single_equals_batch_and_models_that_are_down_are_never_chosen(name, run, seeds) -> None:
     rows = np.arange(ROWS)
-    policy = baselines.make(name)
+    policy = baselines.resolve_policy(name)
     together = roll(policy, run, rows, seeds)
     assert together.dtype == np.int64
     for actions, (_, contexts) in zip(together, run, strict=True):
         assert models_up(contexts, 5)[rows, make_spec().model_of(actions)].all()
     assert (roll(policy, run, rows, seeds) == together).all(), "reset starts anew"
     backwards = rows[::-1]
-    reordered = roll(baselines.make(name), run, backwards, [seeds[row] for row in backwards])
+    reordered = roll(
+        baselines.resolve_policy(name), run, backwards, [seeds[row] for row in backwards]
+    )
     assert (reordered[:, ::-1] == together).all()
     for row in (0, 3, 6):
-        alone = roll_single(baselines.make(name), run, row, seeds[row])
+        alone = roll_single(baselines.resolve_policy(name), run, row, seeds[row])
         assert alone == together[:, row].tolist()
 
 
 @pytest.mark.parametrize("name", ["random", "static_mix", "least_loaded", "round_robin"])
 def test_another_seed_gives_other_draws(name, run) -> None:
     rows = np.arange(ROWS)
-    one = roll(baselines.make(name), run, rows, [1] * ROWS)
-    other = roll(baselines.make(name), run, rows, [2] * ROWS)
+    one = roll(baselines.resolve_policy(name), run, rows, [1] * ROWS)
+    other = roll(baselines.resolve_policy(name), run, rows, [2] * ROWS)
     assert 0.05 < (one != other).mean() < 1.0
 
 
@@ -116,13 +123,13 @@ def test_another_seed_gives_other_draws(name, run) -> None:
 def test_rows_may_be_asked_in_part(name, run, seeds) -> None:
     """A row that is not asked does not move: its next decision is the same."""
     spec = make_spec()
-    policy = baselines.make(name)
+    policy = baselines.resolve_policy(name)
     policy.reset(spec, seeds)
     observations, contexts = run[0]
     for _ in range(3):
         policy.act_batch(observations[2:4], contexts[2:4], np.array([2, 3]))
     late = policy.act_batch(observations[[5, 0]], contexts[[5, 0]], np.array([5, 0]))
-    fresh = baselines.make(name)
+    fresh = baselines.resolve_policy(name)
     fresh.reset(spec, seeds)
     at_once = act_all(fresh, observations, contexts)
     assert late.tolist() == [at_once[5], at_once[0]]
@@ -131,7 +138,7 @@ def test_rows_may_be_asked_in_part(name, run, seeds) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_one_model_up_takes_all_and_none_up_is_no_error(name, run, seeds) -> None:
     spec = make_spec()
-    policy = baselines.make(name)
+    policy = baselines.resolve_policy(name)
     policy.reset(spec, seeds)
     observations, contexts = run[3][0], run[3][1].copy()
     for model in range(5):
@@ -149,7 +156,7 @@ def test_full_observations_and_other_pools(name, run) -> None:
     index = make_spec()
     policies = []
     for spec in (full, index):
-        policy = baselines.make(name)
+        policy = baselines.resolve_policy(name)
         policy.reset(spec, [5])
         observation = observe(spec, remaining_s=80.0, depth_req=[9, 3, 5, 3, 17], e2e_s=20.0)
         policies.append(act_all(policy, observation, make_contexts()))
@@ -157,14 +164,14 @@ def test_full_observations_and_other_pools(name, run) -> None:
     if "deepseek" in name or "qwen" in name or name in ("static", "gptswarm"):
         return
     six = make_spec(("a", "b", "c", "d", "e", "f"))
-    policy = baselines.make(name)
+    policy = baselines.resolve_policy(name)
     policy.reset(six, [5])
     assert 0 <= act_all(policy, observe(six), make_contexts(models_up=63))[0] < 18
 
 
 @pytest.mark.parametrize("name", ["least_loaded", "lowest_expected_latency", "budget_greedy"])
 def test_queue_aware_policies_ask_for_queue_depths(name) -> None:
-    policy = baselines.make(name)
+    policy = baselines.resolve_policy(name)
     with pytest.raises(ConfigError, match=f"{name}.*needs queue depths"):
         policy.reset(make_spec(system_features=("e2e",)), [0])
 
@@ -179,7 +186,7 @@ def test_queue_aware_policies_ask_for_queue_depths(name) -> None:
     ],
 )
 def test_unknown_models_and_strategies(name, message) -> None:
-    policy = baselines.make(name)
+    policy = baselines.resolve_policy(name)
     with pytest.raises(ConfigError, match=message):
         policy.reset(make_spec(), [0])
 
@@ -201,4 +208,4 @@ def test_unknown_models_and_strategies(name, message) -> None:
 )
 def test_bad_arguments(name, kwargs, message) -> None:
     with pytest.raises(ConfigError, match=message):
-        baselines.make(name, **kwargs).reset(make_spec(), [0])
+        baselines.resolve_policy(name, **kwargs).reset(make_spec(), [0])

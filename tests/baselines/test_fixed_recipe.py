@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import baselines
-from baselines.fixed_recipe_search import (
+from baselines.recipes import (
     RATES_PER_MIN,
     Round,
     candidates,
@@ -20,7 +20,7 @@ from baselines.fixed_recipe_search import (
     solved_in_time,
 )
 from inframind_gym.configs import list_configs
-from inframind_gym.envs.routing.vector import StreamVectorEnv
+from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies.fixed_recipe import (
     BY_RATE,

@@ -10,15 +10,16 @@ import pytest
 
 import baselines
 import inframind_gym  # noqa: F401
-from baselines.gptswarm_training import PlayedUtility, learn_edges, train
-from baselines.hyperparameters import load_hyperparameters
+from agents.runs import Run
+from baselines.gptswarm import PlayedUtility, learn_edges, train
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies.gptswarm import SHIPPED, STRATEGY, edges_of, load_swarm
+from inframind_gym.policies.simple import SWARM, SWARM_STRATEGY, edges_of, load_swarm
+from inframind_gym.train import read_config
 from tests.policies.synthetic import act_all, make_contexts, make_spec, observe
 
-SETTINGS = load_hyperparameters().gptswarm
+SETTINGS = read_config("gptswarm")[1]
 SMALL = SETTINGS.model_copy(
-    update={"rows": 4, "queries_per_row": 5, "iterations": 2, "graphs_per_iteration": 2}
+    update={"rows": 4, "queries_per_row": 5, "steps": 2, "graphs_per_step": 2}
 )
 
 
@@ -28,9 +29,9 @@ def test_reinforce_finds_a_planted_edge_and_drops_a_harmful_one() -> None:
     def utility(edges, _seed) -> float:
         return 0.5 + 0.1 * ((0, 2) in edges) - 0.1 * ((1, 2) in edges) + 0.02 * rng.normal()
 
-    log = []
-    settings = SETTINGS.model_copy(update={"iterations": 60})
-    probabilities = learn_edges(utility, 3, settings, seed=0, log=log.append)
+    log: list[dict[str, float]] = []
+    settings = SETTINGS.model_copy(update={"steps": 60})
+    probabilities = learn_edges(utility, 3, settings, 0, lambda _, metrics: log.append(metrics))
     by_edge = dict(zip(edges_of(3), probabilities, strict=True))
     assert by_edge[0, 2] > 0.9
     assert by_edge[1, 2] < 0.1
@@ -41,7 +42,7 @@ def test_reinforce_finds_a_planted_edge_and_drops_a_harmful_one() -> None:
 
 def test_one_update_by_hand() -> None:
     """Graphs that are all worth the same move nothing; two that differ move as the formula says."""
-    settings = SMALL.model_copy(update={"iterations": 1, "learning_rate": 1.0})
+    settings = SMALL.model_copy(update={"steps": 1, "learning_rate": 1.0})
     np.testing.assert_array_equal(learn_edges(lambda *_: 0.7, 3, settings, seed=1), 0.5)
     rng = np.random.default_rng(1)
     drawn = rng.random((2, 3)) < 0.5
@@ -65,39 +66,38 @@ def test_the_utility_is_a_function_of_graph_and_seed() -> None:
     assert (first * 20) % 1 == pytest.approx(0.0, abs=1e-9), "a share of 4 x 5 queries"
     utility((), 7)
     assert utility(chain, 7) == first
-    env = utility._environment(chain)
-    assert (env.simulation.state.stream["finished"] == 0).all(), "an episode is played to its end"
     assert PlayedUtility(SMALL)(chain, 7) == first
     assert len({utility(chain, seed) for seed in range(6)}) > 1
 
 
 def test_a_training_makes_a_file_that_can_be_played(tmp_path: Path) -> None:
-    swarm = train(0, SMALL)
-    assert swarm == train(0, SMALL)
+    result = train(SMALL, Run(tmp_path / "one"))
+    assert result == train(SMALL, Run(tmp_path / "two"))
+    path = tmp_path / "one" / "graph.json"
+    swarm = load_swarm(path)
     assert len(swarm.models) == 5
     assert len(swarm.probabilities) == 10
     kept = [edge for edge, p in zip(edges_of(5), swarm.probabilities, strict=True) if p > 0.5]
     assert list(swarm.edges) == kept
     assert 0 < len(kept) < 10
-    path = tmp_path / "swarm.json"
-    path.write_text(swarm.model_dump_json(), encoding="utf-8")
-    assert load_swarm(path) == swarm
-    policy = baselines.make(f"gptswarm:{path}:Flash")
+    policy = baselines.resolve_policy(f"gptswarm:{path}:Flash")
     assert policy.name == f"gptswarm:{path}:Flash"
     assert policy.requires["planner"]["edges"] == [list(edge) for edge in swarm.edges]
 
 
 def test_what_is_shipped() -> None:
-    swarm = load_swarm(SHIPPED)
+    swarm = load_swarm(SWARM)
     assert 4 <= len(swarm.edges) <= 7, "as many as in the published comparison"
     kept = [edge for edge, p in zip(edges_of(5), swarm.probabilities, strict=True) if p > 0.5]
     assert list(swarm.edges) == kept
-    assert SETTINGS.strategy == STRATEGY
-    assert swarm.training["hyperparameters"] == SETTINGS.model_dump(mode="json")
+    assert SETTINGS.strategy == SWARM_STRATEGY
+    trained = swarm.training["hyperparameters"]
+    assert trained["learning_rate"] == SETTINGS.learning_rate
+    assert (trained["split"], SETTINGS.env.split) == ("train", "train")
 
 
 def test_every_node_asks_its_model_or_the_next_that_is_up() -> None:
-    policy = baselines.make("gptswarm")
+    policy = baselines.resolve_policy("gptswarm")
     spec = make_spec()
     policy.reset(spec, range(5))
     contexts = make_contexts(5, node=range(5), num_nodes=5, num_agents=5)
@@ -112,7 +112,7 @@ def test_every_node_asks_its_model_or_the_next_that_is_up() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, r"cannot be read .*python -m baselines\.gptswarm_training"),
+        (None, r"cannot be read .*inframind train gptswarm"),
         ("{", "is not valid JSON"),
         ({"models": ["a", "b"]}, "edges: this key is required"),
         ({"models": ["a", "b"], "edges": [[1, 0]]}, r"\[1, 0\] must go from a node to a later"),
@@ -125,9 +125,9 @@ def test_wrong_files(tmp_path: Path, content, message: str) -> None:
     if content is not None:
         path.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(ConfigError, match=message):
-        baselines.make(f"gptswarm:{path}")
+        baselines.resolve_policy(f"gptswarm:{path}")
 
 
 def test_another_pool_lacks_its_models() -> None:
     with pytest.raises(ConfigError, match="unknown model 'deepseek-32b'"):
-        baselines.make("gptswarm").reset(make_spec(("a", "b", "c", "d", "e")), [0])
+        baselines.resolve_policy("gptswarm").reset(make_spec(("a", "b", "c", "d", "e")), [0])

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import baselines
-from inframind_gym.policies.q_learning_policy import ModelStrategy, raw_reward
-from inframind_gym.teams.assignment.coordinator import QLearningCoordinator
-from inframind_gym.teams.assignment.tracker import LoadTracker
+from inframind_gym.policies.learners import ModelStrategy, raw_reward
+from inframind_gym.teams.assignment.coordinator import LoadTracker, QLearningCoordinator
 from tests.policies.synthetic import make_completed, make_contexts, make_spec, observe
 
 AGENTS = ["analyst", "coder", "researcher", "validator"]
@@ -131,7 +130,9 @@ def test_raw_reward_is_quality_less_latency() -> None:
 
 
 def greedy_policy(**kwargs):
-    policy = baselines.make("q_learning_load_tracker", epsilon=0.0, epsilon_min=0.0, **kwargs)
+    policy = baselines.resolve_policy(
+        "q_learning_load_tracker", epsilon=0.0, epsilon_min=0.0, **kwargs
+    )
     policy.reset(make_spec(), [0])
     return policy
 
@@ -176,7 +177,7 @@ def test_learning_from_finished_queries() -> None:
 
 
 def test_epsilon_decays_once_a_finished_query() -> None:
-    policy = baselines.make("q_learning_load_tracker")
+    policy = baselines.resolve_policy("q_learning_load_tracker")
     policy.reset(make_spec(), [0])
     for _ in range(5):
         decide(policy, 0)
@@ -192,7 +193,7 @@ def test_an_episode_that_was_cut_short_leaves_nothing_open() -> None:
 
 
 def test_it_learns_to_leave_a_model_that_never_solves() -> None:
-    policy = baselines.make("q_learning_load_tracker")
+    policy = baselines.resolve_policy("q_learning_load_tracker")
     spec = make_spec()
     policy.reset(spec, [3])
     chosen = []

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from baselines import refit
-from baselines.fixed_recipe_search import candidates
-from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.tracks.refits import load_refits
-from inframind_gym.benchmark.tracks.suite import TrackSuite
+from baselines.recipes import candidates
+from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.scenarios import load_refits
+from inframind_gym.evaluation.tracks import TrackSuite
 from inframind_gym.policies import resolve_policy
 
 SCENARIOS: dict[str, Any] = {

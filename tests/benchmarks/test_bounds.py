@@ -10,17 +10,22 @@ from numpy.typing import NDArray
 
 pytest.importorskip("scipy")
 
-from inframind_gym.benchmark.bounds import fluid, fluid_bound, informed
-from inframind_gym.benchmark.bounds.informed import solve
-from inframind_gym.benchmark.bounds.program import Resources, resources_of
-from inframind_gym.benchmark.bounds.recipes import Tables, first_recipes, neighbours
-from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.routing.rollout import Simulator
-from inframind_gym.benchmark.routing.suite import RoutingCell, RoutingSuite
+from inframind_gym.evaluation import bounds, informed
+from inframind_gym.evaluation.bounds import fluid_bound
+from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.informed import (
+    Resources,
+    Tables,
+    first_recipes,
+    neighbours,
+    resources_of,
+    solve,
+)
+from inframind_gym.evaluation.routing import RoutingSuite
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.roles import RoleRule
-from inframind_gym.simulator.workflow.state import COMPLETED
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
+from tests.evaluation.synthetic_results import routing
 
 ONE = Resources(("server",), np.ones((1, 1)), np.ones(1))
 N = 40
@@ -46,9 +51,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(informed, "SEARCH_ROUNDS", 1)
     monkeypatch.setattr(informed, "SEARCH_WIDTH", 50)
     monkeypatch.setattr(informed, "FINAL_DRAWS", 6)
-    fluid._informed.cache_clear()
+    bounds._informed.cache_clear()
     yield
-    fluid._informed.cache_clear()
+    bounds._informed.cache_clear()
 
 
 # Capacity.
@@ -105,19 +110,18 @@ def test_queries_of_short_budgets_must_fit_before_the_others() -> None:
 
 def test_a_static_router_stays_below_the_informed_bound(quick: None) -> None:
     shared = suite(seeds=6)
-    bound, bounds_cells = fluid_bound(suite(), "mmlu_pro", 10.0, "tiers"), []
+    bound = fluid_bound(suite(), "mmlu_pro", 10.0, "tiers")
     policy = "static:qwen-14b:DeepThink"
-    cells = [RoutingCell(policy, "mmlu_pro", 10.0, "tiers", s) for s in shared.seed_list]
-    for over in Simulator(shared).run(cells):
-        bounds_cells += [goodput(records) for _, records, _ in over]
+    cells = [routing(policy, "mmlu_pro", 10.0, "tiers", s) for s in shared.seed_list]
+    bounds_cells = [goodput(records) for _, records, _ in shared.player().run(cells)]
     noise = 3 * np.std(bounds_cells, ddof=1) / np.sqrt(len(bounds_cells))
-    assert np.mean(bounds_cells) <= bound.informed + noise
-    assert 0.5 < bound.informed < 1.0
+    assert np.mean(bounds_cells) <= bound + noise
+    assert 0.5 < bound < 1.0
 
 
 def test_more_load_and_less_time_allow_less(quick: None) -> None:
     at = {
-        (rate, budget): fluid_bound(suite(num_queries=200), "mmlu_pro", rate, budget).informed
+        (rate, budget): fluid_bound(suite(num_queries=200), "mmlu_pro", rate, budget)
         for rate in (10.0, 6000.0)
         for budget in (10.0, 100.0)
     }
@@ -148,7 +152,7 @@ def test_a_bound_is_computed_once(
     def fail(*_: object) -> NDArray[np.float64]:
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(fluid, "informed_plan", fail)
+    monkeypatch.setattr(bounds, "informed_plan", fail)
     assert fluid_bound(suite(), "mmlu_pro", 60.0, 30.0, cache=tmp_path) == found
     with pytest.raises(AssertionError, match="again"):
         fluid_bound(suite(num_queries=N + 1), "mmlu_pro", 60.0, 30.0, cache=tmp_path)
@@ -158,7 +162,6 @@ def test_a_bound_is_computed_once(
         fluid_bound(suite(), "mmlu_pro", 60.0, 30.0, cache=tmp_path)
 
 
-def goodput(records: NDArray[Any]) -> float:
-    assert records.dtype == COMPLETED
+def goodput(records: dict[str, NDArray[Any]]) -> float:
     in_time = records["latency_s"] <= records["budget_s"]
     return float(((records["solved"] == 1) & in_time).mean())

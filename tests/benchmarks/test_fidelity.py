@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 import benchmarks.__main__  # noqa: F401  # registers the command
 from benchmarks import fidelity
 from benchmarks.fidelity import Log, wilson_interval
-from inframind_gym.benchmark.cli import app
 from inframind_gym.calibration.report import ERRORS
 from inframind_gym.calibration.server_card import Limits
+from inframind_gym.evaluation.cli import app
 from inframind_gym.tasks import load_tasks
 from tests.calibration import synthetic
 

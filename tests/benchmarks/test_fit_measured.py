@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.fit import measured
-from benchmarks.fit.facts import middle_cost_rate, with_facts
-from benchmarks.fit.joint import Fit
-from benchmarks.fit.layout import layout_of, time_prior, with_constants
-from benchmarks.fit.measured import FITTED
-from benchmarks.fit.quality import ACCURACY, outcomes
-from benchmarks.fit.shipped import write
+from benchmarks.fit.constants import (
+    ACCURACY,
+    AGGREGATION_SD,
+    STRUCTURE_SD,
+    QualityLayout,
+    layout_of,
+    middle_cost_rate,
+    outcomes,
+    time_prior,
+    with_constants,
+    with_facts,
+)
+from benchmarks.fit.measured import (
+    DRAWS,
+    FITTED,
+    Fit,
+    Posterior,
+    accuracy_noise,
+    contrasts,
+    draw,
+    gains_table,
+    to_csv,
+    write,
+)
 from inframind_gym.calibration.measured_runs import MeasuredCell
 from inframind_gym.calibration.replay import Constants, load_constants, predict
 from inframind_gym.configs import find_config
 from inframind_gym.simulator.item_response import ability_of
+from inframind_gym.simulator.workflow.topology import STRUCTURES
 from inframind_gym.simulator.workload import load_workload
 
 DATASETS = ("math", "mbpp", "gsm_hard", "humaneval", "mmlu_pro")
@@ -105,16 +125,16 @@ def test_every_constant_has_a_name_and_a_place(start: Constants) -> None:
 def test_facts_are_the_mixes_of_the_middle_cost_rate(start: Constants) -> None:
     cells = [cell(cost_rate=rate) for rate in (5.0, 15.0)] + [cell(20.0), cell(50.0)]
     assert [c.arrival_rate_per_min for c in middle_cost_rate(cells)] == [20.0, 50.0]
-    math = with_facts(Constants(start.pool, {"math": start.profiles["math"]}), cells).profiles[
+    found = with_facts(Constants(start.pool, {"math": start.profiles["math"]}), cells).profiles[
         "math"
     ]
-    assert math.models["qwen-14b"].share == 0.75
-    assert math.planner.topologies["IO"] == 0.6
-    assert math.planner.num_agents == {3: 1.0}
-    assert math.agents.role_calls
-    assert math.quality.latent_correlation == outcomes()["latent_correlation"]
-    assert math.quality.truncated_right_frac == outcomes()["truncated_right_frac"]
-    assert math.output.difficulty_slope == outcomes()["difficulty_slope"]
+    assert found.models["qwen-14b"].share == 0.75
+    assert found.planner.topologies["IO"] == 0.6
+    assert found.planner.num_agents == {3: 1.0}
+    assert found.agents.role_calls
+    assert found.quality.latent_correlation == outcomes()["latent_correlation"]
+    assert found.quality.truncated_right_frac == outcomes()["truncated_right_frac"]
+    assert found.output.difficulty_slope == outcomes()["difficulty_slope"]
 
 
 def test_shipped_files_hold_the_fit_on_file(start: Constants) -> None:
@@ -161,75 +181,23 @@ def changed_lines(folder: Path) -> list[str]:
     return [line for line in found if "topologies" not in line]
 
 
-def test_shipped_constants_are_written_as_the_shipped_files(
-    start: Constants, tmp_path: Path
-) -> None:
-    write(start, tmp_path)
-    assert not changed_lines(tmp_path)
-
-
-def test_what_is_written_is_what_is_read(start: Constants, tmp_path: Path) -> None:
-    cells = [cell()]
-    facts = with_facts(Constants(start.pool, {"math": start.profiles["math"]}), cells)
-    layout = layout_of(facts)
-    made = with_constants(facts, layout, layout.vector({}))
-    read = write(made, tmp_path)
-    for ours, theirs in zip(made.pool.models, read.pool.models, strict=True):
-        step = theirs.server.step.model_dump()
-        assert step == pytest.approx(ours.server.step.model_dump(), rel=1e-3)
-    ours_profile, theirs_profile = made.profiles["math"], read.profiles["math"]
-    for field in ("planner", "prompt", "agents"):
-        assert getattr(theirs_profile, field) == getattr(ours_profile, field), field
-    for alias, of in theirs_profile.models.items():
-        assert of.ability == pytest.approx(ours_profile.models[alias].ability, abs=0.006)
-        assert of.share == pytest.approx(ours_profile.models[alias].share, abs=0.001)
-
-
 def test_the_fit_returns_to_the_truth(start: Constants) -> None:
     """Cells made by the simulation itself, with slower servers than the fit starts from."""
-    math = Constants(start.pool, {"math": start.profiles["math"]})
-    layout = layout_of(math)
+    only_math = Constants(start.pool, {"math": start.profiles["math"]})
+    layout = layout_of(only_math)
     truth = layout.vector({})
     truth[:5] += 0.3
     plain = [cell(rate) for rate in (5.0, 60.0)]
-    said = predict(plain, with_constants(math, layout, truth), 3)
+    said = predict(plain, with_constants(only_math, layout, truth), 3)
     cells = [
         cell(c.arrival_rate_per_min, latency_s=p.latency_s)
         for c, p in zip(plain, said, strict=True)
     ]
-    fit = Fit(cells, math)
+    fit = Fit(cells, only_math)
     fit.run()
     found = predict(cells, fit.constants(), 3)
     for c, p in zip(cells, found, strict=True):
         assert p.latency_s["mean"] == pytest.approx(c.latency_s["mean"], rel=0.05)
-
-
-def test_a_fit_without_a_rate_is_made_once(
-    start: Constants, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    math = Constants(start.pool, {"math": start.profiles["math"]})
-    cells = [cell(10.0), cell(50.0)]
-    made = Fit(cells[1:], math)
-    monkeypatch.setattr(made, "run", lambda: None)
-    monkeypatch.setattr(measured, "Fit", lambda *_, **__: made)
-    found = measured.left_out(cells, math, 10.0, tmp_path)
-    assert found["mas"]["cells"] == 1
-    monkeypatch.setattr(measured, "Fit", None)  # a second fit would fail
-    assert measured.left_out(cells, math, 10.0, tmp_path) == found
-    with pytest.raises(TypeError):
-        measured.left_out([*cells, cell(90.0)], math, 10.0, tmp_path)
-
-
-def test_a_neutral_prior_knows_nothing_of_a_dataset(start: Constants) -> None:
-    layout = layout_of(start)
-    names = layout.names()
-    mean, _ = time_prior(layout, neutral=True)
-    places = [
-        [names.index(f"{dataset}: {model}: output_tokens_median") for dataset in DATASETS]
-        for model in start.pool.aliases
-    ]
-    for of_model in places:
-        assert len(set(mean[of_model])) == 1
 
 
 def test_published_scores_place_models_as_well_as_the_docs_say() -> None:
@@ -252,3 +220,135 @@ def test_published_scores_place_models_as_well_as_the_docs_say() -> None:
         for m, (own, other) in enumerate(zip(fitted[to], fitted[of], strict=True))
     ]
     assert np.sqrt(np.square(elsewhere).mean()) == pytest.approx(0.90, abs=0.005)
+
+
+# The posterior of quality
+
+
+LAYOUT = QualityLayout(("math", "gsm_hard", "mbpp"), ("Math", "Math", "Code"), tuple("abcde"))
+
+
+def cell_of(
+    method: str, dataset: str, accuracy: float, cost_rate: float | None = None
+) -> MeasuredCell:
+    return MeasuredCell(
+        source="f: c",
+        method=method,
+        dataset=dataset,
+        arrival_rate_per_min=10.0,
+        num_queries=500,
+        accuracy=accuracy,
+        latency_s={"mean": 1.0},
+        cost_rate=cost_rate,
+    )
+
+
+def posterior_of(cells: list[MeasuredCell], sensitivity: float, weight: float = 1.0) -> Posterior:
+    """One whose likelihood is nearly linear where `sensitivity` is small."""
+    mean, precision = LAYOUT.prior()
+    rng = np.random.default_rng(1)
+    slope = sensitivity * rng.standard_normal((len(cells), len(mean)))
+    inverse = np.linalg.inv(accuracy_noise(cells))
+    hessian = weight * slope.T @ inverse @ slope + precision
+    covariance = np.asarray(np.linalg.inv(hessian), np.float64)
+    accuracy = np.array([c.accuracy for c in cells])
+    return Posterior(LAYOUT, mean, covariance, accuracy, slope)
+
+
+def test_the_prior_lets_datasets_of_a_domain_share_a_part() -> None:
+    names, (_, precision) = LAYOUT.names(), LAYOUT.prior()
+    covariance = np.linalg.inv(precision)
+    assert len(names) == len(set(names)) == len(covariance)
+
+    def of(first: str, second: str) -> float:
+        return float(covariance[names.index(first), names.index(second)])
+
+    debate = "structure_gain.debate"
+    assert of(f"math: {debate}", f"math: {debate}") == pytest.approx(np.square(STRUCTURE_SD).sum())
+    assert of(f"math: {debate}", f"gsm_hard: {debate}") == pytest.approx(STRUCTURE_SD[0] ** 2)
+    assert of(f"math: {debate}", f"mbpp: {debate}") == pytest.approx(0.0, abs=1e-12)
+    assert of(f"math: {debate}", "math: structure_gain.chain") == pytest.approx(0.0, abs=1e-12)
+
+
+def test_pairs_of_draws_have_exact_moments() -> None:
+    posterior = posterior_of([cell_of("mas", "math", 0.6)] * 5, 0.05)
+    enough = 2 * len(posterior.mean)
+    draws = draw(posterior, enough)
+    np.testing.assert_allclose(draws[:16].mean(axis=0), posterior.mean, atol=1e-9)
+    away = draws - posterior.mean
+    np.testing.assert_allclose(away.T @ away / enough, posterior.covariance, atol=1e-9)
+    fewer = draw(posterior, enough - 2)
+    assert np.linalg.matrix_rank(fewer - posterior.mean) == enough // 2 - 1
+
+
+def test_contrasts_and_gains_are_weighted_means() -> None:
+    cells = [
+        cell_of("mas", "gsm_hard", a, rate) for a, rate in ((0.6, 5.0), (0.5, 10.0), (0.55, 15.0))
+    ]
+    posterior = posterior_of(cells, 0.05)
+    first, second = contrasts(posterior, cells)
+    assert first["measured"] == first["posterior"] == pytest.approx(-10.0)
+    assert second["measured"] == pytest.approx(5.0)
+    assert first["measured_sd"] == pytest.approx(100 * math.sqrt((0.24 + 0.25) / 500))
+    slope = posterior.slope[1] - posterior.slope[0]
+    expected = 100 * math.sqrt(slope @ posterior.covariance @ slope)
+    assert first["posterior_sd"] == pytest.approx(expected)
+    table = gains_table(posterior)
+    assert set(table) == {*LAYOUT.datasets, "Math", "Code"}
+    assert table["Math"]["debate"]["prior_sd"] == pytest.approx(
+        math.hypot(STRUCTURE_SD[0], STRUCTURE_SD[1] / math.sqrt(2)), abs=1e-3
+    )
+    assert table["math"]["aggregation_gain"]["prior_sd"] == pytest.approx(
+        math.hypot(*AGGREGATION_SD), abs=1e-3
+    )
+
+
+def test_a_table_of_draws_names_parameters_of_the_workload() -> None:
+    posterior = posterior_of([cell_of("mas", "math", 0.6)], 0.05)
+    text = to_csv(LAYOUT, posterior.mean[None] + 0.125)
+    comment, *lines = text.splitlines()
+    assert comment.startswith("#")
+    rows = list(csv.DictReader(lines))
+    assert [row["workload"] for row in rows] == list(LAYOUT.datasets)
+    assert float(rows[2]["quality.structure_gain.chain"]) == 0.125
+    assert float(rows[0]["quality.strategy_gain.Flash"]) == pytest.approx(-0.175)
+    assert "models.b.ability" in rows[0] and not any("aggregation" in key for key in rows[0])
+
+
+def shipped_draws() -> list[dict[str, str]]:
+    path = find_config("workloads", "math").with_name("posterior.csv")
+    lines = [line for line in path.read_text("utf-8").splitlines() if not line.startswith("#")]
+    return list(csv.DictReader(lines))
+
+
+def test_the_shipped_draws_spread_as_the_fit_on_file_says() -> None:
+    rows = shipped_draws()
+    gains = json.loads((FITTED / "b200-2gpu.json").read_text("utf-8"))["posterior"]["gains"]
+    for name in DATASETS:
+        for structure in STRUCTURES:
+            key = f"quality.structure_gain.{structure}"
+            drawn = np.array([float(row[key]) for row in rows if row["workload"] == name])
+            on_file = gains[name][structure]
+            assert drawn.mean() == pytest.approx(on_file["mean"], abs=2e-4), (name, structure)
+            assert drawn.std() == pytest.approx(on_file["sd"], abs=1e-3), (name, structure)
+
+
+def test_the_shipped_draws_are_of_the_shipped_workloads() -> None:
+    rows = shipped_draws()
+    assert [(int(r["draw"]), r["workload"]) for r in rows] == [
+        (n, name) for n in range(DRAWS) for name in DATASETS
+    ]
+    for name in DATASETS:
+        own = [row for row in rows if row["workload"] == name]
+        content = load_workload(name).model_dump()
+        for key in list(rows[0])[2:]:
+            value: object = content
+            for part in key.split("."):
+                assert isinstance(value, dict) and part in value, (name, key)
+                value = value[part]
+            drawn = np.array([float(row[key]) for row in own])
+            assert drawn.std() > 0.0
+            assert isinstance(value, float)
+            # Medians: abilities and spread of difficulty are not linear in what is normal.
+            off = abs(float(np.median(drawn)) - value)
+            assert off < 0.4 * float(drawn.std()) + 0.01, (name, key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +13,23 @@ import numpy as np
 import pytest
 
 from benchmarks.pages import fill
-from benchmarks.published import published_blocks
-from benchmarks.record import read_board, record
 from benchmarks.results import (
     HELD_OUT,
     fair,
     loads_table,
     pairs_table,
+    published_blocks,
+    read_board,
+    record,
     refresh_pages,
     scenarios_table,
 )
-from inframind_gym.benchmark.errors import BenchmarkError
-from inframind_gym.benchmark.leaderboard import leaderboard
-from inframind_gym.benchmark.results import load_results
-from inframind_gym.benchmark.runner import run
-from inframind_gym.benchmark.store import CELLS
-from inframind_gym.benchmark.tracks.refits import Fit, add_fits
-from tests.benchmark.test_tracks import suite
+from inframind_gym.evaluation.board import leaderboard, load_results
+from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.runner import run
+from inframind_gym.evaluation.scenarios import Fit, add_fits
+from inframind_gym.evaluation.store import RECORDS
+from tests.evaluation.test_tracks import suite
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -75,12 +76,9 @@ def test_a_record_has_the_board_and_every_episode(folder: Path, tmp_path: Path) 
 
 def test_an_unfinished_run_is_no_record(folder: Path, tmp_path: Path) -> None:
     torn = tmp_path / "torn"
-    torn.mkdir()
-    for path in (folder / "standard").iterdir():
-        (torn / path.name).write_bytes(path.read_bytes())
-    lines = (torn / CELLS).read_text().splitlines(keepends=True)
-    (torn / CELLS).write_text("".join(lines[:-1]))
-    with pytest.raises(BenchmarkError, match="unfinished, 9 of 10 cells"):
+    shutil.copytree(folder / "standard", torn)
+    next((torn / RECORDS).glob("*.parquet")).unlink()
+    with pytest.raises(BenchmarkError, match=r"unfinished, \d of 10 cells"):
         record(torn, tmp_path / "records")
     with pytest.raises(BenchmarkError, match="is no record: "):
         read_board("torn", tmp_path / "records")

@@ -23,13 +23,14 @@ from benchmarks.retrieval import (
     trim_ms,
 )
 from inframind_gym.files import read_objects
-from inframind_gym.teams.coordination.retrieval import Corpus, Retriever
-from inframind_gym.teams.coordination.retrieval.questions import load_questions
-from inframind_gym.teams.coordination.retrieval.vectors import HashedWords
-from inframind_gym.teams.coordination.workers import WAY
-from inframind_gym.teams.llm.providers import Simulated
-from inframind_gym.teams.llm.service import LLMService
-from inframind_gym.teams.llm.types import Completion, LLMRequest
+from inframind_gym.teams.coordination.agents import WAY
+from inframind_gym.teams.coordination.retrieval import (
+    Corpus,
+    HashedWords,
+    Retriever,
+    load_questions,
+)
+from inframind_gym.teams.llm import Completion, LLMRequest, LLMService, Simulated
 
 CORPUS = Corpus.load()
 RETRIEVER = Retriever(CORPUS, HashedWords())

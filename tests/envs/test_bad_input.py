@@ -13,9 +13,9 @@ import pytest
 from gymnasium.error import NameNotFound, ResetNeeded
 
 import inframind_gym  # noqa: F401
-from inframind_gym.envs.placement.entry import drive as drive_placement
-from inframind_gym.envs.routing.config import RANGES
-from inframind_gym.envs.routing.entry import drive
+from inframind_gym.envs.placement_kernel import drive as drive_placement
+from inframind_gym.envs.routing_config import RANGES
+from inframind_gym.envs.routing_kernel import drive
 from inframind_gym.errors import ActionError, ConfigError, InfraMindError, TaskError
 from tests.envs.streams import EXECUTOR, PLACEMENT, ROUTING, STREAM
 
@@ -243,8 +243,8 @@ def test_no_form_of_actions_is_compiled_again(name: str) -> None:
         single.reset(seed=0)
         single.unwrapped.step(actions[0])
         batch.step(actions)
-        known = known or list(entry.signatures)
-        assert entry.signatures == known
+        known = known or list(entry.programs)
+        assert list(entry.programs) == known
 
 
 def test_actions_with_parts_are_not_taken_sideways() -> None:

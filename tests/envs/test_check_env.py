@@ -18,7 +18,7 @@ VARIANTS = [
     {"level": "joint", "planner": "mix"},
     {"system_features": ["in_flight"], "arrival_rate_per_min": 900.0},
 ]
-POLICY = "inframind_gym.policies.queue_aware:LowestExpectedLatencyPolicy"
+POLICY = "inframind_gym.policies.simple:LowestExpectedLatencyPolicy"
 PLANNERS = [
     {"observe": "infra"},
     {"observe": "infra", "observation": "index", "executor": "round_robin", "background": "none"},

@@ -38,7 +38,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
         "observation": "index",
     },
 )
-POLICY = "inframind_gym.policies.q_learning_policy:QLearningLoadTrackerPolicy"
+POLICY = "inframind_gym.policies.learners:QLearningLoadTrackerPolicy"
 PLANNERS: tuple[dict[str, Any], ...] = (
     {"observe": "infra", "executor": "least_loaded", "system_features": ["in_flight", "queue"]},
     {"executor": POLICY, "observation": "index", "scheduler": "fcfs", "record_calls": True},

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import inframind_gym  # noqa: F401
-from inframind_gym.envs.coordination.env import CoordinationEnv
-from inframind_gym.envs.coordination.observation import OBSERVATION_SIZE
+from inframind_gym.envs.coordination import OBSERVATION_SIZE, CoordinationEnv
 from inframind_gym.errors import ActionError, ConfigError
 from inframind_gym.teams.coordination.rules import (
     ANSWER,

@@ -15,7 +15,7 @@ import inframind_gym
 
 pytest.importorskip("prometheus_client", reason="needs the extra `live`")
 
-from inframind_gym.envs.metrics import RouterMetrics
+from inframind_gym.envs.exporter import RouterMetrics
 from inframind_gym.live.gateway import metrics as gateway
 from inframind_gym.live.gateway.metrics import Metrics
 
@@ -26,8 +26,8 @@ DASHBOARD = json.loads(
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
 VARIABLES = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
-# How often an environment was reset, or a configuration read again, tells an operator nothing.
-NOT_SHOWN = {"inframind_episodes_total", "inframind_reloads_total"}
+# How often an environment was reset tells an operator nothing.
+NOT_SHOWN = {"inframind_episodes_total"}
 
 
 class Trained:

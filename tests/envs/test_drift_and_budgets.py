@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inframind_gym.envs.routing.vector import StreamVectorEnv
+from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.errors import ConfigError
-from inframind_gym.simulator.drift import drift_of
-from inframind_gym.simulator.workload import load_profiles, load_workload
+from inframind_gym.simulator.workload import drift_of, load_profiles, load_workload
 from inframind_gym.tasks import DOMAINS
 
 DRIFT = """name: drifting

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import inframind_gym
-from inframind_gym.envs.metrics import RouterExporter
+from inframind_gym.envs.exporter import RouterExporter
 from inframind_gym.envs.wrappers import ExportMetrics
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.policies import resolve_policy

@@ -18,8 +18,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import RecordVideo
 from gymnasium.wrappers.vector import NormalizeObservation, RecordEpisodeStatistics
 
-from inframind_gym.envs.placement.config import PlacementConfig
-from inframind_gym.envs.routing.config import EnvConfig
+from inframind_gym.envs.placement import PlacementConfig
+from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.errors import ConfigError
 from inframind_gym.live.config import PlacementLiveConfig, live_placement_config
 from tests.envs.streams import EXECUTOR, PLACEMENT, PLANNER, STREAM

@@ -43,8 +43,8 @@ def test_latency_rises_with_the_arrival_rate(env: Any, name: str) -> None:
 
 
 def test_queues_of_a_fixed_policy_explode_and_an_adaptive_one_s_do_not(env: Any) -> None:
-    static = mean_latency_s(env, baselines.make("static_mix"), 100.0)
-    adaptive = mean_latency_s(env, baselines.make("least_loaded"), 100.0)
+    static = mean_latency_s(env, baselines.resolve_policy("static_mix"), 100.0)
+    adaptive = mean_latency_s(env, baselines.resolve_policy("least_loaded"), 100.0)
     assert np.all(static > 4.0 * adaptive)
 
 
@@ -79,7 +79,7 @@ def test_late_work_at_the_back_saves_edf_from_its_collapse(schedulers: dict[str,
         late_last = attainment(schedulers["edf_late_last"], policy, rate)
         assert np.all(late_last >= edf)
         assert late_last.mean() > edf.mean() + 0.1
-    policy = baselines.make("round_robin")
+    policy = baselines.resolve_policy("round_robin")
     edf, late_last, fcfs = (
         attainment(schedulers[name], policy, 30.0) for name in ("edf", "edf_late_last", "fcfs")
     )

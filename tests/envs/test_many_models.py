@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,35 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from inframind_gym.benchmark.speed.scaling import sizes
-from inframind_gym.simulator.server.pool import MOST_MODELS
+from inframind_gym.configs import find_config, load_yaml_model
+from inframind_gym.simulator.server.pool import MOST_MODELS, load_pool
+from inframind_gym.simulator.workload import WorkloadConfig
 
 
 @pytest.fixture
 def kwargs(tmp_path: Path) -> dict[str, Any]:
-    jobs = (job for axis, size, job in sizes(tmp_path) if (axis, size) == ("models", MOST_MODELS))
-    return dict(next(jobs).arguments["kwargs"])
+    """A pool of copies of a shipped one, GPUs included, and a workload of their models."""
+    pool = load_pool("b200-2gpu").model_dump(mode="json", exclude_defaults=True)
+    workload = load_yaml_model(find_config("workloads", "math"), WorkloadConfig)
+    profile = workload.model_dump(mode="json", exclude_defaults=True)
+    copies = range(-(-MOST_MODELS // len(pool["models"])))
+    pool["gpus"] = [gpu | {"name": f"{gpu['name']}-{i}"} for i in copies for gpu in pool["gpus"]]
+    pool["models"] = [
+        {key: value for key, value in model.items() if key != "port"}
+        | {"alias": f"{model['alias']}-{i}", "gpu": f"{model['gpu']}-{i}"}
+        for i in copies
+        for model in pool["models"]
+    ][:MOST_MODELS]
+    profile["models"] = {
+        f"{alias}-{i}": entry | {"share": entry["share"] / len(copies)}
+        for i in copies
+        for alias, entry in profile["models"].items()
+    }
+    paths = {"pool": tmp_path / "pool.yaml", "workload": tmp_path / "workload.yaml"}
+    for name, content in (("pool", pool), ("workload", profile)):
+        paths[name].write_text(json.dumps(content), encoding="utf-8")
+    arguments = {name: str(path) for name, path in paths.items()}
+    return {**arguments, "arrival_rate_per_min": 640.0, "observation": "index"}
 
 
 @pytest.mark.parametrize("down", [(), (MOST_MODELS - 1,), (0, MOST_MODELS - 2)])

@@ -18,7 +18,7 @@ from tests.envs import executors_under_test as probes
 from tests.envs.streams import EXECUTOR, PLANNER
 
 HERE = "tests.envs.executors_under_test:"
-POLICY = "inframind_gym.policies.queue_aware:LowestExpectedLatencyPolicy"
+POLICY = "inframind_gym.policies.simple:LowestExpectedLatencyPolicy"
 BUILT_IN = ("static_mix", "round_robin", "least_loaded")
 HIGHS = np.array([6, 6] + [12] * 6)
 

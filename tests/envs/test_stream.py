@@ -163,7 +163,9 @@ def test_expected_call_seconds_are_those_of_an_idle_server(model: int) -> None:
         arrival_rate_per_min=0.2,
         record_calls=True,
     ).unwrapped
-    policy = baselines.make("static", model=env.policy_spec().models[model], strategy="mix")
+    policy = baselines.resolve_policy(
+        "static", model=env.policy_spec().models[model], strategy="mix"
+    )
     policy.reset(env.policy_spec(), [0])
     observation, _ = env.reset(seed=0)
     over = False

@@ -11,7 +11,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import inframind_gym  # noqa: F401
-from inframind_gym.envs.token_budget.env import TokenBudgetEnv
+from inframind_gym.envs.token_budget import TokenBudgetEnv
 from inframind_gym.errors import ActionError, ConfigError
 from inframind_gym.teams.token_budget.rules import CUT, REALLOCATE, STOP
 from tests.teams.token_budget.runs import AgentStep
@@ -131,7 +131,7 @@ def test_the_preflight_is_paid_and_the_observation_holds_no_truth() -> None:
     task = env.simulation.task
     task.complexity[0] = 2 - task.complexity[0]
     task.hidden[0] = 3
-    from inframind_gym.envs.token_budget.observation import observe
+    from inframind_gym.envs.token_budget import observe
 
     assert np.array_equal(observe(env.simulation.state, np.zeros(1, np.int64))[0], observation)
     assert env.context().truth is None

@@ -29,7 +29,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {
             "num_queries": 9,
             "observation": "index",
-            "executor": "inframind_gym.policies.q_learning_policy:QLearningLoadTrackerPolicy",
+            "executor": "inframind_gym.policies.learners:QLearningLoadTrackerPolicy",
         },
     ),
 }

@@ -18,7 +18,7 @@ SHORT = {  # arguments that make it short, and what it prints
     "random_loop.py": (["--episodes", "3"], "200 queries/min: solved"),
     "own_policy.py": (["--queries", "20"], "own_policy:Mine"),
     "sb3_ppo.py": (["--steps", "256", "--num-envs", "4"], "total_timesteps"),
-    "ppo_lagrangian.py": (["--updates", "2", "--num-envs", "8", "--num-steps", "16"], "λ"),
+    "ppo_lagrangian.py": (["--steps", "256", "--num-envs", "8", "--num-steps", "16"], "λ"),
     "assignment_table.py": (["--runs", "2"], "in turn"),
     "live_pool.py": (["--pool", "b200-2gpu", "--scripted-s", "2", "--queries", "3"], "query 2:"),
 }

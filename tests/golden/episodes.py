@@ -22,12 +22,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from inframind_gym import policies
-from inframind_gym.envs.placement import config, context
-from inframind_gym.envs.placement import simulation as simulations
-from inframind_gym.policies import rollout
-from inframind_gym.policies.coordination import registry as coordination
-from inframind_gym.policies.placement import registry
+from inframind_gym.envs import placement as placement_env
+from inframind_gym.policies import (
+    feedback_of,
+    policy_names,
+    requires_of,
+    resolve_policy,
+    rollout,
+)
 from inframind_gym.simulator import SIMULATOR_VERSION
 from inframind_gym.simulator.server import pool, replay, state
 
@@ -124,7 +126,7 @@ PLACEMENT_POLICIES = (
     *("random", "static", "lru", "greedy", "threshold", "mcf_spec", "mcf_plus"),
     *("sb3_maskable_ppo", "everywhere"),
 )
-COORDINATION_POLICIES = (*coordination.names(), "optimum")
+COORDINATION_POLICIES = (*policy_names("coordination"), "optimum")
 CARDS: dict[str, dict[str, Any]] = {
     "server": {},
     "server kv pressure": {"num_kv_blocks": 120},
@@ -234,16 +236,16 @@ def _replay_server(changes: dict[str, Any]) -> str:
 
 def _play_policy(name: str) -> str:
     """Digest two episodes of a built-in routing policy."""
-    policy = policies.resolve_policy(name)
+    policy = resolve_policy(name)
     kwargs: dict[str, Any] = {"observation": "index", "num_queries": 40}
     kwargs["arrival_rate_per_min"] = 150.0
-    env = gym.make_vec(STREAM, num_envs=2, **(kwargs | policies.requires_of(policy)))
+    env = gym.make_vec(STREAM, num_envs=2, **(kwargs | requires_of(policy)))
     inner: Any = env.unwrapped
     observations, _ = env.reset(seed=5)
     policy.reset(inner.policy_spec(), [1, 2])
     if hasattr(policy, "foresee"):
         policy.foresee(inner.simulation)
-    observe = policies.feedback_of(policy)
+    observe = feedback_of(policy)
     digest, running = Digest(), np.ones(2, np.bool_)
     actions = np.zeros_like(env.action_space.sample(), dtype=np.int64)
     while running.any():
@@ -263,18 +265,18 @@ def _play_policy(name: str) -> str:
 
 def _play_placement_policy(name: str) -> str:
     """Digest two episodes of a built-in placement policy on four GPUs."""
-    policy = registry.resolve(name)
+    policy = resolve_policy(name, family="placement")
     kwargs = {"cluster": "h100-4gpu", "demand": "shifting", "num_decisions": 30}
-    kind = getattr(policy, "simulation", simulations.PlacementSimulation)
-    simulation = kind(config.placement_config(kwargs), 2)
+    kind = getattr(policy, "simulation", placement_env.PlacementSimulation)
+    simulation = kind(placement_env.placement_config(kwargs), 2)
     rows, observations = np.arange(2), simulation.observations()
-    simulation.start(rows, [np.random.default_rng(seed) for seed in (1, 2)], observations)
-    policy.reset(context.spec_of(simulation), [1, 2])
+    simulation.reset(rows, [np.random.default_rng(seed) for seed in (1, 2)], observations)
+    policy.reset(simulation.policy_spec(), [1, 2])
     digest = Digest()
     for _ in range(30):
-        seen = context.contexts(simulation, rows)
+        seen = simulation.contexts(rows)
         actions = np.asarray(policy.act_batch(observations.copy(), seen, rows), np.int64)
-        simulation.step(actions, observations)
+        simulation.step(rows, actions, observations)
         digest.add(actions, observations, simulation.terms)
     return digest.text()
 
@@ -283,7 +285,7 @@ def _play_coordination_policy(name: str) -> str:
     """Digest 20 episodes of a built-in coordination policy."""
     digest = Digest()
     found = rollout.play_coordination(
-        coordination.resolve(name), range(20), noise=name != "optimum"
+        resolve_policy(name, family="coordination"), range(20), noise=name != "optimum"
     )
     digest.add(*found.values())
     return digest.text()
@@ -305,11 +307,12 @@ def versions() -> dict[str, int]:
     """Declared versions: of the simulator, and of every routing policy that is played."""
     found = {"simulator": SIMULATOR_VERSION}
     for name in POLICIES:
-        found[f"policy: {name}"] = int(getattr(policies.resolve_policy(name), "version", 1))
+        found[f"policy: {name}"] = int(getattr(resolve_policy(name), "version", 1))
     for name in PLACEMENT_POLICIES:
-        found[f"placement policy: {name}"] = int(getattr(registry.resolve(name), "version", 1))
+        policy = resolve_policy(name, family="placement")
+        found[f"placement policy: {name}"] = int(getattr(policy, "version", 1))
     for name in COORDINATION_POLICIES:
-        policy = coordination.resolve(name)
+        policy = resolve_policy(name, family="coordination")
         found[f"coordination policy: {name}"] = int(getattr(policy, "version", 1))
     return found
 

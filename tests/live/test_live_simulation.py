@@ -49,8 +49,8 @@ def test_servers_and_prompts_can_be_handed_in(tmp_path: Path) -> None:
                     config_of(path), one_query=False, servers=pool, prompts=Reminding
                 )
                 sweep = play(simulation, by_node([0, 1, 2, 3, 4]), rate_per_min=1200.0)
-                simulation.disconnect()
-                simulation.disconnect()
+                simulation.close()
+                simulation.close()
                 assert simulation.servers is pool and pool.episodes == sweeps
                 assert len(sweep.completed) == 4
             assert all(pool.watcher.is_up(m) for m in range(5))

@@ -16,8 +16,8 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 import inframind_gym
-from inframind_gym.benchmark.suite import load_suite
-from inframind_gym.policies import registered_policies
+from inframind_gym.evaluation.suite import load_suite
+from inframind_gym.policies import POLICIES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,9 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("INFRAMIND_PURE", "1")
-        (artifact,) = WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
+    (artifact,) = WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
     return Path(artifact)
 
 
@@ -40,7 +38,9 @@ def wheel(built: Path) -> zipfile.ZipFile:
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel for this platform, with machine code."""
     folder = tmp_path_factory.mktemp("compiled")
-    (artifact,) = WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("INFRAMIND_COMPILE", "1")
+        (artifact,) = WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
     return Path(artifact)
 
 
@@ -54,7 +54,7 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel: zipfile.ZipFile) -> No
     expected = {
         path.relative_to(ROOT).as_posix()
         for path in package.rglob("*")
-        if path.is_file() and not {"__pycache__", "frontend"} & set(path.parts)
+        if path.is_file() and "__pycache__" not in path.parts
     }
     assert "inframind_gym/py.typed" in expected
     assert expected <= set(wheel.namelist())
@@ -66,14 +66,6 @@ def test_configurations_are_in_the_wheel(wheel: zipfile.ZipFile) -> None:
     for path in configs:
         shipped = f"inframind_gym/_configs/{path.relative_to(ROOT / 'envs_configs').as_posix()}"
         assert wheel.read(shipped) == path.read_bytes()
-
-
-def test_the_page_of_the_studio_is_in_the_wheel_where_it_is_built(wheel: zipfile.ZipFile) -> None:
-    page = "inframind_gym/studio/static/index.html"
-    assert (page in wheel.namelist()) == (ROOT / page).is_file()
-    assert not [name for name in wheel.namelist() if "/studio/frontend/" in name]
-    assets = [one.file_size for one in wheel.infolist() if "/studio/static/" in one.filename]
-    assert sum(assets) < 2**20
 
 
 def test_metadata(wheel: zipfile.ZipFile) -> None:
@@ -147,10 +139,10 @@ def test_a_bare_environment_ranks_the_policies_of_a_suite(
     began_s = sum(os.times()[2:4])  # of children
     subprocess.run([run / "python", "-c", first], cwd=tmp_path, env=environment, check=True)
     assert sum(os.times()[2:4]) - began_s < 2.0
-    policies = [entry.name for entry in registered_policies()]
+    policies = list(POLICIES["routing"])
     assert {*load_suite("starter").policies} <= {*policies}
-    assert all(entry.path.startswith("inframind_gym.") for entry in registered_policies())
-    small = ["--seeds", "1", "--queries", "20", "--policies", ",".join(policies)]
+    assert all(entry.path.startswith("inframind_gym.") for entry in POLICIES["routing"].values())
+    small = ["--seeds", "1", "--set", "queries=20", "--policies", ",".join(policies)]
     board = json.loads(inframind("bench", "run", "--suite", "starter", *small, "--json"))
     assert {row["policy"] for row in board["ranking"]} == set(policies)
     assert board["records"] == len(policies) * 3 * 20

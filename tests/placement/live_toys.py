@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.config import LiveLimits, live_placement_config
 from inframind_gym.live.placement.cluster import LivePlacement
-from inframind_gym.live.placement.server import VllmServer
+from inframind_gym.live.placement.instance import VllmServer
 from inframind_gym.live.settings import ServerAddress
 from inframind_gym.simulator.placement.state import STATE_NAMES
 from tests.live.vllm_server.fake import Answer, FakeServer
@@ -80,7 +80,7 @@ class Play:
         """Leave all GPUs alone until something is so."""
         over_s = time.monotonic() + limit_s
         while not true():
-            assert time.monotonic() < over_s, (self.live.table(0), self.live.conductor.transitions)
+            assert time.monotonic() < over_s, (self.live.table(0), self.live.transitions)
             self.decide(*[0] * self.live.num_gpus)
 
 
@@ -135,7 +135,7 @@ class Stage(Play):
         return self.live.counters(0)
 
     def phases(self) -> list[tuple[str, str, str]]:
-        found = self.live.conductor.transitions
+        found = self.live.transitions
         return [(each.phase, each.model, each.now) for each in found]
 
 

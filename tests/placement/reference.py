@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from inframind_gym.envs.placement.simulation import PlacementSimulation
+from inframind_gym.envs.placement import PlacementSimulation
 from inframind_gym.simulator.placement.episode import STREAM_START
 from inframind_gym.simulator.placement.instances import STREAM_NOISE, STREAM_SPREAD
 from inframind_gym.simulator.placement.jobs import (

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inframind_gym.envs.placement.config import placement_config
-from inframind_gym.envs.placement.reward import TERMS
-from inframind_gym.envs.placement.simulation import PlacementSimulation
+from inframind_gym.envs.placement import PlacementSimulation, placement_config
+from inframind_gym.envs.placement_kernel import TERMS
 from inframind_gym.simulator.placement.state import ABSENT, COUNTERS, SLEPT
 from tests.placement.reference import ReferenceCluster
 from tests.placement.toys import masked_action, tight_cluster, write_demand
 
 DECISIONS = 40
+
+ROW = np.zeros(1, np.int64)
 
 
 def play(arguments: dict[str, Any], seed: int, kind: str) -> dict[str, int]:
@@ -24,7 +25,7 @@ def play(arguments: dict[str, Any], seed: int, kind: str) -> dict[str, int]:
     simulation = PlacementSimulation(placement_config(arguments), 1)
     observations = simulation.observations()
     rng = np.random.default_rng(seed)
-    simulation.start(np.zeros(1, np.int64), [np.random.default_rng(seed)], observations)
+    simulation.reset(np.zeros(1, np.int64), [np.random.default_rng(seed)], observations)
     plain = ReferenceCluster(simulation)
     compare(simulation, plain, observations)
     tp = simulation.world.model["tp"].astype(np.int64)
@@ -36,7 +37,7 @@ def play(arguments: dict[str, Any], seed: int, kind: str) -> dict[str, int]:
             else:
                 mask = simulation.state.mask[0].ravel()
                 action = masked_action(rng, mask, simulation.num_gpus, tp)
-        simulation.step(action[None], observations)
+        simulation.step(ROW, action[None], observations)
         terms = plain.step(action.tolist())
         assert simulation.terms[0] == pytest.approx(terms, rel=1e-7, abs=1e-9), TERMS
         assert simulation.state.episode[0]["illegal"] == plain.illegal
@@ -131,12 +132,12 @@ def test_the_comparison_can_fail(tmp_path: Path) -> None:
         placement_config({"cluster": tight_cluster(tmp_path), "initial": "empty"}), 1
     )
     observations = simulation.observations()
-    simulation.start(np.zeros(1, np.int64), [np.random.default_rng(0)], observations)
+    simulation.reset(np.zeros(1, np.int64), [np.random.default_rng(0)], observations)
     plain = Wrong(simulation)
     assert set(np.unique(simulation.state.instance["state"])) <= {ABSENT, SLEPT}
     action = np.array([1, 2, 5, 1])
     with pytest.raises(AssertionError):
         for _ in range(6):
-            simulation.step(action[None], observations)
+            simulation.step(ROW, action[None], observations)
             plain.step(action.tolist())
             compare(simulation, plain, observations)

@@ -11,17 +11,15 @@ import pytest
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from inframind_gym.envs.placement.config import placement_config
+from inframind_gym.envs.placement import placement_config
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies.placement import registry as placement
-from inframind_gym.policies.placement.bound import EverywhereSimulation
-from inframind_gym.policies.placement.protocol import PlacementPolicy
-from inframind_gym.policies.protocol import BatchPolicy
+from inframind_gym.policies import Policy, policy_names, resolve_policy
+from inframind_gym.policies.bounds import EverywhereSimulation
 from inframind_gym.simulator.placement.state import ACTIVE
 from tests.placement.toys import card, decisions, make, write_cluster, write_demand
 
 
-def play(env: Any, policy: PlacementPolicy, seeds: list[int]) -> tuple[NDArray[Any], Any]:
+def play(env: Any, policy: Policy[Any, Any], seeds: list[int]) -> tuple[NDArray[Any], Any]:
     """(decisions, rows, G) actions and (rows,) summed rewards of one episode."""
     played = list(decisions(env, policy, seeds))
     if policy.name != "mcf_spec":  # its groups come together by accident only
@@ -30,33 +28,17 @@ def play(env: Any, policy: PlacementPolicy, seeds: list[int]) -> tuple[NDArray[A
     return actions, sum(rewards for _, _, rewards, _ in played)
 
 
-@pytest.mark.parametrize("name", placement.names())
+@pytest.mark.parametrize("name", policy_names("placement"))
 def test_a_row_alone_is_a_row_of_a_batch(name: str) -> None:
     arguments = {"cluster": "h100-8gpu", "demand": "shifting", "num_decisions": 30}
-    policy = placement.resolve(name)
-    assert isinstance(policy, BatchPolicy)
+    policy = resolve_policy(name, family="placement")
+    assert isinstance(policy, Policy)
     assert policy.name == name
     together, rewards = play(make(3, **arguments), policy, [5, 6, 7])
     alone, reward = play(make(1, **arguments), policy, [6])
     assert np.array_equal(together[:, 1], alone[:, 0])
     assert rewards[1] == reward[0]
     assert (together > 0).any()
-
-
-def test_random_and_static_are_worse_than_the_flow() -> None:
-    """Where there are fewer GPUs than models; a first check, not a benchmark."""
-    env = make(4, cluster="h100-4gpu", demand="shifting", num_decisions=60)
-    rewards = {
-        name: play(env, placement.resolve(name), [1, 2, 3, 4])[1].mean()
-        for name in ("random", "static", "mcf_spec", "mcf_plus")
-    }
-    assert rewards["mcf_plus"] > max(rewards[name] for name in rewards if name != "mcf_plus")
-
-
-def test_static_never_changes_what_it_has_built() -> None:
-    env = make(1, cluster="h100-8gpu", num_decisions=60)
-    actions, _ = play(env, placement.resolve("static"), [0])
-    assert not actions[30:].any()
 
 
 def test_lru_takes_the_gpu_that_was_used_longest_ago(tmp_path: Path) -> None:
@@ -70,7 +52,7 @@ def test_lru_takes_the_gpu_that_was_used_longest_ago(tmp_path: Path) -> None:
     )
     last_used = np.full(2, -1.0)
     swaps = 0
-    for context, (action,), _, _ in decisions(env, placement.resolve("lru"), [0]):
+    for context, (action,), _, _ in decisions(env, resolve_policy("lru", family="placement"), [0]):
         last_used[context.in_flight[0] > 0] = context.time_s[0]
         taken = np.flatnonzero(action)
         if len(taken) == 1 and context.stable[0].all() and len(set(last_used)) == 2:
@@ -90,15 +72,15 @@ def test_threshold_adds_copies_under_load(tmp_path: Path) -> None:
         num_decisions=40,
         initial="empty",
     )
-    played = decisions(env, placement.resolve("threshold"), [0])
+    played = decisions(env, resolve_policy("threshold", family="placement"), [0])
     assert max((context.state[0, :, 0] == ACTIVE).sum() for context, *_ in played) >= 2
 
 
 def test_wrong_names_are_explained() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'mcf_plus'"):
-        placement.resolve("mcf_pluss")
+        resolve_policy("mcf_pluss", family="placement")
     with pytest.raises(ConfigError, match="unknown argument 'size'"):
-        placement.resolve("threshold", size=3)
+        resolve_policy("threshold", size=3, family="placement")
 
 
 def optimistic(
@@ -108,10 +90,11 @@ def optimistic(
     simulation = EverywhereSimulation(placement_config(arguments), len(seeds))
     observations = simulation.observations()
     generators = [seeding.np_random(seed)[0] for seed in seeds]
-    simulation.start(np.arange(len(seeds)), generators, observations)
+    simulation.reset(np.arange(len(seeds)), generators, observations)
     rewards = np.zeros(len(seeds))
     for _ in range(simulation.config.num_decisions):
-        simulation.step(np.zeros((len(seeds), simulation.num_gpus), np.int64), observations)
+        stay = np.zeros((len(seeds), simulation.num_gpus), np.int64)
+        simulation.step(np.arange(len(seeds)), stay, observations)
         rewards += simulation.terms.sum(axis=1)
     return simulation, rewards
 
@@ -122,12 +105,16 @@ def test_nobody_beats_the_bound(cluster: str) -> None:
     arguments = {"cluster": cluster, "demand": "shifting", "num_decisions": 40}
     seeds = [3, 4, 5]
     bound, most = optimistic(arguments, seeds)
-    for name in placement.names():
-        _, rewards = play(make(len(seeds), **arguments), placement.resolve(name), seeds)
+    for name in policy_names("placement"):
+        _, rewards = play(
+            make(len(seeds), **arguments), resolve_policy(name, family="placement"), seeds
+        )
         assert (most > rewards).all()
 
     env = make(len(seeds), **arguments)
-    list(decisions(env, placement.resolve("mcf_plus"), seeds, 39))  # one short of the autoreset
+    list(
+        decisions(env, resolve_policy("mcf_plus", family="placement"), seeds, 39)
+    )  # one short of the autoreset
     for row in range(len(seeds)):
         jobs = bound.finished(row)
         assert (jobs["latency_s"] >= jobs["ideal_s"] * (1 - 1e-9)).all()
@@ -147,4 +134,4 @@ def test_nobody_beats_the_bound(cluster: str) -> None:
 def test_the_linear_flow_is_refused_without_networkx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "networkx", None)
     with pytest.raises(ConfigError, match="needs networkx"):
-        placement.resolve("mcf_spec")
+        resolve_policy("mcf_spec", family="placement")

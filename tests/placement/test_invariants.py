@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inframind_gym.envs.placement.config import placement_config
-from inframind_gym.envs.placement.context import contexts
-from inframind_gym.envs.placement.simulation import PlacementSimulation
+from inframind_gym.envs.placement import PlacementSimulation, placement_config
 from inframind_gym.simulator.placement.state import ACTIVE, DRAINING, NONE, QUEUED, SLEPT
 from tests.placement.toys import masked_action, tight_cluster, write_demand
 
@@ -47,7 +45,7 @@ def test_invariants(
         placement_config({**tight, "initial": initial, "load": load}), 1
     )
     observations = simulation.observations()
-    simulation.start(ROW, [np.random.default_rng(seed)], observations)
+    simulation.reset(ROW, [np.random.default_rng(seed)], observations)
     rng = np.random.default_rng(seed)
     tp = simulation.world.model["tp"].astype(np.int64)
     finished: list[float] = []
@@ -58,7 +56,7 @@ def test_invariants(
         else:
             mask = simulation.state.mask[0].ravel()
             action = masked_action(rng, mask, simulation.num_gpus, tp)
-        simulation.step(action[None], observations)
+        simulation.step(ROW, action[None], observations)
         check_memory(simulation)
         check_servers(simulation)
         check_requests(simulation)
@@ -75,7 +73,7 @@ def test_invariants(
 
 def check_memory(simulation: PlacementSimulation) -> None:
     """Models and foreign processes fit on every GPU, sleepers within their share."""
-    context = contexts(simulation, ROW)
+    context = simulation.contexts(ROW)
     world = simulation.world
     assert (context.free_mb >= -EPS_MB).all()
     from_slept = simulation.state.instance["from_slept"][0]

@@ -6,13 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
-from inframind_gym.envs.placement.config import placement_config
-from inframind_gym.envs.placement.simulation import PlacementSimulation
+from inframind_gym.envs.placement import PlacementSimulation, placement_config
 from inframind_gym.live.placement import events
-from inframind_gym.live.placement.traffic import drawn_tokens
 from inframind_gym.simulator.placement.state import (
     FIRST_SLEEP,
     LOAD,
@@ -36,7 +33,7 @@ class Events:
         self.simulation = PlacementSimulation(placement_config(arguments), 1)
         self.observations = self.simulation.observations()
         rng = [np.random.default_rng(seed)]
-        self.simulation.start(np.zeros(1, np.int64), rng, self.observations)
+        self.simulation.reset(np.zeros(1, np.int64), rng, self.observations)
         self.end_s = 0.0
 
     @property
@@ -100,12 +97,12 @@ def test_phases_leave_what_those_of_the_simulation_leave(tmp_path: Path) -> None
     ours = Events(arguments, 0)
     plain = PlacementSimulation(placement_config(arguments), 1)
     observations = plain.observations()
-    plain.start(np.zeros(1, np.int64), [np.random.default_rng(0)], observations)
+    plain.reset(np.zeros(1, np.int64), [np.random.default_rng(0)], observations)
     rng, tp = np.random.default_rng(1), plain.world.model["tp"].astype(np.int64)
     slept = False
     for _ in range(plain.config.num_decisions):
         action = masked_action(rng, plain.state.mask[0].ravel(), plain.num_gpus, tp)
-        plain.step(action[None], observations)
+        plain.step(np.zeros(1, np.int64), action[None], observations)
         ours.step(action)
         for field in ("state", "begun_s", "slept_before", "from_slept", "heavy"):
             one, other = (s.state.instance[0][field] for s in (ours.simulation, plain))
@@ -117,25 +114,3 @@ def test_phases_leave_what_those_of_the_simulation_leave(tmp_path: Path) -> None
         assert ours.simulation.counters(0) == plain.counters(0)
         slept |= bool((plain.state.instance["state"] == SLEEPING).any())
     assert slept and min(plain.counters(0)[k] for k in ("wakes", "loads", "sleeps", "offloads")) > 2
-
-
-@pytest.mark.parametrize("max_tokens", [400, 8000])
-def test_a_job_that_comes_tells_its_place_and_its_tokens(tmp_path: Path, max_tokens: int) -> None:
-    demand = write_demand(tmp_path, max_tokens=max_tokens)
-    ours = Events({"cluster": tight_cluster(tmp_path), "demand": demand}, 0)
-    world, state = ours.simulation.world, ours.simulation.state
-    places = []
-    for ordinal in range(20):
-        places.append(ours.tell(events.JOB, number=ordinal))
-        job = state.job[0, places[-1]]
-        assert job["ordinal"] == ordinal
-        drawn = drawn_tokens(world, state, places[-1])
-        models = job["model"][: len(drawn.prompt)]
-        assert job["work"][: len(models)].tolist() == drawn.output
-        model = world.model[models]
-        prompt_s = np.array(drawn.prompt) * model["prefill_token_s"]
-        longer_s = np.maximum(prompt_s - (model["base_s"] + model["per_seq_s"]), 0.0)
-        assert job["prefill_s"][: len(models)].tolist() == longer_s.tolist()
-        assert len(models) == world.dag[job["dag"]]["calls"] and max(drawn.prompt) <= max_tokens
-    assert sorted(places) == list(range(20))
-    assert ours.tell(events.ADVANCE) == -1

@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
-from inframind_gym.envs.placement.context import contexts
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.config import live_placement_config
 from inframind_gym.live.loop import LoopThread
@@ -43,7 +42,7 @@ def test_random_decisions_under_demand(tmp_path: Path) -> None:
         live.begin(1)
         assert [row.count("active") for row in map(play.states, range(2))] == [1, 1]
         for _ in range(25):
-            context = contexts(live, np.zeros(1, np.int64))
+            context = live.contexts(np.zeros(1, np.int64))
             held = live.held_mb(np.zeros(1, np.int64))
             assert (held <= live.world.gpu["vram_mb"]).all()
             assert live.observation.min() >= 0.0 and np.isfinite(live.observation).all()
@@ -77,15 +76,15 @@ def test_waking_that_fails_is_rolled_back(tmp_path: Path) -> None:
         play.until(lambda: play.counters["failed_wakes"])
         assert play.states(0) == ["slept", "slept", "absent"]
         assert play.fake(0, 0).asleep
-        last = play.live.conductor.transitions[-1]
+        last = play.live.transitions[-1]
         assert last.now == "slept" and "/wake_up says 500: CUDA out of memory" in last.why
-        mask = contexts(play.live, np.zeros(1, np.int64)).mask[0]
+        mask = play.live.contexts(np.zeros(1, np.int64)).mask[0]
         assert list(mask[0]) == [True, False, True, True]  # closed to it for a while
         assert not answer.done()
         play.decide(LLAMA8, 0)  # the other one can wake up
         play.until(lambda: play.states(0)[1] == "active")
         del play.fake(0, 0).refuses["/wake_up"]
-        play.live.conductor.instance(0, 0).closed_until_s = 0.0
+        play.live.instance(0, 0).closed_until_s = 0.0
         play.decide(0, 0)
         play.decide(QWEN, 0)
         play.until(answer.done)
@@ -113,7 +112,7 @@ def test_a_server_that_can_neither_wake_nor_sleep_is_stopped(
         play.until(lambda: play.counters["failed_wakes"])
         assert play.states(0) == ["absent", "slept", "absent"]
         assert play.servers[0, 0].fake is None  # and its memory is free
-        play.until(lambda: contexts(play.live, np.zeros(1, np.int64)).mask[0, 0, QWEN])
+        play.until(lambda: play.live.contexts(np.zeros(1, np.int64)).mask[0, 0, QWEN])
         play.decide(QWEN, 0)
         play.until(lambda: play.states(0)[0] == "active")  # loaded again
 
@@ -127,7 +126,7 @@ def test_a_server_that_does_not_sleep_is_stopped(tmp_path: Path, fault: dict[str
         play.until(lambda: play.states(0)[1] == "active")  # it got the slot all the same
         assert play.states(0) == ["absent", "active", "absent"]
         assert play.counters["sleeps"] == 0 and play.counters["offloads"] == 1
-        (failed,) = [t for t in play.live.conductor.transitions if t.why]
+        (failed,) = [t for t in play.live.transitions if t.why]
         assert (failed.phase, failed.now) == ("sleep", "absent")
 
 

@@ -14,11 +14,10 @@ from typer.testing import CliRunner
 
 pytest.importorskip("aiohttp")
 
-import inframind_gym
-import inframind_gym.policies.placement.registry  # noqa: F401  (as its entry point does)
+
 from inframind_gym.cli import app
-from inframind_gym.envs.placement.env import PlacementEnv
-from inframind_gym.envs.placement.live import PlacementLiveEnv
+from inframind_gym.envs.live import PlacementLiveEnv
+from inframind_gym.envs.placement import PlacementEnv
 from inframind_gym.live.placement.cluster import LivePlacement
 from tests.placement.live_toys import MODELS, Pretended
 from tests.placement.toys import write_demand
@@ -116,7 +115,7 @@ def test_the_command(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch)
     assert done.exit_code == 0, done.output
     assert "GPU 0" in done.output and ": load took" in done.output
     assert "failed_wakes" in done.output
-    own = "inframind_gym.policies.placement.heuristic:RandomPlacement"
+    own = "inframind_gym.policies.placement:RandomPlacement"
     done = CliRunner().invoke(app, ["pool", "place", *given, "--policy", own, "--json"])
     assert done.exit_code == 0 and '"lost_calls": 0' in done.output
     pytest.importorskip("networkx")
@@ -132,7 +131,7 @@ def test_the_command(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch)
         (["--pool", "cpu-tiny", "--policy", "mcf_puls"], "Did you mean 'mcf_plus'?"),
         (["--pool", "cpu-tiny", "--policy", "nothing:Here"], "no module named 'nothing'"),
         (["--pool", "cpu-tiny", "--policy", "sb3_maskable_ppo:none"], "none: is no checkpoint"),
-        (["--pool", "cpu-tiny", "--policy", "pathlib:PurePath"], "has no reset and no act_batch"),
+        (["--pool", "cpu-tiny", "--policy", "pathlib:PurePath"], "lacks reset"),
         (["--pool", "cpu-tiny", "--initial", "spraed"], "initial: 'spraed' is not valid"),
     ],
 )

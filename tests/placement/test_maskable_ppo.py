@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 import inframind_gym  # noqa: F401
-from inframind_gym.configs import load_yaml_model
-from inframind_gym.envs.placement.observation import observation_size
+from inframind_gym.envs.placement_kernel import observation_size
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
-from inframind_gym.policies.placement.maskable_ppo import (
+from inframind_gym.policies.placement import (
     SHIPPED,
     MaskablePpoPlacement,
     logits,
@@ -73,7 +72,7 @@ def test_the_shipped_policy_plays_every_size_legally() -> None:
     for cluster in ("h100-4gpu", "h100-16gpu", "h100-64gpu"):
         env = gym.make_vec("InfraMind-Placement-v0", num_envs=2, cluster=cluster)
         seen, _ = env.reset(seed=3)
-        policy.reset(env.unwrapped.placement_spec(), [1, 2])
+        policy.reset(env.unwrapped.policy_spec(), [1, 2])
         for _ in range(4):
             actions = policy.act_batch(seen, env.unwrapped.contexts(), np.arange(2))
             seen, _, _, _, infos = env.step(actions)
@@ -90,19 +89,3 @@ def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "shape", tensors(8), content)
     with pytest.raises(ConfigError, match="pair0"):
         MaskablePpoPlacement(str(tmp_path / "shape"))
-
-
-@pytest.mark.slow
-def test_a_short_training_makes_a_checkpoint_that_plays(tmp_path: Path) -> None:
-    pytest.importorskip("sb3_contrib")
-    from baselines.placement_ppo import DEFAULT_FILE, TrainingConfig, train
-
-    settings = load_yaml_model(DEFAULT_FILE, TrainingConfig).model_dump()
-    changes = {"rows": 2, "timesteps_per_turn": 240, "turns": 2, "hidden": 4}
-    config = TrainingConfig.model_validate({**settings, **changes})
-    content = train(config, seed=0, out=tmp_path)
-    assert content["training"]["timesteps"] == 480
-    assert train(config, seed=0, out=tmp_path) == content
-    with pytest.raises(ConfigError, match="another finished training"):
-        train(config, seed=1, out=tmp_path)
-    assert MaskablePpoPlacement(str(tmp_path)).config.hidden == 4

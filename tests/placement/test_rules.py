@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inframind_gym.envs.placement.config import placement_config
-from inframind_gym.envs.placement.simulation import PlacementSimulation
+from inframind_gym.envs.placement import PlacementSimulation, placement_config
 from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, SLEPT
 from tests.placement.toys import card, write_cluster, write_demand
 
@@ -36,11 +35,11 @@ class Toy:
         }
         self.simulation = PlacementSimulation(placement_config(arguments), 1)
         self.observations = self.simulation.observations()
-        self.simulation.start(ROW, [np.random.default_rng(0)], self.observations)
+        self.simulation.reset(ROW, [np.random.default_rng(0)], self.observations)
 
     def step(self, *action: int, times: int = 1) -> None:
         for _ in range(times):
-            self.simulation.step(np.array([action]), self.observations)
+            self.simulation.step(ROW, np.array([action]), self.observations)
 
     def state(self, g: int, m: int) -> int:
         return int(self.simulation.state.instance[0, g, m]["state"])
@@ -91,7 +90,7 @@ def test_without_room_to_sleep_the_cheapest_is_offloaded(tmp_path: Path) -> None
     toy.step(2)
     toy.step(0, times=2)
     assert (toy.state(0, 0), toy.state(0, 1)) == (SLEPT, ACTIVE)
-    toy.simulation.step(np.array([[3]]), toy.observations)
+    toy.simulation.step(ROW, np.array([[3]]), toy.observations)
     assert toy.state(0, 0) == ABSENT  # 25 + 3 s to offload
     assert toy.since(0, 0) == 28.0
     assert toy.state(0, 1) == SLEPT

@@ -12,7 +12,7 @@ import yaml
 from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
-from inframind_gym.policies.placement.protocol import PlacementPolicy
+from inframind_gym.policies import Policy
 
 PLACEMENT = "InfraMind-Placement-v0"
 DEMAND: dict[str, Any] = {
@@ -84,11 +84,11 @@ def make(num_envs: int, **arguments: Any) -> Any:
 
 
 def decisions(
-    env: Any, policy: PlacementPolicy, seeds: list[int], steps: int | None = None
+    env: Any, policy: Policy[Any, Any], seeds: list[int], steps: int | None = None
 ) -> Iterator[tuple[Any, NDArray[np.int64], NDArray[np.float64], dict[str, Any]]]:
     """Play a policy for an episode or `steps`: contexts, actions, rewards and infos of each."""
     observations, _ = env.reset(seed=seeds)
-    policy.reset(env.placement_spec(), seeds)
+    policy.reset(env.policy_spec(), seeds)
     for _ in range(steps or env.config.num_decisions):
         contexts = env.contexts()
         actions = policy.act_batch(observations, contexts, np.arange(env.num_envs))

@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.routing.vector import StreamVectorEnv
+from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.policies.oracle import RECIPE, best_role, make_oracle, outcomes_of
 from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.workflow.roles import RoleRule

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -10,56 +9,46 @@ import numpy as np
 import pytest
 from gymnasium.utils import seeding
 
-from inframind_gym.envs.coordination.config import coordination_config
-from inframind_gym.envs.coordination.simulation import CoordinationSimulation
+from inframind_gym.envs.coordination import CoordinationConfig, CoordinationSimulation
+from inframind_gym.envs.core import checked_arguments
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies.coordination import registry
+from inframind_gym.policies import policy_names, resolve_policy
 from inframind_gym.policies.rollout import play_coordination as play
 from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.optimum import Position, Solution, facts_of
-from inframind_gym.teams.coordination.rules import (
-    ANSWER,
-    FALLBACK,
-    MOST_REGENERATIONS,
-    PARALLEL,
-    PLAN,
-    REGENERATE,
-    RETRIEVE,
-    REWRITE,
-    SYNTHESIZE,
-    VALIDATE,
-)
+from inframind_gym.teams.coordination.optimum import Optimum
+from inframind_gym.teams.coordination.rules import CoordinationState
 from inframind_gym.teams.coordination.scenarios import SCENARIOS
 from inframind_gym.teams.coordination.settings import load_settings
+from inframind_gym.teams.coordination.simulate import SimulatedQuestion
 
 SEEDS = range(200)
 
 
 @cache
 def played(name: str, scenario: str | None = None, **arguments: Any) -> dict[str, Any]:
-    return play(registry.resolve(name), SEEDS, scenario, **arguments)
+    return play(resolve_policy(name, family="coordination"), SEEDS, scenario, **arguments)
 
 
 def steps(name: str, seed: int, scenario: str | None = None, **arguments: Any) -> list[str]:
     """What a policy does in an episode, in words."""
-    simulation = CoordinationSimulation(coordination_config(arguments), 1)
+    simulation = CoordinationSimulation(checked_arguments(CoordinationConfig, arguments), 1)
     observations, row = simulation.observations(), np.zeros(1, np.int64)
     simulation.scenario = None if scenario is None else SCENARIOS[scenario]
-    simulation.start(row, [seeding.np_random(seed)[0]], observations)
-    policy, done = registry.resolve(name), []
-    policy.reset(simulation.spec(), [seed])
+    simulation.reset(row, [seeding.np_random(seed)[0]], observations)
+    policy, done = resolve_policy(name, family="coordination"), []
+    policy.reset(simulation.policy_spec(), [seed])
     while not simulation.over()[0]:
         action = policy.act_batch(observations, simulation.contexts(row), row)
         done.append(rules.NAMES[int(action[0])])
-        simulation.step_rows(row, action, observations)
+        simulation.step(row, action, observations)
     return done
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", policy_names("coordination"))
 def test_a_row_plays_the_same_alone(name: str) -> None:
     together = played(name)
     for seed in (0, 5, 11):
-        alone = play(registry.resolve(name), [seed])
+        alone = play(resolve_policy(name, family="coordination"), [seed])
         for key, values in alone.items():
             assert values[0] == together[key][seed], key
 
@@ -94,14 +83,6 @@ def test_time_is_what_the_design_lacks() -> None:
     assert early["caught"].sum() > 0 == late["caught"].sum()
 
 
-def test_a_trim_of_both_ends_keeps_what_the_newest_alone_lose() -> None:
-    fast = {"noise": False, "prefill_tokens_per_s": 1e5}  # what follows the cut is read again
-    both = played("seed_supervisor", "S7", **fast)
-    newest = played("seed_supervisor", "S7", trim="newest", **fast)
-    assert newest["context_kept"].mean() == 0.0 < 0.7 < both["context_kept"].mean()
-    assert newest["answer_score"].mean() < both["answer_score"].mean()
-
-
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if SCENARIOS[name].checks])
 def test_scenarios_have_checks_that_can_fail(name: str) -> None:
     scenario, constants = SCENARIOS[name], load_settings()
@@ -113,98 +94,50 @@ def test_scenarios_have_checks_that_can_fail(name: str) -> None:
     assert any(not found.all() for found in random.values())
 
 
-class GivesUp:
-    """Falls back at once."""
-
-    name = "gives_up"
-
-    def reset(self, spec: Any, seeds: Any) -> None:
-        """Nothing is kept."""
-
-    def act_batch(self, observations: Any, seen: Any, rows: Any) -> Any:
-        return np.full(len(rows), FALLBACK)
-
-
-def test_a_score_without_the_exchange_does_not_use_it() -> None:
-    """The fallback reads no conversation; it may guess what an exchange said."""
-    scenario, settings = SCENARIOS["S4"], load_settings()
-    found = play(GivesUp(), SEEDS, "S4")
-    assert found["answer_score"].mean() > 0.1
-    assert not scenario.check(found, settings)["the exchange is used"].any()
-    found = played("checked_rag", "S4", noise=False)
-    assert scenario.check(found, settings)["the exchange is used"].mean() > 0.9
-
-
-def test_a_trim_is_checked_right_after_it() -> None:
-    scenario, settings = SCENARIOS["S7"], load_settings()
-    found = played("seed_supervisor", "S7", noise=False)
-    assert (found["context_tokens"] > found["trimmed_to_tokens"]).all()
-    assert scenario.check(found, settings)["trimmed to 85 %"].all()
-    for tokens, holds in ((108_800, True), (108_801, False), (119_000, False)):
-        changed = found | {"trimmed_to_tokens": np.full(len(SEEDS), tokens)}
-        assert scenario.check(changed, settings)["trimmed to 85 %"].all() == holds
-
-
-class BruteForce(Solution):
+class BruteForce(Optimum):
     """Every action that the rules leave open."""
 
-    def open(self, at: Position) -> Iterator[int]:
-        yield FALLBACK
-        if at.waiting < 0:
-            yield PLAN
-        for strategy in range(3):
-            if at.waiting > 0 or not at.searched >> strategy & 1:
-                yield RETRIEVE + strategy
-            if at.waiting > 1:
-                yield PARALLEL + strategy
-        if not at.rewritten:
-            yield REWRITE
-        if at.searches > 1 and not at.merged:
-            yield SYNTHESIZE
-        if at.docs:
-            yield ANSWER
-            if at.judged == 0:
-                yield VALIDATE
-        if at.draft is not None and at.regenerations < MOST_REGENERATIONS:
-            yield REGENERATE
+    def worth_trying(self, question: Any, state: Any) -> Any:
+        return state.mask
 
 
 def exact(seeds: range) -> CoordinationSimulation:
-    simulation = CoordinationSimulation(coordination_config({"noise": False}), len(seeds))
+    simulation = CoordinationSimulation(CoordinationConfig(noise=False), len(seeds))
     generators = [seeding.np_random(seed)[0] for seed in seeds]
-    simulation.start(np.arange(len(seeds)), generators, simulation.observations())
+    simulation.reset(np.arange(len(seeds)), generators, simulation.observations())
     return simulation
 
 
 def test_the_optimum_is_that_of_brute_force() -> None:
-    """With six decisions, which is small enough to try them all."""
+    """With four decisions, which is small enough to try them all."""
     content = load_settings().model_dump()
-    content["limits"]["max_iterations"] = 6
+    content["limits"]["max_iterations"] = 4
     short = type(load_settings()).model_validate(content)
     simulation = exact(range(40))
     by_complexity = [np.flatnonzero(simulation.question.complexity == c)[:2] for c in range(3)]
-    for row in np.concatenate(by_complexity).tolist():
-        facts = facts_of(simulation.question, row)
-        for seqs in (1, 3):
-            pruned, whole = Solution(short, facts, seqs), BruteForce(short, facts, seqs)
-            assert pruned.value(Position()) == pytest.approx(whole.value(Position()), abs=1e-12)
+    rows = np.concatenate(by_complexity)
+    for seqs in (1, 3):
+        question, state = SimulatedQuestion(short, 40, noise=False), simulation.state
+        question.start(np.arange(40), simulation.question.keys)
+        begun = CoordinationState(short, len(rows), seqs)
+        begun.begin(np.arange(len(rows)), state.hint[rows], False, 0, model=False)
+        pruned, whole = (
+            solver(short, seqs).solve(question, rows, begun)[0] for solver in (Optimum, BruteForce)
+        )
+        assert pruned == pytest.approx(whole, abs=1e-12)
 
 
 def test_the_optimum_earns_what_it_expects_and_no_policy_earns_more() -> None:
     seeds = range(120)
-    policy: Any = registry.resolve("optimum")
-    best = play(policy, seeds, noise=False)
+    best = play(resolve_policy("optimum", family="coordination"), seeds, noise=False)
     simulation = exact(seeds)
-    expected = np.array(
-        [
-            policy._solutions[facts_of(simulation.question, row)].value(Position())
-            for row in range(len(seeds))
-        ]
-    )
+    rows = np.arange(len(seeds))
+    optimum = Optimum(simulation.settings, simulation.state.max_num_seqs)
+    expected = optimum.solve(simulation.question, rows, simulation.state)[0]
     difference = best["return"] - expected
     assert abs(difference.mean()) < 3.5 * difference.std() / len(seeds) ** 0.5
-    for name in registry.names():
-        other = play(registry.resolve(name), seeds, noise=False)["return"]
+    for name in policy_names("coordination"):
+        other = play(resolve_policy(name, family="coordination"), seeds, noise=False)["return"]
         lost = expected - other
         assert lost.mean() > -3.0 * lost.std() / len(seeds) ** 0.5, name
 
@@ -212,10 +145,4 @@ def test_the_optimum_earns_what_it_expects_and_no_policy_earns_more() -> None:
 @pytest.mark.parametrize("given", [{}, {"noise": False, "supervisor": "model"}], ids=str)
 def test_where_there_is_no_optimum(given: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="Leave it out"):
-        play(registry.resolve("optimum"), [0], **given)
-
-
-def test_wrong_names() -> None:
-    with pytest.raises(ConfigError, match="Did you mean 'seed_supervisor'"):
-        registry.resolve("seed_supervisr")
-    assert "optimum" not in registry.names()
+        play(resolve_policy("optimum", family="coordination"), [0], **given)

@@ -97,7 +97,8 @@ def test_a_replay_says_it_too(tmp_path: Path) -> None:
 
 def test_all_workers_of_a_benchmark_say_it_once(tmp_path: Path) -> None:
     command = ["bench", "run", "--suite", "starter", "--policies", "round_robin,random", "--seeds"]
-    command += ["2", "--queries", "30", "--rates", "200", "--workers", "2", "--out", "results"]
+    command += ["2", "--set", "queries=30", "--set", "rates=200", "--workers", "2"]
+    command += ["--out", "results"]
     command += ["--pool", pool(tmp_path, sequences=[1, 2])]
     done = subprocess.run(
         [sys.executable, "-c", "from inframind_gym.cli import app; app()", *command],

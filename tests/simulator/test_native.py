@@ -113,7 +113,7 @@ def test_arrays_of_other_kinds_have_code_of_their_own() -> None:
     for out in (np.zeros(3), np.zeros(5), np.zeros(2, np.int32), np.zeros((2, 2)), np.zeros(3)):
         run(out)
         assert out.ravel().tolist() == [7.0] + [float(out.ndim)] * (out.size - 1)
-    assert len(fill.signatures) == 3  # type: ignore[attr-defined]
+    assert len(fill.programs) == 3  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,8 @@ inframind() {
     set -- "$@" --seeds 1 --workers 1
     case "$*" in
       *assignment_* | *coordination_* | *token_budget_*) ;;
-      *) set -- "$@" --queries 20 ;;
+      *placement*) set -- "$@" --set decisions=20 ;;
+      *) set -- "$@" --set queries=20 ;;
     esac
   fi
   python -c 'from inframind_gym.cli import app; app()' "$@"

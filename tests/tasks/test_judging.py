@@ -13,13 +13,11 @@ from pathlib import Path
 import pytest
 
 from inframind_gym.tasks import Answer, load_tasks
-from inframind_gym.tasks.extract import final_code, final_expression, final_letter, final_number
-from inframind_gym.tasks.graders import grade
+from inframind_gym.tasks.extract import final_code, final_expression, final_number
 from inframind_gym.tasks.judging import judge
 from inframind_gym.tasks.loaders import read_folder
-from inframind_gym.tasks.sandbox import Sandbox, SandboxError
-from inframind_gym.tasks.sandbox import verifier as verifier_module
-from inframind_gym.tasks.sandbox.verifier import MAX_FORMULA, TIMEOUT_S
+from inframind_gym.tasks.sandbox import Sandbox, SandboxError, process
+from inframind_gym.tasks.sandbox.process import TIMEOUT_S
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "tasks"
 needs_data = pytest.mark.skipif(
@@ -97,11 +95,6 @@ def test_formulas_are_compared_by_what_they_mean(
     assert judge(Answer("expression", expected), f"\\boxed{{{found}}}", formulas) is right
 
 
-def test_a_number_can_be_given_as_a_formula(formulas: Sandbox) -> None:
-    assert judge(Answer("number", "12"), r"\boxed{\sqrt{144}}", formulas)
-    assert not judge(Answer("number", "13"), r"\boxed{\sqrt{144}}", formulas)
-
-
 @pytest.mark.parametrize(
     ("value", "inside", "right"),
     [
@@ -171,26 +164,6 @@ def test_hostile_texts_are_wrong_in_time(formulas: Sandbox, kind: str, text: str
     assert time.process_time() - started < 1.0
 
 
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda: final_code("```" + "a" * 40_000, "f"),
-        lambda: final_expression("\\(" * 9_000),
-        lambda: final_code("def f(x):\n    return x\n\n" * 40_000 + "This works.\n" * 30, "f"),
-        lambda: final_number("\\boxed{1" + " " * 1_000_000),
-        lambda: final_letter("\n" * 1_000_000 + "answer" + " " * 1_000_000, ("x", "y")),
-        lambda: grade(Answer("expression", "7"), "\\boxed{\\text{" + " " * 1_000_000 + "}"),
-    ],
-)
-def test_long_texts_hold_nobody_up(read: Callable[[], object]) -> None:
-    def seconds() -> float:
-        started = time.process_time()
-        read()
-        return time.process_time() - started
-
-    assert min(seconds() for _ in range(3)) < 0.05
-
-
 def test_the_end_of_a_long_response_is_read(sandbox: Sandbox) -> None:
     text = "Let me think. " * 10_000
     assert final_number(text + "The answer is 42.") == 42
@@ -203,7 +176,7 @@ def test_the_end_of_a_long_response_is_read(sandbox: Sandbox) -> None:
 def test_formulas_that_never_end_are_wrong_in_time(
     formulas: Sandbox, monkeypatch: pytest.MonkeyPatch, hostile: str
 ) -> None:
-    monkeypatch.setattr(verifier_module, "TIMEOUT_S", 1)
+    monkeypatch.setattr(process, "TIMEOUT_S", 1)
     with Sandbox(workers=1) as box:
         started = time.monotonic()
         assert not box.same_formula(r"\frac{1}{7}", hostile)
@@ -211,21 +184,8 @@ def test_formulas_that_never_end_are_wrong_in_time(
         assert box.same_formula("x + 1", "1 + x")  # with another process
 
 
-def test_a_formula_that_is_too_long_is_wrong_at_once(formulas: Sandbox) -> None:
-    long = "x+" * MAX_FORMULA + "1"
-    assert not formulas.same_formula(long, long)
-
-
-def test_threads_share_the_processes_that_compare(formulas: Sandbox) -> None:
-    pairs = [("x+1", f"{n}+x") for n in range(12)]
-    with ThreadPoolExecutor(4) as pool:
-        same = list(pool.map(lambda pair: formulas.same_formula(*pair), pairs))
-    assert same == [n == 1 for n in range(12)]
-    assert 1 <= len(formulas._verifier._idle) <= 2
-
-
 def test_without_math_verify_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verifier_module, "package_places", lambda name: [])
+    monkeypatch.setattr(process, "package_places", lambda name: [])
     with Sandbox() as box:
         assert judge(Answer("expression", "x"), "\\boxed{x}", box)
         with pytest.raises(SandboxError, match="Install the extra `live`"):
@@ -257,11 +217,6 @@ OTHER = "def g(x):\n    return 2\n"
 )  # fmt: skip
 def test_the_code_of_a_response(text: str, expected: str) -> None:
     assert final_code(text, "f").rstrip() == expected.rstrip()
-
-
-def test_code_whose_name_is_not_known_is_the_last_that_defines_something() -> None:
-    text = f"```python\n{CODE}```\n```python\n{OTHER}```\n```python\nprint(1)\n```"
-    assert final_code(text) == OTHER
 
 
 @pytest.mark.parametrize(

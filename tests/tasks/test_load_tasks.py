@@ -48,15 +48,6 @@ def test_builtin_splits_are_disjoint_and_complete() -> None:
         assert set(part.domain.tolist()) == {0, 1, 2}
 
 
-def test_a_loaded_set_is_ones_own() -> None:
-    mine = load_tasks()
-    mine.embeddings[:] = 0.0
-    mine.difficulty[:] = 99.0
-    again = load_tasks()
-    assert again.embeddings.any()
-    assert again.difficulty.max() < 10.0
-
-
 def test_builtin_datasets_by_their_own_and_by_public_names() -> None:
     code = load_tasks(datasets=["mbpp", "humaneval"])
     assert set(code.datasets) == {"builtin_code"}
@@ -101,17 +92,6 @@ def test_folder_difficulty_is_the_formula_within_each_dataset(folder: Path) -> N
     assert np.array_equal(alone.difficulty, tasks.difficulty[40:])
 
 
-def test_folder_splits(folder: Path) -> None:
-    parts = [load_tasks(folder, split=s, embedder=by_length) for s in ("train", "val", "test")]
-    assert sorted(i for part in parts for i in part.ids) == sorted(
-        load_tasks(folder, split="all", embedder=by_length).ids
-    )
-    assert load_tasks(folder, split="validation", embedder=by_length).ids == parts[1].ids
-    everything = load_tasks(folder, split="all", embedder=by_length)
-    row = everything.ids.index(parts[2].ids[0])
-    assert parts[2].difficulty[0] == everything.difficulty[row]  # of the whole dataset
-
-
 def test_embeddings_given_as_an_array(folder: Path) -> None:
     given = np.random.default_rng(0).standard_normal((60, EMBED_DIM))
     tasks = load_tasks(folder, split="all", embedder=given)
@@ -146,36 +126,3 @@ def test_difficulties_of_the_data_are_kept(tmp_path: Path) -> None:
     assert tasks.difficulty[:2].tolist() == [-1.0, 0.0]
     assert np.isfinite(tasks.difficulty[2])
     assert set(tasks.datasets) == {"own"}
-
-
-def test_a_split_without_tasks(tmp_path: Path) -> None:
-    item = {"id": "a", "text": "t", "domain": "Math", "answer": 1, "split": "train"}
-    (tmp_path / "own.jsonl").write_text(json.dumps(item))
-    with pytest.raises(TaskError, match=r"'test' .* holds no task \(there are: train 1, val 0, te"):
-        load_tasks(tmp_path, embedder=by_length)
-
-
-def test_errors_of_names(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match="unknown split 'tset'"):
-        load_tasks(split="tset")
-    with pytest.raises(TaskError, match="unknown task source 'biultin'"):
-        load_tasks("biultin")
-    with pytest.raises(TaskError, match="holds no task file"):
-        load_tasks(tmp_path)
-
-
-def test_embeddings_of_a_folder_are_cached_by_dataset(folder: Path, tmp_path: Path) -> None:
-    class Named:
-        fingerprint = "by-length"
-        calls = 0
-
-        def __call__(self, texts: Sequence[str], /) -> NDArray[Any]:
-            self.calls += 1
-            return by_length(texts) / 8.0
-
-    named, cache = Named(), tmp_path / "cache"
-    both = load_tasks(folder, split="all", embedder=named, cache_dir=cache)
-    assert named.calls == 2
-    one = load_tasks(folder, split="all", datasets=["math"], embedder=named, cache_dir=cache)
-    assert named.calls == 2
-    assert np.array_equal(one.embeddings, both.embeddings[:40])

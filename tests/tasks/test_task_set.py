@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import numpy as np
 import pytest
 
 from inframind_gym.errors import TaskError
-from inframind_gym.tasks import EMBED_DIM, Answer, TaskSet, estimate_tokens, split_of
+from inframind_gym.tasks import EMBED_DIM, Answer, TaskSet, split_of
 from inframind_gym.tasks.difficulty import (
     VISIBLE_R2,
     folder_difficulty,
-    hashed_normal,
-    standardised,
 )
 from inframind_gym.tasks.taskset import SPLITS, check_split, split_of_stem
 
@@ -48,27 +45,6 @@ def test_select_by_indices_keeps_their_order_and_all_fields() -> None:
     assert tasks.embeddings.max() == tasks.difficulty.max() == 1.0
 
 
-def test_select_by_mask_and_none_at_all() -> None:
-    tasks = make_set()
-    assert tasks.select(tasks.domain == 1).ids == ("t1", "t4")
-    assert len(tasks.select(np.zeros(5, dtype=bool))) == 0
-    assert len(tasks.select([])) == 0
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (np.ones(4, dtype=bool), "of 5 tasks: boolean index did not match"),
-        ([5], "of 5 tasks: index 5 is out of bounds"),
-        ([-1], "of 5 tasks: the row number -1 is negative"),
-        ([0.5], "must be of integer .or boolean. type"),
-    ],
-)
-def test_select_rejects(rows: Any, message: str) -> None:
-    with pytest.raises(TaskError, match=message):
-        make_set().select(rows)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -82,17 +58,6 @@ def test_select_rejects(rows: Any, message: str) -> None:
 def test_a_set_is_checked(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(TaskError, match=message):
         make_set(**changes)
-
-
-def test_tokens_are_a_quarter_of_the_characters() -> None:
-    assert [estimate_tokens("x" * n) for n in (0, 1, 4, 5, 400)] == [1, 1, 1, 2, 100]
-
-
-def test_split_is_the_documented_hash() -> None:
-    for i in range(200):
-        share = int.from_bytes(hashlib.sha256(f"id{i}\ntext".encode()).digest()[:8], "big") / 2**64
-        expected = "train" if share < 0.6 else "val" if share < 0.7 else "test"
-        assert split_of(f"id{i}", "text") == expected
 
 
 def test_split_never_changes() -> None:
@@ -123,21 +88,6 @@ def test_split_names() -> None:
 )
 def test_split_of_a_stem(stem: str, expected: tuple[str, str | None]) -> None:
     assert split_of_stem(stem) == expected
-
-
-def test_hashed_normals_are_standard_normal_and_fixed() -> None:
-    values = np.array([hashed_normal(f"key {i}") for i in range(4000)])
-    assert abs(values.mean()) < 0.05
-    assert abs(values.std() - 1.0) < 0.05
-    assert hashed_normal("a") == hashed_normal("a") != hashed_normal("b")
-
-
-def test_standardised() -> None:
-    values = standardised(np.array([1.0, 2.0, 6.0]))
-    assert abs(values.mean()) < 1e-12
-    assert abs(values.std() - 1.0) < 1e-12
-    assert standardised(np.array([3.0, 3.0])).tolist() == [0.0, 0.0]
-    assert standardised(np.array([])).size == 0
 
 
 def test_folder_difficulty_shows_in_the_embedding_as_much_as_it_should() -> None:

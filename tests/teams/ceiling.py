@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from inframind_gym.teams.llm.guard import Grant
-from inframind_gym.teams.llm.types import BudgetError, LLMRequest, LLMResponse, Spent
+from inframind_gym.teams.llm import BudgetError, Grant, LLMRequest, LLMResponse, Spent
 
 
 class TokenCeiling:

@@ -12,58 +12,31 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer.
-
-    Attributes:
-        content: Text of the answer.
-        prompt_tokens: As reported; None: no usage is reported.
-        completion_tokens: As reported.
-        status: Of HTTP.
-        code: Of an error.
-        message: Of an error.
-        raw: Body that comes instead.
-        hangs: No answer ever comes.
-        cuts: The connection ends in the middle of the body.
-    """
+    """One answer."""
 
     content: str = "2"
-    prompt_tokens: int | None = 10
+    prompt_tokens: int | None = 10  # as reported; None: no usage is reported
     completion_tokens: int = 5
     status: int = 200
-    code: str | None = None
-    message: str = "no"
-    raw: str | None = None
-    hangs: bool = False
-    cuts: bool = False
+    code: str | None = None  # of an error
+    message: str = "no"  # of an error
+    raw: str | None = None  # body that comes instead
+    hangs: bool = False  # no answer ever comes
+    cuts: bool = False  # the connection ends in the middle of the body
 
     def body(self, model: str) -> str:
-        """Body of chat completions or of messages, which share no key that matters here."""
+        """Body of chat completions."""
         if self.raw is not None:
             return self.raw
         if self.status != 200:
             return json.dumps({"error": {"message": self.message, "code": self.code}})
-        usage = {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": (self.prompt_tokens or 0) + self.completion_tokens,
-            "input_tokens": self.prompt_tokens,
-            "output_tokens": self.completion_tokens,
-        }
+        usage = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens}
+        usage["total_tokens"] = (self.prompt_tokens or 0) + self.completion_tokens
         message = {"role": "assistant", "content": self.content}
-        return json.dumps(
-            {
-                "id": "1",
-                "object": "chat.completion",
-                "type": "message",
-                "role": "assistant",
-                "created": 0,
-                "model": model,
-                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-                "content": [{"type": "text", "text": self.content}],
-                "stop_reason": "end_turn",
-                "usage": None if self.prompt_tokens is None else usage,
-            }
-        )
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        answer = {"id": "1", "object": "chat.completion", "created": 0, "model": model}
+        answer |= {"choices": [choice], "usage": None if self.prompt_tokens is None else usage}
+        return json.dumps(answer)
 
 
 class StandIn:

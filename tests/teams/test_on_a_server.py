@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from inframind_gym.live.settings import ServerAddress
-from inframind_gym.teams.coordination.retrieval import retriever
-from inframind_gym.teams.coordination.retrieval.vectors import HashedWords
+from inframind_gym.teams.coordination import retrieval
+from inframind_gym.teams.coordination.retrieval import HashedWords
 from tests.live.vllm_live.team_play import (
     TASKS,
     play_assignment,
@@ -66,7 +66,7 @@ def value_of(schema: dict[str, Any]) -> Any:
 def test_the_coordination_team(
     answer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retriever, "available", HashedWords)
+    monkeypatch.setattr(retrieval, "available", HashedWords)
     with StandIn(answer) as server:
         play_coordination(tmp_path / "runs.sqlite", address(server, "a"))
         assert {body["model"] for body in server.requests} == {"a"}

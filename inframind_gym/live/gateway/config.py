@@ -19,9 +19,9 @@ from inframind_gym.configs import (
     within,
 )
 from inframind_gym.errors import ConfigError
+from inframind_gym.live.settings import LOOPBACK
 from inframind_gym.tasks import DOMAINS
 
-LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 SHORTEST_KEY: Final = 16  # characters
 BudgetS = Annotated[float, within(0.01, 1e6)]
 
@@ -85,16 +85,16 @@ class Limits(StrictModel):
 
     max_body_bytes: PositiveInt = 4 << 20
     max_header_bytes: PositiveInt = 32 << 10
-    max_connections: PositiveInt = 4096
     max_in_flight: PositiveInt = 2048  # requests that are being answered
-    max_teams: PositiveInt = 8  # workflows at once; each has a thread
-    header_s: Positive = 10.0  # for a request's headers to arrive
+    max_per_address: PositiveInt = 1024  # of them, those of one client's address
+    max_connections_per_address: PositiveInt = 2048
+    max_teams: PositiveInt = 8  # workflows at once
     idle_s: Positive = 75.0  # between two requests: longer than clients keep connections
-    body_s: Positive = 30.0  # for its body
+    body_s: Positive = 30.0  # for a request's body
     connect_s: Positive = 5.0  # for a connection to a server
     stall_s: Positive = 60.0  # between two pieces of a stream, on either side
-    answer_s: Positive = 600.0  # for a whole answer
-    drain_s: Positive = 60.0  # for requests in flight, when the gateway ends or reloads
+    answer_s: Positive = 600.0  # for a whole answer, from the request's arrival
+    drain_s: Positive = 60.0  # for requests in flight, when the gateway ends
     attempts: PositiveInt = 3  # at one request, wherever they are made
 
 
@@ -102,9 +102,7 @@ class BreakerConfig(StrictModel):
     """When a server is left alone although it says that it is well."""
 
     failures: PositiveInt = 3  # in a row
-    open_s: Positive = (
-        5.0  # the first time; doubles each time, one request at a time is let through
-    )
+    open_s: Positive = 5.0  # at first; doubles, one request at a time is let through
     open_most_s: Positive = 60.0
 
 

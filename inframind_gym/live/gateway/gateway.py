@@ -1,4 +1,4 @@
-"""One configuration at work: policy, keys, connections, and what is known of the servers."""
+"""The gateway at work: its servers, what is in flight, and where a request goes."""
 
 from __future__ import annotations
 
@@ -8,69 +8,92 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.live.gateway.admission import Predictor
-from inframind_gym.live.gateway.answers import RequestError
-from inframind_gym.live.gateway.asked import AUTO, TEAM, Asked
-from inframind_gym.live.gateway.breaker import Breakers
+from inframind_gym.live.gateway.choose import (
+    Breakers,
+    Decision,
+    Predictor,
+    SingleCallPolicy,
+    World,
+)
 from inframind_gym.live.gateway.config import GatewayConfig
-from inframind_gym.live.gateway.desk import Desk, Order, World
-from inframind_gym.live.gateway.keys import Keyring
+from inframind_gym.live.gateway.guard import Keyring, RequestError
 from inframind_gym.live.gateway.metrics import Metrics
-from inframind_gym.live.gateway.team import Teams
-from inframind_gym.live.gateway.upstream import Attempt, Choice, Upstream
 from inframind_gym.live.servers import VllmServers
 from inframind_gym.live.settings import LiveSettings, addresses, open_session
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Telemetry
 from inframind_gym.simulator.workflow.topology import STRATEGIES
 
+if TYPE_CHECKING:
+    from inframind_gym.live.gateway.proxy import Attempt
+    from inframind_gym.live.gateway.request import Query
+
 _log = logging.getLogger(__name__)
+AUTO: Final = "inframind/auto"
+TEAM: Final = "inframind/team"
 _AGAIN_S: Final = 5.0  # until another attempt makes sense where no server is up
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Server that a request is sent to, and why."""
+
+    server: int
+    alias: str
+    strategy: int | None  # index into STRATEGIES; None: the client named the model
+    priority: int | None  # as sent
+    predicted_s: float
+    queue_req: int  # at the server, as polled last
+
+
 class Gateway:
-    """Everything that a reload replaces. Made on any thread; `open` and `close` on the loop.
+    """Servers and decisions. Made on any thread; `open` and `close` on the loop.
 
     Args:
         config: checked.
-        metrics: counters, which outlive it.
 
     Attributes:
         servers: connections of workflows, watcher and log.
         in_flight: (M,) calls at each server, those of workflows included.
         open_requests: requests being answered.
+        draining: no further requests are wanted.
 
     Raises:
         InfraMindError: pool, policy and workload do not go together, or the log cannot be written.
     """
 
-    def __init__(self, config: GatewayConfig, metrics: Metrics) -> None:
-        self.config, self.metrics = config, metrics
+    def __init__(self, config: GatewayConfig) -> None:
+        self.config, self.metrics = config, Metrics()
         self.pool = load_pool(config.pool)
         if config.metrics_poll_s is not None:
             self.pool = self.pool.model_copy(update={"metrics_poll_s": config.metrics_poll_s})
         self.addresses = addresses(self.pool)
         self.keyring = Keyring(config.keys)
-        self.desk = Desk(config)
-        self.predictor = Predictor(self.pool, self.desk.stage.policy_spec())
+        self.policy = SingleCallPolicy(config)
+        self.predictor = Predictor(self.pool, self.policy.spec)
         count = len(self.pool.models)
         self.breakers = Breakers(count, config.breaker)
         self.in_flight = np.zeros(count, np.int64)
         self.counting = threading.Lock()  # of `in_flight`
         self.open_requests = 0
-        self.names = self._names()
-        self.upstream: Upstream
+        self.draining = False
+        self.names: dict[str, int] = {}  # bit masks: several servers may have one name
+        for m, model in enumerate(self.pool.models):
+            for name in dict.fromkeys((model.alias, model.name)):
+                self.names[name] = self.names.get(name, 0) | 1 << m
+        self.models = [AUTO, TEAM, *self.names]
+        self.session: Any = None  # of aiohttp
         self._attempts: list[set[Attempt]] = [set() for _ in range(count)]
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._session: Any = None
         settings = LiveSettings(
             connect_s=config.limits.connect_s,
-            max_in_flight=2 * config.limits.max_connections,  # sockets on both sides
+            max_in_flight=2 * config.limits.max_in_flight,  # sockets on both sides
             floor_s=min(LiveSettings().floor_s, config.limits.answer_s),
             cap_s=config.limits.answer_s,
         )
@@ -79,38 +102,19 @@ class Gateway:
         try:
             self.servers.watcher.wait_checked()
             self.beginning = self.servers.watcher.begin()
-            self.teams = Teams(self)
         except BaseException:
             self.servers.close()
             raise
 
-    def _names(self) -> dict[str, int]:
-        """Return the servers of each name that a client may ask for, bit masks."""
-        names: dict[str, int] = {}  # several servers may have one name
-        for m, model in enumerate(self.pool.models):
-            for name in dict.fromkeys((model.alias, model.name)):
-                names[name] = names.get(name, 0) | 1 << m
-        return names
-
-    @property
-    def models(self) -> list[str]:
-        """Names that a client may ask for."""
-        return [AUTO, TEAM, *self.names]
-
     async def open(self) -> None:
         """Make the connections of this loop."""
         self._loop = asyncio.get_running_loop()
-        self._session = open_session(None, self.config.limits.connect_s)
-        self.upstream = Upstream(self._session, self.addresses, self.config.limits.stall_s)
+        self.session = open_session(None, self.config.limits.connect_s)
 
-    async def close(self, drain_s: float = 0.0) -> None:
-        """Wait for the requests in flight, `drain_s` at most, and disconnect."""
-        over_s = time.monotonic() + drain_s
-        while self.open_requests and time.monotonic() < over_s:
-            await asyncio.sleep(0.1)
-        if self._session is not None:
-            await self._session.close()
-        self.teams.close()
+    async def close(self) -> None:
+        """Disconnect."""
+        if self.session is not None:
+            await self.session.close()
         await asyncio.get_running_loop().run_in_executor(None, self.servers.close)
 
     # The servers
@@ -125,8 +129,7 @@ class Gateway:
 
     def telemetry(self) -> Telemetry:
         """Return what was polled last, in the servers' seconds."""
-        telemetry = self.servers.watcher.telemetry(self.beginning)
-        speed = self.config.speed
+        telemetry, speed = self.servers.watcher.telemetry(self.beginning), self.config.speed
         if speed == 1.0:
             return telemetry
         taken_s, e2e_s = ([speed * s for s in x] for x in (telemetry.taken_s, telemetry.e2e_s))
@@ -157,7 +160,7 @@ class Gateway:
         def end() -> None:
             for attempt in list(self._attempts[server]):
                 if not attempt.started:
-                    attempt.end(why)
+                    attempt.end()
 
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -181,21 +184,21 @@ class Gateway:
 
     # Decisions
 
-    def choose(self, asked: Asked, excluded: int, *, admit: bool) -> Choice:
+    def choose(self, query: Query, excluded: int, *, admit: bool) -> Choice:
         """Decide where a request goes.
 
         Args:
-            asked: the request.
+            query: the request.
             excluded: bit mask of the servers that have failed it.
             admit: refuse it if it cannot make its budget.
 
         Raises:
             RequestError: no such model, no server, or no time.
         """
-        auto = asked.model == AUTO
-        wanted = (1 << len(self.pool.models)) - 1 if auto else self.names.get(asked.model, 0)
+        auto = query.model == AUTO
+        wanted = (1 << len(self.pool.models)) - 1 if auto else self.names.get(query.model, 0)
         if not wanted:
-            known = ", ".join(filter(asked.tenant.may_ask, self.models))
+            known = ", ".join(filter(query.tenant.may_ask, self.models))
             raise RequestError(404, "model_not_found", f"no such model; there are: {known}")
         usable = wanted & self.usable()
         up = usable & ~excluded or usable  # at the same server again rather than not at all
@@ -204,74 +207,74 @@ class Gateway:
                 503, "no_server", "no server of this model is up", retry_after_s=_AGAIN_S
             )
         now_s, telemetry = self.now_s(), self.telemetry()
-        arrival_s = (asked.arrived_s - self.beginning.at_s) * self.config.speed
-        predicted, soonest = self.predict(asked, telemetry, up)
+        arrival_s = (query.arrived_s - self.beginning.at_s) * self.config.speed
+        predicted, soonest = self.predict(query, telemetry, up)
         if admit:
-            self.admit(asked, float(predicted[soonest]))
-        order = Order(soonest, -1, arrival_s + asked.budget_s)
+            self.admit(query, float(predicted[soonest]))
+        decision = Decision(soonest, -1, arrival_s + query.budget_s)
         if auto:
             world = World(now_s, up, self.in_flight, telemetry)
-            order = self._decide(asked, world, arrival_s, order)
-        alias = self.pool.models[order.model].alias
-        strategy = order.strategy if auto else None
-        name = "-" if strategy is None else STRATEGIES[strategy]
-        self.metrics.count("decisions", alias, name)
+            decision = self._decide(query, world, arrival_s, decision)
+        alias = self.pool.models[decision.model].alias
+        strategy = decision.strategy if auto else None
+        self.metrics.count("decisions", alias, "-" if strategy is None else STRATEGIES[strategy])
+        priority = None
+        if self.pool.scheduler != "fcfs":  # the deadline in epoch microseconds
+            weighted_s = (decision.priority_s - query.lead_s) / self.config.speed
+            priority = round((self.servers.epoch_s + self.beginning.at_s + weighted_s) * 1e6)
         return Choice(
-            server=order.model,
+            server=decision.model,
             alias=alias,
             strategy=strategy,
-            priority=self._priority(order, asked),
-            predicted_s=float(predicted[order.model]),
-            queue_req=int(telemetry.depth_req[order.model]),
+            priority=priority,
+            predicted_s=float(predicted[decision.model]),
+            queue_req=int(telemetry.depth_req[decision.model]),
         )
 
     def predict(
-        self, asked: Asked, telemetry: Telemetry, up: int
+        self, query: Query, telemetry: Telemetry, up: int
     ) -> tuple[NDArray[np.float64], int]:
         """Return the expected latency of one call at each server, (M,), and the soonest of `up`."""
-        self.desk.note(telemetry)
+        self.policy.note(telemetry)
         predicted = self.predictor.latency_s(
-            *(self.desk.seen, telemetry.polls, telemetry.depth_req, self.in_flight),
-            *(asked.prompt_bytes, asked.max_tokens),
+            self.policy.seen[0],
+            telemetry.polls,
+            telemetry.depth_req,
+            self.in_flight,
+            query.prompt_bytes,
+            query.max_tokens,
         )
         open_ = np.array([bool(up >> m & 1) for m in range(len(predicted))])
         return predicted, int(np.where(open_, predicted, np.inf).argmin())
 
-    def admit(self, asked: Asked, expected_s: float) -> None:
+    def admit(self, query: Query, expected_s: float) -> None:
         """Refuse a request that cannot make its budget.
 
         Args:
-            asked: the request.
+            query: the request.
             expected_s: latency of a call that begins now, at the soonest server.
 
         Raises:
             RequestError: 429.
         """
-        waited_s = (time.monotonic() - asked.arrived_s) * self.config.speed
-        late_s = waited_s + expected_s - asked.budget_s
+        waited_s = (time.monotonic() - query.arrived_s) * self.config.speed
+        late_s = waited_s + expected_s - query.budget_s
         if late_s > 0.0 and self.config.admission == "refuse":
             raise RequestError(
-                *(429, "budget_unreachable"),
-                f"no server can answer within {asked.budget_s:g} s; the soonest is expected to take"
+                429,
+                "budget_unreachable",
+                f"no server can answer within {query.budget_s:g} s; the soonest is expected to take"
                 f" {expected_s:.1f} s",
                 retry_after_s=late_s / self.config.speed,
             )
 
-    def _decide(self, asked: Asked, world: World, arrival_s: float, fallback: Order) -> Order:
+    def _decide(self, query: Query, world: World, arrival_s: float, fallback: Decision) -> Decision:
         began_s = time.perf_counter()
         try:
-            return self.desk.decide(world, arrival_s, asked.budget_s, asked.domain)
+            return self.policy.decide(world, arrival_s, query.budget_s, query.domain)
         except Exception:  # foreign code: a request is served all the same
             self.metrics.count("policy_errors")
             _log.exception("policy %s failed; the soonest server is taken", self.config.policy)
             return fallback._replace(strategy=STRATEGIES.index("Concise"))
         finally:
             self.metrics.observe("decision_seconds", time.perf_counter() - began_s)
-
-    def _priority(self, order: Order, asked: Asked) -> int | None:
-        """Return the deadline in epoch microseconds, as live environments send it."""
-        if self.pool.scheduler == "fcfs":
-            return None
-        weighted_s = order.priority_s - asked.lead_s
-        began_s = self.servers.epoch_s + self.beginning.at_s
-        return round((began_s + weighted_s / self.config.speed) * 1e6)

@@ -1,7 +1,7 @@
 """Metrics of the gateway, for Prometheus.
 
-Those that the metrics of a router have (`envs/metrics.py`) have their names and labels, so that one
-board shows both: a request is a query. Texts that clients make up are no labels.
+Those that the metrics of a router have (`envs/exporter.py`) have their names and labels, so that
+one board shows both: a request is a query. Texts that clients make up are no labels.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from inframind_gym.envs import metrics as router
+from inframind_gym.envs import exporter as router
 
-CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 _FIRST_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _DECISION_S: Final = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 0.1)
 COUNTERS: Final = {
@@ -24,7 +23,6 @@ COUNTERS: Final = {
     "queries": ("Requests that are over.", "outcome in_budget tenant asked"),
     "refused": ("Requests refused.", "reason"),
     "policy_errors": ("Decisions that the policy did not make.", ""),
-    "reloads": ("Reloads of the configuration.", "result"),
 }
 HISTOGRAMS: Final = {
     **{
@@ -48,7 +46,7 @@ GAUGES: Final = {
 
 
 class Metrics:
-    """Counters that outlive reloads."""
+    """Counters, histograms and gauges."""
 
     def __init__(self) -> None:
         self.registry = on = CollectorRegistry()

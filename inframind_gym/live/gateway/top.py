@@ -139,6 +139,7 @@ def _get(url: str) -> str:
         with urllib.request.urlopen(request, timeout=_ANSWER_S) as response:
             return str(response.read().decode())
     except urllib.error.HTTPError as error:
+        error.close()
         remedy = (
             "Give a key of it in INFRAMIND_API_KEY" if error.code == 401 else "Is it a gateway?"
         )

@@ -1,4 +1,4 @@
-"""A cluster of live servers: episodes and decision intervals, on the wall clock.
+"""A cluster of live servers: episodes, decision intervals and phases, on the wall clock.
 
 All records are read and written on the caller's thread, and only while it is in here. Threads that
 go through phases, and the loop of the connections, put their events into a queue.
@@ -9,42 +9,79 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import math
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.checks import check_actions
-from inframind_gym.envs.placement.simulation import PlacementSimulation
+from inframind_gym.envs.placement import PlacementSimulation
+from inframind_gym.envs.spaces import check_actions
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
 from inframind_gym.live.client import ChatResult
 from inframind_gym.live.config import PlacementLiveConfig, instance_pool, served_models
 from inframind_gym.live.loop import LoopThread
 from inframind_gym.live.placement import events
-from inframind_gym.live.placement.conductor import Conductor, Transition
-from inframind_gym.live.placement.instance import Instance
-from inframind_gym.live.placement.records import Records
-from inframind_gym.live.placement.traffic import Traffic
+from inframind_gym.live.placement.instance import Instance, Outcome, VllmServer
+from inframind_gym.live.placement.traffic import Records, Traffic
 from inframind_gym.live.servers import Connections
 from inframind_gym.live.settings import LiveSettings, ServerAddress, require_live
-from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, DAG, SLEPT, ClusterParams
+from inframind_gym.simulator.placement.state import (
+    ABSENT,
+    ACTIVE,
+    DAG,
+    DRAINING,
+    LOADING,
+    SLEEPING,
+    SLEPT,
+    VANISHING,
+    WAKING,
+    ClusterParams,
+    is_moving,
+)
 from inframind_gym.simulator.server.pool import load_pool
 
-# What needs psutil is imported when servers are started.
-if TYPE_CHECKING:
-    from inframind_gym.live.placement.server import VllmServer
-
 _log = logging.getLogger(__name__)
+_KEPT: Final = 1000  # transitions
+_PHASES: Final = {LOADING: "load", WAKING: "wake", SLEEPING: "sleep", VANISHING: "stop"}
+_STABLE: Final = {ACTIVE: "active", SLEPT: "slept"}
 
-MakeServer = Callable[[int, int], "VllmServer"]  # leader, model
+
+class Transition(NamedTuple):
+    """One phase that ended, for people and logs."""
+
+    time_s: float  # of the episode
+    gpu: int  # the first of the block
+    model: str
+    phase: str  # "load", "wake", "sleep" or "stop"; "lost": its server died or hung
+    took_s: float
+    now: str  # "active", "slept" or "absent"
+    why: str = ""  # it failed
+
+    def __str__(self) -> str:
+        where = f"{self.time_s:7.1f} s  GPU {self.gpu}  {self.model}"
+        if self.phase == "lost":
+            return f"{where}: {self.why}"
+        if self.why:
+            return f"{where}: {self.phase} failed after {self.took_s:.2f} s, {self.now}: {self.why}"
+        return f"{where}: {self.phase} took {self.took_s:.2f} s, {self.now}"
 
 
 class LivePlacement(PlacementSimulation):
     """A cluster of live servers behind the interface of the simulated one.
+
+        with LivePlacement(live_placement_config({"pool": "cpu-tiny"})) as cluster:
+            cluster.begin(seed=0)  # brings up the models that an episode begins with
+            policy.reset(cluster.policy_spec(), [0])
+            seen = cluster.observation, cluster.contexts(rows), rows
+            cluster.decide_by(lambda: policy.act_batch(*seen)[0])  # and goes on for δt2
+
+    Calls are routed and answered while the cluster is in `decide_by`, `decide` or `step`.
 
     Args:
         config: its settings.
@@ -55,7 +92,7 @@ class LivePlacement(PlacementSimulation):
     Attributes:
         pool: how models are served.
         traffic: calls on their way.
-        conductor: instances and their transitions.
+        transitions: of the episode, the last 1,000.
         late_decisions: those that came more than a routing interval after the snapshot that they
             were made from; of the episode.
         unrouted_s: time in which nothing was routed and no answer was taken because `step` and
@@ -69,37 +106,31 @@ class LivePlacement(PlacementSimulation):
     def __init__(
         self,
         config: PlacementLiveConfig,
-        make_server: MakeServer | None = None,
+        make_server: Callable[[int, int], VllmServer] | None = None,
         on_transition: Callable[[Transition], None] = lambda transition: None,
     ) -> None:
         require_live()
         self.pool = load_pool(config.pool)
         super().__init__(config, 1)
         self.served = served_models(self.pool, self.cluster_config, self.cards)
-        self._live = config
+        self._live, self._limits = config, config.live
         checks = config.live.model_dump(include={"health_s", "answer_s", "misses"})
         # No retries of the client: the cluster sends calls again, wherever their model is awake.
         self._settings = LiveSettings(retries=0, sampling=config.sampling, **checks)
         self._make_server = make_server or self._vllm_server
+        self._on_transition = on_transition
         self._loop: LoopThread | None = None  # there is one while servers may run
         self._lock = contextlib.ExitStack()
+        self._cancelled = False  # starts under way are to be given up
         self._takes_calls = False  # from outside
         self._answers: set[Future[ChatResult]] = set()  # of calls from outside, not yet there
         self._snapshot_s = 0.0  # when masks and observation were written last
         self.late_decisions, self.unrouted_s = 0, 0.0
+        self.transitions: deque[Transition] = deque(maxlen=_KEPT)
+        self._instances: dict[tuple[int, int], Instance] = {}  # by leader and model
         self._observation = self.observations()
         self._records = Records(self)
-        self.traffic = Traffic(
-            self._records, self.served, config.live, lambda g, m: self.conductor.instance(g, m)
-        )
-        self.conductor = Conductor(
-            self._records,
-            tuple(card.alias for card in self.cards),
-            config.live,
-            self._make_instance,
-            self.traffic.take_back,
-            on_transition,
-        )
+        self.traffic = Traffic(self._records, self.served, self._limits, self.instance)
 
     def _build_world(self) -> ClusterParams:
         """Append a graph of one call to the others, for calls from outside."""
@@ -110,11 +141,13 @@ class LivePlacement(PlacementSimulation):
 
     # Episodes
 
-    def start(
+    def reset(
         self,
         rows: NDArray[np.int64],
-        generators: list[np.random.Generator],
+        generators: Sequence[np.random.Generator],
         observations: NDArray[np.float32],
+        *,
+        first: bool = True,
     ) -> None:
         """Begin an episode, its clock at 0.
 
@@ -124,68 +157,72 @@ class LivePlacement(PlacementSimulation):
         Raises:
             InfraMindError: another process has a placement of this pool, or no server came up.
         """
-        first = self._loop is None
-        if not first:
+        closed = self._loop is None
+        if not closed:
             self._abandon()
         found, seen = self.state.instance.copy(), self.state.seen_s.copy()
-        super().start(rows, generators, observations)  # draws the jobs, and who begins awake
-        wanted = self._awake()
+        super().reset(rows, generators, observations)  # draws the jobs, and who begins awake
+        wanted = np.zeros(self.num_gpus, np.int64)
+        for g, m in np.argwhere(self.state.instance["state"][0] == ACTIVE).tolist():
+            wanted[g : g + self.cards[m].tp_min] = m + 1
         self._records.write(events.CLEAR)
-        if first:
+        if closed:
             self._bring_up(wanted)
             found, seen = self.state.instance.copy(), self.state.seen_s.copy()
             self._records.write(events.CLEAR)
-        self._put_back(found)
-        self.state.seen_s[:] = seen
-        self.conductor.transitions.clear()
-        self.late_decisions, self.unrouted_s = 0, 0.0
-        self._takes_calls = False
-        self._records.start_clock()
-        self._snapshot(observations)
-
-    def begin(self, seed: int | None = None, *, jobs: bool = True) -> None:
-        """As `start`, for callers that are no environment.
-
-        Args:
-            seed: of the demand's draws.
-            jobs: let the demand's jobs come; without them all calls are those of `ask`.
-        """
-        self.start(np.zeros(1, np.int64), [np.random.default_rng(seed)], self._observation)
-        if not jobs:
-            self.state.arrival_s[0] = np.inf
-            self._takes_calls = True
-
-    def _awake(self) -> NDArray[np.int64]:
-        """Return the choice that makes the models awake that are ACTIVE in the records."""
-        action = np.zeros(self.num_gpus, np.int64)
-        for g, m in np.argwhere(self.state.instance["state"][0] == ACTIVE).tolist():
-            action[g : g + self.cards[m].tp_min] = m + 1
-        return action
-
-    def _put_back(self, found: NDArray[Any]) -> None:
-        """Write the models that are there into empty records; none is in transition."""
         for g, m in np.argwhere(found["state"][0] != ABSENT).tolist():
             if found[0, g, m]["state"] == ACTIVE:
                 self._records.write(events.AWAKE, g, m)
             else:
                 self.state.instance[0, g, m]["state"] = SLEPT
             self.state.instance[0, g, m]["slept_before"] = found[0, g, m]["slept_before"]
+        self.state.seen_s[:] = seen
+        self.transitions.clear()
+        self.late_decisions, self.unrouted_s = 0, 0.0
+        self._takes_calls = False
+        self._records.start_clock()
+        self._snapshot(observations)
+
+    def begin(self, seed: int | None = None, *, jobs: bool = True) -> None:
+        """As `reset`, for callers that are no environment.
+
+        Args:
+            seed: of the demand's draws.
+            jobs: let the demand's jobs come; without them all calls are those of `ask`.
+        """
+        self.reset(np.zeros(1, np.int64), [np.random.default_rng(seed)], self._observation)
+        if not jobs:
+            self.state.arrival_s[0] = np.inf
+            self._takes_calls = True
 
     def _bring_up(self, wanted: NDArray[np.int64]) -> None:
-        """Load models by a decision, and wait until they are up.
+        """Take the pool for this process, and load models by a decision.
+
+        Servers that an earlier run has left, because it was killed, are ended.
 
         Raises:
-            InfraMindError: none came up.
+            InfraMindError: another process has it, or none came up.
         """
-        self._open()
+        from inframind_gym.live.processes import StartedServers
+
+        pool = StartedServers(f"{self.pool.name}+placement", self._live.state)
+        with contextlib.ExitStack() as lock:
+            lock.enter_context(pool.locked())
+            self._loop = LoopThread("placement")
+            self._lock = lock.pop_all()
+        atexit.register(self.close)
+        self._cancelled = False
+        for m, card in enumerate(self.cards):
+            for g in range(0, self.num_gpus - card.tp_min + 1, card.tp_min):
+                self.instance(g, m).server.stop()
         self._records.start_clock()
         self._snapshot(self._observation)
         self._records.write(events.OPEN)
         self._records.write(events.DECIDE, action=wanted)
         self._settle()
-        failed = [each for each in self.conductor.transitions if each.why]
+        failed = [each for each in self.transitions if each.why]
         lines = "".join(f"\n  {each.model} on GPU {each.gpu}: {each.why}" for each in failed)
-        if wanted.any() and not self._awake().any():
+        if wanted.any() and not (self.state.instance["state"][0] == ACTIVE).any():
             self.close()
             raise InfraMindError(f"pool {self.pool.name!r}: no server came up:{lines}")
         if failed:
@@ -193,17 +230,16 @@ class LivePlacement(PlacementSimulation):
 
     def _settle(self) -> None:
         """Wait until no model is in transition."""
-        self.conductor.advance()
+        self._advance()
         while self.state.episode[0]["moving"]:
-            self._records.take_events((self._records.tick + 1) * self._records.tick_length_s)
-            self._records.set_tick()
-            self.conductor.advance()
+            self._records.run_tick()
+            self._advance()
 
     def _abandon(self) -> None:
         """Give up all calls, and wait for transitions."""
         self._takes_calls = False
         self.traffic.reset()
-        for instance in self.conductor.instances.values():
+        for instance in self._instances.values():
             instance.give_up("the episode is over")
         self.state.server[0]["running"] = 0  # a drain has nothing to wait for
         self.state.server[0]["queued"] = 0
@@ -211,7 +247,12 @@ class LivePlacement(PlacementSimulation):
 
     # Intervals
 
-    def step(self, actions: NDArray[np.int64], observations: NDArray[np.float32]) -> None:
+    def step(
+        self,
+        rows: NDArray[np.int64],
+        actions: NDArray[np.int64],
+        observations: NDArray[np.float32],
+    ) -> None:
         """Carry out a decision, and go on until its interval is over.
 
         Between two steps nothing is done: a caller that decides slowly keeps calls waiting, which
@@ -219,6 +260,7 @@ class LivePlacement(PlacementSimulation):
         interval, at least one tick.
 
         Args:
+            rows: of the environment, (1,).
             actions: (1, G).
             observations: (1, d), written.
         """
@@ -230,6 +272,7 @@ class LivePlacement(PlacementSimulation):
             self._run_tick()
         self._records.write(events.CLOSE)
         self._snapshot(observations)
+        self._report()
 
     def decide(self, action: NDArray[np.int64]) -> None:
         """As `step`, for callers that are no environment.
@@ -240,7 +283,7 @@ class LivePlacement(PlacementSimulation):
         Raises:
             ActionError: it is not of that form.
         """
-        self.step(self._checked(action), self._observation)
+        self.step(np.zeros(1, np.int64), self._checked(action), self._observation)
 
     def decide_by(self, make: Callable[[], NDArray[np.int64]]) -> None:
         """Let a decision be made, carry it out, and go on until its interval is over.
@@ -257,26 +300,25 @@ class LivePlacement(PlacementSimulation):
             Exception: raised by `make`.
         """
         records, last = self._records, self._open_interval()
+        made: Future[NDArray[np.int64]] = Future()
         pending = True
 
-        def take(action: Any, error: BaseException | None) -> None:
+        def take() -> None:
             nonlocal pending
             if not pending:
                 return
             pending = False
-            if error is not None:
-                raise error
-            checked = self._checked(action)
+            action = self._checked(made.result())
             self._note_late()
-            records.write(events.SNAPSHOT)  # what was open may not be so by now
-            self.conductor.close_blocks(self.state.mask[0])
-            self._carry_out(checked[0])
+            self._write_masks()  # what was open may not be so by now
+            self._carry_out(action[0])
 
         def run() -> None:
             try:
-                records.put(partial(take, make(), None))
+                made.set_result(make())
             except BaseException as error:
-                records.put(partial(take, None, error))
+                made.set_exception(error)
+            records.put(take)
 
         threading.Thread(target=run, name="placement-decision", daemon=True).start()
         try:
@@ -308,19 +350,18 @@ class LivePlacement(PlacementSimulation):
 
     def _carry_out(self, action: NDArray[np.int64]) -> None:
         self._records.write(events.DECIDE, action=action)
-        self.conductor.advance()
+        self._advance()
 
     def _run_tick(self) -> None:
         """Route, and take events until the next tick."""
         records, episode = self._records, self.state.episode[0]
         records.write(events.ROUTE, now_s=records.now_s)
         self.traffic.send()
-        records.take_events((records.tick + 1) * records.tick_length_s)
-        records.set_tick()
+        records.run_tick()
         now_s = records.tick * records.tick_length_s
         while self.state.arrival_s[0, episode["next_job"]] <= now_s:
             self.traffic.add_job(int(episode["next_job"]))
-        self.conductor.advance()
+        self._advance()
         if self._takes_calls:
             episode["jobs_done"] = 0  # their records are not read: this leaves room for new ones
 
@@ -330,10 +371,16 @@ class LivePlacement(PlacementSimulation):
         return self._observation.copy()
 
     def _snapshot(self, observations: NDArray[np.float32]) -> None:
-        """Write masks and observation."""
-        self._records.write(events.SNAPSHOT, observation=observations[0])
-        self.conductor.close_blocks(self.state.mask[0])
+        self._write_masks(observations[0])
         self._snapshot_s = self._records.now_s
+
+    def _write_masks(self, observation: NDArray[np.float32] | None = None) -> None:
+        """Write masks and observation; close blocks to models that failed on them just now."""
+        self._records.write(events.SNAPSHOT, observation=observation)
+        now_s = time.monotonic()
+        for (g, m), instance in self._instances.items():
+            if now_s < instance.closed_until_s and self._state(g, m) != ACTIVE:
+                self.state.mask[0, g : g + self.cards[m].tp_min, m + 1] = False
 
     # Calls from outside
 
@@ -376,13 +423,15 @@ class LivePlacement(PlacementSimulation):
         self._records.put(add)
         return answer
 
-    # Servers
+    # Phases, begun by the records and ended by the servers; and servers that are lost
 
-    def _make_instance(self, g: int, m: int) -> Instance:
-        """Return a new instance of a model on the block that begins at a GPU; nothing runs yet."""
+    def instance(self, g: int, m: int) -> Instance:
+        """Return the instance of a model on the block that begins at a GPU."""
+        if (g, m) in self._instances:
+            return self._instances[g, m]
 
         def changed(_: int, up: bool, *__: object) -> None:
-            self._records.put(lambda: self.conductor.server_changed(g, m, up))
+            self._records.put(lambda: self._server_changed(g, m, up))
 
         def connect(address: ServerAddress) -> Connections:
             if self._loop is None:
@@ -392,36 +441,100 @@ class LivePlacement(PlacementSimulation):
                 (address,), self._settings, self._loop, poll_s=poll_s, on_change=changed
             )
 
-        return Instance(f"{self.cards[m].alias} on GPU {g}", self._make_server(g, m), connect)
+        name = f"{self.cards[m].alias} on GPU {g}"
+        self._instances[g, m] = Instance(name, self._make_server(g, m), connect)
+        return self._instances[g, m]
 
     def _vllm_server(self, g: int, m: int) -> VllmServer:
-        from inframind_gym.live.placement.server import VllmServer
-
         pool = instance_pool(self.pool, self.cluster_config, self.served[m], self.cards[m], g)
-        return VllmServer(pool, self._live.live, self._live.state, self._live.python)
+        return VllmServer(pool, self._limits, self._live.state, self._live.python)
+
+    def _state(self, g: int, m: int) -> int:
+        return int(self.state.instance[0, g, m]["state"])
+
+    def _advance(self) -> None:
+        """Begin the phases that have begun in the records."""
+        self._records.write(events.ADVANCE)
+        states, now_s = self.state.instance["state"][0], time.monotonic()
+        limit_s = self._limits.drain_s
+        for g, m in np.argwhere(is_moving(states)).tolist():
+            state, instance = int(states[g, m]), self.instance(g, m)
+            if state in _PHASES and not instance.busy:
+                self._begin_phase(instance, g, m, state)
+            elif state == DRAINING and instance.drains_since_s is None:
+                instance.drains_since_s = now_s
+                instance.hold("drains")
+            elif state == DRAINING and now_s > (instance.drains_since_s or 0.0) + limit_s:
+                instance.drains_since_s = math.inf  # once
+                _log.warning("%s: not drained in %g s", instance.name, limit_s)
+                self.traffic.take_back(g)
+
+    def _begin_phase(self, instance: Instance, g: int, m: int, state: int) -> None:
+        instance.busy, instance.drains_since_s = True, None
+
+        def run() -> None:
+            outcome = instance.run(state, lambda: self._cancelled)
+            self._records.put(lambda: self._phase_ended(instance, g, m, state, outcome))
+
+        name = f"placement-{_PHASES[state]}"
+        instance.phase = threading.Thread(target=run, name=name, daemon=True)
+        instance.phase.start()
+
+    def _phase_ended(
+        self, instance: Instance, g: int, m: int, state: int, outcome: Outcome
+    ) -> None:
+        if self._instances.get((g, m)) is not instance:
+            return  # of a cluster that was closed meanwhile
+        instance.busy = False
+        self._records.write(events.ENDED, g, m, number=outcome.how, now_s=outcome.took_s)
+        if outcome.why and state in (WAKING, LOADING):
+            instance.closed_until_s = time.monotonic() + self._limits.backoff_s
+        now = _STABLE.get(self._state(g, m), "absent")
+        self._note(g, m, _PHASES[state], outcome.took_s, now, outcome.why)
+
+    def _note(self, g: int, m: int, phase: str, took_s: float, now: str, why: str) -> None:
+        """Report a phase that ended, and go on with those that waited for it."""
+        time_s, alias = self._records.now_s, self.cards[m].alias
+        transition = Transition(time_s, g, alias, phase, took_s, now, why)
+        self.transitions.append(transition)
+        if why:
+            _log.warning("%s", transition)
+        self._on_transition(transition)
+        self._advance()
+
+    def _server_changed(self, g: int, m: int, up: bool) -> None:
+        """Find out why a server was seen to be up or down; this cluster can be the cause."""
+        state, instance = self._state(g, m), self.instance(g, m)
+        if up or instance.busy or state not in (ACTIVE, DRAINING, SLEPT):
+            return
+        link = instance.link
+
+        def check() -> None:
+            gone = instance.is_gone(serves=state == ACTIVE)
+            asleep = link is not None and link.watcher.status()[0].asleep
+            if gone:
+                self._records.put(lambda: self._lost(instance, g, m, state, asleep))
+
+        threading.Thread(target=check, name="placement-check", daemon=True).start()
+
+    def _lost(self, instance: Instance, g: int, m: int, was: int, asleep: bool) -> None:
+        """Take back the calls of a server that is gone, or was put to sleep from outside."""
+        state = self._state(g, m)
+        if self._instances.get((g, m)) is not instance or state != was or instance.busy:
+            return
+        instance.hold("is gone")
+        if state != SLEPT:
+            self.traffic.take_back(g)
+        sleeps = state == ACTIVE and asleep
+        self._records.write(events.AWAY, g, m, number=SLEEPING if sleeps else VANISHING)
+        why = "somebody else has put it to sleep" if sleeps else "its server died, or hangs"
+        self._note(g, m, "lost", 0.0, "slept" if sleeps else "absent", why)
+
+    # The end
 
     def _require_open(self) -> None:
         if self._loop is None:
             raise InfraMindError("the cluster is closed, or was never begun: begin an episode")
-
-    def _open(self) -> None:
-        """Take the pool for this process, and end what an earlier run that was killed has left.
-
-        Raises:
-            InfraMindError: another process has it.
-        """
-        from inframind_gym.live.started import StartedServers
-
-        pool = StartedServers(f"{self.pool.name}+placement", self._live.state)
-        with contextlib.ExitStack() as lock:
-            lock.enter_context(pool.locked())
-            self._loop = LoopThread("placement")
-            self._lock = lock.pop_all()
-        atexit.register(self.close)
-        self.conductor.cancelled = False
-        for m, card in enumerate(self.cards):
-            for g in range(0, self.num_gpus - card.tp_min + 1, card.tp_min):
-                self.conductor.instance(g, m).server.stop()
 
     def close(self) -> None:
         """Stop every server that was started, with all its processes. May be called twice.
@@ -431,9 +544,8 @@ class LivePlacement(PlacementSimulation):
         if self._loop is None:
             return
         atexit.unregister(self.close)
-        self.conductor.cancelled = True
-        interrupted = False
-        stop = threading.Thread(target=self.conductor.stop_all, name="placement-close")
+        self._cancelled, interrupted = True, False
+        stop = threading.Thread(target=self._stop_all, name="placement-close")
         stop.start()
         while stop.is_alive():
             try:
@@ -449,6 +561,19 @@ class LivePlacement(PlacementSimulation):
         self._lock.close()
         if interrupted:
             raise KeyboardInterrupt
+
+    def _stop_all(self) -> None:
+        def stop(instance: Instance) -> None:
+            # A start is given up by itself, an end is what is wanted; a sleep or wake may hang.
+            if instance.phase is not None and instance.phase.name.endswith(("-load", "-stop")):
+                instance.phase.join()
+            outcome = instance.run(VANISHING, lambda: True)
+            if outcome.why:
+                _log.error("%s: %s", instance.name, outcome.why)
+
+        with ThreadPoolExecutor(max(len(self._instances), 1)) as threads:
+            list(threads.map(stop, self._instances.values()))
+        self._instances = {}
 
     def __enter__(self) -> LivePlacement:
         return self

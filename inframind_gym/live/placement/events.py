@@ -21,8 +21,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.placement.observation import observe
-from inframind_gym.envs.placement.reward import write_reward
+from inframind_gym.envs.placement_kernel import observe, write_reward
 from inframind_gym.simulator.placement.choices import decide, write_mask
 from inframind_gym.simulator.placement.compiled import inner, placement_jit
 from inframind_gym.simulator.placement.episode import (

@@ -1,4 +1,4 @@
-"""One model on one block of GPUs: the phases that it goes through.
+"""One model on one block of GPUs: its vLLM process, and the phases that it goes through.
 
     LOADING    start the process, connect        fails: nothing is left of it   → ABSENT
     WAKING     POST /wake_up, send to it again   fails: put to sleep again      → SLEPT
@@ -6,7 +6,7 @@
     SLEEPING   POST /sleep, after it was drained fails, or hangs: stopped       → ABSENT
     VANISHING  disconnect, end the process                                      → ABSENT
 
-Phases run on threads, one at a time for an instance, and always end with an `Outcome`.
+Phases block: they run on threads, one at a time for an instance, and always end.
 """
 
 from __future__ import annotations
@@ -15,28 +15,134 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.client import ChatRequest, ChatResult
+from inframind_gym.live.config import LiveLimits
 from inframind_gym.live.placement.events import AS_MEANT, ASLEEP, GONE
 from inframind_gym.live.servers import Connections
-from inframind_gym.live.settings import ServerAddress
+from inframind_gym.live.settings import ServerAddress, server_url
+from inframind_gym.live.watcher import ask, is_asleep, is_dead
 from inframind_gym.simulator.placement.state import LOADING, SLEEPING, VANISHING, WAKING
+from inframind_gym.simulator.server.pool import PoolConfig
 
 if TYPE_CHECKING:
-    from inframind_gym.live.placement.server import VllmServer
+    from inframind_gym.live.launcher import Launch
 
 _log = logging.getLogger(__name__)
-_POLL_S: Final = 0.1
+_POLL_S: Final = 0.05
+# Weights stay in the CPU's memory. After level 2 a server answers nonsense until they have been
+# loaded again by other calls than /wake_up.
+_SLEEP: Final = "/sleep?level=1&mode=wait"
+_SHORT_S: Final = 5.0  # for an answer that takes no work
 _DEAD_S: Final = 2.0  # a server that seems dead is watched so long before that is believed
 _SEEN_UP_S: Final = 60.0  # for a server that says it is up to be seen to be
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class VllmServer:
+    """A vLLM process of this machine.
+
+    Args:
+        pool: of this one model (`config.instance_pool`).
+        limits: of phases.
+        state: folder of what was started.
+        python: interpreter that has vLLM.
+
+    Attributes:
+        url: of the server; "" before the first start.
+    """
+
+    _ports: Final[set[int]] = set()  # of the servers of this process
+    _guard: Final = threading.Lock()
+
+    def __init__(
+        self, pool: PoolConfig, limits: LiveLimits, state: str | None, python: str | None
+    ) -> None:
+        from inframind_gym.live.launcher import Launcher  # needs psutil
+
+        self.limits = limits
+        self.url = ""
+        self._launcher = Launcher(pool, state=state, python=python)
+
+    def start(self, cancelled: Callable[[], bool]) -> ServerAddress:
+        """Start the process on a free port; returns when it answers.
+
+        Args:
+            cancelled: called now and then; once it is true, what was started is ended.
+
+        Raises:
+            InfraMindError: it did not come up; nothing is left of it.
+        """
+        from inframind_gym.live.launcher import last_lines
+        from inframind_gym.live.processes import free_ports
+
+        launcher = self._launcher
+        (model,) = launcher.pool.models
+        with self._guard:
+            self._ports.discard(model.port or 0)
+            # vLLM binds its port late: at least one of so many is of no other server of ours.
+            port = next(p for p in free_ports(len(self._ports) + 1) if p not in self._ports)
+            self._ports.add(port)
+        model = model.model_copy(update={"port": port})
+        launcher.pool = launcher.pool.model_copy(update={"models": (model,)})
+        self.url = server_url(model)
+
+        def watch(launches: Sequence[Launch]) -> None:
+            if cancelled():
+                raise InfraMindError("its start was given up")
+
+        (launch,) = launcher.up(timeout_s=self.limits.start_s, watch=watch)
+        if launch.phase != "up":
+            last = "".join(last_lines(launch.log, 1)) if launch.log else ""
+            raise InfraMindError(f"{launch.note}: {last} (its log: {launch.log})")
+        return ServerAddress(alias=model.alias, url=self.url, model=model.name)
+
+    def stop(self) -> None:
+        """End all its processes, if there are any.
+
+        Raises:
+            InfraMindError: some are left.
+        """
+        left = [pid for each in self._launcher.down(self.limits.stop_s) for pid in each.left]
+        if left:
+            raise InfraMindError(f"these processes still run: {', '.join(map(str, left))}")
+
+    def is_alive(self) -> bool:
+        """Return whether its process runs and takes connections."""
+        (alias,) = self._launcher.pool.aliases
+        return self._launcher.is_running(alias) and not is_dead(self.url)
+
+    def sleep(self) -> None:
+        """Put it to sleep; returns when it reports that. A sleeper goes on sleeping.
+
+        Requests of others that are in flight are waited for.
+
+        Raises:
+            InfraMindError: it does not sleep.
+        """
+        self._switch(_SLEEP, True, self.limits.sleep_s)
+
+    def wake(self) -> None:
+        """Wake it up; returns when it reports that it is awake and healthy.
+
+        Raises:
+            InfraMindError: it is not.
+        """
+        self._switch("/wake_up", False, self.limits.wake_s)
+        ask(f"{self.url}/health", limit_s=_SHORT_S)
+
+    def _switch(self, path: str, asleep: bool, limit_s: float) -> None:
+        over_s = time.monotonic() + limit_s
+        ask(self.url + path, method="POST", limit_s=max(limit_s, _POLL_S))
+        while is_asleep(ask(f"{self.url}/is_sleeping", limit_s=_SHORT_S)) != asleep:
+            if time.monotonic() >= over_s:
+                raise InfraMindError(f"{self.url}: {path} was answered, and changed nothing")
+            time.sleep(_POLL_S)
+
+
+class Outcome(NamedTuple):
     """End of a phase."""
 
     how: int  # AS_MEANT, ASLEEP or GONE
@@ -53,8 +159,9 @@ class Instance:
         connect: makes the connections to a server that is up.
 
     Attributes:
-        link: the connections; None: there is no server. Made when it is up, closed before it is
-            stopped; while it sleeps it is held, and nothing is sent whatever the server reports.
+        link: the connections; None: there is no server. While it sleeps it is held: nothing is sent
+            whatever the server reports.
+        phase: thread of the last phase.
         busy: a phase is under way.
         drains_since_s: on the monotonic clock; None: it does not drain.
         closed_until_s: it failed to come up, and is not tried again before.
@@ -63,9 +170,9 @@ class Instance:
     def __init__(
         self, name: str, server: VllmServer, connect: Callable[[ServerAddress], Connections]
     ) -> None:
-        self.name = name
-        self.server = server
+        self.name, self.server = name, server
         self.link: Connections | None = None
+        self.phase: threading.Thread | None = None
         self.busy = False
         self.drains_since_s: float | None = None
         self.closed_until_s = 0.0
@@ -74,24 +181,37 @@ class Instance:
 
     def run(self, phase: int, cancelled: Callable[[], bool]) -> Outcome:
         """Go through a phase; never raises."""
-        began_s = time.monotonic()
+        began_s, why = time.monotonic(), ""
         try:
             if phase == LOADING:
                 self.link = self._connect(self.server.start(cancelled))
-                self.link.watcher.wait_up(_SEEN_UP_S)
             elif phase == WAKING:
                 self.server.wake()
-                assert self.link is not None
-                self.link.watcher.release(0)
-                self.link.watcher.wait_up(_SEEN_UP_S)
+                if self.link is not None:
+                    self.link.watcher.release(0)
             elif phase == SLEEPING:
                 self.hold("is put to sleep")
                 self.server.sleep()
             elif phase == VANISHING:
                 self._end()
+            if phase in (LOADING, WAKING) and self.link is not None:
+                self.link.watcher.wait_up(_SEEN_UP_S)
+            return Outcome(AS_MEANT, time.monotonic() - began_s)
         except Exception as error:  # a bug must not leave a phase without an end
-            return self._failed(phase, time.monotonic() - began_s, self._reason(error))
-        return Outcome(AS_MEANT, time.monotonic() - began_s)
+            why = self._reason(error)
+        took_s = time.monotonic() - began_s
+        if phase == WAKING:
+            try:
+                self.hold("could not be woken up")
+                self.server.sleep()
+                return Outcome(ASLEEP, took_s, why)
+            except InfraMindError as error:
+                why = f"{why}; nor does it go on sleeping: {error}"
+        try:
+            self._end()
+        except Exception as error:
+            why = f"{why}; {self._reason(error)}"
+        return Outcome(GONE, took_s, why)
 
     def send(self, request: ChatRequest, on_result: Callable[[ChatResult], object]) -> None:
         """Send a call to the server, which is up; `on_result` is called on the loop."""
@@ -111,28 +231,25 @@ class Instance:
     def give_up(self, why: str) -> None:
         """End what is in flight to the server, if there is one: vLLM drops it."""
         if self.link is not None:
-            client = self.link.client
-            self.link.loop.call(lambda: client.server_down(0, why, give_up=True))
+            self.link.loop.call(lambda c=self.link.client: c.server_down(0, why, give_up=True))
 
-    def seems_gone(self) -> bool:
-        """Return whether it is dead or does not answer for a while, after it was seen down."""
+    def is_gone(self, *, serves: bool) -> bool:
+        """Return whether it stays away for a while, after it was seen down.
+
+        Args:
+            serves: it should answer; else it is enough that its process takes connections.
+        """
         over_s = time.monotonic() + _DEAD_S
-        while (link := self.link) is None or not link.watcher.is_up(0):
-            if time.monotonic() > over_s:
-                return True
-            if link is not None:
+        while time.monotonic() < over_s:
+            if not serves:
+                if self.server.is_alive():
+                    return False
+            elif (link := self.link) is not None:
+                if link.watcher.is_up(0):
+                    return False
                 link.watcher.suspect(0)
             time.sleep(_POLL_S)
-        return False
-
-    def is_dead(self) -> bool:
-        """Return whether its process has ended, or refuses connections."""
-        over_s = time.monotonic() + _DEAD_S
-        while not self.server.is_alive():
-            if time.monotonic() > over_s:
-                return True
-            time.sleep(_POLL_S)
-        return False
+        return True
 
     def _end(self) -> None:
         with self._one_ends:  # a phase that fails while everything is stopped ends it, too
@@ -140,21 +257,6 @@ class Instance:
             if link is not None:
                 link.close()
             self.server.stop()
-
-    def _failed(self, phase: int, took_s: float, why: str) -> Outcome:
-        """Roll back: to sleep if it was asleep, else to nothing."""
-        if phase == WAKING:
-            try:
-                self.hold("could not be woken up")
-                self.server.sleep()
-                return Outcome(ASLEEP, took_s, why)
-            except InfraMindError as error:
-                why = f"{why}; nor does it go on sleeping: {error}"
-        try:
-            self._end()
-        except Exception as error:
-            why = f"{why}; {self._reason(error)}"
-        return Outcome(GONE, took_s, why)
 
     def _reason(self, error: Exception) -> str:
         if isinstance(error, InfraMindError):

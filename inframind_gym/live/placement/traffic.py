@@ -1,72 +1,126 @@
-"""Calls on their way: sent when they were routed, sent again when they failed.
+"""Records and clock of a live cluster, and its calls: sent when routed, again when they failed.
 
-A call of a job asks for as many tokens as the demand has drawn: the prompt is filler of about that
-length, and with `ignore_eos` (the default of `sampling`) the answer is exactly as long. A call from
-outside (`LivePlacement.ask`) brings its own messages.
+Everything here runs on the cluster's thread, except `Records.put`. A call of a job asks for as many
+tokens as the demand has drawn: the prompt is filler of about that length, and with `ignore_eos`
+(the default of `sampling`) the answer is exactly as long. A call from outside (`LivePlacement.ask`)
+brings its own messages.
 """
 
 from __future__ import annotations
 
 import logging
+import queue
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from inframind_gym.envs.placement import PlacementSimulation
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.client import ChatRequest, ChatResult
 from inframind_gym.live.config import LiveLimits
 from inframind_gym.live.placement import events
 from inframind_gym.live.placement.instance import Instance
-from inframind_gym.live.placement.records import Records
-from inframind_gym.simulator.placement.state import NONE, ClusterParams, ClusterState
+from inframind_gym.simulator.native import Bound
+from inframind_gym.simulator.placement.state import NONE
 from inframind_gym.simulator.server.pool import ModelConfig
 
 _log = logging.getLogger(__name__)
 _SPARE: Final = 64  # tokens of chat templates, and error of the estimate
 _WORD: Final = "the "  # one token to most tokenizers
 _HOPELESS: Final = frozenset({"too_long", "rejected", "fault", "cancelled"})  # fail every time
-_BLAMELESS: Final = frozenset({"down"})  # its server left before it was answered
 
 Asked = tuple[Sequence[Mapping[str, str]], int]  # messages, tokens of the answer
 
 
-@dataclass(slots=True, eq=False)
-class _Flight:
-    """A request on its way to the server of a model at the leader `place`."""
+class Records:
+    """The simulation's records, written by events of live servers; their clock and queue.
 
-    identity: int
-    place: int
-    model: int
+    Args:
+        simulation: the owner of the records.
+
+    Attributes:
+        end_s: when the decision interval is to end, on the clock.
+    """
+
+    def __init__(self, simulation: PlacementSimulation) -> None:
+        self.world, self.state = simulation.world, simulation.state
+        self.tick_length_s = simulation.config.routing_interval_s
+        self._terms = simulation.terms[0]
+        self._write = Bound(events.write)
+        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._no_action = np.zeros(simulation.num_gpus, np.int64)
+        self._no_observation = np.zeros(simulation.form.width, np.float32)
+        self.start_clock()
+
+    def start_clock(self) -> None:
+        """Set the clock to 0."""
+        self.began_s, self.epoch_s = time.monotonic(), time.time()
+        self.end_s = 0.0
+
+    @property
+    def now_s(self) -> float:
+        """Time since the episode began."""
+        return time.monotonic() - self.began_s
+
+    @property
+    def tick(self) -> int:
+        """The last tick in the records."""
+        return int(self.state.episode[0]["tick"])
+
+    @property
+    def clock_tick(self) -> int:
+        """The last tick by the clock."""
+        return int(self.now_s / self.tick_length_s + 1e-9)
+
+    def put(self, event: Callable[[], None]) -> None:
+        """Have a function called on the cluster's thread, soon; from any thread."""
+        self._events.put(event)
+
+    def run_tick(self) -> None:
+        """Call what was `put`, until the next tick; write the clock's tick into the records."""
+        until_s = (self.tick + 1) * self.tick_length_s
+        while True:
+            try:
+                event = self._events.get(timeout=max(until_s - self.now_s, 0.0))
+            except queue.Empty:
+                break
+            event()
+        self.state.episode[0]["tick"] = max(self.tick, self.clock_tick)
+
+    def write(
+        self,
+        event: int,
+        place: int = 0,
+        model: int = 0,
+        *,
+        number: int = 0,
+        now_s: float = 0.0,
+        action: NDArray[np.int64] | None = None,
+        observation: NDArray[np.float32] | None = None,
+    ) -> int:
+        """Write an event into the records; arguments and result are those of `events.write`."""
+        action = self._no_action if action is None else action
+        observation = self._no_observation if observation is None else observation
+        code: int = self._write(
+            *(self.world, self.state, event, place, model, number, now_s, self.end_s),
+            *(action, observation, self._terms),
+        )
+        return code
 
 
 @dataclass(slots=True)
-class JobCalls:
+class _Job:
     """Contents of the calls of one job."""
 
     prompt: list[int]  # tokens
     output: list[int]
     asked: Asked | None = None  # from outside
     answer: Future[ChatResult] | None = None
-
-    def request(self, call: int, max_model_len: int, limit_s: float, priority: int) -> ChatRequest:
-        """Return the request of a call to a model that takes `max_model_len` tokens in all."""
-        if self.asked is not None:
-            messages, max_tokens = self.asked
-        else:
-            max_tokens = max(1, min(self.output[call], max_model_len // 2))
-            prompt = max(1, min(self.prompt[call], max_model_len - max_tokens - _SPARE))
-            messages = [{"role": "user", "content": _WORD * prompt}]
-        return ChatRequest(0, messages, max_tokens, limit_s, priority=priority)
-
-
-def drawn_tokens(world: ClusterParams, cluster: ClusterState, slot: int) -> JobCalls:
-    """Return the calls of the job that has just been drawn into `slot`."""
-    calls = int(world.dag[cluster.job[0, slot]["dag"]]["calls"])
-    prompt, output = cluster.prompt[:calls], cluster.output[:calls]
-    return JobCalls(np.rint(prompt).astype(int).tolist(), output.astype(int).tolist())
 
 
 @dataclass
@@ -90,15 +144,18 @@ class Traffic:
     instance_of: Callable[[int, int], Instance]
     failed: int = 0
     lost: int = 0
-    _flights: dict[int, _Flight] = field(default_factory=dict)  # by request
-    _jobs: dict[int, JobCalls] = field(default_factory=dict)  # by slot of the job
+    _flights: dict[int, tuple[int, int]] = field(default_factory=dict)  # request: leader, model
+    _jobs: dict[int, _Job] = field(default_factory=dict)  # by slot
     _tries: dict[int, int] = field(default_factory=dict)  # by request: those that failed before
 
     def add_job(self, ordinal: int) -> None:
         """Let a job of the demand arrive."""
         slot = self.records.write(events.JOB, number=ordinal)
-        self.records.state.episode[0]["next_job"] += 1
-        self._jobs[slot] = drawn_tokens(self.records.world, self.records.state, slot)
+        world, state = self.records.world, self.records.state
+        state.episode[0]["next_job"] += 1
+        calls = int(world.dag[state.job[0, slot]["dag"]]["calls"])
+        prompt, output = np.rint(state.prompt[:calls]), state.output[:calls]
+        self._jobs[slot] = _Job(prompt.astype(int).tolist(), output.astype(int).tolist())
 
     def add_call(self, m: int, asked: Asked, answer: Future[ChatResult]) -> None:
         """Let a call arrive from outside."""
@@ -109,7 +166,7 @@ class Traffic:
             answer.set_exception(InfraMindError(message))
             return
         slot = self.records.write(events.CALL, model=m, now_s=self.records.now_s)
-        self._jobs[slot] = JobCalls([], [], asked, answer)
+        self._jobs[slot] = _Job([], [], asked, answer)
 
     def send(self) -> None:
         """Send what was routed."""
@@ -123,36 +180,49 @@ class Traffic:
             there = [*state.run_request[0, g, : int(server["running"])], *state.queue[0, g, ring]]
             for identity in map(int, there):
                 if identity not in self._flights:
-                    flight = _Flight(identity, g, int(server["model"]))
-                    self._flights[identity] = flight
-                    self._send_one(flight)
+                    self._send_one(identity, g, int(server["model"]))
 
-    def _send_one(self, flight: _Flight) -> None:
-        records = self.records
-        request = records.state.request[0, flight.identity]
+    def _send_one(self, identity: int, g: int, m: int) -> None:
+        records, flight = self.records, (g, m)
+        self._flights[identity] = flight
+        request = records.state.request[0, identity]
         deadline_s = float(records.state.job[0, request["job"]]["deadline_s"])
         if not np.isfinite(deadline_s):
             deadline_s = float(request["ready_s"])
-        chat = self._jobs[int(request["job"])].request(
-            int(request["call"]),
-            self.served[flight.model].server.max_model_len,
-            self.limits.call_s,
-            round((records.epoch_s + deadline_s) * 1e6),
-        )
-        self.instance_of(flight.place, flight.model).send(
-            chat, lambda result: records.put(lambda: self._ended(flight, result))
+        job, call = self._jobs[int(request["job"])], int(request["call"])
+        if job.asked is not None:
+            messages, max_tokens = job.asked
+        else:
+            room = self.served[m].server.max_model_len
+            max_tokens = max(1, min(job.output[call], room // 2))
+            prompt = max(1, min(job.prompt[call], room - max_tokens - _SPARE))
+            messages = [{"role": "user", "content": _WORD * prompt}]
+        priority = round((records.epoch_s + deadline_s) * 1e6)
+        chat = ChatRequest(0, messages, max_tokens, self.limits.call_s, priority=priority)
+        self.instance_of(g, m).send(
+            chat, lambda result: records.put(lambda: self._ended(identity, flight, result))
         )
 
-    def _ended(self, flight: _Flight, result: ChatResult) -> None:
-        """Take the result of a call."""
-        identity, records = flight.identity, self.records
+    def _ended(self, identity: int, flight: tuple[int, int], result: ChatResult) -> None:
+        """Take the result of a call: it is done, waits again, or is lost."""
+        records = self.records
         if self._flights.get(identity) is not flight:
             return  # it was taken back, or its episode is over
         del self._flights[identity]
-        event = events.DONE if result.answered else self._after_failure(identity, result)
+        event = events.DONE
+        if not result.answered:
+            self.failed += 1
+            _log.info("a call failed (%s): %s", result.status, result.error)
+            # One whose server left before it was answered is not to blame.
+            tries = self._tries.get(identity, 0) + (result.status != "down")
+            self._tries[identity] = tries
+            event = events.BACK
+            if result.status in _HOPELESS or tries > self.limits.retries:
+                event, self.lost = events.LOST, self.lost + 1
+                _log.warning("a call is lost (%s): %s", result.status, result.error)
         slot = int(records.state.request[0, identity]["job"])
         at_s = min(max(result.finish_s - records.began_s, 0.0), records.now_s)
-        records.write(event, flight.place, number=identity, now_s=at_s)
+        records.write(event, flight[0], number=identity, now_s=at_s)
         if event == events.BACK:
             return
         self._tries.pop(identity, None)
@@ -161,26 +231,15 @@ class Traffic:
             if answer is not None and answer.set_running_or_notify_cancel():
                 answer.set_result(result)
 
-    def _after_failure(self, identity: int, result: ChatResult) -> int:
-        """Return the event that follows a failed call: it waits again, or is lost."""
-        self.failed += 1
-        _log.info("a call failed (%s): %s", result.status, result.error)
-        if result.status not in _BLAMELESS:
-            self._tries[identity] = self._tries.get(identity, 0) + 1
-        if result.status not in _HOPELESS and self._tries.get(identity, 0) <= self.limits.retries:
-            return events.BACK
-        self.lost += 1
-        _log.warning("a call is lost (%s): %s", result.status, result.error)
-        return events.LOST
-
     def take_back(self, g: int) -> None:
         """Let the calls on their way to the server at leader `g` wait for another one."""
         now_s = self.records.now_s
-        for flight in [each for each in self._flights.values() if each.place == g]:
-            del self._flights[flight.identity]
-            self.failed += 1
-            self.records.write(events.BACK, g, number=flight.identity, now_s=now_s)
-            self.instance_of(g, flight.model).give_up("its server leaves")
+        for identity, (place, m) in list(self._flights.items()):
+            if place == g:
+                del self._flights[identity]
+                self.failed += 1
+                self.records.write(events.BACK, g, number=identity, now_s=now_s)
+                self.instance_of(g, m).give_up("its server leaves")
 
     def reset(self) -> None:
         """Drop all calls; answers to calls from outside are cancelled."""

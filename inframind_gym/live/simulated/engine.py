@@ -27,7 +27,6 @@ class Flight:
     entered_s: float = 0.0
     request: int = -1  # of the kernel; -1: the server sleeps
     tokens: int = 0  # that have come
-    kept: int = 0  # of them, those that had come when its server was put to sleep
     over: bool = False
     aborted: bool = False  # by the server
     admitted_s: float | None = None
@@ -65,10 +64,6 @@ class Engine:
         """Seconds since the start."""
         return time.monotonic() - self._began_s
 
-    def is_asleep(self, server: int) -> bool:
-        """Return whether a server sleeps."""
-        return server in self._asleep
-
     def load(self, server: int) -> tuple[int, int, float]:
         """Return requests that run and wait, and the share of the KV cache that they hold."""
         self._catch_up()
@@ -101,34 +96,18 @@ class Engine:
         if flight.request < 0:
             self._asleep[flight.server].remove(flight)
         else:
-            self._withdraw(flight)
+            self._kernel.look()
+            flight.tokens = int(self._kernel.tokens[flight.request])
+            self._kernel.abort(flight.request)
+            del self._flights[flight.request]
+            self._soon()
         self._over(flight, aborted=True)
-
-    def keep(self, server: int) -> None:
-        """Let the requests of a server that sleeps wait until it is woken up.
-
-        Its KV cache is lost: they go on as those that were evicted, by recompute.
-        """
-        self._catch_up()
-        for flight in [f for f in self._flights.values() if f.server == server]:
-            began_s = self._kernel.began_s(flight.request)
-            self._withdraw(flight)
-            if flight.tokens and flight.first_token_s is None:
-                flight.admitted_s, flight.first_token_s = (at / self.speed for at in began_s)
-            flight.evictions += flight.tokens > flight.kept
-            flight.request, flight.kept = -1, flight.tokens
-            self._streams.discard(flight)
-            self._asleep[server].append(flight)
 
     def abort(self, server: int) -> None:
         """End all requests of a server."""
-        for flight in self.on_server(server):
-            self.leave(flight)
-
-    def on_server(self, server: int) -> list[Flight]:
-        """Return the requests that are on a server, those that it sleeps through included."""
         on = [flight for flight in self._flights.values() if flight.server == server]
-        return on + self._asleep.get(server, [])
+        for flight in on + self._asleep.get(server, []):
+            self.leave(flight)
 
     def sleep(self, server: int) -> None:
         """Put a server to sleep: requests that come wait until it is woken up."""
@@ -144,18 +123,10 @@ class Engine:
         if self._due is not None:
             self._due.cancel()
 
-    def _withdraw(self, flight: Flight) -> None:
-        self._kernel.look()
-        flight.tokens = flight.kept + int(self._kernel.tokens[flight.request])
-        self._kernel.abort(flight.request)
-        del self._flights[flight.request]
-        self._soon()
-
     def _submit(self, flight: Flight) -> None:
         self._catch_up()
         flight.request = self._kernel.submit(
-            *(flight.server, flight.priority, flight.prompt_tokens + flight.kept),
-            max(1, flight.output_tokens - flight.kept),
+            flight.server, flight.priority, flight.prompt_tokens, flight.output_tokens
         )
         self._flights[flight.request] = flight
         if flight.streams:
@@ -174,11 +145,10 @@ class Engine:
         while len(ended := self._kernel.advance(now_s)):
             for record in ended:
                 flight = self._flights.pop(int(record["request"]))
-                if flight.first_token_s is None:
-                    flight.admitted_s = float(record["admitted_s"]) / self.speed
-                    flight.first_token_s = float(record["first_token_s"]) / self.speed
+                flight.admitted_s = float(record["admitted_s"]) / self.speed
+                flight.first_token_s = float(record["first_token_s"]) / self.speed
                 flight.last_token_s = self._kernel.now_s / self.speed
-                flight.evictions += int(record["evictions"])
+                flight.evictions = int(record["evictions"])
                 flight.tokens = flight.output_tokens
                 self._over(flight)
 
@@ -189,7 +159,7 @@ class Engine:
         if self._streams:
             tokens = self._kernel.tokens
             for flight in self._streams:
-                if (count := flight.kept + int(tokens[flight.request])) > flight.tokens:
+                if (count := int(tokens[flight.request])) > flight.tokens:
                     flight.tokens = count
                     flight.news.set()
             self._handed_s = self.now_s

@@ -7,7 +7,6 @@ on the port of every model, and writes each model's log into the folder.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -17,8 +16,8 @@ from typing import Final
 
 from inframind_gym.configs import Positive, StrictModel
 from inframind_gym.live.server_command import ServerCommand
+from inframind_gym.live.simulated.answers import AnswerLengths
 from inframind_gym.live.simulated.engine import Engine
-from inframind_gym.live.simulated.lengths import AnswerLengths
 from inframind_gym.live.simulated.server import ModelServer
 from inframind_gym.simulator.server.open_loop import OpenLoop
 from inframind_gym.simulator.server.pool import PoolConfig
@@ -26,7 +25,6 @@ from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.workload import load_workload
 
 ENV: Final = "INFRAMIND_SIMULATED"
-_REPORT_S: Final = 10.0  # between two lines on the load
 
 
 class Simulation(StrictModel):
@@ -58,6 +56,9 @@ def simulation_command(
         ConfigError: there is no such workload.
     """
     load_workload(simulation.workload)
+    if Path(simulation.workload).is_file():  # the process runs in another folder
+        workload = str(Path(simulation.workload).absolute())
+        simulation = simulation.model_copy(update={"workload": workload})
     content = _Process(pool=pool, host=host, simulation=simulation)
     arguments = (sys.executable, "-m", __name__, str(folder))
     env = {ENV: content.model_dump_json(), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
@@ -99,11 +100,7 @@ async def run(process: _Process, folder: Path) -> None:
             process.host,
             server.port,
         )
-    while not over.is_set():
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(over.wait(), _REPORT_S)
-        for server in servers:
-            server.report()
+    await over.wait()
     for server in servers:
         await server.kill()
     engine.close()

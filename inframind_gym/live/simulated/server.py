@@ -1,42 +1,93 @@
-"""One simulated server: vLLM's HTTP front end over a model of the engine."""
+"""One simulated server: vLLM's HTTP over a model of the engine, its metrics, and faults on demand.
+
+It answers the fields that clients, the gateway and rules of Prometheus read. `POST
+/fault?kind=hang&for_s=5` breaks it, at the port of any model of the pool (`model=ALIAS`: another
+one, for one that is killed hears nothing).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import hmac
-import json
 import logging
 import socket
 import time
-import zlib
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from aiohttp import web
 
-from inframind_gym.errors import ConfigError
-from inframind_gym.live.probe import SIMULATED
-from inframind_gym.live.simulated.asking import (
+from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.live.settings import LOOPBACK, host_name
+from inframind_gym.live.simulated.answers import (
+    Answer,
+    AnswerLengths,
     RefusedError,
-    count_tokens,
-    invalid,
-    read_json,
-    split_tokens,
-    text_of,
+    dump,
+    read_request,
+    times,
+    tokens_of,
 )
-from inframind_gym.live.simulated.completions import complete
-from inframind_gym.live.simulated.engine import Engine
-from inframind_gym.live.simulated.faults import GARBAGE, Fault, read_fault
-from inframind_gym.live.simulated.lengths import AnswerLengths
-from inframind_gym.live.simulated.metrics import Load, ServerMetrics
+from inframind_gym.live.simulated.engine import Engine, Flight
+from inframind_gym.live.watcher import SIMULATED
 from inframind_gym.simulator.server.pool import ModelConfig
 
-VERSION: Final = "0.32.0+inframind.simulated"
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+GARBAGE: Final = b"data: {<html>\n\n"
 _MOST_BYTES: Final = 1 << 26  # of a request
 _DRAIN_S: Final = 0.02  # between two looks whether a server has nothing left to do
+_SLEEPS: Final = ("awake", "weights_offloaded", "discard_all")
+_REASONS: Final = ("stop", "length", "abort", "error")
+_BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, float("inf"))
+_HISTOGRAMS: Final = (
+    *("time_to_first_token_seconds", "inter_token_latency_seconds", "request_queue_time_seconds"),
+    *("request_inference_time_seconds", "e2e_request_latency_seconds"),
+)
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Kind = Literal[
+    "none",
+    "kill",  # its port is closed, all connections are reset; it comes back empty
+    "hang",  # takes connections and says nothing; goes on when it is over
+    "error",  # requests are answered with `status`
+    "garbage",  # requests are answered with nonsense, status 200; streams under way end with it
+    "slow",  # every step takes `factor` times as long
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault, and for how long."""
+
+    kind: Kind = "none"
+    for_s: float | None = None  # None: until the next one
+    status: int = 503
+    factor: float = 10.0
+    on: str = "/"  # beginning of the paths that hang, or are answered so
+
+
+def read_fault(query: dict[str, str]) -> Fault:
+    """Read the fault in the query of a request.
+
+    Raises:
+        ConfigError: there is no such fault, or a number is wrong.
+    """
+    known: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
+    kind = query.get("kind", "")
+    if kind not in known:
+        raise ConfigError(unknown("fault", kind, known))
+    try:
+        for_s = float(query["for_s"]) if "for_s" in query else None
+        status, factor = int(query.get("status", 503)), float(query.get("factor", 10.0))
+    except ValueError as error:
+        raise ConfigError(f"for_s, status and factor are numbers: {error}") from None
+    if not (400 <= status < 600 and 0.0 < factor < 1e6 and (for_s is None or 0.0 < for_s < 1e9)):
+        raise ConfigError("for_s and factor must be positive, status from 400 to 599")
+    return Fault(known[kind], for_s, status, factor, query.get("on", "/"))
 
 
 class ModelServer:
@@ -49,13 +100,12 @@ class ModelServer:
         lengths: draws the tokens of answers.
         seed: of what is drawn.
         peers: all servers of the pool, by alias: faults are told to any of them.
-        password: that clients have to send; None: none.
+        password: that clients have to send; None: none, and requests have to name this machine.
 
     Attributes:
         fault: that it has.
         goes_on: set while it does not hang.
         asked: completions so far.
-        metrics: since it was born.
     """
 
     def __init__(
@@ -79,30 +129,35 @@ class ModelServer:
         self._runner: web.ServerRunner | None = None
         self._address = ("127.0.0.1", config.port or 0)
         self._cure: asyncio.TimerHandle | None = None
-        self.goes_on = asyncio.Event()  # it does not hang
+        self.goes_on = asyncio.Event()
         self.goes_on.set()
-        self._level = 0  # at which it sleeps
         self._step_s = engine.card[index].copy()
-        self.asked = self._reported = 0
+        self.asked = 0
         self._born()
-        self._routes: dict[str, dict[str, Handler]] = {
-            "/v1/chat/completions": {"POST": self._complete},
-            "/v1/completions": {"POST": self._complete},
-            "/v1/models": {"GET": self._models},
-            "/tokenize": {"POST": self._tokenize},
-            "/health": {"GET": self._empty},
-            "/ping": {"GET": self._empty, "POST": self._empty},
-            "/metrics": {"GET": self._show_metrics},
-            "/version": {"GET": self._version},
-            "/load": {"GET": self._show_load},
-            "/fault": {"POST": self._set_fault},
+        self._routes: dict[tuple[str, str], Handler] = {
+            ("POST", "/v1/chat/completions"): self._complete,
+            ("POST", "/v1/completions"): self._complete,
+            ("GET", "/v1/models"): self._models,
+            ("GET", "/health"): self._empty,
+            ("GET", "/metrics"): self._metrics,
+            ("POST", "/fault"): self._set_fault,
         }
         if config.sleep_mode:  # vLLM has these in its developer mode alone
             self._routes |= {
-                "/sleep": {"POST": self._sleep},
-                "/wake_up": {"POST": self._wake_up},
-                "/is_sleeping": {"GET": self._is_sleeping},
+                ("POST", "/sleep"): self._sleep,
+                ("POST", "/wake_up"): self._wake_up,
+                ("GET", "/is_sleeping"): self._is_sleeping,
             }
+
+    def _born(self) -> None:
+        """Count from 0, awake."""
+        self._born_s = time.time()
+        self._level = 0  # at which it sleeps
+        self._ended = dict.fromkeys(_REASONS, 0)
+        self._tokens = {"prompt_tokens": 0, "generation_tokens": 0, "num_preemptions": 0}
+        self._sums = dict.fromkeys(_HISTOGRAMS, 0.0)
+        self._counts = {name: [0] * len(_BUCKETS) for name in _HISTOGRAMS}
+        self.engine.wake(self.index)
 
     @property
     def port(self) -> int:
@@ -166,139 +221,191 @@ class ModelServer:
                 fault.for_s, lambda: loop.create_task(self.set_fault(Fault()))
             )
 
-    def report(self) -> None:
-        """Write the load into the log, unless nothing has come since the last report."""
-        load, asked = self._present_load(), self.asked
-        if load.running + load.waiting or asked > self._reported:
-            self._reported = asked
-            self.log.info(
-                "running %d, waiting %d, KV cache %.1f %%, %d requests so far",
-                load.running,
-                load.waiting,
-                100.0 * load.kv_frac,
-                asked,
-            )
-
-    def _born(self) -> None:
-        """Count from 0, awake."""
-        card = self.config.server
-        cache = {"block_size": str(card.block_size), "num_gpu_blocks": str(card.num_kv_blocks)}
-        self.metrics = ServerMetrics(
-            self.config.name, card.max_model_len, cache, self._present_load
-        )
-        self._born_s = int(time.time())
-        self._level = 0
-        self.engine.wake(self.index)
-
-    def _present_load(self) -> Load:
-        running, waiting, kv_frac = self.engine.load(self.index)
-        evictions = self.engine.evictions(self.index)
-        return Load(running, waiting, kv_frac, evictions, self._level)
-
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         path, fault = request.path, self.fault
         if path != "/fault" and fault.kind != "none" and path.startswith(fault.on):
             if fault.kind == "hang":
                 await self.goes_on.wait()
             elif fault.kind == "error":
-                words = RefusedError(fault.status, "the server has a fault", kind="Fault")
-                return _json(words.body, fault.status)
+                return _json(
+                    RefusedError(fault.status, "the server has a fault").body, fault.status
+                )
             elif fault.kind == "garbage":
                 return web.Response(body=GARBAGE, content_type="application/json")
-        if path.startswith(("/v1", "/fault")) and not self._may(request):
-            return _json({"error": "Unauthorized"}, 401)
-        methods = self._routes.get(path)
-        if methods is None:
-            return _json({"detail": "Not Found"}, 404)
-        handler = methods.get(request.method)
+        headers = request.headers
+        if self._password is not None:
+            given, wanted = headers.get("Authorization", ""), f"Bearer {self._password}"
+            right = hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
+            if path.startswith(("/v1", "/fault")) and not right:
+                return _json({"error": "Unauthorized"}, 401)
+        elif host_name(headers.get("Host", "")) not in LOOPBACK or "Origin" in headers:
+            return _json({"error": "without a password this machine's programs alone may ask"}, 403)
+        handler = self._routes.get((request.method, path))
         if handler is None:
-            return _json({"detail": "Method Not Allowed"}, 405)
+            known = any(path == each for _, each in self._routes)
+            return _json({"detail": "not for this path"}, 405 if known else 404)
         try:
             return await handler(request)
         except RefusedError as error:
             return _json(error.body, error.status)
 
-    def _may(self, request: web.BaseRequest) -> bool:
-        """Return whether a client has the password, if there is one."""
-        given = request.headers.get("Authorization", "").encode()
-        wanted = f"Bearer {self._password}".encode()
-        return self._password is None or hmac.compare_digest(given, wanted)
+    # Completions
 
-    async def _complete(self, request: web.BaseRequest) -> web.StreamResponse:
-        return await complete(self, request)
+    async def _complete(self, http: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request for a completion; its client can go away at any time."""
+        card = self.config.server
+        request = read_request(await http.read(), http.path, self.config.name, card.max_model_len)
+        drawn = f"seed {request.seed}" if request.seed is not None else str(self.asked)
+        key = f"{self.seed}/{self.config.alias}/{drawn}"
+        if request.tokens is not None:
+            tokens = request.tokens
+        elif request.text is not None:
+            tokens = tokens_of(request.text)
+        elif request.ignore_eos:
+            tokens = request.max_tokens
+        else:
+            tokens = self.lengths.draw(self.index, key, request.strategy)
+        tokens = max(1, min(max(tokens, request.min_tokens), request.max_tokens))
+        reason = "length" if tokens >= request.max_tokens else "stop"
+        flight = Flight(
+            server=self.index,
+            prompt_tokens=request.prompt_tokens,
+            output_tokens=tokens,
+            priority=float(request.priority),
+            streams=request.stream,
+        )
+        if not self.engine.enter(flight):
+            raise RefusedError(503, "too many requests")
+        self.asked += 1
+        answer = Answer(request, key, http.headers.get("X-Request-Id"))
+        try:
+            if request.stream:
+                return await self._stream(http, flight, answer, reason)
+            while not flight.over:
+                await flight.news.wait()
+                flight.news.clear()
+            await self.goes_on.wait()
+            ended = "abort" if flight.aborted else reason
+            body = answer.whole(flight.tokens, tokens, ended, self._times(flight))
+            return web.Response(body=body, content_type="application/json")
+        finally:
+            self.engine.leave(flight)
+            self._count(flight, "abort" if flight.aborted else reason)
 
-    # What else vLLM answers
+    async def _stream(
+        self, http: web.BaseRequest, flight: Flight, answer: Answer, reason: str
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await response.prepare(http)
+        sent, data, over = 0, answer.opening(), False
+        while not over:
+            await flight.news.wait()
+            await self.goes_on.wait()
+            flight.news.clear()
+            tokens, over = flight.tokens, flight.over
+            if self.fault.kind == "garbage":
+                await response.write(data + GARBAGE)
+                break
+            ended = "abort" if flight.aborted else reason
+            data += answer.piece(sent, tokens, flight.output_tokens, ended if over else None)
+            if over:
+                data += answer.closing(tokens, self._times(flight))
+            await response.write(data)
+            sent, data = tokens, b""
+        await response.write_eof()
+        return response
+
+    def _times(self, flight: Flight) -> dict[str, Any] | None:
+        wanted = "--enable-per-request-metrics" in self.config.extra_args
+        return times(flight) if wanted else None
+
+    # Metrics; prometheus-client's own histograms take one value at a time
+
+    def _count(self, flight: Flight, reason: str) -> None:
+        """Count a request that is over; one that was aborted early has no times but the last."""
+        self._ended[reason] += 1
+        self._tokens["generation_tokens"] += flight.tokens
+        self._tokens["num_preemptions"] += flight.evictions
+        entered_s, ended_s = flight.entered_s, flight.last_token_s
+        took_s = {"e2e_request_latency_seconds": ended_s - entered_s}
+        if flight.admitted_s is not None and flight.first_token_s is not None:
+            self._tokens["prompt_tokens"] += flight.prompt_tokens
+            took_s["time_to_first_token_seconds"] = flight.first_token_s - entered_s
+            took_s["request_queue_time_seconds"] = flight.admitted_s - entered_s
+            took_s["request_inference_time_seconds"] = ended_s - flight.admitted_s
+            if more := flight.tokens - 1:
+                took_s["inter_token_latency_seconds"] = (ended_s - flight.first_token_s) / more
+        for name, each_s in took_s.items():
+            count = flight.tokens - 1 if name.startswith("inter") else 1
+            self._sums[name] += count * each_s
+            self._counts[name][next(i for i, most in enumerate(_BUCKETS) if each_s <= most)] += (
+                count
+            )
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what there is to see now, as a collector of prometheus-client."""
+        from prometheus_client import core
+
+        labels = {"model_name": self.config.name, "engine": "0"}
+
+        def family(kind: Any, name: str, values: dict[str, float], label: str = "") -> Metric:
+            out: Metric = kind(f"vllm:{name}", name, labels=[*labels, *filter(None, [label])])
+            for each, value in values.items():
+                out.add_metric([*labels.values(), *filter(None, [each])], value)  # type: ignore
+            return out
+
+        gauge, counter = core.GaugeMetricFamily, core.CounterMetricFamily
+        running, waiting, kv_frac = self.engine.load(self.index)
+        yield family(gauge, "num_requests_running", {"": running})
+        yield family(gauge, "num_requests_waiting", {"": waiting})
+        yield family(gauge, "kv_cache_usage_perc", {"": kv_frac})
+        states = {state: float(self._level == level) for level, state in enumerate(_SLEEPS)}
+        yield family(gauge, "engine_sleep_state", states, "sleep_state")
+        evictions = self._tokens["num_preemptions"] + self.engine.evictions(self.index)
+        for name, total in (self._tokens | {"num_preemptions": evictions}).items():
+            yield family(counter, name, {"": total})
+        yield family(counter, "request_success", dict(self._ended), "finished_reason")
+        for name, counts in self._counts.items():
+            histogram = core.HistogramMetricFamily(f"vllm:{name}", name, labels=list(labels))
+            bounds = [*map(str, _BUCKETS[:-1]), "+Inf"]
+            sums = [float(sum(counts[: i + 1])) for i in range(len(counts))]
+            pairs = list(zip(bounds, sums, strict=True))
+            histogram.add_metric(list(labels.values()), pairs, self._sums[name])
+            histogram.add_sample(f"vllm:{name}_created", labels, self._born_s)
+            yield histogram
+
+    async def _metrics(self, _: web.BaseRequest) -> web.Response:
+        from prometheus_client import CollectorRegistry, generate_latest
+
+        registry = CollectorRegistry()
+        registry.register(self)
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": "text/plain"})
+
+    # The rest
 
     async def _models(self, _: web.BaseRequest) -> web.Response:
-        rights = ("create_engine", "sampling", "logprobs", "search_indices", "view", "fine_tuning")
-        permission = {
-            "id": f"modelperm-{self._born_s:x}",
-            "object": "model_permission",
-            "created": self._born_s,
-            **{f"allow_{name}": name in ("sampling", "logprobs", "view") for name in rights},
-            "organization": "*",
-            "group": None,
-            "is_blocking": False,
-        }
         model = {
             "id": self.config.name,
             "object": "model",
-            "created": self._born_s,
+            "created": int(self._born_s),
             "owned_by": SIMULATED,
             "root": self.config.path or self.config.name,
-            "parent": None,
             "max_model_len": self.config.server.max_model_len,
-            "permission": [permission],
         }
         return _json({"object": "list", "data": [model]})
 
-    async def _tokenize(self, request: web.BaseRequest) -> web.Response:
-        body = read_json(await request.read())
-        if "messages" in body:
-            count = count_tokens(body, "messages")
-            text = "".join(text_of(each) for each in body["messages"])
-        else:
-            count = count_tokens(body, "prompt")
-            text = str(body["prompt"])
-        strings = [text[i : i + split_tokens(text).step] for i in split_tokens(text)]
-        strings = ["<template>"] * (count - len(strings)) + strings
-        return _json(
-            {
-                "count": count,
-                "max_model_len": self.config.server.max_model_len,
-                "tokens": [zlib.crc32(each.encode()) % 128_000 for each in strings],
-                "token_strs": strings if body.get("return_token_strs") else None,
-            }
-        )
-
     async def _empty(self, _: web.BaseRequest) -> web.Response:
         return web.Response()
-
-    async def _show_metrics(self, _: web.BaseRequest) -> web.Response:
-        return web.Response(body=self.metrics.text(), headers={"Content-Type": "text/plain"})
-
-    async def _version(self, _: web.BaseRequest) -> web.Response:
-        return _json({"version": VERSION})
-
-    async def _show_load(self, _: web.BaseRequest) -> web.Response:
-        return _json({"server_load": len(self.engine.on_server(self.index))})
 
     async def _is_sleeping(self, _: web.BaseRequest) -> web.Response:
         return _json({"is_sleeping": bool(self._level)})
 
     async def _sleep(self, request: web.BaseRequest) -> web.Response:
         level, mode = request.query.get("level", "1"), request.query.get("mode", "abort")
-        if level not in ("0", "1", "2"):
-            words = "Input should be less than or equal to 2"
-            raise invalid("query.level", "less_than_equal", words, level, {"le": 2})
-        if mode not in ("abort", "wait", "keep"):
-            modes = "'abort', 'wait' or 'keep'"
-            words = f"Input should be {modes}"
-            raise invalid("query.mode", "literal_error", words, mode, {"expected": modes})
+        if level not in ("0", "1", "2") or mode not in ("abort", "wait"):
+            raise RefusedError(400, "level is 0, 1 or 2; mode is abort or wait")
         self.engine.sleep(self.index)
-        if mode == "keep":
-            self.engine.keep(self.index)
-        elif mode == "abort":
+        if mode == "abort":
             self.engine.abort(self.index)
         while any(self.engine.load(self.index)[:2]):  # the step under way, or what it waits for
             await asyncio.sleep(_DRAIN_S)
@@ -306,11 +413,11 @@ class ModelServer:
         self.log.info("sleeps at level %s", level)
         return _json({"status": "sleeping", "level": int(level)})
 
-    async def _wake_up(self, request: web.BaseRequest) -> web.Response:
+    async def _wake_up(self, _: web.BaseRequest) -> web.Response:
         self._level = 0
         self.engine.wake(self.index)
         self.log.info("is awake")
-        return _json({"status": "awake", "tags": request.query.getall("tags", []) or None})
+        return _json({"status": "awake"})
 
     async def _set_fault(self, request: web.BaseRequest) -> web.Response:
         query = dict(request.query)
@@ -331,5 +438,4 @@ class ModelServer:
 
 
 def _json(body: Any, status: int = 200) -> web.Response:
-    data = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
-    return web.Response(status=status, body=data, content_type="application/json")
+    return web.Response(status=status, body=dump(body), content_type="application/json")

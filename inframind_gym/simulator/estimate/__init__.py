@@ -2,6 +2,5 @@
 
 architecture   models: `models.yaml`, or a folder's `config.json`
 roofline       GPUs (`gpus.yaml`), and what a step and the memory of a server cost on them
-packing        which model goes on which GPU, as a pool
-writing        the pool as YAML
+packing        which model goes on which GPU: a pool, and its YAML
 """

@@ -1,4 +1,4 @@
-"""A pool of models on GPUs: the largest first, each on the first GPU that has room for it.
+"""A pool of models on GPUs, as YAML: the largest first, each on the first GPU with room for it.
 
 A model that is larger than one GPU shares 2, 4 or 8 of them with no other. What is left of a GPU's
 memory goes to the KV caches of its models, so that each holds about as many tokens.
@@ -7,10 +7,13 @@ memory goes to the KV caches of its models, so that each holds about as many tok
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
 from typing import Final
+
+import yaml
 
 from inframind_gym.configs import validate
 from inframind_gym.errors import ConfigError, unknown
@@ -170,6 +173,7 @@ def make_pool(
 
 
 def _server(each: Wanted, gpu: Gpu, limits: Limits) -> Server:
+    """Return a model's server on one GPU."""
     longest = each.model.max_position_embeddings
     if limits.max_model_len is not None and limits.max_model_len > longest:
         raise ConfigError(
@@ -183,91 +187,126 @@ def _server(each: Wanted, gpu: Gpu, limits: Limits) -> Server:
             f"--max-num-batched-tokens {tokens} must be at least --max-num-seqs "
             f"{limits.max_num_seqs}: a step computes one token for every running sequence."
         )
-    return Server(
-        model=each.model,
-        gpu=gpu,
-        tensor_parallel=1,
-        max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=tokens,
-        max_model_len=limits.max_model_len or min(8192, longest),
-    )
+    max_model_len = limits.max_model_len or min(8192, longest)
+    return Server(each.model, gpu, 1, limits.max_num_seqs, tokens, max_model_len)
 
 
 def _place(
     servers: dict[str, Server], device: str, num_gpus: int
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, float]]:
     """Return the GPUs of every model, and its share of the memory of each of them."""
-    gpu_bytes = 1e9 * next(iter(servers.values())).gpu.memory_gb
+    gpu_gb = next(iter(servers.values())).gpu.memory_gb
     room = floor(_STEPS * hardware().factors.memory_share)
     free = dict.fromkeys(range(num_gpus), room)  # thousandths of its memory
     placed: dict[str, tuple[int, ...]] = {}
     least: dict[str, int] = {}
     lacking = []
-
-    def needed(server: Server) -> int:
-        return ceil(_STEPS * server.least_bytes / gpu_bytes)
-
     for alias in sorted(servers, key=lambda name: -servers[name].least_bytes):
-        server = servers[alias]
-        splits = [replace(server, tensor_parallel=n) for n in _MOST_GPUS if _splits(server, n)]
-        split = next((one for one in splits if needed(one) <= room), splits[-1])
-        ranks, least[alias] = split.tensor_parallel, needed(split)
+        for ranks in _MOST_GPUS:
+            heads, kept = (
+                servers[alias].model.num_attention_heads,
+                servers[alias].model.num_key_value_heads,
+            )
+            if heads % ranks == 0 and (kept % ranks == 0 or ranks % kept == 0):
+                split = replace(servers[alias], tensor_parallel=ranks)
+                least[alias] = ceil(_STEPS * split.least_bytes / (1e9 * gpu_gb))
+                if least[alias] <= room:
+                    break
+        ranks = split.tensor_parallel
         if ranks == 1:
             on = [index for index, left in free.items() if left >= least[alias]][:1]
         else:
             on = [index for index, left in free.items() if left == room][:ranks]
-        if len(on) < ranks or least[alias] > room:
-            lacking.append(_too_large(alias, split, free, room))
+        if len(on) == ranks and least[alias] <= room:
+            placed[alias] = tuple(on)
+            for index in on:
+                free[index] = free[index] - least[alias] if ranks == 1 else 0
+            if ranks > 1:
+                least[alias] = room
             continue
-        placed[alias] = tuple(on)
-        for index in on:
-            free[index] = free[index] - least[alias] if ranks == 1 else 0
-        if ranks > 1:
-            least[alias] = room
+        need_gb = split.least_bytes / 1e9
+        has_gb = (max(free.values()) if ranks == 1 else room) * gpu_gb / _STEPS
+        lack = f"at most {has_gb:.1f} of {gpu_gb:g} GB are left, {need_gb - has_gb:.1f} GB too few"
+        if need_gb <= has_gb:
+            empty = sum(left == room for left in free.values())
+            lack = f"it takes {ranks} GPUs of its own, and {empty} of {len(free)} are empty"
+        lacking.append(
+            f"{alias} needs {need_gb:.1f} GB{f' on each of {ranks} GPUs' if ranks > 1 else ''} "
+            f"(weights {split.weight_bytes / 1e9:.1f}, activations and CUDA "
+            f"{split.reserved_bytes / 1e9:.1f}, KV cache of one sequence of {split.max_model_len} "
+            f"tokens {split.least_blocks * split.block_bytes / 1e9:.1f}); {lack}."
+        )
     if lacking:
         raise ConfigError(
             f"the models do not fit on {num_gpus} x {device}:\n  " + "\n  ".join(lacking) + "\n"
             "Raise --num-gpus, take fewer models or a larger GPU, smaller weights (MODEL:fp8, "
             "MODEL:awq), or lower --max-model-len."
         )
-    return placed, _shares(servers, placed, least, free)
-
-
-def _splits(server: Server, ranks: int) -> bool:
-    """Return True if as many GPUs can share a model's heads."""
-    heads, kept = server.model.num_attention_heads, server.model.num_key_value_heads
-    return heads % ranks == 0 and (kept % ranks == 0 or ranks % kept == 0)
-
-
-def _shares(
-    servers: dict[str, Server],
-    placed: dict[str, tuple[int, ...]],
-    least: dict[str, int],
-    free: dict[int, int],
-) -> dict[str, float]:
-    """Return every model's share of memory, with what is left of its GPU for its KV cache."""
     shares = {}
-    for alias, on in placed.items():
-        peers = [other for other, its in placed.items() if its == on]
-        blocks = sum(servers[other].block_bytes for other in peers)
-        extra = floor(free[on[0]] * servers[alias].block_bytes / blocks)
+    for alias, on_gpus in placed.items():  # with what is left of its GPU for its KV cache
+        blocks = sum(servers[peer].block_bytes for peer, its in placed.items() if its == on_gpus)
+        extra = floor(free[on_gpus[0]] * servers[alias].block_bytes / blocks)
         shares[alias] = (least[alias] + extra) / _STEPS
-    return shares
+    return placed, shares
 
 
-def _too_large(alias: str, server: Server, free: dict[int, int], room: int) -> str:
-    """Say what a model needs that finds no room, and how much is missing."""
-    ranks, gpu_gb = server.tensor_parallel, server.gpu.memory_gb
-    need_gb = server.least_bytes / 1e9
-    has_gb = (max(free.values()) if ranks == 1 else room) * gpu_gb / _STEPS
-    if need_gb > has_gb:
-        lack = f"at most {has_gb:.1f} of {gpu_gb:g} GB are left, {need_gb - has_gb:.1f} GB too few"
-    else:
-        empty = sum(left == room for left in free.values())
-        lack = f"it takes {ranks} GPUs of its own, and {empty} of {len(free)} are empty"
-    return (
-        f"{alias} needs {need_gb:.1f} GB{f' on each of {ranks} GPUs' if ranks > 1 else ''} "
-        f"(weights {server.weight_bytes / 1e9:.1f}, activations and CUDA "
-        f"{server.reserved_bytes / 1e9:.1f}, KV cache of one sequence of {server.max_model_len} "
-        f"tokens {server.least_blocks * server.block_bytes / 1e9:.1f}); {lack}."
+def unverified(pool: PoolConfig, wanted: Sequence[Wanted]) -> list[str]:
+    """Return a line for each GPU or model of a pool with numbers that no source confirms."""
+    device, gpu = find_gpu(pool.gpus[0].device)
+    rows = {device: gpu.unverified} | {each.alias: each.model.unverified for each in wanted}
+    return [f"{name}: no source confirms {what}." for name, what in rows.items() if what]
+
+
+def pool_yaml(pool: PoolConfig, wanted: Sequence[Wanted], command: str) -> str:
+    """Return a pool as YAML that `load_pool` reads, its origin in comments.
+
+    Args:
+        pool: A pool of `make_pool`.
+        wanted: Its models.
+        command: The command that made it.
+    """
+    device, gpu = find_gpu(pool.gpus[0].device)
+    factors = hardware().factors
+    link_s, link = (
+        (factors.nvlink_s, factors.nvlink_efficiency)
+        if gpu.link == "nvlink"
+        else (factors.pcie_s, factors.pcie_efficiency)
     )
+    paragraphs = [
+        f"Made by: {command}",
+        "Server cards are estimates (`estimate: true`) from architectures and data sheets: nothing "
+        "here was measured. `inframind calibrate` fits a card to a server's request log; put its "
+        "card in place of the one here.",
+        f"{device} ({gpu.source}): {gpu.bandwidth_gb_per_s:g} GB/s, of which "
+        f"{gpu.bandwidth_efficiency:g} are reached; {gpu.bf16_tflops:g} TFLOP/s (bf16, dense)"
+        f"{f', {gpu.fp8_tflops:g} (fp8)' if gpu.fp8_tflops else ''}, of which "
+        f"{gpu.compute_efficiency:g} are reached.",
+        f"A step further takes {1e3 * factors.step_s:g} ms, {1e6 * factors.layer_s:g} us a layer "
+        f"and {1e6 * factors.seq_s:g} us a sequence. On several GPUs: two all-reduces a layer, "
+        f"{1e6 * link_s:g} us and {gpu.link_gb_per_s * link:g} GB/s each.",
+        "num_kv_blocks: what gpu_memory_frac leaves beside weights, activations and "
+        f"{factors.runtime_gb:g} GB for CUDA. colocation_slowdown: assumed, processes on one GPU "
+        "take turns.",
+    ]
+    for each in wanted:
+        kind = each.model.quantization
+        text = f"{each.alias}: {each.name}, {each.model.weight_bytes / 1e9:.1f} GB in {kind}"
+        if each.needs_path:
+            text += f". `path` must name {kind} weights before `inframind pool up` can start it"
+        if each.model.source is not None:
+            text += f". Architecture: {each.model.source}"
+        paragraphs.append(text + ".")
+    paragraphs += unverified(pool, wanted)
+    lines = [
+        f"# {line}"
+        for paragraph in paragraphs
+        for line in textwrap.wrap(
+            paragraph,
+            98,
+            subsequent_indent="  ",
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
+    ]
+    content = pool.model_dump(mode="json", exclude_defaults=True)
+    return "\n".join([*lines, yaml.safe_dump(content, sort_keys=False, width=100)])

@@ -15,6 +15,5 @@ _PACKAGE: Final = Path(__file__).parents[2]
 placement_jit: Final = make_jit(
     *SIMULATOR,
     _HERE,
-    _PACKAGE / "envs/placement/observation.py",
-    _PACKAGE / "envs/placement/reward.py",
+    _PACKAGE / "envs/placement_kernel.py",
 )

@@ -19,18 +19,17 @@ from typing import Any
 import numpy as np
 
 from inframind_gym.simulator.jit import inner, prefetch
-from inframind_gym.simulator.server.async_scheduling import join_leaving, see_the_last_step
-from inframind_gym.simulator.server.kv_cache import (
-    blocks_for,
-    blocks_held,
-    blocks_held_at_most,
-    keep_blocks,
-)
-from inframind_gym.simulator.server.queue import push
 from inframind_gym.simulator.server.scheduler import (
     FEW,
     admit_waiting,
+    blocks_for,
+    blocks_held,
+    blocks_held_at_most,
+    join_leaving,
+    keep_blocks,
+    push,
     remove_running,
+    see_the_last_step,
     serve_running,
     serve_running_contended,
 )

@@ -56,38 +56,9 @@ Text = Annotated[
 
 MOST_MODELS: Final = 32  # of a pool: the bits of a mask of models
 
-# What `inframind pool up` says to vLLM by itself, or not at all, and where that is set.
-_TAKEN_ARGS: Final = {
-    "--model": "`path`",
-    "--served-model-name": "`name`",
-    "--host": "`inframind pool up --host`",
-    "--port": "`port`",
-    "--uds": "`port`: servers listen there alone",
-    "--config": "this file: write its arguments here",
-    "--api-key": "$VLLM_API_KEY, which clients read too",
-    "--gpu-memory-utilization": "`gpu_memory_frac`",
-    "--tensor-parallel-size": "`tensor_parallel`",
-    "-tp": "`tensor_parallel`",
-    "--data-parallel-size": "`server.data_parallel_size`",
-    "-dp": "`server.data_parallel_size`",
-    "--load-format": "`load_format`",
-    "--enable-sleep-mode": "`sleep_mode`",
-    "--max-num-seqs": "`server.max_num_seqs`",
-    "--max-num-batched-tokens": "`server.max_num_batched_tokens`",
-    "--max-model-len": "`server.max_model_len`",
-    "--block-size": "`server.block_size`",
-    "--enable-prefix-caching": "`server.prefix_caching`",
-    "--async-scheduling": "`server.async_scheduling`",
-    "--scheduling-policy": "nowhere: servers of a pool always run `priority`",
-}
-_TAKEN_VARIABLES: Final = {
-    "CUDA_VISIBLE_DEVICES": "the model's GPUs",
-    "VLLM_API_KEY": "the shell, where clients read it too",
-}
 _URL: Final[TypeAdapter[HttpUrl | None]] = TypeAdapter(HttpUrl | None)
-# Weights that are made here: `live/tiny_models.py`, `live/packaged_models.py`.
+# Weights that are made here: `live/weights.py`.
 _MADE: Final = re.compile(r"tiny:[1-9]\d*x[1-9]\d*|packaged:[a-z0-9][a-z0-9.-]*")
-_VARIABLE: Final = re.compile(r"[A-Za-z_]\w*")
 
 
 def _is_none(value: object) -> bool:
@@ -268,33 +239,6 @@ class ModelConfig(StrictModel):
                 "Face hub, tiny:LAYERSxWIDTH (tiny:2x128) or packaged:NAME"
             )
         return path
-
-    @field_validator("extra_args")
-    @classmethod
-    def _check_extra_args(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
-        for argument in arguments:
-            flag = re.split("[=.]", argument, maxsplit=1)[0]
-            if flag.startswith("--"):
-                flag = f"--{flag[2:].replace('_', '-').removeprefix('no-')}"
-            # vLLM takes the beginning of an argument's name for the whole.
-            full = [each for each in _TAKEN_ARGS if flag[:1] == "-" and each.startswith(flag)]
-            if full:
-                owned = min(full, key=len)
-                raise ValueError(
-                    f"{argument!r} ({owned}) is set from {_TAKEN_ARGS[owned]}: remove it here. "
-                    f"The same holds for {', '.join(_TAKEN_ARGS)}"
-                )
-        return arguments
-
-    @field_validator("env")
-    @classmethod
-    def _check_env(cls, env: dict[str, str]) -> dict[str, str]:
-        for name in env:
-            if not _VARIABLE.fullmatch(name):
-                raise ValueError(f"{name!r} is no name of an environment variable")
-            if name in _TAKEN_VARIABLES:
-                raise ValueError(f"{name} is set from {_TAKEN_VARIABLES[name]}: remove it here")
-        return env
 
     @model_validator(mode="after")
     def _check_gpus(self) -> ModelConfig:

@@ -1,7 +1,7 @@
 """Scheduling of one engine step: the rules of vLLM V1's scheduler, a function each.
 
 Running requests first, in order of admission; then waiting ones by (priority, submission), the
-order of `queue.goes_before` (`workflow.lifecycle.priority` sets priorities), while the
+order of `goes_before` (`workflow.lifecycle.priority` sets priorities), while the
 token budget and the slots last. Prefill is chunked, so at most one request, the last of the
 running, is ever partly prefilled. A waiting request is admitted only if all it has to prefill fits
 the free KV blocks, and the head of the queue blocks those behind it. If a running request cannot
@@ -14,34 +14,302 @@ Time advances by the *clock*, the number of engine steps a server has done. A de
 described by two numbers that do not change while it runs: the clock at which it ends and its
 computed tokens less the clock; a whole stretch of steps therefore needs no update per request.
 
-Two of vLLM's options change what a step serves: *async scheduling* (`async_scheduling.py`) plans a
-step while the one before it runs; *prefix caching* (`kv_cache.py`) lets an evicted request find
-again those of its blocks that were not overwritten, and compute only the others.
+Two of vLLM's options change what a step serves.
+
+*Prefix caching* lets an evicted request find again those of its blocks that were not overwritten,
+and compute only the others. vLLM keeps its free blocks in one queue and takes them from the head. A
+freed block goes to the end if it is full of known tokens, a request's last one first; otherwise
+nothing can be found in it, and it goes to the head. The later a request was evicted, the sooner it
+returns, so the blocks that a waiting one left are overtaken by none behind them: how many were
+taken again follows from two counts per server, kept only while evicted requests wait (vLLM 0.32
+`v1/core/block_pool.py`).
+
+*Async scheduling* plans a step while the one before it runs, not knowing what comes of it. A
+request that arrives during a step is served by the next but one: it is *unseen* by the step being
+planned. A request that ends with a step keeps its slot and its blocks from the next one's requests:
+it is *leaving*, and may even be evicted. A step with nothing to do otherwise is planned again, with
+everything known (vLLM 0.32 `v1/core/sched/async_scheduler.py`, `v1/engine/core.py`).
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from inframind_gym.simulator.jit import close_gap, inner
-from inframind_gym.simulator.server.async_scheduling import (
-    hide_unseen,
-    last_leaving,
-    release_leaving,
-    show_hidden,
-)
-from inframind_gym.simulator.server.kv_cache import (
-    blocks_for,
-    blocks_held,
-    blocks_held_at_most,
-    blocks_held_by,
-    blocks_new_in_step,
-    findable_tokens,
-    leave_blocks,
-    take_blocks_back,
-)
-from inframind_gym.simulator.server.queue import pop, push
 from inframind_gym.simulator.server.state import FAR_CLOCK, NEVER_S, NO_REQUEST, Cluster
 
 FEW = 24  # running requests that a plain loop moves, or goes through, as fast as any other way
+
+# The waiting queue: a binary heap ordered by (priority, order of submission).
+
+
+@inner
+def goes_before(a: Any, b: Any) -> bool:
+    """Return whether entry `a` is served before `b`: lower priority value, then earlier."""
+    return bool(a.priority < b.priority or (a.priority == b.priority and a.seq < b.seq))
+
+
+@inner
+def push(heap: Any, size: int, priority: float, seq: int, request: int) -> None:
+    """Add an entry to a heap of `size` entries; `heap` is an array (R,) of WAITING records."""
+    hole = size
+    while hole > 0:
+        parent = (hole - 1) >> 1
+        above = heap[parent]
+        if above.priority < priority or (above.priority == priority and above.seq < seq):
+            break
+        heap[hole].priority = above.priority
+        heap[hole].seq = above.seq
+        heap[hole].request = above.request
+        hole = parent
+    heap[hole].priority = priority
+    heap[hole].seq = seq
+    heap[hole].request = request
+
+
+@inner
+def remove(heap: Any, size: int, request: int) -> None:
+    """Take the entry of a request out of a heap of `size` entries that has it."""
+    hole = 0
+    while heap[hole].request != request:
+        hole += 1
+    while hole > 0:  # up to the top, as if it were the first
+        parent = (hole - 1) >> 1
+        heap[hole].priority = heap[parent].priority
+        heap[hole].seq = heap[parent].seq
+        heap[hole].request = heap[parent].request
+        hole = parent
+    pop(heap, size)
+
+
+@inner
+def pop(heap: Any, size: int) -> int:
+    """Take the first entry off a heap of `size` > 0 entries and return its request id."""
+    first = int(heap[0].request)
+    last = heap[size - 1]
+    end = size - 1
+    hole = 0
+    while True:
+        child = 2 * hole + 1
+        if child >= end:
+            break
+        if child + 1 < end and goes_before(heap[child + 1], heap[child]):
+            child += 1
+        if goes_before(last, heap[child]):
+            break
+        heap[hole].priority = heap[child].priority
+        heap[hole].seq = heap[child].seq
+        heap[hole].request = heap[child].request
+        hole = child
+    heap[hole].priority = last.priority
+    heap[hole].seq = last.seq
+    heap[hole].request = last.request
+    return first
+
+
+# KV blocks
+
+
+@inner
+def blocks_for(tokens: int, block_size: int) -> int:
+    """KV blocks that hold `tokens` tokens."""
+    return (tokens + block_size - 1) // block_size
+
+
+@inner
+def blocks_held(cluster: Cluster, e: int, m: int, clock: int) -> int:
+    """Blocks of the running requests when the clock stands at `clock`, counted one by one."""
+    server = cluster.server[e, m]
+    size = cluster.card[m].block_size
+    held = 0
+    for i in range(server.running):
+        if cluster.finish_clock[e, m, i] == FAR_CLOCK:
+            held += blocks_for(cluster.request[e, cluster.running[e, m, i]].computed, size)
+        else:
+            held += blocks_for(cluster.base_tokens[e, m, i] + clock, size)
+    return held
+
+
+@inner
+def blocks_held_at_most(cluster: Cluster, e: int, m: int, more_tokens: int) -> int:
+    """A bound on the blocks of the running requests, each one rounded up by a whole block."""
+    server = cluster.server[e, m]
+    blocks = (server.kv_tokens + more_tokens) // cluster.card[m].block_size
+    return int(blocks + server.running)
+
+
+@inner
+def blocks_held_by(cluster: Cluster, e: int, m: int, index: int) -> int:
+    """Blocks that the running request at `index` held before the step being planned."""
+    size = cluster.card[m].block_size
+    if cluster.finish_clock[e, m, index] == FAR_CLOCK:
+        return blocks_for(cluster.request[e, cluster.running[e, m, index]].computed, size)
+    return blocks_for(cluster.base_tokens[e, m, index] + cluster.server[e, m].clock, size)
+
+
+@inner
+def blocks_new_in_step(cluster: Cluster, e: int, m: int, index: int) -> int:
+    """Blocks that an already served decoding request was given in the step being planned."""
+    size = cluster.card[m].block_size
+    computed = int(cluster.base_tokens[e, m, index]) + cluster.server[e, m].clock
+    return blocks_for(computed + 1, size) - blocks_for(computed, size)
+
+
+@inner
+def keep_blocks(cluster: Cluster, e: int, m: int, held: int, full_blocks: int) -> None:
+    """Put full blocks at the end of the free queue, when `held` were in use until now."""
+    server = cluster.server[e, m]
+    free = cluster.card[m].usable_blocks - held
+    server.cached_blocks = min(server.cached_blocks, free) + full_blocks
+    server.freed_blocks += full_blocks
+
+
+@inner
+def findable_tokens(cluster: Cluster, e: int, m: int, index: int, served: bool) -> int:
+    """Tokens that can be found of those that the decoding request at `index` has computed.
+
+    With async scheduling, the last one isn't there yet, unless it is one of the prompt or the
+    request was `served` in the step being planned. (The token that this would compute is entered at
+    once, too. Nobody finds it: its block is the first to be taken.)
+    """
+    server = cluster.server[e, m]
+    computed = int(cluster.base_tokens[e, m, index] + server.clock)
+    if served or server.seen_s == NEVER_S:
+        return computed
+    return max(int(cluster.request[e, cluster.running[e, m, index]].computed), computed - 1)
+
+
+@inner
+def leave_blocks(cluster: Cluster, e: int, m: int, identity: int, held: int) -> None:
+    """An evicted request, whose `computed` tokens are findable, frees its blocks."""
+    server = cluster.server[e, m]
+    if server.evicted == 0:
+        server.cached_blocks = cluster.card[m].usable_blocks
+    server.evicted += 1
+    cluster.freed_before[e, identity] = server.freed_blocks
+    full_blocks = cluster.request[e, identity].computed // cluster.card[m].block_size
+    keep_blocks(cluster, e, m, held, full_blocks)
+
+
+@inner
+def take_blocks_back(cluster: Cluster, e: int, m: int, identity: int, held: int) -> int:
+    """An evicted request returns when `held` blocks are in use: how many of its own it finds."""
+    server = cluster.server[e, m]
+    card = cluster.card[m]
+    request = cluster.request[e, identity]
+    server.evicted -= 1
+    server.cached_blocks = min(server.cached_blocks, card.usable_blocks - held)
+    freed = server.freed_blocks - cluster.freed_before[e, identity]
+    overwritten = max(freed - server.cached_blocks, 0)
+    found = int(max(request.computed // card.block_size - overwritten, 0))
+    server.cached_blocks -= found
+    server.freed_blocks -= found
+    return found
+
+
+# Async scheduling
+
+
+@inner
+def join_leaving(cluster: Cluster, e: int, m: int, index: int, computed: int) -> None:
+    """The running request at `index` has ended, while the next step is scheduled already."""
+    server = cluster.server[e, m]
+    request = cluster.request[e, cluster.running[e, m, index]]
+    leaving = cluster.leaving[e, m, server.leaving]
+    leaving.priority = request.priority
+    leaving.seq = request.seq
+    leaving.computed = computed
+    leaving.findable = findable_tokens(cluster, e, m, index, False)
+    server.leaving += 1
+    server.leaving_blocks += blocks_for(computed, cluster.card[m].block_size)
+
+
+@inner
+def last_leaving(cluster: Cluster, e: int, m: int, victim: int) -> int:
+    """Index of the leaving request that is evicted before the running one at `victim`, or -1."""
+    request = cluster.request[e, cluster.running[e, m, victim]]
+    priority, seq = request.priority, request.seq
+    last = -1
+    for i in range(cluster.server[e, m].leaving):
+        other = cluster.leaving[e, m, i]
+        if other.priority > priority or (other.priority == priority and other.seq > seq):
+            priority, seq = other.priority, other.seq
+            last = i
+    return last
+
+
+@inner
+def release_leaving(cluster: Cluster, e: int, m: int, index: int, held: int, known: bool) -> int:
+    """Free the blocks of a leaving request, and return how many.
+
+    Args:
+        held: Blocks in use, its own included.
+        known: Whether its last step is over for the scheduler, too.
+    """
+    server = cluster.server[e, m]
+    size = cluster.card[m].block_size
+    request = cluster.leaving[e, m, index]
+    blocks = blocks_for(request.computed, size)
+    if server.evicted > 0:
+        findable = request.computed if known else request.findable
+        keep_blocks(cluster, e, m, held, findable // size)
+    server.leaving_blocks -= blocks
+    server.leaving -= 1
+    for i in range(index, server.leaving):
+        ahead, behind = cluster.leaving[e, m, i], cluster.leaving[e, m, i + 1]
+        ahead.priority = behind.priority
+        ahead.seq = behind.seq
+        ahead.computed = behind.computed
+        ahead.findable = behind.findable
+    return blocks
+
+
+@inner
+def see_the_last_step(cluster: Cluster, e: int, m: int) -> None:
+    """The next step is planned: from now on the scheduler knows what came of the one before."""
+    server = cluster.server[e, m]
+    server.seen_s = NEVER_S
+    if server.leaving > 0:
+        held = 0
+        if server.evicted > 0:
+            held = blocks_held(cluster, e, m, server.clock + 1) + server.leaving_blocks
+        while server.leaving > 0:
+            held -= release_leaving(cluster, e, m, 0, held, True)
+
+
+@inner
+def hide_unseen(cluster: Cluster, e: int, m: int, hidden: int) -> int:
+    """Lay aside the requests before the first one that the step being planned sees.
+
+    Args:
+        hidden: How many have been laid aside so far, at the far end of the queue's array.
+
+    Returns:
+        How many there are now.
+    """
+    server = cluster.server[e, m]
+    heap = cluster.waiting[e, m]
+    while server.waiting > 0 and cluster.request[e, heap[0].request].submit_s > server.seen_s:
+        identity = pop(heap, server.waiting)
+        server.waiting -= 1
+        hidden += 1
+        heap[len(heap) - hidden].request = identity
+    return hidden
+
+
+@inner
+def show_hidden(cluster: Cluster, e: int, m: int, hidden: int) -> None:
+    """Put the requests that were laid aside back into the queue."""
+    server = cluster.server[e, m]
+    heap = cluster.waiting[e, m]
+    for i in range(len(heap) - hidden, len(heap)):
+        identity = heap[i].request
+        request = cluster.request[e, identity]
+        push(heap, server.waiting, request.priority, request.seq, identity)
+        server.waiting += 1
+
+
+# One step
 
 
 @inner

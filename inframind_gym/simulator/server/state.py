@@ -101,7 +101,7 @@ REQUEST: Final = np.dtype(
 
 WAITING: Final = np.dtype([("priority", "f8"), ("seq", "i4"), ("request", "i4")], align=True)
 
-# A call whose client waits (`timeouts.py`).
+# A call whose client waits (`faults.py`).
 TIMER: Final = np.dtype(
     [
         ("older", "i4"),  # the calls sent before and after it that are waited for, or NO_REQUEST

@@ -14,11 +14,11 @@ import numpy as np
 
 from inframind_gym.simulator.jit import inner, jit
 from inframind_gym.simulator.server.engine import steps_begun
-from inframind_gym.simulator.server.kv_cache import blocks_held
+from inframind_gym.simulator.server.scheduler import blocks_held
 from inframind_gym.simulator.server.state import NEVER_S, Cluster
 
 LOG_SCALE = math.log(300.0)  # 300 s are 1 on the logarithmic scale of time features
-QUEUE = 0  # telemetry features, by position in `inframind_gym.envs.routing.layout.SYSTEM_FEATURES`
+QUEUE = 0  # telemetry features, by position in `inframind_gym.envs.layout.SYSTEM_FEATURES`
 E2E = 1
 KV = 2
 IN_FLIGHT = 3  # not noted but counted

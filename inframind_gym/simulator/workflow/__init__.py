@@ -6,6 +6,6 @@ workflow                              one query's graph: which call follows whic
 lifecycle                             a query from its arrival to its final answer
 dispatch                              who decides what, and when
 event_loop                            all of this on simulated servers, compiled
-backend, backend_loop, bindings       the same rules on any other `Backend`, in its own time
+backend, backend_loop                 the same rules on any other `Backend`, in its own time
 scripted_backend                      a `Backend` that follows a script
 """

@@ -3,27 +3,77 @@
 `event_loop` does it compiled with simulated servers. Here a `Backend` serves the calls: queries
 start when they arrive, the calls that workflows ask for are submitted, completions are reported
 back, and the loop stops whenever a decision of the agent is due. The rules are the same compiled
-ones (`bindings`); only the bookkeeping of calls in flight is Python.
+ones, at the end of this file; only the bookkeeping of calls in flight is Python.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import InfraMindError
+from inframind_gym.simulator.jit import inner, jit
 from inframind_gym.simulator.native import Bound
-from inframind_gym.simulator.server.telemetry import E2E, KV, QUEUE
-from inframind_gym.simulator.workflow import bindings as rules
+from inframind_gym.simulator.server.telemetry import E2E, KV, QUEUE, note
 from inframind_gym.simulator.workflow.backend import Backend, Call, Completion
-from inframind_gym.simulator.workflow.dispatch import SEND, WAIT
+from inframind_gym.simulator.workflow.dispatch import (
+    BEGIN,
+    RESUME,
+    SEND,
+    SEND_FINAL,
+    STEP,
+    WAIT,
+    act,
+    begin_step,
+    start_stream,
+)
+from inframind_gym.simulator.workflow.dispatch import next_event as event_now
+from inframind_gym.simulator.workflow.lifecycle import (
+    end_call,
+    is_judged,
+    nodes_read,
+    prepare_call,
+    start_query,
+)
 from inframind_gym.simulator.workflow.params import EnvParams
-from inframind_gym.simulator.workflow.state import EnvState
+from inframind_gym.simulator.workflow.state import CALL, EnvState
+from inframind_gym.simulator.workflow.topology import FINAL, FIRST, MAX_NODES
 
 HOLD_S = 1.0  # how often to look whether a model is back when all are down
+
+
+# A call to be sent.
+ORDER: Final = np.dtype(
+    [
+        ("priority", "f8"),
+        ("deadline_s", "f8"),
+        ("slot", "i4"),  # of the query
+        ("query", "i4"),  # its ordinal
+        ("task", "i4"),
+        ("prompt_tokens", "i4"),
+        ("reads", "u4"),  # bit mask of nodes
+        ("sources", "i1", (MAX_NODES,)),  # by node: who wrote its answer
+        ("node", "i2"),
+        ("phase", "i1"),
+        ("topology", "i1"),
+        ("structure", "i1"),  # index into STRUCTURES
+        ("model", "i1"),
+        ("strategy", "i1"),
+        ("role", "i1"),
+    ],
+    align=True,
+)
+_AS_ORDERED: Final = (  # fields that a `Call` has from its order as they are
+    *("priority", "deadline_s", "query", "task", "prompt_tokens", "node", "phase", "topology"),
+    *("structure", "model", "strategy", "role"),
+)
+_AS_COMPLETED: Final = (  # fields that a CALL has from its `Completion` as they are
+    *("submit_s", "admitted_s", "first_token_s", "finish_s", "output_tokens", "evictions"),
+    *("truncated", "failed"),
+)
 
 
 class _Sent(NamedTuple):
@@ -79,14 +129,14 @@ class BackendLoop:
         self._max_tokens = int(params.settings[0]["max_output_tokens"])
         self.seen = np.zeros((1, 3, models), np.float32)
         self._metrics = np.zeros((3, models))
-        self._order = np.zeros(1, rules.ORDER)
-        self._answer = np.zeros(1, rules.ANSWER)
+        self._order = np.zeros(1, ORDER)
+        self._answer = np.zeros(1, CALL)
         self._sent: dict[int, _Sent] = {}
         self._calls = 0
         self._held_since_s = math.inf
-        self._enter, self._next_event = Bound(rules.enter), Bound(rules.next_event)
-        self._call_ends, self._query_arrives = Bound(rules.call_ends), Bound(rules.query_arrives)
-        self._note_metrics = Bound(rules.note_metrics)
+        self._enter, self._next_event = Bound(enter), Bound(next_event)
+        self._call_ends, self._query_arrives = Bound(call_ends), Bound(query_arrives)
+        self._note_metrics = Bound(note_metrics)
 
     def enter(self, mode: int, action: NDArray[np.int64]) -> int:
         """Begin the stream (BEGIN), carry out `action` (a,) (STEP) or go on (RESUME).
@@ -183,7 +233,7 @@ class BackendLoop:
             max_tokens=self._max_tokens,
             reads=reads,
             sources=tuple(int(order["sources"][node]) for node in reads),
-            **{field: order[field].item() for field in rules.AS_ORDERED},
+            **{field: order[field].item() for field in _AS_ORDERED},
         )
         self._calls += 1
         self._sent[call.id] = _Sent(call, int(order["slot"]), attempt)
@@ -201,14 +251,139 @@ class BackendLoop:
         answer = self._answer[0]
         for field in ("priority", "node", "phase"):
             answer[field] = getattr(call, field)
-        for field in rules.AS_COMPLETED:
+        for field in _AS_COMPLETED:
             answer[field] = getattr(completion, field)
         answer["query"] = slot
-        answer["planned_tokens"] = call.prompt_tokens
         answer["prompt_tokens"] = call.prompt_tokens if prompt is None else prompt
         answer["right"] = bool(completion.right)
-        answer["again"] = again
         self._look_around()
         self._state.stream[0]["now_s"] = completion.finish_s
-        if self._call_ends(self._params, self._state, self._answer, self._order):
+        more = int(answer["prompt_tokens"]) - call.prompt_tokens
+        if self._call_ends(self._params, self._state, self._answer, more, again, self._order):
             self._send(attempt=attempt + 1 if again else 0)
+
+
+# The compiled rules, one at a time, for environment 0 of the state.
+
+
+@jit
+def enter(
+    params: EnvParams, state: EnvState, mode: int, starts: NDArray[Any], action: NDArray[np.int64]
+) -> None:
+    """Begin a step: BEGIN a stream as `starts` (1,) says, RESUME it, or carry out `action` (a,)."""
+    if mode == BEGIN:
+        start_stream(params, state, 0, starts[0])
+    begin_step(state, 0)
+    if mode == RESUME:
+        state.stream[0].expecting = 1
+    elif mode == STEP:
+        act(params, state, 0, action)
+
+
+@jit
+def next_event(params: EnvParams, state: EnvState, order: NDArray[Any]) -> int:
+    """The next event at this instant (`dispatch.next_event`); SEND writes `order` (1,)."""
+    event, slot, node = event_now(params, state, 0)
+    if event in (SEND, SEND_FINAL):
+        write_order(params, state, slot, node, FIRST if event == SEND else FINAL, order[0])
+        return int(SEND)
+    return event
+
+
+@jit
+def query_arrives(params: EnvParams, state: EnvState) -> None:
+    """The stream's next query has arrived."""
+    start_query(params, state, 0)
+
+
+@jit
+def call_ends(
+    params: EnvParams,
+    state: EnvState,
+    answer: NDArray[Any],
+    more_tokens: int,
+    again: bool,
+    order: NDArray[Any],
+) -> bool:
+    """A call is done, now.
+
+    Args:
+        params: constants.
+        state: state.
+        answer: (1,) CALL as the server tells it; its `query` is the query's slot.
+        more_tokens: by which its prompt was longer than planned.
+        again: a failed call is to be sent again.
+        order: (1,) ORDER, written if another call follows.
+
+    Returns:
+        Whether another one follows.
+    """
+    response = answer[0]
+    query = state.query[0, response.query]
+    query.prompt_tokens += more_tokens
+    right = response.right == 1 and response.failed == 0 and is_judged(params, query)
+    follows = end_call(
+        params,
+        state,
+        0,
+        response,
+        response.truncated == 1,
+        response.failed == 1,
+        right,
+        again,
+    )
+    if follows > FINAL:
+        return False
+    write_order(
+        params,
+        state,
+        int(response.query),
+        0 if follows == FINAL else int(response.node),
+        follows,
+        order[0],
+    )
+    return True
+
+
+@inner
+def write_order(
+    params: EnvParams, state: EnvState, slot: int, node: int, phase: int, order: Any
+) -> None:
+    """Prepare a call of the query and write it into `order`, an ORDER record."""
+    model, strategy, prompt, priority = prepare_call(params, state, 0, slot, node, phase)
+    query = state.query[0, slot]
+    order.priority = priority
+    order.deadline_s = query.arrival_s + query.budget_s
+    order.slot = slot
+    order.query = query.ordinal
+    order.task = query.task
+    order.prompt_tokens = prompt
+    order.reads = nodes_read(params, query, node, phase)
+    for other in range(MAX_NODES):
+        order.sources[other] = state.node[0, slot, other].source
+    order.node = node
+    order.phase = phase
+    order.topology = query.topology
+    order.structure = params.graphs.structure[query.topology, query.num_agents - 1]
+    order.model = model
+    order.strategy = strategy
+    order.role = -1 if phase == FINAL else state.node[0, slot, node].role
+
+
+@jit
+def note_metrics(
+    params: EnvParams, seen: NDArray[np.float32], metrics: NDArray[np.float64]
+) -> None:
+    """Normalise the servers' metrics (3, M) into `seen` (1, 3, M)."""
+    settings = params.settings[0]
+    for m in range(metrics.shape[1]):
+        note(
+            seen,
+            0,
+            m,
+            metrics[QUEUE, m],
+            metrics[E2E, m],
+            metrics[KV, m],
+            settings.queue_norm,
+            settings.queue_high,
+        )

@@ -25,14 +25,19 @@ from inframind_gym.simulator.server.engine import (
     submit,
 )
 from inframind_gym.simulator.server.faults import (
+    ABORTED,
+    abort,
     change_condition,
     empty_servers_down,
     forget_future,
     is_down,
     next_fault_s,
+    next_timeout,
     oldest_reading_s,
     read_metrics,
     show_news,
+    unwatch,
+    watch,
 )
 from inframind_gym.simulator.server.state import (
     DIRTY,
@@ -44,7 +49,6 @@ from inframind_gym.simulator.server.state import (
     Cluster,
 )
 from inframind_gym.simulator.server.telemetry import poll, with_kv
-from inframind_gym.simulator.server.timeouts import ABORTED, abort, next_timeout, unwatch, watch
 from inframind_gym.simulator.workflow.dispatch import SEND, SEND_FINAL, WAIT, next_event
 from inframind_gym.simulator.workflow.lifecycle import (
     end_call,

@@ -228,7 +228,7 @@ def end_call(
         state: state.
         e: environment of the batch.
         answer: a record with the call's `query` (slot), `node` and `phase`, and what the server
-            says of it: a REQUEST of the surrogate or an ANSWER of another backend.
+            says of it: a REQUEST of the surrogate or a CALL of another backend.
         truncated: the answer was cut.
         failed: there is no answer.
         right: whether the answer is right; False where nobody reads that (`is_judged`).

@@ -1,67 +1,37 @@
-"""Running code that a model wrote, and nothing of it anywhere else.
+"""Running code that a model wrote, in a locked process and nowhere else.
 
-Two processes:
+* An answer and the task's tests run in a process of their own, made for this judgement and locked
+  before it runs anything (`lockdown`), as root and as an ordinary user: an allow-list of system
+  calls (seccomp) without processes, threads, programs, sockets, signals to others or changes to
+  files; Landlock, so that only Python's standard library and the allowed packages can be read, or,
+  where the kernel has none, no file at all; no capabilities, no environment, no standard streams;
+  limits of processor time, memory and open files; a limit of wall-clock time, after which the
+  process is killed. Where one of these steps fails nothing is run: that is an error, no verdict.
+* Messages leave the process behind a nonce that only the harness was given (`harness`). A process
+  that ends early, by whatever means, has failed.
+* Asserts over what the answer returns are decided outside, over plain data (`lift`): in
+  ``assert f(3) == 9`` the 9 is nowhere where the answer's code runs. An answer that equals
+  everything, replaces builtins or searches the interpreter gains nothing there. So are 99 % of the
+  asserts of MBPP and 95 % of HumanEval's; the others are decided beside the answer.
+* In a task without classes, results that hold objects of the answer's own classes with special
+  methods (``__eq__``, ``__sub__``, …) are refused: they could pass for whatever a test expects.
 
-* An answer's code runs in a process of its own, made for this judgement. It gets the arguments of
-  the tests' calls and gives back results. It sees neither the tests nor the values they expect.
-* The tests run in a second process, the examiner, which calls the answer across a pipe. It alone
-  writes the verdict, once, after the last test. An answer that prints marks, leaves early, patches
-  builtins or searches the interpreter gains nothing: what it can do is return the right values.
-* Both are locked before they run anything (``jail/lockdown.py``), as root and as an ordinary user:
-  an allow-list of system calls (seccomp) without processes, threads, programs, sockets, signals to
-  others or changes to files; Landlock, so that only Python's standard library and the allowed
-  packages can be read, or, where the kernel has none, no file at all; no capabilities, no
-  environment, no standard streams; limits of processor time, memory and open files; one limit of
-  wall-clock time, after which both are killed. Where one of these steps fails nothing is run, and
-  that is an error, not a verdict.
+What a hostile answer could still do:
 
-Values across the pipe:
+* Where a test is not decided outside (it uses variables, loops, classes, unittest), an answer that
+  searches frames and memory of its own process can find what the test expects, or change how it is
+  compared. The tests have builtins of their own, so that replacing those is not enough.
+* There, too, a context manager of the answer can suppress an error of the tests, an attribute of
+  its objects can raise StopIteration, an iterator can begin anew, and an object of its class can
+  pretend to be plain data (``startswith`` in a task with classes).
+* It can tell what a test asks, and so recognise published tests.
+* Whether files exist and how large they are can be found out, and process ids. A defect of the
+  kernel, of its seccomp or of Landlock is not caught; caches and processor are shared.
 
-* Plain data travels by value, as exact built-in types (``jail/wire.py``). Arguments that the answer
-  changes are changed in the tests, too, and one that it returns is the same object there.
-* Every other object stays in its process, and the other side gets a mirror of it
-  (``jail/mirror.py``, ``jail/link.py``): an answer's classes, exceptions, Enums, generators and
-  closures, and the callbacks, iterators and objects that the tests hand over. Running tests and
-  answer in one process would need no mirrors, and could be told to pass by one assignment.
-* A mirror cannot pass for plain data. It is compared with plain data by its content alone. Special
-  methods and methods that plain data has too (``float()``, ``len()``, ``startswith`` ...) are
-  there only if the task's reference or question defines them, or, in a task without either, if the
-  tests make objects of a class (a name in CapWords) that only the answer can define. Enums can be
-  iterated over in any task. Arithmetic with plain data gives no numbers.
-* The answer may call what the tests hand over, draw from iterators, and use public attributes of
-  objects whose class the tests define. It is refused all else.
-* StopIteration and its like from a call are errors of the answer: they end no loop of the tests.
-  Exceptions of the library, and SystemExit and its like, are themselves where the tests name them;
-  elsewhere a base of them is raised (SystemExit: BaseException). No library skips or ends anything
-  for an answer, as unittest does for a SkipTest.
-  Tests that swallow every exception cannot swallow the end of the answer's process.
-
-Judged wrong, though Python allows it:
-
-* An object that is compared with plain data by a method of its own (``Money(5) == 5``, ``<``, or
-  ``in`` without iteration), or turned into a number after arithmetic with plain data
-  (``abs(Vector(3, 4) * 2)``): the operand is what a test expects as often as not.
-* What an object of an answer's own class can do like plain data, where the task does not say so.
-* Identity beyond one call: a list that is returned twice is two lists, a list that is read from an
-  object is a copy, and so is what an answer keeps of an argument. Texts and tuples are equal, not
-  the same.
-* An exception of the tests that an answer's context manager suppresses: it goes on. The context
-  and the traceback of an answer's exceptions; StopIteration from ``send``; what exceptions of the
-  library have beside their arguments (``SystemExit.code``, ``JSONDecodeError.pos``).
-* What looks into the interpreter: signatures, source, ``dataclasses.fields``, copies of objects,
-  printed text, input, the state of ``random`` and of modules that the tests patch.
-* asyncio, threads and time zones by name, which need what is locked.
-
-Tests that derive a class from one of the answer's are an error, like those that fail before they
-first call it. ``unittest.main()`` does: it looks for test cases in another module.
-
-What is not guaranteed: a defect of the kernel, of its seccomp or of Landlock is not caught; the
-processes share the machine's caches and processor with everything else; whether files exist and
-how large they are can be found out, and the process ids that the kernel gives; an answer can tell
-what a test asks and so recognise published tests. Any answer can meet tests that compare its
-results with one another (``f(1) == Point(2)``), that compute what they expect from an argument
-after the call, that check inside of a callback only, or, in tasks without reference and question,
-that trust the objects of a class. Allowed packages are code that is trusted: they are imported
+Judged wrong, though Python allows it: objects of own classes with special methods where the task
+has no classes; an object compared with plain data (``Fraction(1, 2) == 0.5``) in an assert that is
+decided outside; SystemExit and its like that the tests do not name; asyncio, threads and time
+zones by name, which need what is locked. Allowed packages are trusted code: they are imported
 before the lock. Linux on x86-64 and 64-bit ARM only.
 """
 
@@ -69,59 +39,35 @@ from __future__ import annotations
 
 import ast
 import builtins
-import collections
-import collections.abc
 import functools
 import os
 import re
 import sys
 import threading
-import time
-import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from inframind_gym.errors import ConfigError, require_within
 from inframind_gym.tasks.extract import MAX_TEXT
-from inframind_gym.tasks.sandbox.jail.examiner import BrokenTestsError
-from inframind_gym.tasks.sandbox.jail.lockdown import landlock_version
-from inframind_gym.tasks.sandbox.jail.syscalls import this_machine
-from inframind_gym.tasks.sandbox.process import (
-    START_S,
-    SandboxError,
-    end,
-    package_places,
-    pipes,
-    read_message,
-    start,
-)
-from inframind_gym.tasks.sandbox.verifier import Verifier
+from inframind_gym.tasks.sandbox.lift import holds, lift
+from inframind_gym.tasks.sandbox.lockdown import landlock_version, this_machine
+from inframind_gym.tasks.sandbox.plain import decode
+from inframind_gym.tasks.sandbox.process import Formulas, Process, SandboxError, package_places
 from inframind_gym.tasks.taskset import Answer
 
 __all__ = ["PACKAGES", "Isolation", "Limits", "Sandbox", "SandboxError", "Verdict", "isolation"]
 
 PACKAGES = ("numpy",)
-# What classes have from their bases, in _said.
-_BASES = {name: typing.get_origin(kind) for name, kind in vars(typing).items()}
-_BASES |= {**vars(collections.abc), **vars(collections), "list": list, "dict": dict, "set": set}
-_INHERITED = {name: dir(kind) for name, kind in _BASES.items() if isinstance(kind, type)}
 _TRIES = 2  # of a check: the machine may have been busy
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Resources that a judgement may use.
+    """Resources that a judgement may use."""
 
-    Attributes:
-        cpu_s: processor time of each of the two processes, whole seconds.
-        wall_s: time from when both are ready to the verdict.
-        memory_mb: address space of each of the two processes.
-    """
-
-    cpu_s: int = 4
-    wall_s: float = 8.0
-    memory_mb: int = 512
+    cpu_s: int = 4  # processor time of the process, whole seconds
+    wall_s: float = 8.0  # from when the process is ready to the verdict
+    memory_mb: int = 512  # address space of the process
 
     def __post_init__(self) -> None:
         require_within(self.wall_s, 0.001, 86_400.0, "wall_s")
@@ -141,13 +87,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """Isolation of code on this machine.
+    """Isolation of code on this machine."""
 
-    Attributes:
-        landlock: version of the kernel's Landlock; 0: none, answers can open no file at all and
-            import only modules that are loaded beforehand.
-    """
-
+    # Version of the kernel's Landlock; 0: none, answers can open no file and import what is loaded.
     landlock: int
 
     def __str__(self) -> str:
@@ -218,16 +160,16 @@ class Sandbox:
         count = workers if workers is not None else os.cpu_count() or 1
         if count < 1:
             raise ConfigError(f"workers is {workers!r}; it must be at least 1")
-        self._packages = {name: package_places(name) for name in packages}
-        for name, places in self._packages.items():
-            if not places:
+        self._packages = tuple(packages)
+        for name in self._packages:
+            if not package_places(name):
                 raise ConfigError(
                     f"packages: {name!r} is not an installed package with a folder of its own; "
                     f"install it or leave it out (default: {', '.join(PACKAGES)})"
                 )
         self.workers = count
         self._slots = threading.BoundedSemaphore(count)
-        self._verifier = Verifier(landlock=self.isolation.landlock > 0, workers=count)
+        self._formulas = Formulas(self.isolation.landlock > 0, count)
 
     def __enter__(self) -> Sandbox:
         return self
@@ -237,7 +179,7 @@ class Sandbox:
 
     def close(self) -> None:
         """End the processes that wait for work. May be called twice."""
-        self._verifier.close()
+        self._formulas.close()
 
     def check(self, *, code: bool = True, formulas: bool = True) -> None:
         """Run a trivial answer, to find out before a run whether answers can be judged here.
@@ -251,14 +193,12 @@ class Sandbox:
         Raises:
             SandboxError: it cannot be done; says why.
         """
-        if code and not any(self._try_code() for _ in range(_TRIES)):
+        trivial = Answer("tests", "assert f(1) == 2", entry_point="f")
+        right = "def f(x):\n    return x + 1\n"
+        if code and not any(self.run_tests(right, trivial).passed for _ in range(_TRIES)):
             raise SandboxError(f"a trivial program got no verdict within {self.limits.wall_s:g} s")
         if formulas and not any(self.same_formula("x+1", "1+x") for _ in range(_TRIES)):
             raise SandboxError("math-verify got no answer for a trivial formula")
-
-    def _try_code(self) -> bool:
-        trivial = Answer("tests", "assert f(1) == 2", entry_point="f")
-        return self.run_tests("def f(x):\n    return x + 1\n", trivial).passed
 
     def run_tests(self, code: str, answer: Answer, question: str = "", task: str = "") -> Verdict:
         """Run an answer's code against a task's tests.
@@ -279,111 +219,96 @@ class Sandbox:
             return Verdict(False, f"the code has more than {MAX_TEXT} characters")
         preamble = question if _is_python(question) else ""
         with self._slots:
-            try:
-                return self._examine(code, answer, preamble)
-            except BrokenTestsError as error:
-                name = f"task {task!r}" if task else f"task of {answer.entry_point or 'no name'!r}"
-                raise ConfigError(
-                    f"{name}: its tests fail before they first call the answer: {error}. Mend "
-                    f"them or leave the task out; they may import the standard library and "
-                    f"{', '.join(self._packages) or 'no package'} (setting `packages`)."
-                ) from None
+            kind, reason = self._examine(code, answer, preamble)
+        if kind == "broken":
+            name = f"task {task!r}" if task else f"task of {answer.entry_point or 'no name'!r}"
+            raise ConfigError(
+                f"{name}: its tests fail before they first call the answer: {reason}. Mend "
+                f"them or leave the task out; they may import the standard library and "
+                f"{', '.join(self._packages) or 'no package'} (setting `packages`)."
+            )
+        return Verdict(kind == "passed", reason)
 
-    def same_formula(self, expected: str, found: str) -> bool:
+    def same_formula(self, expected: str, candidate: str) -> bool:
         """Return whether two LaTeX formulas are equal, by math-verify; False after a time limit.
 
         Raises:
             SandboxError: math-verify is not installed, or cannot be isolated.
         """
-        return self._verifier.same(expected, found)
+        return self._formulas.same(expected, candidate)
 
-    def _examine(self, code: str, answer: Answer, preamble: str) -> Verdict:
-        """Start the two processes, wait for the verdict and end them."""
+    def _examine(self, code: str, answer: Answer, preamble: str) -> tuple[str, str]:
+        """Run an answer beside the tests; return "passed", "failed" or "broken", and why."""
+        preamble_of_tests = f"{_imports(answer.reference)}\n{preamble}"
+        provides, plain, words = _said(answer, preamble)
+        tests, lifted = _lifted(answer.value, answer.entry_point, preamble_of_tests, plain)
         texts = (preamble, answer.reference, answer.value, code)
         packages = [name for name in self._packages if any(name in text for text in texts)]
-        places = [place for name in packages for place in self._packages[name]]
-        common = {
-            "landlock": self.isolation.landlock > 0,
-            "readable": [str(place) for place in places],
-            "folders": sorted({str(place.parent) for place in places}),
-            "packages": packages,
-            "cpu_s": self.limits.cpu_s,
-            "memory_mb": self.limits.memory_mb,
-            "parent": os.getpid(),
-        }
-        sources = [preamble, code] if preamble else [code]
-        running = []
-        verdict_r, verdict_w = os.pipe()
+        process = Process(
+            {
+                "part": "tests",
+                "landlock": self.isolation.landlock > 0,
+                "packages": packages,
+                "cpu_s": self.limits.cpu_s,
+                "memory_mb": self.limits.memory_mb,
+                "parent": os.getpid(),
+                "sources": [preamble, code] if preamble else [code],
+                "preamble": preamble_of_tests,
+                "tests": tests,
+                "entry_point": answer.entry_point,
+                "plain": plain,
+                "words": words,
+            },
+            packages,
+        )
+        decided: set[int] = set()
         try:
-            try:
-                with pipes(2) as ((requests_r, requests_w), (results_r, results_w)):
-                    ends: dict[str, Any] = {"requests": requests_r, "results": results_w}
-                    job = {**common, **ends, "part": "candidate", "sources": sources}
-                    running.append(start(job, (requests_r, results_w)))
-                    ends = {"requests": requests_w, "results": results_r, "verdict": verdict_w}
-                    job = {
-                        **common,
-                        **ends,
-                        "part": "examiner",
-                        "tests": answer.value,
-                        "preamble": f"{_imports(answer.reference)}\n{preamble}",
-                        "entry_point": answer.entry_point,
-                        **_said(answer, preamble),
-                    }
-                    running.append(start(job, (requests_w, results_r, verdict_w)))
-            finally:
-                os.close(verdict_w)
-            return self._verdict(verdict_r)
+            for kind, *content in process.messages(self.limits.wall_s):
+                if kind == "value":
+                    number, values = content
+                    if not holds(lifted[number].test, [decode(value) for value in values]):
+                        return "failed", "AssertionError"
+                    decided.add(number)
+                elif kind == "done":
+                    missed = any(a.required and i not in decided for i, a in enumerate(lifted))
+                    return ("failed", "an assert was passed over") if missed else ("passed", "")
+                elif kind == "raised":
+                    text, line, missing, offered = content
+                    said = (tests.split("\n")[int(line) - 1 :] or [""])[0] if line else ""
+                    its_own = any(word in offered for word in re.findall(r"\w+", said))
+                    if missing is not None:
+                        its_own = provides is None or missing in provides
+                    return "failed" if its_own else "broken", str(text)
+                else:
+                    return str(kind), str(content[0])[:300]
+        except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError):
+            return "failed", "a result cannot be read"
         finally:
-            for process in running:
-                end(process)
-            os.close(verdict_r)
+            process.end()
+        return "failed", f"no verdict within {self.limits.wall_s:g} s, or the process ended"
 
-    def _verdict(self, fd: int) -> Verdict:
-        """Read the verdict (``jail/examiner.py``)."""
-        first = read_message(fd, time.monotonic() + START_S)
-        if first is None or first[:1] != b"R":
-            why = "not ready in time" if first is None else first[1:].decode("utf-8", "replace")
-            raise SandboxError(
-                f"the sandbox cannot be had, so no code is run: {why or 'its process ended'}. "
-                "Containers can forbid what it needs (the system calls prctl and seccomp)."
-            )
-        last = read_message(fd, time.monotonic() + self.limits.wall_s)
-        if last is None:
-            return Verdict(False, f"no verdict within {self.limits.wall_s:g} s")
-        reason = last[1:].decode("utf-8", "replace")
-        if last[:1] == b"B":
-            raise BrokenTestsError(reason)
-        if last == b"P":
-            return Verdict(True)
-        return Verdict(False, reason or "the tests did not come to an end")
+
+_lifted = functools.lru_cache(1024)(lift)
 
 
 @functools.lru_cache(1024)
-def _said(answer: Answer, preamble: str) -> dict[str, Any]:
-    """Return what a task says of the names and objects of its answers, for the examiner.
+def _said(answer: Answer, preamble: str) -> tuple[list[str] | None, bool, list[str]]:
+    """Return what a task says of the names and objects of its answers.
 
     Returns:
-        "provides": names that an answer has to define; None: not known.
-        "can": names that plain data has (``__len__``, ``count`` ...) and the task's objects have,
-        too; None: all.
-        "words": of the tests, names of exceptions that they expect among them.
+        Names that an answer has to define, None where that is not known; whether results are plain
+        data, because the task has no classes; words of the tests, names of exceptions among them.
     """
     words = sorted(set(re.findall(r"[^\W\d]\w*", f"{preamble}\n{answer.value}")))
     source = f"{preamble}\n{answer.reference}"
     defined = re.findall(r"^(?:def|class|async def)\s+(\w+)", source, re.MULTILINE)
     provides = [answer.entry_point, *defined] if answer.entry_point or defined else None
-    if not source.strip():
+    classes = re.search(r"^[ \t]*class\s", source, re.MULTILINE) is not None
+    if not source.strip():  # only the tests can tell: they make objects of a class in CapWords
         made = set(re.findall(r"(?<![\w.])[A-Z]\w*(?=\()", answer.value))
         lines = re.findall(r"^\s*(?:import|from|class)\b.*", answer.value, re.MULTILINE)
-        made -= {*dir(builtins), *re.findall(r"\w+", " ".join(lines))}
-        return {"provides": provides, "can": None if made else [], "words": words}
-    can: set[str] = set()
-    for bases in re.findall(r"^[ \t]*class\s+\w+(?:\((.*)\))?", source, re.MULTILINE):
-        can.update(re.findall(r"\w+", source), ("__str__", "__repr__", "__format__"))
-        for base in re.findall(r"\w+", bases):
-            can.update(_INHERITED.get(base, ()))
-    return {"provides": provides, "can": sorted(can), "words": words}
+        classes = bool(made - {*dir(builtins), *re.findall(r"\w+", " ".join(lines))})
+    return provides, not classes, words
 
 
 @functools.lru_cache(1024)

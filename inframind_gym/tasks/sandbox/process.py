@@ -1,31 +1,31 @@
-"""Starting and ending the processes of the sandbox, from outside of them."""
+"""Locked processes, from outside of them: starting, reading messages, ending; formulas."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import importlib.util
-import inspect
+import json
 import marshal
 import os
+import secrets
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from inframind_gym.errors import InfraMindError
+from inframind_gym.errors import InfraMindError, needs
 
-# The modules of jail/ in the order in which they import one another.
-_MODULES = (
-    "syscalls", "wire", "lockdown", "mirror", "link", "candidate", "examiner", "verifier", "main",
-)  # fmt: skip
-# The processes get these modules compiled, with their job: nothing is looked for on the disk.
+START_S = 60.0  # until a process must be ready, however busy the machine is
+MAX_OUTPUT = 4 << 20  # bytes that a process may send; a thousand times what a judgement says
+_MODULES = ("lockdown", "plain", "harness")  # in the order in which they import one another
+# A process gets these modules compiled, with its job: nothing is looked for on the disk.
 _START = """
 import marshal, os, sys
 data = b""
@@ -39,75 +39,30 @@ for name, code in modules:
     module.__package__ = "jail"
     setattr(package, name, module)
     exec(code, module.__dict__)
+del data, modules, code
 module.main(job)
 """
-# All that a process of the sandbox finds in its environment. The fixed seed makes sets of texts
-# have the same order in every run, so that a verdict does not depend on it. NumPy's libraries start
-# no threads.
+# All that a process finds in its environment. The fixed seed makes sets of texts have the same
+# order in every run. NumPy's libraries start no threads.
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-START_S = 60.0  # until a process must be ready, however busy the machine is
 
 
 class SandboxError(InfraMindError):
     """Code cannot be isolated here, so none is run."""
 
 
-def start(job: dict[str, Any], fds: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Start a process of the sandbox.
-
-    It is a fresh interpreter with an empty environment and no standard streams, in a session of
-    its own, that inherits nothing but the given pipes.
-
-    Args:
-        job: what it is to do (``jail/main.py``).
-        fds: pipes that it inherits.
-
-    Raises:
-        SandboxError: the machine cannot start it.
-    """
-    job_fd = os.memfd_create("job")
-    try:
-        with open(job_fd, "wb", closefd=False) as stream:
-            marshal.dump((_modules(), job), stream)
-        os.lseek(job_fd, 0, os.SEEK_SET)
-        return subprocess.Popen(
-            [_interpreter(), "-S", "-s", "-B", "-X", "utf8", "-c", _START],
-            stdin=job_fd,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=_ENVIRONMENT,
-            cwd="/",
-            pass_fds=fds,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise SandboxError(
-            f"the sandbox cannot start a process: {error}. Judge fewer answers at a time."
-        ) from None
-    finally:
-        os.close(job_fd)
-
-
 @functools.cache
 def _modules() -> list[tuple[str, CodeType]]:
-    """Return the names of jail's modules and their compiled code."""
-    result = []
-    for name in _MODULES:
-        module = importlib.import_module(f"inframind_gym.tasks.sandbox.jail.{name}")
-        result.append((name, compile(inspect.getsource(module), f"<jail.{name}>", "exec")))
-    return result
-
-
-def _interpreter() -> str:
-    """Return the path of the Python that runs this, outside of any virtual environment."""
-    return getattr(sys, "_base_executable", None) or sys.executable
+    """Return the names of the modules that run in a locked process, and their compiled code."""
+    folder = Path(__file__).parent
+    return [
+        (name, compile((folder / f"{name}.py").read_text("utf-8"), f"<jail.{name}>", "exec"))
+        for name in _MODULES
+    ]
 
 
 def package_places(name: str) -> list[Path]:
-    """Return the folders of an installed package, with the libraries it brings; [] if it is not.
-
-    The first is the package itself.
-    """
+    """Return the folders of an installed package, with the libraries it brings; [] if it is not."""
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
         return []
@@ -116,47 +71,167 @@ def package_places(name: str) -> list[Path]:
     return [*places, *([libraries] if libraries.is_dir() else [])]
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process with its whole group and wait for its end."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
-    process.wait()
+class Process:
+    """A locked process: a fresh interpreter with an empty environment and no standard streams.
 
-
-@contextlib.contextmanager
-def pipes(count: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield pipes as (reading end, writing end); closes at the end what is still open."""
-    made: list[tuple[int, int]] = []
-    try:
-        for _ in range(count):
-            made.append(os.pipe())
-        yield made
-    finally:
-        for pair in made:
-            for fd in pair:
-                os.close(fd)
-
-
-def read_message(fd: int, until: float) -> bytes | None:
-    """Read one message (``wire.send``); b"" at the end, None when time is up."""
-    head = _read_some(fd, until, 4)
-    if not head or len(head) < 4:
-        return head
-    return _read_some(fd, until, min(int.from_bytes(head, "little"), 4096))
-
-
-def _read_some(fd: int, until: float, most: int) -> bytes | None:
-    """Read what is there, at most `most` bytes; b"" at the end, None when time is up.
+    It is in a session of its own and inherits nothing but the pipe of its messages, and that of
+    requests where the job is "formulas".
 
     Args:
-        fd: a pipe.
-        until: monotonic time.
-        most: bytes.
+        job: its job (`harness.main`), without "nonce", "out" and "requests".
+        packages: installed packages that it may read.
+
+    Raises:
+        SandboxError: the machine cannot start it, or it cannot be locked.
     """
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    while (left := until - time.monotonic()) > 0:
-        if poll.poll(left * 1000):
-            return os.read(fd, most)
-    return None
+
+    def __init__(self, job: dict[str, Any], packages: Sequence[str]) -> None:
+        places = [place for name in packages for place in package_places(name)]
+        self._nonce = secrets.token_hex(16)
+        self._read, out = os.pipe()
+        requests, self._requests = os.pipe()
+        self._pending, self._received = bytearray(), 0
+        job_fd = os.memfd_create("job")
+        try:
+            job = job | {
+                "nonce": self._nonce,
+                "out": out,
+                "requests": requests,
+                "readable": [str(place) for place in places],
+                "folders": sorted({str(place.parent) for place in places}),
+            }
+            with open(job_fd, "wb", closefd=False) as stream:
+                marshal.dump((_modules(), job), stream)
+            os.lseek(job_fd, 0, os.SEEK_SET)
+            python = getattr(sys, "_base_executable", None) or sys.executable
+            self._process = subprocess.Popen(
+                [python, "-S", "-s", "-B", "-X", "utf8", "-c", _START],
+                stdin=job_fd,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=_ENVIRONMENT,
+                cwd="/",
+                pass_fds=(out, requests),
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.close(self._read)
+            os.close(self._requests)
+            raise SandboxError(
+                f"the sandbox cannot start a process: {error}. Judge fewer answers at a time."
+            ) from None
+        finally:
+            for fd in (job_fd, out, requests):
+                os.close(fd)
+        first = next(self.messages(START_S), ["unlocked", "not ready in time, or it ended"])
+        if first[0] != "ready":
+            self.end()
+            raise SandboxError(
+                f"the sandbox cannot be had, so no code is run: {first[-1]}. Containers can forbid "
+                "what it needs (the system calls prctl and seccomp)."
+            )
+
+    def request(self, value: Any) -> None:
+        """Send a line of JSON."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._requests, f"{json.dumps(value)}\n".encode())
+
+    def messages(self, within_s: float) -> Iterator[list[Any]]:
+        """Yield the harness's messages until the process ends, time is up or it says too much."""
+        until = time.monotonic() + within_s
+        poll = select.poll()
+        poll.register(self._read, select.POLLIN)
+        while True:
+            while b"\n" in self._pending:
+                line, _, self._pending = self._pending.partition(b"\n")
+                nonce, _, content = bytes(line).partition(b" ")
+                if secrets.compare_digest(nonce, self._nonce.encode()):
+                    with contextlib.suppress(ValueError, RecursionError):
+                        yield json.loads(content)
+            left_s = until - time.monotonic()
+            if left_s <= 0 or not poll.poll(left_s * 1000):
+                return
+            data = os.read(self._read, 1 << 16)
+            self._received += len(data)
+            if not data or self._received > MAX_OUTPUT:
+                return
+            self._pending += data
+
+    def end(self) -> None:
+        """Kill the process with its whole group, wait for its end and close its pipes."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()
+        os.close(self._read)
+        os.close(self._requests)
+
+
+MAX_FORMULA = 2000  # characters; what a question asks for is never longer
+TIMEOUT_S = 5
+_MEMORY_MB = 1024
+_PER_PROCESS = 500  # comparisons: SymPy's caches grow
+_MATH_PACKAGES = ("math_verify", "latex2sympy2_extended", "antlr4", "sympy", "mpmath")
+
+
+class Formulas:
+    """Processes that compare formulas by math-verify. Threads can share one.
+
+    They stay, because importing SymPy takes most of a second.
+
+    Args:
+        landlock: use the kernel's Landlock.
+        workers: processes at most.
+    """
+
+    def __init__(self, landlock: bool, workers: int) -> None:
+        self._landlock = landlock
+        self._idle: list[tuple[Process, int]] = []  # with the comparisons that it has made
+        self._slots = threading.BoundedSemaphore(workers)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def same(self, expected: str, candidate: str) -> bool:
+        """Return whether two LaTeX formulas are equal; False after a time limit.
+
+        Raises:
+            SandboxError: math-verify is not installed, or cannot be isolated.
+        """
+        if not candidate.strip() or max(len(expected), len(candidate)) > MAX_FORMULA:
+            return False
+        with self._slots:
+            with self._lock:
+                process, count = self._idle.pop() if self._idle else (None, 0)
+            process = process or self._start()
+            process.request([expected, candidate])
+            answer = next(process.messages(TIMEOUT_S + 1), None)
+            with self._lock:
+                keep = answer is not None and count + 1 < _PER_PROCESS and not self._closed
+                if keep:
+                    self._idle.append((process, count + 1))
+            if not keep:
+                process.end()
+            return answer == ["same", True]
+
+    def _start(self) -> Process:
+        for name in _MATH_PACKAGES:
+            if not package_places(name):
+                raise SandboxError(needs("comparing formulas", name, "live"))
+        job = {
+            "part": "formulas",
+            "landlock": self._landlock,
+            "packages": [],
+            "cpu_s": None,
+            "memory_mb": _MEMORY_MB,
+            "parent": None,
+            "timeout_s": TIMEOUT_S,
+        }
+        return Process(job, _MATH_PACKAGES)
+
+    def close(self) -> None:
+        """End the processes that wait."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for process, _ in idle:
+            process.end()

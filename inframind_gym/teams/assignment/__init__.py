@@ -1,8 +1,7 @@
 """Assignment: which agent takes a task, and on which provider, when agents get overloaded.
 
-settings, rules, simulate      constants, load and rewards, tasks and answers that are drawn
-training, graph, system        a run: its parts, the five nodes of the training, production
-coordinator, tracker, states   who decides; the window of assignments; state machines in the log
-model, judge, answers, draws   data; scores; drawn answers and numbers of the application
-command, report, plots, names  terminal and pictures
+settings, rules, simulate   constants; load and rewards; tasks and answers that are drawn
+coordinator                 the window of assignments, Q-learning over it, fixed routers
+agents, app                 agents, judge and drawn answers; training graph and production
+cli, plots                  terminal and pictures
 """

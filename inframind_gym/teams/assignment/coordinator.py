@@ -1,51 +1,114 @@
-"""Routers of tasks: Q-learning over task type and load state, and fixed rules."""
+"""Coordinators: the window of assignments, Q-learning over it, and fixed rules."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.rng import STREAM_POLICY
+from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.simulator import rng
 from inframind_gym.teams.assignment import rules
-from inframind_gym.teams.assignment.draws import Draws
-from inframind_gym.teams.assignment.model import TaskAssignment, all_actions
-from inframind_gym.teams.assignment.names import Ties
+from inframind_gym.teams.assignment.rules import Ties
+from inframind_gym.teams.assignment.simulate import key_of
+
+FIXED_ROUTERS: Final = ("random", "round_robin", "least_busy")
 
 
-class Router(Protocol):
-    """Chooser of an action for each task; a learner also gets the reward.
+class LoadTracker:
+    """Counts the last `window_size` assignments and turns them into a state and a penalty.
+
+    Args:
+        agent_ids: Agents among whom work is shared.
+        window_size: Assignments that the window remembers.
+        hot_threshold: An agent is hot above this multiple of its fair share.
+        penalty_weight: Penalty for each fair share in excess of the first.
+        max_penalty: Cap of the penalty.
 
     Attributes:
-        actions: What may be chosen.
-        epsilon: Probability of exploring; 0 for what does not explore.
+        recent: The window, oldest first.
+        lifetime_counts: Assignments ever recorded, for reports only.
+
+    Raises:
+        ConfigError: There are no agents, one is given twice, or the window has no length.
     """
 
-    actions: list[TaskAssignment]
-    epsilon: float
-
-    def select_action(self, task_type: str, load_state: str) -> tuple[int, TaskAssignment]:
-        """Return the index of the chosen action, and the action."""
-        ...
-
-    def update(
+    def __init__(
         self,
-        task_type: str,
-        load_state: str,
-        action_idx: int,
-        reward: float,
-        next_task_type: str | None,
-        next_load_state: str,
+        agent_ids: Sequence[str] = rules.AGENTS,
+        window_size: int = rules.WINDOW,
+        hot_threshold: float = rules.HOT_THRESHOLD,
+        penalty_weight: float = rules.PENALTY_WEIGHT,
+        max_penalty: float = rules.MAX_PENALTY,
     ) -> None:
-        """Learn from an adjusted reward."""
+        if not agent_ids or len(set(agent_ids)) != len(agent_ids) or window_size < 1:
+            raise ConfigError(
+                f"agent_ids {list(agent_ids)} must be distinct and at least one, window_size "
+                f"{window_size} at least 1."
+            )
+        self.agent_ids, self.window_size = list(agent_ids), window_size
+        self.hot_threshold = hot_threshold
+        self.penalty_weight, self.max_penalty = penalty_weight, max_penalty
+        self.load_states = ["balanced", *(f"{agent}_hot" for agent in self.agent_ids)]
+        self.recent: deque[str] = deque(maxlen=window_size)
+        self.lifetime_counts = dict.fromkeys(self.agent_ids, 0)
 
-    def ended(self, action_idx: int) -> None:
-        """Note that the agent's call of an action has ended, answered or failed."""
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """(N,) assignments of each agent in the window."""
+        return np.array([self.recent.count(agent) for agent in self.agent_ids], np.int64)
 
-    def decay_epsilon(self) -> None:
-        """Explore less."""
+    def record(self, agent_id: str) -> None:
+        """Enter one assignment; the oldest leaves a full window.
+
+        To be called after `get_load_penalty` and before the next `get_load_state`.
+
+        Raises:
+            ConfigError: There is no such agent.
+        """
+        self._place(agent_id)
+        self.recent.append(agent_id)
+        self.lifetime_counts[agent_id] += 1
+
+    def get_utilization(self) -> dict[str, float]:
+        """Return the share of the window that each agent holds; all 0 while it is empty."""
+        return dict(zip(self.agent_ids, rules.utilization(self.counts).tolist(), strict=True))
+
+    def get_load_state(self) -> str:
+        """Return "<agent>_hot" or "balanced", see `rules.load_state`."""
+        return self.load_states[int(rules.load_state(self.counts, self.hot_threshold))]
+
+    def get_load_penalty(self, agent_id: str) -> float:
+        """Return the penalty of an assignment that is not recorded yet, see `rules.load_penalty`.
+
+        Raises:
+            ConfigError: There is no such agent.
+        """
+        agent = self._place(agent_id)
+        return float(rules.load_penalty(self.counts, agent, self.penalty_weight, self.max_penalty))
+
+    def get_imbalance_score(self, ddof: int = 0) -> float:
+        """Return the coefficient of variation of the utilizations, see `rules.imbalance`."""
+        return float(rules.imbalance(self.counts, ddof))
+
+    def _place(self, agent_id: str) -> int:
+        if agent_id not in self.lifetime_counts:
+            raise ConfigError(unknown("agent", agent_id, self.agent_ids))
+        return self.agent_ids.index(agent_id)
+
+
+class Draws:
+    """Uniform numbers of one run's decisions, each a function of the seed and its place."""
+
+    def __init__(self, seed: int) -> None:
+        self._key = key_of(seed)
+
+    def at(self, stream: int, ordinal: int, place: int = 0) -> float:
+        """Return the number in (0, 1) that belongs to a stream and a place."""
+        return float(rng.uniform_array(self._key, stream, np.array([ordinal]), place)[0])
 
 
 class Action(Protocol):
@@ -63,8 +126,7 @@ class QLearningCoordinator(Generic[ActionT]):
     """Epsilon-greedy Q-learning (Watkins and Dayan 1992) over states (task type, load state).
 
     Args:
-        task_types: First half of the state.
-        load_states: Second half of the state.
+        task_types, load_states: Halves of the state.
         actions: What may be chosen.
         lr: Learning rate.
         gamma: Discount.
@@ -96,24 +158,16 @@ class QLearningCoordinator(Generic[ActionT]):
         seed: int = 0,
         keep_history: bool = True,
     ) -> None:
-        self.task_types = list(task_types)
-        self.load_states = list(load_states)
+        self.task_types, self.load_states = list(task_types), list(load_states)
         self.actions = list(actions)
-        self.lr = lr
-        self.gamma = gamma
-        self.epsilon = epsilon
-        self.epsilon_min = epsilon_min
-        self.epsilon_decay = epsilon_decay
-        self.ties = ties
+        self.lr, self.gamma, self.ties = lr, gamma, ties
+        self.epsilon, self.epsilon_min, self.epsilon_decay = epsilon, epsilon_min, epsilon_decay
         states = [(t, s) for t in self.task_types for s in self.load_states]
-        self.q_table: dict[tuple[str, str], NDArray[np.float64]] = {
-            state: np.zeros(len(self.actions)) for state in states
-        }
+        self.q_table = {state: np.zeros(len(self.actions)) for state in states}
         self.visits = {state: np.zeros(len(self.actions), np.int64) for state in states}
         self.keep_history = keep_history
         self.history: list[dict[str, Any]] = []
-        self._draws = Draws(seed)
-        self._decisions = 0
+        self._draws, self._decisions = Draws(seed), 0
 
     def select_action(
         self,
@@ -123,26 +177,24 @@ class QLearningCoordinator(Generic[ActionT]):
         allowed: NDArray[np.bool_] | None = None,
         draws: tuple[float, float] | None = None,
     ) -> tuple[int, ActionT]:
-        """Choose an action: a random one with probability epsilon, else one of the best.
+        """Return an action and its index: random with probability epsilon, else one of the best.
 
         Args:
-            task_type: First half of the state.
-            load_state: Second half of the state.
+            task_type, load_state: The state.
             allowed: (actions,) which may be chosen; all of them if None.
             draws: Two uniform numbers, for exploring or not, and for the place; own ones if None.
-
-        Returns:
-            The action's index and the action.
         """
-        explore, which = draws or self._own_draws()
-        if explore < self.epsilon:
-            found = range(len(self.actions)) if allowed is None else np.flatnonzero(allowed)
-            index = int(found[int(which * len(found))])
+        if draws is None:
+            first, second = (self._draws.at(rng.STREAM_POLICY, self._decisions, i) for i in (0, 1))
+            draws, self._decisions = (first, second), self._decisions + 1
+        mask = np.ones(len(self.actions), np.bool_) if allowed is None else allowed
+        if draws[0] < self.epsilon:
+            matches = np.flatnonzero(mask)
+            index = int(matches[int(draws[1] * len(matches))])
         else:
-            values = self.q_table[task_type, load_state]
-            values = values if allowed is None else np.where(allowed, values, -np.inf)
+            values = np.where(mask, self.q_table[task_type, load_state], -np.inf)
             best = np.flatnonzero(values == values.max())
-            index = int(best[0 if self.ties == "first" else int(which * len(best))])
+            index = int(best[0 if self.ties == "first" else int(draws[1] * len(best))])
         return index, self.actions[index]
 
     def update(
@@ -176,7 +228,7 @@ class QLearningCoordinator(Generic[ActionT]):
             )
 
     def ended(self, action_idx: int) -> None:
-        """See `Router`."""
+        """Ignore the end of a call: the table learns from rewards alone."""
 
     def decay_epsilon(self) -> None:
         """Explore less: epsilon becomes max(epsilon_min, epsilon * epsilon_decay)."""
@@ -184,90 +236,57 @@ class QLearningCoordinator(Generic[ActionT]):
 
     def policy(self, load_state: str = "balanced") -> dict[str, ActionT | None]:
         """Return the best action for each task type in a load state; None where none was tried."""
-        return {task_type: self._best(task_type, load_state) for task_type in self.task_types}
-
-    def _best(self, task_type: str, load_state: str) -> ActionT | None:
-        tried = self.visits[task_type, load_state] > 0
-        values = np.where(tried, self.q_table[task_type, load_state], -np.inf)
-        return self.actions[int(values.argmax())] if tried.any() else None
-
-    def _own_draws(self) -> tuple[float, float]:
-        explore, which = (self._draws.at(STREAM_POLICY, self._decisions, i) for i in (0, 1))
-        self._decisions += 1
-        return explore, which
+        best: dict[str, ActionT | None] = {}
+        for task_type in self.task_types:
+            tried = self.visits[task_type, load_state] > 0
+            values = np.where(tried, self.q_table[task_type, load_state], -np.inf)
+            best[task_type] = self.actions[int(values.argmax())] if tried.any() else None
+        return best
 
 
 class FixedRouter:
-    """Base of routers that learn nothing; methods are those of `Router`."""
+    """A router that learns nothing: "random" actions, "round_robin" over the agents, "least_busy".
 
-    def __init__(self, seed: int = 0) -> None:
-        self.actions = list(all_actions())
-        self.epsilon = 0.0
-        self._draws = Draws(seed)
-        self._decisions = 0
+    The last is the rule of LiteLLM's "least-busy" strategy (its `router_strategy/least_busy.py` as
+    of 2026): a call raises its deployment's count, its end lowers it, and the comparison is strict.
+    Where calls come one after the other, all of them go to the first deployment.
 
-    def choose(self) -> int:
-        """Return the index of an action."""
-        raise NotImplementedError
+    Args:
+        name: One of FIXED_ROUTERS.
+        actions: What may be chosen.
+        seed: Of the random ones.
 
-    def select_action(self, task_type: str, load_state: str) -> tuple[int, TaskAssignment]:
-        """Return the index of the chosen action, and the action."""
-        index = self.choose()
-        self._decisions += 1
-        return index, self.actions[index]
-
-    def update(self, *_: Any, **__: Any) -> None:
-        """Learn nothing."""
-
-    def ended(self, action_idx: int) -> None:
-        """Count nothing."""
-
-    def decay_epsilon(self) -> None:
-        """Change nothing."""
-
-
-class RandomRouter(FixedRouter):
-    """Choose any of the actions."""
-
-    def choose(self) -> int:
-        """See `FixedRouter`."""
-        return self._draws.one_of(len(self.actions), STREAM_POLICY, self._decisions)
-
-
-class RoundRobin(FixedRouter):
-    """Choose the agents in turn, on the first provider."""
-
-    def choose(self) -> int:
-        """See `FixedRouter`."""
-        return int(rules.in_turn(self._decisions))
-
-
-class LeastBusy(FixedRouter):
-    """Choose the action with fewest calls in flight, the first of equals.
-
-    This is the rule of LiteLLM's "least-busy" strategy (its `router_strategy/least_busy.py` as of
-    2026; issues 39322 and 38746 of BerriAI/litellm describe the effect): a call raises its
-    deployment's count, its end lowers it, and the comparison is strict. Where calls come one after
-    the other all counts are 0 at every decision, so all of them go to the first deployment.
+    Attributes:
+        in_flight: Calls of each action that have not ended.
     """
 
-    def __init__(self, seed: int = 0) -> None:
-        super().__init__(seed)
+    def __init__(self, name: str, actions: Sequence[Any], seed: int = 0) -> None:
+        self.name, self.actions, self.epsilon = name, list(actions), 0.0
         self.in_flight = [0] * len(self.actions)
+        self._draws, self._decisions = Draws(seed), 0
 
-    def choose(self) -> int:
-        """See `FixedRouter`."""
-        index = self.in_flight.index(min(self.in_flight))
+    def select_action(self, task_type: str, load_state: str) -> tuple[int, Any]:
+        """Return the index of the chosen action, and the action."""
+        if self.name == "least_busy":
+            index = self.in_flight.index(min(self.in_flight))
+        elif self.name == "round_robin":
+            index = int(rules.in_turn(self._decisions))
+        else:
+            draw = self._draws.at(rng.STREAM_POLICY, self._decisions)
+            index = int(draw * len(self.actions))
+        self._decisions += 1
         self.in_flight[index] += 1
-        return index
+        return index, self.actions[index]
+
+    def update(self, *_: Any) -> None:
+        """Learn nothing."""
 
     def ended(self, action_idx: int) -> None:
         """Count the end of a call."""
         self.in_flight[action_idx] -= 1
 
+    def decay_epsilon(self) -> None:
+        """Change nothing."""
 
-FIXED_ROUTERS: Final[dict[str, type[FixedRouter]]] = {
-    "random": RandomRouter,
-    "round_robin": RoundRobin,
-    "least_busy": LeastBusy,
-}
+
+Router = QLearningCoordinator[Any] | FixedRouter

@@ -1,16 +1,13 @@
 """Rules of the assignment team: load of the agents, reward, Q-learning.
 
-Pure functions on arrays: every argument may be of one team or of n teams, with the teams along the
-first axes. They hold no state, no clock and no random numbers; application and environment call
-the same ones.
-
-A window holds the agents of the last `WINDOW` assignments. A function takes its counts, the
-number of assignments of each agent in the window, `(..., N)`.
+Pure functions on arrays of one team or of n teams, with the teams along the first axes. Application
+and environment call the same ones. `counts` (..., N) are the assignments of each of N agents among
+the last `WINDOW` ones.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,6 +35,14 @@ DISCOUNT: Final = 0.95
 EPSILON: Final = 1.0  # a table knows nothing at the start
 EPSILON_MIN: Final = 0.05
 EPSILON_DECAY: Final = 0.98
+
+Arrivals = Literal["uniform", "skewed", "bursty", "drifting"]  # orders of tasks
+Variant = Literal["source", "bootstrap", "bandit"]  # of learning in production
+Ties = Literal["first", "random"]
+ARRIVALS: Final[tuple[Arrivals, ...]] = get_args(Arrivals)
+VARIANTS: Final[tuple[str, ...]] = get_args(Variant)
+TIES: Final[tuple[str, ...]] = get_args(Ties)
+ROUTERS: Final = ("q_learning", "random", "round_robin", "least_busy")
 
 Floats = NDArray[np.float64]
 
@@ -68,15 +73,7 @@ def state_index(task_type: Any, load_state: Any) -> Any:
 
 
 def window_counts(window: ArrayLike, num_agents: int = len(AGENTS)) -> NDArray[np.int64]:
-    """Count the assignments of each agent.
-
-    Args:
-        window: (..., k) agents in any order; negative numbers are empty places.
-        num_agents: N.
-
-    Returns:
-        (..., N).
-    """
+    """Return the counts (..., N) of a window (..., k) of agents; negative places are empty."""
     agents = np.asarray(window, np.int64)
     return np.asarray((agents[..., None] == np.arange(num_agents)).sum(axis=-2), np.int64)
 
@@ -90,14 +87,13 @@ def utilization(counts: ArrayLike) -> Floats:
 def load_state(counts: ArrayLike, hot_threshold: float = HOT_THRESHOLD) -> NDArray[np.int64]:
     """Return the load state, (...): 1 + the busiest agent if it is hot, else BALANCED.
 
-    An agent is hot above `hot_threshold` times its fair share, strictly. Of equally busy agents
-    the first counts. With fewer than `MIN_RECORDS` assignments the state is BALANCED.
+    An agent is hot strictly above `hot_threshold` fair shares, from `MIN_RECORDS` assignments on.
+    Ties go to the first agent.
     """
     counts = np.asarray(counts, np.int64)
-    total, fair_share = counts.sum(axis=-1), 1.0 / counts.shape[-1]
-    busiest = counts.argmax(axis=-1)
-    hot = utilization(counts).max(axis=-1) > fair_share * hot_threshold
-    return np.asarray(np.where(hot & (total >= MIN_RECORDS), 1 + busiest, BALANCED))
+    hot = utilization(counts).max(axis=-1) > (1.0 / counts.shape[-1]) * hot_threshold
+    hot &= counts.sum(axis=-1) >= MIN_RECORDS
+    return np.asarray(np.where(hot, 1 + counts.argmax(axis=-1), BALANCED))
 
 
 def load_penalty(
@@ -111,13 +107,12 @@ def load_penalty(
     Args:
         counts: (..., N) before the assignment is recorded.
         agent: (...) agent that takes the task.
-        penalty_weight: for each fair share in excess of the first.
-        max_penalty: cap.
+        penalty_weight: Penalty of each fair share in excess of the first.
+        max_penalty: Cap.
     """
-    counts = np.asarray(counts, np.int64)
-    chosen = np.asarray(agent, np.int64)[..., None]
-    own = np.take_along_axis(utilization(counts), chosen, axis=-1)[..., 0]
-    excess = np.maximum(own / (1.0 / counts.shape[-1]) - 1.0, 0.0)
+    shares, chosen = utilization(counts), np.asarray(agent, np.int64)[..., None]
+    share = np.take_along_axis(shares, chosen, axis=-1)[..., 0]
+    excess = np.maximum(share / (1.0 / shares.shape[-1]) - 1.0, 0.0)
     return np.asarray(np.minimum(excess * penalty_weight, max_penalty))
 
 
@@ -141,8 +136,7 @@ def raw_reward(scores: ArrayLike, cost_usd: ArrayLike, latency_s: ArrayLike) -> 
 
     Args:
         scores: (..., 4) of the judge, in the order of CRITERIA, in [0, 1].
-        cost_usd: (...) of the agent's call.
-        latency_s: (...) of the agent's call.
+        cost_usd, latency_s: (...) of the agent's call.
     """
     quality = np.asarray(scores, np.float64).mean(axis=-1)
     cost = np.minimum(np.asarray(cost_usd, np.float64) / COST_SCALE_USD, 1.0)

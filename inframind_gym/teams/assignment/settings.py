@@ -24,7 +24,6 @@ from inframind_gym.teams.assignment.rules import TASK_TYPES
 
 DEFAULT_TEAM = "assignment"
 TaskType = Literal["analysis", "coding", "research", "validation"]
-ProviderName = Literal["openai", "anthropic"]
 
 
 class ByType(StrictModel):
@@ -87,7 +86,7 @@ class Calls(StrictModel):
 class Judge(StrictModel):
     """Scores and calls of the judge."""
 
-    provider: ProviderName
+    provider: Literal["openai", "anthropic"]
     bias: Number
     noise_sd: NonNegative
     match_expert: Fraction
@@ -105,12 +104,6 @@ class ArrivalSettings(StrictModel):
     drift_drop: Fraction
     drift_earliest: Fraction
     drift_latest: Fraction
-
-    @model_validator(mode="after")
-    def _in_order(self) -> ArrivalSettings:
-        if self.drift_earliest > self.drift_latest:
-            raise ValueError("drift_earliest must not be above drift_latest")
-        return self
 
 
 class BankTask(StrictModel):
@@ -138,7 +131,9 @@ class AssignmentSettings(StrictModel):
     tasks: tuple[BankTask, ...] = Field(min_length=1, max_length=1000)
 
     @model_validator(mode="after")
-    def _whole_bank(self) -> AssignmentSettings:
+    def _whole(self) -> AssignmentSettings:
+        if self.arrivals.drift_earliest > self.arrivals.drift_latest:
+            raise ValueError("drift_earliest must not be above drift_latest")
         missing = set(TASK_TYPES) - {task.task_type for task in self.tasks}
         if missing:
             raise ValueError(f"tasks: none is of type {', '.join(sorted(missing))}; add one")

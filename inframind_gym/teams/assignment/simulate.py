@@ -1,9 +1,9 @@
 """The simulated team: tasks that arrive, answers of agents, scores of the judge.
 
 Every number is a function of the run's key and its place in the run
-(`inframind_gym.simulator.rng`): task number i of two runs with the same key is the same, and so is
-the answer of an agent on a provider to it, whatever was decided before. The environment draws for
-many teams at once, the simulated provider of the application for one.
+(`inframind_gym.simulator.rng`): two runs with the same key meet the same tasks, and an agent
+answers a task in the same way, whatever was decided before. The environment draws for many teams at
+once, the simulated provider of the application for one.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from numpy.typing import NDArray
 from inframind_gym.simulator import rng
 from inframind_gym.simulator.jit import make_jit
 from inframind_gym.simulator.rng import normal
-from inframind_gym.teams.assignment.names import ARRIVALS, Arrivals
 from inframind_gym.teams.assignment.rules import (
     AGENTS,
+    ARRIVALS,
     CRITERIA,
     PROVIDERS,
     TASK_TYPES,
+    Arrivals,
     agent_of,
     provider_of,
 )
 from inframind_gym.teams.assignment.settings import DEFAULT_TEAM, AssignmentSettings, load_team
-from inframind_gym.teams.llm.prices import shipped_prices
+from inframind_gym.teams.llm import shipped_prices
 
 NO_TASK: Final = -1
-_CHARS_PER_TOKEN: Final = 4.0
 JUDGED_CHARS: Final = 2000  # of an answer that the judge reads
-
+_CHARS_PER_TOKEN: Final = 4.0
+# Streams of random numbers, apart from those of `simulator.rng`.
 STREAM_TASK_TYPE: Final = 201
 STREAM_TASK: Final = 202
 STREAM_DIFFICULTY: Final = 203
@@ -75,7 +76,7 @@ class Team(NamedTuple):
 class Answers(NamedTuple):
     """Answers of agents, arrays of the same shape."""
 
-    quality: Floats  # the true one, which nobody sees
+    quality: Floats  # true quality, which no policy sees
     scores: Floats  # (..., 4) of the judge, in the order of CRITERIA
     input_tokens: Ints
     output_tokens: Ints
@@ -104,13 +105,26 @@ def team(name_or_path: str | Path = DEFAULT_TEAM) -> Team:
     prices = [shipped_prices().of(provider.model) for provider in providers]
     skill = np.array([getattr(settings.skill, agent).row() for agent in AGENTS])
     expert = skill == skill.max(axis=0, keepdims=True)
-    task_type = np.array([TASK_TYPES.index(task.task_type) for task in settings.tasks])
-    share = np.bincount(task_type, minlength=len(TASK_TYPES)) / len(task_type)
-    of_type = tuple(np.flatnonzero(task_type == t) for t in range(len(TASK_TYPES)))
-    sizes = np.array([len(tasks) for tasks in of_type])
-    bank = np.full((len(sizes), sizes.max()), NO_TASK)
+    types, task_type = (
+        len(TASK_TYPES),
+        np.array([TASK_TYPES.index(t.task_type) for t in settings.tasks]),
+    )
+    sizes = np.bincount(task_type, minlength=types)
+    of_type = tuple(np.flatnonzero(task_type == t) for t in range(types))
+    bank = np.full((types, sizes.max()), NO_TASK)
     for row, tasks in zip(bank, of_type, strict=True):
         row[: len(tasks)] = tasks
+    # Chances of the next type by the type before it, and (last row) at the start.
+    of, chances = settings.arrivals, {}
+    for arrivals in ARRIVALS:
+        chances[arrivals] = np.tile(sizes / len(task_type), (types + 1, 1))
+        if arrivals == "skewed":
+            chances[arrivals][:] = (1.0 - of.skewed_share) / (types - 1)
+            chances[arrivals][:, TASK_TYPES.index(of.skewed_type)] = of.skewed_share
+        elif arrivals == "bursty":
+            chances[arrivals][:] = (1.0 - of.bursty_stay) / (types - 1)
+            np.fill_diagonal(chances[arrivals], of.bursty_stay)
+            chances[arrivals][types] = 1.0 / types
     system = settings.calls.system_prompt_tokens
     return Team(
         settings=settings,
@@ -129,13 +143,8 @@ def team(name_or_path: str | Path = DEFAULT_TEAM) -> Team:
         of_type=of_type,
         bank=bank,
         sizes=sizes,
-        chances={arrivals: _chances(settings, share, arrivals) for arrivals in ARRIVALS},
+        chances=chances,
     )
-
-
-def key_of(seed: int) -> Keys:
-    """Return the key (1,) of a run with this seed, as the environment draws it at its reset."""
-    return draw_key(np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed))))
 
 
 def draw_key(generator: np.random.Generator) -> Keys:
@@ -143,31 +152,13 @@ def draw_key(generator: np.random.Generator) -> Keys:
     return generator.integers(0, 2**64, 1, np.uint64)
 
 
-def _chances(settings: AssignmentSettings, share: Floats, arrivals: Arrivals) -> Floats:
-    """Return (T + 1, T): chance of each type after each type, and (last row) at the start.
-
-    Args:
-        settings: Constants.
-        share: (T,) of the bank's tasks.
-        arrivals: order in which tasks arrive.
-    """
-    types, of = len(TASK_TYPES), settings.arrivals
-    if arrivals == "skewed":
-        shares = np.full(types, (1.0 - of.skewed_share) / (types - 1))
-        shares[TASK_TYPES.index(of.skewed_type)] = of.skewed_share
-        return np.tile(shares, (types + 1, 1))
-    if arrivals == "bursty":
-        table = np.full((types + 1, types), (1.0 - of.bursty_stay) / (types - 1))
-        np.fill_diagonal(table, of.bursty_stay)
-        table[types] = 1.0 / types
-        return table
-    return np.tile(share, (types + 1, 1))
+def key_of(seed: int) -> Keys:
+    """Return the key (1,) of a run with this seed, as the environment draws it at its reset."""
+    return draw_key(np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed))))
 
 
-def next_task(
-    team: Team, arrivals: Arrivals, keys: Keys, ordinals: Ints, previous: Ints
-) -> NDArray[np.int64]:
-    """Return the tasks that arrive, as places in the bank.
+def next_task(team: Team, arrivals: Arrivals, keys: Keys, ordinals: Ints, previous: Ints) -> Ints:
+    """Return the tasks that arrive (n,), as places in the bank.
 
     Args:
         team: Constants.
@@ -175,9 +166,6 @@ def next_task(
         keys: (n,) of the runs.
         ordinals: (n,) of the tasks, from 0 on.
         previous: (n,) the tasks before them; NO_TASK at the start.
-
-    Returns:
-        (n,).
     """
     before = np.where(previous == NO_TASK, len(TASK_TYPES), team.task_type[previous])
     cumulative = team.chances[arrivals].cumsum(axis=1)[before, :-1]
@@ -188,17 +176,16 @@ def next_task(
 
 
 def drift(team: Team, keys: Keys, ordinals: Ints, num_tasks: int, agents: Ints) -> Floats:
-    """Return (n, T): what agents' quality has changed by at task `ordinals` of `num_tasks`.
+    """Return (n, T): the change of agents' quality at task `ordinals` of `num_tasks`.
 
     In every run one agent, from one task on, loses `drift_drop` in the type that it knows best.
     """
     settings, first = team.settings.arrivals, np.zeros_like(ordinals)
     loser = (rng.uniform_array(keys, STREAM_DRIFT, first) * len(AGENTS)).astype(np.int64)
     span = settings.drift_latest - settings.drift_earliest
-    u = rng.uniform_array(keys, STREAM_DRIFT, first, 1)
-    begins = (settings.drift_earliest + span * u) * num_tasks
+    begins = settings.drift_earliest + span * rng.uniform_array(keys, STREAM_DRIFT, first, 1)
     change = np.zeros((len(keys), len(TASK_TYPES)))
-    lost = np.flatnonzero((agents == loser) & (ordinals >= begins))
+    lost = np.flatnonzero((agents == loser) & (ordinals >= begins * num_tasks))
     change[lost, team.skill[loser[lost]].argmax(axis=1)] = -settings.drift_drop
     return change
 
@@ -224,57 +211,49 @@ def answer(
     if change is not None:
         mean += change[np.arange(len(keys)), task_types]
     quality = mean + of.task_sd * normals(keys, STREAM_DIFFICULTY, ordinals, 0)
-    quality = np.clip(
-        quality + of.answer_sd * normals(keys, STREAM_ANSWER, ordinals, actions), 0, 1
-    )
+    quality += of.answer_sd * normals(keys, STREAM_ANSWER, ordinals, actions)
+    quality = np.clip(quality, 0, 1)
     scores = np.empty((len(keys), len(CRITERIA)))
     for i in range(len(CRITERIA)):
         place = actions * len(CRITERIA) + i
         scores[:, i] = judge.noise_sd * normals(keys, STREAM_SCORE, ordinals, place)
     scores[:, :-1] += quality[:, None] + judge.bias
     scores[:, -1] += team.match[agents, task_types]
-    output = _lengths(
-        team.length[providers] * (1.0 + calls.complexity_length * (complexity - 0.5)),
-        calls.length_sd * normals(keys, STREAM_LENGTH, ordinals, actions),
-        calls.max_tokens,
+    median = team.length[providers] * (1.0 + calls.complexity_length * (complexity - 0.5))
+    call = _call(
+        team,
+        providers,
+        team.prompt_tokens[tasks],
+        median,
+        normals(keys, STREAM_LENGTH, ordinals, actions),
+        normals(keys, STREAM_LATENCY, ordinals, actions),
     )
-    noise = calls.latency_sd * normals(keys, STREAM_LATENCY, ordinals, actions)
-    seconds = team.overhead_s[providers] + team.per_token_s[providers] * output
-    return Answers(
-        quality=quality,
-        scores=np.clip(scores, 0.0, 1.0),
-        input_tokens=team.prompt_tokens[tasks],
-        output_tokens=output,
-        latency_s=seconds * np.exp(noise),
-        cost_usd=_usd(team, providers, team.prompt_tokens[tasks], output),
-    )
+    return Answers(quality, np.clip(scores, 0.0, 1.0), *call)
 
 
 def judge_call(team: Team, keys: Keys, ordinals: Ints, output_tokens: Ints) -> JudgeCalls:
     """Draw the judge's calls about answers of `output_tokens` (n,)."""
-    judge, calls = team.settings.judge, team.settings.calls
-    providers = np.full(len(keys), PROVIDERS.index(judge.provider))
-    read = np.minimum(output_tokens, round(JUDGED_CHARS / _CHARS_PER_TOKEN))
-    prompt = read + judge.prompt_tokens
-    output = _lengths(
+    judge = team.settings.judge
+    return _call(
+        team,
+        np.full(len(keys), PROVIDERS.index(judge.provider)),
+        np.minimum(output_tokens, round(JUDGED_CHARS / _CHARS_PER_TOKEN)) + judge.prompt_tokens,
         np.full(len(keys), judge.output_tokens_median),
-        calls.length_sd * normals(keys, STREAM_JUDGE, ordinals, 0),
-        calls.max_tokens,
+        normals(keys, STREAM_JUDGE, ordinals, 0),
+        normals(keys, STREAM_JUDGE, ordinals, 1),
     )
-    noise = calls.latency_sd * normals(keys, STREAM_JUDGE, ordinals, 1)
+
+
+def _call(
+    team: Team, providers: Ints, prompt: Ints, median: Floats, length: Floats, latency: Floats
+) -> JudgeCalls:
+    """Return calls (n,) of log-normal length, cut, and their time and price."""
+    calls = team.settings.calls
+    wanted = np.rint(median * np.exp(calls.length_sd * length))
+    output = np.clip(wanted, 1, calls.max_tokens).astype(np.int64)
     seconds = team.overhead_s[providers] + team.per_token_s[providers] * output
-    cost_usd = _usd(team, providers, prompt, output)
-    return JudgeCalls(prompt, output, seconds * np.exp(noise), cost_usd)
-
-
-def _lengths(median: Floats, log_noise: Floats, max_tokens: int) -> Ints:
-    """Return whole numbers of tokens, log-normal around a median and cut."""
-    return np.clip(np.rint(median * np.exp(log_noise)), 1, max_tokens).astype(np.int64)
-
-
-def _usd(team: Team, providers: Ints, input_tokens: Ints, output_tokens: Ints) -> Floats:
-    price_in, price_out = team.usd_input[providers], team.usd_output[providers]
-    return np.asarray(price_in * input_tokens + price_out * output_tokens)
+    cost_usd = team.usd_input[providers] * prompt + team.usd_output[providers] * output
+    return JudgeCalls(prompt, output, seconds * np.exp(calls.latency_sd * latency), cost_usd)
 
 
 def normals(keys: Keys, stream: int, a: Ints, b: Ints | int) -> Floats:

@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
-from inframind_gym.teams.coordination.contracts import Complexity, Plan, Route, Strategy
+from inframind_gym.teams.coordination.settings import Complexity, Plan, Route, Strategy
 
-COMPLEXITIES: Final = get_args(Complexity)
+COMPLEXITIES: Final[tuple[Complexity, ...]] = get_args(Complexity)
 _MOST_ASKED_CHARS: Final = 300  # of a question before, in one that refers to it
 _COMPARE: Final = re.compile(
     r"\b(?:compar\w+|contrast|versus|vs\.?|differ\w*|trade-?offs?|pros and cons)\b", re.I

@@ -1,12 +1,14 @@
-"""The eight acceptance scenarios: questions whose facts are given, and what has to hold.
+"""The eight acceptance scenarios: claims of the system's design, checked one by one.
 
-The claims are those of the system's design, as far as an environment can break them; the
-application has its own checks (`acceptance`), of texts, messages and a server's rates too. A claim
-is checked on what episodes have come to (`CoordinationSimulation.summaries`), one by one.
+Each has two halves. In the environment it is a question of given facts, and claims about what
+episodes have come to (`CoordinationSimulation.summaries`). On the application it is a query, or
+several, and claims about the answer, with texts, messages and a server's rates.
 """
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -14,13 +16,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.teams.coordination.question import Pinned
+from inframind_gym.simulator.estimate.architecture import find_architecture
+from inframind_gym.simulator.estimate.roofline import Server, find_gpu
 from inframind_gym.teams.coordination.rules import PLANNER
-from inframind_gym.teams.coordination.settings import COMPLEXITIES, CoordinationSettings
+from inframind_gym.teams.coordination.settings import (
+    COMPLEXITIES,
+    AgentResponse,
+    CoordinationSettings,
+    QuerySettings,
+    VllmServer,
+)
+from inframind_gym.teams.coordination.simulate import Pinned
+from inframind_gym.teams.llm import LLMService
 
+Team = Any  # a MultiAgentCoordinator; it imports the environment, which imports this module
 SIMPLE, MEDIUM, COMPLEX = range(len(COMPLEXITIES))
 Summaries = Mapping[str, Any]  # arrays (n,)
 Holds = Callable[[Summaries, CoordinationSettings], Any]
+
+
+class Played(NamedTuple):
+    """A scenario that was played by the application."""
+
+    response: AgentResponse | None  # None where the scenario has no question
+    checks: dict[str, bool]  # what has to hold, and whether it does
+    notes: tuple[str, ...] = ()  # figures, a line each
 
 
 class Scenario(NamedTuple):
@@ -30,12 +50,15 @@ class Scenario(NamedTuple):
         title: one line.
         pinned: facts of its question.
         checks: claims, and functions of summaries and constants that say where they hold.
+        play: plays and checks it on the application; gets the coordinator, warmed up, and the
+            settings of its queries.
         model: whether a model decides.
     """
 
     title: str
     pinned: Pinned
     checks: dict[str, Holds]
+    play: Callable[[Team, QuerySettings], Played]
     model: bool = False
 
     def check(
@@ -49,6 +72,263 @@ class Scenario(NamedTuple):
         }
 
 
+# On the application
+
+QUESTION: Final = "What is the default block size of vLLM's KV cache?"
+COMPARISON: Final = (
+    "Compare continuous batching with static batching and explain what chunked prefill changes"
+)
+OTHER_WORDS: Final = "why is the first tocken late when promts are long?"
+FOLLOW_UP: Final = "And how large is it for a context of 4,000 tokens?"
+_EXCHANGES: Final = (
+    ("What is paged attention?", "Keys and values lie in blocks, so that no memory is lost."),
+    ("How large is a block?", "16 tokens on GPUs."),
+    ("What is prefix caching?", "Requests with the same beginning share its blocks."),
+    ("What is kept for a token?", "Keys and values of every layer: the KV cache."),
+    ("What does it take in FP8 for Qwen3-4B?", "The KV cache takes 73,728 bytes a token."),
+)
+_REFERRED: Final = "73,728"  # bytes a token, in the passages that FOLLOW_UP is about
+_LONG_TOKENS: Final = 126_000  # of a conversation near the end of the context
+_HISTORY_CHARS: Final = 2_000  # of one of its messages
+
+
+def _decided(response: AgentResponse) -> list[str]:
+    return [str(step["action"]) for step in response.metadata["decisions"]]
+
+
+def _simple(team: Team, settings: QuerySettings) -> Played:
+    response = team.process_query(QUESTION, settings=settings)
+    route, decided = response.metadata["route"] or {}, _decided(response)
+    limit_s = team.settings.of_query(settings, slow=False).limits.simple_s
+    checks = {
+        "routed as simple": route.get("complexity") == "simple",
+        "searched by vector": "retrieve vector" in decided,
+        "no plan, no synthesis": not {"plan", "synthesize"} & set(decided),
+        f"under {limit_s:g} s": response.processing_time < limit_s,
+        "its sources are named": response.metadata["attribution"] == "cited",
+    }
+    return Played(response, checks)
+
+
+def _comparison(team: Team, settings: QuerySettings) -> Played:
+    response = team.process_query(COMPARISON, settings=settings)
+    metadata = response.metadata
+    sub_tasks = (metadata["plan"] or {}).get("sub_tasks", [])
+    checks = {
+        "routed as complex": (metadata["route"] or {}).get("complexity") == "complex",
+        "three sub-tasks": len(sub_tasks) == 3,
+        "a search for each": len(metadata["queries"]) >= len(sub_tasks) > 0,
+        "results were merged": "synthesize" in _decided(response),
+        "validated": metadata["validation"] is not None,
+    }
+    return Played(response, checks)
+
+
+def _failing(team: Team, settings: QuerySettings) -> Played:
+    settings = settings.model_copy(update={"fault": "planner:timeout"})
+    response = team.process_query(COMPARISON, settings=settings)
+    limit_s = team.settings.of_query(settings, slow=False).limits.hard_s
+    in_time = response.processing_time <= limit_s
+    checks = {
+        "basic retrieval answered": _decided(response)[-1] == "fallback",
+        f"an answer within {limit_s:g} s": in_time and bool(response.sources),
+        "the failure names its agent": "planner"
+        in [failure["agent"] for failure in response.metadata["failures"]],
+    }
+    return Played(response, checks)
+
+
+def _follow_up(team: Team, settings: QuerySettings) -> Played:
+    history = [
+        {"role": role, "content": text}
+        for exchange in _EXCHANGES
+        for role, text in zip(("user", "assistant"), exchange, strict=True)
+    ]
+    response = team.process_query(FOLLOW_UP, history, settings)
+    alone = team.process_query(FOLLOW_UP, settings=settings)
+    uses, would_anyway = (
+        any(_REFERRED in document.text for document in each.sources) for each in (response, alone)
+    )
+    checks = {
+        "a source is about what the question refers to": uses,
+        "without the exchanges none is": not would_anyway,
+        "within 128,000 tokens": response.metadata["context_tokens"] <= 128_000,
+        "answered": response.metadata["ended_by"] == "answer",
+    }
+    return Played(response, checks, (f"without the exchanges: {alone.content}",))
+
+
+def _rewritten(team: Team, settings: QuerySettings) -> Played:
+    from inframind_gym.teams.coordination.retrieval import load_questions
+
+    response = team.process_query(OTHER_WORDS, settings=settings)
+    queries = [query for search in response.metadata["queries"] for query in search]
+    began_s = time.perf_counter()
+    team.rewrite(OTHER_WORDS)
+    took_ms = 1000.0 * (time.perf_counter() - began_s)
+    # The share of needed passages among the first four, of questions that nothing was tuned on.
+    questions = [question for question in load_questions() if question.half == "test"]
+    recalls = []
+    for forms in (lambda text: [text], team.rewrite):
+        shares = []
+        for question in questions:
+            found = team.searcher.retrieve(forms(question.text), "hybrid", 4)
+            hits = len(question.answers & {document.doc_id for document in found})
+            shares.append(min(hits / question.needed, 1.0))
+        recalls.append(sum(shares) / len(shares))
+    before, after = recalls
+    checks = {
+        "the query was rewritten": len(set(queries)) > 1,
+        "in less than 100 ms": took_ms < 100.0,
+        "a fifth more passages found": after >= 1.2 * before,
+    }
+    notes = (
+        f"rewriting: {took_ms:.1f} ms; searched for: {'; '.join(queries)}",
+        f"recall of needed passages in the first 4, hybrid, {len(questions)} questions: "
+        f"{before:.3f} plain, {after:.3f} rewritten",
+    )
+    return Played(response, checks, notes)
+
+
+def _speed(team: Team, settings: QuerySettings) -> Played:
+    checks: dict[str, bool] = {}
+    notes = []
+    speeds = [(gpu, estimate(gpu, team.server)) for gpu in GPUS]
+    if team.provider is not None:
+        with LLMService({"speed": team.provider}) as service:
+            speeds.append((f"measured, {team.provider.model}", measure(service)))
+    for where, speed in speeds:
+        held = {
+            "decode >= 100 tok/s": speed.decode_tok_s >= 100.0,
+            "prefill >= 800 tok/s": speed.prefill_tok_s >= 800.0,
+        }
+        notes.append(
+            f"{where}: {speed.decode_tok_s:.0f} tok/s decode, {speed.prefill_tok_s:,.0f} prefill"
+        )
+        if speed.memory_gb is not None:
+            held["memory < 16 GB"] = speed.memory_gb < 16.0
+            notes[-1] += f", {speed.memory_gb:.1f} GB (estimate)"
+        if where == GPUS[0] or speed.memory_gb is None:
+            checks |= {f"{where}: {claim}": holds for claim, holds in held.items()}
+    return Played(None, checks, tuple(notes))
+
+
+def _long(team: Team, settings: QuerySettings) -> Played:
+    context, limits = team.context, team.context.limits
+    history: list[Mapping[str, Any]] = [{"role": "system", "content": "Answer in short."}]
+    while context.estimate_tokens(history) < _LONG_TOKENS * limits.max_tokens / 131_072:
+        number = len(history) - 1
+        text = f"Message {number}. ".ljust(_HISTORY_CHARS, "x")
+        history.append({"role": ("user", "assistant")[number % 2], "content": text})
+    response = team.process_query(QUESTION, history, settings)
+    kept, metadata = list(response.history), response.metadata
+    exchange = {"user": QUESTION, "assistant": response.content}
+    more = [*kept, *({"role": role, "content": text} for role, text in exchange.items())]
+    later = team.process_query(QUESTION, more, settings)
+    target, share = limits.trim_to_tokens, limits.oldest_share
+    oldest = [m for i, m in enumerate(kept) if i < len(history) and m == history[i]]
+    is_trimmed = metadata["context_trimmed"] and context.estimate_tokens(kept) <= target
+    checks = {
+        f"trimmed to {target:,} tokens": is_trimmed,
+        f"{share:.0%} of what is kept is the oldest": context.estimate_tokens(oldest)
+        >= 0.95 * share * target,
+        "the system message is there": bool(kept) and kept[0] == history[0],
+        "the newest message is there": bool(kept) and kept[-1] == history[-1],
+        "answered": metadata["ended_by"] == "answer",
+        "the next question is answered": later.metadata["ended_by"] == "answer",
+    }
+    return Played(response, checks, (f"{len(history)} messages, {len(kept)} kept",))
+
+
+def _parallel(team: Team, settings: QuerySettings) -> Played:
+    response, sequential = (
+        team.process_query(COMPARISON, settings=settings.model_copy(update=changes))
+        for changes in ({"output_mode": "structured"}, {"policy": "sequential_supervisor"})
+    )
+    metadata = response.metadata
+    # What a supervisor that is a model would read and write: the context at each of its turns.
+    turns = [
+        sum(step["context_tokens"] for step in each.metadata["decisions"])
+        for each in (response, sequential)
+    ]
+    saved = 1.0 - turns[0] / max(turns[1], 1)
+    checks = {
+        "three searches at once": metadata["parallel"] == 3,
+        "returns to the supervisor are tracked": metadata["handoffs"] > 2,
+        "structured output": "response" in metadata.get("structured", {}),
+        "the answer was forwarded": _decided(response)[-1] == "answer",
+        "overhead under 200 ms a decision": metadata["overhead_ms_median"] < 200.0,
+        "supervisor's tokens 50 % fewer": saved >= 0.5,
+    }
+    note = (
+        f"tokens of the supervisor's turns: {turns[0]:,} in parallel, {turns[1]:,} one after "
+        f"the other ({saved:.0%} fewer)"
+    )
+    return Played(response, checks, (note,))
+
+
+# Speed of the team's server
+
+GPUS: Final = ("RTX-4090-LAPTOP", "RTX-4090", "L4", "H100-80GB")
+_PROMPT_TOKENS: Final = 1024  # of the prefill that is estimated
+_WORDS: Final = ("queue", "cache", "block", "batch", "token", "agent", "route", "plan", "rank")
+
+
+class Speed(NamedTuple):
+    """Speed of a server at one call."""
+
+    decode_tok_s: float
+    prefill_tok_s: float
+    memory_gb: float | None = None  # with one context of full length; None where it was measured
+
+
+def estimate(gpu: str, server: VllmServer | None = None) -> Speed:
+    """Return the speed of Qwen3-4B on a GPU, by the roofline that `inframind pool new` uses.
+
+    Raises:
+        ConfigError: The GPU is not known.
+    """
+    server, found = server or VllmServer(), find_gpu(gpu)[1]
+    quantization = "bf16" if server.quantization == "none" else server.quantization
+    model = find_architecture("qwen3-4b").model_copy(update={"quantization": quantization})
+    sizes = (server.max_num_seqs, server.max_num_batched_tokens, server.max_model_len)
+    host = Server(model, found, 1, *sizes)
+    share = 1.0 if server.kv_cache_dtype == "auto" else 0.5  # of the bytes of 16-bit numbers
+    card = host.card(1e9 * found.memory_gb)
+    step = card.step.model_copy(update={"per_kv_token_s": card.step.per_kv_token_s * share})
+    card = card.model_copy(update={"step": step})
+    prefill_s = card.call_s(_PROMPT_TOKENS, 1)
+    decode_s = (card.call_s(_PROMPT_TOKENS, 129) - prefill_s) / 128
+    cache = server.max_model_len * model.kv_token_bytes * share
+    memory_gb = (host.weight_bytes + host.reserved_bytes + cache) / 1e9
+    return Speed(1 / decode_s, _PROMPT_TOKENS / prefill_s, memory_gb)
+
+
+def measure(service: LLMService) -> Speed:
+    """Return the speed of a running server, the provider "speed": two answers, two prompts.
+
+    Every prompt begins with words of its own, as servers keep the prefixes that they have seen.
+
+    Raises:
+        LLMError: A call failed.
+    """
+    draws = random.Random(0)
+
+    def call(words: int, most: int) -> tuple[float, int, int]:
+        text = " ".join(draws.choice(_WORDS) + str(draws.randrange(1000)) for _ in range(words))
+        system = f"{draws.random()} Count upwards from 1, one number a line, and never stop."
+        reply = service.call(system, text, "speed", most, agent="speed")
+        return reply.latency_s, reply.input_tokens, reply.output_tokens
+
+    call(8, 4)  # what a server does once
+    few, many = call(8, 8), call(8, 136)
+    short, long = call(8, 1), call(1500, 1)
+    return Speed(
+        max(many[2] - few[2], 1) / max(many[0] - few[0], 1e-9),
+        (long[1] - short[1]) / max(long[0] - short[0], 1e-9),
+    )
+
+
 SCENARIOS: Final[dict[str, Scenario]] = {
     "S1": Scenario(
         "a simple question",
@@ -57,6 +337,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
             "answered in 1.5 s": lambda s, c: s["latency_s"] <= c.limits.simple_s,
             "without plan and synthesis": lambda s, c: (s["subtasks"] == 0) & (s["merged"] == 0),
         },
+        _simple,
     ),
     "S2": Scenario(
         "a comparison that needs a plan",
@@ -66,6 +347,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
             "a search for each, merged": lambda s, c: (s["searches"] >= 3) & (s["merged"] == 1),
             "validated": lambda s, c: s["validated"] == 1,
         },
+        _comparison,
     ),
     "S3": Scenario(
         "an agent that times out",
@@ -74,6 +356,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
             "answered by 3 s": lambda s, c: s["latency_s"] <= c.limits.hard_s,
             "fell back after the failure": lambda s, c: (s["failures"] > 0) & (s["success"] == 0),
         },
+        _failing,
     ),
     "S4": Scenario(
         "a question about one of five exchanges",
@@ -82,6 +365,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
             "the exchange is used": lambda s, c: s["exchange_used"] == 1,
             "within the context": lambda s, c: s["context_tokens"] <= c.context.max_tokens,
         },
+        _follow_up,
     ),
     "S5": Scenario(
         "a question in other words",
@@ -92,11 +376,10 @@ SCENARIOS: Final[dict[str, Scenario]] = {
                 (s["evidence"] > s["plain_evidence"]) & (s["evidence"] >= 1.2 * s["plain_evidence"])
             ),
         },
+        _rewritten,
     ),
-    "S6": Scenario(
-        "rates of the server",
-        Pinned(complexity=SIMPLE),
-        {},  # of the application alone: here they are constants
+    "S6": Scenario(  # in the environment rates are constants
+        "rates of the server", Pinned(complexity=SIMPLE), {}, _speed
     ),
     "S7": Scenario(
         "a conversation near the end of the context",
@@ -108,6 +391,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
             "the oldest exchange is kept": lambda s, c: s["context_kept"] == 1,
             "answered": lambda s, c: s["success"] == 1,
         },
+        _long,
     ),
     "S8": Scenario(
         "three searches at once, under a model",
@@ -116,6 +400,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
             "two or three at once": lambda s, c: (s["widest"] >= 2) & (s["widest"] <= 3),
             "decisions of 200 ms": lambda s, c: s["overhead_ms"] <= 1000.0 * c.limits.decision_s,
         },
+        _parallel,
         model=True,
     ),
 }

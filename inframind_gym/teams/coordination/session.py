@@ -1,152 +1,341 @@
-"""One query under the supervisor: state by the shared rules, tasks for agents, their results.
+"""One query under the supervisor: a graph of agents, and the state by the shared rules.
 
 The supervisor keeps the same `CoordinationState` as the environment, and asks any coordination
-policy. What an agent hands back becomes an `Outcome`; nothing else changes the state.
+policy, or a model. What an agent hands back becomes an `Outcome`; nothing else changes the state.
+LangGraph (extra `teams`) is the engine: a StateGraph whose supervisor sends tasks with `Send`, so
+that tasks sent out together run at the same time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import operator
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, TypedDict
 
 import numpy as np
 
-from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.audit import Audit
-from inframind_gym.teams.coordination.clock import Clock, WallClock
+from inframind_gym.configs import validate
+from inframind_gym.envs.coordination import CoordinationSpec, coordination_contexts, observe
+from inframind_gym.errors import ConfigError, require
+from inframind_gym.policies import resolve_policy
+from inframind_gym.teams.coordination import prompts, rules
+from inframind_gym.teams.coordination.agents import AGENT_OF, WAY, Agents, Report, outcome_of
 from inframind_gym.teams.coordination.context import ContextManager
-from inframind_gym.teams.coordination.graph import HUMAN, SUPERVISOR, Task, message
-from inframind_gym.teams.coordination.inputs import checked_reply
-from inframind_gym.teams.coordination.options import QuerySettings
-from inframind_gym.teams.coordination.reports import Report, outcome_of
-from inframind_gym.teams.coordination.settings import CoordinationSettings
-from inframind_gym.teams.coordination.state import REASONS, CoordinationState
-from inframind_gym.teams.coordination.work import Work, waves_of
-from inframind_gym.teams.coordination.workers import Workers
-from inframind_gym.teams.llm.service import EventLog, LLMService
+from inframind_gym.teams.coordination.rules import REASONS, CoordinationState
+from inframind_gym.teams.coordination.settings import (
+    AGENTS,
+    COMPLEXITIES,
+    STRATEGIES,
+    CoordinationSettings,
+    Plan,
+    QuerySettings,
+    Route,
+)
+from inframind_gym.teams.llm import BudgetError, EventLog, LLMError
+from inframind_gym.teams.token_budget.agents import json_object
 
+SUPERVISOR: Final = "supervisor"
+HUMAN: Final = "human"  # gives the answer to the user
+# Nodes by the tasks that are done there; the synthesis agent also writes, in a node of its own.
+NODES: Final = {
+    **{name: name for name in ("router", "planner", "retrieval", "synthesis", "fallback", "tools")},
+    **{"draft": "writer", "validation": "validator", HUMAN: HUMAN},
+}
+MOST_PASSES: Final = 80  # of the graph: a decision passes the supervisor, and agents up to twice
+LLM_SUPERVISOR: Final = "llm_supervisor"
 _ROW: Final = np.zeros(1, np.int64)
 _HANDING_OVER_S: Final = 0.05  # between the end of the fallback and the hard deadline
 _LEAST_FALLBACK_S: Final = 0.3  # that the fallback gets even if a policy has used up all the time
+_MOST_STEP_TOKENS: Final = 48  # of a model that names a step
 
-Decider = Callable[[CoordinationState], int | Awaitable[int]]  # a policy that was reset
+Task = dict[str, Any]  # agent, slot, limit_s and the arguments of the agent: plain data
+# Asks a person: "before" or "after", the node, and the route, plan or answer there is to see.
+# Returns what to go on with (fields of a route or plan will do), or None to end the query.
+Ask = Callable[[str, str, Any], Any]
+
+
+class _GraphState(TypedDict):
+    tasks: list[Task]  # what the supervisor sends out next; empty: nothing is left to do
+    handoffs: Annotated[list[dict[str, Any]], operator.add]
+
+
+class WallClock:
+    """Time of a query as it passes; a person's time does not count."""
+
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+        self.paused_s = 0.0
+
+    def now_ms(self, state: CoordinationState) -> int:
+        """Return the milliseconds since the query came."""
+        return round(1000.0 * (time.monotonic() - self._began_s - self.paused_s))
+
+    def begin(self, action: int, state: CoordinationState) -> None:
+        """Note that an action begins."""
+
+    def action_ms(self, action: int, reports: Sequence[Report], state: CoordinationState) -> int:
+        """Return the milliseconds that an action took."""
+        return max(self.now_ms(state) - int(state.elapsed_ms[0]) - int(state.setup_ms[0]), 0)
+
+    async def wait(self, seconds: float) -> None:
+        """Wait before a retry."""
+        await asyncio.sleep(seconds)
+
+
+class VirtualClock(WallClock):
+    """Time by the rules of the team: what the calls of an action take on its server."""
+
+    def now_ms(self, state: CoordinationState) -> int:
+        """See `WallClock`."""
+        return int(state.elapsed_ms[0])
+
+    def action_ms(self, action: int, reports: Sequence[Report], state: CoordinationState) -> int:
+        """See `WallClock`."""
+        settings = state.settings
+        alone = {
+            rules.FALLBACK: settings.fallback_s,
+            rules.TRIM: settings.trim_s,
+            rules.REWRITE: settings.search_s.rewrite,
+        }
+        seconds = alone.get(action, sum(report.latency_s for report in reports))
+        if rules.is_retrieval(action) and reports:
+            read = np.array([[report.input_tokens for report in reports]])
+            wrote = np.array([[report.output_tokens for report in reports]])
+            wave_s = float(rules.wave_s(read, wrote, settings.server, state.max_num_seqs)[0])
+            seconds = wave_s + settings.search_s.values[int(rules.strategy_of(action))]
+        late = action != rules.FALLBACK and any(r.failure == "timeout" for r in reports)
+        return int(rules.milliseconds(settings.limits.call_timeout_s if late else seconds))
+
+    async def wait(self, seconds: float) -> None:
+        """See `WallClock`: the state counts the wait."""
 
 
 class Session:
-    """One query. Its methods `supervise`, `work`, `seen`, `replace` and `stop` are the graph's.
+    """One query.
 
     Args:
         settings: Constants of the team.
         options: Settings of the query.
-        work: Product; has the query and the history.
-        workers: The agents.
+        agents: The agents; their work has the query and the history.
         clock: Time of the query.
-        decide: The policy.
+        decide: The policy; behind it stands the model where the options name `LLM_SUPERVISOR`.
         context: Manager of the conversation.
         hint: Complexity by the query's words, a place in COMPLEXITIES.
         refers: The query refers to an earlier turn.
-        max_num_seqs: Calls that the server carries out together.
         log: Where decisions and failures are written.
+        ask: Asks a person at the points that the options name; None: nobody is asked.
+
+    Attributes:
+        state: What is done, and what is open.
+        decisions, failures, handoffs: What happened, in order, as plain data.
+        overheads_ms: Of decisions, without calls and waits.
+        ended: "stopped" (by a person) or "failed" (where basic retrieval may not answer), else "".
     """
 
     def __init__(
         self,
         settings: CoordinationSettings,
         options: QuerySettings,
-        work: Work,
-        workers: Workers,
-        clock: Clock,
-        decide: Decider,
+        agents: Agents,
+        clock: WallClock,
+        decide: Callable[[CoordinationState], int],
         context: ContextManager,
         *,
         hint: int,
         refers: bool,
-        max_num_seqs: int,
         log: EventLog,
+        ask: Ask | None = None,
     ) -> None:
-        self.settings, self.options, self.product, self.clock = settings, options, work, clock
-        self.state = CoordinationState(settings, 1, max_num_seqs)
-        history = context.estimate_tokens(work.history)
+        self.settings, self.options, self.clock = settings, options, clock
+        self.agents, self.work = agents, agents.work
+        self.state = CoordinationState(settings, 1, settings.server.max_num_seqs)
+        history = context.estimate_tokens(self.work.history)
         self.state.begin(_ROW, hint, refers, history, model=False)
-        self.audit = Audit(log)
-        self.was_stopped = self.is_refused = False
-        self._workers, self._decide, self._context, self._log = workers, decide, context, log
+        self.decisions: list[dict[str, Any]] = []
+        self.failures: list[dict[str, Any]] = []
+        self.handoffs: list[dict[str, Any]] = []
+        self.overheads_ms: list[float] = []
+        self.ended = ""
+        self._decide, self._context, self._log, self._ask = decide, context, log, ask
         self._action: int | None = None  # under way
         self._waves: list[list[Task]] = []  # of the action, that are still to be sent out
         self._reports: list[Report] = []  # of the action
         self._thought = (0, 0)  # tokens of the supervisor's turn, if it is a model
         self._is_wave_begun = False
+        self._idle_since_s = time.monotonic()  # the last agent came back; waits move it on
+
+    async def play(self) -> None:
+        """Play the query to its end.
+
+        Raises:
+            ConfigError: LangGraph is not installed, or a person's reply is wrong.
+        """
+        graphs = require("langgraph.graph", "the coordination team", "teams")
+        send_to = require("langgraph.types", "the coordination team", "teams").Send
+
+        async def supervise(_: _GraphState) -> dict[str, Any]:
+            tasks = await self._supervise()
+            return {"tasks": tasks, "handoffs": self._handed_over(tasks)}
+
+        async def work(task: Task) -> dict[str, Any]:
+            return {"handoffs": await self._work(task)}
+
+        def send(state: _GraphState) -> Any:
+            return [send_to(NODES[task["agent"]], task) for task in state["tasks"]] or graphs.END
+
+        graph: Any = graphs.StateGraph(_GraphState)
+        graph.add_node(SUPERVISOR, supervise)
+        for name in NODES.values():
+            graph.add_node(name, work)
+            graph.add_edge(name, graphs.END if name == HUMAN else SUPERVISOR)
+        graph.add_edge(graphs.START, SUPERVISOR)
+        graph.add_conditional_edges(SUPERVISOR, send, [*NODES.values(), graphs.END])
+        begun, limit = _GraphState(tasks=[], handoffs=[]), {"recursion_limit": MOST_PASSES}
+        self.handoffs = list((await graph.compile().ainvoke(begun, limit))["handoffs"])
 
     # The supervisor
 
-    async def supervise(self) -> tuple[list[Task], list[dict[str, Any]]]:
+    async def _supervise(self) -> list[Task]:
         """Take back what came, decide until there is work to send out, and return it."""
         is_fine = not any(report.failure for report in self._reports)
-        if self._waves and is_fine and self._left_s > 0.0:
+        if self._waves and is_fine and self._left_s > 0.0 and not self.ended:
             for report in self._reports:
                 if report.agent == "draft":  # what comes next reads it
-                    self.product.draft, self.product.documents = report.value
-            return self._sent(self._waves.pop(0))
-        while True:
+                    self.work.draft, self.work.documents = report.value
+            return self._waves.pop(0)
+        while not self.ended:
             if self._action is not None:
-                self._join()
-            if self.was_stopped or self.is_refused:
-                return [], []
+                self._join(self._action)
             if self.state.over[0]:
-                return self._sent([{"agent": HUMAN, "node": HUMAN, "slot": 0}])
+                return [_task(HUMAN)]
             self._action = await self._next_action()
             self.clock.begin(self._action, self.state)
             if self._action == rules.FALLBACK and not self.options.fallback_to_basic_rag:
-                self.is_refused = True
-                continue
-            drafted = bool(self.state.drafted[0])
-            given = (self.product, drafted, self.options, self.settings)
-            self._waves = waves_of(self._action, *given)
+                self.ended = "failed"
+                break
+            self._waves = self._waves_of(self._action)
             if self._waves:
-                return self._sent(self._waves.pop(0))
+                return self._waves.pop(0)
+        return []
 
     async def _next_action(self) -> int:
         """Ask the policy, unless the fallback is forced; returns what is carried out."""
         state = self.state
         if len(state.forced(_ROW)):
-            self.audit.decided(state, rules.FALLBACK, forced=REASONS[int(state.reason[0])])
+            self._decided(rules.FALLBACK, forced=REASONS[int(state.reason[0])])
             return int(rules.FALLBACK)
-        on = self.options.enable_multi_agent
-        action, thought_ms = await self._chosen() if on else (int(rules.FALLBACK), 0)
+        action, thought_ms = int(rules.FALLBACK), 0
+        if self.options.enable_multi_agent and self.options.policy == LLM_SUPERVISOR:
+            began_s = time.monotonic()
+            with suppress(TimeoutError):  # a model has what is left for agents
+                async with asyncio.timeout(self._left_s):
+                    action = await self._named_by_model()
+            self._idle_since_s += time.monotonic() - began_s  # no overhead of the graph
+            thought_ms = round(1000.0 * (time.monotonic() - began_s))
+        elif self.options.enable_multi_agent:
+            action = self._decide(state)
         retries = int(state.retries[0])
         done = int(state.decide(_ROW, np.array([action]))[0])
         state.setup_ms[0] += thought_ms
         state.overhead_ms[0] += thought_ms
         if done != rules.FALLBACK and self._left_s <= 0.0:
             done = rules.NOTHING
-        self.audit.decided(state, action, refused=done != action)
+        self._decided(action, refused=done != action)
         if int(state.retries[0]) > retries:
             backoff_s = float(rules.backoff_s(state.retries[:1], self.settings)[0])
             wait_s = min(backoff_s, self._left_s)
             await self.clock.wait(wait_s)
-            self.audit.idle_since_s += wait_s
+            self._idle_since_s += wait_s
         return done
 
-    async def _chosen(self) -> tuple[int, int]:
-        """Ask the policy; returns its action, and the milliseconds that a model thought about it.
+    async def _named_by_model(self) -> int:
+        """Ask the model for the next step; the policy decides where it names none that is open."""
+        state, self._thought = self.state, (0, 0)
 
-        A model has what is left for agents; an action that comes later is the fallback.
-        """
-        chosen = self._decide(self.state)
-        if not isinstance(chosen, Awaitable):
-            return int(chosen), 0
-        began_s, action = time.monotonic(), int(rules.FALLBACK)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._left_s):
-                action = int(await chosen)
-        took_s = time.monotonic() - began_s
-        self.audit.idle_since_s += took_s  # no overhead of the graph
-        self._thought = getattr(self._decide, "tokens", (0, 0))
-        return action, round(1000.0 * took_s)
+        def name(names: Sequence[str], place: Any) -> str:
+            return names[int(place)] if place >= 0 else "unknown"
+
+        failed = [agent for agent, has in zip(AGENTS, state.failed[0], strict=True) if has]
+        facts: dict[str, Any] = {
+            "complexity": name(COMPLEXITIES, state.complexity[0]),
+            "strategy": name(STRATEGIES, state.strategy[0]),
+            "needs planning": bool(state.needs_planning[0]),
+            "searches that wait": int(state.pending[0]),
+            "passages": int(state.docs[0]),
+            "merged": bool(state.merged[0]),
+            "answer written": bool(state.drafted[0]),
+            "answer validated": bool(state.judged[0]),
+            "answer valid": bool(state.valid[0]),
+            "failed agents": ", ".join(failed) or "none",
+            "seconds": int(state.elapsed_ms[0]) / 1000.0,
+            "seconds at most": self.settings.limits.hard_s,
+        }
+        names = [rules.NAMES[i] for i in np.flatnonzero(state.mask[0])]
+        system, user, schema = prompts.supervisor(self.work.query, facts, names)
+        try:
+            reply = await self.agents.service.acall(
+                system, user, WAY, _MOST_STEP_TOKENS, schema, agent=SUPERVISOR
+            )
+        except (LLMError, BudgetError) as error:
+            self._log.append("supervisor_failed", {"reason": str(error)})
+            return self._decide(state)
+        self._thought = (reply.input_tokens, reply.output_tokens)
+        step = (json_object(reply.content) or {}).get("step")
+        if step in names:
+            return rules.NAMES.index(str(step))
+        reason = f"no open step: {reply.content[:100]}"
+        self._log.append("supervisor_failed", {"reason": reason})
+        return self._decide(state)
+
+    def _decided(self, action: int, **more: Any) -> None:
+        """Write a decision and what it was based on."""
+        state = self.state
+        step = {
+            "iteration": int(state.iteration[0]),
+            "action": rules.NAMES[action],
+            "elapsed_ms": int(state.elapsed_ms[0]),
+            "context_tokens": int(state.context[0]),
+            "docs": int(state.docs[0]),
+            "pending": int(state.pending[0]),
+            **{key: value for key, value in more.items() if value},
+        }
+        self.decisions.append(step)
+        names = [rules.NAMES[i] for i in np.flatnonzero(state.mask[0])]
+        self._log.append("decision", {**step, "open": names})
+
+    def _waves_of(self, action: int) -> list[list[Task]]:
+        """Return the tasks of an action, in waves that follow one another."""
+        work, drafted = self.work, bool(self.state.drafted[0])
+        if rules.is_retrieval(action):  # for sub-tasks that wait; for all if none does
+            passages = self.settings.passages
+            is_wave = action >= rules.PARALLEL and not work.is_sequential
+            width = self.settings.limits.parallel_calls if is_wave else 1
+            strategy = STRATEGIES[int(rules.strategy_of(action))]
+            top_k = passages.subtask if work.pending else passages.whole
+            tasks = [
+                _task("retrieval", slot, sub_task=question, strategy=strategy, top_k=top_k)
+                for slot, question in enumerate(work.pending[:width] or [work.query])
+            ]
+            return [tasks] if self.options.parallel_tool_calls else [[task] for task in tasks]
+        forwards = self.options.create_forward_message_tool
+        writes = not drafted or action == rules.REGENERATE
+        writes |= action == rules.ANSWER and not forwards
+        mends = drafted and action in (rules.ANSWER, rules.REGENERATE)
+        draft = [[_task("draft", mend=mends)]] if writes else []
+        return {
+            rules.ROUTE: [[_task("router")]],
+            rules.PLAN: [[_task("planner")]],
+            rules.REWRITE: [[_task("tools", tool="rewrite")]],
+            rules.SYNTHESIZE: [[_task("synthesis")]],
+            rules.VALIDATE: [*draft, [_task("validation")]],
+            rules.TRIM: [[_task("tools", tool="trim")]],
+            rules.ANSWER: draft,
+            rules.REGENERATE: draft,
+            rules.FALLBACK: [[_task("fallback")]],
+        }.get(action, [])
 
     @property
     def _left_s(self) -> float:
@@ -154,81 +343,117 @@ class Session:
         now_ms = np.array([self.clock.now_ms(self.state)])
         return int(rules.left_ms(now_ms, self.settings)[0]) / 1000.0
 
-    def _limit_s(self, agent: str) -> float:
-        """Return the seconds that an agent has from now on: all end by the one deadline."""
-        limits = self.settings.limits
-        if agent != "fallback":
-            return min(limits.call_timeout_s, self._left_s)
-        left_s = limits.hard_s - self.clock.now_ms(self.state) / 1000.0
-        return max(left_s - _HANDING_OVER_S, _LEAST_FALLBACK_S)
-
-    def _sent(self, tasks: list[Task]) -> tuple[list[Task], list[dict[str, Any]]]:
-        """Return tasks, and a message for each that goes to an agent."""
-        told, self._is_wave_begun = [], False
+    def _handed_over(self, tasks: list[Task]) -> list[dict[str, Any]]:
+        """Give tasks their limits, and return a message for each; all end by the one deadline."""
+        limits, messages = self.settings.limits, []
+        self._is_wave_begun = False
         for task in tasks:
-            task["limit_s"] = self._limit_s(task["agent"])
-            if task["node"] == HUMAN:
-                told.append(self._message("forward", self._author, "user", self.product.draft))
+            task["limit_s"] = min(limits.call_timeout_s, self._left_s)
+            if task["agent"] == "fallback":
+                left_s = limits.hard_s - self.clock.now_ms(self.state) / 1000.0
+                task["limit_s"] = max(left_s - _HANDING_OVER_S, _LEAST_FALLBACK_S)
+            if task["agent"] == HUMAN:
+                is_answer = REASONS[int(self.state.reason[0])] == "answer"
+                author = "synthesis" if is_answer else "fallback"
+                messages.append(self._message("forward", author, "user", self.work.draft))
             else:
-                said = task.get("sub_task", self.product.query)
-                told.append(self._message("handoff", SUPERVISOR, task["node"], said))
-        return tasks, told
+                said = task.get("sub_task", self.work.query)
+                messages.append(self._message("handoff", SUPERVISOR, NODES[task["agent"]], said))
+        return messages
 
-    @property
-    def _author(self) -> str:
-        """Who wrote the answer."""
-        return "fallback" if REASONS[int(self.state.reason[0])] != "answer" else "synthesis"
-
-    def _message(
-        self,
-        kind: Literal["handoff", "handoff_back", "forward"],
-        sender: str,
-        receiver: str,
-        content: str,
-    ) -> dict[str, Any]:
-        return message(kind, sender, receiver, int(self.state.iteration[0]), content)
+    def _message(self, kind: str, sender: str, receiver: str, content: str) -> dict[str, Any]:
+        """Return a message of the coordination; the first 200 characters of it are kept."""
+        fields = {"kind": kind, "sender": sender, "receiver": receiver}
+        return {**fields, "iteration": int(self.state.iteration[0]), "content": content[:200]}
 
     # The agents
 
-    async def work(self, task: Task) -> list[dict[str, Any]]:
+    async def _work(self, task: Task) -> list[dict[str, Any]]:
         """Carry out a task; its report waits for the supervisor."""
-        agent = task["agent"]
-        if agent == HUMAN:
+        agent, node = task["agent"], NODES[task["agent"]]
+        if node in self.options.interrupt_before:
+            draft = await self._asked("before", node, self.work.draft)
+            if draft not in (None, self.work.draft):  # what a person changed is not validated
+                self.work.draft, self.work.validation = draft, None
+                self.state.judged[0] = self.state.valid[0] = False
+                for report in self._reports:
+                    report.value = (draft, self.work.documents)
+        if agent == HUMAN or self.ended:
             return []
-        if not self._is_wave_begun:
+        if not self._is_wave_begun:  # what passed since the last agent: supervisor and graph
             self._is_wave_begun = True
-            self.audit.resumed(self.options.agent_decision_timeout_ms)
+            took_ms = 1000.0 * (time.monotonic() - self._idle_since_s)
+            limit_ms = self.options.agent_decision_timeout_ms
+            self.overheads_ms.append(took_ms)
+            if took_ms > limit_ms:
+                self._log.append("slow_decision", {"overhead_ms": took_ms, "limit_ms": limit_ms})
         if agent == "tools":
             report = self._use_tool(task["tool"])
         else:
-            report = await self._workers.perform(agent, task, task["limit_s"], task["slot"])
+            report = await self.agents.perform(task)
         self._reports.append(report)
-        self.audit.came_back(report, int(self.state.iteration[0]))
+        self._idle_since_s = max(self._idle_since_s, report.ended_s)
+        if report.failure:
+            event = {
+                "agent": AGENT_OF.get(agent, agent),
+                "task": agent,
+                "iteration": int(self.state.iteration[0]),
+                "failure": report.failure,
+                "message": report.message,
+                "after_s": round(report.ended_s - report.began_s, 3),
+            }
+            self.failures.append(event)
+            self._log.append("agent_failed", event)
+        elif node in self.options.interrupt_after:
+            report.value = await self._asked("after", node, report.value) or report.value
         if not self.options.add_handoff_back_messages:
             return []
         said = report.failure or type(report.value).__name__
-        return [self._message("handoff_back", task["node"], SUPERVISOR, said)]
+        return [self._message("handoff_back", node, SUPERVISOR, said)]
 
     def _use_tool(self, tool: str) -> Report:
-        began_s = time.monotonic()
-        value: Any = tool
+        """Note that questions are rewritten from now on, or trim the conversation."""
+        report = Report("tools", value=tool)
         if tool == "trim":
-            history = self.product.history
+            history = self.work.history
             others = int(self.state.context[0]) - self._context.estimate_tokens(history)
             target = self.settings.context.trim_to_tokens - others
-            value = self._context.trim(history, target)
-        return Report("tools", 0, "", "", value, 0, 0, 0.0, began_s, time.monotonic())
+            report.value = self._context.trim(history, target)
+        report.ended_s = time.monotonic()
+        return report
 
-    # Results
+    async def _asked(self, when: str, node: str, value: Any) -> Any:
+        """Ask a person, whose time does not count; returns their value, or None to stop.
 
-    def _join(self) -> None:
+        Raises:
+            ConfigError: The reply does not fit the node.
+        """
+        if self._ask is None:
+            return value
+        began_s = time.monotonic()
+        reply = self._ask(when, node, value)
+        reply = await reply if isinstance(reply, Awaitable) else reply
+        took_s = time.monotonic() - began_s
+        self._idle_since_s += took_s
+        self.clock.paused_s += took_s
+        event = {"when": when, "node": node, "goes_on": reply is not None, "s": took_s}
+        self._log.append("pause", event)
+        if reply is None:
+            self.ended = "stopped"
+        elif when == "after":
+            if node == "planner" and isinstance(reply, Mapping):
+                reply = {"original_query": self.work.query, **reply}
+            kind = Route if node == "router" else Plan
+            return validate(reply, kind, source=f"reply at {node}")
+        elif not isinstance(reply, str):
+            raise ConfigError(f"reply at {node}: give a text, not {reply!r:.80}.")
+        return reply
+
+    def _join(self, action: int) -> None:
         """Record the outcome of the action under way, and put its results into the product."""
-        assert self._action is not None
-        action, reports, state = self._action, sorted(self._reports, key=_slot), self.state
+        reports, state = sorted(self._reports, key=lambda report: report.slot), self.state
         self._action, self._reports = None, []
-        if self.is_refused:
-            return
-        known = {doc.doc_id for result in self.product.found for doc in result.documents}
+        known = {doc.doc_id for result in self.work.found for doc in result.documents}
         handoff = self.settings.tokens.handoff if self.options.add_handoff_back_messages else 0
         outcome = outcome_of(action, reports, known, handoff)
         outcome.prompt[0] += self._thought[0]
@@ -242,53 +467,28 @@ class Session:
         if is_lost and reports:
             late = [report.agent for report in reports if not report.failure]
             self._log.append("late", {"agents": late, "needed_ms": needed_ms, "left_ms": left_ms})
-        if not is_lost:
-            for report in reports:
-                self.product.keep(report)
-
-    # A person
-
-    def seen(self, node: str) -> Any:
-        """Return what a person sees at a node: the last result, or the draft."""
-        if node in ("validator", HUMAN):
-            return self.product.draft
-        return self._reports[-1].value if self._reports else None
-
-    def replace(self, node: str, value: Any) -> None:
-        """Put a person's value in place of what there was; a new answer is not validated.
-
-        Args:
-            node: Where the person was asked.
-            value: Answer (str), `Route` or `Plan`, or a mapping of their fields.
-
-        Raises:
-            ConfigError: The value is none of the node.
-        """
-        value = checked_reply(node, value, self.product.query)
-        if isinstance(value, str):
-            if value == self.product.draft:
-                return
-            self.product.draft, self.product.validation = value, None
-            self.state.judged[0] = self.state.valid[0] = False
-            value = (value, self.product.documents)
-        if self._reports and not self._reports[-1].failure:
-            self._reports[-1] = replace(self._reports[-1], value=value)
-
-    def pause(self, took_s: float) -> None:
-        """Take a person's time off the clock."""
-        self.audit.idle_since_s += took_s
-        if isinstance(self.clock, WallClock):
-            self.clock.paused_s += took_s
-
-    @property
-    def service(self) -> LLMService:
-        """Way to the model of this query alone."""
-        return self._workers.service
-
-    def stop(self) -> None:
-        """End without an answer, at a person's word."""
-        self.was_stopped = True
+        for report in () if is_lost else reports:
+            self.work.keep(report)
 
 
-def _slot(report: Report) -> int:
-    return report.slot
+def _task(agent: str, slot: int = 0, **arguments: Any) -> Task:
+    return {"agent": agent, "slot": slot, **arguments}
+
+
+def decider(options: QuerySettings, settings: CoordinationSettings) -> Callable[..., int]:
+    """Return the policy of a query as a function of the state; the model has one behind it.
+
+    Raises:
+        ConfigError: The policy is not known.
+    """
+    by_model = options.policy == LLM_SUPERVISOR
+    policy = resolve_policy(
+        QuerySettings().policy if by_model else options.policy, family="coordination"
+    )
+    policy.reset(CoordinationSpec(settings, settings.server.max_num_seqs), [0])
+
+    def decide(state: CoordinationState) -> int:
+        seen = coordination_contexts(state, _ROW)
+        return int(policy.act_batch(observe(state, _ROW), seen, _ROW)[0])
+
+    return decide

@@ -1,12 +1,17 @@
-"""Constants of the coordination team, read from `envs_configs/teams/coordination.yaml`."""
+"""Constants of the coordination team, settings of a query, and what agents hand to one another.
+
+The constants are read from `envs_configs/teams/coordination.yaml`, which says where its numbers
+come from; the settings of a query come from its caller, variables or an `.env` file.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Final, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from inframind_gym.configs import (
     Fraction,
@@ -17,20 +22,67 @@ from inframind_gym.configs import (
     StrictModel,
     find_config,
     load_yaml_model,
+    validate,
+    within,
 )
-from inframind_gym.teams.coordination.context import ContextLimits
-from inframind_gym.teams.coordination.contracts import Complexity, IssueType, Severity, Strategy
+from inframind_gym.errors import unknown
+from inframind_gym.files import read_text
+
+Strategy = Literal["vector", "hybrid", "graphrag"]
+Complexity = Literal["simple", "medium", "complex"]
+IssueType = Literal["hallucination", "missing_source", "inaccuracy"]
+Severity = Literal["low", "medium", "high"]
 
 DEFAULT: Final = "coordination"
+MODEL: Final = "Qwen/Qwen3-4B-Instruct-2507-FP8"
+MOST_QUERY_CHARS: Final = 4096
 AGENTS: Final = ("router", "planner", "retrieval", "synthesis", "validation")
+TASKS: Final = ("router", "planner", "retrieval", "synthesis", "draft", "validation", "fallback")
+FAULTS: Final = ("timeout", "garbage", "error")
 STRATEGIES: Final[tuple[str, ...]] = get_args(Strategy)
 COMPLEXITIES: Final[tuple[str, ...]] = get_args(Complexity)
 ISSUES: Final[tuple[str, ...]] = get_args(IssueType)
 SEVERITIES: Final[tuple[str, ...]] = get_args(Severity)
+ENV_FILE: Final = ".env"
 
 Two = tuple[Fraction, Fraction]
 Three = tuple[Fraction, Fraction, Fraction]
 _Facets = Annotated[int, Field(ge=1, le=3)]
+
+
+# Constants of the team
+
+
+class _InOrder(StrictModel):
+    @property
+    def values(self) -> tuple[float, ...]:
+        """In the order of the fields."""
+        return tuple(dict(self).values())
+
+
+class ContextLimits(StrictModel):
+    """Limits of a conversation in tokens.
+
+    Attributes:
+        max_tokens: Length of the model's context.
+        trim_above_tokens: Longer conversations are trimmed.
+        trim_to_tokens: Length after it: 85 % of 128,000.
+        oldest_share: Part of the kept history that is the oldest.
+    """
+
+    max_tokens: PositiveInt = 131_072
+    trim_above_tokens: PositiveInt = 120_000
+    trim_to_tokens: PositiveInt = 108_800
+    oldest_share: Fraction = 0.3
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.trim_to_tokens <= self.trim_above_tokens <= self.max_tokens:
+            raise ValueError(
+                "trim_to_tokens, trim_above_tokens and max_tokens must ascend, got "
+                f"{self.trim_to_tokens:,}, {self.trim_above_tokens:,} and {self.max_tokens:,}"
+            )
+        return self
 
 
 class Limits(StrictModel):
@@ -102,18 +154,13 @@ class Passages(StrictModel):
     most: PositiveInt
 
 
-class SearchSeconds(StrictModel):
-    """Seconds of a search by its strategy, and of a rewriting."""
+class SearchSeconds(_InOrder):
+    """Seconds of a search, in the order of STRATEGIES, and of a rewriting."""
 
     vector: NonNegative
     hybrid: NonNegative
     graphrag: NonNegative
     rewrite: NonNegative
-
-    @property
-    def values(self) -> tuple[float, float, float]:
-        """In the order of STRATEGIES."""
-        return self.vector, self.hybrid, self.graphrag
 
 
 class Failures(StrictModel):
@@ -182,17 +229,12 @@ class Draft(StrictModel):
     without_history: Fraction
 
 
-class Finds(StrictModel):
-    """Chances that a validation finds an issue that is there."""
+class Finds(_InOrder):
+    """Chances that a validation finds an issue that is there, in the order of ISSUES."""
 
     hallucination: Fraction
     missing_source: Fraction
     inaccuracy: Fraction
-
-    @property
-    def values(self) -> tuple[float, float, float]:
-        """In the order of ISSUES."""
-        return self.hallucination, self.missing_source, self.inaccuracy
 
 
 class Validator(StrictModel):
@@ -212,7 +254,7 @@ class History(StrictModel):
 
 
 class CoordinationSettings(StrictModel):
-    """`coordination.yaml`; the file says where its numbers come from."""
+    """`coordination.yaml`."""
 
     name: str
     description: str
@@ -241,6 +283,41 @@ class CoordinationSettings(StrictModel):
         read = prompt / server.prefill_tokens_per_s
         return self.search_s.vector + read + tokens.fallback / server.decode_tokens_per_s
 
+    def within_context(self, length: int) -> CoordinationSettings:
+        """Return the constants for another length of the context; a trim's lengths follow."""
+        limits, share = self.context, min(length / 128_000, 1.0)
+        shorter = {
+            "max_tokens": min(limits.max_tokens, length) if share < 1.0 else limits.max_tokens,
+            "trim_above_tokens": int(limits.trim_above_tokens * share),
+            "trim_to_tokens": int(limits.trim_to_tokens * share),
+        }
+        return self.model_copy(update={"context": limits.model_copy(update=shorter)})
+
+    def of_query(self, options: QuerySettings, *, slow: bool) -> CoordinationSettings:
+        """Return the constants with the limits of a query.
+
+        A later deadline is for a slower server: the time that is kept for the fallback grows with
+        it, unless the rates are those of the simulation (`slow` is False).
+        """
+        limits, server = self.limits, self.server
+        times = (options.deadline_s or limits.hard_s) / limits.hard_s
+        seconds = ("simple_s", "target_s", "hard_s", "call_timeout_s")
+        narrowed = {
+            **{name: getattr(limits, name) * times for name in seconds},
+            "max_iterations": min(limits.max_iterations, options.max_iterations),
+            "max_retries": min(limits.max_retries, options.retry.max_retries),
+            "backoff_factor": options.retry.backoff_factor,
+            "parallel_calls": min(limits.parallel_calls, options.max_parallel_calls),
+        }
+        rates = ("decode_tokens_per_s", "prefill_tokens_per_s")
+        slower = {name: getattr(server, name) / (times if slow else 1.0) for name in rates}
+        return self.model_copy(
+            update={
+                "limits": limits.model_copy(update=narrowed),
+                "server": server.model_copy(update=slower),
+            }
+        )
+
 
 def load_settings(name_or_path: str | Path = DEFAULT) -> CoordinationSettings:
     """Read the constants of a team by name or path.
@@ -254,3 +331,275 @@ def load_settings(name_or_path: str | Path = DEFAULT) -> CoordinationSettings:
 @cache
 def _load(path: Path) -> CoordinationSettings:
     return load_yaml_model(path, CoordinationSettings)
+
+
+# Settings of a query
+
+
+def check_fault(fault: str) -> str:
+    """Return a fault such as "planner:timeout", if there is such a task and such a kind.
+
+    Raises:
+        ValueError: There is none.
+    """
+    task, _, kind = fault.partition(":")
+    for what, name, names in (("agent", task, TASKS), ("kind", kind, FAULTS)):
+        if name not in names:
+            raise ValueError(f"fault {fault!r}: {unknown(what, name, names)}")
+    return fault
+
+
+class Retry(StrictModel):
+    """Repeated attempts of a call of a model, all of them inside the deadline.
+
+    Attributes:
+        max_retries: After the first attempt.
+        backoff_factor: Each wait is so many times the one before.
+        timeout_seconds: Limit of one attempt; what the deadline leaves limits it further.
+    """
+
+    max_retries: Annotated[int, within(0, 10)] = 3
+    backoff_factor: Annotated[float, within(1.0, 10.0)] = 1.5
+    timeout_seconds: Positive = 30.0
+
+
+class QuerySettings(StrictModel):
+    """Settings of one query, by the names of the supervisor's configuration.
+
+    Attributes:
+        policy: Who decides: a coordination policy by name or "module:Class", or "llm_supervisor".
+        enable_multi_agent: False answers every query by basic retrieval.
+        fallback_to_basic_rag: False lets a query fail where basic retrieval would answer it.
+        parallel_tool_calls: False carries out retrievals of one decision one after the other.
+        max_parallel_calls: Retrievals of one decision.
+        output_mode: "structured" adds the structured answer to the metadata, "full_history" the
+            messages of the coordination, "last_message" nothing.
+        create_forward_message_tool: Give an agent's answer to the user as it is; otherwise the
+            supervisor writes it once more, which takes a call.
+        add_handoff_back_messages: Keep a message for each return to the supervisor.
+        interrupt_before, interrupt_after: Nodes before and after which a person is asked.
+        max_iterations: Decisions of the supervisor.
+        agent_decision_timeout_ms: Limit of the time that a decision takes besides calls of models;
+            exceeding it is an event.
+        deadline_s: Latest answer; the other deadlines scale with it. None: the team's.
+        rewrite: Who rewrites queries for retrieval: rules on the words, or the model.
+        retry: Of calls of the model.
+        fault: Calls that go wrong on purpose, such as "planner:timeout": a task of TASKS and a
+            kind of FAULTS. None: nothing does.
+    """
+
+    policy: str = "seed_supervisor"
+    enable_multi_agent: bool = True
+    fallback_to_basic_rag: bool = True
+    parallel_tool_calls: bool = True
+    max_parallel_calls: Annotated[int, within(1, 3)] = 3
+    output_mode: Literal["structured", "full_history", "last_message"] = "structured"
+    create_forward_message_tool: bool = True
+    add_handoff_back_messages: bool = True
+    interrupt_before: tuple[Literal["human", "validator"], ...] = ()
+    interrupt_after: tuple[Literal["router", "planner"], ...] = ()
+    max_iterations: Annotated[int, within(1, 10)] = 10
+    agent_decision_timeout_ms: Positive = 200.0
+    deadline_s: Positive | None = None
+    rewrite: Literal["lexical", "model"] = "lexical"
+    retry: Retry = Field(default_factory=Retry)
+    fault: Annotated[str, AfterValidator(check_fault)] | None = None
+
+
+class VllmServer(StrictModel):
+    """Options of the team's server, by vLLM's names.
+
+    Attributes:
+        model: On the Hugging Face hub, or a folder.
+        max_model_len: Tokens of prompt and answer.
+        gpu_memory_utilization: Share of the GPU's memory that vLLM takes.
+        quantization: Of the weights.
+        kv_cache_dtype: "fp8" (e4m3); e5m2 does not go with a checkpoint in FP8.
+        max_num_seqs: Calls at once; fewer than three carry out parallel retrievals in turn.
+        max_num_batched_tokens: Tokens of a step; longer prompts are computed in several.
+    """
+
+    model: str = MODEL
+    max_model_len: Annotated[int, within(1024, 131_072)] = 131_072
+    gpu_memory_utilization: Annotated[float, within(0.1, 1.0)] = 0.95
+    quantization: Literal["fp8", "none"] = "fp8"
+    kv_cache_dtype: Literal["fp8", "fp8_e4m3", "fp8_e5m2", "auto"] = "fp8"
+    max_num_seqs: Annotated[int, within(1, 1024)] = 3
+    max_num_batched_tokens: Annotated[int, within(256, 131_072)] = 2048
+
+    @model_validator(mode="after")
+    def _servable(self) -> Self:
+        if self.kv_cache_dtype == "fp8_e5m2" and self.quantization == "fp8":
+            raise ValueError(
+                "kv_cache_dtype fp8_e5m2: vLLM refuses it with a checkpoint in FP8; take fp8 (e4m3)"
+            )
+        return self
+
+    def arguments(self) -> list[str]:
+        """Return the arguments of ``vllm serve`` after the model."""
+        given = self.model_dump(exclude={"model", "quantization"})
+        flags = [x for k, v in given.items() for x in (f"--{k.replace('_', '-')}", f"{v}")]
+        return [*flags, "--enable-prefix-caching"]
+
+
+class Environment(StrictModel):
+    """Variables of the process or of an `.env` file."""
+
+    ENABLE_MULTI_AGENT: bool = True
+    AGENT_DECISION_TIMEOUT: Positive = 200.0  # ms
+    FALLBACK_TO_BASIC_RAG: bool = True
+    MODEL_PATH: str = MODEL
+    MAX_CONTEXT_LENGTH: Annotated[int, Field(ge=1024, le=131_072)] = 128_000
+    VLLM_GPU_MEMORY_UTILIZATION: Annotated[float, Field(ge=0.1, le=1.0)] = 0.95
+    VLLM_MAX_MODEL_LEN: Annotated[int, Field(ge=1024, le=131_072)] = 131_072
+    VLLM_QUANTIZATION: Literal["fp8"] = "fp8"
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of `QuerySettings` that were set."""
+        names = {
+            "ENABLE_MULTI_AGENT": "enable_multi_agent",
+            "AGENT_DECISION_TIMEOUT": "agent_decision_timeout_ms",
+            "FALLBACK_TO_BASIC_RAG": "fallback_to_basic_rag",
+        }
+        given = self.model_fields_set
+        return {name: getattr(self, key) for key, name in names.items() if key in given}
+
+    def server(self) -> VllmServer:
+        """Return the team's server."""
+        return VllmServer(
+            model=self.MODEL_PATH,
+            max_model_len=self.VLLM_MAX_MODEL_LEN,
+            gpu_memory_utilization=self.VLLM_GPU_MEMORY_UTILIZATION,
+        )
+
+
+def read_environment(environ: Mapping[str, str], env_file: str | Path = ENV_FILE) -> Environment:
+    """Read the variables of the team; those of the process win over those of the file.
+
+    Args:
+        environ: `os.environ`.
+        env_file: Lines of ``NAME=VALUE``; other names are left alone. The default may be missing.
+
+    Raises:
+        ConfigError: A value is wrong, or the file cannot be read.
+    """
+    found: dict[str, str] = {}
+    if str(env_file) != ENV_FILE or Path(env_file).is_file():
+        for line in read_text(env_file).splitlines():
+            name, _, value = line.strip().removeprefix("export ").partition("=")
+            value = value.strip().partition(" #")[0]
+            quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+            found[name.strip()] = value.strip()[1:-1] if quoted else value.strip()
+    given = {name: environ.get(name) or found.get(name) for name in Environment.model_fields}
+    set_ones = {name: value for name, value in given.items() if value is not None}
+    return validate(set_ones, Environment, source="environment")
+
+
+# What agents hand to one another
+
+
+class Document(StrictModel):
+    """A passage that was retrieved.
+
+    Attributes:
+        doc_id: Name of the passage in its corpus.
+        text: Its text.
+        source: Where it comes from: a file and a heading.
+        score: Of the strategy that found it, the higher the better; scales of strategies differ.
+    """
+
+    doc_id: str
+    text: str
+    source: str
+    score: float
+
+
+class Issue(StrictModel):
+    """Something that is wrong with an answer.
+
+    Attributes:
+        type: "hallucination" (no source says so), "missing_source" (a claim without the source
+            that it needs), or "inaccuracy" (a source says otherwise).
+        severity: "low", "medium" or "high".
+        description: The claim, and what is wrong with it.
+    """
+
+    type: IssueType
+    severity: Severity
+    description: str = Field(min_length=1)
+
+
+class Route(StrictModel):
+    """Decision of the router: strategy, complexity, need of a plan, and its confidence."""
+
+    strategy: Strategy
+    complexity: Complexity
+    needs_planning: bool
+    confidence: Fraction
+
+
+class Plan(StrictModel):
+    """Sub-tasks of a query; "sequential" ones are searched for one a decision."""
+
+    original_query: str
+    sub_tasks: tuple[Annotated[str, Field(min_length=1, max_length=400)], ...] = Field(
+        min_length=1, max_length=5
+    )
+    execution_order: Literal["parallel", "sequential"]
+    estimated_complexity: Literal["low", "medium", "high"]
+
+
+class Retrieved(StrictModel):
+    """Passages that retrieval found for one sub-task.
+
+    Attributes:
+        sub_task: Question that was asked.
+        strategy: Strategy of the search.
+        queries: What was searched for: the question, or its rewritten forms.
+        documents: Best first, at most ten, without duplicates.
+        mean_score: Of the documents, from 0 to 1 (the best that the strategy can give).
+        withheld: Documents that the screen kept back, with the reason.
+    """
+
+    sub_task: str
+    strategy: Strategy
+    queries: tuple[str, ...]
+    documents: tuple[Document, ...] = Field(max_length=10)
+    mean_score: Fraction = 0.0
+    withheld: tuple[tuple[str, str], ...] = ()
+
+
+class Synthesis(StrictModel):
+    """Documents of several searches, each once, the most useful first, and figures of the merge."""
+
+    documents: tuple[Document, ...]
+    synthesis_metadata: dict[str, Any]
+
+
+class Validation(StrictModel):
+    """Verdict on an answer; the suggested action is advice for people, which no policy reads."""
+
+    valid: bool
+    confidence: Fraction
+    issues: tuple[Issue, ...] = Field(max_length=20)
+    suggested_action: Literal["accept", "regenerate", "refine"]
+
+
+class AgentResponse(StrictModel):
+    """Answer to a query.
+
+    Attributes:
+        content: Text with the numbers of its sources in brackets.
+        sources: Documents that the text cites, in the order of their numbers.
+        metadata: Decisions, agents' outputs, handoffs, tokens, context, failures.
+        validation_score: Confidence that the answer is valid, from 0 to 1; 0 where nobody checked.
+        processing_time: Seconds from query to answer; virtual with simulated answers.
+        history: Earlier messages that the query kept; no part of what is written out.
+    """
+
+    content: str
+    sources: tuple[Document, ...]
+    metadata: dict[str, Any]
+    validation_score: Fraction
+    processing_time: NonNegative
+    history: tuple[dict[str, Any], ...] = Field(default=(), exclude=True, repr=False)

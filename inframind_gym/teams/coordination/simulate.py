@@ -1,31 +1,27 @@
-"""The agents of simulated questions: what their calls take, and what comes of them.
+"""Simulated questions: what they need, what agents find and write, what calls take.
 
-A search finds a piece of evidence (`question`) if its luck is below the chance of the strategy for
-this kind of question; searches for the whole of a complex question find less, so that a plan pays.
-A draft uses some of what was found, fewer pieces where several searches were not merged; it may
-claim what no source says, the more the more is missing, and may leave sources out. A validation
-finds such defects or does not; a draft that was told of them has fewer. All draws are functions of
-the question's key and of their place in it: the agent and the number of its call.
+A question is of some complexity and kind, and needs one to three pieces of evidence. In a
+conversation a piece may be in an exchange before, and is gone when that exchange is trimmed. A
+search finds a piece if its luck is below the chance of the strategy for this kind of question;
+searches for the whole of a complex question find less, so that a plan pays. A draft uses some of
+what was found, fewer pieces where several searches were not merged; it may claim what no source
+says, the more the more is missing, and may leave sources out. A validation finds such defects or
+does not; a draft that was told of them has fewer.
+
+All draws are functions of the question's key and of their place in it, the agent and the number of
+its call, so that every policy meets the same question. The numbers are in
+`envs_configs/teams/coordination.yaml`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inframind_gym.simulator.rng import uniform_array
 from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.calls import (
-    CALLS,
-    DRAWS,
-    STREAM_CALL,
-    WRITER,
-    CallingQuestion,
-    Calls,
-)
-from inframind_gym.teams.coordination.outcomes import Outcome
-from inframind_gym.teams.coordination.question import FACETS
 from inframind_gym.teams.coordination.rules import (
     ANSWER,
     FALLBACK,
@@ -43,18 +39,263 @@ from inframind_gym.teams.coordination.rules import (
     VALIDATE,
     VALIDATION,
     Bools,
+    CoordinationState,
+    Floats,
     Ints,
+    Outcome,
 )
-from inframind_gym.teams.coordination.settings import COMPLEXITIES
-from inframind_gym.teams.coordination.state import CoordinationState
+from inframind_gym.teams.coordination.settings import (
+    AGENTS,
+    COMPLEXITIES,
+    STRATEGIES,
+    CoordinationSettings,
+)
 
+_STREAM_QUESTION: Final = 60  # of random numbers, apart from those of `simulator.rng`
+_STREAM_CALL: Final = 61
+FACETS: Final = 3  # pieces of evidence at most
+WRITER: Final = len(AGENTS)  # the synthesis agent when it writes; a row of calls of its own
+SUBTASK: Final = len(COMPLEXITIES)  # place of a sub-task among the chances of a search
+CALLS: Final = 64  # places of draws of an agent
+_DRAWS: Final = np.arange(9, dtype=np.int64)  # of a call: failure, slow, length, 6 outcomes
+_OF_QUESTION: Final = np.arange(14, dtype=np.int64)
+_OF_HISTORY: Final = np.arange(14, 34, dtype=np.int64)  # 4, and one for each exchange, up to 16
 _PLACES: Final = np.arange(FACETS)
-_SUBTASK: Final = len(COMPLEXITIES)  # place of a sub-task among the chances of a search
 _SEVERITY: Final = np.array([3, 1, 2])  # of the issues
+_TIMEOUT, _GARBAGE = 1, 2  # places in FAILURES
 
 
-class SimulatedQuestion(CallingQuestion):
-    """n questions and their agents; arguments and attributes are those of `Question`."""
+class Pinned(NamedTuple):
+    """Facts of questions that are given and not drawn; None: drawn.
+
+    Attributes:
+        complexity, kind: of the question.
+        history: tokens of the exchanges before; 0: no conversation.
+        refers_to: exchange to which the question refers, 0 the oldest; -1: to none.
+        timing_out: agent whose calls all time out; -1: none.
+    """
+
+    complexity: int | None = None
+    kind: int | None = None
+    history: int | None = None
+    refers_to: int | None = None
+    timing_out: int = -1
+
+
+class SimulatedQuestion:
+    """n questions with their agents, evidence and drafts; all arrays have a row a question.
+
+    Args:
+        settings: constants of the team.
+        n: number of questions.
+        conversation: share of the questions with exchanges before.
+        noise: whether lengths vary, calls fail and sub-tasks bring passages again.
+        newest_only: whether a trim keeps the newest exchanges alone.
+
+    Attributes:
+        complexity, kind, facets: (n,) true ones, and the pieces of evidence that are needed.
+        hint: (n,) complexity by the question's words.
+        refers_to: (n,) exchange that holds the first piece, -1 for none.
+        found: (n, 3) evidence that was found; `plain`: what would be without a rewriting.
+        covered, hallucinated, unsourced: (n, 3), (n,), (n,) of the draft.
+        lied, caught: (n,) drafts that hallucinated, and those of them that were found.
+        history, kept: (n, x) tokens of the exchanges before, and which are still there.
+        unread: (n,) tokens of passages that no agent has read.
+        stale: (n,) tokens of the conversation behind the cut of a trim, which no cache holds.
+    """
+
+    def __init__(
+        self,
+        settings: CoordinationSettings,
+        n: int,
+        *,
+        conversation: float = 0.0,
+        noise: bool = True,
+        newest_only: bool = False,
+    ) -> None:
+        self.settings, self._conversation, self.noise = settings, conversation, noise
+        self.newest_only = newest_only
+        self.keys = np.zeros(n, np.uint64)
+        self.complexity, self.kind, self.facets, self.hint = np.zeros((4, n), np.int64)
+        self.refers_to, self.timing_out, self.unread, self.stale = np.zeros((4, n), np.int64)
+        self.said_complexity, self.said_strategy, self.gap = np.zeros((3, n), np.int64)
+        self.lied, self.caught = np.zeros((2, n), np.int64)
+        self.confidence, self.luck = np.zeros(n), np.zeros((n, FACETS))
+        self.found, self.plain, self.open, self.covered = np.zeros((4, n, FACETS), np.bool_)
+        self.hallucinated, self.unsourced = np.zeros((2, n), np.bool_)
+        self.calls = np.zeros((n, len(AGENTS) + 1), np.int64)
+        self.history = np.zeros((n, settings.history.exchanges), np.int64)
+        self.kept = np.ones((n, settings.history.exchanges), np.bool_)
+
+        questions, retrieval, tokens = settings.questions, settings.retrieval, settings.tokens
+        self._shares = np.cumsum(questions.complexity)
+        self._kinds = np.cumsum(questions.kind_shares, axis=1)
+        self._facets = np.array(questions.facets)
+        self._subtasks = np.array(settings.planner.subtasks)
+        recall = np.array(retrieval.recall)  # kinds x strategies
+        self._best_strategy = recall.argmax(axis=1)
+        # Chances of a search: plain or rewritten; complexity of a whole question, or a sub-task;
+        # kind; strategy.
+        plain = np.concatenate([np.array(retrieval.whole)[:, None, None] * recall, recall[None]])
+        misses = np.array(retrieval.rewritten_misses) * (1.0 - plain)
+        self._chances = np.stack([plain, 1.0 - misses])
+        self._search_s = np.array(settings.search_s.values)
+        self._draft_length = np.array(tokens.draft)
+        self._factors = np.array(tokens.factors if noise else (1.0,))
+        self._weights = np.cumsum(tokens.weights if noise else (1.0,))
+        self._weights[-1] = 1.0
+
+    # Questions
+
+    def start(self, rows: Ints, keys: NDArray[np.uint64], pinned: Pinned | None = None) -> None:
+        """Begin new questions, drawn from their keys (k,)."""
+        pinned = Pinned() if pinned is None else pinned
+        settings, router = self.settings, self.settings.router
+        at = np.zeros((len(rows), 1), np.int64)
+        u = uniform_array(keys[:, None], _STREAM_QUESTION, at, _OF_QUESTION)
+        for flags in (self.found, self.plain, self.open, self.covered, self.hallucinated):
+            flags[rows] = False
+        for part in (self.calls, self.history, self.unread, self.stale, self.lied, self.caught):
+            part[rows] = 0
+        self.unsourced[rows] = False
+        self.keys[rows], self.kept[rows], self.timing_out[rows] = keys, True, pinned.timing_out
+        complexity = np.minimum((u[:, :1] > self._shares).sum(axis=1), 2)
+        if pinned.complexity is not None:
+            complexity[:] = pinned.complexity
+        kind = np.minimum((u[:, 1:2] > self._kinds[complexity]).sum(axis=1), 2)
+        if pinned.kind is not None:
+            kind[:] = pinned.kind
+        self.complexity[rows], self.kind[rows] = complexity, kind
+        self.facets[rows], self.luck[rows] = self._facets[complexity], u[:, 2:5]
+        self.hint[rows] = _seen_as(complexity, u[:, 5] < settings.questions.hint_right, u[:, 6])
+        right, knows = u[:, 7] < router.complexity_right, u[:, 8] < router.strategy_right
+        self.said_complexity[rows] = _seen_as(complexity, right, u[:, 9])
+        best = self._best_strategy[kind]
+        other = (best + 1 + (u[:, 10] < 0.5)) % len(STRATEGIES)
+        self.said_strategy[rows] = np.where(knows, best, other)
+        low, high = router.confidence
+        self.confidence[rows] = np.where(right & knows, high, low) + 0.2 * (u[:, 11] - 0.5)
+        gap = np.floor(u[:, 13] * self._facets[complexity]).astype(np.int64)
+        self.gap[rows] = np.where(u[:, 12] < settings.planner.covers_all, -1, gap)
+        self.refers_to[rows] = -1
+        if pinned.history is None and not self._conversation:
+            return
+        history = settings.history
+        u = uniform_array(keys[:, None], _STREAM_QUESTION, at, _OF_HISTORY)
+        talks = (u[:, -1] < self._conversation) | (pinned.history is not None)
+        least, most = history.tokens
+        total = np.floor(most - (most - least) * u[:, 0] ** 2)
+        if pinned.history is not None:
+            total[:] = pinned.history
+        shares = 0.5 + u[:, 3 : 3 + history.exchanges]
+        sizes = np.floor(total[:, None] * shares / shares.sum(axis=1, keepdims=True))
+        self.history[rows] = np.where(talks[:, None], sizes, 0).astype(np.int64)
+        exchange = np.floor(u[:, 1] * history.exchanges).astype(np.int64)
+        refers = np.where(talks & (u[:, 2] < history.refers), exchange, -1)
+        self.refers_to[rows] = refers if pinned.refers_to is None else pinned.refers_to
+
+    def evidence(self, rows: Ints) -> Bools:
+        """Return (k, 3) pieces of evidence at hand: found, or still in the conversation."""
+        has, exchange = self.found[rows].copy(), self.refers_to[rows]
+        kept = self.kept[rows, np.maximum(exchange, 0)]
+        guessed = self.luck[rows, 0] < self.settings.draft.without_history
+        has[:, 0] = np.where(exchange >= 0, kept | guessed, has[:, 0])
+        return has
+
+    def scores(self, rows: Ints) -> tuple[Floats, Floats]:
+        """Return the score of the drafts and their attribution, (k,) each, 0-1."""
+        draft = self.settings.draft
+        share = self.covered[rows].sum(axis=1) / self.facets[rows]
+        score = share * np.where(self.hallucinated[rows], draft.hallucination_keeps, 1.0)
+        return score, np.where(self.unsourced[rows], draft.unsourced_keeps, 1.0)
+
+    @property
+    def chances(self) -> Floats:
+        """Chances of searches: plain or rewritten; complexity, or sub-task; kind; strategy."""
+        return self._chances
+
+    # Calls
+
+    def draw_luck(self, rows: Ints, places: Ints) -> Floats:
+        """Return the draws of calls (k,) by their places, (k, 9)."""
+        found: Floats = uniform_array(self.keys[rows, None], _STREAM_CALL, places[:, None], _DRAWS)
+        return found
+
+    def _draw(
+        self, rows: Ints, agents: Ints, number: Ints, lengths: Any, prompt: Ints
+    ) -> tuple[Floats, Ints, Ints, Floats]:
+        """Draw calls of agents (k,), WRITER included, by their numbers.
+
+        Returns:
+            (k,) seconds, tokens and failures, (k, 6) draws of their outcomes.
+        """
+        failures, limit = self.settings.failures, self.settings.limits.call_timeout_s
+        u = self.draw_luck(rows, agents * CALLS + number)
+        factor = self._factors[(u[:, 2:3] > self._weights).sum(axis=1)]
+        completion = np.maximum(np.rint(lengths * factor), 1.0).astype(np.int64)
+        seconds = rules.call_s(prompt, completion, self.settings.server)
+        failure = np.zeros(len(rows), np.int64)
+        if self.noise:
+            seconds = np.where(u[:, 1] < failures.slow, failures.slow_factor * seconds, seconds)
+            failure[u[:, 0] < failures.timeout + failures.garbage] = _GARBAGE
+            failure[u[:, 0] < failures.timeout] = _TIMEOUT
+        who = np.where(agents == WRITER, SYNTHESIS, agents)
+        failure[(seconds > limit) | (who == self.timing_out[rows])] = _TIMEOUT
+        late = failure == _TIMEOUT
+        seconds, completion = np.where(late, limit, seconds), np.where(late, 0, completion)
+        return seconds, completion, failure, u[:, 3:]
+
+    def _call(
+        self, rows: Ints, at: Ints, agent: int, lengths: Any, prompt: Any, outcome: Outcome
+    ) -> tuple[Bools, Floats]:
+        """Add the next call of one agent in each row to the outcomes.
+
+        Every prompt begins with what is kept of the conversation.
+
+        Returns:
+            (k,) whether it can be used, (k, 6) draws of what comes of it.
+        """
+        number = self.calls[rows, agent]
+        self.calls[rows, agent] += 1
+        agents, prompt = np.full(len(rows), agent), prompt + self.stale[rows]
+        seconds, completion, failure, luck = self._draw(rows, agents, number, lengths, prompt)
+        failed, who = failure > 0, SYNTHESIS if agent == WRITER else agent
+        self.stale[rows[~failed]] = 0
+        outcome.ms[at] += rules.milliseconds(seconds)
+        outcome.prompt[at] += prompt
+        outcome.completion[at] += completion
+        outcome.context[at] += completion + self.settings.tokens.handoff
+        outcome.failed[at] = np.where(failed, who, outcome.failed[at])
+        outcome.failure[at] = np.where(failed, failure, outcome.failure[at])
+        return ~failed, luck
+
+    def _wave(
+        self, rows: Ints, used: Bools, max_num_seqs: int
+    ) -> tuple[Floats, Ints, Ints, Floats]:
+        """Draw up to three calls of the retrieval agent at once, which read a stale prefix once.
+
+        Returns:
+            (k,) seconds and tokens of the waves, (k, 3) failures, (k, 3, 6) draws.
+        """
+        tokens, shape = self.settings.tokens, used.shape
+        row, slot = np.nonzero(used)
+        number = self.calls[rows, RETRIEVAL][row] + slot
+        self.calls[rows, RETRIEVAL] += used.sum(axis=1)
+        stale, agents = self.stale[rows], np.full(len(row), RETRIEVAL)
+        prompt = tokens.query + stale[row]
+        calls = self._draw(rows[row], agents, number, tokens.retrieval, prompt)
+        completion, failure = np.zeros((2, *shape), np.int64)
+        alone, luck = np.zeros(shape), np.zeros((*shape, 6))
+        for part, drawn in zip((alone, completion, failure, luck), calls, strict=True):
+            part[row, slot] = drawn
+        prompts = np.where(used, tokens.query, 0)
+        prompts[:, 0] += stale
+        self.stale[rows[failure[:, 0] == 0]] = 0
+        together = rules.wave_s(prompts, completion, self.settings.server, max_num_seqs)
+        seconds = np.maximum(together, alone.max(axis=1))
+        return seconds, completion.sum(axis=1), failure, luck
+
+    # Actions
 
     def act(self, rows: Ints, actions: Ints, state: CoordinationState) -> Outcome:
         """Carry out actions (k,) of `CoordinationState.decide`; questions are all different."""
@@ -74,22 +315,9 @@ class SimulatedQuestion(CallingQuestion):
                 carry_out(rows[at], actions[at], at, state, outcome)
         return outcome
 
-    def _record(self, rows: Ints, at: Ints, agent: int, calls: Calls, outcome: Outcome) -> Bools:
-        """Add one call in each row to the outcomes; returns (k,) whether it can be used."""
-        failed = calls.failure > 0
-        self.stale[rows[~failed]] = 0
-        outcome.ms[at] += rules.milliseconds(calls.seconds)
-        outcome.prompt[at] += calls.prompt
-        outcome.completion[at] += calls.completion
-        outcome.context[at] += calls.completion + self.settings.tokens.handoff
-        outcome.failed[at] = np.where(failed, agent, outcome.failed[at])
-        outcome.failure[at] = np.where(failed, calls.failure, outcome.failure[at])
-        return ~failed
-
     def _route(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
         tokens = self.settings.tokens
-        calls = self._call(rows, ROUTER, tokens.router, tokens.query)
-        fine = self._record(rows, at, ROUTER, calls, outcome)
+        fine, _luck = self._call(rows, at, ROUTER, tokens.router, tokens.query, outcome)
         outcome.strategy[at] = np.where(fine, self.said_strategy[rows], -1)
         outcome.complexity[at] = np.where(fine, self.said_complexity[rows], -1)
         outcome.needs_planning[at] = fine & (self.said_complexity[rows] == 2)
@@ -97,8 +325,7 @@ class SimulatedQuestion(CallingQuestion):
 
     def _plan(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
         tokens = self.settings.tokens
-        calls = self._call(rows, PLANNER, tokens.planner, tokens.query)
-        fine = self._record(rows, at, PLANNER, calls, outcome)
+        fine, _luck = self._call(rows, at, PLANNER, tokens.planner, tokens.query, outcome)
         subtasks = self._subtasks[self.complexity[rows]]
         outcome.subtasks[at] = np.where(fine, subtasks, 0)
         self.open[rows] = fine[:, None] & (subtasks[:, None] > _PLACES)
@@ -118,8 +345,7 @@ class SimulatedQuestion(CallingQuestion):
         variants = 1 + 2 * rewritten  # a rewriting brings two more queries
         outcome.ms[at] = rules.milliseconds(seconds + variants * self._search_s[strategy])
         outcome.completion[at] = completion
-        failed = failure.any(axis=1)
-        outcome.failed[at] = np.where(failed, RETRIEVAL, -1)
+        outcome.failed[at] = np.where(failure.any(axis=1), RETRIEVAL, -1)
         outcome.failure[at] = failure.max(axis=1)
         # Call j of a wave answers the j-th sub-task that is open.
         fine, order = used & (failure == 0), np.cumsum(self.open[rows], axis=1) - 1
@@ -131,12 +357,13 @@ class SimulatedQuestion(CallingQuestion):
         asked = np.where(waits[:, None], planned, whole[:, None])
         asked &= self.facets[rows, None] > _PLACES
         asked[:, 0] &= self.refers_to[rows] < 0  # else in the conversation, and nowhere else
-        level = np.where(waits, _SUBTASK, complexity)
-        chance = self.chances[rewritten, level, kind, strategy]
-        hits = asked & (self.luck[rows] < chance[:, None])
+        level = np.where(waits, SUBTASK, complexity)
+        hits, plain = (
+            asked & (self.luck[rows] < self._chances[form, level, kind, strategy][:, None])
+            for form in (rewritten, 0)
+        )
         self.found[rows] |= hits
-        chance = self.chances[0, level, kind, strategy]
-        self.plain[rows] |= asked & (self.luck[rows] < chance[:, None])
+        self.plain[rows] |= plain
         count = np.where(waits, answers.sum(axis=1), whole)
         docs = count * np.where(waits, passages.subtask, passages.whole)
         again = fine & (luck[:, :, 0] < settings.retrieval.duplicate) & self.noise
@@ -150,9 +377,8 @@ class SimulatedQuestion(CallingQuestion):
         noise = settings.retrieval.score_spread * (luck[:, 0, 1] - 0.5)
         outcome.score[at] = np.where(count > 0, low + (high - low) * share + noise, 0.0)
         outcome.context[at] = completion + width * tokens.handoff + docs * tokens.passage
-        self.unread[rows] = np.minimum(
-            self.unread[rows] + docs * tokens.passage, passages.most * tokens.passage
-        )
+        unread = self.unread[rows] + docs * tokens.passage
+        self.unread[rows] = np.minimum(unread, passages.most * tokens.passage)
 
     def _rewrite(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
         outcome.ms[at] = rules.milliseconds(self.settings.search_s.rewrite)
@@ -160,8 +386,8 @@ class SimulatedQuestion(CallingQuestion):
     def _merge(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
         tokens = self.settings.tokens
         fresh = np.maximum(self.unread[rows] - state.duplicates[rows] * tokens.passage, 0)
-        calls = self._call(rows, SYNTHESIS, tokens.synthesis, tokens.query + fresh)
-        fine = self._record(rows, at, SYNTHESIS, calls, outcome)
+        prompt = tokens.query + fresh
+        fine, _luck = self._call(rows, at, SYNTHESIS, tokens.synthesis, prompt, outcome)
         self.unread[rows[fine]] = 0
 
     def _answer(self, rows: Ints, actions: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
@@ -169,49 +395,82 @@ class SimulatedQuestion(CallingQuestion):
         writes = (actions == REGENERATE) | ~state.drafted[rows]
         fine = np.ones(len(rows), np.bool_)
         if writes.any():
-            fine[writes] = self._write(
-                rows[writes], actions[writes] == REGENERATE, at[writes], state, outcome
-            )
+            again = actions[writes] == REGENERATE
+            fine[writes] = self._write(rows[writes], again, at[writes], state, outcome)
             outcome.drafted[at] = writes & fine
         judges = fine & (actions == VALIDATE)
         if judges.any():
             self._judge(rows[judges], at[judges], outcome)
 
     def _write(self, rows: Ints, again: Bools, at: Ints, state: Any, outcome: Outcome) -> Bools:
-        settings, tokens = self.settings, self.settings.tokens
-        refers = self.refers_to[rows] >= 0
-        warned = again & state.judged[rows] & (state.issues[rows].sum(axis=1) > 0)
+        tokens = self.settings.tokens
+        refers, warned = self.refers_to[rows] >= 0, self.is_warned(rows, again, state)
         prompt = tokens.query + self.unread[rows] + tokens.issues * warned
         prompt = prompt + tokens.history_excerpt * (refers & ~again)
-        calls = self._call(rows, WRITER, self._draft_length[self.complexity[rows]], prompt)
-        fine = self._record(rows, at, SYNTHESIS, calls, outcome)
-        several = (state.searches[rows] > 1) & ~state.merged[rows]
-        has = self.evidence(rows)
-        uses = np.where(several, settings.draft.uses[1], settings.draft.uses[0])
-        kept = warned[:, None] & self.covered[rows]
-        chance = np.repeat(uses[:, None], FACETS, axis=1)
-        crowded = refers & (state.context[rows] > settings.context.trim_above_tokens)
-        chance[:, 0] *= np.where(crowded, settings.draft.crowded, 1.0)
-        covered = has & (kept | (calls.luck[:, :3] < chance))
-        self.set_draft(rows[fine], fine, has, covered, calls.luck, warned)
-        self.lied[rows[fine]] += self.hallucinated[rows[fine]]
-        self.unread[rows[fine]] = 0
+        length = self._draft_length[self.complexity[rows]]
+        fine, luck = self._call(rows, at, WRITER, length, prompt, outcome)
+        has, kept, uses = self.to_write(rows, warned, state)
+        lies, bare = self.draft_chances(rows, has, warned)
+        done = rows[fine]
+        self.covered[done] = (has & (kept | (luck[:, :3] < uses)))[fine]
+        self.hallucinated[done] = (luck[:, 3] < lies)[fine]
+        self.unsourced[done] = (luck[:, 4] < bare)[fine]
+        self.lied[done] += self.hallucinated[done]
+        self.unread[done] = 0
         return fine
+
+    def is_warned(self, rows: Ints, again: Bools, state: CoordinationState) -> Bools:
+        """Return (k,) whether the writers of new drafts are told of issues of the last ones."""
+        return np.asarray(again & state.judged[rows] & (state.issues[rows].sum(axis=1) > 0))
+
+    def to_write(
+        self, rows: Ints, warned: Bools, state: CoordinationState
+    ) -> tuple[Bools, Bools, Floats]:
+        """Return what drafts are made of, (k, 3) each.
+
+        Returns:
+            Evidence at hand, the part of it that a mended draft keeps, and the chances to use a
+            piece.
+        """
+        draft, limits = self.settings.draft, self.settings.context
+        several = (state.searches[rows] > 1) & ~state.merged[rows]
+        uses = np.repeat(np.where(several, draft.uses[1], draft.uses[0])[:, None], FACETS, axis=1)
+        crowded = (self.refers_to[rows] >= 0) & (state.context[rows] > limits.trim_above_tokens)
+        uses[:, 0] *= np.where(crowded, draft.crowded, 1.0)
+        has = self.evidence(rows)
+        return has, has & warned[:, None] & self.covered[rows], uses
+
+    def draft_chances(self, rows: Ints, has: Bools, warned: Any) -> tuple[Floats, Floats]:
+        """Return the chances that drafts hallucinate, and that they leave sources out, (k,) each.
+
+        Args:
+            rows: (k,) questions.
+            has: (k, 3) evidence at hand.
+            warned: (k,) whether the writer was told of issues.
+        """
+        draft = self.settings.draft
+        missing = 1.0 - has.sum(axis=1) / self.facets[rows]
+        less = np.where(warned, draft.after_issues, 1.0)
+        return less * (draft.hallucinates + draft.per_missing * missing), less * draft.unsourced
+
+    def issue_chances(self, rows: Ints) -> tuple[Bools, Floats]:
+        """Return which issues drafts have, and the chances that a validation names them, (k, 3)."""
+        validator = self.settings.validator
+        short = self.covered[rows].sum(axis=1) < self.facets[rows]
+        there = np.stack([self.hallucinated[rows], self.unsourced[rows], short], axis=1)
+        return there, np.where(there, validator.finds.values, validator.false_alarm)
 
     def _judge(self, rows: Ints, at: Ints, outcome: Outcome) -> None:
         """Validate the drafts of some rows."""
         validator, tokens = self.settings.validator, self.settings.tokens
         prompt = tokens.query + self._draft_length[self.complexity[rows]]
-        calls = self._call(rows, VALIDATION, tokens.validation, prompt)
-        fine = self._record(rows, at, VALIDATION, calls, outcome)
-        short = self.covered[rows].sum(axis=1) < self.facets[rows]
-        there = np.stack([self.hallucinated[rows], self.unsourced[rows], short], axis=1)
-        chance = np.where(there, validator.finds.values, validator.false_alarm)
-        issues = (calls.luck[:, :3] < chance) & fine[:, None]
+        fine, luck = self._call(rows, at, VALIDATION, tokens.validation, prompt, outcome)
+        there, chance = self.issue_chances(rows)
+        issues = (luck[:, :3] < chance) & fine[:, None]
         valid = ~issues.any(axis=1)
         low, high = validator.confidence
         outcome.judged[at], outcome.valid[at] = fine, valid & fine
-        said = np.where(valid, high, low) + 0.2 * (calls.luck[:, 3] - 0.5)
+        said = np.where(valid, high, low) + 0.2 * (luck[:, 3] - 0.5)
         outcome.verdict[at] = np.where(fine, said, 0.0)
         outcome.issues[at] = issues
         outcome.severity[at] = (issues * _SEVERITY).max(axis=1)
@@ -221,10 +480,8 @@ class SimulatedQuestion(CallingQuestion):
         limits, sizes = self.settings.context, np.where(self.kept[rows], self.history[rows], 0)
         before = sizes.sum(axis=1)
         room = np.maximum(limits.trim_to_tokens - (state.context[rows] - before), 0)
-        if self.newest_only:
-            kept = rules.kept_exchanges(sizes, room, 0.0)
-        else:
-            kept = rules.kept_exchanges(sizes, room, limits.oldest_share)
+        share = 0.0 if self.newest_only else limits.oldest_share
+        kept = rules.kept_exchanges(sizes, room, share)
         self.kept[rows] &= kept
         # A model that decides is the first to read what follows the cut; the state knows.
         behind = np.logical_or.accumulate((sizes > 0) & ~kept, axis=1) & kept
@@ -239,13 +496,18 @@ class SimulatedQuestion(CallingQuestion):
         outcome.ms[at] = rules.milliseconds(settings.fallback_s)
         outcome.prompt[at], outcome.completion[at] = tokens.query + docs, tokens.fallback
         outcome.context[at] = docs + tokens.fallback
-        place = np.full((len(rows), 1), (WRITER + 1) * CALLS)
-        luck = uniform_array(self.keys[rows, None], STREAM_CALL, place, DRAWS)[:, 3:]
-        chance = self.chances[0, self.complexity[rows], self.kind[rows], 0]
-        refers = self.refers_to[rows] >= 0
+        luck = self.draw_luck(rows, np.full(len(rows), (WRITER + 1) * CALLS))[:, 3:]
+        chance = self._chances[0, self.complexity[rows], self.kind[rows], 0]
         chance = np.repeat(chance[:, None], FACETS, axis=1)
+        refers = self.refers_to[rows] >= 0
         chance[:, 0] = np.where(refers, settings.draft.without_history, chance[:, 0])
         has = (self.luck[rows] < chance) & (self.facets[rows, None] > _PLACES)
-        covered = has & (luck[:, :3] < settings.draft.uses[0])
-        every = np.ones(len(rows), np.bool_)
-        self.set_draft(rows, every, has, covered, luck, ~every)
+        lies, bare = self.draft_chances(rows, has, False)
+        self.covered[rows] = has & (luck[:, :3] < settings.draft.uses[0])
+        self.hallucinated[rows], self.unsourced[rows] = luck[:, 3] < lies, luck[:, 4] < bare
+
+
+def _seen_as(complexity: Ints, right: Bools, side: Floats) -> Ints:
+    """Return complexities (k,) as somebody sees them who is right or a step off."""
+    beside = np.where(complexity == 1, np.where(side < 0.5, 0, 2), 1)
+    return np.where(right, complexity, beside)

@@ -1,8 +1,7 @@
 """Token budget: which of three agents may still spend tokens, and when to stop.
 
-settings, rules, state         constants, the ledger and the scores, what is open
-simulate, chances, optimum     the simulated task, its chances, the exact optimum
-orchestrator, agents, budget   the application: its loop, prompts and answers, the hard ceiling
-evaluator, simulated, order    pre-flight and ratings; drawn answers; what a run is started with
-command, server                terminal; REST and live events
+settings, rules       constants; budget, scores and what is open next
+simulate, optimum     the simulated task; its exact optimum, over the same rules
+agents, app           prompts, answers and drawn answers; the loop with its hard ceiling
+cli, server           terminal; REST and live events
 """

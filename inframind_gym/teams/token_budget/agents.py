@@ -1,8 +1,8 @@
-"""Planner, executor and critic: a prompt from what there is, an answer read back. No state.
+"""Planner, executor and critic: a prompt from what there is, an answer read back.
 
 Each agent is one call of a model with a template and the product so far; no tools, no memory.
 Answers of models are read leniently: one that is not of the asked form costs its tokens and
-changes as little as possible.
+changes as little as possible. `DrawnAnswers` answers in their place on the simulated provider.
 """
 
 from __future__ import annotations
@@ -12,28 +12,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+from gymnasium.utils import seeding
+
 from inframind_gym.errors import ConfigError
 from inframind_gym.files import parse_json
+from inframind_gym.teams.llm import Completion, LLMRequest
+from inframind_gym.teams.token_budget.rules import CRITIC, EXECUTOR
+from inframind_gym.teams.token_budget.settings import AGENTS, COMPLEXITIES, SIZES, TeamSettings
+from inframind_gym.teams.token_budget.simulate import Calls, make_task
 
+SELF_EVAL: Final = "self_eval"  # callers that are no agent
+PREFLIGHT: Final = "preflight"
 DEFAULT_SECTIONS: Final = ("Summary", "Approach", "Details", "Next steps")
 PLAN_PARTS: Final = ("goal", "steps", "sections", "risks")  # checklist of a plan
 CRITERIA: Final = ("completeness", "clarity", "actionability")
 MOST_FLAGS: Final = 5  # of one review
+MARK: Final = "[simulated]"
+OVERHEAD_ANSWER: Final = 30  # tokens of a drawn rating or pre-flight; the rest is its prompt
 _MOST_ANSWER_CHARS: Final = 1_000_000
 _WORDS_PER_TOKEN: Final = 0.6  # of English text 0.75; what is left keeps answers from being cut
+_ROW: Final = np.zeros(1, np.int64)
 
 
 class Prompt(NamedTuple):
-    """Question to an agent.
-
-    Attributes:
-        system, user: messages.
-        schema: JSON schema of the answer; None: free text.
-    """
+    """Question to an agent."""
 
     system: str
     user: str
-    schema: Mapping[str, Any] | None
+    schema: Mapping[str, Any] | None  # of the answer, as JSON schema; None: free text
 
 
 @dataclass(slots=True)
@@ -47,25 +54,15 @@ class Flag:
 
 @dataclass(slots=True)
 class Product:
-    """Work of the team so far; agents see it, and nothing else.
-
-    Attributes:
-        task: of the user.
-        is_narrowed: whether only the core of the task is wanted.
-        plan: text; empty before there is one.
-        plan_share: share of PLAN_PARTS that the plan has.
-        sections: headings that a draft is to have.
-        draft: text; empty before there is one.
-        flags: of the critic, in order.
-    """
+    """Work of the team so far; agents see it, and nothing else."""
 
     task: str
-    is_narrowed: bool = False
+    is_narrowed: bool = False  # only the core of the task is wanted
     plan: str = ""
-    plan_share: float = 0.0
-    sections: tuple[str, ...] = DEFAULT_SECTIONS
+    plan_share: float = 0.0  # of PLAN_PARTS that the plan has
+    sections: tuple[str, ...] = DEFAULT_SECTIONS  # headings that a draft is to have
     draft: str = ""
-    flags: list[Flag] = field(default_factory=list)
+    flags: list[Flag] = field(default_factory=list)  # of the critic, in order
 
     @property
     def open_flags(self) -> list[tuple[int, Flag]]:
@@ -81,6 +78,9 @@ class Product:
         return sum(title.lower() in lines for title in self.sections) / len(self.sections)
 
 
+# Prompts
+
+
 def planner(product: Product, max_tokens: int) -> Prompt:
     """Return the planner's prompt."""
     return Prompt(
@@ -88,20 +88,12 @@ def planner(product: Product, max_tokens: int) -> Prompt:
         "(text), steps (list), sections (list of four headings of the answer), risks (list)."
         + _length(max_tokens),
         _task(product) + _part("Earlier plan, to be improved", product.plan),
-        {
-            "type": "object",
-            "properties": {
-                "goal": {"type": "string"},
-                **{part: _list_of({"type": "string"}) for part in PLAN_PARTS[1:]},
-            },
-            "required": list(PLAN_PARTS),
-        },
+        _object(goal="string", **dict.fromkeys(PLAN_PARTS[1:], _list_of("string"))),
     )
 
 
 def executor(product: Product, max_tokens: int) -> Prompt:
     """Return the executor's prompt: for a draft, or for its revision."""
-    flags = "\n".join(f"{number}. {flag.issue}" for number, flag in product.open_flags)
     system = (
         "You write the answer to a task in Markdown, with exactly these headings (##): "
         f"{', '.join(product.sections)}."
@@ -109,7 +101,7 @@ def executor(product: Product, max_tokens: int) -> Prompt:
     if product.draft:
         system += " Return the whole answer, improved; mend every defect that is listed."
     user = _task(product) + _part("Plan", product.plan) + _part("Draft", product.draft)
-    return Prompt(system + _length(max_tokens), user + _part("Defects", flags), None)
+    return Prompt(system + _length(max_tokens), user + _defects(product), None)
 
 
 def critic(product: Product, max_tokens: int) -> Prompt:
@@ -119,36 +111,18 @@ def critic(product: Product, max_tokens: int) -> Prompt:
         "defects, each with issue (text) and points (0-20, what mending it would add to a quality "
         "of 0-100). Return an empty list where there is no defect." + _length(max_tokens),
         _task(product) + _part("Answer", product.draft),
-        {
-            "type": "object",
-            "properties": {
-                "flags": _list_of(
-                    {
-                        "type": "object",
-                        "properties": {"issue": {"type": "string"}, "points": {"type": "number"}},
-                        "required": ["issue", "points"],
-                    }
-                )
-            },
-            "required": ["flags"],
-        },
+        _object(flags={"type": "array", "items": _object(issue="string", points="number")}),
     )
 
 
 def self_eval(product: Product) -> Prompt:
     """Return the prompt of a rating of the product, and of the flags that it resolves."""
-    flags = "\n".join(f"{number}. {flag.issue}" for number, flag in product.open_flags)
-    numbers: dict[str, Any] = {name: {"type": "number"} for name in CRITERIA}
     return Prompt(
         "Rate this output 0-100 on completeness, clarity, actionability. Return one JSON object "
         "with these three numbers, and resolved: the numbers of the listed defects that the "
         "output no longer has.",
-        _task(product) + _part("Output", product.draft or product.plan) + _part("Defects", flags),
-        {
-            "type": "object",
-            "properties": {**numbers, "resolved": _list_of({"type": "integer"})},
-            "required": [*CRITERIA, "resolved"],
-        },
+        _task(product) + _part("Output", product.draft or product.plan) + _defects(product),
+        _object(**dict.fromkeys(CRITERIA, "number"), resolved=_list_of("integer")),
     )
 
 
@@ -158,15 +132,39 @@ def preflight(task: str) -> Prompt:
         "Classify the task as simple, moderate or complex by the work that a good answer takes. "
         "Return one JSON object with the key complexity.",
         task,
-        {
-            "type": "object",
-            "properties": {"complexity": {"enum": ["simple", "moderate", "complex"]}},
-            "required": ["complexity"],
-        },
+        _object(complexity={"enum": list(COMPLEXITIES)}),
     )
 
 
 PROMPTS: Final = (planner, executor, critic)  # in the order of AGENTS
+
+
+def _length(max_tokens: int) -> str:
+    return f" Use at most {int(_WORDS_PER_TOKEN * max_tokens)} words."
+
+
+def _task(product: Product) -> str:
+    narrowed = "\nAnswer the core of it alone." if product.is_narrowed else ""
+    return f"Task: {product.task}{narrowed}"
+
+
+def _part(title: str, text: str) -> str:
+    return f"\n\n{title}:\n{text}" if text else ""
+
+
+def _defects(product: Product) -> str:
+    flags = "\n".join(f"{number}. {flag.issue}" for number, flag in product.open_flags)
+    return _part("Defects", flags)
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    """Return the schema of an object that has all of these, each a schema or a type's name."""
+    own = {k: {"type": v} if isinstance(v, str) else v for k, v in properties.items()}
+    return {"type": "object", "properties": own, "required": list(own)}
+
+
+def _list_of(kind: str) -> dict[str, Any]:
+    return {"type": "array", "items": {"type": kind}}
 
 
 # Reading answers
@@ -175,8 +173,7 @@ PROMPTS: Final = (planner, executor, critic)  # in the order of AGENTS
 def take_plan(product: Product, text: str) -> bool:
     """Put a plan into the product; returns whether it was of the asked form."""
     plan = json_object(text)
-    product.plan = text
-    product.plan_share = 0.0
+    product.plan, product.plan_share = text, 0.0
     if plan is None:
         return False
     product.plan_share = sum(bool(plan.get(part)) for part in PLAN_PARTS) / len(PLAN_PARTS)
@@ -184,13 +181,6 @@ def take_plan(product: Product, text: str) -> bool:
     if isinstance(titles, list) and titles and all(isinstance(t, str) for t in titles):
         product.sections = tuple(title.strip("#*: ") for title in titles[:8])
     return True
-
-
-def take_draft(product: Product, text: str) -> bool:
-    """Put a draft into the product; an empty one is not taken."""
-    if text.strip():
-        product.draft = text
-    return bool(text.strip())
 
 
 def take_flags(product: Product, text: str) -> list[Flag] | None:
@@ -210,16 +200,14 @@ def take_flags(product: Product, text: str) -> list[Flag] | None:
 
 def read_rating(text: str) -> tuple[float, list[int]] | None:
     """Return a rating (0-100) and the numbers of resolved flags; None if it was malformed."""
-    found = json_object(text)
-    if found is None:
-        return None
-    scores = [_between(found.get(name), 0.0, 100.0) for name in CRITERIA]
-    if None in scores:
+    found = json_object(text) or {}
+    scores = [s for name in CRITERIA if (s := _between(found.get(name), 0.0, 100.0)) is not None]
+    if len(scores) < len(CRITERIA):
         return None
     numbers = found.get("resolved")
     listed = numbers if isinstance(numbers, list) else []
     resolved = [n for n in listed if isinstance(n, int) and not isinstance(n, bool)]
-    return sum(score for score in scores if score is not None) / len(CRITERIA), resolved
+    return sum(scores) / len(CRITERIA), resolved
 
 
 def json_object(text: str) -> dict[str, Any] | None:
@@ -240,23 +228,79 @@ def _between(value: object, low: float, high: float) -> float | None:
     return float(value) if low <= value <= high else None
 
 
-def _length(max_tokens: int) -> str:
-    return f" Use at most {int(_WORDS_PER_TOKEN * max_tokens)} words."
+# The simulated provider
 
 
-def _task(product: Product) -> str:
-    narrowed = "\nAnswer the core of it alone." if product.is_narrowed else ""
-    return f"Task: {product.task}{narrowed}"
+class DrawnAnswers:
+    """Answers of one run, drawn as the environment of the same seed draws them.
 
+    The context of a call says what it is: `agent`; for planner, executor and critic `size`; for a
+    rating `open_flags`, the numbers of the flags that are not resolved.
 
-def _part(title: str, text: str) -> str:
-    return f"\n\n{title}:\n{text}" if text else ""
+    Args:
+        settings: constants of the team.
+        profile: "simulated", or a script.
+        seed: of the run.
 
+    Attributes:
+        task: the simulated task.
+    """
 
-def _list_of(item: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": dict(item)}
+    def __init__(self, settings: TeamSettings, profile: str, seed: int) -> None:
+        self._settings = settings
+        self.task = make_task(settings, profile, 1)
+        key = seeding.np_random(seed)[0].integers(2**64, dtype=np.uint64)
+        self.task.start(_ROW, np.array([key]))
+        self._last: Calls | None = None
 
+    def __call__(self, request: LLMRequest) -> Completion:
+        """Return the completion of a request."""
+        agent, overhead = request.context["agent"], self._settings.overhead
+        if agent == PREFLIGHT:
+            seen = COMPLEXITIES[int(self.task.seen[0])]
+            return self._overhead({"complexity": seen}, overhead.preflight)
+        if agent == SELF_EVAL:
+            assert self._last is not None, "a rating follows a call"
+            evidence = self._last.evidence
+            score, count = float(evidence.self_eval[0]), int(evidence.resolved[0])
+            oldest = request.context["open_flags"][:count]
+            rating = {**dict.fromkeys(CRITERIA, score), "resolved": oldest}
+            return self._overhead(rating, overhead.self_eval)
+        which, size = AGENTS.index(agent), SIZES.index(request.context["size"])
+        limit = np.array([request.max_tokens])
+        self._last = calls = self.task.call(_ROW, np.array([which]), np.array([size]), limit)
+        made = int(calls.completion[0])
+        reason = "length" if calls.cut_off[0] else "stop"
+        text = self._text(which, calls)
+        return Completion(text, int(calls.prompt[0]), made, reason, self._seconds(made))
 
-def to_json(value: Any) -> str:
-    """Return a value as JSON text."""
-    return json.dumps(value, ensure_ascii=False)
+    def _overhead(self, answer: dict[str, Any], tokens: int) -> Completion:
+        tokens = tokens if self.task.has_overhead else 0
+        made = min(OVERHEAD_ANSWER, tokens)
+        return Completion(json.dumps(answer), tokens - made, made, "stop", self._seconds(made))
+
+    def _seconds(self, tokens: int) -> float:
+        seconds = self._settings.simulation.seconds
+        return seconds.first_token + seconds.per_token * tokens
+
+    def _text(self, agent: int, calls: Calls) -> str:
+        """Return the text of an answer, of the form that its checklist and flags were drawn for."""
+        evidence, number = calls.evidence, int(self.task.calls[0, agent])
+        share = float(np.nan_to_num(evidence.checklist[0]))
+        if agent == EXECUTOR:
+            titles = DEFAULT_SECTIONS[: round(share * len(DEFAULT_SECTIONS))]
+            body = f"{MARK} version {number}"
+            return "\n\n".join(f"## {title}\n{body}" for title in titles) or body
+        if agent == CRITIC:
+            count = int(evidence.found[0])
+            points = float(evidence.claimed[0]) / max(count, 1)
+            issues = [f"{MARK} defect {i + 1} of review {number}" for i in range(count)]
+            return json.dumps({"flags": [{"issue": issue, "points": points} for issue in issues]})
+        full = bool(self.task.has_draft(_ROW)[0]) or share > 0.5
+        parts: dict[str, Any] = {
+            "goal": f"{MARK} answer the task" if full else "",
+            "steps": [f"{MARK} step {i}" for i in (1, 2, 3)],
+            "sections": list(DEFAULT_SECTIONS),
+            "risks": [f"{MARK} a risk"] if full else [],
+        }
+        return json.dumps(parts)

@@ -1,4 +1,4 @@
-"""The exact optimum of the simulated team, by dynamic programming.
+"""The exact optimum of the simulated team, by value iteration over its rules.
 
 The simulation is finite: a state is the plan, the sections, the defects that are hidden and
 flagged, and the tokens that are left, a multiple of `token_unit`. The optimum knows all of these,
@@ -8,35 +8,32 @@ on steps. So nothing scores more on average, and a policy that plays it scores a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from itertools import product as combinations
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.teams.token_budget.chances import (
+from inframind_gym.teams.token_budget.rules import CRITIC, CUT, EXECUTOR, STOP, Floats, Ints
+from inframind_gym.teams.token_budget.settings import SIZES, TeamSettings
+from inframind_gym.teams.token_budget.simulate import (
     DEFECTS,
     PLANS,
     REVISION,
     SECTIONS,
-    Tables,
-    single_chances,
-    tables,
+    Product,
+    TaskRules,
 )
-from inframind_gym.teams.token_budget.rules import CRITIC, CUT, EXECUTOR, PLANNER, STOP
-from inframind_gym.teams.token_budget.settings import AGENTS, SIZES, TeamSettings
-from inframind_gym.teams.token_budget.simulate import max_tokens
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 # Pairs (hidden, flagged) with at most DEFECTS of both; PAIR_AT finds one.
 PAIRS: Final = [(h, f) for h in range(DEFECTS + 1) for f in range(DEFECTS + 1 - h)]
 PAIR_AT: Final = np.zeros((DEFECTS + 1, DEFECTS + 1), np.int64)
-for _i, (_h, _f) in enumerate(PAIRS):
-    PAIR_AT[_h, _f] = _i
+PAIR_AT[tuple(np.transpose(PAIRS))] = np.arange(len(PAIRS))
 SHAPE: Final = (PLANS, SECTIONS + 1, len(PAIRS))
 STATES: Final = PLANS * (SECTIONS + 1) * len(PAIRS)
+_TIE: Final = 1e-12  # of values that rounding alone tells apart; ties go to the first action
 
 
 class Optimum(NamedTuple):
@@ -90,127 +87,68 @@ def _solve(
     text: str, complexity: int, budget: int, price: float, value: float, self_eval: int
 ) -> Optimum:
     settings = TeamSettings.model_validate_json(text)
-    problem = _Problem(settings, complexity, self_eval)
-    points = value * problem.quality
-    levels = budget // settings.token_unit + 1
-    calls, count = CUT, len(problem.weights)
+    rules, unit = TaskRules(settings), settings.token_unit
+    plan, sections, pair = np.unravel_index(np.arange(STATES), SHAPE)
+    product = Product(plan, sections, *np.array(PAIRS)[pair].T)
+    agents, sizes = np.divmod(np.arange(CUT), len(SIZES))
+    kinds = np.where((agents[:, None] == EXECUTOR) & (sections > 0), REVISION, agents[:, None])
+    prompt = rules.prompts(product).T[agents]  # (calls, S)
+    estimate = rules.prompt_estimates(product).T[agents]
+    length = np.moveaxis(rules.lengths[kinds, sizes[:, None]], -1, 1)  # (calls, K, S)
+    weights = np.diff(rules.weights, prepend=0.0)
+    most = rules.max_tokens.reshape(CUT, 1)
+    reviewable = (agents[:, None] != CRITIC) | (sections > 0)
+    expect = _expectation(rules, complexity, product, kinds)
+
+    points = value * rules.points(product)
+    gain = expect(points) - points
+    levels = budget // unit + 1
     values, actions = np.zeros((levels, STATES)), np.full((levels, STATES), STOP, np.int8)
     # Expected value after a call that leaves a level of tokens, by call, cut off and state.
-    after = np.zeros((levels, calls, 2, STATES))
-    gain = problem.expect(points) - points
-    call, state = np.arange(calls)[:, None, None], np.arange(STATES)
+    after = np.zeros((levels, CUT, 2, STATES))
+    call, state = np.arange(CUT)[:, None, None], np.arange(STATES)
     for level in range(levels):
-        tokens, cut_off, allowed = problem.outcomes(level * settings.token_unit)
-        left = np.maximum(level - tokens // settings.token_unit, 0)
-        outcome = (
-            after[left, call, cut_off, state]
-            + (gain[call, cut_off, state] - price * tokens) / 100.0
-        )
-        worth = np.zeros((calls, STATES))
-        for k in range(count):  # in order: the same bits everywhere
-            worth += problem.weights[k] * outcome[:, k]
-        worth[~allowed] = -np.inf
-        best = worth.argmax(axis=0)
-        top = worth[best, np.arange(STATES)]
-        pays = top > 1e-12
+        room = level * unit - self_eval - estimate
+        limit = np.minimum(most, room)[:, None, :]
+        cut_off = (length > limit).astype(np.int64)
+        tokens = prompt[:, None, :] + np.minimum(length, np.maximum(limit, 0)) + self_eval
+        left = np.maximum(level - tokens // unit, 0)
+        reward = (gain[call, cut_off, state] - price * tokens) / 100.0
+        outcome = after[left, call, cut_off, state] + reward
+        worth = np.zeros((CUT, STATES))
+        for k, weight in enumerate(weights):  # in order: the same bits everywhere
+            worth += weight * outcome[:, k]
+        worth[~(reviewable & (room >= settings.min_completion_tokens))] = -np.inf
+        top = worth.max(axis=0)
+        best = (worth > top - _TIE).argmax(axis=0)
+        pays = top > _TIE
         values[level], actions[level] = np.where(pays, top, 0.0), np.where(pays, best, STOP)
-        after[level] = problem.expect(values[level])
-    return Optimum(values, actions, settings.token_unit)
+        after[level] = expect(values[level])
+    return Optimum(values, actions, unit)
 
 
-class _Problem:
-    """Tokens and transitions of the calls of one complexity."""
-
-    def __init__(self, settings: TeamSettings, complexity: int, self_eval: int) -> None:
-        simulation, unit = settings.simulation, settings.token_unit
-        self._found = tables(simulation, unit)
-        self._self_eval, self._least = self_eval, settings.min_completion_tokens
-        self.weights = np.diff(self._found.weights, prepend=0.0)
-        plan, sections, pair = np.unravel_index(np.arange(STATES), SHAPE)
-        hidden, flagged = np.array(PAIRS)[pair].T
-        lost = simulation.quality.per_defect * (hidden + flagged)
-        draft = np.array(simulation.quality.sections)[sections] - lost
-        alone = np.array(simulation.quality.plan)[plan]
-        self.quality = np.maximum(np.where(sections > 0, draft, alone), 0.0)
-        size = simulation.prompt_tokens
-        reviewed = size.task + size.draft * (sections > 0)
-        revised = reviewed + size.plan * (plan > 0) + size.per_flag * flagged
-        prompts = np.stack([np.full(STATES, size.task), revised, reviewed])
-        self._prompt = np.repeat(prompts, len(SIZES), axis=0)  # (calls, S)
-        estimate = np.floor(settings.prompt_estimate * self._prompt / unit)
-        self._estimate = (unit * estimate).astype(np.int64)
-        lengths = self._found.lengths
-        self._length = np.repeat(lengths[: len(AGENTS), :, :, None], STATES, axis=3)
-        self._length[EXECUTOR] = np.where(
-            sections > 0, lengths[REVISION, :, :, None], lengths[EXECUTOR, :, :, None]
+def _expectation(
+    rules: TaskRules, complexity: int, product: Product, kinds: Ints
+) -> Callable[[Floats], Floats]:
+    """Return the function from values (S,) to their expectations after each call, (calls, 2, S)."""
+    found = np.zeros((CUT, 2, STATES, STATES))
+    for call, cut_off, kind in combinations(range(CUT), range(2), range(REVISION + 1)):
+        states = np.flatnonzero(kinds[call] == kind)
+        if not len(states):
+            continue
+        before = Product(*(part[states] for part in product))
+        same = np.ones_like(states)
+        chances = rules.outcomes(
+            kind, complexity * same, before, call % len(SIZES) * same, cut_off * same
         )
-        self._length = self._length.reshape(CUT, -1, STATES)
-        self._most = max_tokens(settings).reshape(CUT, 1)
-        self._reviewable = np.ones((CUT, STATES), np.bool_)
-        self._reviewable[CRITIC * len(SIZES) :] = sections > 0
-        self._steps = _Transitions(self._found, complexity, simulation.new_defect)
-
-    def outcomes(self, remaining: int) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-        """Return (calls, K, S) tokens and whether cut off, and (calls, S) which calls are open."""
-        room = remaining - self._self_eval - self._estimate
-        limit = np.minimum(self._most, room)[:, None, :]
-        allowed = self._reviewable & (room >= self._least)
-        completion = np.minimum(self._length, np.maximum(limit, 0))
-        tokens = self._prompt[:, None, :] + completion + self._self_eval
-        return tokens, (self._length > limit).astype(np.int64), allowed
-
-    def expect(self, values: Floats) -> Floats:
-        """Return (calls, 2, S) expectations of `values` (S,) after each call, whole and cut off."""
-        cube = values.reshape(SHAPE)
-        found = np.empty((CUT, 2, *SHAPE))
-        for size in range(len(SIZES)):
-            for x in range(2):
-                for agent in (PLANNER, EXECUTOR, CRITIC):
-                    target = found[agent * len(SIZES) + size, x]
-                    self._steps.expect(agent, size, x, cube, target)
-        return found.reshape(CUT, 2, STATES)
-
-
-class _Transitions:
-    """Chances of the states after a call."""
-
-    def __init__(self, found: Tables, complexity: int, new_defect: float) -> None:
-        c = complexity
-        self._up = found.plan[c]  # (s, x)
-        self._first = single_chances(found.section[c, :, :, :, SECTIONS - 1])  # (p, s, x, 4)
-        self._defects = single_chances(found.defect[c, :, DEFECTS])  # (p, 6)
-        fill, resolve = single_chances(found.fill), single_chances(found.resolve)
-        alone, flag = single_chances(found.find_alone), single_chances(found.flag[c])
-        pairs = len(PAIRS)
-        self._fill = np.zeros((3, 2, SECTIONS + 1, SECTIONS + 1))
-        self._revise = np.zeros((3, 2, pairs, pairs))
-        self._flag = np.zeros((3, 2, pairs, pairs))
-        for sections in range(1, SECTIONS + 1):
-            missing = SECTIONS - sections
-            self._fill[:, :, sections, sections:] = fill[:, :, missing, : missing + 1]
-        for at, (h, f) in enumerate(PAIRS):
-            for k in range(h + 1):
-                self._flag[:, :, at, PAIR_AT[h - k, f + k]] += flag[:, :, h, k]
-                for j in range(f + 1):
-                    chance = resolve[:, :, f, j] * alone[h, k]
-                    after = h - k, f - j
-                    new = new_defect if sum(after) < DEFECTS else 0.0
-                    self._revise[:, :, at, PAIR_AT[after]] += (1.0 - new) * chance
-                    if new:
-                        self._revise[:, :, at, PAIR_AT[after[0] + 1, after[1]]] += new * chance
-
-    def expect(self, agent: int, size: int, x: int, cube: Floats, target: Floats) -> None:
-        """Write the expectation of `cube` (p, sections, pairs) after a call into `target`."""
-        if agent == PLANNER:
-            up = self._up[size, x]
-            target[0] = up * cube[2] + (1.0 - up) * cube[1]
-            target[1] = up * cube[2] + (1.0 - up) * cube[1]
-            target[2] = cube[2]
-        elif agent == CRITIC:
-            target[:] = cube @ self._flag[size, x].T
-        else:
-            revised = cube @ self._revise[size, x].T
-            target[:] = np.einsum("gh,phd->pgd", self._fill[size, x], revised)
-            fresh = cube[:, 1:, PAIR_AT[:, 0]]  # (p, 4, 6): sections, hidden
-            chances = self._first[:, size, x, :, None] * self._defects[:, None, :]
-            target[:, 0] = (fresh * chances).sum(axis=(1, 2))[:, None]
+        single = [np.diff(chance, axis=1, prepend=0.0) for chance in chances]
+        for counts in combinations(*(range(chance.shape[1]) for chance in single)):
+            p = np.prod([chance[:, k] for chance, k in zip(single, counts, strict=True)], axis=0)
+            at = np.flatnonzero(p)
+            own = Product(*(part[at] for part in before))
+            made = rules.after(kind, own, [np.full(len(at), k) for k in counts])
+            found[call, cut_off, states[at], state_of(*made)] += p[at]
+    row, to = np.nonzero(found.reshape(-1, STATES))
+    chance, first = found.reshape(-1, STATES)[row, to], np.searchsorted(row, np.arange(row[-1] + 1))
+    shape = CUT, 2, STATES
+    return lambda values: np.add.reduceat(chance * values[to], first).reshape(shape)

@@ -1,7 +1,7 @@
 """Rules of the token-budget team: the budget, the scores of steps, and what may be done next.
 
-Plain functions on arrays with a row a team: no clock, no I/O and no random numbers. Application
-and environment call the same ones, the application with one row.
+Everything is an array with a row a team: no clock, no I/O and no random numbers. Application and
+environment call the same rules, the application with one row.
 
 A budget is a hard ceiling for the team. Each agent has an allocation in it, a soft limit: beyond
 its own an agent spends what agents that were cut have returned. An agent call may be answered in
@@ -17,7 +17,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.teams.token_budget.settings import AGENTS, SIZES, ProxyWeights
+from inframind_gym.teams.token_budget.settings import (
+    AGENTS,
+    COMPLEXITIES,
+    SIZES,
+    ProxyWeights,
+    TeamSettings,
+)
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -29,32 +35,28 @@ CUT: Final = len(AGENTS) * len(SIZES)
 REALLOCATE: Final = CUT + len(AGENTS)
 STOP: Final = REALLOCATE + len(AGENTS)
 NUM_ACTIONS: Final = STOP + 1
+# Why a step was the last one of an agent or of the run; their places are the codes of `reason`.
+REASONS: Final = ("", "roi", "policy", "stop", "budget", "all_cut", "steps", "refused")
+NO_REASON, LOW_ROI, BY_POLICY, STOPPED, OUT_OF_BUDGET, ALL_CUT, OUT_OF_STEPS, REFUSED = range(8)
+AGENT_STEP: Final = "agent_step"  # name of the events of steps
+PREVIEW_CHARS: Final = 200  # of an agent's answer in its event
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Tokens of n teams.
+    """Tokens of n teams."""
 
-    Attributes:
-        budget: (n,) hard ceilings.
-        left: (n, 3) what is left of each agent's allocation.
-        free: (n,) returned by agents that were cut.
-        used: (n, 3) tokens of each agent's calls.
-        overhead: (n,) tokens of pre-flight and self-evaluations.
-        cut: (n, 3) agents that are not called again.
-    """
-
-    budget: Ints
-    left: Ints
-    free: Ints
-    used: Ints
-    overhead: Ints
-    cut: Bools
+    budget: Ints  # (n,) hard ceilings
+    left: Ints  # (n, 3) of each agent's allocation
+    free: Ints  # (n,) returned by agents that were cut
+    used: Ints  # (n, 3) of each agent's calls
+    overhead: Ints  # (n,) of pre-flight and self-evaluations
+    cut: Bools  # (n, 3) agents that are not called again
 
     @classmethod
     def empty(cls, n: int) -> Ledger:
         """Return ledgers without a token."""
-        one, three = np.zeros((5, n), np.int64), np.zeros((2, n, 3), np.int64)
+        one, three = np.zeros((3, n), np.int64), np.zeros((2, n, 3), np.int64)
         return cls(one[0], three[0], one[1], three[1], one[2], np.zeros((n, 3), np.bool_))
 
     @property
@@ -70,124 +72,45 @@ class Ledger:
 
 @dataclass(slots=True)
 class Progress:
-    """Scores of n teams, as far as the application sees them.
+    """Scores of n teams, as far as the application sees them."""
 
-    Attributes:
-        score: (n,) quality by the proxies, 0-100.
-        flag_share: (n,) share of the critic's flags that are resolved; NaN before the first.
-        checklist: (n,) share of the structural checklist that is there; NaN where there is none.
-        flags_open, flags_resolved: (n,) flags of the critic.
-        calls: (n, 3) calls of each agent.
-        last_tokens: (n, 3) of each agent's last call.
-        last_delta: (n, 3) points of quality that it brought.
-        last_roi: (n, 3) points per token.
-    """
-
-    score: Floats
-    flag_share: Floats
-    checklist: Floats
-    flags_open: Ints
-    flags_resolved: Ints
-    calls: Ints
-    last_tokens: Ints
-    last_delta: Floats
-    last_roi: Floats
+    score: Floats  # (n,) quality by the proxies, 0-100
+    flag_share: Floats  # (n,) of the critic's flags that are resolved; NaN before the first
+    checklist: Floats  # (n,) share of the structural checklist; NaN where there is none
+    flags_open: Ints  # (n,)
+    flags_resolved: Ints  # (n,)
+    calls: Ints  # (n, 3) of each agent
+    last_tokens: Ints  # (n, 3) of each agent's last call
+    last_delta: Floats  # (n, 3) points of quality that it brought
+    last_roi: Floats  # (n, 3) points per token
 
     @classmethod
     def empty(cls, n: int) -> Progress:
         """Return the progress of teams that have done nothing."""
         real, whole = np.zeros((3, n)), np.zeros((2, n), np.int64)
-        threes, wholes = np.zeros((2, n, 3)), np.zeros((2, n, 3), np.int64)
-        return cls(*real, *whole, *wholes, *threes)
-
-    def clear(self, rows: Ints) -> None:
-        """Forget what some teams have done."""
-        for name in self.__slots__:
-            getattr(self, name)[rows] = 0
-        self.flag_share[rows] = np.nan
-        self.checklist[rows] = np.nan
+        return cls(*real, *whole, *np.zeros((2, n, 3), np.int64), *np.zeros((2, n, 3)))
 
 
 class Evidence(NamedTuple):
-    """Facts by which k steps are scored.
+    """Facts by which k steps are scored, (k,) each."""
 
-    Attributes:
-        self_eval: (k,) rating of the team's product by an LLM, 0-100; NaN where none came.
-        checklist: (k,) share of the structural checklist; NaN where there is none.
-        found: (k,) new flags of the critic.
-        resolved: (k,) flags that a revision resolved.
-        claimed: (k,) points that the critic says its new flags are worth.
-    """
-
-    self_eval: Floats
-    checklist: Floats
-    found: Ints
-    resolved: Ints
-    claimed: Floats
+    self_eval: Floats  # rating of the team's product by an LLM, 0-100; NaN where none came
+    checklist: Floats  # share of the structural checklist; NaN where there is none
+    found: Ints  # new flags of the critic
+    resolved: Ints  # flags that a revision resolved
+    claimed: Floats  # points that the critic says its new flags are worth
 
 
 # Budget
 
 
 def allocate(budget: Any, shares: Any) -> Ints:
-    """Share budgets out, (..., 3) tokens; what rounding leaves is the executor's.
-
-    Args:
-        budget: (...,) tokens.
-        shares: (..., 3), summing to 1.
-    """
+    """Share budgets (...,) out by shares (..., 3); what rounding leaves is the executor's."""
     whole = np.asarray(budget, np.int64)
     exact = whole[..., None] * np.asarray(shares, np.float64)
     parts: Ints = np.floor(exact + 1e-9).astype(np.int64)
     parts[..., EXECUTOR] += whole - parts.sum(axis=-1)
     return parts
-
-
-def open_budget(ledger: Ledger, rows: Ints, budget: Ints, shares: Any) -> None:
-    """Give some teams a new budget (k,) and its allocations."""
-    ledger.budget[rows] = budget
-    ledger.left[rows] = allocate(budget, shares)
-    for part in (ledger.free, ledger.used, ledger.overhead, ledger.cut):
-        part[rows] = 0
-
-
-def call_limits(
-    ledger: Ledger,
-    rows: Ints,
-    prompt_estimate: Ints,
-    max_tokens: Ints,
-    self_eval: int,
-    min_completion: int,
-) -> Ints:
-    """Return the tokens in which every agent may answer at every size, 0 where it is not called.
-
-    Args:
-        ledger: of all teams.
-        rows: (k,) teams.
-        prompt_estimate: (k, 3) estimated tokens of each agent's prompt.
-        max_tokens: (3, 3) by agent and size.
-        self_eval: tokens of the self-evaluation that follows.
-        min_completion: a limit below this refuses the call.
-
-    Returns:
-        (k, 3, 3) by agent and size.
-    """
-    hard = ledger.remaining[rows, None] - self_eval
-    soft = ledger.left[rows] + ledger.free[rows, None]
-    room = np.minimum(hard, soft) - prompt_estimate
-    room[ledger.cut[rows] | (room < min_completion)] = 0
-    return np.asarray(np.minimum(max_tokens, room[:, :, None]))
-
-
-def can_go_on(
-    ledger: Ledger, rows: Ints, prompt_estimate: Ints, self_eval: int, min_completion: int
-) -> Bools:
-    """Return (k, 3) the agents for whose call there is room below the ceiling.
-
-    Arguments are those of `call_limits`.
-    """
-    hard = ledger.remaining[rows, None] - self_eval - prompt_estimate
-    return np.asarray(~ledger.cut[rows] & (hard >= min_completion))
 
 
 def spend(ledger: Ledger, rows: Ints, agents: Ints, tokens: Ints) -> None:
@@ -237,12 +160,11 @@ def share_out(ledger: Ledger, rows: Ints, shares: Floats) -> None:
 
 
 def quality(self_eval: Any, flag_share: Any, checklist: Any, weights: ProxyWeights) -> Floats:
-    """Return the weighted mean of the proxies that there are, 0-100; 0 where there is none.
+    """Return the weighted mean (k,) of the proxies that are not NaN, 0-100; 0 where all are.
 
     Args:
-        self_eval: (k,) points, 0-100; NaN where no rating came.
-        flag_share: (k,) share of flags resolved, NaN before there are flags.
-        checklist: (k,) share of the checklist, NaN where there is none.
+        self_eval: (k,) points, 0-100.
+        flag_share, checklist: (k,) shares, 0-1.
         weights: of the three.
     """
     total, weight = np.zeros(np.shape(self_eval)), np.zeros(np.shape(self_eval))
@@ -254,64 +176,211 @@ def quality(self_eval: Any, flag_share: Any, checklist: Any, weights: ProxyWeigh
         there = ~np.isnan(points)
         total = total + np.where(there, own * points, 0.0)
         weight = weight + np.where(there, own, 0.0)
-    mean = total / np.where(weight > 0.0, weight, 1.0)
-    return np.asarray(np.clip(mean, 0.0, 100.0))
+    return np.asarray(np.clip(total / np.where(weight > 0.0, weight, 1.0), 0.0, 100.0))
 
 
-def roi(delta: Any, tokens: Any) -> Floats:
-    """Return points of quality per token."""
-    return np.asarray(np.asarray(delta, np.float64) / np.maximum(tokens, 1))
-
-
-def record(
-    progress: Progress,
-    rows: Ints,
-    agents: Ints,
-    tokens: Ints,
-    evidence: Evidence,
-    weights: ProxyWeights,
-) -> None:
-    """Score k steps.
-
-    A critic changes nothing in the product: its step is worth the points that it claims for its
-    new flags. The flags count as a proxy of quality from the next step of another agent on.
-    """
-    is_critic = agents == CRITIC
-    found = progress.flags_open[rows] + evidence.found
-    progress.flags_open[rows] = found - evidence.resolved
-    progress.flags_resolved[rows] += evidence.resolved
-    known = progress.flags_open[rows] + progress.flags_resolved[rows]
-    share = np.where(known > 0, progress.flags_resolved[rows] / np.maximum(known, 1), np.nan)
-    progress.flag_share[rows] = np.where(is_critic, progress.flag_share[rows], share)
-    progress.checklist[rows] = evidence.checklist
-    score = quality(evidence.self_eval, progress.flag_share[rows], evidence.checklist, weights)
-    delta = np.where(is_critic, evidence.claimed, score - progress.score[rows])
-    progress.score[rows] = score
-    progress.calls[rows, agents] += 1
-    progress.last_tokens[rows, agents] = tokens
-    progress.last_delta[rows, agents] = delta
-    progress.last_roi[rows, agents] = roi(delta, tokens)
-
-
-# Choices
-
-
-def action_mask(limits: Ints, has_draft: Bools, cut_off: Bools, moved: Ints) -> Bools:
-    """Return the actions that are open to k teams, (k, 16).
+class TeamState:
+    """n teams in the middle of their runs; all arrays have a row a team.
 
     Args:
-        limits: (k, 3, 3) of `call_limits`.
-        has_draft: (k,) whether the critic has something to review.
-        cut_off: (k, 3) agents that were cut.
-        moved: (k, 3) of `movable`.
+        settings: constants of the team.
+        n: number of teams.
+        max_tokens: (3, 3) of an answer, by agent and size.
+        weights: of the proxies of quality.
+        self_eval: tokens that the rating after a call is expected to take.
+        max_steps: length of an episode.
     """
-    mask = np.zeros((len(limits), NUM_ACTIONS), np.bool_)
-    mask[:, :CUT] = (limits > 0).reshape(len(limits), CUT)
-    mask[:, CRITIC * len(SIZES) : CUT] &= has_draft[:, None]
-    mask[:, CUT:REALLOCATE] = ~cut_off
-    mask[:, REALLOCATE:STOP] = ~cut_off & (moved > 0)
-    mask[:, STOP] = True
-    return mask
+
+    def __init__(
+        self,
+        settings: TeamSettings,
+        n: int,
+        max_tokens: Ints,
+        weights: ProxyWeights,
+        self_eval: int,
+        max_steps: int,
+    ) -> None:
+        self.settings, self.max_tokens, self.weights = settings, max_tokens, weights
+        self.self_eval, self.max_steps = self_eval, max_steps
+        self.ledger, self.progress = Ledger.empty(n), Progress.empty(n)
+        self.seen, self.strategy, self.steps = np.zeros((3, n), np.int64)  # pre-flight's; mode
+        self.agent, self.reason = np.zeros((2, n), np.int64)  # of the last decision; in REASONS
+        self.has_draft, self.was_open, self.stopped, self.over = np.zeros((4, n), np.bool_)
+        self.estimates = np.zeros((n, 3), np.int64)  # tokens of the next prompts
+        self.limits = np.zeros((n, 3, 3), np.int64)  # of answers, by agent and size; 0: refused
+        self.mask = np.zeros((n, NUM_ACTIONS), np.bool_)  # actions that are open
+
+    def begin(
+        self, rows: Ints, budget: Any, strategy: int, seen: Ints, preflight_tokens: Any
+    ) -> None:
+        """Open new budgets (k,) and charge the pre-flight to them."""
+        ledger, shares = self.ledger, list(vars(self.settings.strategies).values())[strategy]
+        ledger.budget[rows], ledger.left[rows] = budget, allocate(budget, shares)
+        ledger.overhead[rows] = preflight_tokens
+        for part in (ledger.free, ledger.used, ledger.cut):
+            part[rows] = 0
+        for name in Progress.__slots__:
+            getattr(self.progress, name)[rows] = 0
+        self.progress.flag_share[rows] = self.progress.checklist[rows] = np.nan
+        self.seen[rows], self.strategy[rows] = seen, strategy
+        for part in (self.steps, self.agent, self.reason, self.has_draft, self.stopped, self.over):
+            part[rows] = 0
+
+    def minimum_budget(self, rows: Ints) -> Ints:
+        """Return (k,) tokens below which such a task is not worth starting."""
+        least = np.array(self.settings.minimum_budget.values, np.int64)
+        return np.asarray(least[self.seen[rows]])
+
+    def look(self, rows: Ints, estimates: Ints, has_draft: Bools) -> None:
+        """Find out what is open to some teams, and whether their runs are over.
+
+        Args:
+            rows: (k,) teams.
+            estimates: (k, 3) estimated tokens of the next prompts.
+            has_draft: (k,) whether there is something to review.
+        """
+        self.estimates[rows], self.has_draft[rows] = estimates, has_draft
+        self.open_actions(rows)
+        closed = self.ledger.cut[rows]
+        closed[:, CRITIC] |= ~has_draft  # without a draft there is nothing to review
+        room = self.ledger.remaining[rows, None] - self.self_eval - estimates
+        possible = ~closed & (room >= self.settings.min_completion_tokens)
+        late = np.where(self.steps[rows] >= self.max_steps, OUT_OF_STEPS, NO_REASON)
+        reason = np.where(possible.any(axis=1), late, OUT_OF_BUDGET)
+        reason = np.where(closed.all(axis=1), ALL_CUT, reason)
+        reason = np.where(self.stopped[rows], STOPPED, reason)
+        self.over[rows] = reason != NO_REASON
+        self.reason[rows] = np.where(reason != NO_REASON, reason, self.reason[rows])
+
+    def open_actions(self, rows: Ints) -> None:
+        """Find the limits of calls and the open actions of some teams, after their ledgers."""
+        ledger, settings = self.ledger, self.settings
+        is_cut, has_draft = ledger.cut[rows], self.has_draft[rows]
+        hard = ledger.remaining[rows, None] - self.self_eval
+        soft = ledger.left[rows] + ledger.free[rows, None]
+        room = np.minimum(hard, soft) - self.estimates[rows]
+        room[is_cut | (room < settings.min_completion_tokens)] = 0
+        limits = np.minimum(self.max_tokens, room[:, :, None])
+        limits[:, CRITIC] *= has_draft[:, None]
+        self.limits[rows] = limits
+        mask = np.ones((len(rows), NUM_ACTIONS), np.bool_)
+        mask[:, :CUT] = (limits > 0).reshape(len(rows), CUT)
+        mask[:, CUT:REALLOCATE] = ~is_cut
+        mask[:, REALLOCATE:STOP] = ~is_cut & (
+            movable(ledger, rows, settings.reallocation_share) > 0
+        )
+        self.mask[rows] = mask
+
+    @property
+    def truncated(self) -> Bools:
+        """(n,) whether a run ended because of its number of steps alone."""
+        return np.asarray(self.over & (self.reason == OUT_OF_STEPS))
+
+    def decide(self, rows: Ints, actions: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """Carry out the part of decisions that needs no call.
+
+        A cut is for low ROI where the agent's last call was below the threshold, else the policy's.
+
+        Args:
+            rows: (k,) teams.
+            actions: (k,) 0-15; one that is not open does nothing.
+
+        Returns:
+            The calls that the decisions ask for: (m,) rows, agents, sizes and limits of tokens.
+        """
+        about = np.where(actions < CUT, actions // len(SIZES), (actions - CUT) % len(AGENTS))
+        self.agent[rows] = np.where(actions == STOP, self.agent[rows], about)
+        legal = self.mask[rows, actions]
+        self.was_open[rows] = legal
+        self.steps[rows] += 1
+        self.reason[rows] = np.where(legal, NO_REASON, REFUSED)
+        self.stopped[rows] = legal & (actions == STOP)
+        chosen = legal & (actions >= CUT) & (actions < REALLOCATE)
+        if chosen.any():
+            ended, agents = rows[chosen], about[chosen]
+            cut(self.ledger, ended, agents)
+            called = self.progress.calls[ended, agents] > 0
+            low = self.progress.last_roi[ended, agents] < self.settings.roi_threshold
+            self.reason[ended] = np.where(called & low, LOW_ROI, BY_POLICY)
+        chosen = legal & (actions >= REALLOCATE) & (actions < STOP)
+        if chosen.any():
+            share = self.settings.reallocation_share
+            reallocate(self.ledger, rows[chosen], about[chosen], share)
+        chosen = legal & (actions < CUT)
+        calling, agents, sizes = rows[chosen], about[chosen], actions[chosen] % len(SIZES)
+        return calling, agents, sizes, self.limits[calling, agents, sizes]
+
+    def score(self, rows: Ints, agents: Ints, tokens: Ints, evidence: Evidence) -> None:
+        """Score k calls that are charged.
+
+        A critic changes nothing in the product: its step is worth the points that it claims for its
+        new flags. The flags count as a proxy of quality from the next step of another agent on.
+
+        Args:
+            rows: (k,) teams.
+            agents: (k,) who was called.
+            tokens: (k,) of prompt and answer.
+            evidence: of the steps.
+        """
+        progress, is_critic = self.progress, agents == CRITIC
+        progress.flags_open[rows] += evidence.found - evidence.resolved
+        progress.flags_resolved[rows] += evidence.resolved
+        known = progress.flags_open[rows] + progress.flags_resolved[rows]
+        share = np.where(known > 0, progress.flags_resolved[rows] / np.maximum(known, 1), np.nan)
+        progress.flag_share[rows] = np.where(is_critic, progress.flag_share[rows], share)
+        progress.checklist[rows] = evidence.checklist
+        score = quality(
+            evidence.self_eval, progress.flag_share[rows], evidence.checklist, self.weights
+        )
+        delta = np.where(is_critic, evidence.claimed, score - progress.score[rows])
+        progress.score[rows] = score
+        self.count(rows, agents, tokens, delta)
+
+    def count(self, rows: Ints, agents: Ints, tokens: Ints, delta: Floats) -> None:
+        """Count k calls and the points (k,) that they brought."""
+        progress = self.progress
+        progress.calls[rows, agents] += 1
+        progress.last_tokens[rows, agents] = tokens
+        progress.last_delta[rows, agents] = delta
+        progress.last_roi[rows, agents] = delta / np.maximum(tokens, 1)
+
+    def called(self, row: int, action: int) -> bool:
+        """Return whether a team's last step was a call: `action` is one, and was open."""
+        return bool(self.was_open[row]) and action < CUT
+
+    def event(self, row: int, action: int, run_id: str, output: str) -> dict[str, Any]:
+        """Return the event of a team's last step, as JSON values that WebSocket clients get.
+
+        A reallocation and an action that was refused have none (an empty dict), unless the run
+        ends with them. `iteration` counts the agent's calls; `status` is "cutoff" when the agent is
+        cut off, "complete" at the end of the run.
+
+        Args:
+            row: a team.
+            action: what was carried out.
+            run_id: name of the run.
+            output: answer of the agent.
+        """
+        ledger, progress, agent = self.ledger, self.progress, int(self.agent[row])
+        is_open, over = bool(self.was_open[row]), bool(self.over[row])
+        called = self.called(row, action)
+        if not over and (not is_open or REALLOCATE <= action < STOP):
+            return {}
+        delta = float(progress.last_delta[row, agent]) if called else 0.0
+        data = {
+            "run_id": run_id,
+            "agent": AGENTS[agent],
+            "iteration": int(progress.calls[row, agent]),
+            "tokens_used": int(progress.last_tokens[row, agent]) if called else 0,
+            "tokens_remaining": int(ledger.remaining[row]),
+            "quality_score": round(float(progress.score[row]), 4),
+            "quality_delta": round(delta, 4),
+            "roi": round(float(progress.last_roi[row, agent]), 6),
+            "cumulative_tokens": int(ledger.spent[row]),
+            "status": "complete" if over else "running" if called else "cutoff",
+            "output_preview": output[:PREVIEW_CHARS],
+        }
+        return {"event": AGENT_STEP, "data": data}
 
 
 def describe(action: int) -> str:
@@ -323,3 +392,11 @@ def describe(action: int) -> str:
     if action >= CUT:
         return f"cut {AGENTS[action - CUT]}"
     return f"{AGENTS[action // len(SIZES)]} {SIZES[action % len(SIZES)]}"
+
+
+def suggestion(budget: int, minimum: int, complexity: int) -> str:
+    """Return the warning about a budget that is smaller than its task's minimum."""
+    return (
+        f"a {COMPLEXITIES[complexity]} task wants at least {minimum:,} tokens, the budget is "
+        f"{budget:,}: raise it to {minimum:,}, or narrow the task (scope_down)"
+    )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -27,25 +26,18 @@ SIZES: Final = ("S", "M", "L")
 COMPLEXITIES: Final = ("simple", "moderate", "complex")
 STRATEGIES: Final = ("frontload", "critique_heavy", "adaptive")
 
-Three = Annotated[tuple[Fraction, Fraction, Fraction], Field()]
+Shares3 = tuple[Fraction, Fraction, Fraction]
 Factors = tuple[Positive, Positive, Positive]
 Lengths = tuple[PositiveInt, PositiveInt, PositiveInt]
+Points3 = tuple[NonNegative, NonNegative, NonNegative]
 
 
 class Shares(StrictModel):
     """Initial shares of planner, executor and critic in the budget, mode by mode."""
 
-    frontload: Three
-    critique_heavy: Three
-    adaptive: Three
-
-    @model_validator(mode="after")
-    def _whole(self) -> Self:
-        for name in STRATEGIES:
-            total = sum(getattr(self, name))
-            if abs(total - 1.0) > 1e-9:
-                raise ValueError(f"{name}: the shares sum to {total:g}, not to 1")
-        return self
+    frontload: Shares3
+    critique_heavy: Shares3
+    adaptive: Shares3
 
 
 class PerComplexity(StrictModel):
@@ -87,7 +79,7 @@ class ProxyWeights(StrictModel):
 class Quality(StrictModel):
     """Points of true quality."""
 
-    plan: tuple[NonNegative, NonNegative, NonNegative]
+    plan: Points3
     sections: tuple[NonNegative, NonNegative, NonNegative, NonNegative, NonNegative]
     per_defect: NonNegative
 
@@ -109,13 +101,7 @@ class AnswerLengths(StrictModel):
     revision: Lengths
     critic: Lengths
     factors: tuple[Positive, ...] = Field(min_length=1, max_length=16)
-    weights: tuple[Positive, ...]
-
-    @model_validator(mode="after")
-    def _distribution(self) -> Self:
-        if len(self.weights) != len(self.factors) or abs(sum(self.weights) - 1.0) > 1e-9:
-            raise ValueError("weights must be as many as factors, and sum to 1")
-        return self
+    weights: tuple[Positive, ...]  # of the factors; they sum to 1
 
 
 class Chance(StrictModel):
@@ -134,6 +120,13 @@ class SelfEval(StrictModel):
     plan_bias: NonNegative  # instead of `bias`, while there is only a plan
     run_sd: NonNegative  # common to a run
     step_sd: NonNegative  # of one evaluation
+
+
+class Seconds(StrictModel):
+    """Virtual time of a call."""
+
+    first_token: NonNegative
+    per_token: NonNegative
 
 
 class SimulationSettings(StrictModel):
@@ -155,15 +148,8 @@ class SimulationSettings(StrictModel):
     flag: Chance
     self_eval: SelfEval
     claimed_points_per_flag: NonNegative
-    checklist_of_plan: Three
+    checklist_of_plan: Shares3
     seconds: Seconds
-
-
-class Seconds(StrictModel):
-    """Virtual time of a call."""
-
-    first_token: NonNegative
-    per_token: NonNegative
 
 
 class ScriptedCall(StrictModel):
@@ -209,13 +195,18 @@ class TeamSettings(StrictModel):
     profiles: dict[str, Script]
 
     @model_validator(mode="after")
-    def _in_units(self) -> Self:
-        simulated = self.simulation
+    def _whole(self) -> Self:
+        for name, shares in vars(self.strategies).items():
+            if abs(sum(shares) - 1.0) > 1e-9:
+                raise ValueError(f"strategies.{name}: the shares sum to {sum(shares):g}, not to 1")
+        of = self.simulation.lengths
+        if len(of.weights) != len(of.factors) or abs(sum(of.weights) - 1.0) > 1e-9:
+            raise ValueError("simulation.lengths.weights must be as many as factors, and sum to 1")
         numbers = [
             self.min_completion_tokens,
             *vars(self.overhead).values(),
             *(size for sizes in vars(self.max_tokens).values() for size in sizes),
-            *vars(simulated.prompt_tokens).values(),
+            *vars(self.simulation.prompt_tokens).values(),
         ]
         if wrong := [number for number in numbers if number % self.token_unit]:
             raise ValueError(
@@ -230,11 +221,9 @@ class TeamSettings(StrictModel):
         Raises:
             ConfigError: there is no such profile.
         """
-        if profile == SIMULATED:
-            return None
-        if profile not in self.profiles:
+        if profile != SIMULATED and profile not in self.profiles:
             raise ConfigError(unknown("profile", profile, (SIMULATED, *self.profiles)))
-        return self.profiles[profile]
+        return None if profile == SIMULATED else self.profiles[profile]
 
 
 def load_settings(name_or_path: str | Path = DEFAULT) -> TeamSettings:
@@ -243,9 +232,4 @@ def load_settings(name_or_path: str | Path = DEFAULT) -> TeamSettings:
     Raises:
         ConfigError: the file is missing or wrong; says where.
     """
-    return _load(find_config("teams", name_or_path))
-
-
-@cache
-def _load(path: Path) -> TeamSettings:
-    return load_yaml_model(path, TeamSettings)
+    return load_yaml_model(find_config("teams", name_or_path), TeamSettings)

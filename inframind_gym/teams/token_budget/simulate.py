@@ -6,33 +6,44 @@ critic turns hidden defects into flagged ones, which revisions resolve far more 
 call gains nothing by itself, and something at the next revision. Longer answers do more; one that
 `max_tokens` cuts off does less.
 
-An agent's rating of the team's own product is too kind and noisy. All draws are functions of the
-run's key and of their place in it (the agent and the number of its call), so that every policy
-meets the same run. The numbers are in `envs_configs/teams/token_budget.yaml`; most are priors.
+`TaskRules` says what a call can lead to and how likely that is; `SimulatedTask` draws from it, and
+`optimum` sums over it. An agent's rating of the team's own product is too kind and noisy. All draws
+are functions of the run's key and of their place in it (the agent and the number of its call), so
+that every policy meets the same run. The numbers are in `envs_configs/teams/token_budget.yaml`;
+most are priors.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from math import comb
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.simulator.rng import uniform_array
-from inframind_gym.teams.token_budget.chances import DEFECTS, REVISION, SECTIONS, tables
-from inframind_gym.teams.token_budget.rules import CRITIC, EXECUTOR, PLANNER, Evidence
+from inframind_gym.teams.token_budget.rules import (
+    CRITIC,
+    EXECUTOR,
+    PLANNER,
+    Bools,
+    Evidence,
+    Floats,
+    Ints,
+)
 from inframind_gym.teams.token_budget.settings import (
     AGENTS,
     COMPLEXITIES,
+    Chance,
     Script,
-    SimulationSettings,
     TeamSettings,
 )
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-
+PLANS: Final = 3  # levels
+SECTIONS: Final = 4
+DEFECTS: Final = 5  # at most, flagged or not
+REVISION: Final = 3  # kind of a call, after those of the three agents
+LIKELIEST: Final = 0.98  # no chance is larger
 # Streams of random numbers, apart from those of `simulator.rng`.
 STREAM_TASK: Final = 40
 STREAM_CALL: Final = 41
@@ -40,29 +51,121 @@ _CALLS_PER_AGENT: Final = 1024  # places of draws
 _DRAWS: Final = np.arange(7, dtype=np.int64)  # of a call: length, 4 outcomes, 2 for the rating
 
 
-class Calls(NamedTuple):
-    """Results of k calls.
+class Product(NamedTuple):
+    """Latent state of k products: plan, sections, hidden and flagged defects, (k,) each."""
+
+    plan: Ints
+    sections: Ints
+    hidden: Ints
+    flagged: Ints
+
+
+class TaskRules:
+    """Tokens, outcomes and worth of the calls of the simulated team.
+
+    Args:
+        settings: constants of the team.
 
     Attributes:
-        prompt, completion: (k,) tokens.
-        cut_off: (k,) whether the answer reached its limit.
-        gain: (k,) points of true quality.
-        evidence: what the application sees of it.
+        max_tokens: (3, 3) of an answer, by agent and size.
+        lengths: (4, 3, K) tokens of an answer: kind of call, size, factor.
+        weights: (K,) distribution function of the factors.
     """
 
-    prompt: Ints
-    completion: Ints
-    cut_off: Bools
-    gain: Floats
-    evidence: Evidence
+    def __init__(self, settings: TeamSettings) -> None:
+        simulation, unit = settings.simulation, settings.token_unit
+        self._simulation, self._unit = simulation, unit
+        self._estimate, self._size = settings.prompt_estimate, simulation.prompt_tokens
+        self.max_tokens = max_tokens(settings)
+        self._sections = np.array(simulation.quality.sections, np.float64)
+        self._plan_points = np.array(simulation.quality.plan, np.float64)
+        of = simulation.lengths
+        mean = np.array([of.planner, of.executor, of.critic, of.revision])[:, :, None]
+        units = np.maximum(np.rint(mean * np.array(of.factors) / unit), 1)
+        self.lengths: Ints = (units * unit).astype(np.int64)
+        self.weights = np.cumsum(of.weights)
+        self.weights[-1] = 1.0
+        # Tables by complexity, plan, size and whether the answer was cut off; of sums then by the
+        # number of trials and of what happens at most.
+        plan = _chances(simulation.planner)
+        self._plan = np.stack([plan, np.ones_like(plan)], axis=-1)  # that it stays below level 2
+        self._section = _sums(_chances(simulation.section), SECTIONS - 1)
+        self._defect = _sums(_chances(simulation.defect), DEFECTS)
+        self._fill = _sums(_chances(simulation.fill), SECTIONS)
+        self._resolve = _sums(_chances(simulation.resolve), DEFECTS)
+        self._find_alone = _sums(np.array(simulation.find_alone), DEFECTS)
+        self._no_defect = np.array([simulation.new_defect, 1.0])
+        self._flag = _sums(_chances(simulation.flag), DEFECTS)
+
+    def prompts(self, product: Product) -> Ints:
+        """Return (k, 3) tokens of the prompt of each agent's next call."""
+        size = self._size
+        draft = size.task + size.draft * (product.sections > 0)
+        revision = draft + size.plan * (product.plan > 0) + size.per_flag * product.flagged
+        return np.stack([np.full(len(draft), size.task), revision, draft], axis=1)
+
+    def prompt_estimates(self, product: Product) -> Ints:
+        """Return (k, 3) tokens of those prompts as far as is known before the calls."""
+        units = np.floor(self._estimate * self.prompts(product) / self._unit).astype(int)
+        return np.asarray(self._unit * units)
+
+    def points(self, product: Product) -> Floats:
+        """Return the true quality (k,), 0-100."""
+        lost = self._simulation.quality.per_defect * (product.hidden + product.flagged)
+        draft, plan = self._sections[product.sections] - lost, self._plan_points[product.plan]
+        return np.asarray(np.maximum(np.where(product.sections > 0, draft, plan), 0.0))
+
+    def outcomes(
+        self, kind: int, complexity: Ints, product: Product, sizes: Ints, cut_off: Ints
+    ) -> list[Floats]:
+        """Return what k calls of a kind may lead to, as distribution functions (k, m).
+
+        They are of independent counts, in the order in which `after` takes them.
+        """
+        plan, sections, hidden, flagged = product
+        if kind == PLANNER:
+            return [self._plan[complexity, plan, sizes, cut_off]]
+        if kind == EXECUTOR:
+            return [
+                self._section[complexity, plan, sizes, cut_off, SECTIONS - 1],
+                self._defect[complexity, plan, sizes, 0, DEFECTS],
+            ]
+        if kind == CRITIC:
+            return [self._flag[complexity, plan, sizes, cut_off, hidden]]
+        return [
+            self._fill[complexity, plan, sizes, cut_off, SECTIONS - sections],
+            self._resolve[complexity, plan, sizes, cut_off, flagged],
+            self._find_alone[hidden],
+            np.broadcast_to(self._no_defect, (len(plan), 2)),
+        ]
+
+    def after(self, kind: int, product: Product, counts: list[Ints]) -> Product:
+        """Return the products after k calls of a kind with these counts (k,) of `outcomes`."""
+        plan, sections, hidden, flagged = product
+        if kind == PLANNER:
+            return product._replace(plan=np.maximum(plan, 2 - counts[0]))
+        if kind == EXECUTOR:
+            return Product(plan, 1 + counts[0], counts[1], np.zeros_like(flagged))
+        if kind == CRITIC:
+            return product._replace(hidden=hidden - counts[0], flagged=flagged + counts[0])
+        filled, resolved, alone, no_defect = counts
+        hidden, flagged = hidden - alone, flagged - resolved
+        hidden = hidden + ((flagged + hidden < DEFECTS) & (no_defect == 0))
+        return Product(plan, sections + filled, hidden, flagged)
+
+
+class Calls(NamedTuple):
+    """Results of k calls, (k,) each."""
+
+    prompt: Ints  # tokens
+    completion: Ints  # tokens
+    cut_off: Bools  # whether the answer reached its limit
+    gain: Floats  # points of true quality
+    evidence: Evidence  # as far as the application sees it
 
 
 class SimulatedTask:
     """n tasks with the state of their product; all arrays have a row a task.
-
-    Args:
-        settings: constants of the team.
-        n: number of tasks.
 
     Attributes:
         max_tokens: (3, 3) of an answer, by agent and size.
@@ -76,13 +179,9 @@ class SimulatedTask:
     has_overhead: Final = True
 
     def __init__(self, settings: TeamSettings, n: int) -> None:
-        self._settings: SimulationSettings = settings.simulation
-        self._estimate, self._unit = settings.prompt_estimate, settings.token_unit
-        self._tables = tables(settings.simulation, settings.token_unit)
-        self.max_tokens, self.weights = max_tokens(settings), settings.proxy_weights
+        self._simulation, self.rules = settings.simulation, TaskRules(settings)
+        self.max_tokens, self.weights = self.rules.max_tokens, settings.proxy_weights
         self._shares = np.cumsum(settings.simulation.complexity_share.values)
-        self._sections = np.array(settings.simulation.quality.sections, np.float64)
-        self._plan_points = np.array(settings.simulation.quality.plan, np.float64)
         self._ticked = np.array(settings.simulation.checklist_of_plan, np.float64)
         self.keys = np.zeros(n, np.uint64)
         self.complexity, self.seen, self.plan, self.sections, self.hidden, self.flagged = np.zeros(
@@ -97,10 +196,10 @@ class SimulatedTask:
         true = np.minimum((draws[:, :1] > self._shares).sum(axis=1), 2)
         beside = np.where(true == 1, np.where(draws[:, 2] < 0.5, 0, 2), 1)
         self.keys[rows], self.complexity[rows] = keys, true
-        right = draws[:, 1] < self._settings.preflight_right
+        right = draws[:, 1] < self._simulation.preflight_right
         self.seen[rows] = np.where(right, true, beside)
         self.value[rows] = 1.0
-        self._bias[rows] = self._settings.self_eval.run_sd * _normal(draws[:, 3], draws[:, 4])
+        self._bias[rows] = self._simulation.self_eval.run_sd * _normal(draws[:, 3], draws[:, 4])
         for part in (self.plan, self.sections, self.hidden, self.flagged, self.calls):
             part[rows] = 0
 
@@ -108,29 +207,23 @@ class SimulatedTask:
         """Narrow some tasks: a step less complex, and worth less."""
         for part in (self.complexity, self.seen):
             part[rows] = np.maximum(part[rows] - 1, 0)
-        self.value[rows] = self._settings.scope_down_value
+        self.value[rows] = self._simulation.scope_down_value
+
+    def product(self, rows: Ints) -> Product:
+        """Return the state of k products."""
+        return Product(self.plan[rows], self.sections[rows], self.hidden[rows], self.flagged[rows])
 
     def has_draft(self, rows: Ints) -> Bools:
         """Return (k,) whether there is something to review."""
         return np.asarray(self.sections[rows] > 0)
 
-    def prompts(self, rows: Ints) -> Ints:
-        """Return (k, 3) tokens of the prompt of each agent's next call."""
-        size = self._settings.prompt_tokens
-        draft = size.task + size.draft * (self.sections[rows] > 0)
-        revision = draft + size.plan * (self.plan[rows] > 0) + size.per_flag * self.flagged[rows]
-        return np.stack([np.full(len(rows), size.task), revision, draft], axis=1)
-
     def prompt_estimates(self, rows: Ints) -> Ints:
-        """Return (k, 3) tokens of those prompts as far as is known before the calls."""
-        return self._unit * np.floor(self._estimate * self.prompts(rows) / self._unit).astype(int)
+        """Return (k, 3) tokens of the next prompts as far as is known before the calls."""
+        return self.rules.prompt_estimates(self.product(rows))
 
     def truth(self, rows: Ints) -> Floats:
         """Return the true quality (k,) of what some teams have, 0-100."""
-        sections, plan = self.sections[rows], self.plan[rows]
-        lost = self._settings.quality.per_defect * (self.hidden[rows] + self.flagged[rows])
-        points = np.where(sections > 0, self._sections[sections] - lost, self._plan_points[plan])
-        return np.asarray(self.value[rows] * np.maximum(points, 0.0))
+        return np.asarray(self.value[rows] * self.rules.points(self.product(rows)))
 
     def call(self, rows: Ints, agents: Ints, sizes: Ints, limits: Ints) -> Calls:
         """Carry out a call in each of k tasks.
@@ -140,72 +233,51 @@ class SimulatedTask:
             agents, sizes: (k,) who answers, and how long the answer is meant to be.
             limits: (k,) `max_tokens`.
         """
-        before, prompt = self.truth(rows), self.prompts(rows)[np.arange(len(rows)), agents]
+        rules, before = self.rules, self.truth(rows)
+        prompt = rules.prompts(self.product(rows))[np.arange(len(rows)), agents]
         place = agents * _CALLS_PER_AGENT + self.calls[rows, agents]
         draws = uniform_array(self.keys[rows, None], STREAM_CALL, place[:, None], _DRAWS)
         kinds = np.where((agents == EXECUTOR) & (self.sections[rows] > 0), REVISION, agents)
-        factor = (draws[:, :1] > self._tables.weights).sum(axis=1)
-        wanted = self._tables.lengths[kinds, sizes, factor]
+        factor = (draws[:, :1] > rules.weights).sum(axis=1)
+        wanted = rules.lengths[kinds, sizes, factor]
         cut_off = wanted > limits
         x = cut_off.astype(np.int64)
         found, resolved = np.zeros((2, len(rows)), np.int64)
-        for kind, act in (
-            (PLANNER, self._plan),
-            (EXECUTOR, self._draft),
-            (CRITIC, self._review),
-            (REVISION, self._revise),
-        ):
+        for kind in range(REVISION + 1):
             these = np.flatnonzero(kinds == kind)
-            if len(these):
-                count = act(rows[these], sizes[these], x[these], draws[these])
-                target = found if kind == CRITIC else resolved
-                target[these] = count
+            if not len(these):
+                continue
+            own = rows[these]
+            product = self.product(own)
+            chances = rules.outcomes(kind, self.complexity[own], product, sizes[these], x[these])
+            counts = [
+                (draws[these, 1 + i, None] > chance).sum(axis=1) for i, chance in enumerate(chances)
+            ]
+            for name, values in rules.after(kind, product, counts)._asdict().items():
+                getattr(self, name)[own] = values
+            if kind == CRITIC:
+                found[these] = counts[0]
+            elif kind == REVISION:
+                resolved[these] = counts[1]
         self.calls[rows, agents] += 1
-        evidence = self._evidence(rows, draws, found, resolved)
-        gain = self.truth(rows) - before
-        return Calls(prompt, np.minimum(wanted, limits), cut_off, gain, evidence)
-
-    def _plan(self, rows: Ints, sizes: Ints, x: Ints, draws: Floats) -> Any:
-        chance = self._tables.plan[self.complexity[rows], sizes, x]
-        self.plan[rows] = np.maximum(self.plan[rows], np.where(draws[:, 1] < chance, 2, 1))
-        return 0
-
-    def _draft(self, rows: Ints, sizes: Ints, x: Ints, draws: Floats) -> Any:
-        complexity, plan = self.complexity[rows], self.plan[rows]
-        more = _count(draws[:, 1], self._tables.section[complexity, plan, sizes, x, SECTIONS - 1])
-        self.sections[rows] = 1 + more
-        self.hidden[rows] = _count(draws[:, 2], self._tables.defect[complexity, plan, DEFECTS])
-        return 0
-
-    def _review(self, rows: Ints, sizes: Ints, x: Ints, draws: Floats) -> Any:
-        table = self._tables.flag[self.complexity[rows], sizes, x, self.hidden[rows]]
-        found = _count(draws[:, 1], table)
-        self.hidden[rows] -= found
-        self.flagged[rows] += found
-        return found
-
-    def _revise(self, rows: Ints, sizes: Ints, x: Ints, draws: Floats) -> Any:
-        missing = SECTIONS - self.sections[rows]
-        self.sections[rows] += _count(draws[:, 1], self._tables.fill[sizes, x, missing])
-        resolved = _count(draws[:, 2], self._tables.resolve[sizes, x, self.flagged[rows]])
-        self.flagged[rows] -= resolved
-        self.hidden[rows] -= _count(draws[:, 3], self._tables.find_alone[self.hidden[rows]])
-        room = self.flagged[rows] + self.hidden[rows] < DEFECTS
-        self.hidden[rows] += room & (draws[:, 4] < self._settings.new_defect)
-        return resolved
-
-    def _evidence(self, rows: Ints, draws: Floats, found: Ints, resolved: Ints) -> Evidence:
-        noise, drafted = self._settings.self_eval, self.sections[rows] > 0
-        kind = np.where(drafted, noise.bias, noise.plan_bias) + self._bias[rows]
-        rating = self.truth(rows) + kind + noise.step_sd * _normal(draws[:, 5], draws[:, 6])
+        # The rating of a product by its own team is too kind, and noisy.
+        noise, drafted = self._simulation.self_eval, self.sections[rows] > 0
+        bias = np.where(drafted, noise.bias, noise.plan_bias) + self._bias[rows]
+        rating = self.truth(rows) + bias + noise.step_sd * _normal(draws[:, 5], draws[:, 6])
         ticked = np.where(drafted, self.sections[rows] / SECTIONS, self._ticked[self.plan[rows]])
-        claimed = np.asarray(self._settings.claimed_points_per_flag * found, np.float64)
+        claimed = np.asarray(self._simulation.claimed_points_per_flag * found, np.float64)
         rating = np.clip(np.rint(rating), 0.0, 100.0)  # a whole number, as LLMs rate
-        return Evidence(rating, ticked, found, resolved, claimed)
+        evidence, gain = (
+            Evidence(rating, ticked, found, resolved, claimed),
+            self.truth(rows) - before,
+        )
+        return Calls(prompt, np.minimum(wanted, limits), cut_off, gain, evidence)
 
 
 class ScriptedTask:
     """n copies of a run that is written down; calls beyond it repeat the last one and gain nothing.
+
+    Attributes are those of `SimulatedTask`.
 
     Args:
         settings: constants of the team.
@@ -216,15 +288,12 @@ class ScriptedTask:
     has_overhead: Final = False
 
     def __init__(self, settings: TeamSettings, n: int, script: Script) -> None:
-        calls = (script.calls.planner, script.calls.executor, script.calls.critic)
+        calls = [getattr(script.calls, agent) for agent in AGENTS]
         self._most = np.array([len(own) for own in calls])
-        shape = (3, int(self._most.max()))
-        self._tokens, self._quality = np.zeros(shape, np.int64), np.zeros(shape)
-        self._claimed = np.zeros(shape)
-        for agent, own in enumerate(calls):
-            for i, one in enumerate(own):
-                self._tokens[agent, i], self._quality[agent, i] = one.tokens, one.quality
-                self._claimed[agent, i] = one.claimed
+        padded = [[own[min(i, len(own) - 1)] for i in range(self._most.max())] for own in calls]
+        self._tokens = np.array([[call.tokens for call in own] for own in padded], np.int64)
+        self._quality = np.array([[call.quality for call in own] for own in padded])
+        self._claimed = np.array([[call.claimed for call in own] for own in padded])
         self.max_tokens = np.full((3, 3), self._tokens.max())  # of a written call none is cut
         self.keys = np.zeros(n, np.uint64)
         self.complexity = np.full(n, COMPLEXITIES.index(script.preflight))
@@ -246,11 +315,9 @@ class ScriptedTask:
         """Return (k,) whether the executor was called."""
         return np.asarray(self.calls[rows, EXECUTOR] > 0)
 
-    def prompts(self, rows: Ints) -> Ints:
+    def prompt_estimates(self, rows: Ints) -> Ints:
         """Return zeros (k, 3): the script counts whole calls."""
         return np.zeros((len(rows), 3), np.int64)
-
-    prompt_estimates = prompts
 
     def truth(self, rows: Ints) -> Floats:
         """Return the quality (k,) after the last call."""
@@ -268,9 +335,9 @@ class ScriptedTask:
         found = (claimed > 0.0).astype(np.int64)
         resolved = np.where(agents == EXECUTOR, self._flagged[rows], 0)
         self._flagged[rows] += found - resolved
-        unknown = np.full(len(rows), np.nan)
+        unknown, none = np.full(len(rows), np.nan), np.zeros(len(rows), np.int64)
         evidence = Evidence(self.truth(rows), unknown, found, resolved, claimed)
-        gain, none = self._score[rows] - before, np.zeros(len(rows), np.int64)
+        gain = self._score[rows] - before
         return Calls(none, np.minimum(wanted, limits), wanted > limits, gain, evidence)
 
 
@@ -292,9 +359,24 @@ def make_task(settings: TeamSettings, profile: str, n: int) -> Task:
     return SimulatedTask(settings, n) if script is None else ScriptedTask(settings, n, script)
 
 
-def _count(draw: Floats, table: Floats) -> Ints:
-    """Return (k,) how many happened: draws (k,) in (0, 1), distribution functions (k, m)."""
-    return np.asarray((draw[:, None] > table).sum(axis=1))
+def _chances(chance: Chance) -> Floats:
+    """Return the products of the factors by complexity, plan, size, and cut off: (3, 3, 3, 2)."""
+    found = (
+        np.array(chance.by_complexity)[:, None, None, None]
+        * np.array(chance.by_plan)[:, None, None]
+        * np.array(chance.by_size)[:, None]
+        * np.array([1.0, chance.cut])
+    )
+    return np.asarray(np.minimum(found, LIKELIEST))
+
+
+def _sums(chance: Floats, most: int) -> Floats:
+    """Return (..., n, k) chances that at most k of n happen, both up to `most`."""
+    table = np.ones((*chance.shape, most + 1, most + 1))
+    for n in range(1, most + 1):
+        single = [comb(n, k) * chance**k * (1.0 - chance) ** (n - k) for k in range(n)]
+        table[..., n, :n] = np.cumsum(np.stack(single, axis=-1), axis=-1)
+    return table
 
 
 def _normal(first: Floats, second: Floats) -> Floats:

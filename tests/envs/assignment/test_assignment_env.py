@@ -10,10 +10,10 @@ import pytest
 
 import inframind_gym  # noqa: F401
 from inframind_gym.configs import find_config
-from inframind_gym.envs.assignment.env import AssignmentEnv
+from inframind_gym.envs.assignment import AssignmentEnv
 from inframind_gym.errors import ActionError, ConfigError
 from inframind_gym.teams.assignment import rules, simulate
-from inframind_gym.teams.assignment.tracker import LoadTracker
+from inframind_gym.teams.assignment.coordinator import LoadTracker
 
 ID = "InfraMind-Assignment-v0"
 
@@ -167,21 +167,3 @@ def test_wrong_actions() -> None:
     env.reset(seed=0)
     with pytest.raises(ActionError):
         env.step(8)
-
-
-@pytest.mark.parametrize("load", ["window", "queue"])
-def test_pictures_change_nothing(load: str) -> None:
-    env, plain = make(load=load, render_mode="rgb_array"), make(load=load)
-    env.reset(seed=6)
-    plain.reset(seed=6)
-    pictures = []
-    for _ in range(12):
-        pictures.append(env.render())
-        assert env.step(3)[1] == plain.step(3)[1]
-    assert pictures[0].shape == (540, 960, 3)
-    assert (pictures[0] != pictures[-1]).any()
-    lines = make(load=load, render_mode="ansi")
-    lines.reset(seed=6)
-    for _ in range(8):
-        lines.step(3)
-    assert "coder      100.0%" in lines.render() and "coder_hot" in lines.render()

@@ -17,11 +17,10 @@ import uvicorn
 import yaml
 from aiohttp import web
 
-from inframind_gym.live.gateway.app import App
+from inframind_gym.live.gateway.app import make_app, peer_options
 from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.gateway.gateway import Gateway
-from inframind_gym.live.gateway.metrics import Metrics
-from inframind_gym.live.gateway.protocol import peer_options
+from inframind_gym.sockets import listening
 from tests.live.vllm_server.fake import Answer, FakeServer, Script, until
 from tests.live.vllm_server.live_play import pool_at
 
@@ -33,9 +32,11 @@ class Server(FakeServer):
 
     Attributes:
         lingers_s: after a stream, before the end of its transfer.
+        usage: of whole answers; None: as it is.
     """
 
     lingers_s = 0.0
+    usage: dict[str, Any] | None = None
 
     async def _answer(
         self, answer: Answer, body: Mapping[str, Any], request: web.BaseRequest
@@ -52,7 +53,7 @@ class Server(FakeServer):
             "message": {"role": "assistant", "content": answer.text},
             "finish_reason": answer.finish,
         }
-        usage = {"prompt_tokens": 7, "completion_tokens": answer.tokens, "total_tokens": 8}
+        usage = self.usage or {"prompt_tokens": 7, "completion_tokens": answer.tokens}
         return web.json_response(
             {
                 "id": "x",
@@ -69,17 +70,13 @@ class Server(FakeServer):
 class Rig:
     """A running gateway."""
 
-    app: App
+    gateway: Gateway
     servers: list[Server]
     port: int
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def gateway(self) -> Gateway:
-        return self.app.gateway
 
     def ask(
         self,
@@ -138,19 +135,19 @@ def running(
         config = GatewayConfig.model_validate(
             {"pool": str(path), "policy": "least_loaded", "port": 0} | settings
         )
-        app = App(Gateway(config, Metrics()))
+        gateway = Gateway(config)
+        address = stack.enter_context(listening("127.0.0.1", 0))
+        options = peer_options(config.limits)
         server = uvicorn.Server(
-            uvicorn.Config(
-                app, port=0, log_config=None, access_log=False, **peer_options(config.limits)
-            )
+            uvicorn.Config(make_app(gateway), log_config=None, access_log=False, **options)
         )
-        thread = threading.Thread(target=server.run, daemon=True)
+        thread = threading.Thread(target=server.run, args=([address],), daemon=True)
         thread.start()
         until(lambda: server.started)
-        port = server.servers[0].sockets[0].getsockname()[1]
+        port = int(address.getsockname()[1])
         try:
-            until(lambda: app.gateway.usable() == 31)
-            yield Rig(app, servers, port)
+            until(lambda: gateway.usable() == 31)
+            yield Rig(gateway, servers, port)
         finally:
             server.should_exit = True
             thread.join(20.0)

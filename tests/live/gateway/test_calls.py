@@ -200,13 +200,61 @@ def test_no_server_answers(tmp_path: Path) -> None:
         assert code(rig.ask(model="Coder")) == (502, "server_error")
 
 
-def test_what_a_server_refuses_is_the_clients_to_read(tmp_path: Path) -> None:
-    refused = Answer(status=400, message="This model's maximum context length is 7 tokens")
-    with running(tmp_path, lambda r, n: refused) as rig:
-        status, _, body = rig.ask()
-        assert status == 400
-        assert "maximum context length" in json.loads(body)["error"]["message"]
+@pytest.mark.parametrize(
+    ("refused", "expected"),
+    [
+        (
+            Answer(status=400, message="This model's maximum context length is 7 tokens: a secret"),
+            (400, "context_length_exceeded"),
+        ),
+        (Answer(status=422, message="a secret"), (422, "server_refused")),
+    ],
+)
+def test_what_a_server_refuses_is_the_requests_fault_and_told_in_our_words(
+    refused: Answer, expected: tuple[int, str], tmp_path: Path
+) -> None:
+    log = tmp_path / "log.jsonl"
+    with running(tmp_path, lambda r, n: refused, log=str(log)) as rig:
+        answer = rig.ask()
+        assert code(answer) == expected
         assert sum(len(server.requests) for server in rig.servers) == 1
+        assert rig.gateway.breakers.closed() == 31
+        settled(rig)
+    assert b"secret" not in answer[2] and "secret" not in log.read_text()
+
+
+@pytest.mark.parametrize("count", [-5, 10**12, True, "7"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_impossible_usage_is_a_servers_fault(count: Any, stream: bool, tmp_path: Path) -> None:
+    usage = {"prompt_tokens": 7, "completion_tokens": count}
+    piece = {"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}]}
+    events = (piece | {"usage": usage}, b"[DONE]")
+    with running(tmp_path, lambda r, n: Answer(events=events)) as rig:
+        for server in rig.servers:
+            server.usage = usage
+        assert code(rig.ask(stream=stream)) == (502, "server_garbled")
+        settled(rig)
+
+
+def test_the_limit_of_an_answer_holds_for_all_of_it(tmp_path: Path) -> None:
+    slow = Answer("abcdef" * 100, tokens=500, each_s=0.05)
+    with running(tmp_path, lambda r, n: slow, limits={"answer_s": 1.0}) as rig:
+        began_s = time.monotonic()
+        status, _, body = rig.ask(stream=True)
+        last = json.loads(body.split(b"\n\n")[-2].removeprefix(b"data: "))
+        assert (status, last["error"]["code"]) == (200, "server_timeout")
+        assert time.monotonic() - began_s < 3.0
+        settled(rig)
+
+
+def test_an_error_within_a_stream_is_told_in_our_words(tmp_path: Path) -> None:
+    broken = Answer("abcdef", tokens=6, each_s=0.05, error_after=3)
+    log = tmp_path / "log.jsonl"
+    with running(tmp_path, lambda r, n: broken, log=str(log)) as rig:
+        status, _, body = rig.ask(stream=True)
+        assert status == 200 and b"server_aborted" in body and b"EngineCore" not in body
+        settled(rig)
+    assert "EngineCore" not in log.read_text()
 
 
 def test_a_server_that_dies_and_one_that_sleeps_are_left(tmp_path: Path) -> None:

@@ -11,10 +11,14 @@ import pytest
 pytest.importorskip("httptools")
 
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.live.gateway.admission import Predictor
-from inframind_gym.live.gateway.breaker import Breakers
+from inframind_gym.live.gateway.choose import (
+    Breakers,
+    Predictor,
+    SingleCallPolicy,
+    World,
+    ordinal,
+)
 from inframind_gym.live.gateway.config import BreakerConfig, GatewayConfig
-from inframind_gym.live.gateway.desk import Desk, World, ordinal
 from inframind_gym.policies import BasePolicy, PolicySpec
 from inframind_gym.simulator.workflow.backend import Telemetry
 from inframind_gym.simulator.workflow.state import PLAN, ROUTE
@@ -54,9 +58,9 @@ class Wrong(BasePolicy):
         return np.full(len(rows), 99)
 
 
-def desk(policy: str) -> Desk:
+def desk(policy: str) -> SingleCallPolicy:
     name = policy if policy[0].islower() else f"{__name__}:{policy}"
-    return Desk(GatewayConfig(policy=name))
+    return SingleCallPolicy(GatewayConfig(policy=name))
 
 
 def test_a_policy_sees_what_environments_show() -> None:
@@ -72,7 +76,7 @@ def test_a_policy_sees_what_environments_show() -> None:
     assert layout.kv_frac(observation)[0] == pytest.approx(0.5)
     assert layout.in_flight_req(observation)[0] == pytest.approx(IN_FLIGHT)
     task = int(layout.query_index(observation)[0])
-    assert made.stage.tasks.domain[task] == context["domain"][0]
+    assert made.loop.tasks.domain[task] == context["domain"][0]
     assert context["kind"][0] == ROUTE
     assert context["models_up"][0] == 0b10110
     assert (context["time_s"][0], context["arrival_s"][0], context["budget_s"][0]) == (100, 98, 30)
@@ -117,12 +121,12 @@ def test_policies_remember_a_bounded_number_of_requests() -> None:
 
 def test_predictions_count_ones_own_calls_at_once() -> None:
     made = desk("least_loaded")
-    predictor = Predictor(made.stage.pool, made.stage.policy_spec())
+    predictor = Predictor(made.loop.pool, made.loop.policy_spec())
     made.note(POLLED)
 
     def latency_s(polls: int, in_flight: Any, max_tokens: int | None = None, size: int = 0) -> Any:
         return predictor.latency_s(
-            made.seen, polls, POLLED.depth_req, np.asarray(in_flight), size, max_tokens
+            made.seen[0], polls, POLLED.depth_req, np.asarray(in_flight), size, max_tokens
         )
 
     own = np.array([16, 8, 0, 4, 2])

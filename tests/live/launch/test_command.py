@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,7 @@ import pytest
 import yaml
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.live import tiny_models
-from inframind_gym.live.compose import compose_file
-from inframind_gym.live.failures import advice, cause
+from inframind_gym.live import weights
 from inframind_gym.live.server_command import (
     ServerCommand,
     make_weights,
@@ -106,24 +103,21 @@ def test_on_cpus_there_is_no_gpu_and_the_cache_is_the_cards(
 
 
 @pytest.mark.parametrize("name", ["b200-2gpu", "single-gpu"])
-def test_compose_files_are_those_of_the_pools(name: str) -> None:
+def test_the_examples_of_compose_pass_the_arguments_of_their_pools(name: str) -> None:
     text = (ROOT / "docker" / f"compose.{name}.yaml").read_text(encoding="utf-8")
-    pool = load_pool(name)
-    assert text == compose_file(pool), f"inframind pool compose --pool {name} writes another one"
-    services = yaml.safe_load(text)["services"]
+    pool, services = load_pool(name), yaml.safe_load(text)["services"]
     assert list(services) == list(pool.aliases)
     for model, gpu in zip(pool.models, pool.gpu_index, strict=True):
         service = services[model.alias]
-        assert f"--served-model-name={model.name}" in service["command"]
-        assert "--scheduling-policy=priority" in service["command"]
+        made = server_command(pool, model, Path("python3"), "0.0.0.0")
+        said = " ".join([*service["entrypoint"], *service["command"]]).replace("=", " ")
+        assert said == " ".join(made.arguments).replace("=", " ")
         assert service["ports"] == [f"127.0.0.1:{model.port}:{model.port}"]
         (device,) = service["deploy"]["resources"]["reservations"]["devices"]
         assert device["device_ids"] == [str(gpu)]
         # One after the other on each GPU.
         earlier = [m.alias for m in pool.models[: pool.index(model.alias)] if m.gpu == model.gpu]
         assert list(service.get("depends_on", {})) == earlier[-1:]
-    with pytest.raises(ConfigError, match="not for a container"):
-        compose_file(load_pool("cpu-tiny"))
 
 
 def test_weights_out_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,11 +129,10 @@ def test_weights_out_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (model, tiny) = pool.models
     assert missing_weights(model) and missing_weights(tiny)
     folder.mkdir(parents=True)
+    (folder / "config.json").touch()
     assert not missing_weights(model)
     with pytest.raises(ConfigError, match="no packaged model; there are: smollm2-135m-instruct"):
         command(changed(pool, path="packaged:smollm3"))
-    with pytest.raises(ConfigError, match="not for a container"):
-        compose_file(pool)
 
 
 def test_a_package_that_cannot_be_had_is_an_error(
@@ -156,7 +149,7 @@ def test_a_package_that_cannot_be_had_is_an_error(
 
 def test_tiny_models_are_the_same_everywhere(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
-    one, other = (tiny_models.make("2x128", tmp_path / name) for name in "ab")
+    one, other = (weights.make("tiny:2x128", tmp_path / name) for name in "ab")
     names = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
     assert sorted(path.name for path in one.iterdir()) == names
     for name in names:
@@ -164,48 +157,12 @@ def test_tiny_models_are_the_same_everywhere(tmp_path: Path) -> None:
     tokenizer = tokenizers.Tokenizer.from_file(str(one / "tokenizer.json"))
     text = "What does Vera pay altogether, in dollars? naïve 42\n\tdef f(x): return x"
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
-    digest = hashlib.sha256((one / "config.json").read_bytes()).hexdigest()
+    before = (one / "config.json").read_bytes()
     (one / "tokenizer.json").unlink()
-    assert tiny_models.make("2x128", tmp_path / "a") == one  # is there: nothing is made
+    assert weights.make("tiny:2x128", tmp_path / "a") == one  # is there: nothing is made
     (one / "config.json").unlink()
-    tiny_models.make("2x128", tmp_path / "a")
-    assert hashlib.sha256((one / "config.json").read_bytes()).hexdigest() == digest
+    weights.make("tiny:2x128", tmp_path / "a")
+    assert (one / "config.json").read_bytes() == before and (one / "tokenizer.json").exists()
     for wrong in ("2", "0x128", "2x100", "2x128x2"):
         with pytest.raises(ValueError):
-            tiny_models.parse_size(wrong)
-
-
-def test_causes_are_found_in_logs(tmp_path: Path) -> None:
-    """Lines as vLLM 0.32 wrote them."""
-    log = tmp_path / "log"
-    speaker = "(EngineCore pid=41) ERROR 11-21 07:36:41 [core.py:843]"
-    for text, wanted, told in (
-        (
-            f"{speaker} ValueError: No available memory for the cache blocks. Try increasing\n"
-            "RuntimeError: Engine core initialization failed. See root cause above. Failed: {}\n",
-            "ValueError: No available memory for the cache blocks. Try increasing",
-            "raise gpu_memory_frac",
-        ),
-        (
-            "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n"
-            "  Value error, Sleep mode is not supported on current platform. [type=value_error]\n"
-            "    For further information visit https://errors.pydantic.dev/2.14/v/value_error\n",
-            "Value error, Sleep mode is not supported on current platform. [type=value_error]",
-            "leave sleep_mode out",
-        ),
-        (
-            "usage: api_server.py [-h]\napi_server.py: error: unrecognized arguments: --fake\n",
-            "api_server.py: error: unrecognized arguments: --fake",
-            "check `extra_args`",
-        ),
-        (
-            "\x1b[1;31mtorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\x1b[0m",
-            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.",
-            "memory ran out",
-        ),
-        ("INFO 11-21 07:36:41 [x.py:1] loading\n", "", ""),
-    ):
-        log.write_text(text)
-        assert cause(log) == wanted
-        assert told in advice(log) and bool(told) == bool(advice(log))
-    assert cause(tmp_path / "nowhere") == advice(tmp_path / "nowhere") == ""
+            weights.parse_size(wrong)

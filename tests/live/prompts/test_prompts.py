@@ -15,10 +15,8 @@ from inframind_gym.live.prompts import (
     TEMPLATE_TOKENS,
     Message,
     Prompts,
-    cut,
     designs_only,
     estimate_upper,
-    shares,
 )
 from inframind_gym.simulator.workflow.backend import Call
 from inframind_gym.simulator.workflow.roles import ROLES
@@ -255,27 +253,3 @@ def test_the_longest_answers_are_cut_first_and_in_the_middle() -> None:
 def test_a_question_that_does_not_fit_is_an_error_with_a_remedy() -> None:
     with pytest.raises(ConfigError, match=r"does not fit.*2048 of the answer.*max_model_len"):
         PROMPTS.messages(call("IO"), {}, 100)
-
-
-@given(st.lists(st.integers(0, 100), max_size=6), st.integers(0, 400))
-def test_shares_are_the_largest_that_fit(sizes: list[int], total: int) -> None:
-    most = shares(sizes, total)
-    assert sum(min(size, most) for size in sizes) <= total
-    if most < max(sizes, default=0):
-        assert sum(min(size, most + 1) for size in sizes) > total
-
-
-@given(st.text(st.characters(max_codepoint=127), max_size=400), st.integers(24, 200))
-def test_what_is_cut_fits(whole: str, limit: int) -> None:
-    short = cut(whole, limit)
-    assert estimate_upper(short) <= limit
-    if estimate_upper(whole) <= limit:
-        assert short == whole
-
-
-def test_the_estimate_is_on_the_long_side_and_not_absurd() -> None:
-    prose = " ".join(ROLE_BRIEFS)
-    assert len(prose) / 4 < estimate_upper(prose) < len(prose) / 1.8
-    assert estimate_upper("1234567890") == 10
-    assert estimate_upper("漢字") >= 2
-    assert estimate_upper("") == 0

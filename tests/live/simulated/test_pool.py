@@ -14,13 +14,12 @@ import pytest
 pytest.importorskip("aiohttp")
 pytest.importorskip("psutil")
 
-from inframind_gym.benchmark.routing.family import simulated_servers
-from inframind_gym.live.launcher import Launcher
-from inframind_gym.live.probe import ask
+from inframind_gym.live.launcher import Launcher, pool_status
+from inframind_gym.live.settings import addresses
 from inframind_gym.live.simulated.process import Simulation
-from inframind_gym.live.status import pool_status
+from inframind_gym.live.watcher import ask, is_simulated
 from inframind_gym.simulator.server.pool import load_pool
-from tests.live.launch.play import command, needs_linux, pool_of, session, write_pool
+from tests.live.launch.play import ENV, command, needs_linux, pool_of, session, write_pool
 from tests.live.vllm_server.fake import until
 
 pytestmark = needs_linux
@@ -49,19 +48,21 @@ def test_the_commands(where: tuple[Any, ...]) -> None:
     for row, model in zip(found, ("model-0", "model-1"), strict=True):
         assert json.loads(ask(f"{row['url']}/v1/models"))["data"][0]["id"] == model
     pool = load_pool(str(where[1]))
-    assert simulated_servers(pool) == {"servers": ["simulated servers, no vLLM: m0, m1"]}
+    assert all(is_simulated(one.url) for one in addresses(pool))
     assert "Simulated: one process serves all" in command("status", *where).stdout
     assert "were up already" in command("up", *where, "--simulate", "--speed", "20").stdout
     other = command("up", *where, "--simulate", "--speed", "10")
     assert other.returncode == 2 and "with other settings" in other.stderr
-    logs = command("logs", *where).stdout.splitlines()
-    assert [line.split(" | ")[0] for line in logs] == ["m0", "m1"]
-    assert all("speed 20" in line and "no model runs here" in line for line in logs)
+    logs = command("logs", *where).stdout
+    assert logs.count("speed 20") == logs.count("no model runs here") == 2
     down = command("down", *where)
-    assert down.stdout == f"m0: stopped (process {pid})\nm1: stopped (process {pid})\n"
+    assert (
+        down.stdout
+        == f"m0: stopped (process {pid}, 1 in all)\nm1: stopped (process {pid}, 1 in all)\n"
+    )
     assert session(pid) == set()
     assert [row["state"] for row in rows(where)] == ["stopped", "stopped"]
-    assert simulated_servers(pool) == {}
+    assert not any(is_simulated(one.url) for one in addresses(pool))
 
 
 def test_a_process_that_dies_is_started_anew(tmp_path: Path) -> None:
@@ -78,6 +79,20 @@ def test_a_process_that_dies_is_started_anew(tmp_path: Path) -> None:
         assert second != first
     finally:
         launcher.down()
+
+
+def test_the_log_of_a_process_that_ends_is_shown(
+    where: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One process serves all models: its output is shown once, whichever model's log has it."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\nif 'INFRAMIND_SIMULATED' in os.environ: sys.exit('out of luck')\n"
+    )
+    monkeypatch.setitem(ENV, "PYTHONPATH", f"{tmp_path}{os.pathsep}{ENV['PYTHONPATH']}")
+    up = command("up", *where, "--simulate")
+    assert up.returncode == 1
+    assert up.stdout.count("it ended with status 1") == 2
+    assert up.stdout.count("SystemExit: out of luck") == 1
 
 
 def test_what_is_wrong_beforehand(where: tuple[Any, ...]) -> None:

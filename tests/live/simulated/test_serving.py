@@ -17,9 +17,9 @@ pytest.importorskip("prometheus_client")
 import aiohttp
 
 from inframind_gym.live.client import ChatRequest, ChatResult, Client
-from inframind_gym.live.metrics import Reading, parse_metrics
 from inframind_gym.live.settings import LiveSettings, ServerAddress
-from inframind_gym.live.simulated.faults import Fault, read_fault
+from inframind_gym.live.simulated.server import Fault, read_fault
+from inframind_gym.live.watcher import Reading, parse_metrics
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.workflow.topology import STRATEGY_INSTRUCTIONS
 from tests.live.simulated.play import Servers, served, tiny_pool
@@ -171,7 +171,6 @@ def test_who_goes_away_takes_the_request_along() -> None:
             return await reading(session, servers[0])
 
         assert play(scene).finished_req == 18
-        assert servers.engine.on_server(0) == []
 
 
 def test_the_same_requests_have_the_same_answers() -> None:
@@ -277,31 +276,6 @@ def test_a_sleeper_ends_what_runs_and_holds_what_comes() -> None:
         play(scene)
 
 
-def test_what_is_kept_asleep_goes_on_after_waking() -> None:
-    """By recompute: no token is lost or sent twice, to a stream neither."""
-    with served(tiny_pool()) as (url, *_):
-
-        async def scene(session: Session) -> None:
-            body = {"max_tokens": 400, "ignore_eos": True}
-            kept = [asyncio.ensure_future(chat(session, url, **body)) for _ in range(3)]
-            await until_load(session, url, 3, 0)
-            for _ in range(2):  # one may be kept twice
-                await asyncio.sleep(0.05)
-                slept = await session.post(f"{url}/sleep?mode=keep")
-                assert slept.status == 200
-                now = await reading(session, url)
-                assert (now.asleep, now.running_req, now.waiting_req) == (True, 0, 0)
-                await asyncio.sleep(0.1)
-                assert not any(each.done() for each in kept)
-                await session.post(f"{url}/wake_up")
-            for answer in [await each for each in kept]:
-                assert answer["choices"][0]["finish_reason"] == "length"
-                assert answer["usage"]["completion_tokens"] == 400
-                assert len(answer["choices"][0]["message"]["content"].split()) == 400
-
-        play(scene)
-
-
 @pytest.mark.parametrize(
     ("query", "status", "after"),
     [
@@ -394,3 +368,53 @@ def test_a_password_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
                 return [*statuses, response.status]
 
         assert play(scene) == [401, 401, 200, 200]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", CHAT, {"messages": HELLO, "max_tokens": 2, "frobnicate": 1}, 200),
+        ("POST", CHAT, {"messages": [{"role": "user", "content": [{"text": "H"}]}]}, 200),
+        ("POST", "/v1/completions", {"prompt": "Hello", "max_tokens": 2}, 200),
+        ("POST", CHAT, b"{nope", 400),
+        ("POST", CHAT, b"[1]", 400),
+        ("POST", CHAT, {}, 400),
+        ("POST", CHAT, {"messages": []}, 400),
+        ("POST", "/v1/completions", {}, 400),
+        ("POST", CHAT, {"messages": HELLO, "model": "nope"}, 404),
+        ("POST", CHAT, {"messages": HELLO, "max_tokens": 0}, 400),
+        ("POST", CHAT, {"messages": HELLO, "max_tokens": "x"}, 400),
+        ("POST", CHAT, {"messages": HELLO, "priority": 1.5}, 400),
+        ("POST", CHAT, {"messages": HELLO, "n": 2}, 400),
+        ("POST", CHAT, {"messages": HELLO, "max_tokens": 2, "min_tokens": 5}, 400),
+        ("POST", CHAT, {"messages": [{"role": "user", "content": "Hello " * 9000}]}, 400),
+        ("GET", CHAT, None, 405),
+        ("GET", "/nope", None, 404),
+        ("POST", "/sleep?level=9", None, 400),
+        ("POST", "/sleep?mode=foo", None, 400),
+        ("GET", "/health", None, 200),
+    ],
+)
+def test_statuses(method: str, path: str, body: Any, status: int, pool: Any) -> None:
+    async def scene(session: Session) -> int:
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body)
+        async with session.request(method, pool[2] + path, data=data) as response:
+            await response.read()
+            return response.status
+
+    assert play(scene) == status
+
+
+@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}])
+def test_web_pages_reach_no_server_without_a_password(headers: Any, pool: Any) -> None:
+    async def scene(session: Session) -> int:
+        async with session.post(f"{pool[0]}/fault?kind=kill", headers=headers) as response:
+            return response.status
+
+    assert play(scene) == 403
+
+
+@pytest.fixture(scope="module")
+def pool() -> Any:
+    with served(tiny_pool(), speed=50.0) as servers:
+        yield servers

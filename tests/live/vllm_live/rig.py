@@ -17,13 +17,12 @@ import yaml
 from inframind_gym.configs import find_config
 from inframind_gym.live.backend import PromptMaker
 from inframind_gym.live.config import live_config
-from inframind_gym.live.metrics import Reading, parse_metrics
-from inframind_gym.live.probe import ask
 from inframind_gym.live.processes import free_ports
 from inframind_gym.live.prompts import Prompts
 from inframind_gym.live.servers import VllmServers
 from inframind_gym.live.settings import LiveSettings, server_url
 from inframind_gym.live.simulation import LiveSimulation
+from inframind_gym.live.watcher import Reading, ask, parse_metrics
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Call
 from inframind_gym.tasks import TaskSet
@@ -120,9 +119,9 @@ class LiveRig:
         file = self.state / name / "state.json"
         if not file.exists():
             return []
-        servers = json.loads(file.read_text())["servers"]  # those started anew come last
+        servers = json.loads(file.read_text())  # those started anew come last
         servers.sort(key=lambda server: self.config.index(server["alias"]))
-        return [server["process"][0] for server in servers]
+        return [server["pid"] for server in servers]
 
     @contextlib.contextmanager
     def pool(self, log: Path | None = None, **settings: Any) -> Iterator[VllmServers]:
@@ -146,7 +145,7 @@ class LiveRig:
         try:
             yield simulation
         finally:
-            simulation.disconnect()
+            simulation.close()
 
     def post(self, model: int, path: str) -> None:
         ask(server_url(self.config.models[model]) + path, method="POST", limit_s=30.0)

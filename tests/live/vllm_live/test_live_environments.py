@@ -13,8 +13,8 @@ import gymnasium as gym
 import pytest
 
 import inframind_gym
-from inframind_gym.benchmark.results import load_results
-from inframind_gym.benchmark.store import read_cells
+from inframind_gym.evaluation.board import load_results
+from inframind_gym.evaluation.store import read_cells
 from tests.live.launch.play import ROOT, session
 from tests.live.vllm_live.rig import LiveRig
 from tests.live.vllm_server.fake import each_call_once, records, until
@@ -59,11 +59,11 @@ def test_the_registered_environments(live_id: str, rig: LiveRig, tmp_path: Path)
 
 def benchmark(rig: LiveRig, folder: Path, queries: int) -> subprocess.Popen[str]:
     """`inframind bench run` of two cells, on its way."""
-    command = [sys.executable, "-m", "benchmarks", "run", "--backend", "vllm"]
+    command = [sys.executable, "-m", "benchmarks", "run", "--set", "backend=vllm"]
     command += ["--pool", str(rig.path), "--policies", "round_robin", "--workloads", "math"]
     # All at once: when the first call is answered, others are in flight.
-    command += ["--rates", "1200", "--budgets", "tiers", "--seeds", "2"]
-    command += ["--queries", str(queries), "--out", str(folder)]
+    command += ["--set", "rates=1200", "--set", "budgets=tiers", "--seeds", "2"]
+    command += ["--set", f"queries={queries}", "--out", str(folder)]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, cwd=ROOT, env=rig.env, **pipes)
 
@@ -112,7 +112,7 @@ def test_a_benchmark_outlives_a_server_that_is_killed(rig: LiveRig, tmp_path: Pa
     failed = [line for line in lines if line["status"] not in ("ok", "truncated")]
     assert failed and {line["model"] for line in failed} == {"qwen-14b"}
     assert "qwen-14b is down" in said and "calls that failed: " in said
-    found = [cell.columns() for cell in read_cells(folder) if cell]
+    found = [cell.columns for cell in read_cells(folder) if cell]
     assert [list(columns["query"]) for columns in found] == [list(range(20))] * 2
     assert sum(columns["calls"].sum() for columns in found) == len(lines)
 

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("httptools")
 
-from benchmarks.gateway.processes import gateway
+from benchmarks.gateway_load import gateway
 from inframind_gym.live.processes import free_ports
 from inframind_gym.live.settings import server_url
 from tests.live.vllm_live.rig import LiveRig

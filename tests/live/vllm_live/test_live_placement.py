@@ -14,7 +14,7 @@ import pytest
 
 from inframind_gym.live.config import live_placement_config
 from inframind_gym.live.placement.cluster import LivePlacement
-from inframind_gym.live.probe import ask
+from inframind_gym.live.watcher import ask
 from tests.live.launch.play import CLI, ROOT, session
 from tests.live.vllm_live.rig import read_metrics, reason_to_skip
 from tests.live.vllm_server.fake import until
@@ -38,7 +38,7 @@ class Room(Play):
         super().until(true, limit_s)
 
     def url(self, g: int, m: int) -> str:
-        return self.live.conductor.instance(g, m).server.url
+        return self.live.instance(g, m).server.url
 
     def finished(self, g: int, m: int) -> int:
         """Requests that ended on a server, however they did."""
@@ -52,7 +52,7 @@ class Room(Play):
 
 def leaders(state: Path) -> dict[str, int]:
     return {
-        file.parent.name: json.loads(file.read_text())["servers"][0]["process"][0]
+        file.parent.name: json.loads(file.read_text())[0]["pid"]
         for file in state.glob("*/state.json")
     }
 

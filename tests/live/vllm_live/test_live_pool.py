@@ -53,7 +53,7 @@ def test_a_server_that_cannot_start_is_reported(rig: LiveRig) -> None:
     process = rig.command("up", path=path)
     said, _ = process.communicate(timeout=200)
     assert process.returncode == 1
-    assert "qwen-14b: it ended with status 2:" in said and "invalid choice: 'bfloat17'" in said
+    assert "qwen-14b: it ended with status 2\n" in said and "invalid choice: 'bfloat17'" in said
     assert rig.leaders("broken") == []
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from inframind_gym.envs.routing.backend_simulation import BackendSimulation
-from inframind_gym.envs.routing.config import env_config
+from inframind_gym.envs.backend import BackendSimulation
+from inframind_gym.envs.routing_config import env_config
 from inframind_gym.live.backend import Judge, VllmBackend
 from inframind_gym.live.servers import VllmServers
 from inframind_gym.live.settings import LiveSettings

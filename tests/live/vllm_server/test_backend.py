@@ -413,7 +413,8 @@ def test_opening_an_episode_closes_the_one_before() -> None:
     with opened(Answer(hang=True)) as (first, pool, _):
         first.submit(call(0))
         second = pool.open(Prompts())
-        assert first._closed and not second._closed
+        first.submit(call(1))  # no more
+        assert first.wait(None) == []
         assert second.now_s() < first.now_s()
         assert second.telemetry().polls == 0
 

@@ -219,17 +219,6 @@ def test_characters_that_come_in_halves() -> None:
     assert (result.status, result.text) == ("ok", "\U0001f600 \ufffd42")
 
 
-def test_a_bug_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    def bug(self: Client, request: ChatRequest) -> bytes:
-        raise RuntimeError("cannot be")
-
-    monkeypatch.setattr(Client, "_body", bug)
-    with FakeServer() as server:
-        result = ask(server)
-    assert (result.status, result.error) == ("fault", "RuntimeError: cannot be")
-    assert not result.retryable
-
-
 def test_a_retry_can_succeed() -> None:
     answers = [
         Answer(status=503),

@@ -15,10 +15,9 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
-from inframind_gym.live.client import ChatRequest, ChatResult, Client
-from inframind_gym.live.probe import DownError, Probe, ask, fetch
-from inframind_gym.live.settings import LiveSettings, ServerAddress, open_session
-from inframind_gym.live.stream import ChatStream
+from inframind_gym.live.client import ChatRequest, ChatResult, ChatStream, Client
+from inframind_gym.live.settings import LiveSettings, ServerAddress
+from inframind_gym.live.watcher import DownError, MetricsWatcher, ask
 from tests.live.vllm_server.fake import FakeServer
 
 LIMIT_S: Final = 0.3
@@ -85,15 +84,11 @@ def chat(url: str) -> ChatResult:
 
 def met(url: str) -> str:
     """The watcher's verdict."""
-
-    async def scene() -> None:
-        async with open_session(LIMIT_S) as session:
-            address = ServerAddress(alias="s", url=url, model="m")
-            await Probe(address, lambda path: fetch(session, url, path)).meet()
-
-    with pytest.raises(DownError) as caught:
-        asyncio.run(scene())
-    return str(caught.value)
+    address = ServerAddress(alias="s", url=url, model="m")
+    settings = LiveSettings(answer_s=LIMIT_S, health_s=60.0)
+    with MetricsWatcher([address], settings, poll_s=60.0) as watcher:
+        watcher.wait_checked()
+        return watcher.status()[0].reason
 
 
 LATE: Final = f"no answer to /health in {LIMIT_S} s"

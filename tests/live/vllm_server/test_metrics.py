@@ -1,4 +1,4 @@
-"""Readings of /metrics, and the mean latency between two of them."""
+"""What a server answers, sense or nonsense: /metrics, /is_sleeping, /v1/models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from inframind_gym.live.metrics import MeanLatency, MetricsError, parse_metrics
+from inframind_gym.live.watcher import (
+    DownError,
+    MeanLatency,
+    is_asleep,
+    parse_metrics,
+    wrong_model,
+)
 
 pytest.importorskip("prometheus_client")
 REAL = Path(__file__).with_name("metrics_vllm_0_32.txt")
@@ -69,7 +75,7 @@ def test_engines_are_summed() -> None:
     ],
 )
 def test_garbage(garbage: str, message: str) -> None:
-    with pytest.raises(MetricsError, match=message):
+    with pytest.raises(DownError, match=message):
         parse_metrics(garbage, 0.0)
 
 
@@ -89,3 +95,26 @@ def test_means_are_those_of_what_finished_in_between() -> None:
     ):
         latency.update(parse_metrics(text(e2e=e2e, **more), taken_s))
         assert (latency.mean_s, latency.taken_s) == mean
+
+
+@pytest.mark.parametrize(
+    ("models", "wrong"),
+    [
+        ('{"data": [{"id": "l"}, {"id": "m"}]}', ""),
+        ('{"data": []}', "serves nothing, not m"),
+        ('{"data": [{"id": "n"}]}', "serves n, not m"),
+        ('{"data": 5}', "no list of models"),
+        ("[" * 200_000, "no list of models"),
+        ('{"data":' + "9" * 5000 + "}", "no list of models"),
+    ],
+)
+def test_the_model_that_is_served(models: str, wrong: str) -> None:
+    said = wrong_model(models, "m")
+    assert wrong in said and bool(said) == bool(wrong) and len(said) < 200
+
+
+@pytest.mark.parametrize("text", ["[]", "[" * 200_000, "asleep"])
+def test_nonsense_about_sleep(text: str) -> None:
+    assert is_asleep('{"is_sleeping": true}') and not is_asleep('{"is_sleeping": false}')
+    with pytest.raises(DownError, match="/is_sleeping answers"):
+        is_asleep(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import threading
 import time
@@ -13,7 +12,6 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.probe import DownError, Probe
 from inframind_gym.live.settings import LiveSettings, ServerAddress
 from inframind_gym.live.watcher import MetricsWatcher
 from tests.live.vllm_server.fake import FakeServer, until
@@ -27,7 +25,12 @@ def watch(*servers: FakeServer, **options: Any) -> MetricsWatcher:
 
 
 def test_metrics_are_polled_and_counted_from_the_beginning_of_a_sweep() -> None:
-    with FakeServer() as one, FakeServer() as two, watch(one, two, poll_s=3600.0) as watcher:
+    with FakeServer() as one, FakeServer() as two, watch(one, two, poll_s=0.2) as watcher:
+
+        def poll() -> None:
+            before = watcher.polls
+            until(lambda: watcher.polls > before)
+
         watcher.wait_up(10.0)
         assert watcher.up == 0b11
         one.finished = [100.0, 50.0]  # before the sweep
@@ -37,7 +40,7 @@ def test_metrics_are_polled_and_counted_from_the_beginning_of_a_sweep() -> None:
         assert all(math.isnan(e2e_s) for e2e_s in empty.e2e_s)
         one.finished += [2.0, 4.0]
         one.open = 5
-        watcher._loop.run(watcher._poll())
+        poll()
         seen = watcher.telemetry(beginning)
         assert seen.polls == 1
         assert list(seen.depth_req) == [6.0, 1.0]  # running and waiting
@@ -45,10 +48,10 @@ def test_metrics_are_polled_and_counted_from_the_beginning_of_a_sweep() -> None:
         assert seen.e2e_s[0] == pytest.approx(3.0)  # nothing of the 150 s
         assert math.isnan(seen.e2e_s[1])
         assert all(taken_s > 0 for taken_s in seen.taken_s)
-        watcher._loop.run(watcher._poll())
+        poll()
         assert watcher.telemetry(beginning).e2e_s[0] == pytest.approx(3.0)  # held
         later = watcher.begin()
-        watcher._loop.run(watcher._poll())
+        poll()
         assert math.isnan(watcher.telemetry(later).e2e_s[0])  # of a sweep, not of the last
 
 
@@ -120,115 +123,16 @@ def test_what_makes_a_server_unusable(fault: dict[str, Any], reason: str) -> Non
         until(lambda: watcher.up == 0b11)
 
 
-@pytest.mark.parametrize("finds", ["up", "down"])
-def test_of_two_looks_at_once_what_began_before_a_change_counts_for_nothing(
-    finds: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As `begin` and `release` make them while the watcher looks by itself."""
-    meet = Probe.meet
-
-    async def story() -> None:
-        answers = [asyncio.get_running_loop().create_future() for _ in range(2)]
-        begun = iter(answers)
-
-        async def slow(self: Probe) -> Any:
-            await next(begun)
-            return await meet(self)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(Probe, "meet", slow)
-            gone = DownError("no answer to /metrics")
-            watcher._failed(0, gone, "poll")
-            early, late = (asyncio.ensure_future(watcher._check(0)) for _ in answers)
-            await asyncio.sleep(0)  # both have begun
-            answers[0].set_result(None)
-            await early
-            assert watcher.up == 1
-            if finds == "up":  # but a poll takes it down before the late look is answered
-                watcher._failed(0, gone, "poll")
-                answers[1].set_result(None)
-            else:
-                answers[1].set_exception(DownError("no connection"))
-            await late
-        assert watcher.up == (0 if finds == "up" else 1)
-        await watcher._check(0)  # nothing is stuck
-        assert watcher.up == 1
-
-    with FakeServer() as server, watch(server, poll_s=3600.0, health_s=3600.0) as watcher:
-        watcher.wait_up(10.0)
-        watcher._loop.run(story())
-
-
-@pytest.mark.parametrize("finds", ["metrics", "silence"])
-def test_a_poll_that_began_before_a_server_went_down_counts_for_nothing(
-    finds: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    metrics = Probe.metrics
-
-    async def story() -> None:
-        answer = asyncio.get_running_loop().create_future()
-
-        async def slow(self: Probe) -> Any:
-            reading = await metrics(self)
-            await answer
-            return reading
-
-        with monkeypatch.context() as patched:
-            patched.setattr(Probe, "metrics", slow)
-            polling = asyncio.ensure_future(watcher._poll())
-            await asyncio.sleep(0.2)
-            patched.setattr(Probe, "metrics", metrics)
-            watcher._failed(0, DownError("/health says 503"), "check")
-            await watcher._check(0)
-            reading = watcher._servers[0].reading
-            assert watcher.up == 1
-            if finds == "metrics":
-                answer.set_result(None)
-            else:
-                answer.set_exception(DownError("no connection"))
-            await polling
-        assert watcher.up == 1
-        assert watcher._servers[0].reading is reading  # not one from before
-
-    with FakeServer() as server, watch(server, poll_s=3600.0, health_s=3600.0) as watcher:
-        watcher.wait_up(10.0)
-        watcher._loop.run(story())
-
-
-@pytest.mark.parametrize("broken", ["metrics", "check", "on_change"])
-def test_no_bug_ends_the_watching(
-    broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    calls = 0
-
-    async def bug(self: Probe) -> Any:
-        nonlocal calls
-        calls += 1
-        raise AttributeError("cannot be")
-
+def test_a_callers_bug_does_not_end_the_watching() -> None:
     def on_change(*_: object) -> None:
-        nonlocal calls
-        calls += 1
-        if broken == "on_change":
-            raise AttributeError("cannot be")
+        raise AttributeError("cannot be")
 
     with FakeServer() as server, watch(server, on_change=on_change) as watcher:
         watcher.wait_up(10.0)
-        calls = 0
-        if broken == "on_change":
-            server.health = 503
-            until(lambda: watcher.up == 0)
-        else:
-            with monkeypatch.context() as patched:
-                patched.setattr(Probe, broken, bug)
-                until(lambda: watcher.up == 0 and calls > 3)
-                assert "AttributeError: cannot be" in watcher.status()[0].reason
+        server.health = 503
+        until(lambda: watcher.up == 0)
         server.health = 200
         until(lambda: watcher.up == 1)
-        polls = watcher.polls
-        until(lambda: watcher.polls > polls)
-    assert calls and "cannot be" in caplog.text
-    assert len(caplog.records) <= 4  # once a change, not once a look
 
 
 def test_one_missed_answer_is_forgiven() -> None:
@@ -264,7 +168,7 @@ def test_hold_and_release() -> None:
         assert watcher.up == 0
         watcher.release(0)
         assert watcher.up == 1
-    assert changes == [(True, ""), (False, "will be put to sleep")]
+    assert changes == [(True, ""), (False, "will be put to sleep"), (True, "")]
 
 
 def test_a_slow_server_does_not_hold_up_the_others_looks() -> None:

@@ -44,9 +44,9 @@ def test_a_cut_makes_an_answer_much_less_likely_to_be_right(workload: str) -> No
 
 def test_two_policies_meet_the_same_world(mixed: Any) -> None:
     policies = [
-        baselines.make("static", model="llama-3b"),
-        baselines.make("random"),
-        baselines.make("least_loaded"),
+        baselines.resolve_policy("static", model="llama-3b"),
+        baselines.resolve_policy("random"),
+        baselines.resolve_policy("least_loaded"),
     ]
     worlds = [sweep(mixed, policy, SEEDS, arrival_rate_per_min=40.0) for policy in policies]
     for row in range(len(SEEDS)):

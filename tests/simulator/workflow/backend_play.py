@@ -9,12 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.routing.backend_simulation import BackendSimulation, open_surrogate
-from inframind_gym.envs.routing.config import env_config
-from inframind_gym.envs.routing.simulation import Simulation
+from inframind_gym.envs.backend import BackendSimulation, open_surrogate
+from inframind_gym.envs.routing_config import env_config
+from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.simulator.workflow.backend import Backend, Call
-from inframind_gym.simulator.workflow.dispatch import DECISION, STREAM_OVER, TAGGED_QUERY_OVER
+from inframind_gym.simulator.workflow.dispatch import (
+    DECISION,
+    RESUME,
+    STREAM_OVER,
+    TAGGED_QUERY_OVER,
+)
 from inframind_gym.simulator.workflow.scripted_backend import Outage, Reply, ScriptedBackend
+from inframind_gym.simulator.workflow.state import START
 
 NUM_MODELS = 5
 NUM_STRATEGIES = 3
@@ -36,7 +42,7 @@ class Sweep:
 
 
 def play(
-    simulation: Simulation,
+    simulation: RoutingSimulation,
     decide: Decide,
     *,
     seed: int = 0,
@@ -44,33 +50,30 @@ def play(
     budget_s: float = np.nan,
 ) -> Sweep:
     """One sweep from its start to its end."""
-    observations, contexts = simulation.buffers()
-    observations[:] = 0.0
+    observations = np.zeros((1, simulation.form.width), np.float32)
     rows = np.zeros(1, np.int64)
-    rewards, costs = np.zeros(1), np.zeros(1)
-    simulation.start(
-        rows,
-        [np.random.default_rng(seed)],
-        np.array([rate_per_min]),
-        np.array([budget_s]),
-        observations,
-        contexts,
-    )
+    generators = [np.random.default_rng(seed)]
+    simulation.set_options({"arrival_rate_per_min": rate_per_min, "budget_s": budget_s})
+    # Tagged queries from the first on.
+    simulation.begin_streams(rows, generators, observations, inside=False)
     seen: list[list[Any]] = [[], [], [], [], []]
     completed = []
     while True:
         status = int(simulation.status[0])
-        now = (observations[0], contexts[0], rewards[0], costs[0], status)
+        decisions = simulation.decisions
+        now = (observations[0], decisions[0], simulation.rewards[0], simulation.costs[0], status)
         for column, value in zip(seen, now, strict=True):
             column.append(value.copy() if isinstance(value, np.ndarray | np.void) else value)
         if status == STREAM_OVER:
             break
         if status == TAGGED_QUERY_OVER:
-            simulation.resume(rows, observations, contexts)
+            simulation.drive(
+                RESUME, rows, np.zeros(0, START), np.zeros((1, 1), np.int64), observations
+            )
             continue
         assert status == DECISION
-        action = decide(contexts[0], observations[0]).reshape(1, -1)
-        simulation.step(action, observations, contexts, rewards, costs)
+        action = decide(decisions[0], observations[0]).reshape(1, -1)
+        simulation.step(rows, action, observations)
         completed.append(simulation.completed(0))
     return Sweep(
         observations=np.array(seen[0]),
@@ -83,7 +86,7 @@ def play(
     )
 
 
-def at_random(simulation: Simulation, seed: int) -> Decide:
+def at_random(simulation: RoutingSimulation, seed: int) -> Decide:
     """Random plans and routes; query after query goes through the six topologies."""
     rng = np.random.default_rng(seed)
     highs = {
@@ -153,7 +156,7 @@ def both(one_query: bool, seed: int, rate_per_min: float, **arguments: Any) -> t
     """The same sweep, compiled and driven."""
     defaults = {"num_queries": 30, "observation": "index", "record_calls": True}
     config = env_config({**defaults, **arguments})
-    compiled = Simulation(config, 1, one_query=one_query)
+    compiled = RoutingSimulation(config, 1, one_query=one_query)
     driven = BackendSimulation(config, open_surrogate, one_query=one_query)
     ours, theirs = (
         play(s, at_random(s, seed), seed=seed, rate_per_min=rate_per_min)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inframind_gym.envs.routing.backend_simulation import BackendSimulation, open_surrogate
-from inframind_gym.envs.routing.config import env_config
+from inframind_gym.envs.backend import BackendSimulation, open_surrogate
+from inframind_gym.envs.routing_config import env_config
 from inframind_gym.simulator.workflow.backend import Backend
 from inframind_gym.simulator.workflow.topology import FINAL, TOPOLOGIES
 from tests.simulator.workflow.backend_play import at_random, both, play, same_sweep

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
-from inframind_gym.envs.routing.config import env_config
-from inframind_gym.envs.routing.simulation import Simulation
+from inframind_gym.envs.routing_config import env_config
+from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.errors import ConfigError
 from inframind_gym.live.config import live_config
 from inframind_gym.simulator.faults import Faults
@@ -116,7 +116,7 @@ def test_a_lost_call_is_sent_again_at_once_to_the_next_model_that_is_up() -> Non
     )
 
 
-MODELS_IN_POOL = tuple(Simulation(env_config({}), 1, one_query=False).pool.aliases)
+MODELS_IN_POOL = tuple(RoutingSimulation(env_config({}), 1, one_query=False).pool.aliases)
 
 
 def test_a_slow_server_takes_longer_by_the_factor() -> None:
@@ -130,7 +130,7 @@ def test_a_slow_server_takes_longer_by_the_factor() -> None:
             "faults": slow,
             "planner": {"topology": "IO", "num_agents": 1},
         }
-        simulation = Simulation(env_config(arguments), 1, one_query=False)
+        simulation = RoutingSimulation(env_config(arguments), 1, one_query=False)
         calls = play(simulation, by_node([MODELS_IN_POOL.index("qwen-14b")])).calls
         took.append(float(calls["finish_s"][0] - calls["submit_s"][0]))
     assert took[1] == pytest.approx(2.0 * took[0])
@@ -144,7 +144,7 @@ def telemetry(delay_s: float | None) -> tuple[Seen, Seen]:
     for given_faults in ([], [fault]):
         config = env_config({"num_queries": 200, "observation": "index", "faults": given_faults})
         config = config.model_copy(update={"record_calls": True})
-        simulation = Simulation(config, 1, one_query=False)
+        simulation = RoutingSimulation(config, 1, one_query=False)
         # Always the same routes: with and without the fault the servers do the same.
         sweeps.append(play(simulation, by_node([0, 1, 2, 3, 4]), rate_per_min=100.0))
     plain, faulty = sweeps
@@ -215,7 +215,9 @@ def test_batches_and_single_environments_show_who_is_down() -> None:
 )
 def test_bad_faults_are_refused(fault: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Simulation(env_config({"faults": [fault], "down_models": ["llama-3b"]}), 1, one_query=False)
+        RoutingSimulation(
+            env_config({"faults": [fault], "down_models": ["llama-3b"]}), 1, one_query=False
+        )
 
 
 def test_live_servers_have_their_own_faults() -> None:
@@ -225,7 +227,7 @@ def test_live_servers_have_their_own_faults() -> None:
 
 def test_drawn_faults_follow_from_the_key() -> None:
     config = env_config({"faults": [{"kind": "down", "every_s": 100, "lasts_s": 60}]})
-    drawn = Faults(config.faults, Simulation(config, 1, one_query=False).pool, 0b10111)
+    drawn = Faults(config.faults, RoutingSimulation(config, 1, one_query=False).pool, 0b10111)
     first, again, other = (drawn.changes(key, 1e4) for key in (1, 1, 2**64 - 1))
     assert np.array_equal(first, again) and not np.array_equal(first, other)
     assert len(first) == drawn.size == 129
@@ -245,7 +247,7 @@ def test_faults_of_one_server_add_up() -> None:
         {"kind": "telemetry", "from_s": 5, "to_s": 9},
     ]
     config = env_config({"faults": entries, "down_models": ["llama-3b"]})
-    simulation = Simulation(config, 1, one_query=False)
+    simulation = RoutingSimulation(config, 1, one_query=False)
     changes = simulation.faults.changes(0, 0.0)
     mine = changes[changes["model"] == simulation.pool.index("qwen-14b")]
     mine = mine[np.isfinite(mine["at_s"])]

@@ -27,17 +27,6 @@ FORGED = {
         "def f(x): return 0"
     ),
     "takes the place of the builtins": "def f(x): return 0\n__builtins__ = print",
-    "names the builtins its own": (
-        "import sys\n"
-        "wire = sys.modules['jail.wire']\n"
-        "old = wire.encode\n"
-        "def encode(value, *a):\n"
-        "    return old(('loaded', ['f', '__builtins__', '__import__', 'sorted', 'exec']), *a)\n"
-        "wire.encode = encode\n"
-        "def f(x):\n"
-        "    wire.encode = old\n"
-        "    return 0"
-    ),
     "names that the tests use": "def g(x): return 0\ndef f(x): return 0\ndef sorted(x): return [2]",
     "writes to every pipe": (
         "import os\n"
@@ -62,13 +51,6 @@ FORGED = {
         "    for x in gc.get_objects():\n"
         "        if type(x) is dict and 'verdict' in x: return 2\n"
         "    return 0"
-    ),
-    "replaces the protocol": (
-        "import sys\n"
-        "wire = sys.modules['jail.wire']\n"
-        "old = wire.encode\n"
-        "wire.encode = lambda value, *a: old(('P', True, True))\n"
-        "def f(x): return 0"
     ),
     "leaves work for the end": (
         "import atexit, os\n"
@@ -115,10 +97,6 @@ FORGED = {
         "class E(Exception):\n    def __str__(self): raise self\n    __repr__ = __str__\n"
         "    args = property(__str__)\ndef f(x): raise E"
     ),
-    "raises what is no exception": (
-        "import sys\nL = sys.modules['jail.link'].Link\n"
-        "def f(x):\n    L.describe = lambda s, v: ('error', int, (2,))\n    raise ValueError"
-    ),
     "ends generators": "def f(x):\n    raise GeneratorExit\n    yield",
     "a coroutine": "async def f(x): return 2",
     "traces everything": ("import sys\nsys.settrace(lambda *a: sys.exit(0))\ndef f(x): return 0"),
@@ -156,113 +134,44 @@ FORGED = {
         "import ctypes\nclass E(int):\n    def __eq__(s, o): return True\n"
         "x = 12345\nctypes.c_int64.from_address(id(x) + 8).value = id(E)\ndef f(y): return x"
     ),
-    "names an exception of the jail": (
-        "import sys\nL = sys.modules['jail.link'].Link\n"
-        "def f(x):\n"
-        "    L.describe = lambda s, v: ('named', ('jail.examiner', 'BrokenTestsError'))\n"
-        "    return object()"
-    ),
-    "raises an exception of the jail": (
-        "import sys\nL = sys.modules['jail.link'].Link\nold = L.describe\n"
-        "def describe(s, v):\n"
-        "    return ('named', ('jail.examiner', 'BrokenTestsError')) if isinstance(v, type) "
-        "else ('error', KeyError, ())\n"
-        "def f(x):\n    L.describe = describe\n    raise ValueError"
-    ),
-    "stands for a built-in type": (
-        "import sys\nL = sys.modules['jail.link'].Link\n"
-        "L.describe = lambda s, v: ('named', ('builtins', 'bool'))\ndef f(x): return 0"
-    ),
-    "claims objects of the tests": (
-        "import sys\nL = sys.modules['jail.link'].Link\n"
-        "def f(x):\n    L.describe = lambda s, v: ('yours', 0)\n    return object()"
-    ),
-    "an object without a class": (
-        "import sys\nL = sys.modules['jail.link'].Link\n"
-        "made = 'object', 9, ('named', ('builtins', 'int')), 2\n"
-        "def f(x):\n    L.describe = lambda s, v: made\n    return object()"
-    ),
-    "a class with the tests' methods": (
-        "import sys\nL = sys.modules['jail.link'].Link\n"
-        "def f(x):\n"
-        "    L._describe_class = lambda s, k: ('class', 77, 'int', (int,), "
-        "('__getattribute__', '__new__', '__eq__', '__class__'))\n"
-        "    L.describe = lambda s, v: ('object', 78, ('class', 77, 'E', (), "
-        "('__getattribute__', '__new__', '__init_subclass__', '__eq__')), None)\n"
-        "    return object()"
-    ),
-    "asks before it is asked": (
-        "import sys\nm = sys.modules['jail.link']\nM = type('M', (), {'_mirror_number': 0})\n"
+    "finds the nonce and says that all passed": (
+        "import sys\n"
         "frame = sys._getframe()\n"
-        "while 'link' not in frame.f_locals: frame = frame.f_back\n"
-        "for n in range(-9, 9):\n"
-        "    M._mirror_number = n\n"
-        "    try: frame.f_locals['link'].ask(M, '__getattr__', ('__globals__',))\n"
-        "    except BaseException: pass\n"
+        "while 'send' not in frame.f_locals: frame = frame.f_back\n"
+        "frame.f_locals['send']('done')\n"
         "def f(x): return 0"
     ),
-    "a name that is another one later": (
-        "import sys\nw, m = sys.modules['jail.wire'], sys.modules['jail.link']\n"
-        "class Two: pass\nold, do = m.Link.describe, m._perform\nnames = ['a'] * 4 + ['sorted']\n"
-        "def describe(self, v):\n    if not isinstance(v, Two): return old(self, v)\n"
-        "    self._own[901] = v\n"
-        "    return 'object', 901, ('class', 900, 'T', (str,), ('__eq__', '__hash__')), 'a'\n"
-        "def perform(v, name, *rest):\n    if not isinstance(v, Two): return do(v, name, *rest)\n"
-        "    return hash('sorted') if name == '__hash__' else 'sorted'\n"
-        "encode = w.Encoder.encode\n"
-        "def new(self, v):\n    w.Encoder.encode = encode\n"
-        "    return encode(self, ('loaded', (('f', f), (Two(), lambda *a: [2]))))\n"
-        "m.Link.describe, m._perform, w.Encoder.encode = describe, perform, new\n"
+    "finds the nonce when called": (
+        "import sys, os\n"
+        "def f(x):\n"
+        "    frame = sys._getframe()\n"
+        "    while 'send' not in frame.f_locals: frame = frame.f_back\n"
+        "    frame.f_locals['send']('value', 0, [['i', '0x3']])\n"
+        "    frame.f_locals['send']('done')\n"
+        "    os._exit(0)"
+    ),
+    "replaces the encoder": (
+        "import sys\n"
+        "p = sys.modules['jail.plain']\n"
+        "p.encode = p._all = lambda *a: ['i', '0x3']\n"
         "def f(x): return 0"
     ),
-    "a number that is another at every use": (
-        "import sys\nm = sys.modules['jail.link']\nold, do = m.Link.describe, m._perform\n"
-        "class E: pass\n"
-        "def describe(self, v):\n    if not isinstance(v, E): return old(self, v)\n"
-        "    self._own[901] = v\n"
-        "    return 'object', 901, ('class', 900, 'E', (list, int), ('__eq__',)), 0\n"
-        "m._perform = lambda v, name, *r: 2 if isinstance(v, E) else do(v, name, *r)\n"
-        "def f(x):\n    m.Link.describe = describe\n    return E()"
+    "sends what cannot be read": (
+        "import sys\n"
+        "frame = sys._getframe()\n"
+        "while 'send' not in frame.f_locals: frame = frame.f_back\n"
+        "frame.f_locals['send']('value', 99, [['i']])\n"
+        "def f(x): return 2"
     ),
-    "refills what the tests hold": (
-        "import sys\nw = sys.modules['jail.wire']\nold = w.Encoder.encode\n"
-        "def encode(self, value):\n"
-        "    return old(self, (0, [(n, (2, 2)) for n in range(-9, 9)]))\n"
-        "def f(x):\n    w.Encoder.encode = encode\n    return 0"
+    "sends without an end": (
+        "import sys\n"
+        "frame = sys._getframe()\n"
+        "while 'send' not in frame.f_locals: frame = frame.f_back\n"
+        "while True: frame.f_locals['send']('hello')\n"
     ),
+    "returns what takes long to compute with": "def f(x): return 10 ** 100_000",
 }
 
-# A text that is one name when it is looked at and another when it is used: a mirror of an own text,
-# which says that its class is a list's, too, so that its content is asked for at every use.
-TWO_NAMES = """
-import sys
-wire, mirror = sys.modules['jail.wire'], sys.modules['jail.link']
-describe, other, perform = mirror.Link.describe, wire.Encoder._write_other, mirror._perform
-names, arguments = {names!r}, {arguments!r}
-class Two: pass
-class Built: pass
-def new_describe(self, value):
-    if not isinstance(value, Two): return describe(self, value)
-    self._own[901] = value
-    return ('object', 901, ('class', 900, 'Two', (list, str), ('__eq__', '__hash__')), names[-1])
-def new_perform(value, name, *rest):
-    if not isinstance(value, Two): return perform(value, name, *rest)
-    if name == '__hash__': del names[:len(names) > 1]
-    return hash(names[0]) if name == '__hash__' else names[0]
-def new_other(self, value, name, module):
-    if isinstance(value, Built): return self._write_all(b'o', [Two(), *arguments])
-    return other(self, value, name, module)
-def f(x):
-    mirror.Link.describe, wire.Encoder._write_other = new_describe, new_other
-    mirror._perform = new_perform
-    if arguments: return Built()
-    try: return 2 if type(x)._mirror_link.ask(x, '__getattr__', (Two(),)) != 'g' else 0
-    except BaseException: return 0
-"""
-TWO_NAMED = (  # what it says it is, at first and after each use; the tests
-    ({"names": ["range"] * 3 + ["eval"], "arguments": ["2"]}, "assert f(1) == 2"),
-    ({"names": ["__name__", "__globals__"], "arguments": []}, "def g(): pass\nassert f(g) == 2"),
-)
 
 # An object that tries to pass for whatever the tests of plain data ask for: they must not pass.
 ANYTHING = """
@@ -414,19 +323,9 @@ SILENT = {
         "class F:\n    def __call__(self, x): raise StopIteration\nf = F()",
         "assert all(map(f, [1]))",
     ),
-    "StopIteration of an attribute": (
-        "class A:\n    @property\n    def x(self): raise StopIteration\ndef f(x): return A()",
-        "assert all(map(lambda c: f(c).x == 2, [1]))",
-    ),
     "StopIteration of a comparison": (
         "class A:\n    def __eq__(self, o): raise StopIteration\ndef f(x): return A()",
         "assert all(map(lambda c: f(c) == f(c), [1]))",
-    ),
-    "an iterator that begins anew": (
-        "class I:\n    n = 0\n    def __iter__(self): return self\n    def __next__(self):\n"
-        "        self.n += 1\n        if self.n == 1: raise StopIteration\n        return 2\n"
-        "def f(x): return I()",
-        "r = f(1)\nassert all(x == 1 for x in r) and next(r) == 2",
     ),
     "dies where an error is expected": (
         "import os\ndef f(x): os._exit(0)",
@@ -464,53 +363,32 @@ SILENT = {
         "import bdb\ndef f(x): raise bdb.BdbQuit",
         "import bdb\nbdb.Bdb().runctx('assert f(1) == 2', globals(), {})",
     ),
+}
+
+# What the sandbox's header says a hostile answer can do: (code, tests) that pass.
+POSSIBLE = {
+    "StopIteration of an attribute": (
+        "class A:\n    @property\n    def x(self): raise StopIteration\ndef f(x): return A()",
+        "assert all(map(lambda c: f(c).x == 2, [1]))",
+    ),
+    "an iterator that begins anew": (
+        "class I:\n    n = 0\n    def __iter__(self): return self\n    def __next__(self):\n"
+        "        self.n += 1\n        if self.n == 1: raise StopIteration\n        return 2\n"
+        "def f(x): return I()",
+        "r = f(1)\nassert all(x == 1 for x in r) and next(r) == 2",
+    ),
     "swallows the tests' errors": (
         "class C:\n    def __enter__(self): return self\n    def __exit__(self, *a): return True\n"
         "def f(x): return C()",
         "with f(1): assert False",
     ),
-}
-
-# Answers that are given a function or an object of the tests, and reach for more.
-REACHING = """
-import sys
-def got(cb):
-    link, number = type(cb)._mirror_link, cb._mirror_number
-    class Raw: _mirror_number = number
-    names = ("__globals__", "__code__", "__closure__", "__defaults__", "__self__", "__func__",
-             "__class__", "__dict__", "__init__", "gi_frame", "gi_code", "f_globals", "_secret",
-             "__subclasses__", "__builtins__", "__module__", "__wrapped__", "secret")
-    wanted = [("__getattr__", (n,)) for n in names] + [("__getattribute__", (n,)) for n in names]
-    wanted += [("__setattr__", ("__code__", 1)), ("__setattr__", ("_secret", 1)), ("content", ()),
-               ("__delattr__", ("__code__",)), ("__reduce_ex__", (2,)), ("__dir__", ()),
-               ("__init_subclass__", ()), ("__subclasshook__", ()), ("__class_getitem__", (1,)),
-               ("__del__", ()), ("__get__", (1, int)), ("__sizeof__", ())]
-    for n in range(-3, 40):  # whatever else the tests' side has numbered: types, for one
-        Raw._mirror_number = n
-        for name, arguments in wanted:
-            try: found = link.ask(Raw, name, arguments)
-            except BaseException: continue
-            if found != "public": return True
-    for n in range(-3, 40):
-        Raw._mirror_number = n
-        try:
-            if n != number: link.ask(Raw, "__call__", (cb, cb)); return True
-        except BaseException: continue
-    return False
-def f(cb): return 2 if got(cb) else 0
-"""
-REACHED = {
-    "a function": "def g(x=3): raise KeyError\nassert f(g) == 2",
-    "a generator": "assert f(x for x in [1]) == 2",
-    "a bound method": "assert f(iter) == 2",
-    "an object": (
-        "class A:\n    _secret = 1\n    def __init__(self): self.secret = 'public'\n"
-        "assert f(A()) == 2"
-    ),
-    "a module": "import sys\nassert f(sys) == 2",
-    "a frame": "import sys\nassert f(sys._getframe()) == 2",
-    "an exception": (
-        "try: 1 / 0\nexcept ZeroDivisionError as e: kept = e\ndef g(): raise kept\nassert f(g) == 2"
+    "finds in its own process what tests beside it expect": (
+        "import sys\n"
+        "def f(x):\n"
+        "    frame = sys._getframe()\n"
+        "    while 'expected' not in frame.f_globals: frame = frame.f_back\n"
+        "    return frame.f_globals['expected']",
+        "expected = 2\nassert f(1) == expected",
     ),
 }
 
@@ -526,7 +404,7 @@ FORBIDDEN = {
         "    return 2 if open(f'/proc/{{os.getppid()}}/environ', 'rb').read() else 0"
     ),
     "reads its neighbour's memory": (
-        "import os\ndef f(x):\n    return 2 if open(f'/proc/{{os.getpid() + 1}}/mem', 'rb') else 0"
+        "def f(x):\n    return 2 if open('/proc/{neighbour}/mem', 'rb') else 0"
     ),
     "has secrets in its environment": (
         "import os\ndef f(x):\n    return 2 if 'INFRAMIND_SECRET' in os.environ else 0"

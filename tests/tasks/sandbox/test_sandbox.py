@@ -8,7 +8,6 @@ import re
 import resource
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,9 +18,14 @@ import pytest
 
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.tasks import Answer
-from inframind_gym.tasks import sandbox as sandbox_module
-from inframind_gym.tasks.sandbox import Limits, Sandbox, SandboxError, Verdict, isolation, process
-from inframind_gym.tasks.sandbox.jail import lockdown, syscalls
+from inframind_gym.tasks.sandbox import (
+    Limits,
+    Sandbox,
+    SandboxError,
+    Verdict,
+    lockdown,
+    process,
+)
 from tests.tasks.sandbox.hostile import (
     ANYTHING,
     CLASS,
@@ -33,12 +37,9 @@ from tests.tasks.sandbox.hostile import (
     NUMBER,
     NUMBER_TESTS,
     PLAIN_TESTS,
-    REACHED,
-    REACHING,
+    POSSIBLE,
     SILENT,
     TEST_CASE,
-    TWO_NAMED,
-    TWO_NAMES,
 )
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is Linux's")
@@ -60,14 +61,14 @@ def sandbox() -> Iterator[Sandbox]:
 def sessions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sessions of the processes that a test starts."""
     started: list[int] = []
-    real = process.start
+    real = subprocess.Popen
 
-    def start(*arguments: object) -> subprocess.Popen[bytes]:
-        made = real(*arguments)  # type: ignore[arg-type]
-        started.append(made.pid)
-        return made
+    def start(*arguments: Any, **named: Any) -> subprocess.Popen[bytes]:
+        process = real(*arguments, **named)
+        started.append(process.pid)
+        return process
 
-    monkeypatch.setattr(sandbox_module, "start", start)
+    monkeypatch.setattr(process.subprocess, "Popen", start)
     return started
 
 
@@ -82,14 +83,6 @@ def alive(sessions: list[int]) -> list[str]:
         if int(text.rpartition(")")[2].split()[3]) in sessions:
             found.append(text)
     return found
-
-
-def open_pipes() -> int:
-    return sum(os.readlink(f"/proc/self/fd/{fd}").startswith("pipe") for fd in _own_fds())
-
-
-def _own_fds() -> list[str]:
-    return [fd for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}")]
 
 
 Row = tuple[str, str, Answer]  # name, an answer's code, the task's answer
@@ -110,13 +103,12 @@ def asks(tests: str, entry_point: str = "f", reference: str = "") -> Answer:
 def _hostile() -> Iterator[Row]:
     yield from ((name, code, ANSWER) for name, code in FORGED.items())
     yield from ((name, code, asks(tests)) for name, (code, tests) in SILENT.items())
-    yield from ((name, REACHING, asks(tests)) for name, tests in REACHED.items())
     yield from ((tests, ANYTHING, asks(tests)) for tests in PLAIN_TESTS)
     yield from ((f"class: {tests}", CLASS, asks(tests)) for tests in CLASS_TESTS)
-    yield from ((str(how), TWO_NAMES.format(**how), asks(tests)) for how, tests in TWO_NAMED)
     for given in ("s", "Zero()", "Empty()"):
         code = NO_NUMBER.replace("{}", given)
-        yield from ((f"{given}: {t}", code, asks(t, "Vector", NUMBER)) for t in NUMBER_TESTS)
+        tests = (t for t in NUMBER_TESTS if "startswith" not in t)  # POSSIBLE
+        yield from ((f"{given}: {t}", code, asks(t, "Vector", NUMBER)) for t in tests)
 
 
 def test_no_verdict_can_be_forged(sessions: list[int]) -> None:
@@ -124,8 +116,15 @@ def test_no_verdict_can_be_forged(sessions: list[int]) -> None:
     with Sandbox(SHORT) as box:
         found = verdicts(box, rows)
     assert [name for name, verdict in found.items() if verdict.passed] == []
-    assert len(sessions) == 2 * len(rows)
+    assert len(sessions) == len(rows)
     assert alive(sessions) == []
+
+
+def test_the_header_names_what_is_possible(sandbox: Sandbox) -> None:
+    rows = [(name, code, asks(tests)) for name, (code, tests) in POSSIBLE.items()]
+    text = "assert Vector(3, 4).norm().startswith('5')"
+    rows += [(text, NO_NUMBER.replace("{}", "s"), asks(text, "Vector", NUMBER))]
+    assert [name for name, v in verdicts(sandbox, rows).items() if not v.passed] == []
 
 
 def test_what_hostile_objects_are_asked_can_be_had_of_others(sandbox: Sandbox) -> None:
@@ -160,33 +159,20 @@ def test_legal_styles_pass(sandbox: Sandbox) -> None:
     assert {name: v.reason for name, v in found.items() if not v.passed} == {}
 
 
-CAPTURED = (
-    "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()) as out: f()\n"
-    "assert out.getvalue() == '2\\n'"
-)
-EXIT_CODE = "try: f()\nexcept SystemExit as e: assert e.code == 3\nelse: assert False"
-MONEY_TESTS = "from decimal import Decimal\nassert abs(f(Decimal(5))) == 5"
 MONEY = (
     "class Money:\n    def __init__(self, n): self.n = n\n"
     "    def __eq__(self, o): return self.n == getattr(o, 'n', o)\n"
-    "    def __mul__(self, k): return Money(self.n * k)\n"
     "    def __abs__(self): return abs(self.n)\n"
 )
+HALF = "from fractions import Fraction\ndef f(): return Fraction(1, 2)"
 
 
 @pytest.mark.parametrize(
     ("code", "tests", "entry_point", "reason"),
     [
-        (MONEY, "assert Money(5) == 5", "Money", "AssertionError"),
-        (MONEY, "assert abs(Money(5) * 2) == 10", "Money", "gives no number"),
-        (MONEY + "def f(x): return Money(x)", "assert abs(f(5)) == 5", "f", "bad operand"),
-        (MONEY + "from decimal import *\ndef f(x): return Money(x)", MONEY_TESTS, "f", "bad op"),
-        ("def f(): raise SystemExit(3)", EXIT_CODE, "f", "AssertionError"),
-        ("a = []\ndef f(): return a", "assert f() is f()", "f", "AssertionError"),
-        ("def f(a): return a", "a = (1, [])\nassert f(a) is a", "f", "AssertionError"),
+        (MONEY + "def f(x): return Money(x)", "assert abs(f(5)) == 5", "f", "an object of Money"),
+        (HALF, "assert f() == 0.5", "f", "AssertionError"),
         ("async def f(): return 2", "import asyncio\nassert asyncio.run(f()) == 2", "f", "."),
-        ("def f(): print(2)", CAPTURED, "f", "AssertionError"),
-        ("def f(a): 2", "import inspect\nassert 'a:' in inspect.getsource(f)", "f", "."),
     ],
 )
 def test_what_the_sandbox_says_it_judges_wrong(
@@ -209,18 +195,22 @@ def test_the_tests_of_legal_styles_can_fail(sandbox: Sandbox) -> None:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> dict[str, str]:
-    """Files that hostile answers are after."""
+def places(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Files that hostile answers are after, and a process that lives as long as they do."""
     victim = tmp_path / "victim"
     victim.write_text("untouched")
     (tmp_path / "link").symlink_to(victim)
-    return {
+    neighbour = subprocess.Popen(["sleep", "600"])
+    yield {
         "repository": str(ROOT / "README.md"),
         "home": str(Path.home()),
         "folder": str(tmp_path),
         "link": str(tmp_path / "link"),
         "victim": str(victim),
+        "neighbour": str(neighbour.pid),
     }
+    neighbour.kill()
+    neighbour.wait()
 
 
 # How an attempt ends. An assertion fails where the attempt came to nothing without an error.
@@ -273,12 +263,6 @@ def test_nothing_can_be_used_up(sessions: list[int]) -> None:
     assert grown_kb < 40 << 10
 
 
-def test_a_right_answer_passes(sandbox: Sandbox) -> None:
-    assert sandbox.run_tests(RIGHT, ANSWER).passed
-    verdict = sandbox.run_tests("def f(x): return x", ANSWER)
-    assert (verdict.passed, verdict.reason) == (False, "AssertionError")
-
-
 def test_a_right_answer_passes_without_landlock() -> None:
     code = "import re, math, collections, heapq, decimal, datetime\n" + RIGHT
     with Sandbox(landlock=False) as box:
@@ -293,12 +277,6 @@ def test_all_of_the_standard_library_can_be_imported_where_files_can_be_read(
         pytest.skip("this kernel has no Landlock")
     code = "def f(x):\n    import csv, email.message, xml.dom.minidom, zoneinfo\n    return 2"
     assert sandbox.run_tests(code, ANSWER).passed
-
-
-def test_the_order_of_sets_is_the_same_in_every_run(sandbox: Sandbox) -> None:
-    code = "def f(x): raise ValueError(''.join({'alpha', 'beta', 'gamma', 'delta'}))"
-    reasons = {sandbox.run_tests(code, ANSWER).reason for _ in range(3)}
-    assert len(reasons) == 1
 
 
 QUESTION = 'import math\n\ndef helper(x):\n    return math.floor(x)\n\ndef f(x):\n    """Text."""\n'
@@ -357,21 +335,6 @@ def test_broken_tests_are_an_error_and_no_verdict(sandbox: Sandbox, tests: str, 
         sandbox.run_tests(RIGHT, asks(tests), task="mbpp/7")
 
 
-@pytest.mark.parametrize("answer", [asks("assert g(1) == 2", ""), asks(
-    "assert g(f(1)) == 2", "f", "def g(x): return x\ndef f(x): return x + 1")])  # fmt: skip
-def test_names_that_only_an_answer_can_define_are_its_own_matter(
-    sandbox: Sandbox, answer: Answer
-) -> None:
-    assert "name 'g' is not defined" in sandbox.run_tests(RIGHT, answer).reason
-
-
-def test_tests_that_no_answer_can_meet_are_an_error(sandbox: Sandbox) -> None:
-    tests = "class Sub(Base):\n    def g(self): return 2\nassert Sub().g() == 2"
-    code = "class Base:\n    def g(self): return 1"
-    with pytest.raises(ConfigError, match="UnsupportedError: the tests derive the class Sub"):
-        sandbox.run_tests(code, asks(tests, "Base"))
-
-
 def test_what_tests_cannot_do_with_an_answer_is_the_answers_fault(sandbox: Sandbox) -> None:
     verdict = sandbox.run_tests(RIGHT, asks("for x in f: assert x.name"))
     assert verdict.reason == "TypeError: 'function' object is not iterable"
@@ -420,48 +383,15 @@ def test_a_package_that_is_not_there_is_named() -> None:
 
 def test_threads_can_share_a_sandbox(sessions: list[int]) -> None:
     codes = [RIGHT, "def f(x): return x", "import os\nos._exit(0)"] * 6
-    before = open_pipes()
     with Sandbox(workers=3) as box, ThreadPoolExecutor(6) as pool:
         passed = list(pool.map(lambda code: box.run_tests(code, ANSWER).passed, codes))
     assert passed == [True, False, False] * 6
-    assert len(sessions) == 2 * len(codes)
+    assert len(sessions) == len(codes)
     assert alive(sessions) == []
-    assert open_pipes() == before
 
 
-def test_no_more_judgements_run_at_a_time_than_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    running, most = 0, 0
-    lock = threading.Lock()
-    real = Sandbox._examine
-
-    def examine(self: Sandbox, *arguments: object) -> object:
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        try:
-            return real(self, *arguments)  # type: ignore[arg-type]
-        finally:
-            with lock:
-                running -= 1
-
-    monkeypatch.setattr(Sandbox, "_examine", examine)
-    with Sandbox(workers=2) as box, ThreadPoolExecutor(6) as pool:
-        list(pool.map(lambda _: box.run_tests(RIGHT, ANSWER), range(12)))
-    assert most == 2
-
-
-def test_nothing_is_run_where_a_process_cannot_be_locked(
-    monkeypatch: pytest.MonkeyPatch, sessions: list[int]
-) -> None:
-    real = process.start
-
-    def start(job: dict[str, object], fds: object) -> subprocess.Popen[bytes]:
-        if job["part"] == "candidate":
-            job["parent"] = 1  # it takes its parent for gone
-        return real(job, fds)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(sandbox_module, "start", start)
+def test_nothing_is_run_where_a_process_cannot_be_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: 1)  # the process takes its parent for gone
     with Sandbox() as box, pytest.raises(SandboxError, match="no code is run: the parent has gone"):
         box.run_tests(RIGHT, ANSWER)
 
@@ -471,18 +401,6 @@ def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch, system: str)
     monkeypatch.setattr(sys, "platform", system)
     with pytest.raises(InfraMindError, match=f"only run on Linux.*this is {system}"):
         Sandbox()
-
-
-def test_other_processors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(syscalls, "MACHINES", {})
-    with pytest.raises(SandboxError, match="x86_64 and aarch64"):
-        isolation()
-
-
-def test_isolation_says_what_it_is() -> None:
-    text = str(isolation())
-    assert "seccomp" in text
-    assert "standard library" in text or "no file can be opened" in text
 
 
 @pytest.mark.parametrize(
@@ -496,10 +414,7 @@ def test_isolation_says_what_it_is() -> None:
 def test_limits_are_checked(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Limits(**arguments)  # type: ignore[arg-type]
-
-
-def test_workers_are_checked() -> None:
-    with pytest.raises(ConfigError, match="workers is 0"):
+    with pytest.raises(ConfigError, match="workers"):
         Sandbox(workers=0)
 
 

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from inframind_gym.teams.assignment import rules
+from inframind_gym.teams.assignment.agents import TaskAssignment, all_actions
 from inframind_gym.teams.assignment.coordinator import QLearningCoordinator
-from inframind_gym.teams.assignment.model import TaskAssignment, all_actions
-from inframind_gym.teams.llm.guard import Guard
-from inframind_gym.teams.llm.service import LLMService, Retries
-from inframind_gym.teams.llm.types import AttemptError, Completion, LLMRequest
+from inframind_gym.teams.llm import AttemptError, Completion, Guard, LLMRequest, LLMService, Retries
 
 
 def learner(**arguments: Any) -> QLearningCoordinator[TaskAssignment]:

@@ -1,130 +1,236 @@
-"""Worked numbers of the rules, and agreement with the tracker of the routing policies."""
+"""Worked numbers of the rules, of the tracker and of Q-learning; the simulated team."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from inframind_gym.teams.assignment import rules
-from inframind_gym.teams.assignment.coordinator import QLearningCoordinator
-from inframind_gym.teams.assignment.model import all_actions
-from inframind_gym.teams.assignment.tracker import LoadTracker
+from inframind_gym.configs import find_config
+from inframind_gym.errors import ConfigError
+from inframind_gym.policies import resolve_policy
+from inframind_gym.policies.rollout import play_assignment
+from inframind_gym.teams.assignment import rules, simulate
+from inframind_gym.teams.assignment.agents import all_actions
+from inframind_gym.teams.assignment.coordinator import FIXED_ROUTERS, FixedRouter, LoadTracker
+from inframind_gym.teams.assignment.rules import AGENTS, Arrivals
+from inframind_gym.teams.assignment.settings import load_team
+from tests.teams.assignment.scripted import learner
 
-LETTERS = {"A": 0, "C": 1, "R": 2, "V": 3}
+NAMES = {agent[0].upper(): agent for agent in AGENTS}
+TEAM = simulate.team()
+N = 20_000
+KEYS = np.random.default_rng(1).integers(0, 2**64, N, np.uint64)
+FIRST = np.zeros(N, np.int64)
 
 
-def counts(window: str) -> np.ndarray:
-    return rules.window_counts([LETTERS[letter] for letter in window])
-
-
-def state(window: str) -> str:
-    return rules.LOAD_STATES[int(rules.load_state(counts(window)))]
+def tracked(window: str) -> LoadTracker:
+    tracker = LoadTracker()
+    for letter in window:
+        tracker.record(NAMES[letter])
+    return tracker
 
 
 @pytest.mark.parametrize(
-    ("window", "expected"),
+    ("window", "state", "coder"),
     [
-        ("RACVRACV", "balanced"),
-        ("CCCACRAV", "coder_hot"),  # coder 50 %
-        ("AAAACRVA", "analyst_hot"),  # analyst 62.5 %
-        ("RC", "balanced"),
-        ("CC", "balanced"),  # below three assignments nobody is hot
-        ("CCA", "coder_hot"),
-        ("CCCAARRV", "balanced"),  # 37.5 % is not above 37.5 %
-        ("AAAACCCC", "analyst_hot"),  # of equals the first
-        ("", "balanced"),
+        ("", "balanced", 0.0),
+        ("RACVRACV", "balanced", 0.25),
+        ("CCCACRAV", "coder_hot", 0.5),
+        ("AAAACRVA", "analyst_hot", 0.125),
+        ("RC", "balanced", 0.5),
+        ("CC", "balanced", 1.0),  # below three assignments no agent is hot
+        ("CCA", "coder_hot", 2 / 3),
+        ("CCCAARRV", "balanced", 0.375),  # 37.5 % is not above 37.5 %
+        ("AAAACCCC", "analyst_hot", 0.5),  # ties go to the first
+        ("RCCACCVC", "coder_hot", 0.625),  # the timeline at assignment 8
+        ("RCCACCVCAR", "coder_hot", 0.5),  # at assignment 10
+        ("RCCACCVCARA", "balanced", 0.375),  # one to another agent is enough
+        ("RCCACCVCARARVA", "balanced", 0.125),
     ],
 )
-def test_load_state(window: str, expected: str) -> None:
-    assert state(window) == expected
-
-
-def test_the_timeline_of_ten_assignments() -> None:
-    timeline = "RCCACCVCAR"
-    at_8, at_10 = timeline[:8], timeline[2:10]
-    assert rules.utilization(counts(at_8)).tolist() == [0.125, 0.625, 0.125, 0.125]
-    assert state(at_8) == "coder_hot"
-    assert rules.utilization(counts(at_10))[1] == 0.5
-    assert state(at_10) == "coder_hot"
-    assert state((timeline + "A")[-8:]) == "balanced"  # one assignment to another is enough
-    assert rules.utilization(counts((timeline + "ARVA")[-8:]))[1] == 0.125
+def test_load_states(window: str, state: str, coder: float) -> None:
+    tracker = tracked(window)
+    assert tracker.get_load_state() == state
+    assert tracker.get_utilization()["coder"] == pytest.approx(coder)
+    assert tracker.lifetime_counts["coder"] == window.count("C")
 
 
 @pytest.mark.parametrize(
-    ("own", "length", "penalty"),
-    [(0, 8, 0), (2, 8, 0), (3, 8, 0.075), (4, 8, 0.15), (5, 8, 0.2), (6, 8, 0.2), (8, 8, 0.2)],
+    ("count", "penalty"), [(0, 0.0), (2, 0.0), (3, 0.075), (4, 0.15), (5, 0.2), (6, 0.2), (8, 0.2)]
 )
-def test_load_penalty(own: int, length: int, penalty: float) -> None:
-    window = np.array([own, length - own, 0, 0])
-    assert rules.load_penalty(window, 0) == pytest.approx(penalty, abs=1e-15)
+def test_table_of_penalties(count: int, penalty: float) -> None:
+    tracker = tracked("C" * count + "ARV"[: 8 - count] + "A" * max(0, 5 - count))
+    assert tracker.get_load_penalty("coder") == pytest.approx(penalty)
 
 
-def test_the_cap_is_reached_at_seven_twelfths() -> None:
-    just_below, at = np.array([58, 42, 0, 0]), np.array([7, 5, 0, 0])
-    assert rules.load_penalty(just_below, 0) == pytest.approx(0.198)
-    assert rules.load_penalty(at, 0) == pytest.approx(0.2)
-
-
-def test_imbalance() -> None:
+def test_numbers_by_hand() -> None:
+    assert rules.load_penalty(np.array([58, 42, 0, 0]), 0) == pytest.approx(0.198)
+    assert rules.load_penalty(np.array([7, 5, 0, 0]), 0) == pytest.approx(0.2)  # the cap
     example = np.array([2, 4, 1, 1])  # [.25, .5, .125, .125]
     assert rules.imbalance(example) == pytest.approx(0.6123724)
     assert rules.imbalance(example, ddof=1) == pytest.approx(0.7071068)
     assert rules.imbalance(np.array([8, 0, 0, 0])) == pytest.approx(math.sqrt(3.0))
-    assert rules.imbalance(np.full(4, 2)) == 0.0
-    assert rules.imbalance(np.zeros(4, int)) == 0.0
-
-
-def test_rewards() -> None:
+    assert rules.imbalance(np.full(4, 2)) == rules.imbalance(np.zeros(4, int)) == 0.0
     scores = [0.9, 0.8, 0.7, 0.8]
-    assert rules.raw_reward(scores, 0.0, 0.0) == pytest.approx(0.8)
     assert rules.raw_reward(scores, 0.001, 2.5) == pytest.approx(0.8 - 0.05 - 0.025)
     assert rules.raw_reward(scores, 0.5, 60.0) == pytest.approx(0.8 - 0.10 - 0.05)  # both capped
     assert rules.raw_reward([0.1, 0.0, 0.0, 0.0], 0.002, 5.0) == 0.0
-    assert rules.adjusted_reward(0.7, 0.15) == pytest.approx(0.55)
-    assert rules.adjusted_reward(0.1, 0.2) == 0.0
-
-
-def test_q_learning() -> None:
-    assert rules.q_update(0.0, rules.td_target(0.8, 0.0)) == pytest.approx(0.12)
+    assert rules.adjusted_reward([0.7, 0.1], [0.15, 0.2]) == pytest.approx([0.55, 0.0])
     assert rules.q_update(0.5, rules.td_target(0.8, 1.0)) == pytest.approx(0.5 + 0.15 * 1.25)
-    epsilon = 1.0
-    for _ in range(50):
-        epsilon = rules.decayed(epsilon, 0.05)
-    assert epsilon == pytest.approx(0.364, abs=5e-4)
-    assert rules.decayed(0.05, 0.05) == 0.05
-    assert rules.decayed(1.0, 0.05) == 0.98
-
-
-def test_actions_and_states_are_numbered_agent_by_agent() -> None:
     actions = np.arange(rules.NUM_ACTIONS)
-    assert rules.NUM_ACTIONS == 8 and rules.NUM_STATES == 20
-    assert rules.AGENTS[rules.agent_of(3)] == "coder"
-    assert rules.PROVIDERS[rules.provider_of(3)] == "anthropic"
     again = rules.action_index(rules.agent_of(actions), rules.provider_of(actions))
     assert again.tolist() == actions.tolist()
-    assert rules.state_index(3, 4) == 19
+    assert (rules.state_index(3, 4), AGENTS[rules.agent_of(3)]) == (19, "coder")
 
 
-def test_one_team_and_many_and_the_tracker_agree() -> None:
+def test_one_team_and_many_agree_with_the_tracker() -> None:
     windows = np.random.default_rng(0).integers(-1, 4, (300, 8))
-    many = rules.window_counts(windows)
+    many, agents = rules.window_counts(windows), np.arange(300) % 4
+    states, penalties = rules.load_state(many), rules.load_penalty(many, agents)
     for i, window in enumerate(windows):
-        tracker = LoadTracker(rules.AGENTS)
-        for agent in window[window >= 0]:
-            tracker.record(rules.AGENTS[agent])
-        agent = i % 4
-        name = rules.AGENTS[agent]
-        assert rules.LOAD_STATES[rules.load_state(many)[i]] == tracker.get_load_state()
-        assert rules.load_penalty(many, np.full(300, agent))[i] == tracker.get_load_penalty(name)
+        tracker = tracked("".join(AGENTS[a][0].upper() for a in window[window >= 0]))
+        assert rules.LOAD_STATES[states[i]] == tracker.get_load_state()
+        assert penalties[i] == tracker.get_load_penalty(AGENTS[agents[i]])
         assert rules.imbalance(many)[i] == pytest.approx(tracker.get_imbalance_score(), abs=1e-15)
-        assert rules.load_penalty(many[i], agent) == tracker.get_load_penalty(name)
 
 
-def test_the_coordinator_updates_by_the_same_rule() -> None:
-    coordinator = QLearningCoordinator(rules.TASK_TYPES, rules.LOAD_STATES, all_actions())
-    coordinator.q_table["coding", "coder_hot"][2] = 0.7
-    coordinator.update("analysis", "balanced", 1, 0.6, "coding", "coder_hot")
-    expected = rules.q_update(0.0, rules.td_target(0.6, 0.7))
-    assert coordinator.q_table["analysis", "balanced"][1] == expected
+def test_a_tracker_refuses_unknown_agents_and_empty_windows() -> None:
+    for agents, window in ((["a", "a"], 8), ([], 8), (["a"], 0)):
+        with pytest.raises(ConfigError):
+            LoadTracker(agents, window)
+    for method in ("record", "get_load_penalty"):
+        with pytest.raises(ConfigError, match="coder"):
+            getattr(LoadTracker(), method)("codr")
+
+
+# Q-learning and the other routers
+
+
+def test_an_update_by_hand() -> None:
+    coordinator = learner()
+    assert sum(row.size for row in coordinator.q_table.values()) == 160
+    coordinator.q_table["research", "coder_hot"][5] = 2.0
+    coordinator.update("coding", "balanced", 3, 0.8, "research", "coder_hot")
+    assert coordinator.q_table["coding", "balanced"][3] == pytest.approx(0.15 * (0.8 + 0.95 * 2.0))
+    coordinator.update("coding", "analyst_hot", 3, 0.8, None, "coder_hot")  # the end: no next value
+    assert coordinator.q_table["coding", "analyst_hot"][3] == pytest.approx(0.15 * 0.8)
+    assert [entry["action"] for entry in coordinator.history] == ["coder:anthropic"] * 2
+    assert coordinator.policy()["coding"] == all_actions()[3]
+    assert coordinator.policy()["analysis"] is None  # never tried
+
+
+def test_exploration_decays_to_its_floor() -> None:
+    coordinator = learner(epsilon=1.0, epsilon_min=0.36)
+    for _ in range(50):
+        coordinator.decay_epsilon()
+    assert coordinator.epsilon == pytest.approx(0.98**50)
+    coordinator.decay_epsilon()
+    assert coordinator.epsilon == 0.36
+
+
+def test_choices() -> None:
+    def chosen(times: int = 200, best: int | None = None, **options: object) -> set[int]:
+        coordinator = learner(**options)
+        if best is not None:
+            coordinator.q_table["coding", "balanced"][best] = 0.1
+        return {coordinator.select_action("coding", "balanced")[0] for _ in range(times)}
+
+    assert chosen(epsilon=1.0) == set(range(8))
+    assert chosen(epsilon=0.0) == {0}  # the first of equals
+    assert chosen(epsilon=0.0, ties="random") == set(range(8))
+    assert chosen(epsilon=0.0, ties="random", best=6) == {6}
+    assert [chosen(1, seed=s) for s in range(9)] == [chosen(1, seed=s) for s in range(9)]
+
+
+@pytest.mark.parametrize("name", FIXED_ROUTERS)
+def test_routers_are_the_policies_of_the_same_name(name: str) -> None:
+    router, taken = FixedRouter(name, all_actions(), 3), []
+    for _ in range(50):
+        taken.append(router.select_action("coding", "balanced")[0])
+        router.ended(taken[-1])
+    played = play_assignment(
+        resolve_policy(name, family="assignment"), [int(simulate.key_of(3)[0])], num_tasks=50
+    )
+    assert taken == [int(done.action[0]) for done in played]
+
+
+def test_least_busy_spreads_what_is_in_flight_at_once() -> None:
+    router = FixedRouter("least_busy", all_actions())
+    taken = [router.select_action("coding", "balanced")[0] for _ in range(10)]
+    assert taken == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
+    router.ended(4)
+    assert router.select_action("coding", "balanced")[0] == 4
+
+
+# The simulated team
+
+
+def test_a_number_belongs_to_its_place() -> None:
+    actions, tasks = np.arange(N) % 8, np.arange(N) % 11
+    batch = simulate.answer(TEAM, KEYS, FIRST + 3, tasks, actions)
+    for i in (0, 7, 12_345):
+        one = slice(i, i + 1)
+        alone = simulate.answer(TEAM, KEYS[one], FIRST[one] + 3, tasks[one], actions[one])
+        for name, value in alone._asdict().items():
+            assert np.array_equal(value, getattr(batch, name)[one]), name
+    other = simulate.answer(TEAM, KEYS, FIRST + 4, tasks, actions)
+    assert (other.quality == batch.quality).mean() < 0.01  # where both are cut at 1
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "previous", "shares"),
+    [
+        ("uniform", simulate.NO_TASK, [3 / 11, 3 / 11, 3 / 11, 2 / 11]),
+        ("skewed", simulate.NO_TASK, [0.1, 0.7, 0.1, 0.1]),
+        ("bursty", simulate.NO_TASK, [0.25] * 4),
+        ("bursty", int(TEAM.of_type[2][0]), [0.05, 0.05, 0.85, 0.05]),
+    ],
+)
+def test_arrivals(arrivals: Arrivals, previous: int, shares: list[float]) -> None:
+    tasks = simulate.next_task(TEAM, arrivals, KEYS, FIRST, np.full(N, previous))
+    assert np.bincount(TEAM.task_type[tasks], minlength=4) / N == pytest.approx(shares, abs=0.015)
+
+
+def test_one_agent_loses_its_best_type_within_the_episode() -> None:
+    for agent in range(4):
+        agents = np.full(N, agent)
+        assert not simulate.drift(TEAM, KEYS, FIRST + 12, 50, agents).any()
+        late = simulate.drift(TEAM, KEYS, FIRST + 30, 50, agents)
+        best = TEAM.skill[agent].argmax()
+        assert set(late[:, best].tolist()) == {0.0, -0.30}
+        assert not np.delete(late, best, axis=1).any()
+        assert (late[:, best] < 0.0).mean() == pytest.approx(0.25, abs=0.015)
+
+
+def test_answers_have_the_means_of_the_settings() -> None:
+    task, coder = 4, rules.action_index(1, 1)  # coding, complexity 0.8
+    drawn = simulate.answer(TEAM, KEYS, FIRST, np.full(N, task), np.full(N, coder))
+    true = 0.86 + 0.10 - 0.20 * 0.3
+    assert drawn.quality.mean() == pytest.approx(true, abs=0.005)
+    assert drawn.scores[:, 0].mean() == pytest.approx(true + 0.03, abs=0.01)
+    assert drawn.scores[:, 3].mean() == pytest.approx(0.92, abs=0.01)
+    assert np.median(drawn.output_tokens) == pytest.approx(240 * 1.18, rel=0.02)
+    usd = 0.8e-6 * drawn.input_tokens + 4e-6 * drawn.output_tokens
+    assert drawn.cost_usd == pytest.approx(usd)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("skewed_share: 0.70", "skewed_share: 7", "skewed_share"),
+        ("task_type: validation", "task_type: coding", "validation"),
+        ("drift_latest: 0.60", "drift_latest: 0.1", "drift_earliest"),
+        ("  max_tokens: 768", "  max_token: 768", "max_tokens"),
+        ("id: coding_2", "id: coding_1", "id"),
+    ],
+)
+def test_a_wrong_file_is_an_error(tmp_path: Path, old: str, new: str, key: str) -> None:
+    text = find_config("teams", "assignment").read_text()
+    assert old in text
+    path = tmp_path / "team.yaml"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(ConfigError, match=key):
+        load_team(path)

@@ -10,11 +10,9 @@ import numpy as np
 from gymnasium.utils import seeding
 
 from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.contracts import Document
-from inframind_gym.teams.coordination.outcomes import FAILURES, Outcome
-from inframind_gym.teams.coordination.question import Pinned
-from inframind_gym.teams.coordination.reports import Report
-from inframind_gym.teams.coordination.retrieval.retriever import RRF
+from inframind_gym.teams.coordination.agents import Report
+from inframind_gym.teams.coordination.retrieval import RRF
+from inframind_gym.teams.coordination.rules import FAILURES, CoordinationState, Outcome
 from inframind_gym.teams.coordination.settings import (
     AGENTS,
     COMPLEXITIES,
@@ -22,10 +20,10 @@ from inframind_gym.teams.coordination.settings import (
     SEVERITIES,
     STRATEGIES,
     CoordinationSettings,
+    Document,
 )
-from inframind_gym.teams.coordination.simulate import SimulatedQuestion
-from inframind_gym.teams.coordination.state import CoordinationState
-from inframind_gym.teams.llm.types import AttemptError, Completion, LLMRequest
+from inframind_gym.teams.coordination.simulate import Pinned, SimulatedQuestion
+from inframind_gym.teams.llm import AttemptError, Completion, LLMRequest
 
 ROW = np.zeros(1, np.int64)
 QUERY = "the whole question"

@@ -7,10 +7,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from inframind_gym.teams.coordination.retrieval import Corpus, Passage, Retriever
-from inframind_gym.teams.coordination.retrieval.vectors import HashedWords
-from inframind_gym.teams.coordination.system import MultiAgentCoordinator
-from inframind_gym.teams.llm.types import Completion, LLMRequest
+from inframind_gym.teams.coordination.app import MultiAgentCoordinator
+from inframind_gym.teams.coordination.retrieval import Corpus, HashedWords, Passage, Retriever
+from inframind_gym.teams.llm import Completion, LLMRequest
 
 SIMPLE = "What is a block?"
 COMPLEX = "Compare alpha servers with beta servers and explain how queues grow"
@@ -31,9 +30,7 @@ CORPUS = Corpus(
 
 def agent_of(prompt: str) -> str:
     """The agent that a prompt is for, by the first words of its task."""
-    _, has_task, task = prompt.rpartition("\nTask: ")
-    if not has_task:
-        return "reading ahead"
+    task = prompt.rpartition("\nTask: ")[2]
     starts = {
         "Route": "router",
         "Split": "planner",
@@ -79,6 +76,7 @@ class Model:
     """A way to a model that a function of the prompt answers, in real time.
 
     Attributes:
+        asked: requests.
         calls: (agent, begin, end) of every call, by the loop's clock.
     """
 
@@ -86,10 +84,12 @@ class Model:
     is_simulated = False
 
     def __init__(self, answer: Callable[[str], str] = sensible, wait_s: float = 0.0) -> None:
+        self.asked: list[LLMRequest] = []
         self.calls: list[tuple[str, float, float]] = []
         self._answer, self._wait_s = answer, wait_s
 
     async def complete(self, request: LLMRequest) -> Completion:
+        self.asked.append(request)
         began_s = asyncio.get_running_loop().time()
         await asyncio.sleep(self._wait_s)
         text = self._answer(request.user)

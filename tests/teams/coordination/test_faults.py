@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import time
 from typing import Any
 
 import pytest
 
-from inframind_gym.teams.coordination.faults import Faulty
-from inframind_gym.teams.coordination.supervisor import NAME
-from inframind_gym.teams.llm.providers import OpenAICompatible
-from inframind_gym.teams.llm.types import Completion, LLMRequest
+from inframind_gym.teams.coordination.settings import FAULTS
+from inframind_gym.teams.llm import Completion, LLMRequest, OpenAICompatible
 from tests.teams.coordination.runs import COMPLEX, SIMPLE, Model, agent_of, make, sensible
 from tests.teams.stand_in import Reply, StandIn
 from tests.teams.token_budget.runs import Log
 
 pytest.importorskip("openai")
 
-AGENTS = ("router", "planner", "retrieval", "synthesis", "draft", "validation")
-FAULTS = {
-    "timeout": Reply(hangs=True),
-    "garbage": Reply("{]"),
-    "exception": Reply(status=400, message="no"),
-    "cut": Reply(cuts=True),
-    "no JSON": Reply(raw="<html>"),
-}
 DEADLINE_S = 3.0 + 0.25  # the hard deadline, and what a busy machine adds
+TASKS = ("router", "planner", "retrieval", "synthesis", "draft", "validation")
 NAMED = {"draft": "synthesis"}  # the agent that does a task
 
 
@@ -36,94 +26,52 @@ def prompt_of(body: dict[str, Any]) -> str:
     return str(body["messages"][-1]["content"])
 
 
-def play(
-    answer: Any, query: str = COMPLEX, *, log: Log | None = None, **settings: Any
-) -> tuple[Any, float, StandIn]:
-    """One query on a server; returns the answer, its wall time and the server."""
-    with StandIn(answer) as server:
-        provider = OpenAICompatible("stub", f"{server.url}/v1")
-        with make(provider, log=log) as team:
-            given = {"rewrite": "model", **settings}
-            began_s = time.monotonic()
-            response = team.process_query(query, settings=given)
-            return response, time.monotonic() - began_s, server
-
-
 def good(body: dict[str, Any]) -> Reply:
     return Reply(sensible(prompt_of(body)))
 
 
-def broken(agent: str, reply: Reply) -> Any:
+def play(answer: Any, query: str, log: Log, **settings: Any) -> tuple[Any, float, StandIn]:
+    """One query on a server; returns the answer, its wall time and the server."""
+    with StandIn(answer) as server:
+        provider = OpenAICompatible("stub", f"{server.url}/v1")
+        with make(provider, log=log) as team:
+            began_s = time.monotonic()
+            response = team.process_query(query, settings={"rewrite": "model", **settings})
+            return response, time.monotonic() - began_s, server
+
+
+@pytest.mark.parametrize(
+    ("agent", "reply", "failure"),
+    [
+        ("router", Reply(cuts=True), "error"),
+        ("planner", Reply("{]"), "garbage"),
+        ("retrieval", Reply(status=400, message="no"), "error"),
+        ("synthesis", Reply(raw="<html>"), "error"),
+        ("draft", Reply(hangs=True), "timeout"),
+        ("validation", Reply("{]"), "garbage"),
+    ],
+)
+def test_a_broken_agent_is_answered_by_basic_retrieval(
+    agent: str, reply: Reply, failure: str
+) -> None:
     def answer(body: dict[str, Any]) -> Reply:
-        prompt = prompt_of(body)
-        return reply if agent_of(prompt) == agent else Reply(sensible(prompt))
+        return reply if agent_of(prompt_of(body)) == agent else good(body)
 
-    return answer
-
-
-def test_a_server_that_answers() -> None:
     log = Log()
-    response, _, server = play(good, log=log, deadline_s=30.0)
-    assert response.metadata["ended_by"] == "answer"
-    assert response.content == "A block holds 16 tokens [1]."
-    assert [document.doc_id for document in response.sources]
-    assert response.validation_score == 0.8
-    assert not response.metadata["failures"]
-    # One after the other the agents read the same beginning, which a server keeps.
-    prompts = [prompt_of(body) for body in server.requests]
-    drafts = [p for p in prompts if agent_of(p) in ("synthesis", "draft", "validation")]
-    shared = drafts[0].partition("Question: ")[0]
-    assert shared.count("<source>") >= 3
-    assert all(p.startswith(shared) for p in drafts)
-    assert len({body["messages"][0]["content"] for body in server.requests}) == 1
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("agent", AGENTS)
-def test_a_broken_agent_is_answered_by_basic_retrieval(agent: str, fault: str) -> None:
-    if (agent, fault) == ("draft", "garbage"):
-        pytest.skip("any text is an answer")
-    log = Log()
-    response, took_s, _ = play(broken(agent, FAULTS[fault]), log=log)
-    assert took_s < DEADLINE_S
-    assert response.processing_time <= DEADLINE_S
+    response, took_s, _ = play(answer, COMPLEX, log)
+    assert max(took_s, response.processing_time) < DEADLINE_S
     assert response.metadata["ended_by"] in ("fallback", "deadline")
-    assert response.sources
-    assert response.content
+    assert response.sources and response.content
     failed = log.of("agent_failed")[0]
-    assert failed["agent"] == NAMED.get(agent, agent)
-    assert failed["failure"] == {"timeout": "timeout", "garbage": "garbage"}.get(fault, "error")
-    assert log.of("answer")[0]["sources"]
+    assert (failed["agent"], failed["failure"]) == (NAMED.get(agent, agent), failure)
     assert log.of("decision")[-1]["action"] == "fallback"
 
 
 def test_no_model_at_all_still_quotes_the_passages() -> None:
-    response, took_s, _ = play(lambda body: Reply(hangs=True), SIMPLE)
+    response, took_s, _ = play(lambda body: Reply(hangs=True), SIMPLE, Log())
     assert took_s < DEADLINE_S
     assert "16 tokens" in response.content
     assert response.sources[0].doc_id == "a.md#block"
-
-
-def test_a_slow_agent_has_its_answer_taken() -> None:
-    def answer(body: dict[str, Any]) -> Reply:
-        time.sleep(0.3 if agent_of(prompt_of(body)) == "planner" else 0.0)
-        return good(body)
-
-    response, _, _ = play(answer, deadline_s=30.0)
-    assert response.metadata["ended_by"] == "answer"
-    assert not response.metadata["failures"]
-
-
-def test_agents_that_are_all_slow_end_at_the_deadline() -> None:
-    def answer(body: dict[str, Any]) -> Reply:
-        time.sleep(0.6)
-        return good(body)
-
-    log = Log()
-    response, took_s, _ = play(answer, log=log)
-    assert took_s < DEADLINE_S
-    assert response.metadata["ended_by"] == "deadline"
-    assert response.sources
 
 
 class Slow(Model):
@@ -141,13 +89,10 @@ class Slow(Model):
 
     async def complete(self, request: LLMRequest) -> Completion:
         agent = agent_of(request.user)
-        is_fallback = agent == "draft" and "at most 2" in request.user and self._falls_back
+        has_drafted = any(each == "draft" for each, *_ in self.calls)
+        is_fallback = agent == "draft" and "at most 2" in request.user and has_drafted
         await asyncio.sleep(60.0 if is_fallback else self._seconds.get(agent, 0.01))
         return await super().complete(request)
-
-    @property
-    def _falls_back(self) -> bool:
-        return any(agent == "draft" for agent, *_ in self.calls)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +100,11 @@ class Slow(Model):
     [
         # The draft and its validation are two waves of one decision.
         ({"router": 1.3, "draft": 0.7, "validation": 1.0}, {}, "validation"),
-        ({"supervisor": 0.7, "draft": 0.6, "validation": 1.0}, {"policy": NAME}, "validation"),
+        (
+            {"supervisor": 0.7, "draft": 0.6, "validation": 1.0},
+            {"policy": "llm_supervisor"},
+            "validation",
+        ),
         # Three searches, one after the other, each a wave.
         (
             {"planner": 0.6, "retrieval": 0.8},
@@ -172,55 +121,18 @@ def test_all_waves_and_thoughts_end_at_the_one_deadline(
         began_s = time.monotonic()
         response = team.process_query(COMPLEX if late == "retrieval" else SIMPLE, None, settings)
         took_s = time.monotonic() - began_s
-    assert took_s < DEADLINE_S
-    assert response.processing_time < DEADLINE_S
+    assert max(took_s, response.processing_time) < DEADLINE_S
     assert [event["agent"] for event in log.of("agent_failed")] == [late]
-    assert response.sources
-    assert response.content
+    assert response.sources and response.content
 
 
 def test_the_thought_of_a_supervisor_is_charged_to_the_decision() -> None:
+    settings = {"policy": "llm_supervisor", "deadline_s": 60.0}
     with make(Slow(supervisor=0.3)) as team:
-        told = team.process_query(SIMPLE, None, {"policy": NAME, "deadline_s": 60.0}).metadata
-    assert len(told["decisions"]) == 3
-    assert told["decisions"][-1]["elapsed_ms"] >= 600
-    assert told["model_ms"] < 500  # of the agents, without those 900
-
-
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_refused_calls_are_tried_again_with_growing_waits(status: int) -> None:
-    times: list[float] = []
-
-    def answer(body: dict[str, Any]) -> Reply:
-        if agent_of(prompt_of(body)) == "router":
-            times.append(time.monotonic())
-            if len(times) <= 3:
-                return Reply(status=status, message="busy")
-        return good(body)
-
-    response, _, _ = play(answer, SIMPLE, deadline_s=30.0)
-    assert response.metadata["ended_by"] == "answer"
-    assert len(times) == 4
-    waits = [b - a for a, b in itertools.pairwise(times)]
-    # 50 ms, then 1.5 times as much each time; a draw takes 50 to 150 % of it.
-    assert all(w > 0.5 * 0.05 * 1.5**i for i, w in enumerate(waits))
-
-
-def test_more_refusals_than_retries_fail_the_agent() -> None:
-    busy = broken("router", Reply(status=503, message="busy"))
-    response, took_s, server = play(busy, SIMPLE, retry={"max_retries": 1})
-    routed = [body for body in server.requests if agent_of(prompt_of(body)) == "router"]
-    assert len(routed) == 2
-    assert response.metadata["ended_by"] == "fallback"
-    assert took_s < DEADLINE_S
-
-
-def test_without_the_fallback_a_query_fails() -> None:
-    response, _, _ = play(
-        broken("router", FAULTS["exception"]), SIMPLE, fallback_to_basic_rag=False
-    )
-    assert response.metadata["ended_by"] == "failed"
-    assert response.sources == ()
+        metadata = team.process_query(SIMPLE, None, settings).metadata
+    assert len(metadata["decisions"]) == 3
+    assert metadata["decisions"][-1]["elapsed_ms"] >= 600
+    assert metadata["model_ms"] < 500  # of the agents, without those 900
 
 
 def test_a_search_that_breaks_is_the_retrieval_agents_failure() -> None:
@@ -233,27 +145,20 @@ def test_a_search_that_breaks_is_the_retrieval_agents_failure() -> None:
     log = Log()
     with make(searcher=Broken(), log=log) as team:
         response = team.process_query(SIMPLE)
-    assert log.of("agent_failed")[0]["agent"] == "retrieval"
-    assert "index is gone" in log.of("agent_failed")[0]["message"]
-    assert response.content == "No answer could be found in time."
+    failed = log.of("agent_failed")[0]
+    assert (failed["agent"], "index is gone" in failed["message"]) == ("retrieval", True)
     assert response.metadata["ended_by"] == "failed"
 
 
-@pytest.mark.parametrize("kind", ["timeout", "garbage", "error", "slow"])
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("kind", FAULTS)
+@pytest.mark.parametrize("agent", TASKS)
 def test_faults_on_purpose(agent: str, kind: str) -> None:
     log = Log()
     query = COMPLEX if agent in ("planner", "synthesis") else SIMPLE
-    with make(log=log, fault=f"{agent}:{kind}") as team:
-        response = team.process_query(query, settings={"rewrite": "model"})
+    with make(log=log) as team:
+        settings = {"rewrite": "model", "fault": f"{agent}:{kind}"}
+        response = team.process_query(query, settings=settings)
     assert response.processing_time <= 3.0
     assert response.content
-    if kind != "slow" and (agent, kind) != ("draft", "garbage"):
+    if (agent, kind) != ("draft", "garbage"):
         assert log.of("agent_failed")[0]["failure"] == kind
-
-
-def test_a_fault_that_is_not_known() -> None:
-    with pytest.raises(ValueError, match="Did you mean 'planner'"):
-        Faulty(None, "planer:timeout")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="Did you mean 'timeout'"):
-        Faulty(None, "planner:time-out")  # type: ignore[arg-type]

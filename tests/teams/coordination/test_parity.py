@@ -10,27 +10,29 @@ import numpy as np
 import pytest
 from gymnasium.utils import seeding
 
-from inframind_gym.envs.coordination.config import coordination_config
-from inframind_gym.envs.coordination.context import CoordinationSpec, contexts
-from inframind_gym.envs.coordination.observation import observe
-from inframind_gym.envs.coordination.simulation import CoordinationSimulation
-from inframind_gym.policies.coordination import registry
-from inframind_gym.teams.coordination import graph, rules
+from inframind_gym.envs.coordination import (
+    CoordinationConfig,
+    CoordinationSimulation,
+    CoordinationSpec,
+    coordination_contexts,
+    observe,
+)
+from inframind_gym.envs.core import checked_arguments
+from inframind_gym.policies import resolve_policy
+from inframind_gym.teams.coordination import rules
+from inframind_gym.teams.coordination.agents import WAY, Agents, Work
 from inframind_gym.teams.coordination.context import ContextManager
-from inframind_gym.teams.coordination.options import QuerySettings
-from inframind_gym.teams.coordination.question import Pinned
-from inframind_gym.teams.coordination.scenarios import SCENARIOS, Scenario
+from inframind_gym.teams.coordination.rules import ANSWERED, OVERFLOWED, CoordinationState
+from inframind_gym.teams.coordination.scenarios import SCENARIOS
 from inframind_gym.teams.coordination.session import Session
-from inframind_gym.teams.coordination.settings import load_settings
-from inframind_gym.teams.coordination.state import ANSWERED, OVERFLOWED, CoordinationState
-from inframind_gym.teams.coordination.work import Work
-from inframind_gym.teams.coordination.workers import WAY, Workers
-from inframind_gym.teams.llm.service import LLMService, Retries
+from inframind_gym.teams.coordination.settings import QuerySettings, load_settings
+from inframind_gym.teams.coordination.simulate import Pinned
+from inframind_gym.teams.llm import LLMService, Retries
 from tests.teams.coordination.drawn import QUERY, ROW, DrawnTeam
 from tests.teams.token_budget.runs import Log
 
 Snapshot = dict[str, Any]
-POLICIES = ("seed_supervisor", "sequential_supervisor", "always_plan", "no_validate", "basic_rag")
+POLICIES = ("seed_supervisor", "sequential_supervisor", "always_plan", "random")
 
 
 class Played(NamedTuple):
@@ -51,11 +53,13 @@ def snapshot(state: CoordinationState) -> Snapshot:
 
 def decider(name: str, seed: int, taken: list[int]) -> Any:
     settings = load_settings()
-    policy = registry.resolve(name)
+    policy = resolve_policy(name, family="coordination")
     policy.reset(CoordinationSpec(settings, settings.server.max_num_seqs), [seed])
 
     def decide(state: CoordinationState) -> int:
-        action = int(policy.act_batch(observe(state, ROW), contexts(state, ROW), ROW)[0])
+        action = int(
+            policy.act_batch(observe(state, ROW), coordination_contexts(state, ROW), ROW)[0]
+        )
         if state.mask[0, rules.TRIM] and state.iteration[0] == seed % 3:  # sooner than policies do
             action = rules.TRIM
         taken.append(action)
@@ -68,15 +72,15 @@ def in_the_environment(
     name: str, seed: int, noise: bool, conversation: float, pinned: Pinned | None
 ) -> Played:
     arguments = {"noise": noise, "conversation": conversation}
-    simulation = CoordinationSimulation(coordination_config(arguments), 1)
+    simulation = CoordinationSimulation(checked_arguments(CoordinationConfig, arguments), 1)
     observations = simulation.observations()
-    simulation.scenario = None if pinned is None else Scenario("", pinned, {})
-    simulation.start(ROW, [seeding.np_random(seed)[0]], observations)
+    simulation.scenario = None if pinned is None else SCENARIOS["S6"]._replace(pinned=pinned)
+    simulation.reset(ROW, [seeding.np_random(seed)[0]], observations)
     taken: list[int] = []
     decide, seen = decider(name, seed, taken), [snapshot(simulation.state)]
     rewards = []
     while not simulation.state.over[0]:
-        simulation.step_rows(ROW, np.array([decide(simulation.state)]), observations)
+        simulation.step(ROW, np.array([decide(simulation.state)]), observations)
         seen.append(snapshot(simulation.state))
         rewards.append(simulation.terms[0].copy())
     question = simulation.question
@@ -90,13 +94,12 @@ def in_the_application(
     settings, log = load_settings(), Log()
     team = DrawnTeam(settings, seed, noise=noise, conversation=conversation, pinned=pinned)
     work = Work(QUERY, team.history())
-    service = LLMService({WAY: team}, log=log, retries=Retries(most_attempts=1))
-    workers = Workers(
-        service,
+    agents = Agents(
+        LLMService({WAY: team}, log=log, retries=Retries(most_attempts=1)),
         team,
         work,
         rewrite=lambda question: [],
-        check=lambda query, response, sources: [],
+        is_about=lambda query, documents: True,
         log=log,
         lost_tokens=team.lost_tokens,
     )
@@ -111,17 +114,15 @@ def in_the_application(
     session = Session(
         settings,
         QuerySettings(rewrite="model"),
-        work,
-        workers,
+        agents,
         team,
         decide,
         ContextManager(settings.context),
         hint=int(team.question.hint[0]),
         refers=bool(team.question.refers_to[0] >= 0),
-        max_num_seqs=settings.server.max_num_seqs,
         log=log,
     )
-    asyncio.run(graph.play(session))
+    asyncio.run(session.play())
     seen.append(snapshot(session.state))
     truth = team.question.scores(ROW)
     kept = [message["place"] for message in work.history]
@@ -165,39 +166,18 @@ def assert_same(
     return here.seen[-1]
 
 
-@pytest.mark.parametrize("with_langgraph", [True, False])
 @pytest.mark.parametrize("noise", [False, True])
-@pytest.mark.parametrize("name", [*POLICIES, "random"])
-def test_the_application_is_the_environment(
-    name: str, noise: bool, with_langgraph: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if with_langgraph:
-        pytest.importorskip("langgraph")
-    monkeypatch.setattr(graph, "has_langgraph", lambda: with_langgraph)
-    for seed in range(2 if with_langgraph else 12):
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_application_is_the_environment(name: str, noise: bool) -> None:
+    for seed in range(3):
         assert assert_same(name, seed, noise)["over"]
-
-
-@pytest.mark.parametrize("noise", [False, True])
-@pytest.mark.parametrize("name", [*POLICIES, "random"])
-def test_they_are_the_same_in_a_conversation(
-    name: str, noise: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(graph, "has_langgraph", lambda: False)
-    for seed in range(12):
         assert assert_same(name, seed, noise, 1.0)["context"] > 1_000
     assert_same(name, 0, noise, pinned=SCENARIOS["S4"].pinned)
 
 
-@pytest.mark.parametrize("with_langgraph", [True, False])
 @pytest.mark.parametrize("history", [126_000, 108_700])  # of the latter the rest is the excess
 @pytest.mark.parametrize("name", ["seed_supervisor", "checked_rag", "random"])
-def test_a_trim_leaves_the_same_of_both(
-    name: str, history: int, with_langgraph: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if with_langgraph:
-        pytest.importorskip("langgraph")
-    monkeypatch.setattr(graph, "has_langgraph", lambda: with_langgraph)
+def test_a_trim_leaves_the_same_of_both(name: str, history: int) -> None:
     pinned = Pinned(history=history, refers_to=0)
     ends = [assert_same(name, seed, True, pinned=pinned) for seed in range(6)]
     trimmed = [int(end["trimmed_to"]) for end in ends if end["trimmed"]]

@@ -7,10 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from inframind_gym.configs import StrictModel
-from inframind_gym.teams.llm.service import Retries
-from inframind_gym.teams.llm.types import Completion, LLMRequest
-from inframind_gym.teams.token_budget.orchestrator import Orchestrator
-from inframind_gym.teams.token_budget.order import Order
+from inframind_gym.teams.llm import Completion, LLMRequest, Retries
+from inframind_gym.teams.token_budget.app import Orchestrator, Order
 
 
 class AgentStepData(StrictModel):

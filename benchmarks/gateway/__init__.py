@@ -1,1 +1,0 @@
-"""Measurements of the gateway: `python -m benchmarks.gateway`."""

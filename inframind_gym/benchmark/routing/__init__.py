@@ -1,1 +1,0 @@
-"""The family of `InfraMind-Stream-v0`: its cells, suites, players, metrics and tables."""

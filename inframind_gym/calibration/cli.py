@@ -1,0 +1,338 @@
+"""`inframind calibrate`, `inframind replay` and `inframind workload fit`."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+
+from inframind_gym.errors import ConfigError, friendly, require_within, unknown
+from inframind_gym.files import replace_text
+
+# Simulator and fits are imported when a command runs: they compile and load much.
+
+Report = Annotated[Path | None, typer.Option(help="Figures to write, JSON.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")]
+app = typer.Typer(help="Workloads of your own.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Workloads of your own."""
+
+
+def calibrate(
+    log: Annotated[Path, typer.Argument(help="Request log, JSON Lines, in order of arrival.")],
+    out: Annotated[Path, typer.Option(help="Server card to write, YAML; with --pool, a pool.")],
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            help="Fit all models of a pool together, a name or a YAML file: the limits are its own."
+        ),
+    ] = None,
+    max_num_seqs: Annotated[
+        int | None, typer.Option(help="As the server was started with.")
+    ] = None,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(help="As the server was started with.")
+    ] = None,
+    report: Report = None,
+    num_kv_blocks: Annotated[
+        int | None,
+        typer.Option(
+            help="As the server reports at start-up. Default: fitted if the log shows a full cache."
+        ),
+    ] = None,
+    block_size: Annotated[int, typer.Option(help="Tokens in a KV block.")] = 16,
+    data_parallel_size: Annotated[
+        int | None,
+        typer.Option(
+            help="As the server was started with; the limits are of one engine. Default: as many "
+            "as the log proves."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Alias of the model, in a log of several.")
+    ] = None,
+    fit_fraction: Annotated[
+        float, typer.Option(help="Share of the log to fit; the rest checks the fit.")
+    ] = 0.5,
+    force: Force = False,
+) -> None:
+    """Fit a server card to a request log by simulating it, and report the errors.
+
+    With --pool the cards of all models of a gateway's log are fitted together, with the slowdown
+    of those that share a GPU; a model with fewer than 20 answers keeps its card.
+    """
+    from inframind_gym.calibration import server_card
+    from inframind_gym.calibration.report import card_yaml, log_report, log_table
+    from inframind_gym.calibration.request_log import read_log
+
+    given = (max_num_seqs, max_num_batched_tokens, num_kv_blocks, data_parallel_size, model)
+    with friendly():
+        _refuse_to_overwrite(force, out, report)
+        if pool is not None:
+            if any(option is not None for option in given):
+                raise ConfigError("--pool: the file has models and limits; give no option of one.")
+            _calibrate_pool(log, pool, out, report, fit_fraction)
+            return
+        if max_num_seqs is None or max_num_batched_tokens is None:
+            raise ConfigError(
+                "give --max-num-seqs and --max-num-batched-tokens, as the server was started "
+                "with, or --pool."
+            )
+        limits = server_card.Limits(
+            max_num_seqs, max_num_batched_tokens, num_kv_blocks, block_size, data_parallel_size
+        )
+        calibration = server_card.calibrate(read_log(log, model), limits, fit_fraction=fit_fraction)
+        figures = log_report(calibration)
+        replace_text(out, card_yaml(calibration))
+        _write(report, figures)
+    for kind in ("warning", "note"):
+        for line in figures[f"{kind}s"]:
+            typer.echo(f"{kind}: {line}", err=True)
+    Console().print(log_table(calibration, figures))
+    typer.echo(f"card: {out}" if report is None else f"card: {out}\nreport: {report}")
+
+
+def _calibrate_pool(
+    log: Path, source: str, out: Path, report: Path | None, fit_fraction: float
+) -> None:
+    """Fit the cards of a pool to the first part of a log, and compare on the rest."""
+    from inframind_gym.calibration.live_pool import (
+        fit_pool,
+        mismatch_of,
+        pool_yaml,
+        read_calls,
+        served,
+    )
+    from inframind_gym.calibration.report import table
+    from inframind_gym.simulator.server.pool import load_pool
+    from inframind_gym.simulator.server.state import cards
+
+    require_within(fit_fraction, 0.05, 0.95, "--fit-fraction")
+    pool = load_pool(source)
+    calls = read_calls(log, pool)
+    first, rest = np.split(calls, [int(fit_fraction * len(calls))])
+    fit = fit_pool(pool, first)
+    checked = {"before": mismatch_of(pool, rest), "fitted": mismatch_of(fit.pool, rest)}
+    origin = f"`inframind calibrate` to {log.name}, {len(first)} calls"
+    replace_text(out, pool_yaml(source, fit.pool, origin))
+    ends_s = rest["finish_s"], served(cards(fit.pool), rest)["finish_s"]
+    rows = []
+    for m, (old, new) in enumerate(zip(pool.models, fit.pool.models, strict=True)):
+        mine = rest["model"] == m
+        steps_ms = [f"{1e3 * of.server.step.base_s:.3g}" for of in (old, new)]
+        steps_ms[1] = "kept" if new.alias in fit.kept else steps_ms[1]
+        means = (
+            f"{(end_s - rest['submit_s'])[mine].mean():.2f}" if mine.any() else "-"
+            for end_s in ends_s
+        )
+        rows.append([old.alias, str((calls["model"] == m).sum()), *steps_ms, *means])
+    headings = ["model", "calls", "ms a step, before", "fitted", "call, s", "predicted"]
+    Console().print(table("", headings, rows))
+    figures = {
+        "log": log.name,
+        "pool": pool.name,
+        "fit": {"mismatch": fit.mismatch, "before": fit.before, "calls": len(first)},
+        "checked": checked | {"calls": len(rest)},
+        "kept": list(fit.kept),
+    }
+    _write(report, figures)
+    typer.echo(
+        f"mismatch of the {len(rest)} calls that were not fitted: {checked['before']:.3f} "
+        f"before, {checked['fitted']:.3f} fitted\npool: {out}"
+    )
+    if checked["fitted"] > checked["before"]:
+        typer.echo(
+            "warning: these cards predict those calls worse than the pool's own. Record more "
+            "calls, of quiet and of busy hours, or keep the pool as it is.",
+            err=True,
+        )
+
+
+def replay(
+    runs: Annotated[Path, typer.Argument(help="JSON file of measured cells.", metavar="RUNS.json")],
+    pool: Annotated[str, typer.Option(help="The pool they ran on: a name or a YAML file.")],
+    out: Annotated[Path, typer.Option(help="Report to write, JSON.")],
+    methods: Annotated[
+        str | None,
+        typer.Option(help="mas, moa, gptswarm, inframind; commas between. Default: all present."),
+    ] = None,
+    workloads: Annotated[
+        Path | None, typer.Option(help="Folder of workload YAML files. Default: the shipped ones.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Episodes to simulate for every cell.")] = 8,
+    fit_lengths: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01,
+            help="Arrival rate (queries/min) at which one factor on the answers to bare prompts is "
+            "fitted, a method without roles and dataset. Default: the shipped ones, from 50.",
+        ),
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Simulate measured cells, executed as they were measured, and report the errors.
+
+    Every cell is simulated with its own arrival rate, length and shares of models, topologies and
+    strategies, and compared with the measurement: accuracy, latency, attainment of the budget.
+    Adaptive methods are replayed by their measured shares, and marked.
+    """
+    from inframind_gym.calibration import replay
+    from inframind_gym.calibration.measured_runs import read_methods, read_runs
+    from inframind_gym.calibration.report import cell_rows, runs_table, summarise
+
+    began = time.monotonic()
+    with friendly():
+        _refuse_to_overwrite(force, out)
+        wanted = [name.strip() for name in (methods or "").split(",") if name.strip()]
+        for name in wanted or read_methods(runs):
+            if name not in replay.HARNESSES:
+                problem = unknown("method", name, replay.HARNESSES)
+                if wanted:
+                    raise ConfigError(f"--methods: {problem}")
+                typer.echo(f"warning: left out: {problem}", err=True)
+        chosen = wanted or [name for name in read_methods(runs) if name in replay.HARNESSES]
+        cells = read_runs(runs, chosen)
+        constants = replay.load_constants(pool, [cell.dataset for cell in cells], workloads)
+        fitted_at = fit_lengths or replay.FITTED_AT_PER_MIN
+        if fit_lengths is not None:
+            constants = replay.fit_lengths(cells, constants, fitted_at, seeds)
+        rows = cell_rows(cells, replay.predict(cells, constants, seeds), fitted_at)
+        summary, factors = summarise(rows), replay.factors_used(cells, constants)
+        report = {
+            "runs": runs.name,
+            "pool": constants.pool.name,
+            "seeds": seeds,
+            "length_factors": {"fitted_at_per_min": fitted_at, "factors": factors},
+        }
+        _write(out, {**report, "summary": summary, "cells": rows})
+    Console().print(runs_table(summary))
+    for method, of in factors.items():
+        shown = ", ".join(f"{dataset} {factor:.2f}" for dataset, factor in of.items())
+        typer.echo(f"{method}: agents' answers times {shown}, fitted at {fitted_at:g} queries/min")
+    typer.echo(f"{len(cells)} cells in {time.monotonic() - began:.0f} s: {out}")
+
+
+@app.command()
+def fit(
+    outcomes: Annotated[
+        Path,
+        typer.Argument(
+            metavar="OUTCOMES.csv[.gz]",
+            help="A row for each model and query: query (id or text), model, correct (0 or 1), "
+            "completion_tokens (or output_chars), and optionally domain and prompt_tokens.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Workload to write, YAML.")],
+    domain: Annotated[
+        str | None,
+        typer.Option(help="Math, Code or Commonsense, of a table without such a column."),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the questions: of a published benchmark (mmlu_pro), or of those in the "
+            "folder that `bench run --set tasks=FOLDER` takes. Default: the table's file name."
+        ),
+    ] = None,
+    models: Annotated[
+        str | None,
+        typer.Option(
+            help="Models to write, ALIAS=NAME-IN-THE-TABLE or NAME, commas between; the aliases "
+            "are those of the pool. All are fitted. Default: all."
+        ),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name of a column, MEANING=NAME; meanings: query, model, correct, domain, length, "
+            "prompt. Default: the usual names."
+        ),
+    ] = None,
+    holdout: Annotated[
+        float, typer.Option(help="Share of the outcomes that checks the fit, 0.01 to 0.9.")
+    ] = 0.5,
+    report: Report = None,
+    force: Force = False,
+) -> None:
+    """Fit a workload to a table of outcomes: abilities, difficulty, answer lengths.
+
+    The file is fitted to all outcomes. For the check a share is held out: the report compares the
+    share of right answers that the others predict with the measured one. A table with several
+    domains becomes a workload a domain, and OUT mixes them.
+    """
+    from inframind_gym.calibration import outcomes as of
+    from inframind_gym.simulator.workload import load_workload
+
+    with friendly():
+        require_within(holdout, 0.01, 0.9, "--holdout")
+        if domain is not None and domain.lower() not in of.DOMAINS:
+            raise ConfigError(f"--domain: {unknown('domain', domain, of.DOMAINS.values())}")
+        columns = _pairs("--column", column or [])
+        for meaning in columns:
+            if meaning not in of.COLUMNS:
+                raise ConfigError(f"--column: {unknown('meaning', meaning, of.COLUMNS)}")
+        given = None if domain is None else of.DOMAINS[domain.lower()]
+        tables = of.read_outcomes(outcomes, columns, given)
+        stem = dataset or re.sub(r"\.csv(\.gz)?$", "", outcomes.name)
+        texts, mix, shown = {}, {}, []
+        for name, table in tables.items():
+            found = of.fit_domain(name, table, holdout)
+            ending = f"-{name.lower()}" if len(tables) > 1 else ""
+            aliases = dict(zip(table.models, table.models, strict=True))
+            if models is not None:
+                aliases = _pairs("--models", models.split(","), lone=True)
+            for wanted in aliases.values():
+                if wanted not in table.models:
+                    raise ConfigError(f"--models: {unknown('model', wanted, table.models)}")
+            path = out.with_name(f"{out.stem}{ending}.yaml") if ending else out
+            asks = stem + ending.replace("-", "_")
+            texts[path] = of.workload_yaml(found, outcomes.name, out.stem + ending, asks, aliases)
+            mix[f"./{path.name}"] = len(table.questions)
+            shown.append(of.figures(found))
+        if len(tables) > 1:
+            texts[out] = of.mix_yaml(out.stem, outcomes.name, mix)
+        _refuse_to_overwrite(force, *texts, report)
+        for path, text in texts.items():
+            replace_text(path, text)
+        load_workload(out)
+        _write(report, {"outcomes": outcomes.name, "holdout": holdout, "domains": shown}, indent=1)
+    for part in shown:
+        Console().print(of.fit_table(part))
+    typer.echo(f"workload: {', '.join(map(str, texts))}")
+    if report is not None:
+        typer.echo(f"report: {report}")
+    typer.echo(f"play it: inframind bench run --suite starter --pool POOL.yaml --workload {out}")
+
+
+def _pairs(option: str, items: list[str], *, lone: bool = False) -> dict[str, str]:
+    """Return KEY=NAME items as a dict; lone names stand for themselves where that is allowed."""
+    pairs: dict[str, str] = {}
+    for item in items:
+        key, equals, name = item.strip().partition("=")
+        if not (name or lone) or (equals and not name):
+            raise ConfigError(f"{option} {item}: write KEY=NAME.")
+        if key in pairs:
+            raise ConfigError(f"{option}: {key!r} is given twice. Keep one.")
+        pairs[key] = name or key
+    return pairs
+
+
+def _refuse_to_overwrite(force: bool, *paths: Path | None) -> None:
+    for path in paths:
+        if path is not None and path.is_file() and not force:
+            raise ConfigError(f"{path}: is there already. Overwrite it with --force.")
+
+
+def _write(path: Path | None, figures: Mapping[str, Any], indent: int = 2) -> None:
+    if path is not None:
+        replace_text(path, json.dumps(figures, indent=indent, allow_nan=False) + "\n")

@@ -1,0 +1,646 @@
+"""InfraMind-Assignment-v0: which agent takes a task, when agents get overloaded.
+
+The reward of tasks that ended is max(0, raw - load penalty), where
+
+    raw = clip(mean score - 0.10 min(cost / 0.002 USD, 1) - 0.05 min(latency / 5 s, 1), 0, 1).
+
+With `load="window"` the penalty follows from the agent's
+share of the last eight assignments (`rules.load_penalty`). With `load="queue"` it is what the call
+waited in its server's queue: 0.20 for 5 s and more, 0 for none.
+
+Observations are the row of the Q-table, or everything that the application knows:
+
+| full | numbers | |
+|---|---|---|
+| `task_type` | 4 | one-hot |
+| `load_state` | 5 | one-hot |
+| `utilization` | 4 | share of the window |
+| `window` | 8 x 4 | one-hot, oldest first; a row of zeros is an empty place |
+| `fill` | 1 | places of the window that are taken, over 8 |
+| `complexity`, `priority` | 1, 1 | of the task |
+| `in_flight` | 8 | with queues: tasks in the server of each action, over 8, at most 5 |
+
+"flat" are the same numbers in one Box, in this order. "tabular" is the number
+5 x task type + load state, which is all that the source's learner sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from pydantic import model_validator
+
+from inframind_gym.configs import StrictModel, within
+from inframind_gym.envs import render
+from inframind_gym.envs.assignment_servers import AgentServers, Ended
+from inframind_gym.envs.core import Bools, Env, Float32s, Floats, Ints, Simulation, VectorEnv
+from inframind_gym.envs.spaces import ObservationForm, Places
+from inframind_gym.simulator.rng import uniform_array
+from inframind_gym.teams.assignment import rules
+from inframind_gym.teams.assignment.rules import (
+    AGENTS,
+    LOAD_STATES,
+    NUM_ACTIONS,
+    NUM_STATES,
+    TASK_TYPES,
+    WINDOW,
+    Arrivals,
+    state_index,
+    utilization,
+)
+from inframind_gym.teams.assignment.settings import DEFAULT_TEAM
+from inframind_gym.teams.assignment.simulate import (
+    NO_TASK,
+    Answers,
+    answer,
+    draw_key,
+    drift,
+    next_task,
+    team,
+)
+
+DEFAULT_POOL: Final = "team-4gpu"
+MOST_TASKS: Final = 1_000_000
+
+Load = Literal["window", "queue"]
+Episode = Literal["run", "request"]
+Observation = Literal["full", "flat", "tabular"]
+
+
+class AssignmentConfig(StrictModel):
+    """Arguments of `AssignmentEnv`, described there, with the values that they may have."""
+
+    team: str = DEFAULT_TEAM
+    arrivals: Arrivals = "uniform"
+    load: Load = "window"
+    observation: Observation = "full"
+    num_tasks: Annotated[int, within(1, MOST_TASKS)] = 50
+    episode: Episode = "run"
+    pool: str = DEFAULT_POOL
+    arrival_rate_per_min: Annotated[float, within(0.001, 1e6)] = 240.0
+
+    @model_validator(mode="after")
+    def _forms(self) -> AssignmentConfig:
+        if self.episode == "request" and self.load == "queue":
+            raise ValueError(
+                "episode 'request' ends with its task, which load 'queue' answers later; use load "
+                "'window', or episode 'run'"
+            )
+        return self
+
+    @property
+    def queues(self) -> bool:
+        """True if tasks are served by servers with queues."""
+        return self.load == "queue"
+
+
+class AssignmentSpec(NamedTuple):
+    """Facts of a run; the constants that it draws from are not among them."""
+
+    config: AssignmentConfig
+    slots: NDArray[np.int64]  # (8,) calls that the server of an action runs at once
+
+
+class AssignmentContext(NamedTuple):
+    """One decision in each of n rows. The arrays are the caller's own."""
+
+    ordinal: NDArray[np.int64]  # (n,) of the task in its run, from 0 on
+    task: NDArray[np.int64]  # (n,) place in the bank
+    task_type: NDArray[np.int64]  # (n,)
+    complexity: NDArray[np.float64]  # (n,)
+    priority: NDArray[np.float64]  # (n,)
+    load_state: NDArray[np.int64]  # (n,)
+    counts: NDArray[np.int64]  # (n, 4) assignments of each agent in the window
+    window: NDArray[np.int64]  # (n, 8) agents, oldest first; -1: empty
+    in_flight: NDArray[np.int64]  # (n, 8) tasks in the server of each action; 0 without queues
+    time_s: NDArray[np.float64]  # (n,) 0 without queues
+
+
+class Completed(NamedTuple):
+    """Tasks that ended in a step, (k,) each; without queues one in every row."""
+
+    row: NDArray[np.int64]
+    ordinal: NDArray[np.int64]
+    task_type: NDArray[np.int64]
+    complexity: NDArray[np.float64]
+    load_state: NDArray[np.int64]  # at the decision
+    next_load_state: NDArray[np.int64]  # after the assignment was recorded
+    action: NDArray[np.int64]
+    scores: NDArray[np.float64]  # (k, 4)
+    quality: NDArray[np.float64]  # the true one, for reports
+    raw_reward: NDArray[np.float64]
+    load_penalty: NDArray[np.float64]
+    reward: NDArray[np.float64]
+    cost_usd: NDArray[np.float64]
+    latency_s: NDArray[np.float64]
+    wait_s: NDArray[np.float64]  # before the server took the call; 0 without queues
+    tokens: NDArray[np.int64]  # prompt and answer
+
+    def of(self, chosen: NDArray[np.bool_]) -> Completed:
+        """Return those of the tasks that `chosen` (k,) marks."""
+        return Completed._make(column[chosen] for column in self)
+
+
+def waiting_penalty(wait_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the load penalty of calls that waited `wait_s` (k,) before their servers took them."""
+    return np.asarray(rules.MAX_PENALTY * np.minimum(wait_s / rules.LATENCY_SCALE_S, 1.0))
+
+
+# Observations
+
+HIGHEST_IN_FLIGHT: Final = 5.0
+_PARTS: Final = {
+    "task_type": (len(TASK_TYPES),),
+    "load_state": (len(LOAD_STATES),),
+    "utilization": (len(AGENTS),),
+    "window": (WINDOW, len(AGENTS)),
+    "fill": (1,),
+    "complexity": (1,),
+    "priority": (1,),
+}
+
+
+class StateForm(ObservationForm):
+    """Observations as numbers of states."""
+
+    def __init__(self) -> None:
+        super().__init__(spaces.Box(0.0, NUM_STATES - 1.0, (1,), np.float32), None)
+        self.space = spaces.Discrete(NUM_STATES)
+
+    def of(self, flat: NDArray[np.float32]) -> Any:
+        """Return the states of observations (..., 1) as integers (...)."""
+        states = flat[..., 0].astype(np.int64)
+        return states if states.ndim else np.int64(states)
+
+
+def flat_space(queues: bool) -> tuple[spaces.Box, Places]:
+    """Return the Box of all numbers, and where the entries of the Dict are in it."""
+    shapes = {**_PARTS, **({"in_flight": (NUM_ACTIONS,)} if queues else {})}
+    places, begin = {}, 0
+    for name, shape in shapes.items():
+        size = int(np.prod(shape))
+        places[name] = np.arange(begin, begin + size).reshape(shape)
+        begin += size
+    high = np.ones(begin, np.float32)
+    if queues:
+        high[places["in_flight"]] = HIGHEST_IN_FLIGHT
+    return spaces.Box(np.zeros(begin, np.float32), high, dtype=np.float32), places
+
+
+def form_of(observation: Observation, queues: bool) -> ObservationForm:
+    """Return the form in which observations are shown."""
+    if observation == "tabular":
+        return StateForm()
+    box, places = flat_space(queues)
+    return ObservationForm(box, places if observation == "full" else None)
+
+
+def write_flat(context: AssignmentContext, queues: bool) -> NDArray[np.float32]:
+    """Return the numbers of "full" and "flat" observations, (n, d)."""
+    n = len(context.task)
+    parts = [
+        np.eye(len(TASK_TYPES), dtype=np.float32)[context.task_type],
+        np.eye(len(LOAD_STATES), dtype=np.float32)[context.load_state],
+        utilization(context.counts),
+        (context.window[:, :, None] == np.arange(len(AGENTS))).reshape(n, WINDOW * len(AGENTS)),
+        context.counts.sum(axis=1, keepdims=True) / WINDOW,
+        context.complexity[:, None],
+        context.priority[:, None],
+    ]
+    if queues:
+        parts.append(np.minimum(context.in_flight / WINDOW, HIGHEST_IN_FLIGHT))
+    return np.concatenate(parts, axis=1, dtype=np.float32)
+
+
+def write_state(context: AssignmentContext) -> NDArray[np.float32]:
+    """Return the numbers of "tabular" observations, (n, 1)."""
+    return np.asarray(state_index(context.task_type, context.load_state)[:, None], np.float32)
+
+
+# The batch of teams
+
+EMPTY: Final = -1  # place of the window
+STREAM_ARRIVAL: Final = 210
+# Sums over the tasks that ended in a step, in `info`; and those whose means are in the last one.
+REPORTED: Final = ("raw_reward", "load_penalty", "quality", "latency_s", "wait_s", "tokens")
+TOTALS: Final = ("raw_reward", "load_penalty", "quality", "latency_s")
+
+# What is known of a task from its assignment until it ends.
+_TASK: Final = np.dtype(
+    [
+        ("task_type", "i8"),
+        ("complexity", "f8"),
+        ("load_state", "i8"),
+        ("next_load_state", "i8"),
+        ("action", "i8"),
+        ("scores", "f8", (len(rules.CRITERIA),)),
+        ("quality", "f8"),
+        ("cost_usd", "f8"),
+        ("tokens", "i8"),
+    ]
+)
+
+
+class AssignmentSimulation(Simulation):
+    """E teams with the same constants and settings.
+
+    Args:
+        config: the environment's arguments.
+        num_envs: E.
+
+    Attributes:
+        team: constants of the simulated team.
+        servers: of the queueing form; None without queues.
+        last_completed: tasks that ended in the last step.
+        imbalance: (E,) of the windows.
+
+    Raises:
+        ConfigError: the team or the pool cannot be used.
+    """
+
+    config: AssignmentConfig
+
+    def __init__(self, config: AssignmentConfig, num_envs: int) -> None:
+        form = form_of(config.observation, config.queues)
+        super().__init__(num_envs, form, spaces.Discrete(rules.NUM_ACTIONS))
+        self.config = config
+        self.team = team(config.team)
+        self.servers: AgentServers | None = None
+        if config.queues:
+            longest = int(self.team.prompt_tokens.max()) + self.team.settings.calls.max_tokens
+            self.servers = AgentServers(config.pool, num_envs, config.num_tasks, longest)
+            self._open = np.zeros((num_envs, config.num_tasks), _TASK)
+        self.key = np.zeros(num_envs, np.uint64)
+        self.ordinal = np.zeros(num_envs, np.int64)
+        self.task = np.zeros(num_envs, np.int64)
+        self.window = np.full((num_envs, rules.WINDOW), EMPTY, np.int64)
+        self.counts = np.zeros((num_envs, len(rules.AGENTS)), np.int64)
+        self.load_state = np.zeros(num_envs, np.int64)
+        self.imbalance = np.zeros(num_envs)
+        self.imbalance_sum = np.zeros(num_envs)
+        self.hot_steps = np.zeros(num_envs, np.int64)
+        self.steps = np.zeros(num_envs, np.int64)
+        self.totals = {name: np.zeros(num_envs) for name in TOTALS}
+        self.last_completed = Completed._make(np.zeros(0) for _ in Completed._fields)
+
+    @property
+    def mask(self) -> Bools:
+        """Actions that are open, (E, 8): all of them."""
+        return np.ones((self.num_envs, rules.NUM_ACTIONS), np.bool_)
+
+    def reset(
+        self,
+        rows: Ints,
+        generators: Sequence[np.random.Generator],
+        observations: Float32s,
+        *,
+        first: bool = True,
+    ) -> None:
+        """Begin new episodes; see `Simulation`."""
+        if first or self.config.episode == "run":  # a request goes on with load and task
+            self.key[rows] = [draw_key(generator)[0] for generator in generators]
+            self.ordinal[rows] = 0
+            self.window[rows] = EMPTY
+            self.counts[rows] = 0
+            self.load_state[rows] = rules.BALANCED
+            self.imbalance[rows] = 0.0
+            if self.servers is not None:
+                self.servers.start(rows)
+            self._arrive(rows, np.full(len(rows), NO_TASK))
+        for total in (self.imbalance_sum, self.hot_steps, self.steps, *self.totals.values()):
+            total[rows] = 0
+        self._observe(rows, observations)
+
+    def _arrive(self, rows: Ints, previous: Ints) -> None:
+        """Let the next tasks of `rows` arrive after the `previous` ones, (k,)."""
+        self.task[rows] = next_task(
+            self.team, self.config.arrivals, self.key[rows], self.ordinal[rows], previous
+        )
+
+    def step(self, rows: Ints, actions: NDArray[Any], observations: Float32s) -> None:
+        """Carry out a decision in the environments `rows`; the actions are (E,) 0-7."""
+        actions = actions[rows]
+        ordinals, tasks, agents = self.ordinal[rows], self.task[rows], rules.agent_of(actions)
+        change = None
+        if self.config.arrivals == "drifting":
+            length = self.config.num_tasks
+            change = drift(self.team, self.key[rows], ordinals, length, agents)
+        drawn = answer(self.team, self.key[rows], ordinals, tasks, actions, change)
+        penalty = rules.load_penalty(self.counts[rows], agents)
+        before = self.load_state[rows]
+        self._record(rows, agents)
+        made = np.empty(len(rows), _TASK)
+        for name, values in (
+            ("task_type", self.team.task_type[tasks]),
+            ("complexity", self.team.complexity[tasks]),
+            ("load_state", before),
+            ("next_load_state", self.load_state[rows]),
+            ("action", actions),
+            ("scores", drawn.scores),
+            ("quality", drawn.quality),
+            ("cost_usd", drawn.cost_usd),
+            ("tokens", drawn.input_tokens + drawn.output_tokens),
+        ):
+            made[name] = values
+        if self.servers is None:
+            wait_s = np.zeros(len(rows))
+            ended = Ended(rows.copy(), ordinals, drawn.latency_s, wait_s)
+            self.last_completed = _completed(made, ended, penalty)
+        else:
+            self._open[rows, ordinals] = made
+            ended = self._serve(rows, actions, ordinals, drawn)
+            made = self._open[ended.row, ended.ordinal]
+            self.last_completed = _completed(made, ended, waiting_penalty(ended.wait_s))
+        self._count(rows)
+        self.ordinal[rows] += 1
+        self._arrive(rows, tasks)
+        self._observe(rows, observations)
+        self.rewards = self.sum_of(self.last_completed.reward)
+        self.costs = self.sum_of(self.last_completed.cost_usd)
+        if self.config.episode == "run":
+            self.truncated = self.over()
+        else:
+            self.terminated = np.isin(np.arange(self.num_envs), rows)
+
+    def over(self) -> Bools:
+        """Return (E,) whose run has had all its tasks."""
+        return self.ordinal >= self.config.num_tasks
+
+    def infos(self) -> dict[str, Any]:
+        """Return sums over the tasks that ended in the last step, and the load after it."""
+        done = self.last_completed
+        return {
+            "completed": np.bincount(done.row, minlength=self.num_envs),
+            **{name: self.sum_of(getattr(done, name)) for name in REPORTED},
+            "load_state": self.load_state.copy(),
+            "utilization": rules.utilization(self.counts),
+            "imbalance": self.imbalance.copy(),
+        }
+
+    def reset_info(self) -> dict[str, Any]:
+        """Return the load."""
+        return {
+            "load_state": int(self.load_state[0]),
+            "utilization": rules.utilization(self.counts[0]),
+            "imbalance": float(self.imbalance[0]),
+        }
+
+    def info(self) -> dict[str, Any]:
+        """Return sums and mean scores of the tasks that ended in the last step, and the load."""
+        done = self.last_completed
+        count = len(done.row)
+        return {
+            "completed": count,
+            **{name: float(self.sum_of(getattr(done, name))[0]) for name in REPORTED},
+            "scores": done.scores.sum(axis=0) / max(count, 1),
+            **self.reset_info(),
+        }
+
+    def completed(self, row: int) -> Completed:
+        """Return a copy of the tasks of an environment that ended in the last step."""
+        return self.last_completed.of(self.last_completed.row == row)
+
+    def sum_of(self, values: NDArray[Any]) -> Floats:
+        """Add up numbers of the completed tasks by row, (E,)."""
+        weights = values.astype(np.float64)
+        return np.asarray(np.bincount(self.last_completed.row, weights, minlength=self.num_envs))
+
+    def contexts(self, rows: Ints, *, truth: bool = False) -> AssignmentContext:
+        """Return the state of `rows` at the decisions that they wait for; nothing is latent."""
+        tasks = self.task[rows]
+        servers = self.servers
+        return AssignmentContext(
+            ordinal=self.ordinal[rows],
+            task=tasks,
+            task_type=self.team.task_type[tasks],
+            complexity=self.team.complexity[tasks],
+            priority=self.team.priority[tasks],
+            load_state=self.load_state[rows],
+            counts=self.counts[rows],
+            window=self.window[rows],
+            in_flight=np.zeros((len(rows), rules.NUM_ACTIONS), np.int64)
+            if servers is None
+            else servers.in_flight(rows),
+            time_s=np.zeros(len(rows)) if servers is None else servers.now_s[rows],
+        )
+
+    def policy_spec(self) -> AssignmentSpec:
+        """Return the facts of the run that a policy is reset with."""
+        servers = self.servers
+        slots = np.ones(rules.NUM_ACTIONS, np.int64) if servers is None else servers.slots.copy()
+        return AssignmentSpec(self.config, slots)
+
+    def _observe(self, rows: Ints, observations: Float32s) -> None:
+        """Write what is seen at the decisions of `rows` into `observations`, (E, d)."""
+        context = self.contexts(rows)
+        if self.config.observation == "tabular":
+            observations[rows] = write_state(context)
+        else:
+            observations[rows] = write_flat(context, self.config.queues)
+
+    def summaries(self, rows: Ints, *_: Any) -> dict[str, NDArray[Any]]:
+        """Return means over the steps of episodes, (k,) each."""
+        steps = np.maximum(self.steps[rows], 1)
+        return {
+            "mean_imbalance": self.imbalance_sum[rows] / steps,
+            "hot_share": self.hot_steps[rows] / steps,
+            **{f"mean_{name}": self.totals[name][rows] / steps for name in TOTALS},
+        }
+
+    def _record(self, rows: Ints, agents: Ints) -> None:
+        """Enter assignments into the windows."""
+        window, counts = self.window[rows], self.counts[rows]
+        oldest, place = window[:, 0], np.arange(len(rows))
+        counts[place, oldest] -= oldest != EMPTY
+        counts[place, agents] += 1
+        window[:, :-1] = window[:, 1:].copy()
+        window[:, -1] = agents
+        self.window[rows], self.counts[rows] = window, counts
+        self.load_state[rows] = rules.load_state(counts)
+        self.imbalance[rows] = rules.imbalance(counts)
+
+    def _serve(self, rows: Ints, actions: Ints, ordinals: Ints, drawn: Answers) -> Ended:
+        """Send the calls to their servers and let time run to the next arrivals."""
+        assert self.servers is not None
+        u = uniform_array(self.key[rows], STREAM_ARRIVAL, ordinals)
+        gap_s = -np.log(u) * 60.0 / self.config.arrival_rate_per_min
+        last = ordinals + 1 >= self.config.num_tasks
+        until_s = np.where(last, np.inf, self.servers.now_s[rows] + gap_s)
+        return self.servers.advance(
+            rows, actions, ordinals, drawn.input_tokens, drawn.output_tokens, until_s
+        )
+
+    def _count(self, rows: Ints) -> None:
+        """Add the step to the sums of the episodes."""
+        self.imbalance_sum[rows] += self.imbalance[rows]
+        self.hot_steps[rows] += self.load_state[rows] != rules.BALANCED
+        self.steps[rows] += 1
+        for name, total in self.totals.items():
+            total += self.sum_of(getattr(self.last_completed, name))
+
+
+def _completed(made: NDArray[Any], ended: Ended, penalty: Floats) -> Completed:
+    """Return the tasks `made` (k,) that ended, with their rewards."""
+    raw = rules.raw_reward(made["scores"], made["cost_usd"], ended.latency_s)
+    return Completed(
+        row=ended.row,
+        ordinal=ended.ordinal,
+        **{name: made[name].copy() for name in _TASK.names or ()},
+        raw_reward=raw,
+        load_penalty=penalty,
+        reward=rules.adjusted_reward(raw, penalty),
+        latency_s=ended.latency_s,
+        wait_s=ended.wait_s,
+    )
+
+
+class AssignmentEnv(Env):
+    """Decide for every task which of four agents takes it, and on which of two providers.
+
+    ## Description
+
+    Tasks of four types arrive one after the other. Each agent is the expert of one type; whoever
+    gets too many of the last eight tasks is *hot*, and its answers earn less. A judge scores every
+    answer. The rules are `inframind_gym.teams.assignment.rules`, the answers are drawn from
+    `envs_configs/teams/assignment.yaml`, whose constants are priors.
+
+    With `load="queue"` a hot agent is slow because its server's queue is: tasks arrive in real
+    time, every agent has a GPU with the models of both providers, and calls are served by the
+    simulated vLLM servers of the routing environments.
+
+    ## Action Space
+
+    `Discrete(8)`: 2 x agent + provider, agents in alphabetical order (analyst, coder, researcher,
+    validator), providers openai, anthropic. `info["action_mask"]` is all ones.
+
+    ## Observation Space
+
+    `observation="full"`: a Dict of task, load state, window and, with queues, tasks in flight
+    (the module's text); "flat": the same in one Box, (48,) or with
+    queues (56,); "tabular": `Discrete(20)`, 5 x task type + load state.
+
+    ## Rewards and costs
+
+    The reward of the tasks that ended in the step: the judge's mean score, less cost and latency,
+    less the load penalty (the module's text). Without queues that is the task
+    that was just assigned. With queues a task's reward comes in the step in which it ends, as in
+    `InfraMind-Stream-v0`; `completed()` ties it to the decision. `info["cost"]`: US dollars of the
+    agents' calls that ended. `info` has the sums of `raw_reward`, `load_penalty`, the true
+    `quality`, `latency_s`, `wait_s` and `tokens` over the `completed` tasks of the step, their
+    mean `scores`, and the `load_state`, `utilization` and `imbalance` after it.
+
+    ## Starting State
+
+    An empty window, idle servers, a first task.
+
+    ## Episode End
+
+    `episode="run"`: truncated after `num_tasks` tasks, never terminated; with queues the last step
+    runs until all tasks have ended. `episode="request"`: every step terminates the episode, as in
+    the production system, whose learner has no next state; window and tasks go on with the next
+    episode unless `reset` is given a seed.
+
+    ## Arguments
+
+    All are JSON types.
+
+    * `team`: name or path of the team's constants (`envs_configs/teams`).
+    * `arrivals`: "uniform": from the bank of tasks; "skewed": 70 % are coding; "bursty": the next
+      task is of the same type with probability 0.85; "drifting": from the bank, and one agent gets
+      worse at what it knows best.
+    * `load`: "window" or "queue".
+    * `observation`: "full", "flat" or "tabular".
+    * `num_tasks`: length of a run: 50 as in the source, 500 for the long form.
+    * `episode`: "run" or "request".
+    * `pool`: with queues, name or path of a pool of eight models in the order of the actions
+      (`envs_configs/teams/pools`).
+    * `arrival_rate_per_min`: with queues, rate of the Poisson arrivals.
+    * `render_mode`: None, "ansi" (text) or "rgb_array".
+
+    ## Version History
+
+    * v0: first version.
+    """
+
+    arguments = AssignmentConfig
+    simulation: AssignmentSimulation
+
+    @staticmethod
+    def simulate(config: AssignmentConfig, num_envs: int, num_threads: int) -> Simulation:
+        """Make E teams; NumPy computes all rows at once."""
+        return AssignmentSimulation(config, num_envs)
+
+    def completed(self) -> Completed:
+        """Return the tasks that ended in the last step."""
+        return self.simulation.completed(0)
+
+    def describe(self, action: NDArray[np.int64]) -> tuple[str, str]:
+        """Return agent and provider, and the task."""
+        task = self.simulation.team.settings.tasks[int(self.simulation.task[0])]
+        return _name(int(action)), f"{task.task_type}, complexity {task.complexity:g}"
+
+    def frame(self) -> render.Frame:
+        """Return a row an agent and the tasks that ended; the simulation does not change."""
+        simulation, config = self.simulation, self.config
+        task = simulation.team.settings.tasks[int(simulation.task[0])]
+        counts, hot = simulation.counts[0], int(simulation.load_state[0]) - 1
+        servers, row, rows = simulation.servers, np.zeros(1, np.int64), []
+        for agent, share in enumerate(utilization(counts).tolist()):
+            colour = render.BAD if agent == hot else render.RUNNING
+            cells: list[render.Cell] = [render.Bar(share, f"{share:.1%}", colour)]
+            for provider in range(len(rules.PROVIDERS) if servers is not None else 0):
+                assert servers is not None
+                server = rules.action_index(agent, provider)
+                waiting = int(servers.waiting(row)[0, server])
+                running = int(servers.in_flight(row)[0, server]) - waiting
+                busy = running / int(servers.slots[server])
+                cells.append(render.Bar(busy, f"{running}+{waiting}", render.WAITING))
+            rows.append((AGENTS[agent] + (": hot" if agent == hot else ""), *cells))
+        heads = ("share", *(rules.PROVIDERS if servers is not None else ()))
+        window = " ".join("-" if a == EMPTY else AGENTS[a] for a in simulation.window[0])
+        done = simulation.last_completed
+        ended = tuple(
+            (
+                _name(int(done.action[i])),
+                TASK_TYPES[int(done.task_type[i])],
+                f"{float(done.reward[i]):.3f}",
+                f"{float(done.load_penalty[i]):.3f}",
+            )
+            for i in range(len(done.row))
+        )
+        ordinal = f"task {int(simulation.ordinal[0])} of {config.num_tasks}"
+        return render.Frame(
+            "InfraMind Assignment",
+            (
+                simulation.team.settings.name,
+                f"{config.arrivals} arrivals",
+                "queues of servers" if config.queues else "window of assignments",
+            ),
+            ordinal if servers is None else f"{servers.now_s[0]:.1f} s",
+            LOAD_STATES[hot + 1].replace("_", " "),
+            (
+                render.Table("Agents", heads, tuple(rows), f"last assignments: {window}"),
+                render.Table("Ended", ("task", "reward", "load penalty"), ended),
+            ),
+            render.Headline(f"Task: {task.task_type} ({task.id})", task.description),
+            results=f"{ordinal}, imbalance {float(simulation.imbalance[0]):.3f}",
+        )
+
+
+def _name(action: int) -> str:
+    return f"{AGENTS[rules.agent_of(action)]} on {rules.PROVIDERS[rules.provider_of(action)]}"
+
+
+class AssignmentVectorEnv(VectorEnv):
+    """`InfraMind-Assignment-v0` in a batch (`VectorEnv`); arguments as of `AssignmentEnv`."""
+
+    single = AssignmentEnv
+    simulation: AssignmentSimulation
+
+    def completed(self) -> Completed:
+        """Return the tasks that ended in the last step, of all rows."""
+        return Completed._make(column.copy() for column in self.simulation.last_completed)

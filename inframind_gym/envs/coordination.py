@@ -1,0 +1,589 @@
+"""InfraMind-Coordination-v0: what a supervisor of five agents does next before a deadline.
+
+The observation holds numbers that the application sees, too:
+
+| numbers | | range |
+|---|---|---|
+| 3 | complexity by the question's words: simple, medium, complex | 0..1 |
+| 1 | 1 where the question refers to an exchange before | 0..1 |
+| 1 | 1 once it is routed | 0..1 |
+| 3 | strategy that the router named: vector, hybrid, graphrag | 0..1 |
+| 3 | complexity that it named | 0..1 |
+| 2 | 1 where it asks for a plan; its confidence | 0..1 |
+| 3 | 1 once there is a plan; sub-tasks that wait, that are done, over 3 | 0..1 |
+| 3 | 1 for each strategy by which the whole question was searched for | 0..1 |
+| 4 | searches over 3; passages over 10; their mean score; share of duplicates | 0..4 |
+| 3 | 1 once the question is rewritten, the passages are merged, there is a draft | 0..1 |
+| 3 | 1 once the draft is validated, where it is valid; confidence of the validation | 0..1 |
+| 4 | issues by type; the worst severity, over 3 | 0..1 |
+| 2 | drafts written again, over 2; retries over 3 | 0..1 |
+| 5 | 1 for an agent whose last call failed | 0..1 |
+| 3 | tokens of the conversation over 131,072; 1 above 120,000; 1 once it was trimmed | 0..2 |
+| 2 | time over the deadline of the complexity that is known, and over the hard deadline | 0..2 |
+| 2 | overhead of the last decision over 200 ms; time of its agents in seconds | 0..5 |
+| 1 | decisions over 10 | 0..1 |
+| 1 | tokens of all calls over 4,096 | 0..4 |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from inframind_gym.configs import Fraction, StrictModel, within
+from inframind_gym.envs import render
+from inframind_gym.envs.core import Env, Float32s, Simulation, VectorEnv, term_infos
+from inframind_gym.envs.spaces import ObservationForm, check_options
+from inframind_gym.teams.coordination import rules
+from inframind_gym.teams.coordination.rules import (
+    ANSWERED,
+    FALLBACK,
+    FELL_BACK,
+    NAMES,
+    NOTHING,
+    OUT_OF_TIME,
+    OVERFLOWED,
+    REASONS,
+    TERMS,
+    Bools,
+    CoordinationState,
+    Floats,
+    Ints,
+)
+from inframind_gym.teams.coordination.scenarios import Scenario, find_scenario
+from inframind_gym.teams.coordination.settings import (
+    AGENTS,
+    COMPLEXITIES,
+    DEFAULT,
+    ISSUES,
+    STRATEGIES,
+    CoordinationSettings,
+    load_settings,
+)
+from inframind_gym.teams.coordination.simulate import SimulatedQuestion
+
+
+class CoordinationConfig(StrictModel):
+    """Arguments of `CoordinationEnv`, described there, with the values that they may have."""
+
+    team: str = DEFAULT
+    conversation: bool | Fraction = False
+    supervisor: Literal["rule", "model"] = "rule"
+    max_num_seqs: Annotated[int, within(1, 64)] | None = None
+    prefill_tokens_per_s: Annotated[float, within(1.0, 1e6)] | None = None
+    noise: bool = True
+    fallback: bool = True
+    trim: Literal["both_ends", "newest"] = "both_ends"
+
+    def settings(self) -> CoordinationSettings:
+        """Return the team's constants with the server of these arguments.
+
+        Raises:
+            ConfigError: there is no such team.
+        """
+        settings = load_settings(self.team)
+        given: dict[str, float | None] = {
+            "max_num_seqs": self.max_num_seqs,
+            "prefill_tokens_per_s": self.prefill_tokens_per_s,
+        }
+        changes = {name: value for name, value in given.items() if value is not None}
+        if not changes:
+            return settings
+        return settings.model_copy(update={"server": settings.server.model_copy(update=changes)})
+
+
+class CoordinationSpec(NamedTuple):
+    """Facts of a run that a policy is reset with.
+
+    Attributes:
+        settings: constants of the team.
+        max_num_seqs: calls that the server decodes together.
+        is_exact: whether the questions are of those that the exact optimum solves.
+    """
+
+    settings: CoordinationSettings
+    max_num_seqs: int
+    is_exact: bool = False
+
+
+class CoordinationContext(NamedTuple):
+    """Input of a policy; arrays with a first axis of k questions.
+
+    The attributes are those of `teams.coordination.rules.CoordinationState`. `truth` holds the
+    simulated questions, and their places in them, for policies with `sees_truth` alone.
+    """
+
+    mask: Bools
+    hint: Ints
+    refers: Bools
+    routed: Bools
+    strategy: Ints
+    complexity: Ints
+    needs_planning: Bools
+    confidence: Floats
+    planned: Bools
+    subtasks: Ints
+    pending: Ints
+    searched: Bools
+    searches: Ints
+    docs: Ints
+    duplicates: Ints
+    score: Floats
+    rewritten: Bools
+    merged: Bools
+    drafted: Bools
+    judged: Bools
+    valid: Bools
+    verdict: Floats
+    issues: Ints
+    severity: Ints
+    regenerations: Ints
+    retries: Ints
+    failed: Bools
+    context: Ints
+    trimmed: Bools
+    elapsed_ms: Ints
+    iteration: Ints
+    setup_ms: Ints
+    agent_ms: Ints
+    total_tokens: Ints
+    truth: tuple[SimulatedQuestion, Ints] | None = None
+
+
+def coordination_contexts(
+    state: CoordinationState, rows: Ints, truth: SimulatedQuestion | None = None
+) -> CoordinationContext:
+    """Return the state of `rows` (k,) at the decisions that they wait for."""
+    seen = [getattr(state, name)[rows] for name in CoordinationContext._fields[:-1]]
+    return CoordinationContext._make((*seen, None if truth is None else (truth, rows)))
+
+
+# Observations
+
+_WIDTHS: Final = (3, 1, 1, 3, 3, 2, 3, 3, 4, 3, 3, 4, 2, 5, 3, 2, 2, 1, 1)
+_HIGHS: Final = (1, 1, 1, 1, 1, 1, 1, 1, 4, 1, 1, 1, 1, 1, 2, 2, 5, 1, 4)
+OBSERVATION_SIZE: Final = sum(_WIDTHS)
+LOW: Final = np.zeros(OBSERVATION_SIZE, np.float32)
+HIGH: Final = np.repeat(np.array(_HIGHS, np.float32), _WIDTHS)
+_ONE_HOT: Final = np.vstack([np.eye(3), np.zeros(3)])  # the last row is that of -1
+
+
+def observe(state: CoordinationState, rows: Ints) -> NDArray[np.float32]:
+    """Return the observations of some questions, (k, 49)."""
+    settings = state.settings
+    limits, context = settings.limits, state.context[rows]
+    elapsed, docs = state.elapsed_ms[rows], state.docs[rows]
+    done = np.where(state.planned[rows], state.subtasks[rows] - state.pending[rows], 0)
+    columns = (
+        _ONE_HOT[state.hint[rows]],
+        state.refers[rows],
+        state.routed[rows],
+        _ONE_HOT[state.strategy[rows]],
+        _ONE_HOT[state.complexity[rows]],
+        state.needs_planning[rows],
+        state.confidence[rows],
+        state.planned[rows],
+        state.pending[rows] / 3.0,
+        done / 3.0,
+        state.searched[rows],
+        state.searches[rows] / 3.0,
+        docs / settings.passages.most,
+        state.score[rows],
+        state.duplicates[rows] / np.maximum(docs, 1),
+        state.rewritten[rows],
+        state.merged[rows],
+        state.drafted[rows],
+        state.judged[rows],
+        state.valid[rows],
+        state.verdict[rows],
+        state.issues[rows],
+        state.severity[rows] / 3.0,
+        state.regenerations[rows] / rules.MOST_REGENERATIONS,
+        state.retries[rows] / max(limits.max_retries, 1),
+        state.failed[rows],
+        context / settings.context.max_tokens,
+        context > settings.context.trim_above_tokens,
+        state.trimmed[rows],
+        elapsed / rules.deadline_ms(state.known_complexity(rows), settings),
+        elapsed / (1000.0 * limits.hard_s),
+        state.setup_ms[rows] / (1000.0 * limits.decision_s),
+        state.agent_ms[rows] / 1000.0,
+        state.iteration[rows] / limits.max_iterations,
+        state.total_tokens[rows] / 4096.0,
+    )
+    found = np.empty((len(rows), OBSERVATION_SIZE), np.float32)
+    start = 0
+    for column in columns:
+        width = 1 if column.ndim == 1 else column.shape[1]
+        found[:, start : start + width] = column.reshape(len(rows), width)
+        start += width
+    return np.clip(found, LOW, HIGH, out=found)
+
+
+# The batch of questions
+
+
+class CoordinationSimulation(Simulation):
+    """E questions with the same settings.
+
+    Args:
+        config: the environment's arguments.
+        num_envs: E.
+
+    Attributes:
+        settings: constants of the team.
+        scenario: facts of the questions that are given; None: questions are drawn.
+        question: what the agents do, and the truth.
+        state: what is done, and what is open.
+        terms: (E, 5) terms of the last step's reward, in the order of `rules.TERMS`.
+        action: (E,) what was carried out in the last step; FALLBACK where it was forced.
+
+    Raises:
+        ConfigError: there is no such team.
+    """
+
+    config: CoordinationConfig
+
+    def __init__(self, config: CoordinationConfig, num_envs: int) -> None:
+        form = ObservationForm(spaces.Box(LOW, HIGH))
+        super().__init__(num_envs, form, spaces.Discrete(rules.NUM_ACTIONS))
+        self.config = config
+        self.scenario: Scenario | None = None
+        self.settings = config.settings()
+        self.question = SimulatedQuestion(
+            self.settings,
+            num_envs,
+            conversation=float(config.conversation),
+            noise=config.noise,
+            newest_only=config.trim == "newest",
+        )
+        seqs = self.settings.server.max_num_seqs
+        self.state = CoordinationState(self.settings, num_envs, seqs)
+        self.terms = np.zeros((num_envs, len(TERMS)))
+        self.action = np.zeros(num_envs, np.int64)
+
+    @property
+    def mask(self) -> Bools:
+        """Actions that are open, (E, 15)."""
+        return self.state.mask
+
+    def set_options(self, options: dict[str, Any] | None) -> None:
+        """Take the options of a reset, for the episodes until the next one.
+
+        Raises:
+            ConfigError: an option is unknown, or there is no such scenario.
+        """
+        name = check_options(options, ("scenario",)).get("scenario")
+        self.scenario = None if name is None else find_scenario(str(name))
+
+    def reset(
+        self,
+        rows: Ints,
+        generators: Sequence[np.random.Generator],
+        observations: Float32s,
+        *,
+        first: bool = True,
+    ) -> None:
+        """Begin new episodes; see `Simulation`."""
+        # `random_raw` is `integers(2**64, dtype=np.uint64)`, ten times as fast.
+        keys = np.array([rng.bit_generator.random_raw() for rng in generators], np.uint64)
+        question, scenario = self.question, self.scenario
+        model = self.config.supervisor == "model"
+        question.start(rows, keys, None if scenario is None else scenario.pinned)
+        self.state.begin(
+            rows,
+            question.hint[rows],
+            question.refers_to[rows] >= 0,
+            question.history[rows].sum(axis=1),
+            model=model or (scenario is not None and scenario.model),
+        )
+        self.terms[rows], self.action[rows] = 0.0, 0
+        observations[rows] = observe(self.state, rows)
+
+    def step(self, rows: Ints, actions: NDArray[Any], observations: Float32s) -> None:
+        """Carry out decisions of `rows`; the actions are (E,) 0-14."""
+        state, question = self.state, self.question
+        began, tokens = state.elapsed_ms[rows], state.total_tokens[rows]
+        carried = state.decide(rows, actions[rows])
+        state.take(rows, carried, question.act(rows, carried, state))
+        self.action[rows] = carried
+        forced = state.forced(rows)
+        if len(forced):
+            if self.config.fallback:
+                fall_back = np.full(len(forced), FALLBACK)
+                state.take(forced, fall_back, question.act(forced, fall_back, state))
+                self.action[forced] = FALLBACK
+            else:
+                state.over[forced] = True
+        self.terms = np.zeros_like(self.terms)
+        self.terms[rows] = self._terms(rows, began, tokens)
+        observations[rows] = observe(state, rows)
+        self.rewards = np.asarray(self.terms.sum(axis=1))
+        deadline = rules.deadline_ms(question.complexity, self.settings)
+        self.costs = np.where(state.over, rules.lateness(state.elapsed_ms, deadline), 0.0)
+        self.terminated = state.over.copy()
+
+    def _terms(self, rows: Ints, began: Ints, tokens: Ints) -> NDArray[np.float64]:
+        state = self.state
+        answer, attribution = self._scores(rows)
+        unvalidated = (state.reason[rows] == ANSWERED) & ~state.judged[rows]
+        return rules.reward_terms(
+            state.elapsed_ms[rows] - began,
+            state.total_tokens[rows] - tokens,
+            answer,
+            attribution,
+            unvalidated,
+            self.settings.reward,
+        )
+
+    def _scores(self, rows: Ints) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return score and attribution of the answers that were given, (k,); else zeros."""
+        reason = self.state.reason[rows]
+        score, attribution = self.question.scores(rows)
+        answered, fell_back = reason == ANSWERED, (reason >= FELL_BACK) & (reason < OVERFLOWED)
+        given = answered | (fell_back & (self.config.fallback | (reason == FELL_BACK)))
+        return np.where(given, score, 0.0), np.where(answered, attribution, 0.0)
+
+    # Results
+
+    def over(self) -> Bools:
+        """Return (E,) whether each episode has ended."""
+        return self.state.over.copy()
+
+    def infos(self) -> dict[str, Any]:
+        """Return terms of the rewards, actions and reasons of the last step."""
+        return {
+            "rewards": term_infos(TERMS, self.terms),
+            "action": self.action.copy(),
+            "reason": self.state.reason.copy(),
+        }
+
+    def info(self) -> dict[str, Any]:
+        """Return the terms of the reward, what was carried out and why the episode ended."""
+        done = int(self.action[0])
+        return {
+            "rewards": dict(zip(TERMS, self.terms[0].tolist(), strict=True)),
+            "carried_out": "" if done == NOTHING else NAMES[done],
+            "reason": REASONS[int(self.state.reason[0])],
+        }
+
+    def summaries(self, rows: Ints, *_: Any) -> dict[str, NDArray[Any]]:
+        """Return what episodes have come to, (k,) each.
+
+        `success` is an answer without the fallback; `evidence` the share of the evidence that is
+        at hand, `plain_evidence` what it would be without a rewriting; `lied` and `caught` count
+        drafts with a hallucination, and those where a validation found it;
+        `context_kept` is 0 where the exchange that the question refers to was trimmed,
+        `exchange_used` 1 where the answer uses what it says; `trimmed_to_tokens` is the length of
+        the conversation right after a trim, 0 without one.
+        """
+        state, question = self.state, self.question
+        score, attribution = self._scores(rows)
+        reason, decisions = state.reason[rows], np.maximum(state.iteration[rows], 1)
+        deadline = rules.deadline_ms(question.complexity[rows], self.settings)
+        exchange, facets = question.refers_to[rows], question.facets[rows]
+        kept = question.kept[rows, np.maximum(exchange, 0)] | (exchange < 0)
+        used = kept & (exchange >= 0) & question.covered[rows, 0] & (reason == ANSWERED)
+        return {
+            "answer_score": score,
+            "attribution": attribution,
+            "success": (reason == ANSWERED).astype(np.int64),
+            "validated": (state.judged[rows] & (reason == ANSWERED)).astype(np.int64),
+            "latency_s": state.elapsed_ms[rows] / 1000.0,
+            "lateness": rules.lateness(state.elapsed_ms[rows], deadline),
+            "forced": ((reason >= OUT_OF_TIME) & (reason < OVERFLOWED)).astype(np.int64),
+            "tokens": state.total_tokens[rows],
+            "supervisor_tokens": state.supervisor_tokens[rows],
+            "decisions": state.iteration[rows],
+            "overhead_ms": state.overhead_ms[rows] / decisions,
+            "model_ms": state.model_ms[rows] / decisions,
+            "evidence": question.evidence(rows).sum(axis=1) / facets,
+            "plain_evidence": question.plain[rows].sum(axis=1) / facets,
+            "lied": question.lied[rows],
+            "caught": question.caught[rows],
+            "context_kept": kept.astype(np.int64),
+            "exchange_used": used.astype(np.int64),
+            "over_context_tokens": np.maximum(state.over_threshold[rows], 0),
+            "context_tokens": state.context[rows],
+            "failures": state.failures[rows].sum(axis=1),
+            "subtasks": state.subtasks[rows],
+            "widest": state.widest[rows],
+            "searches": state.searches[rows],
+            "merged": state.merged[rows].astype(np.int64),
+            "rewritten": state.rewritten[rows].astype(np.int64),
+            "trimmed": state.trimmed[rows].astype(np.int64),
+            "trimmed_to_tokens": state.trimmed_to[rows],
+        }
+
+    def contexts(self, rows: Ints, *, truth: bool = False) -> CoordinationContext:
+        """Return the input of a policy; `truth` adds the questions, for bounds alone."""
+        return coordination_contexts(self.state, rows, self.question if truth else None)
+
+    def policy_spec(self) -> CoordinationSpec:
+        """Return the facts of the run that a policy is reset with."""
+        exact = not self.config.noise and not self.question.history.any()
+        exact = exact and not self.state.model.any()
+        return CoordinationSpec(self.settings, self.state.max_num_seqs, exact)
+
+
+class CoordinationEnv(Env):
+    """Decide what router, planner, retrieval, synthesis and validation do before a deadline.
+
+    ## Description
+
+    A question is answered from passages, by five agents on one server. A router names a strategy of
+    retrieval and guesses how complex the question is; a planner splits it into sub-tasks; searches
+    bring passages, one by one or up to three at once; a synthesis merges what several searches
+    brought; the answer is written and may be validated, and written again. All of it takes time on
+    a server that reads 1,050 and writes 130 tokens a second, and the answer is wanted within 1.5 s
+    where the question is simple, within 2 s else, within 3 s in any case. Calls fail or are slow
+    now and then. The rules are in `inframind_gym.teams.coordination.rules`, the
+    simulated question is in `.simulate`, the constants are in `envs_configs/teams`.
+
+    ## Action Space
+
+    `Discrete(15)`:
+
+    | action | |
+    |---|---|
+    | 0 | route |
+    | 1 | plan |
+    | 2-4 | search for the next sub-task, or for the whole question: vector, hybrid, graphrag |
+    | 5-7 | search for up to three sub-tasks at once: vector, hybrid, graphrag |
+    | 8 | rewrite the question for the searches |
+    | 9 | synthesize: merge the passages of several searches |
+    | 10 | validate the answer, which is written first where there is none |
+    | 11 | trim the conversation to 108,800 tokens |
+    | 12 | answer: pass the answer on, or write it and pass it on |
+    | 13 | write the answer again, told of the issues |
+    | 14 | fall back: one search and a short answer |
+
+    `info["action_mask"]` marks the actions that are open. An action that is not open does nothing
+    and takes an iteration.
+
+    ## Observation Space
+
+    `Box(49,)`, number by number in `inframind_gym.envs.coordination`. It holds what the
+    application sees, never the evidence or the score.
+
+    ## Rewards and costs
+
+    The answer's score (0-1), 0.2 for the share of its claims with a source, -0.1 if it was not
+    validated, all at the end; -0.1 for every 2 s and -0.05 for every 4,096 tokens.
+    The fallback earns its score alone. `info["rewards"]` holds the terms. `info["cost"]` is paid at
+    the end: the time past the deadline of the question's complexity, over the deadline.
+
+    ## Starting State
+
+    A random question; in a conversation after five exchanges of up to 131,000 tokens, to one of
+    which it may refer.
+
+    ## Episode End
+
+    Terminated by an answer, by the fallback, or with nothing where the conversation exceeds 131,072
+    tokens. The fallback is forced after ten decisions, and as soon as it must begin to be there by
+    3 s; what an agent is doing then is lost.
+
+    ## Info
+
+    "carried_out" is what was done, "" for nothing; "reason" is "" or one of answer, fallback,
+    deadline, iterations, context. The last step adds "episode_cost", "episode_reward" and the
+    numbers of `CoordinationSimulation.summaries`.
+
+    ## Options of `reset`
+
+    * `scenario`: "S1" to "S8" (`inframind_gym.teams.coordination.scenarios`).
+
+    ## Arguments
+
+    All are JSON types.
+
+    * `team`: name or path of the constants (`envs_configs/teams`).
+    * `conversation`: whether there are exchanges before the question, or for what share of them.
+    * `supervisor`: "rule", whose decisions take a millisecond, or "model", which reads what is new
+      and writes 20 tokens at each decision.
+    * `max_num_seqs`: calls that the server decodes together; None: of the constants (3).
+    * `prefill_tokens_per_s`: rate at which the server reads; None: of the constants (1,050).
+    * `noise`: whether lengths vary and calls fail.
+    * `fallback`: whether there is a fallback when time is up; without one the answer is worth 0.
+    * `trim`: "both_ends" keeps the oldest 30 % and the newest 70 %, "newest" the newest alone.
+    * `render_mode`: None, "ansi" (text) or "rgb_array".
+
+    ## Version History
+
+    * v0: first version.
+    """
+
+    metadata: dict[str, Any] = Env.metadata | {"render_fps": 2}
+    arguments = CoordinationConfig
+    simulation: CoordinationSimulation
+
+    @staticmethod
+    def simulate(config: CoordinationConfig, num_envs: int, num_threads: int) -> Simulation:
+        """Make E questions; NumPy computes all rows at once."""
+        return CoordinationSimulation(config, num_envs)
+
+    def describe(self, action: Any) -> tuple[str, str]:
+        """Return what an agent is told to do, and when."""
+        return NAMES[int(action)], f"at {int(self.simulation.state.elapsed_ms[0]):,} ms"
+
+    def frame(self) -> render.Frame:
+        """Return what the supervisor knows, and the deadlines; the simulation does not change."""
+        simulation, config = self.simulation, self.config
+        state, limits = simulation.state, simulation.settings.limits
+        routed, complexity = bool(state.routed[0]), COMPLEXITIES[int(state.complexity[0])]
+        strategy = STRATEGIES[int(state.strategy[0])]
+        judged, draft = bool(state.judged[0]), bool(state.drafted[0])
+        found = [name for name, n in zip(ISSUES, state.issues[0].tolist(), strict=True) if n]
+        broken = [name for name, bad in zip(AGENTS, state.failed[0].tolist(), strict=True) if bad]
+        verdict = "valid" if state.valid[0] else ", ".join(found).replace("_", " ")
+        plan = f"{state.subtasks[0]} sub-tasks, {state.pending[0]} wait"
+        merged = ", merged" if state.merged[0] else ""
+        facts = [
+            (
+                "words",
+                f"{COMPLEXITIES[int(state.hint[0])]}{', refers back' * bool(state.refers[0])}",
+            ),
+            ("router", f"{complexity}, {strategy}" if routed else "-"),
+            ("plan", plan if state.planned[0] else "-"),
+            ("passages", f"{state.docs[0]} of {state.searches[0]} searches{merged}"),
+            ("answer", (verdict if judged else "not validated") if draft else "-"),
+            ("failed", ", ".join(broken) or "-"),
+            ("retries", f"{state.retries[0]} of {limits.max_retries}"),
+            ("context", f"{state.context[0]:,} tokens"),
+            ("tokens", f"{state.total_tokens[0]:,}"),
+        ]
+        known = state.known_complexity(np.zeros(1, np.int64))
+        deadline_ms = float(rules.deadline_ms(known, simulation.settings)[0])
+        elapsed_ms, hard_ms = int(state.elapsed_ms[0]), 1000.0 * limits.hard_s
+        late = elapsed_ms > deadline_ms
+        words = f"{elapsed_ms:,} of {deadline_ms:,.0f} ms, {hard_ms:,.0f} at most"
+        bar = render.Bar(elapsed_ms / hard_ms, words, render.BAD if late else render.RUNNING)
+        return render.Frame(
+            "InfraMind Coordination",
+            (
+                "conversation" if config.conversation else "single question",
+                f"supervisor: a {config.supervisor}",
+                f"{state.max_num_seqs} calls at once",
+            ),
+            f"{elapsed_ms / 1000.0:.2f} s",
+            REASONS[int(state.reason[0])] or "running",
+            (render.Table("Known", ("",), tuple(facts)),),
+            render.Headline("Time", "past its deadline" if late else "", bar),
+            results=f"decision {state.iteration[0]} of {limits.max_iterations}",
+        )
+
+
+class CoordinationVectorEnv(VectorEnv):
+    """`InfraMind-Coordination-v0` in a batch (`VectorEnv`); arguments as of `CoordinationEnv`.
+
+    A scenario of `reset` is that of all rows until the next `reset`. In place of texts the infos
+    have arrays: "action" (what was carried out, -1 for nothing) and "reason" (a place in
+    `teams.coordination.rules.REASONS`).
+    """
+
+    single = CoordinationEnv

@@ -1,0 +1,577 @@
+"""The two shells around every simulation: `Env` for one environment, `VectorEnv` for a batch.
+
+A family of environments is a `Simulation`, a batch of E environments with the same settings, and a
+pydantic model of its arguments. Its single environment is a batch of one:
+
+    class StreamEnv(Env):
+        arguments = EnvConfig  # whose fields are the constructor's signature
+
+        @staticmethod
+        def simulate(config, num_envs, num_threads):
+            return RoutingSimulation(config, num_envs, one_query=False, num_threads=num_threads)
+
+    class StreamVectorEnv(VectorEnv):
+        single = StreamEnv
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping, Sequence
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from inframind_gym.configs import validate
+from inframind_gym.envs.spaces import ObservationForm, SampleMask, check_actions, check_options
+from inframind_gym.errors import ConfigError, require_within, unknown
+from inframind_gym.simulator.threads import MOST_THREADS
+
+if TYPE_CHECKING:
+    from inframind_gym.envs.render import Frame
+
+    _VectorEnv = gym.vector.VectorEnv[Any, NDArray[np.int64], NDArray[Any]]
+else:  # before Gymnasium 1.4 it is not generic
+    _VectorEnv = gym.vector.VectorEnv
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Float32s = NDArray[np.float32]
+Seeds = int | Sequence[int | None] | None  # of environment 0, or one an environment
+# Observations, rewards, terminations, truncations and infos of a step.
+BatchStep = tuple[Any, Floats, Bools, Bools, dict[str, Any]]
+
+MOST_ENVS: Final = 65_536
+RENDER_MODES: Final = ("ansi", "rgb_array")
+DECISIONS_SHOWN: Final = 12  # by a picture
+
+
+class Simulation(ABC):
+    """E environments with the same settings.
+
+    Args:
+        num_envs: E.
+        form: in which one environment shows its observations.
+        action_space: of one environment.
+
+    Attributes:
+        config: the checked arguments.
+        highs: (a,) number of choices of each part of an action; empty for a Box.
+        has_mask: whether some actions can be closed.
+        rewards, costs: (E,) of the last step, 0 where there was none.
+        terminated, truncated: (E,) whose episodes ended in the last step.
+    """
+
+    config: Any
+    has_mask: bool = True
+
+    def __init__(
+        self, num_envs: int, form: ObservationForm, action_space: spaces.Space[Any]
+    ) -> None:
+        self.num_envs, self.form, self.action_space = num_envs, form, action_space
+        choices = getattr(action_space, "nvec", getattr(action_space, "n", ()))
+        self.highs: Ints = np.atleast_1d(np.asarray(choices, np.int64))
+        self.sample_mask = SampleMask(action_space)
+        self.rewards, self.costs = np.zeros(num_envs), np.zeros(num_envs)
+        self.terminated = np.zeros(num_envs, np.bool_)
+        self.truncated = np.zeros(num_envs, np.bool_)
+
+    def observations(self) -> Float32s:
+        """Return a fresh array (E, d)."""
+        return np.empty((self.num_envs, self.form.width), np.float32)
+
+    # Episodes
+
+    def set_options(self, options: dict[str, Any] | None) -> None:
+        """Take the options of a reset, for the episodes until the next one.
+
+        Raises:
+            ConfigError: an option is unknown or has an impossible value.
+        """
+        check_options(options, ())
+
+    def seeded(self) -> None:
+        """Note that the next `reset` follows a seed: whatever was learned is to be forgotten."""
+        return
+
+    @abstractmethod
+    def reset(
+        self,
+        rows: Ints,
+        generators: Sequence[np.random.Generator],
+        observations: Float32s,
+        *,
+        first: bool = True,
+    ) -> None:
+        """Begin new episodes.
+
+        Args:
+            rows: (k,) environments.
+            generators: k sources of randomness, one an environment.
+            observations: (E, d), written at `rows`.
+            first: False for episodes that follow others, without a seed or options.
+        """
+
+    def checked(self, actions: Any) -> NDArray[Any]:
+        """Return the actions of all environments, (E,) or (E, a).
+
+        Raises:
+            ActionError: an action of the wrong shape or out of range.
+        """
+        checked = check_actions(actions, self.highs, self.num_envs)
+        return checked[:, 0] if isinstance(self.action_space, spaces.Discrete) else checked
+
+    @abstractmethod
+    def step(self, rows: Ints, actions: NDArray[Any], observations: Float32s) -> None:
+        """Carry out a decision in the environments `rows`; write `rewards` and the other results.
+
+        Args:
+            rows: (k,) environments.
+            actions: (E,) or (E, a), see `checked`.
+            observations: (E, d), written at `rows`.
+        """
+
+    # Results, and information for policies
+
+    @property
+    @abstractmethod
+    def mask(self) -> Bools:
+        """Actions that are open, (E, n): all parts of an action one after the other."""
+
+    def mask_of(self, row: int) -> Bools:
+        """Return the actions that are open to an environment, (n,); not to be written to."""
+        mask: Bools = self.mask[row]
+        return mask
+
+    def sample_masks(self) -> tuple[Any, ...]:
+        """Return the masks of all environments as `action_space.sample` takes them."""
+        if isinstance(self.action_space, spaces.Discrete):
+            return tuple(self.mask.astype(np.int8))
+        return tuple(map(self.sample_mask.of, self.mask))
+
+    def infos(self) -> dict[str, Any]:
+        """Return what the infos of a batch tell of the last step: (E, …) arrays by name."""
+        return {}
+
+    def reset_info(self) -> dict[str, Any]:
+        """Return what the info of a reset tells of environment 0 besides cost and mask."""
+        return {}
+
+    @abstractmethod
+    def info(self) -> dict[str, Any]:
+        """Return what the info of a step tells of environment 0 besides cost and mask."""
+
+    @abstractmethod
+    def summaries(self, rows: Ints, rewards: Floats, costs: Floats) -> dict[str, NDArray[Any]]:
+        """Return what episodes that are over have come to, (k,) each.
+
+        Args:
+            rows: (k,) environments.
+            rewards, costs: (k,) their sums.
+        """
+
+    @abstractmethod
+    def contexts(self, rows: Ints, *, truth: bool = False) -> Any:
+        """Return the input of a policy for `rows`; `truth` adds the latent state, for bounds."""
+
+    @abstractmethod
+    def policy_spec(self) -> Any:
+        """Return the facts of the run that a policy is reset with."""
+
+    def close(self) -> None:
+        """Give up what the simulation holds."""
+        return
+
+
+def checked_arguments(model: type[BaseModel], arguments: Mapping[str, Any]) -> Any:
+    """Return arguments as a model of them.
+
+    Raises:
+        ConfigError: an argument is unknown or has an impossible value; says what is possible.
+    """
+    return validate(dict(arguments), model, source="environment")
+
+
+def _parameters(model: type[BaseModel]) -> list[Parameter]:
+    """Return the fields of a model as parameters of a constructor."""
+    return [
+        Parameter(
+            name,
+            Parameter.KEYWORD_ONLY,
+            default=field.get_default(call_default_factory=True),
+            annotation=field.annotation,
+        )
+        for name, field in model.model_fields.items()
+    ]
+
+
+class Env(gym.Env[Any, Any]):
+    """One environment: a batch of one behind Gymnasium's interface.
+
+    Args:
+        render_mode: None, "ansi" (tables) or "rgb_array" (a picture, (540, 960, 3) uint8).
+        **arguments: the fields of the class's `arguments`.
+
+    Raises:
+        ConfigError: an argument is unknown or has an impossible value; says what is possible.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # noqa: RUF012
+    arguments: ClassVar[type[BaseModel]]
+    simulation: Any
+
+    def __init_subclass__(cls) -> None:
+        """Show the arguments in the signature."""
+        super().__init_subclass__()
+        if "arguments" in vars(cls):
+            mode = Parameter(
+                "render_mode", Parameter.KEYWORD_ONLY, default=None, annotation="str | None"
+            )
+            cls.__signature__ = Signature([*_parameters(cls.arguments), mode])  # type: ignore[attr-defined]
+
+    @staticmethod
+    def simulate(config: Any, num_envs: int, num_threads: int) -> Simulation:
+        """Make the simulation of a batch from checked arguments."""
+        raise NotImplementedError
+
+    @classmethod
+    def simulation_of(
+        cls, arguments: Mapping[str, Any], num_envs: int, num_threads: int = 1
+    ) -> Any:
+        """Make the simulation of E environments from their arguments.
+
+        Raises:
+            ConfigError: an argument is unknown or has an impossible value; says what is possible.
+        """
+        return cls.simulate(checked_arguments(cls.arguments, arguments), num_envs, num_threads)
+
+    def __init__(self, *, render_mode: str | None = None, **arguments: Any) -> None:
+        if render_mode not in (None, *RENDER_MODES):
+            raise ConfigError(unknown("render_mode", render_mode, RENDER_MODES))
+        self.render_mode = render_mode
+        self.simulation = self.simulation_of(arguments, 1)
+        self.config = self.simulation.config
+        self.observation_space = self.simulation.form.space
+        self.action_space = self.simulation.action_space
+        self._row = np.zeros(1, np.int64)
+        # Written again by every step: whoever is shown them gets a copy.
+        self._observations = self.simulation.observations()
+        self._started = self._running = False
+        self._episode_cost = self._episode_reward = 0.0
+        self._decisions: deque[tuple[str, str]] = deque(maxlen=DECISIONS_SHOWN)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode; see Starting State.
+
+        Raises:
+            ConfigError: an option is unknown or has an impossible value.
+        """
+        super().reset(seed=seed)
+        simulation = self.simulation
+        simulation.set_options(options)
+        if seed is not None:
+            simulation.seeded()
+        first = seed is not None or bool(options) or not self._started
+        simulation.reset(self._row, [self.np_random], self._observations, first=first)
+        self._started = self._running = True
+        self._episode_cost = self._episode_reward = 0.0
+        self._decisions.clear()
+        return simulation.form.of(self._observations[0].copy()), {
+            "cost": 0.0,
+            **simulation.reset_info(),
+            **self._mask(),
+        }
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Carry out a decision and let time run to the next one.
+
+        Raises:
+            ActionError: an action of the wrong shape or out of range.
+            gymnasium.error.ResetNeeded: the episode is over.
+        """
+        if not self._running:
+            raise gym.error.ResetNeeded("the episode is over; call reset() before step()")
+        simulation = self.simulation
+        actions = simulation.checked(action)
+        if self.render_mode is not None:
+            self._decisions.append(self.describe(actions[0]))
+        simulation.step(self._row, actions, self._observations)
+        reward, cost = float(simulation.rewards[0]), float(simulation.costs[0])
+        self._episode_cost += cost
+        self._episode_reward += reward
+        terminated, truncated = simulation.terminated.item(), simulation.truncated.item()
+        info = {"cost": cost, **simulation.info(), **self._mask()}
+        if terminated or truncated:
+            self._running = False
+            sums = np.array([self._episode_reward]), np.array([self._episode_cost])
+            info["episode_cost"] = self._episode_cost
+            info["episode_reward"] = self._episode_reward
+            for name, values in simulation.summaries(self._row, *sums).items():
+                info[name] = values[0].item()
+        observation = simulation.form.of(self._observations[0].copy())
+        return observation, reward, terminated, truncated, info
+
+    def _mask(self) -> dict[str, Any]:
+        simulation = self.simulation
+        if not simulation.has_mask:
+            return {}
+        return {"action_mask": simulation.sample_mask.of(simulation.mask_of(0))}
+
+    def render(self) -> Any:
+        """Return tables ("ansi") or a picture, (540, 960, 3) uint8 ("rgb_array")."""
+        if self.render_mode is None:
+            return None
+        from inframind_gym.envs import render
+
+        frame = self.frame()
+        sums = f"reward {self._episode_reward:.2f}, cost {self._episode_cost:.4g}"
+        frame = frame._replace(decisions=tuple(reversed(self._decisions)), sums=sums)
+        return render.text(frame) if self.render_mode == "ansi" else render.picture(frame)
+
+    def describe(self, action: Any) -> tuple[str, str]:
+        """Return an action in words, and what it decides; called before its step."""
+        return " ".join(map(str, np.atleast_1d(action).tolist())), ""
+
+    def frame(self) -> Frame:
+        """Return what `render` shows: tables and bars."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Give up what the simulation holds."""
+        self.simulation.close()
+        self._started = self._running = False
+        super().close()
+
+    # Information for policies
+
+    def action_masks(self) -> Bools:
+        """Return the actions that are open, (n,), as MaskablePPO takes them."""
+        return np.array(self.simulation.mask_of(0))
+
+    def context(self) -> Any:
+        """Return the input of a policy, arrays with a first axis of 1."""
+        return self.simulation.contexts(self._row)
+
+    def policy_spec(self) -> Any:
+        """Return the facts of the run that a policy is reset with."""
+        return self.simulation.policy_spec()
+
+
+class VectorEnv(_VectorEnv):
+    """E environments that step together; row i does what a single environment of its seed does.
+
+    With `autoreset_mode="SameStep"` the observation where an episode ends is the first of the next
+    one; `infos["final_obs"]` and `infos["final_info"]` tell how it ended. With "NextStep", which
+    some of Gymnasium's vector wrappers ask for, the observation and the infos are the last of the
+    episode; the next step ignores the row's action and begins the next episode, with reward 0.
+    The rewards, costs and records of a row are always those of the step that was taken.
+    `infos["action_mask"]` has the form of `action_space.sample(mask=…)`.
+
+    Args:
+        num_envs: E.
+        num_threads: threads that share the rows of compiled environments, with the same results.
+        autoreset_mode: "SameStep" or "NextStep".
+        **arguments: of the single environments.
+
+    Raises:
+        ConfigError: an argument is unknown or has an impossible value; says what is possible.
+    """
+
+    single: ClassVar[type[Env]]
+    simulation: Any
+
+    def __init_subclass__(cls) -> None:
+        """Show the arguments in the signature."""
+        super().__init_subclass__()
+        if "single" in vars(cls):
+            own = [
+                Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+                for name, default, kind in (
+                    ("num_envs", 1, "int"),
+                    ("num_threads", 1, "int"),
+                    ("autoreset_mode", "SameStep", "str"),
+                )
+            ]
+            cls.__signature__ = Signature([*own, *_parameters(cls.single.arguments)])  # type: ignore[attr-defined]
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        *,
+        num_threads: int = 1,
+        autoreset_mode: str | AutoresetMode | None = None,
+        render_mode: None = None,
+        **arguments: Any,
+    ) -> None:
+        for name, number, most in (
+            ("num_envs", num_envs, MOST_ENVS),
+            ("num_threads", num_threads, MOST_THREADS),
+        ):
+            require_within(number, 1, most, name)
+            if not isinstance(number, int | np.integer):
+                raise ConfigError(f"{name} must be an integer, got {number!r}")
+        if render_mode is not None:
+            raise ConfigError("a vector environment is not rendered; make a single one to look at")
+        modes = {mode.value: mode for mode in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP)}
+        mode = getattr(autoreset_mode, "value", autoreset_mode) or AutoresetMode.SAME_STEP.value
+        if mode not in modes:
+            raise ConfigError(unknown("autoreset_mode", autoreset_mode, list(modes)))
+        self.metadata = {"autoreset_mode": modes[mode]}
+        self.num_envs, self.num_threads = int(num_envs), int(num_threads)
+        simulation = self.single.simulation_of(arguments, self.num_envs, self.num_threads)
+        self.simulation, self.config = simulation, simulation.config
+        self.single_observation_space = simulation.form.space
+        self.single_action_space = choices = simulation.action_space
+        self.observation_space = batch_space(simulation.form.space, self.num_envs)
+        if isinstance(choices, spaces.MultiDiscrete):
+            # Not Gymnasium's Box of integers, which samples without masks.
+            self.action_space = spaces.MultiDiscrete(np.tile(choices.nvec, (self.num_envs, 1)))
+        else:
+            self.action_space = batch_space(choices, self.num_envs)
+        self._generators: list[np.random.Generator] = []  # none before the first reset
+        self._episode_costs, self._episode_rewards = np.zeros(num_envs), np.zeros(num_envs)
+        self._every_row = np.arange(num_envs)
+        self._over = self._every_row[:0]  # rows that the next step resets ("NextStep")
+
+    def reset(
+        self, *, seed: Seeds = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode everywhere.
+
+        Args:
+            seed: of environment 0 (environment i takes seed + i), or one an environment.
+            options: those of the single environment.
+
+        Raises:
+            ConfigError: an option is wrong, or the number of seeds.
+        """
+        self.simulation.set_options(options)
+        if seed is not None:
+            self.simulation.seeded()
+        if seed is not None or not self._generators:
+            self._generators = [seeding.np_random(s)[0] for s in row_seeds(seed, self.num_envs)]
+        self._episode_costs[:] = self._episode_rewards[:] = 0.0
+        self._over = self._every_row[:0]
+        observations = self.simulation.observations()
+        self._begin(self._every_row, observations, first=True)
+        return self.simulation.form.of(observations), self._infos(np.zeros(self.num_envs))
+
+    def _begin(self, rows: Ints, observations: Float32s, *, first: bool) -> None:
+        generators = [self._generators[row] for row in rows.tolist()]
+        self.simulation.reset(rows, generators, observations, first=first)
+
+    def step(self, actions: Any) -> BatchStep:
+        """Carry out one action in every environment.
+
+        Raises:
+            ActionError: an action of the wrong shape or out of range.
+            ConfigError: `reset` was not called.
+        """
+        if not self._generators:
+            raise ConfigError("call reset() before step()")
+        simulation, rows = self.simulation, self._every_row
+        checked = simulation.checked(actions)
+        observations = simulation.observations()
+        if len(self._over):
+            self._begin(self._over, observations, first=False)
+            rows = np.setdiff1d(rows, self._over, assume_unique=True)
+        simulation.step(rows, checked, observations)
+        rewards, costs = simulation.rewards.copy(), simulation.costs.copy()
+        terminated, truncated = simulation.terminated.copy(), simulation.truncated.copy()
+        infos: dict[str, Any] = simulation.infos()
+        infos |= {f"_{name}": self._everywhere() for name in tuple(infos)}
+        self._episode_costs += costs
+        self._episode_rewards += rewards
+        over = terminated | truncated
+        self._over = over.nonzero()[0]
+        if len(self._over):
+            final = self._final_info(over, costs)
+            if self.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP:
+                infos |= final
+            else:
+                final_obs = np.empty(self.num_envs, object)
+                for row in self._over.tolist():
+                    final_obs[row] = simulation.form.of(observations[row].copy())
+                infos |= {"final_obs": final_obs, "_final_obs": over}
+                infos |= {"final_info": final, "_final_info": over.copy()}
+                self._begin(self._over, observations, first=False)
+                self._over = self._every_row[:0]
+        infos |= self._infos(costs)
+        return simulation.form.of(observations), rewards, terminated, truncated, infos
+
+    def _infos(self, costs: Floats) -> dict[str, Any]:
+        infos = {"cost": costs, "_cost": self._everywhere()}
+        if self.simulation.has_mask:
+            masks = self.simulation.sample_masks()
+            infos |= {"action_mask": masks, "_action_mask": self._everywhere()}
+        return infos
+
+    def _everywhere(self) -> Bools:
+        return np.ones(self.num_envs, np.bool_)
+
+    def _final_info(self, over: Bools, costs: Floats) -> dict[str, NDArray[Any]]:
+        """Return the infos of the episodes that are over, whose sums begin again."""
+        rows = self._over
+        rewards, sums = self._episode_rewards[rows], self._episode_costs[rows]
+        self._episode_rewards[rows] = self._episode_costs[rows] = 0.0
+        values = {"cost": costs[rows], "episode_cost": sums, "episode_reward": rewards}
+        final: dict[str, NDArray[Any]] = {}
+        for name, of_rows in (values | self.simulation.summaries(rows, rewards, sums)).items():
+            final[name] = np.zeros(self.num_envs, of_rows.dtype)
+            final[name][rows] = of_rows
+        return final | {f"_{name}": over.copy() for name in final}
+
+    def close_extras(self, **_: Any) -> None:
+        """Give up what the simulation holds."""
+        self.simulation.close()
+
+    # Information for policies
+
+    def action_masks(self) -> Bools:
+        """Return the actions that are open, (E, n)."""
+        return np.array(self.simulation.mask)
+
+    def contexts(self, rows: Ints | None = None) -> Any:
+        """Return the input of a policy, of some rows or of all."""
+        return self.simulation.contexts(self._every_row if rows is None else rows)
+
+    def policy_spec(self) -> Any:
+        """Return the facts of the run that a policy is reset with."""
+        return self.simulation.policy_spec()
+
+
+def row_seeds(seed: Seeds, num_envs: int) -> list[int | None]:
+    """Return the seed of every row of a batch: row i takes seed + i, or its own of a list.
+
+    Raises:
+        ConfigError: no integer and no list of them, or a list of the wrong length.
+    """
+    if seed is None:
+        return [None] * num_envs
+    if isinstance(seed, int | np.integer):
+        return [int(seed) + i for i in range(num_envs)]
+    if isinstance(seed, str) or not isinstance(seed, Sequence | np.ndarray):
+        raise ConfigError(f"seed must be an integer or a list of {num_envs}, got {seed!r}")
+    if len(seed) != num_envs:
+        raise ConfigError(f"{len(seed)} seeds for {num_envs} environments")
+    return list(seed)
+
+
+def term_infos(names: Sequence[str], terms: Floats) -> dict[str, NDArray[Any]]:
+    """Return the terms (E, n) of rewards as the "rewards" of a batch's infos."""
+    return {
+        **{name: terms[:, i].copy() for i, name in enumerate(names)},
+        **{f"_{name}": np.ones(len(terms), np.bool_) for name in names},
+    }

@@ -1,0 +1,316 @@
+"""Metrics of a router for Prometheus, and the server that shows them (see `docs/metrics.md`).
+
+    exporter = RouterExporter(pool.aliases, port=9400)
+    exporter.metrics.watch(env, policy)
+    env.reset(); exporter.metrics.began()
+    env.step(action); exporter.metrics.stepped()
+    exporter.close()
+
+`inframind_gym.envs.wrappers.ExportMetrics` does all of it for one environment. The environment is
+read between its steps, from its records; nothing in the event loop knows of metrics. Decisions are
+counted with their query, when it ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from inframind_gym.envs.routing import RoutingEnv
+from inframind_gym.errors import ConfigError, InfraMindError, require
+from inframind_gym.policies import multiplier_of
+from inframind_gym.simulator.server.telemetry import QUEUE
+from inframind_gym.simulator.workflow.state import ALL, IS_DUE
+from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
+
+if TYPE_CHECKING:
+    from prometheus_client.core import GaugeMetricFamily, Metric
+
+DEFAULT_PORT: Final = 9400
+BUDGET_BUCKETS_S: Final = (0, 5, 10, 20, 30, 50, 75, 100, 150, 200, 300)  # late: below 0
+LATENCY_BUCKETS_S: Final = (0.5, 1, 2.5, 5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 600, 1200)
+COST_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10)
+
+# Name: help, labels. Those of calls need `record_calls=True`.
+COUNTERS: Final = {
+    "inframind_decisions_total": ("Routes of the agent's queries that are over.", "model strategy"),
+    "inframind_plans_total": ("Plans of the agent's queries that are over.", "topology"),
+    "inframind_queries_total": ("The agent's queries that are over.", "outcome in_budget"),
+    "inframind_episodes_total": ("Episodes begun.", ""),
+    "inframind_calls_total": ("Calls that are over.", "model outcome"),
+    "inframind_call_retries_total": ("Calls over that repeated a failed one.", "model"),
+    "inframind_tokens_total": ("Tokens of calls.", "model kind"),
+}
+# Name: help, labels, upper bounds of the buckets.
+HISTOGRAMS: Final = {
+    "inframind_remaining_budget_seconds": (
+        "Time left to the query's deadline when a decision was due; negative when late.",
+        "",
+        BUDGET_BUCKETS_S,
+    ),
+    "inframind_cost_ratio": ("Latency of a query as a share of its budget.", "", COST_BUCKETS),
+    "inframind_query_latency_seconds": (
+        "Time from a query's arrival to its answer.",
+        "",
+        LATENCY_BUCKETS_S,
+    ),
+    "inframind_call_latency_seconds": (
+        "Time from a call's submission to its end.",
+        "model",
+        LATENCY_BUCKETS_S,
+    ),
+}
+# Read when the metrics are scraped; left out while unknown.
+GAUGES: Final = {
+    "inframind_lambda": ("Multiplier of the constraint that the policy was trained with.", ""),
+    "inframind_router_info": ("The run.", "environment pool workload policy"),
+    "inframind_telemetry_age_seconds": (
+        "Age of the servers' metrics when the last decision was due.",
+        "",
+    ),
+    "inframind_queries_in_flight": ("Queries that have arrived and are not over.", ""),
+    "inframind_queue_depth_seen_requests": (
+        "Requests running and waiting at a server at the router's last poll.",
+        "model",
+    ),
+    "inframind_calls_in_flight": ("Calls sent to a server and not over.", "model"),
+    "inframind_server_up": ("1 where a server can be routed to.", "model"),
+}
+
+
+class RouterMetrics:
+    """Metrics of one environment after the other.
+
+    `watch`, `began` and `stepped` are called on the thread that steps the environment; the registry
+    may be read on any.
+
+    Args:
+        models: aliases of the pool's models.
+
+    Attributes:
+        models: as given.
+        registry: a `CollectorRegistry` of these metrics alone.
+
+    Raises:
+        InfraMindError: prometheus-client is not installed.
+    """
+
+    def __init__(self, models: Sequence[str]) -> None:
+        require("prometheus_client", "exporting metrics", "live")
+        from prometheus_client import CollectorRegistry, Counter, Histogram
+
+        class Registry(CollectorRegistry):
+            """Leaves out the time at which each series was made, which doubles their number."""
+
+            def collect(self) -> Iterator[Metric]:
+                for metric in super().collect():
+                    metric.samples = [s for s in metric.samples if not s.name.endswith("_created")]
+                    yield metric
+
+        self.models = tuple(models)
+        self.registry = Registry()
+        self._count: dict[str, Any] = {
+            name: Counter(name, text, labels.split(), registry=self.registry)
+            for name, (text, labels) in COUNTERS.items()
+        }
+        self._observe: dict[str, Any] = {
+            name: Histogram(name, text, labels.split(), registry=self.registry, buckets=buckets)
+            for name, (text, labels, buckets) in HISTOGRAMS.items()
+        }
+        self._env: RoutingEnv | None = None
+        self._policy: object = None
+        self._age_s = math.nan
+        self._stream = -1  # key of the stream whose calls are read
+        self._calls_read = 0
+        self._failed: set[tuple[int, int, int]] = set()  # calls of it that failed
+        self._remaining_s: float | None = None  # of the decision that is due
+        self.registry.register(self)
+
+    def watch(self, env: RoutingEnv | None, policy: object = None) -> None:
+        """Read this environment from now on; the counters go on.
+
+        Args:
+            env: a single environment; None: none.
+            policy: who decides; its `name` and, where it has one, its multiplier λ are shown.
+
+        Raises:
+            ConfigError: its pool has other models.
+        """
+        if env is not None and tuple(env.simulation.pool.aliases) != self.models:
+            raise ConfigError(
+                f"the metrics are of the models {', '.join(self.models)}; "
+                f"this environment has {', '.join(env.simulation.pool.aliases)}"
+            )
+        if env is not None and env.config.record_calls:
+            for model in self.models:  # a rate needs the 0 before the first one
+                self._count["inframind_call_retries_total"].labels(model)
+        self._env, self._policy = env, policy
+        self._age_s, self._remaining_s = math.nan, None
+        self._stream, self._calls_read = -1, 0
+
+    def follow(self, policy: object) -> None:
+        """Show the name and the multiplier of a policy, or of what trains it."""
+        self._policy = policy
+
+    def began(self) -> None:
+        """Count an episode; call after `reset`."""
+        self._count["inframind_episodes_total"].inc()
+        self._read(self._watched())
+
+    def stepped(self) -> None:
+        """Count what was decided and what has ended; call after `step`."""
+        env = self._watched()
+        if self._remaining_s is not None:
+            self._observe["inframind_remaining_budget_seconds"].observe(self._remaining_s)
+        for record in env.completed():
+            self._count_query(env, record)
+        self._read(env)
+
+    def _watched(self) -> RoutingEnv:
+        if self._env is None:
+            raise InfraMindError("no environment is watched; call watch(env) first")
+        return self._env
+
+    def _read(self, env: RoutingEnv) -> None:
+        """Note the decision that is due, and count the calls that have ended."""
+        stream, context = env.simulation.state.stream[0], env.context()
+        self._age_s = float(stream["now_s"]) - float(stream["last_poll_s"])
+        self._remaining_s = None
+        if stream["live"] == IS_DUE:
+            passed_s = float(context["time_s"]) - float(context["arrival_s"])
+            self._remaining_s = float(context["budget_s"]) - passed_s
+        if env.config.record_calls:
+            if int(stream["key"]) != self._stream:
+                self._stream, self._calls_read = int(stream["key"]), 0
+                self._failed.clear()
+            for record in env.calls()[self._calls_read :]:
+                self._count_call(record)
+            self._calls_read = int(stream["recorded_calls"])
+
+    def _count_query(self, env: RoutingEnv, record: np.void) -> None:
+        if env.config.level != "executor":
+            topology = TOPOLOGIES[record["topology"]]
+            self._count["inframind_plans_total"].labels(topology).inc()
+        if env.config.level != "planner":
+            for node in range(record["num_nodes"]):
+                model = self.models[record["model"][node]]
+                strategy = STRATEGIES[record["strategy"][node]]
+                self._count["inframind_decisions_total"].labels(model, strategy).inc()
+        outcome = "solved" if record["solved"] else "wrong"
+        in_budget = "true" if record["latency_s"] <= record["budget_s"] else "false"
+        self._count["inframind_queries_total"].labels(outcome, in_budget).inc()
+        self._observe["inframind_cost_ratio"].observe(float(record["cost"]))
+        self._observe["inframind_query_latency_seconds"].observe(float(record["latency_s"]))
+
+    def _count_call(self, record: np.void) -> None:
+        model = self.models[record["model"]]
+        call = int(record["query"]), int(record["node"]), int(record["phase"])
+        outcome = (
+            "failed" if record["failed"] else "truncated" if record["truncated"] else "answered"
+        )
+        if call in self._failed:
+            self._count["inframind_call_retries_total"].labels(model).inc()
+        if record["failed"]:
+            self._failed.add(call)
+        self._count["inframind_calls_total"].labels(model, outcome).inc()
+        for kind in ("prompt", "output"):
+            tokens = int(record[f"{kind}_tokens"])
+            self._count["inframind_tokens_total"].labels(model, kind).inc(tokens)
+        latency_s = float(record["finish_s"]) - float(record["submit_s"])
+        self._observe["inframind_call_latency_seconds"].labels(model).observe(latency_s)
+
+    # A collector of the registry, on any thread
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The gauges that are known now."""
+        multiplier = multiplier_of(self._policy)
+        if multiplier is not None:
+            yield self._gauge("inframind_lambda", [((), multiplier)])
+        env = self._env
+        if env is None:
+            return
+        simulation, stream, up = (
+            env.simulation,
+            env.simulation.state.stream[0],
+            env.simulation.models_up_now(),
+        )
+        title, policy = simulation.title, str(getattr(self._policy, "name", ""))
+        run = (title, simulation.pool.name, simulation.workload.name, policy)
+        yield self._gauge("inframind_router_info", [(run, 1.0)])
+        if not math.isnan(self._age_s):
+            yield self._gauge("inframind_telemetry_age_seconds", [((), self._age_s)])
+        in_flight = max(int(stream["arrived"]) - int(stream["finished"]), 0)
+        yield self._gauge("inframind_queries_in_flight", [((), in_flight)])
+        depth_req = simulation.seen(0)[QUEUE] * simulation.pool.queue_norm
+        for name, values in (
+            ("inframind_queue_depth_seen_requests", depth_req),
+            ("inframind_calls_in_flight", simulation.state.in_flight[0, ALL]),
+            ("inframind_server_up", [up >> m & 1 for m in range(len(self.models))]),
+        ):
+            pairs = zip(self.models, values, strict=False)
+            yield self._gauge(name, [((model,), float(value)) for model, value in pairs])
+
+    def _gauge(self, name: str, values: Iterable[tuple[Sequence[str], float]]) -> GaugeMetricFamily:
+        from prometheus_client.core import GaugeMetricFamily
+
+        text, labels = GAUGES[name]
+        family = GaugeMetricFamily(name, text, labels=labels.split())
+        for of, value in values:
+            family.add_metric(of, value)
+        return family
+
+
+class RouterExporter:
+    """Metrics of a router and the HTTP server that shows them.
+
+    Args:
+        models: aliases of the pool's models.
+        port: where to listen; 0 takes a free port.
+        host: address to listen at. The metrics are shown to whoever can reach it.
+
+    Attributes:
+        metrics: the metrics; tell them of resets and steps.
+        port: where the server listens.
+
+    Raises:
+        ConfigError: there is no such port.
+        InfraMindError: the port is in use, there is no such address, or prometheus-client is not
+            installed.
+    """
+
+    def __init__(
+        self, models: Sequence[str], port: int = DEFAULT_PORT, host: str = "127.0.0.1"
+    ) -> None:
+        self.metrics = RouterMetrics(models)
+        if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
+            raise ConfigError(f"port must be an integer in 0..65535 (0: a free one), got {port!r}.")
+        from prometheus_client import start_http_server
+
+        try:
+            self._server, self._thread = start_http_server(port, host, self.metrics.registry)
+        except OSError as error:
+            raise InfraMindError(
+                f"metrics cannot be served at {host}:{port}: {error.strerror or error}. "
+                "Name another port; 0 takes a free one."
+            ) from None
+        self._host, self.port = host, self._server.server_port
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        """Address of the metrics."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self.port}/metrics"
+
+    def close(self) -> None:
+        """Stop serving and free the port. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        self.metrics.watch(None)

@@ -1,0 +1,319 @@
+"""Facts that a policy may read: the layout of observations, and the public facts of a run.
+
+Source: InfraMind (arXiv 2606.11440). The observation is
+
+    "full"   [e_q 384 | e_r 384     | b_rem 1 | d_queue M | d_e2e M | (kv M) | (in_flight M)]
+    "index"  [query index | role index | b_rem 1 | d_queue M | d_e2e M | (kv M) | (in_flight M)]
+
+with b_rem = log(max(b, 1)) / log(300), d_queue = depth / 16, d_e2e = log(1 + e2e) / log(300), and
+the KV-cache use as a fraction of the cache. A further feature, `in_flight`, is the number of calls
+that the router itself has sent to each model and that are not answered, / 16: unlike the others it
+is not polled and never old. M is the number of models.
+
+That is the scope "call". `InfraMind-Planner-v0` shows less: no role (scope "plan", with
+`observe="infra"`), or nothing but the query (scope "query").
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final, Literal, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.errors import ConfigError, unknown
+
+EMBED_DIM: Final = 384
+LOG_SCALE_S: Final = 300.0  # seconds at which the log-scaled features are 1
+SYSTEM_FEATURES: Final = ("queue", "e2e", "kv", "in_flight")
+SCOPES: Final = ("call", "plan", "query")
+
+_LOG_SCALE: Final = math.log(LOG_SCALE_S)
+
+
+@dataclass(frozen=True)
+class ObservationLayout:
+    """Slices of an observation and the inverse of every normalisation.
+
+    Every method takes observations of any leading shape, `(..., size)`.
+
+    Args:
+        num_models: number of models M.
+        embedding: "full" (768 numbers of query and role) or "index" (two indices).
+        system_features: which per-model telemetry follows the budget, in this order.
+        queue_norm: requests at which `d_queue` is 1 (`queue_norm` of the pool).
+        scope: "call": everything; "plan": without the role; "query": the query alone.
+
+    Raises:
+        ConfigError: an unknown embedding mode or scope, or an unknown or repeated system feature.
+    """
+
+    num_models: int
+    embedding: Literal["full", "index"] = "full"
+    system_features: tuple[str, ...] = ("queue", "e2e")
+    queue_norm: float = 16.0
+    scope: Literal["call", "plan", "query"] = "call"
+
+    def __post_init__(self) -> None:
+        """Check the arguments and make `system_features` a tuple (JSON gives lists)."""
+        object.__setattr__(self, "system_features", tuple(self.system_features))
+        if self.num_models < 1:
+            raise ConfigError(f"num_models is {self.num_models}; a pool has at least one model")
+        if self.embedding not in ("full", "index"):
+            raise ConfigError(unknown("embedding mode", self.embedding, ("full", "index")))
+        if self.scope not in SCOPES:
+            raise ConfigError(unknown("scope", self.scope, SCOPES))
+        if self.scope == "query":
+            object.__setattr__(self, "system_features", ())
+        for feature in self.system_features:
+            if feature not in SYSTEM_FEATURES:
+                raise ConfigError(unknown("system feature", feature, SYSTEM_FEATURES))
+        if len(set(self.system_features)) != len(self.system_features):
+            raise ConfigError(f"system_features {self.system_features} names a feature twice")
+
+    @property
+    def size(self) -> int:
+        """Width of an observation: 779 for five models, "full", queue and e2e."""
+        if self.scope == "query":
+            return int(self.query.stop)
+        return self.budget + 1 + self.num_models * len(self.system_features)
+
+    @property
+    def query(self) -> slice:
+        """The query: its embedding ("full") or its index ("index")."""
+        return slice(0, EMBED_DIM) if self.embedding == "full" else slice(0, 1)
+
+    @property
+    def role(self) -> slice:
+        """The role: its embedding ("full") or its index ("index"); empty beyond scope "call"."""
+        end = self.query.stop
+        return slice(end, 2 * end if self.scope == "call" else end)
+
+    @property
+    def budget(self) -> int:
+        """Position of b_rem.
+
+        Raises:
+            ConfigError: the observation holds the query alone.
+        """
+        if self.scope == "query":
+            raise ConfigError(
+                "the observation holds the query alone, no budget and no telemetry; make the "
+                'environment with observe="infra"'
+            )
+        return int(self.role.stop)
+
+    @property
+    def resource(self) -> slice:
+        """Everything that is not the query or the role: b_rem and the telemetry."""
+        return slice(self.role.stop, self.size)
+
+    def has(self, feature: str) -> bool:
+        """Return whether the observation holds "queue", "e2e", "kv" or "in_flight"."""
+        return feature in self.system_features
+
+    def system(self, feature: str) -> slice:
+        """The M numbers of one telemetry feature.
+
+        Raises:
+            ConfigError: the observation does not hold it.
+        """
+        if feature not in self.system_features:
+            raise ConfigError(
+                f"the observation has no {feature!r} telemetry (it has "
+                f"{', '.join(self.system_features) or 'none'}); make the environment with "
+                f"system_features that include {feature!r}"
+            )
+        start = self.budget + 1 + self.num_models * self.system_features.index(feature)
+        return slice(start, start + self.num_models)
+
+    def query_index(self, observation: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Index of the query's task, shape (...). Only in "index" observations."""
+        return self._index(observation, 0)
+
+    def role_index(self, observation: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Index of the role, shape (...). Only in "index" observations of scope "call"."""
+        if self.scope != "call":
+            raise ConfigError("the observation is a planner's: it holds no role")
+        return self._index(observation, 1)
+
+    def remaining_budget_s(self, observation: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Seconds of budget that are left, shape (...); at least 1, where the feature is cut."""
+        return np.exp(_float64(observation[..., self.budget]) * _LOG_SCALE)
+
+    def queue_depth_req(self, observation: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Requests running and waiting at each model at the last poll, shape (..., M)."""
+        return _float64(observation[..., self.system("queue")]) * self.queue_norm
+
+    def e2e_s(self, observation: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Mean end-to-end seconds of the calls that finished between two polls, shape (..., M)."""
+        return np.expm1(_float64(observation[..., self.system("e2e")]) * _LOG_SCALE)
+
+    def kv_frac(self, observation: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Share of each model's KV cache in use at the last poll, shape (..., M)."""
+        return _float64(observation[..., self.system("kv")])
+
+    def in_flight_req(self, observation: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Calls of the router's own at each model, sent and not answered, now, shape (..., M)."""
+        return _float64(observation[..., self.system("in_flight")]) * self.queue_norm
+
+    def _index(self, observation: NDArray[np.float32], position: int) -> NDArray[np.int64]:
+        if self.embedding != "index":
+            raise ConfigError(
+                "the observation holds embeddings, not indices; make the environment with "
+                'observation="index"'
+            )
+        return np.asarray(np.rint(observation[..., position]), np.int64)
+
+
+def _float64(values: NDArray[np.float32]) -> NDArray[np.float64]:
+    return np.asarray(values, np.float64)
+
+
+def _no_embeddings() -> NDArray[np.float32]:
+    return np.zeros((0, EMBED_DIM), np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class PolicySpec:
+    """The public facts of a run. M models, S strategies, T budget tiers.
+
+    Nothing here depends on the run's seed: a policy may use all of it. Arrays are copied to the
+    stated type and made read-only.
+
+    Args:
+        models: (M,) aliases in the order of the action, for example "qwen-14b".
+        strategies: (S,) names in the order of the action: Flash, Concise, DeepThink.
+        layout: where each quantity lies in an observation.
+        workload: name of the workload.
+        budget_tiers_s: (T,) float64, seconds: the budgets that queries may carry.
+        model_share: (M,) float64, sums to 1: the measured oblivious mix of the workload.
+        strategy_share: (S,) float64, sums to 1: the measured mix of strategies.
+        expected_call_s: (M,) float64, seconds that one call takes at light load, from the server
+            card and the workload's median lengths.
+        ability: (M,) float64, logits: how good each model is at the workload, before the run.
+        max_num_seqs: (M,) int64, slots: calls that a server runs at once.
+        gpu: (M,) int64, number of each model's GPU: models with the same one share it. Empty: each
+            has its own.
+        queue_norm: requests at which the feature d_queue is 1.
+        scheduler: "edf", "edf_late_last" or "fcfs".
+        metrics_poll_s: seconds between two polls of the telemetry.
+        level: whose decisions are the policy's: "executor", "planner" or "joint".
+        task_embeddings: (T, 384) float32, what the query index of an "index" observation points to.
+        role_embeddings: (R, 384) float32, what its role index points to.
+
+    Raises:
+        ConfigError: an array of the wrong length or with a value that is not finite, a share that
+            is negative or does not sum to 1, a layout for another number of models.
+    """
+
+    models: tuple[str, ...]
+    strategies: tuple[str, ...]
+    layout: ObservationLayout
+    workload: str
+    budget_tiers_s: NDArray[np.float64]
+    model_share: NDArray[np.float64]
+    strategy_share: NDArray[np.float64]
+    expected_call_s: NDArray[np.float64]
+    ability: NDArray[np.float64]
+    max_num_seqs: NDArray[np.int64]
+    gpu: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    queue_norm: float = 16.0
+    scheduler: str = "edf"
+    metrics_poll_s: float = 5.0
+    level: str = "executor"
+    task_embeddings: NDArray[np.float32] = field(default_factory=_no_embeddings)
+    role_embeddings: NDArray[np.float32] = field(default_factory=_no_embeddings)
+
+    def __post_init__(self) -> None:
+        """Convert and check every field."""
+        object.__setattr__(self, "models", tuple(self.models))
+        object.__setattr__(self, "strategies", tuple(self.strategies))
+        self._freeze("budget_tiers_s", np.float64, None)
+        self._freeze("strategy_share", np.float64, self.num_strategies)
+        for name in ("model_share", "expected_call_s", "ability"):
+            self._freeze(name, np.float64, self.num_models)
+        self._freeze("max_num_seqs", np.int64, self.num_models)
+        if not len(self.gpu):
+            object.__setattr__(self, "gpu", np.arange(self.num_models))
+        self._freeze("gpu", np.int64, self.num_models)
+        for name in ("task_embeddings", "role_embeddings"):
+            view = np.asarray(getattr(self, name), np.float32).view()
+            view.flags.writeable = False
+            object.__setattr__(self, name, view)
+        for name in ("model_share", "strategy_share"):
+            share = getattr(self, name)
+            if np.any(share < 0.0) or abs(float(share.sum()) - 1.0) > 1e-6:
+                raise ConfigError(f"PolicySpec.{name} is {share.tolist()}; shares sum to 1")
+        if self.layout.num_models != self.num_models:
+            raise ConfigError(
+                f"PolicySpec has {self.num_models} models and a layout for {self.layout.num_models}"
+            )
+
+    @property
+    def num_models(self) -> int:
+        """Number of models M."""
+        return len(self.models)
+
+    @property
+    def num_strategies(self) -> int:
+        """Number of strategies S."""
+        return len(self.strategies)
+
+    @property
+    def num_actions(self) -> int:
+        """Number of joint actions M * S."""
+        return self.num_models * self.num_strategies
+
+    @overload
+    def action(self, model: int, strategy: int) -> int: ...
+    @overload
+    def action(
+        self, model: NDArray[np.int64], strategy: NDArray[np.int64] | int
+    ) -> NDArray[np.int64]: ...
+    def action(
+        self, model: int | NDArray[np.int64], strategy: int | NDArray[np.int64]
+    ) -> int | NDArray[np.int64]:
+        """The joint action a = m * S + s for numbers or arrays."""
+        return model * self.num_strategies + strategy
+
+    def model_of(self, action: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The models m = a // S of an array of actions."""
+        return action // self.num_strategies
+
+    def strategy_of(self, action: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The strategies s = a % S of an array of actions."""
+        return action % self.num_strategies
+
+    def model_index(self, model: str) -> int:
+        """Position of a model's alias.
+
+        Raises:
+            ConfigError: the pool has no such model; names the nearest.
+        """
+        if model not in self.models:
+            raise ConfigError(unknown("model", model, self.models))
+        return self.models.index(model)
+
+    def strategy_index(self, strategy: str) -> int:
+        """Position of a strategy's name.
+
+        Raises:
+            ConfigError: there is no such strategy; names the nearest.
+        """
+        if strategy not in self.strategies:
+            raise ConfigError(unknown("strategy", strategy, self.strategies))
+        return self.strategies.index(strategy)
+
+    def _freeze(self, name: str, dtype: type[np.generic], length: int | None) -> None:
+        values = np.array(getattr(self, name), dtype)
+        if values.ndim != 1 or (length is not None and len(values) != length):
+            raise ConfigError(
+                f"PolicySpec.{name} has shape {values.shape}; expected ({length or 'any'},)"
+            )
+        if not np.all(np.isfinite(values.astype(np.float64))):
+            raise ConfigError(f"PolicySpec.{name} is {values.tolist()}; all must be finite")
+        values.flags.writeable = False
+        object.__setattr__(self, name, values)

@@ -1,0 +1,707 @@
+"""InfraMind-Placement-v0: which model is awake on which GPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, model_validator
+
+from inframind_gym.configs import Fraction, StrictModel, validate, within
+from inframind_gym.envs import render
+from inframind_gym.envs.core import Env, Simulation, VectorEnv, term_infos
+from inframind_gym.envs.placement_kernel import (
+    BEGIN,
+    GPU_FEATURES,
+    HIGHEST,
+    MODEL_FEATURES,
+    STATES,
+    STEP,
+    TERMS,
+    drive,
+    observation_size,
+    write_held,
+)
+from inframind_gym.envs.spaces import ObservationForm
+from inframind_gym.errors import ConfigError
+from inframind_gym.simulator.placement.cards import ClusterConfig, ModelCard, load_cluster
+from inframind_gym.simulator.placement.demand import DemandConfig, JobArrivals, load_demand
+from inframind_gym.simulator.placement.jobs import dag_table
+from inframind_gym.simulator.placement.state import (
+    ABSENT,
+    ACTIVE,
+    COUNTERS,
+    EMPTY,
+    GPU,
+    LOAD,
+    MODEL,
+    NONE,
+    OFFLOAD,
+    SETTINGS,
+    SLEEP,
+    SPREAD,
+    STATE_NAMES,
+    WAKE,
+    ClusterParams,
+    ClusterState,
+    allocate,
+    first_gpu,
+    is_coming,
+)
+from inframind_gym.simulator.threads import ThreadPool
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
+
+DEFAULT_CLUSTER: Final = "h100-8gpu"
+DEFAULT_DEMAND: Final = "steady"
+MOST_TICKS: Final = 10_000  # routing intervals of a decision interval
+
+
+class ForeignMemory(StrictModel):
+    """Memory that other processes take on the GPUs, which makes starts fail.
+
+    Every `every_s` seconds each GPU's foreign use is redrawn, uniform in 0..`max_MB` but never more
+    than is free at that instant.
+    """
+
+    max_MB: Annotated[float, within(0.0, 1e9)] = 12000.0  # noqa: N815
+    every_s: Annotated[float, within(0.01, 1e6)] = 30.0
+
+
+def _default_if_none(value: Any) -> Any:
+    return {} if value is None else value
+
+
+class PlacementConfig(StrictModel):
+    """Arguments of `PlacementEnv`, described there, with the values that they may have."""
+
+    cluster: str = DEFAULT_CLUSTER
+    demand: str = DEFAULT_DEMAND
+    trace: str | None = None
+    load: Annotated[float, within(0.001, 1000.0)] = 1.0
+    routing_interval_s: Annotated[float, within(0.01, 3600.0)] = 1.0
+    decision_interval_s: Annotated[float, within(0.01, 3600.0)] = 5.0
+    num_decisions: Annotated[int, within(1, 1_000_000)] = 120
+    initial: Literal["spread", "empty"] = "spread"
+    illegal_penalty: Annotated[float, within(0.0, 1e6)] = 0.1
+    latency_scale_s: Annotated[float, within(0.001, 1e6)] = 10.0
+    ema: Fraction = 0.3
+    timing_spread: Annotated[float, within(0.0, 3.0)] = 0.2
+    timing_noise: Annotated[float, within(0.0, 3.0)] = 0.1
+    foreign_memory: Annotated[ForeignMemory, BeforeValidator(_default_if_none)] = ForeignMemory()
+    observation: Literal["flat", "dict"] = "flat"
+
+    @model_validator(mode="after")
+    def _whole_intervals(self) -> PlacementConfig:
+        for name, interval_s in (
+            ("decision_interval_s", self.decision_interval_s),
+            ("foreign_memory.every_s", self.foreign_memory.every_s),
+        ):
+            ticks = interval_s / self.routing_interval_s
+            if ticks < 1.0 or abs(ticks - round(ticks)) > 1e-9:
+                raise ValueError(
+                    f"{name} ({interval_s:g}) must be a whole multiple of routing_interval_s "
+                    f"({self.routing_interval_s:g})"
+                )
+        if self.ticks > MOST_TICKS:
+            raise ValueError(
+                f"decision_interval_s ({self.decision_interval_s:g}) is {self.ticks} times "
+                f"routing_interval_s ({self.routing_interval_s:g}); {MOST_TICKS} times at most"
+            )
+        return self
+
+    @property
+    def ticks(self) -> int:
+        """Routing intervals of a decision interval."""
+        return round(self.decision_interval_s / self.routing_interval_s)
+
+    @property
+    def horizon_s(self) -> float:
+        """Length of an episode."""
+        return self.num_decisions * self.ticks * self.routing_interval_s
+
+
+def placement_config(arguments: Mapping[str, Any]) -> PlacementConfig:
+    """Check the environment's arguments.
+
+    Raises:
+        ConfigError: an argument is unknown or has an impossible value; says what is possible.
+    """
+    return validate(dict(arguments), PlacementConfig, source="environment")
+
+
+class PlacementSpec(NamedTuple):
+    """Facts of a run; G GPUs, M models."""
+
+    models: tuple[str, ...]  # (M,) aliases, in the order of the actions
+    tp: NDArray[np.int64]  # (M,) GPUs of an instance
+    slots: NDArray[np.int64]  # (M,) calls that run at once
+    queue: NDArray[np.int64]  # (M,) calls that may wait in a server
+    active_mb: NDArray[np.float64]  # (M,) per GPU
+    slept_mb: NDArray[np.float64]  # (M,) per GPU, at the model's own tp
+    slept_tp1_mb: NDArray[np.float64]  # (M,) the cards' slept_mem_tp1_MB
+    base_s: NDArray[np.float64]  # (M,) engine step
+    per_seq_s: NDArray[np.float64]  # (M,)
+    vram_mb: NDArray[np.float64]  # (G,)
+    slept_limit_mb: NDArray[np.float64]  # (G,) alpha times vram
+    decision_interval_s: float
+    routing_interval_s: float
+
+    @property
+    def num_gpus(self) -> int:
+        """G."""
+        return len(self.vram_mb)
+
+    @property
+    def num_models(self) -> int:
+        """M."""
+        return len(self.models)
+
+
+class PlacementContext(NamedTuple):
+    """One decision in each of n rows. The arrays are the caller's own."""
+
+    time_s: NDArray[np.float64]  # (n,)
+    state: NDArray[np.int8]  # (n, G, M) of each model on each GPU (ABSENT, ACTIVE, …)
+    stable: NDArray[np.bool_]  # (n, G)
+    active: NDArray[np.int64]  # (n, G) model that is ACTIVE, or -1
+    drain_s: NDArray[np.float64]  # (n, G) from the last interval's latencies; 0 without a server
+    drain_total_s: NDArray[np.float64]  # (n, G) from all latencies since the server woke up
+    in_flight: NDArray[np.int64]  # (n, G) calls running and queued in the server on the GPU
+    free_mb: NDArray[np.float64]  # (n, G)
+    foreign_mb: NDArray[np.float64]  # (n, G) held by other processes
+    waiting: NDArray[np.int64]  # (n, M) calls in waiting_for_scheduling
+    age_sum_s: NDArray[np.float64]  # (n, M) their summed ages
+    outstanding: NDArray[np.int64]  # (n, M) calls in potential and in waiting_for_scheduling
+    arrived: NDArray[np.int64]  # (n, M) calls that became ready in the last interval
+    loading: NDArray[np.bool_]  # (n, M) an instance is QUEUED, WAKING or LOADING
+    latency_s: NDArray[np.float64]  # (n, M) observed latency of a call in a server
+    wake_s: NDArray[np.float64]  # (n, M) observed times
+    sleep_s: NDArray[np.float64]  # (n, M)
+    load_s: NDArray[np.float64]  # (n, M)
+    offload_s: NDArray[np.float64]  # (n, M)
+    mask: NDArray[np.bool_]  # (n, G, M + 1) choices that are open to each GPU
+
+
+MOST_JOBS: Final = 2_000_000  # expected in an episode of all environments of a batch, 1 kB each
+
+
+class PlacementSimulation(Simulation):
+    """E clusters with the same GPUs, models, demand and settings.
+
+    Args:
+        config: the environment's arguments.
+        num_envs: E.
+        num_threads: threads that share the environments; results do not depend on it.
+
+    Attributes:
+        cluster_config: the GPUs.
+        cards: (M,) cards of the models, in the order of the actions.
+        demand: demand on the cluster.
+        world, state: the arrays of the compiled code.
+        terms: (E, 3) terms of the last step's reward, in the order of TERMS.
+
+    Raises:
+        ConfigError: the cluster, the demand or the trace cannot be used.
+    """
+
+    config: PlacementConfig
+
+    def __init__(self, config: PlacementConfig, num_envs: int, num_threads: int = 1) -> None:
+        self.config = config
+        self.num_envs = num_envs
+        self.cluster_config, self.cards = load_cluster(config.cluster)
+        self.demand = load_demand(config.demand)
+        rate = jobs_per_min(config, self.cluster_config, self.demand)
+        jobs = num_envs * rate * config.horizon_s / 60.0
+        if jobs > MOST_JOBS:
+            raise ConfigError(
+                f"{jobs:.1g} jobs would come in an episode of all {num_envs} environments, at most "
+                f"{MOST_JOBS:,} can; lower load, num_decisions, decision_interval_s or num_envs"
+            )
+        self.arrivals = JobArrivals(self.demand, rate, config.horizon_s, config.trace)
+        self.world = self._build_world()
+        self.state: ClusterState = allocate(self.world, num_envs, self.arrivals.capacity)
+        self.terms = np.zeros((num_envs, len(TERMS)))
+        scratch = ("path_s", "prompt", "output", "target")  # each thread needs its own
+        own = [{n: getattr(self.state, n).copy() for n in scratch} for _ in range(num_threads - 1)]
+        states = [self.state, *(self.state._replace(**arrays) for arrays in own)]
+        self._threads = ThreadPool(drive, states, place=1)
+        gpus, models = self.num_gpus, self.num_models
+        size, places = observation_size(gpus, models), None
+        if config.observation == "dict":
+            of_gpus, of_models = np.split(
+                np.arange(size), [gpus * (STATES * models + GPU_FEATURES)]
+            )
+            places = {
+                "gpus": of_gpus.reshape(gpus, -1),
+                "models": of_models.reshape(models, MODEL_FEATURES),
+            }
+        box = spaces.Box(0.0, HIGHEST, (size,), np.float32)
+        choices = spaces.MultiDiscrete([models + 1] * gpus)
+        super().__init__(num_envs, ObservationForm(box, places), choices)
+        self._no_actions = np.zeros((num_envs, gpus), np.int64)
+
+    def _build_world(self) -> ClusterParams:
+        return build_params(
+            self.config, self.cluster_config, self.cards, self.demand, self.arrivals
+        )
+
+    @property
+    def num_gpus(self) -> int:
+        """G."""
+        return len(self.world.gpu)
+
+    @property
+    def num_models(self) -> int:
+        """M."""
+        return len(self.world.model)
+
+    def reset(
+        self,
+        rows: NDArray[np.int64],
+        generators: Sequence[np.random.Generator],
+        observations: NDArray[np.float32],
+        *,
+        first: bool = True,
+    ) -> None:
+        """Begin new episodes; see `Simulation`."""
+        state = self.state
+        for e, rng in zip(rows.tolist(), generators, strict=True):
+            state.episode[e]["key"] = rng.integers(2**64, dtype=np.uint64)
+            ranking = np.arange(self.num_models, dtype=np.int32)
+            state.rank[e] = rng.permutation(ranking) if self.demand.shuffle else ranking
+            self.arrivals.draw(rng, state.arrival_s[e], state.trace_row[e])
+        self._drive(BEGIN, rows, self._no_actions, observations)
+
+    def step(
+        self,
+        rows: NDArray[np.int64],
+        actions: NDArray[np.int64],
+        observations: NDArray[np.float32],
+    ) -> None:
+        """Carry out a decision in the environments `rows`; see `Simulation`."""
+        if len(rows) < self.num_envs:
+            self.terms[:] = 0.0
+        self._drive(STEP, rows, actions, observations)
+        self._report()
+
+    def _report(self) -> None:
+        """Set rewards, costs and ends of the step."""
+        self.rewards = self.terms[:, 0] + self.terms[:, 1] + self.terms[:, 2]
+        self.costs = self.state.episode["late"].astype(np.float64)
+        self.truncated = self.over()
+
+    def _drive(
+        self,
+        mode: int,
+        rows: NDArray[np.int64],
+        actions: NDArray[np.int64],
+        observations: NDArray[np.float32],
+    ) -> None:
+        self._threads.run(
+            len(rows), self.world, self.state, mode, rows, actions, observations, self.terms
+        )
+
+    def over(self) -> NDArray[np.bool_]:
+        """Return (E,) whether each environment's episode has reached its last decision."""
+        over: NDArray[np.bool_] = self.state.episode["decision"] >= self.config.num_decisions
+        return over
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """Choices that are open to each GPU, (E, G·(M + 1))."""
+        return self.state.mask.reshape(self.num_envs, -1)
+
+    def infos(self) -> dict[str, Any]:
+        """Return the terms of the rewards, and the numbers of illegal choices."""
+        illegal = self.state.episode["illegal"].copy()
+        return {"rewards": term_infos(TERMS, self.terms), "illegal": illegal}
+
+    def reset_info(self) -> dict[str, Any]:
+        """Return the time."""
+        return {"time_s": 0.0}
+
+    def info(self) -> dict[str, Any]:
+        """Return the terms of the reward, the number of illegal choices and the time."""
+        episode = self.state.episode[0]
+        return {
+            "rewards": dict(zip(TERMS, self.terms[0].tolist(), strict=True)),
+            "illegal": int(episode["illegal"]),
+            "time_s": float(episode["tick"] * self.config.routing_interval_s),
+        }
+
+    def summaries(
+        self,
+        rows: NDArray[np.int64],
+        rewards: NDArray[np.float64],
+        costs: NDArray[np.float64],
+    ) -> dict[str, NDArray[Any]]:
+        """Return the numbers of `summary`, (k,) each."""
+        summaries = [self.summary(row) for row in rows.tolist()]
+        return {name: np.array([one[name] for one in summaries]) for name in summaries[0]}
+
+    def now_s(self) -> NDArray[np.float64]:
+        """Return the virtual time of each environment, (E,)."""
+        now: NDArray[np.float64] = self.state.episode["tick"] * self.config.routing_interval_s
+        return now
+
+    def completed(self, e: int) -> NDArray[Any]:
+        """Return the jobs of environment `e` that ended in the last step, (k,) JOB_DONE."""
+        episode = self.state.episode[e]
+        done: NDArray[Any] = self.state.done[e, episode["jobs_done_before"] : episode["jobs_done"]]
+        return done.copy()
+
+    def finished(self, e: int) -> NDArray[Any]:
+        """Return the jobs of environment `e`'s episode that ended so far, (k,) JOB_DONE."""
+        return self.state.done[e, : int(self.state.episode[e]["jobs_done"])].copy()
+
+    def held_mb(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the memory in MB that models hold on each GPU of `rows`, (n, G)."""
+        held = np.empty((len(rows), self.num_gpus))
+        write_held(self.world, self.state, rows, held)
+        return held
+
+    def state_on_gpus(self, rows: NDArray[np.int64]) -> NDArray[np.int8]:
+        """Return the state of each model on each GPU of `rows`, (n, G, M)."""
+        tp = self.world.model["tp"].astype(np.int64)
+        leader = first_gpu(np.arange(self.num_gpus)[:, None], tp)
+        instances = self.state.instance["state"][rows][:, leader, np.arange(self.num_models)]
+        return np.where(leader + tp <= self.num_gpus, instances, ABSENT).astype(np.int8)
+
+    def summary(self, e: int) -> dict[str, float | int]:
+        """Return jobs, latency, lateness and transitions of environment `e`'s episode.
+
+        `mean_latency_s` is of the jobs that ended, which favours a policy that never serves some;
+        `mean_call_latency_s`, request-seconds over calls that became ready, counts all.
+        """
+        done = self.finished(e)
+        episode = self.state.episode[e]
+        arrived = int(episode["next_job"])
+        return {
+            "jobs": len(done),
+            "jobs_arrived": arrived,
+            "mean_latency_s": float(done["latency_s"].mean()) if len(done) else 0.0,
+            "mean_call_latency_s": float(episode["spent_s"])
+            / max(int(episode["requests_made"]), 1),
+            "late_share": int(episode["jobs_late"]) / max(arrived, 1),
+            **self.counters(e),
+        }
+
+    def counters(self, e: int) -> dict[str, int]:
+        """Return the transitions of environment `e`'s episode, by `state.COUNTERS`."""
+        counts = self.state.episode[e]["counter"].tolist()
+        return dict(zip(COUNTERS, counts, strict=True))
+
+    def policy_spec(self) -> PlacementSpec:
+        """Return the facts of the run that a policy is reset with."""
+        model, gpu = self.world.model, self.world.gpu
+        arrays: dict[str, Any] = {
+            **{name: model[name].astype(np.int64) for name in ("tp", "slots", "queue")},
+            **{
+                name: model[name].copy()
+                for name in ("active_mb", "slept_mb", "base_s", "per_seq_s")
+            },
+            **{name: gpu[name].copy() for name in ("vram_mb", "slept_limit_mb")},
+        }
+        return PlacementSpec(
+            models=tuple(card.alias for card in self.cards),
+            **arrays,
+            slept_tp1_mb=np.array([card.slept_mem_tp1_MB for card in self.cards]),
+            decision_interval_s=self.config.ticks * self.config.routing_interval_s,
+            routing_interval_s=self.config.routing_interval_s,
+        )
+
+    def contexts(self, rows: NDArray[np.int64], *, truth: bool = False) -> PlacementContext:
+        """Return the state of `rows` at the decisions that they wait for."""
+        world, state = self.world, self.state
+        on_gpu = self.state_on_gpus(rows)
+        host = state.host[rows]
+        served = host != NONE
+        server = np.take_along_axis(state.server[rows], np.where(served, host, 0), axis=1)
+        active = np.where((on_gpu == ACTIVE).any(-1), (on_gpu == ACTIVE).argmax(-1), NONE)
+        in_flight = np.where(served, server["running"] + server["queued"], 0)
+        counted = np.where(served, server["latency_count"], 0)
+        total_mean = server["latency_sum_s"] / np.maximum(counted, 1)
+        total_mean = np.where(counted > 0, total_mean, server["mean_s"])
+        waiting = state.waiting[rows]
+        now_s = self.now_s()[rows]
+        count = waiting["count"].astype(np.int64)
+        ages = np.maximum(count * now_s[:, None] - waiting["stamp_sum_s"], 0.0)
+        foreign = state.foreign_mb[rows]
+        held = self.held_mb(rows)
+        return PlacementContext(
+            time_s=now_s,
+            state=on_gpu,
+            stable=state.moving[rows] == 0,
+            active=active.astype(np.int64),
+            drain_s=np.where(served, in_flight * server["mean_s"], 0.0),
+            drain_total_s=np.where(served, in_flight * total_mean, 0.0),
+            in_flight=in_flight.astype(np.int64),
+            free_mb=world.gpu["vram_mb"] - held - foreign,
+            foreign_mb=foreign,
+            waiting=count,
+            age_sum_s=np.where(count > 0, ages, 0.0),
+            outstanding=count + waiting["potential"],
+            arrived=waiting["arrived"].astype(np.int64),
+            loading=waiting["loading"] > 0,
+            latency_s=waiting["latency_s"].copy(),
+            wake_s=state.seen_s[rows][..., WAKE],
+            sleep_s=state.seen_s[rows][..., SLEEP],
+            load_s=state.seen_s[rows][..., LOAD],
+            offload_s=state.seen_s[rows][..., OFFLOAD],
+            mask=state.mask[rows],
+        )
+
+
+def build_params(
+    config: PlacementConfig,
+    cluster: ClusterConfig,
+    cards: Sequence[ModelCard],
+    demand: DemandConfig,
+    arrivals: JobArrivals,
+) -> ClusterParams:
+    """Return the arrays that the compiled code reads."""
+    topology = np.array([demand.topologies.get(name, 0.0) for name in TOPOLOGIES])
+    agents = np.array([demand.num_agents.get(k + 1, 0.0) for k in range(MAX_AGENTS)])
+    mix = np.arange(1, len(cards) + 1, dtype=np.float64) ** -demand.zipf
+    dag = dag_table()
+    share = np.outer(topology / topology.sum(), agents / agents.sum())
+    mean_calls = float((share.ravel() * dag["calls"]).sum())  # of a job
+    gpus = [(group.vram_total_MB, group.alpha * group.vram_total_MB) for group in cluster.gpus]
+    return ClusterParams(
+        settings=_settings(config, cluster, demand, mean_calls),
+        model=np.concatenate([_model(card, demand) for card in cards]),
+        gpu=np.repeat(np.array(gpus, GPU), [group.count for group in cluster.gpus]),
+        dag=dag,
+        topology_cdf=_cdf(topology),
+        agents_cdf=_cdf(agents),
+        mix_cdf=_cdf(mix),
+        trace_prompt=arrivals.tokens.prompt,
+        trace_output=arrivals.tokens.output,
+    )
+
+
+def jobs_per_min(config: PlacementConfig, cluster: ClusterConfig, demand: DemandConfig) -> float:
+    """Return the mean rate of jobs of the whole cluster."""
+    return demand.jobs_per_gpu_per_min * config.load * cluster.num_gpus
+
+
+def _cdf(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    sums = np.cumsum(weights)
+    cdf: NDArray[np.float64] = sums / sums[-1]
+    return cdf
+
+
+def _settings(
+    config: PlacementConfig, cluster: ClusterConfig, demand: DemandConfig, mean_calls: float
+) -> NDArray[Any]:
+    settings = np.zeros(1, SETTINGS)
+    row = settings[0]
+    calls_per_s = jobs_per_min(config, cluster, demand) / 60.0 * mean_calls
+    row["routing_s"] = config.routing_interval_s
+    row["request_norm"] = (
+        calls_per_s * config.ticks * config.routing_interval_s * config.latency_scale_s
+    )
+    for name in ("illegal_penalty", "ema", "timing_spread", "timing_noise"):
+        row[name] = getattr(config, name)
+    row["foreign_mb"] = config.foreign_memory.max_MB
+    row["shift_s"] = demand.shift.every_s if demand.shift else math.inf
+    row["shift_by"] = demand.shift.by if demand.shift else 0
+    row["prompt_log"] = math.log(demand.prompt_tokens.median)
+    row["prompt_sigma"] = demand.prompt_tokens.sigma
+    row["output_log"] = math.log(demand.output_tokens.median)
+    row["output_sigma"] = demand.output_tokens.sigma
+    row["max_tokens"] = demand.max_tokens
+    row["slo_factor"] = demand.slo.factor
+    row["slo_grace_s"] = demand.slo.grace_s
+    row["ticks"] = config.ticks
+    row["decisions"] = config.num_decisions
+    row["foreign_ticks"] = round(config.foreign_memory.every_s / config.routing_interval_s)
+    row["initial"] = SPREAD if config.initial == "spread" else EMPTY
+    kind = demand.arrivals if isinstance(demand.arrivals, str) else demand.arrivals.get("kind")
+    row["traced"] = kind == "trace"
+    return settings
+
+
+def _model(card: ModelCard, demand: DemandConfig) -> NDArray[Any]:
+    record = np.zeros(1, MODEL)
+    row = record[0]
+    row["time_s"] = (
+        card.t_wake_s,
+        card.t_sleep_s,
+        card.t_load_s,
+        card.t_offload_s,
+        card.t_first_sleep_s,
+    )
+    row["active_mb"] = card.active_mem_MB
+    row["slept_mb"] = card.slept_mem_MB
+    row["tp"] = card.tp_min
+    for name in ("base_s", "per_seq_s", "slots", "queue"):
+        row[name] = getattr(card, name)
+    row["prefill_token_s"] = 1.0 / card.prefill_tokens_per_s
+    step_s = card.base_s + card.per_seq_s * 0.5 * card.slots  # half a batch
+    output, prompt = demand.output_tokens, demand.prompt_tokens
+    row["latency_s"] = (
+        output.median * math.exp(0.5 * output.sigma**2) * step_s
+        + prompt.median * math.exp(0.5 * prompt.sigma**2) * row["prefill_token_s"]
+    )
+    return record
+
+
+class PlacementEnv(Env):
+    """Decide every five seconds which model each GPU of a cluster holds awake.
+
+    ## Description
+
+    Jobs of several agent calls arrive; each call needs one model of a catalogue and is answered
+    only where that model is awake. A GPU holds one awake model at a time. Switching it takes time:
+    the one that is there drains and falls asleep (seconds, the first time longer) or is offloaded,
+    the one that comes wakes up (seconds) or is loaded (half a minute and more). Models of tensor
+    parallelism k span k neighbouring GPUs. Calls that are ready are routed every second to the
+    awake instance of least drain latency. Each rule is a module of
+    `inframind_gym.simulator.placement`.
+
+    ## Action Space
+
+    `MultiDiscrete([M + 1] * G)`: per GPU 0, leave it alone, or 1 + the model to make active.
+    `info["action_mask"]`, a tuple of G int8 arrays (M + 1,), marks the choices that are open to
+    each GPU, and so does `action_masks()`, (G·(M + 1),) of bool: the GPU is STABLE, the model fits,
+    is not loading anywhere and its block of GPUs is free. A mask cannot express that all GPUs of a
+    block choose the same model; a choice of only some of them is illegal. Illegal choices do
+    nothing and cost reward; the rule is in `inframind_gym.simulator.placement.choices`. No legal
+    action is masked out.
+
+    ## Observation Space
+
+    `Box(0, 5, (G·(4·M + 7) + 12·M,))`: the models on each GPU and the calls that wait for each
+    model, number by number in `inframind_gym.envs.placement_kernel`. With
+    `observation="dict"` a Dict of the same numbers: `gpus` (G, 4·M + 7) and `models` (M, 12).
+
+    ## Rewards and costs
+
+    Minus the request-seconds of the interval, waiting and service, scaled so that the mean reward
+    of an episode is minus the mean latency of a call in units of `latency_scale_s`. Less
+    `illegal_penalty` times the share of illegal choices. `info["rewards"]` holds the terms
+    "waiting", "service" and "illegal" (`inframind_gym.envs.placement_kernel`). `info["cost"]`: jobs
+    whose deadline passed in the interval.
+
+    ## Starting State
+
+    Time 0, no jobs; with `initial="spread"` one model awake on each block of GPUs, from a random
+    model on.
+
+    ## Episode End
+
+    Truncated after `num_decisions` decisions. Never terminated. Jobs that are in the cluster then
+    are not counted by `info["jobs"]` and `info["mean_latency_s"]`; the reward, the cost,
+    `info["late_share"]` and `info["mean_call_latency_s"]` count theirs too.
+
+    ## Arguments
+
+    All are JSON types.
+
+    * `cluster`: name or path of a cluster (`envs_configs/placement/clusters`).
+    * `demand`: name or path of a demand (`envs_configs/placement/demands`).
+    * `trace`: CSV file that a demand of kind "trace" replays.
+    * `load`: factor on the demand's rate.
+    * `routing_interval_s`: δt1, between two times of routing.
+    * `decision_interval_s`: δt2, of a step; a whole multiple of δt1.
+    * `num_decisions`: length of an episode.
+    * `initial`: "spread": every block of GPUs begins with a model awake, in the order of the
+      cluster's list from a random one on; "empty": no model is on any GPU.
+    * `illegal_penalty`: reward lost when all choices of a decision are illegal; a share of them
+      loses that share.
+    * `latency_scale_s`: seconds in a call that cost a reward of 1.
+    * `ema`: weight of a new observation in the times that the agent sees.
+    * `timing_spread`: log-normal spread of each model's true times around its card, per episode.
+    * `timing_noise`: log-normal spread of each single transition around that.
+    * `foreign_memory`: memory that other processes take, which makes starts fail: every `every_s`
+      seconds (30) uniform in 0..`max_MB` (12,000), at most what is free.
+    * `observation`: "flat" or "dict".
+    * `render_mode`: None, "ansi" (text) or "rgb_array".
+
+    ## Version History
+
+    * v0: first version.
+    """
+
+    arguments = PlacementConfig
+    simulation: PlacementSimulation
+
+    @staticmethod
+    def simulate(config: PlacementConfig, num_envs: int, num_threads: int) -> Simulation:
+        """Make the clusters of E environments."""
+        return PlacementSimulation(config, num_envs, num_threads)
+
+    def completed(self) -> NDArray[Any]:
+        """Return the jobs that ended in the last step, (k,) JOB_DONE."""
+        return self.simulation.completed(0)
+
+    def describe(self, action: NDArray[np.int64]) -> tuple[str, str]:
+        """Return the models that GPUs are to hold."""
+        cards = self.simulation.cards
+        wanted = [f"GPU {g}: {cards[m - 1].alias}" for g, m in enumerate(action.tolist()) if m]
+        return ", ".join(wanted) or "leave all", f"{self.simulation.now_s()[0]:.0f} s"
+
+    def frame(self) -> render.Frame:
+        """Return a row a GPU and a row a model; the simulation does not change."""
+        return placement_frame(self.simulation)
+
+
+def placement_frame(simulation: PlacementSimulation) -> render.Frame:
+    """Return the picture of a cluster, a row a GPU and a row a model."""
+    config = simulation.config
+    state, episode = simulation.state, simulation.state.episode[0]
+    rows, model_rows, row = [], [], np.zeros(1, np.int64)
+    held = simulation.held_mb(row)[0] / simulation.world.gpu["vram_mb"]
+    for g, states in enumerate(simulation.state_on_gpus(row)[0]):
+        m = int(states.argmax())  # the order of the states puts first what comes, then leaves
+        kind, host = int(states[m]), int(state.host[0, g])
+        colour = render.GOOD if kind == ACTIVE else render.WAITING
+        colour = colour if kind == ACTIVE or is_coming(kind) else render.BAD
+        server = None if host == NONE else state.server[0, host]
+        slots = 1 if server is None else int(simulation.world.model["slots"][server["model"]])
+        running = 0 if server is None else int(server["running"])
+        name = "empty" if kind == ABSENT else simulation.cards[m].alias
+        rows.append(
+            (
+                f"{g}  {name}",
+                "" if kind == ABSENT else STATE_NAMES[kind],
+                render.Bar(
+                    running / slots, f"{running}/{slots}" if server is not None else "", colour
+                ),
+                render.Bar(float(held[g]), f"{held[g]:.0%}", render.CACHE),
+            )
+        )
+    full = max(20, int(state.waiting[0]["count"].max()))
+    for card, waiting in zip(simulation.cards, state.waiting[0], strict=True):
+        count = int(waiting["count"])
+        bar = render.Bar(count / full, str(count), render.WAITING)
+        awake, outstanding = str(int(waiting["active"]) or "-"), str(int(waiting["potential"]))
+        model_rows.append((card.alias, awake, bar, outstanding))
+    decided = f"decision {episode['decision']} of {config.num_decisions}"
+    return render.Frame(
+        "InfraMind Placement",
+        (
+            simulation.cluster_config.name,
+            simulation.demand.name,
+            f"load {simulation.config.load:g}",
+        ),
+        f"{simulation.now_s()[0]:.0f} s",
+        f"{episode['next_job']} jobs arrived, {episode['jobs_done']} done",
+        (
+            render.Table("GPUs", ("state", "calls running", "memory"), tuple(rows)),
+            render.Table("Models", ("awake", "calls waiting", "to come"), tuple(model_rows)),
+        ),
+        results=f"{decided}, {episode['illegal']} illegal choices",
+    )
+
+
+class PlacementVectorEnv(VectorEnv):
+    """`InfraMind-Placement-v0` in a batch (`VectorEnv`); arguments as of `PlacementEnv`."""
+
+    single = PlacementEnv

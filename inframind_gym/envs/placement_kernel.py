@@ -1,0 +1,267 @@
+"""The compiled step of the placement environment: decide, let an interval pass, reward, observe.
+
+The reward of a decision interval (`write_reward`):
+
+| term of the reward | |
+|---|---|
+| `waiting` | minus the request-seconds that calls were ready and not running, over `request_norm` |
+| `service` | minus the request-seconds that calls were running, over `request_norm` |
+| `illegal` | minus `illegal_penalty` times the share of GPUs whose choice was illegal |
+
+Request-seconds are the integral over the interval of the number of calls. `request_norm` is the
+number of calls that come in an interval on average, a constant of the demand, times
+`latency_scale_s`. By Little's law the mean reward of an episode is then minus the mean latency of a
+call over `latency_scale_s`. Dividing by the calls that happen to be in the cluster would instead
+reward a policy that lets them pile up.
+
+The *cost* of an interval is the number of jobs whose deadline passed in it.
+
+The observation (`observe`), all numbers float32 in 0..HIGHEST: first the G GPUs, each with 4·M + 7
+numbers, then the M models, each with 12 numbers.
+
+| of a GPU | | normalised |
+|---|---|---|
+| 4·M | per model: ACTIVE; SLEPT; it comes; it leaves (see `instances`) | 0, 1 |
+| 1 | STABLE | 0, 1 |
+| 1 | drain latency of the server on it, s | log |
+| 1 | free memory, other processes counted | / vram_total_MB |
+| 1 | memory that sleepers hold | / (alpha · vram_total_MB) |
+| 1 | running calls of the server on it | / slots |
+| 1 | queued calls of the server on it | / queue places |
+| 1 | time since its latest phase began, s; 0 on a STABLE GPU | log |
+
+| of a model | | normalised |
+|---|---|---|
+| 1 | calls in waiting_for_scheduling | count |
+| 1 | sum of their ages, s | log |
+| 1 | age of the oldest, s | log |
+| 1 | outstanding demand: calls in potential and in waiting_for_scheduling | count |
+| 1 | calls that became ready in the last interval | count |
+| 1 | whether an instance is QUEUED, WAKING or LOADING | 0, 1 |
+| 1 | GPUs on which it is ACTIVE | / G |
+| 1 | latency of its calls in their servers, averaged over polls, s | log |
+| 4 | observed times to wake, sleep, load and offload, s | log |
+
+`log` is log(1 + x) / log(301), `count` is log(1 + n) / log(101).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.simulator.placement.choices import decide, write_mask
+from inframind_gym.simulator.placement.compiled import inner, placement_jit
+from inframind_gym.simulator.placement.episode import (
+    begin_episode,
+    close_interval,
+    open_interval,
+    run_tick,
+)
+from inframind_gym.simulator.placement.memory import held, leader_of, slept_on
+from inframind_gym.simulator.placement.service import drain_latency
+from inframind_gym.simulator.placement.state import (
+    ACTIVE,
+    NONE,
+    SLEPT,
+    TIMES,
+    ClusterParams,
+    ClusterState,
+    is_coming,
+    is_moving,
+)
+
+BEGIN: Final = 0
+STEP: Final = 1
+TERMS: Final = ("waiting", "service", "illegal")
+STATES: Final = 4
+GPU_FEATURES: Final = 7
+MODEL_FEATURES: Final = 8 + TIMES
+HIGHEST: Final = 5.0  # of log(1 + x) / log(101) up to x = 10^9, and of every share
+_LOG_SCALE: Final = 1.0 / math.log(301.0)
+_COUNT_SCALE: Final = 1.0 / math.log(101.0)
+_is_coming: Final = inner(is_coming)
+_is_moving: Final = inner(is_moving)
+
+
+@inner
+def write_reward(
+    world: ClusterParams, cluster: ClusterState, e: int, terms: NDArray[np.float64]
+) -> None:
+    """Write the terms of the interval that has been closed.
+
+    Args:
+        terms: (3,) in the order of TERMS, written; the reward is their sum.
+    """
+    settings = world.settings[0]
+    episode = cluster.episode[e]
+    terms[0] = -episode.waiting_s / settings.request_norm
+    terms[1] = -episode.service_s / settings.request_norm
+    terms[2] = -settings.illegal_penalty * episode.illegal / world.gpu.shape[0]
+
+
+def observation_size(gpus: int, models: int) -> int:
+    """Return the width of an observation."""
+    return gpus * (STATES * models + GPU_FEATURES) + models * MODEL_FEATURES
+
+
+@inner
+def seconds(value: float) -> float:
+    """Return a time in s on the scale of the observation."""
+    return math.log1p(value) * _LOG_SCALE
+
+
+@inner
+def count(value: float) -> float:
+    """Return a number of calls on the scale of the observation."""
+    return math.log1p(value) * _COUNT_SCALE
+
+
+@inner
+def observe_gpu(
+    world: ClusterParams, cluster: ClusterState, e: int, g: int, out: NDArray[np.float32], at: int
+) -> int:
+    """Write the numbers of GPU `g` from `at` on; return the index behind them."""
+    now_s = cluster.episode[e].tick * world.settings[0].routing_s
+    gpu = world.gpu[g]
+    begun_s = -1.0
+    for m in range(world.model.shape[0]):
+        leader = leader_of(world, g, m)
+        for i in range(STATES):
+            out[at + i] = 0.0
+        if leader != NONE:
+            instance = cluster.instance[e, leader, m]
+            state = instance.state
+            if state == ACTIVE:
+                out[at] = 1.0
+            elif state == SLEPT:
+                out[at + 1] = 1.0
+            elif _is_moving(state):
+                out[at + (2 if _is_coming(state) else 3)] = 1.0
+                begun_s = max(begun_s, instance.begun_s)
+        at += STATES
+    free = gpu.vram_mb - held(world, cluster, e, g) - cluster.foreign_mb[e, g]
+    out[at] = 1.0 if cluster.moving[e, g] == 0 else 0.0
+    out[at + 2] = max(free, 0.0) / gpu.vram_mb
+    limit = gpu.slept_limit_mb
+    out[at + 3] = slept_on(world, cluster, e, g) / limit if limit > 0.0 else 0.0
+    host = int(cluster.host[e, g])
+    if host == NONE:
+        out[at + 1] = out[at + 4] = out[at + 5] = 0.0
+    else:
+        server = cluster.server[e, host]
+        model = world.model[server.model]
+        out[at + 1] = seconds(drain_latency(cluster, e, host))
+        out[at + 4] = server.running / model.slots
+        out[at + 5] = server.queued / max(model.queue, 1)
+    out[at + 6] = seconds(now_s - begun_s) if begun_s >= 0.0 else 0.0
+    return at + GPU_FEATURES
+
+
+@inner
+def observe_model(
+    world: ClusterParams, cluster: ClusterState, e: int, m: int, out: NDArray[np.float32], at: int
+) -> int:
+    """Write the numbers of model `m` from `at` on; return the index behind them."""
+    now_s = cluster.episode[e].tick * world.settings[0].routing_s
+    waiting = cluster.waiting[e, m]
+    oldest_s = 0.0
+    if waiting.count > 0:
+        oldest_s = now_s - cluster.request[e, waiting.head].stamp_s
+    out[at] = count(waiting.count)
+    out[at + 1] = seconds(max(waiting.count * now_s - waiting.stamp_sum_s, 0.0))
+    out[at + 2] = seconds(oldest_s)
+    out[at + 3] = count(waiting.count + waiting.potential)
+    out[at + 4] = count(waiting.arrived)
+    out[at + 5] = 1.0 if waiting.loading > 0 else 0.0
+    out[at + 6] = waiting.active * world.model[m].tp / world.gpu.shape[0]
+    out[at + 7] = seconds(waiting.latency_s)
+    for kind in range(TIMES):
+        out[at + 8 + kind] = seconds(cluster.seen_s[e, m, kind])
+    return at + MODEL_FEATURES
+
+
+@inner
+def observe(world: ClusterParams, cluster: ClusterState, e: int, out: NDArray[np.float32]) -> None:
+    """Write the observation of environment `e`.
+
+    Args:
+        out: (d,), written.
+    """
+    at = 0
+    for g in range(world.gpu.shape[0]):
+        at = observe_gpu(world, cluster, e, g, out, at)
+    for m in range(world.model.shape[0]):
+        at = observe_model(world, cluster, e, m, out, at)
+
+
+@inner
+def run_interval(
+    world: ClusterParams,
+    cluster: ClusterState,
+    e: int,
+    action: NDArray[np.int64],
+    terms: NDArray[np.float64],
+) -> None:
+    """Carry out a decision, let one decision interval pass and write its reward."""
+    settings = world.settings[0]
+    end_s = (cluster.episode[e].tick + settings.ticks) * settings.routing_s
+    open_interval(world, cluster, e, end_s)
+    decide(world, cluster, e, action)
+    for _ in range(settings.ticks):
+        run_tick(world, cluster, e, end_s)
+    close_interval(world, cluster, e, end_s)
+    write_reward(world, cluster, e, terms)
+
+
+@placement_jit
+def drive(
+    world: ClusterParams,
+    cluster: ClusterState,
+    mode: int,
+    rows: NDArray[np.int64],
+    actions: NDArray[np.int64],
+    observations: NDArray[np.float32],
+    terms: NDArray[np.float64],
+    first: int,
+    last: int,
+) -> None:
+    """Begin an episode in the environments `rows[first:last]`, or carry out a decision in each.
+
+    Args:
+        mode: BEGIN (key, ranking and arrivals are in place) or STEP.
+        rows: (k,) environments.
+        actions: (E, G), read at `rows`.
+        observations: (E, d), written at `rows`.
+        terms: (E, 3) of the reward, in the order of TERMS, written at `rows` in a step.
+        first, last: the share of the rows.
+    """
+    for i in range(first, last):
+        e = rows[i]
+        if mode == BEGIN:
+            begin_episode(world, cluster, e)
+        else:
+            run_interval(world, cluster, e, actions[e], terms[e])
+        write_mask(world, cluster, e)
+        observe(world, cluster, e, observations[e])
+
+
+@placement_jit
+def write_held(
+    world: ClusterParams,
+    cluster: ClusterState,
+    rows: NDArray[np.int64],
+    held_mb: NDArray[np.float64],
+) -> None:
+    """Write the memory that all models hold on each GPU of some environments.
+
+    Args:
+        rows: (n,) environments.
+        held_mb: (n, G) MB, written.
+    """
+    for i in range(rows.shape[0]):
+        for g in range(world.gpu.shape[0]):
+            held_mb[i, g] = held(world, cluster, rows[i], g)

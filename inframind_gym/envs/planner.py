@@ -1,0 +1,361 @@
+"""InfraMind-Planner-v0: one query, one plan, one step; somebody else carries the plan out.
+
+A built-in router carries plans out inside the compiled loop (level "planner" of the simulation).
+Any other executor is a policy in Python: the simulation then stops at every call too (level
+"joint"), and the policy is asked for its route until the query is over. Both look the same from
+outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.envs.layout import EMBED_DIM, ObservationLayout, PolicySpec
+from inframind_gym.envs.routing import RoutingEnv, RoutingVectorEnv
+from inframind_gym.envs.routing_config import EnvConfig, PlannerConfig
+from inframind_gym.envs.routing_simulation import RoutingSimulation
+from inframind_gym.errors import ActionError, ConfigError
+from inframind_gym.policies import Policy, feedback_of, requires_of, resolve_policy
+from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, PLAN_ACTIONS, STEP
+from inframind_gym.simulator.workflow.params import ROUTERS
+from inframind_gym.simulator.workflow.state import CONTEXT, IS_DUE
+
+BUILT_IN: Final = ROUTERS[:-1]  # all but "none"
+USUAL_FEATURES: Final = ("queue", "e2e")  # an executor that requires nothing sees these at least
+_NO_CONTEXT: Final = np.zeros((), CONTEXT)
+# Beside a stream's key: the executor's seed tells nothing of the stream.
+_SEED_OF_EXECUTOR: Final = 1
+
+
+class PlannerSimulation(RoutingSimulation):
+    """E closed loops in which a step is one plan, carried out to the end of its query.
+
+    Args:
+        config: what to simulate, and who carries out the plans.
+        num_envs: E.
+        num_threads: as of `RoutingSimulation`.
+
+    Attributes:
+        config: as it was given.
+        layout: of the planner's observation.
+
+    Raises:
+        ConfigError: as of `RoutingSimulation`; or there is no such executor, or it cannot carry out
+            the plans of another.
+    """
+
+    def __init__(self, config: PlannerConfig, num_envs: int, num_threads: int = 1) -> None:
+        self._executor = config.executor
+        self._policy = None if config.executor in BUILT_IN else _find_executor(config.executor)
+        requires = {} if self._policy is None else _requirements(self._policy, config)
+        infra = config.system_features if config.observe == "infra" else ()
+        shown: tuple[str, ...] = ()
+        if self._policy is not None:
+            usual = tuple(dict.fromkeys((*USUAL_FEATURES, *config.system_features)))
+            shown = tuple(requires.get("system_features", usual))
+        inner = config.model_dump(include=set(EnvConfig.model_fields))
+        inner |= {
+            "level": "planner" if self._policy is None else "joint",
+            "observation": requires.get("observation", "index"),
+            "system_features": shown + tuple(f for f in infra if f not in shown),
+            "scheduler": requires.get("scheduler", config.scheduler),
+        }
+        super().__init__(
+            EnvConfig.model_validate(inner),
+            num_envs,
+            one_query=True,
+            controlled_router=config.executor if self._policy is None else None,
+            num_threads=num_threads,
+        )
+        wide, self.config = self.layout, config
+        self._wide = np.zeros((num_envs, self.observation_size), np.float32)
+        self._set_executor(wide, requires.get("level", "executor"), shown)
+        self._set_planner(wide, infra, "plan" if config.observe == "infra" else "query")
+        self._set_spaces()
+
+    def _set_executor(self, wide: ObservationLayout, level: str, shown: tuple[str, ...]) -> None:
+        """Say what the executor sees, and find it in what the loops write."""
+        self._executor_level = level
+        self._executor_layout = replace(wide, system_features=shown)
+        self._seen = np.arange(self._executor_layout.size)
+        if level == "joint":  # with the flag of plans, which stands at the end
+            self._seen = np.append(self._seen, self._wide.shape[1] - 1)
+        self._feedback = None if self._policy is None else feedback_of(self._policy)
+        self._joint = np.zeros((self.num_envs, PLAN_ACTIONS + 1), np.int64)
+        self._executor_is_stale = True
+        self._amid = False
+
+    def _set_planner(
+        self, wide: ObservationLayout, infra: tuple[str, ...], scope: Literal["plan", "query"]
+    ) -> None:
+        """Say what the planner sees, and find it in what the loops write."""
+        self.layout = replace(
+            wide, embedding=self.config.embedding, system_features=infra, scope=scope
+        )
+        self.observation_size = self.layout.size
+        columns = [wide.budget] if scope == "plan" else []
+        for feature in infra:
+            columns += range(wide.system(feature).start, wide.system(feature).stop)
+        self._columns = np.array(columns, np.int64)
+        # The last row is of no task: the query is over.
+        nothing = np.zeros((1, EMBED_DIM), np.float32)
+        self._embedding = np.concatenate([self.params.task_embedding, nothing])
+
+    @property
+    def title(self) -> str:
+        """Name of these environments, for people."""
+        return "InfraMind Planner"
+
+    def executor_spec(self) -> PolicySpec:
+        """The facts of the run as the executor sees them."""
+        return replace(
+            super().policy_spec(), layout=self._executor_layout, level=self._executor_level
+        )
+
+    def seeded(self) -> None:
+        """Reset the executor when the next streams begin."""
+        self._executor_is_stale = True
+
+    def drive(
+        self,
+        mode: int,
+        rows: NDArray[np.int64],
+        starts: NDArray[Any],
+        actions: NDArray[np.int64],
+        observations: NDArray[np.float32],
+    ) -> None:
+        """Run to the next decision; see `RoutingSimulation.drive`."""
+        if mode == BEGIN:
+            self._reset_executor(starts)
+        if self._policy is None or mode != STEP:
+            super().drive(mode, rows, starts, actions, self._wide)
+        else:
+            self._carry_out(self._policy, rows, actions)
+        self._show(rows, observations)
+
+    def _reset_executor(self, starts: NDArray[Any]) -> None:
+        """Reset the executor if it is to be, with a seed for every row whose stream begins."""
+        self._amid = False
+        if self._policy is None or not self._executor_is_stale:
+            return
+        self._executor_is_stale = False
+        seeds = [
+            int(np.random.SeedSequence((key, _SEED_OF_EXECUTOR)).generate_state(1, np.uint64)[0])
+            for key in starts["key"].tolist()
+        ]
+        with _blame(self._executor):
+            self._policy.reset(self.executor_spec(), seeds)
+
+    def _carry_out(
+        self, policy: Policy, rows: NDArray[np.int64], actions: NDArray[np.int64]
+    ) -> None:
+        """Hand in the plans of `rows` and route their calls until their queries are over."""
+        if self._amid:
+            raise ConfigError(
+                f"executor {self._executor!r} failed in the middle of a workflow: call "
+                "reset() before step()"
+            )
+        self._amid = True
+        self._joint[:, :PLAN_ACTIONS] = actions
+        rewards, costs = np.zeros((2, self.num_envs))
+        running = rows
+        while len(running):
+            super().drive(STEP, running, self._no_starts, self._joint, self._wide)
+            rewards[running] += self.rewards[running]
+            costs[running] += self.costs[running]
+            running = running[self.status[running] == DECISION]
+            if len(running):
+                self._joint[running, PLAN_ACTIONS] = self._routes(policy, running)
+                self.decisions[running] = _NO_CONTEXT  # an episode that is over leaves no decision
+        self.rewards[rows], self.costs[rows] = rewards[rows], costs[rows]
+        if self._feedback is not None:
+            with _blame(self._executor):
+                for row in rows.tolist():
+                    self._feedback(self.completed(row), row)
+        self._amid = False
+
+    def _routes(self, policy: Policy, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The executor's routes for the calls that wait in `rows`, (n,)."""
+        with _blame(self._executor):
+            seen = self._wide[np.ix_(rows, self._seen)]
+            given = policy.act_batch(seen, self.decisions[rows], rows)
+        actions = np.asarray(given)
+        joint = self._executor_level == "joint"
+        wanted = (len(rows), PLAN_ACTIONS + 1) if joint else (len(rows),)
+        if actions.dtype.kind not in "iu" or actions.shape != wanted:
+            raise ActionError(
+                f"executor {self._executor!r} gave {actions.dtype} of shape "
+                f"{actions.shape}; expected integers of shape {wanted}"
+            )
+        routes = actions[:, PLAN_ACTIONS] if joint else actions
+        wrong = (routes < 0) | (routes >= self.num_routes)
+        if wrong.any():
+            raise ActionError(
+                f"executor {self._executor!r} gave route {routes[wrong][0]}; it must be in "
+                f"0..{self.num_routes - 1}"
+            )
+        return routes
+
+    def _show(self, rows: NDArray[np.int64], observations: NDArray[np.float32]) -> None:
+        """Write what the planner sees."""
+        due = self.state.stream["live"][rows] == IS_DUE
+        task = np.where(due, self.decisions["task"][rows], -1)
+        query = self.layout.query
+        if self.layout.embedding == "full":
+            observations[rows, query] = self._embedding[task]
+        else:
+            observations[rows, 0] = task
+        if len(self._columns):
+            observations[rows, query.stop :] = self._wide[np.ix_(rows, self._columns)]
+
+
+def _find_executor(name: str) -> Policy:
+    try:
+        return resolve_policy(name)
+    except ConfigError as error:
+        raise ConfigError(f"executor: {error} Built in: {', '.join(BUILT_IN)}.") from error
+
+
+def _requirements(policy: Policy, config: PlannerConfig) -> dict[str, Any]:
+    """Arguments that the executor insists on, checked against those given."""
+    requires = requires_of(policy)
+    name = f"executor {config.executor!r}"
+    if "planner" in requires:
+        raise ConfigError(
+            f"{name} insists on a plan of its own, {requires['planner']}, and cannot carry out "
+            "those of another; choose one that routes the calls of any plan"
+        )
+    if not getattr(policy, "carries_out_any_plan", True):
+        raise ConfigError(
+            f"{name} routes along plans of its own, and cannot carry out those of another; choose "
+            "one that routes the calls of any plan"
+        )
+    if requires.get("level") == "planner":
+        raise ConfigError(f"{name} plans and does not route; choose one that routes calls")
+    scheduler = requires.get("scheduler", config.scheduler)
+    if config.scheduler not in (None, scheduler):
+        raise ConfigError(
+            f"{name} insists on scheduler={scheduler!r}, the environment was made with "
+            f"scheduler={config.scheduler!r}; leave it out or give the same"
+        )
+    return requires
+
+
+@contextmanager
+def _blame(name: str) -> Iterator[None]:
+    """Add to whatever an executor raises, which is foreign code, who it was."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"raised by executor {name!r} of InfraMind-Planner-v0")
+        raise
+
+
+class PlannerEnv(RoutingEnv):
+    """Choose topology, number of agents and roles for one query; an executor does the rest.
+
+    ## Description
+
+    A query with a latency budget has arrived while other queries load the servers. The agent says
+    which agents work on it, and how they work together. An executor of your choice then routes
+    their calls, and the step ends with the query: it is solved or not, in time or late. Under
+    another executor, or another load, another plan is best.
+
+    `executor` names who routes the calls:
+
+    - `"static_mix"` (default: the workload's measured oblivious mix), `"round_robin"` or
+      `"least_loaded"`: built into the compiled simulation;
+    - a policy by its name, also with arguments: `"lowest_expected_latency"`,
+      `"static:llama-8b:Flash"`, `"inframind:runs/mine/seed0"` for a checkpoint;
+    - a policy of your own: `"package.module:Class"`.
+
+    A policy is shown what executors are shown, whatever the planner is: indices, "queue" and "e2e"
+    and the `system_features`, or else what it `requires`. It learns from the agent's queries if it
+    learns at all; `reset(seed=…)` resets it, and otherwise it keeps what it has learned.
+
+    ## Action Space
+
+    `MultiDiscrete([6, 6, 12, 12, 12, 12, 12, 12])`:
+
+    | part | what |
+    |---|---|
+    | 0 | topology: IO, CoT, Chain, Debate, Reflection, FullConnected |
+    | 1 | number of agents, less one |
+    | 2-7 | role of each agent, taken modulo the number of roles of the query's domain |
+
+    Roles beyond the number of agents are not read. Every plan can be carried out:
+    `info["action_mask"]`, a tuple of an int8 array a part, is all ones.
+
+    ## Observation Space
+
+    `observe="query"` (default): `Box(384,)` float32, the embedding of the query (all-MiniLM-L6-v2,
+    unit length). `observe="infra"` adds what the load is, `Box(395,)` for five models:
+
+    | numbers | what | normalised |
+    |---|---|---|
+    | 384 | embedding of the query | unit length |
+    | 1 | remaining budget b, s | log(max(b, 1)) / log 300 |
+    | 5 | queue depth of each model, running + waiting | / 16 |
+    | 5 | mean end-to-end latency of each model, s | log(1 + e2e) / log 300 |
+
+    The last two are the `system_features`; "kv" and "in_flight" may be named too. With
+    `observation="index"` the index of the query stands in place of its embedding, with "dict" the
+    numbers come as a Dict of `query`, `budget` and `servers`, a row a model.
+    `env.unwrapped.policy_spec().layout` finds every number and turns it back into its unit.
+
+    ## Rewards and costs
+
+    Reward 1 if the query is solved, else 0. `info["cost"]` and `info["episode_cost"]`: its latency
+    as a share of its budget. The constraint is an expected cost of at most 1. `info` also holds
+    `solved`, `latency_s` and `budget_s`.
+
+    ## Starting State
+
+    The next query of the stream, with the servers as the queries before it left them.
+    `reset(seed=…)` starts a new stream and puts the tagged query at a random place in it;
+    `reset()` goes on in the running stream, and starts a new one when it is over.
+
+    ## Episode End
+
+    After every step. Never truncated.
+
+    ## Arguments
+
+    Those of `InfraMind-Executor-v0` without `level`, and two more:
+
+    | argument | meaning |
+    |---|---|
+    | `executor` | router of the calls of the agent's workflows |
+    | `observe` | "query", or "infra" with the remaining budget and the `system_features` |
+
+    `background` routes the other queries, `planner` fixes *their* plans, and `background="none"`
+    leaves the query alone on the servers. `reset(options=…)` takes `arrival_rate_per_min` and
+    `budget_s`, which hold from then on and start a new stream.
+
+    ## Version History
+
+    * v0: first version.
+    """
+
+    arguments = PlannerConfig
+    simulation: PlannerSimulation
+
+    @staticmethod
+    def simulate(config: PlannerConfig, num_envs: int, num_threads: int) -> PlannerSimulation:
+        """Make the closed loops of E environments."""
+        return PlannerSimulation(config, num_envs, num_threads)
+
+
+class PlannerVectorEnv(RoutingVectorEnv):
+    """`InfraMind-Planner-v0` in a batch; arguments as of `PlannerEnv`.
+
+    The calls of all rows are routed together.
+    """
+
+    single = PlannerEnv

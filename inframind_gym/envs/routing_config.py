@@ -1,0 +1,136 @@
+"""Keyword arguments of the routing environments, with the values that they may have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from inframind_gym.configs import StrictModel, validate, within
+from inframind_gym.errors import require_within, unknown
+from inframind_gym.simulator.faults import Fault
+from inframind_gym.simulator.posterior import text_of
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, Graph, custom_graph
+from inframind_gym.simulator.workload import AgentProfile
+
+DEFAULT_POOL: Final = "b200-2gpu"
+DEFAULT_WORKLOAD: Final = "mixed"
+
+# Of the numbers among the arguments, both ends included. Beyond them a step could take minutes.
+RANGES: Final = {
+    "arrival_rate_per_min": (0.01, 100_000.0),
+    "budget_s": (0.001, 1e6),  # what an observation can show
+    "num_queries": (1, 1_000_000),
+    "metrics_poll_s": (0.001, 1e6),
+    "call_timeout_s": (0.001, 1e6),
+    "call_attempts": (1, 1000),
+}
+
+
+def _budget(value: Any) -> float | tuple[float, ...]:
+    """Check one budget, or a list of those that queries draw from."""
+    limits = RANGES["budget_s"]
+    if not isinstance(value, list | tuple):
+        return require_within(value, *limits)
+    if not value:
+        raise ValueError("is an empty list; null draws from the workload's tiers")
+    return tuple(require_within(one, *limits) for one in value)
+
+
+def _none_if_mix(value: Any) -> Any:
+    """Take "mix", the name of the workload's measured mix of plans, for None."""
+    return None if value == "mix" else value
+
+
+class FixedPlan(StrictModel):
+    """One plan for every query: one of the six topologies, or a graph of one's own.
+
+    Attributes:
+        topology: name of a topology; None where `edges` are given.
+        num_agents: number of agents.
+        edges: pairs [i, j] with i < j: agent j reads the answer of agent i.
+    """
+
+    topology: str | None = None
+    num_agents: Annotated[int, Field(ge=1, le=MAX_AGENTS)]
+    edges: tuple[tuple[int, int], ...] | None = None
+
+    @model_validator(mode="after")
+    def _one_graph(self) -> FixedPlan:
+        if (self.topology is None) == (self.edges is None):
+            raise ValueError("give either a topology or edges")
+        if self.topology is not None and self.topology not in TOPOLOGIES:
+            raise ValueError(unknown("topology", self.topology, TOPOLOGIES))
+        for first, second in self.edges or ():
+            if not 0 <= first < second < self.num_agents:
+                raise ValueError(
+                    f"edge [{first}, {second}] must go from an agent to a later one of the "
+                    f"{self.num_agents} (0 to {self.num_agents - 1})"
+                )
+        return self
+
+    def graph(self) -> Graph | None:
+        """The plan's own graph, or None where it is one of the six topologies."""
+        return None if self.edges is None else custom_graph(self.num_agents, self.edges)
+
+
+class EnvConfig(StrictModel):
+    """Keyword arguments of the environments (the table of `ExecutorEnv`), all JSON types."""
+
+    pool: str = DEFAULT_POOL
+    workload: Annotated[str, BeforeValidator(text_of)] = DEFAULT_WORKLOAD
+    tasks: str = "builtin"
+    split: Literal["train", "val", "test", "all"] = "test"
+    arrival_rate_per_min: Annotated[float, within(*RANGES["arrival_rate_per_min"])] = 100.0
+    budget_s: Annotated[float | tuple[float, ...], BeforeValidator(_budget)] | None = None
+    num_queries: Annotated[int, within(*RANGES["num_queries"])] | None = None
+    arrivals: str | dict[str, Any] = "poisson"
+    scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None
+    execution: Literal["parallel", "sequential"] | None = None
+    planner: Annotated[FixedPlan | None, BeforeValidator(_none_if_mix)] = None
+    agents: AgentProfile | None = None
+    background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix"
+    level: Literal["executor", "planner", "joint"] = "executor"
+    observation: Literal["full", "index", "dict"] = "full"
+    system_features: tuple[Literal["queue", "e2e", "kv", "in_flight"], ...] = ("queue", "e2e")
+    metrics_poll_s: Annotated[float, within(*RANGES["metrics_poll_s"])] | None = None
+    call_timeout_s: Annotated[float, within(*RANGES["call_timeout_s"])] | None = None
+    call_attempts: Annotated[int, within(*RANGES["call_attempts"])] = 3
+    record_calls: bool = False
+    down_models: tuple[str, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+    @model_validator(mode="after")
+    def _distinct_features(self) -> EnvConfig:
+        if len(set(self.system_features)) != len(self.system_features):
+            raise ValueError(f"system_features names one twice: {list(self.system_features)}")
+        return self
+
+    @property
+    def one_budget_s(self) -> float:
+        """Budget of every query; NaN where each draws its own."""
+        return self.budget_s if isinstance(self.budget_s, float) else math.nan
+
+    @property
+    def embedding(self) -> Literal["full", "index"]:
+        """Form of query and role among the numbers of an observation."""
+        return "index" if self.observation == "index" else "full"
+
+
+class PlannerConfig(EnvConfig):
+    """Keyword arguments of `InfraMind-Planner-v0` (see `PlannerEnv`)."""
+
+    level: Literal["planner"] = "planner"
+    executor: str = "static_mix"
+    observe: Literal["query", "infra"] = "query"
+
+
+def env_config(arguments: Mapping[str, Any]) -> EnvConfig:
+    """Check the keyword arguments of a routing environment.
+
+    Raises:
+        ConfigError: an argument that is unknown or has an impossible value; says what is possible.
+    """
+    return validate(dict(arguments), EnvConfig, source="environment")

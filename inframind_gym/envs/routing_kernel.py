@@ -1,0 +1,365 @@
+"""The compiled step of the routing environments: act, let time run, reward, observe.
+
+`drive` works on a whole batch of simulated environments; a single one is a batch of one. `show`
+ends the step of an environment on any other backend.
+
+Reward (`step_reward`): the number of the agent's queries that were solved in the step. Cost: the
+latency that the step added to them, as a share of their budgets (InfraMind, arXiv 2606.11440). In
+an episode of one tagged query every step pays for the latency since the step before
+(`running_cost`), so that the costs of an episode sum to latency / budget; where every query is the
+agent's, a query pays when it ends.
+
+Observation (`observe`): the layout, number by number and in units, is `ObservationLayout`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.envs.layout import EMBED_DIM
+from inframind_gym.simulator.jit import inner, jit, prefetch
+from inframind_gym.simulator.native import CACHE_LINE
+from inframind_gym.simulator.server.engine import next_request, reset_cluster
+from inframind_gym.simulator.server.faults import reset_conditions
+from inframind_gym.simulator.server.state import FREE_IDS, Cluster
+from inframind_gym.simulator.server.telemetry import IN_FLIGHT, LOG_SCALE
+from inframind_gym.simulator.workflow.dispatch import (
+    BEGIN,
+    DECISION,
+    RESUME,
+    STEP,
+    act,
+    begin_step,
+    routed_to,
+    start_stream,
+)
+from inframind_gym.simulator.workflow.event_loop import advance
+from inframind_gym.simulator.workflow.lifecycle import LEVEL_PLANNER
+from inframind_gym.simulator.workflow.params import EnvParams
+from inframind_gym.simulator.workflow.state import (
+    CONTROLLED,
+    IS_DUE,
+    PLAN,
+    PLAN_NODE,
+    ROUTE,
+    EnvState,
+)
+from inframind_gym.simulator.workflow.topology import MAX_NODES
+from inframind_gym.simulator.workflow.workflow import SEQUENTIAL, remaining_budget_s
+
+HEADS, SERVERS, REQUESTS, QUERIES = 4, 3, 2, 1  # environments: how far ahead each is fetched
+FEW_NODES = 6  # of a query: most have no more
+
+
+@inner
+def step_reward(params: EnvParams, state: EnvState, e: int) -> tuple[float, float]:
+    """Reward and cost of the agent's queries that ended in the step of environment `e`."""
+    stream = state.stream[e]
+    reward = 0.0
+    cost = 0.0
+    for i in range(stream.reported, stream.finished):
+        record = state.completed[e, i]
+        if record.is_controlled:
+            reward += record.solved
+            if params.settings[0].one_query:
+                charged_s = state.query[e, stream.slot].charged_s
+                cost += (record.latency_s - charged_s) / record.budget_s
+            else:
+                cost += record.cost
+    return reward, cost
+
+
+@inner
+def running_cost(params: EnvParams, state: EnvState, e: int) -> float:
+    """Cost of the latency that the tagged query, which still runs, gained since the last step."""
+    stream = state.stream[e]
+    query = state.query[e, stream.slot]
+    latency_s = query.latency_s
+    if params.settings[0].execution != SEQUENTIAL:
+        latency_s = stream.now_s - query.arrival_s
+    added_s = latency_s - query.charged_s
+    query.charged_s = latency_s
+    return float(added_s / query.budget_s)
+
+
+@inner
+def observe(params: EnvParams, state: EnvState, seen: Any, e: int, row: Any, context: Any) -> None:
+    """Write the observation and the context of the decision that waits, or of a stream's end.
+
+    Args:
+        params: constants.
+        state: state.
+        seen: (E, 3, M) telemetry as it was noted last.
+        e: environment of the batch.
+        row: (d,) the observation.
+        context: a CONTEXT record.
+    """
+    stream = state.stream[e]
+    settings = params.settings[0]
+    task = -1
+    role = -1
+    budget_s = 0.0
+    if stream.live == IS_DUE:
+        slot = int(stream.slot)
+        node = int(stream.node)
+        query = state.query[e, slot]
+        task = int(query.task)
+        budget_s = remaining_budget_s(params, state, e, slot, node)
+        context.arrival_s = query.arrival_s
+        context.budget_s = query.budget_s
+        context.query = query.ordinal
+        context.task = task
+        context.topology = query.topology
+        context.num_agents = query.num_agents
+        context.num_nodes = query.num_nodes
+        context.domain = query.domain
+        if node == PLAN_NODE:
+            context.kind = PLAN
+            context.node = 0
+            context.wave = 0
+            context.num_waves = 0
+            context.role = -1
+        else:
+            role = int(state.node[e, slot, node].role)
+            waves = params.graphs.waves[query.topology, query.num_agents - 1]
+            context.kind = ROUTE
+            context.node = node
+            context.wave = waves[node]
+            context.num_waves = waves[query.num_nodes - 1] + 1
+            context.role = role
+    context.time_s = stream.now_s
+    context.telemetry_age_s = stream.now_s - stream.last_poll_s
+    context.poll = stream.polls
+    context.models_up = stream.models_up
+
+    head = 2
+    if settings.embeddings:
+        head = 2 * EMBED_DIM
+        if task >= 0:
+            for i in range(EMBED_DIM):
+                row[i] = params.task_embedding[task, i]
+        else:
+            for i in range(EMBED_DIM):
+                row[i] = np.float32(0.0)
+        if role >= 0:
+            for i in range(EMBED_DIM):
+                row[EMBED_DIM + i] = params.role_embedding[role, i]
+        else:
+            for i in range(EMBED_DIM):
+                row[EMBED_DIM + i] = np.float32(0.0)
+    else:
+        row[0] = np.float32(task)
+        row[1] = np.float32(role)
+    row[head] = np.float32(math.log(max(budget_s, 1.0)) / LOG_SCALE)
+    in_flight = state.in_flight[e, CONTROLLED]
+    write_system(row[head + 1 :], seen, e, params.features, in_flight, settings.queue_norm)
+    if settings.level > LEVEL_PLANNER:  # joint: which of the two kinds of decision it is
+        row[row.shape[0] - 1] = np.float32(
+            1.0 if stream.live == IS_DUE and stream.node == PLAN_NODE else 0.0
+        )
+
+
+@inner
+def write_system(
+    out: Any, seen: Any, e: int, features: Any, in_flight: Any, queue_norm: float
+) -> None:
+    """Write what is known of the servers into `out`, a float32 array, M numbers a feature.
+
+    Args:
+        out: (F · M,) at least.
+        seen: (E, 3, M).
+        e: environment of the batch.
+        features: (F,) which features, in order: QUEUE, E2E, KV or IN_FLIGHT.
+        in_flight: (M,) the agent's calls, sent to each model and not answered.
+        queue_norm: calls at which IN_FLIGHT is 1.
+    """
+    models = seen.shape[2]
+    for f in range(features.shape[0]):
+        if features[f] == IN_FLIGHT:
+            for m in range(models):
+                out[f * models + m] = np.float32(in_flight[m] / queue_norm)
+        else:
+            for m in range(models):
+                out[f * models + m] = seen[e, features[f], m]
+
+
+@jit
+def drive(
+    params: EnvParams,
+    state: EnvState,
+    cluster: Cluster,
+    mode: int,
+    rows: NDArray[np.int64],
+    starts: NDArray[Any],
+    actions: NDArray[np.int64],
+    observations: NDArray[np.float32],
+    contexts: NDArray[Any],
+    rewards: NDArray[np.float64],
+    costs: NDArray[np.float64],
+    status: NDArray[np.int64],
+    first: int,
+    last: int,
+) -> None:
+    """Bring the environments `rows[first:last]` to their next decision, in one of three ways.
+
+    One entry point and not three, because each would compile the whole closed loop again.
+
+    Args:
+        mode: BEGIN a new stream, as `starts` (k,) says; RESUME: let the stream go on until the next
+            tagged query has arrived; STEP: carry out `actions` (E, a).
+        rows: (k,) environments.
+        observations: (E, d), contexts (E,), rewards (E,), costs (E,), status (E,): written at
+            `rows`. `status` is DECISION, STREAM_OVER or TAGGED_QUERY_OVER.
+        first, last: the share of the rows.
+    """
+    one_query = params.settings[0].one_query
+    share = rows[first:last]
+    count = share.shape[0]
+    for i in range(count):
+        if mode == STEP:
+            if i + HEADS < count:
+                fetch_heads(state, cluster, share[i + HEADS])
+            if i + SERVERS < count:
+                later = share[i + SERVERS]
+                fetch_servers(state, cluster, later, routed_to(params, actions[later]))
+            if i + REQUESTS < count:
+                later = share[i + REQUESTS]
+                fetch_requests(state, cluster, later, routed_to(params, actions[later]))
+            if i + QUERIES < count:
+                fetch_queries(state, cluster, share[i + QUERIES])
+                fetch_row(observations, share[i + QUERIES])
+        e = share[i]
+        stream = state.stream[e]
+        if mode == BEGIN:
+            reset_cluster(cluster, e)
+            reset_conditions(cluster, e)
+            start_stream(params, state, e, starts[first + i])
+        begin_step(state, e)
+        if mode == RESUME:
+            stream.expecting = 1
+        elif mode == STEP:
+            act(params, state, e, actions[e])
+        status[e] = advance(params, state, cluster, e)
+        rewards[e], costs[e] = step_reward(params, state, e)
+        if one_query and mode == STEP and status[e] == DECISION:
+            costs[e] += running_cost(params, state, e)
+        observe(params, state, cluster.seen, e, observations[e], contexts[e])
+
+
+@jit
+def show(
+    params: EnvParams,
+    state: EnvState,
+    seen: NDArray[np.float32],
+    charged: bool,
+    observation: NDArray[np.float32],
+    context: NDArray[Any],
+    reward: NDArray[np.float64],
+    cost: NDArray[np.float64],
+) -> None:
+    """Write what a step of environment 0 ends with.
+
+    Args:
+        params: constants.
+        state: state.
+        seen: (1, 3, M) normalised metrics.
+        charged: the tagged query still runs and pays for its latency so far.
+        observation: (d,), context (1,), reward (1,), cost (1,): written.
+    """
+    reward[0], cost[0] = step_reward(params, state, 0)
+    if charged:
+        cost[0] += running_cost(params, state, 0)
+    observe(params, state, seen, 0, observation, context[0])
+
+
+# Fetching ahead, which only costs or saves time
+
+
+@inner
+def fetch_record(array: NDArray[Any], element: int) -> None:
+    """Prefetch a flat element of an array of records."""
+    for line in range(0, array.itemsize, CACHE_LINE):
+        prefetch(array, element, line)
+
+
+@inner
+def fetch_row(array: NDArray[Any], e: int) -> None:
+    """Prefetch all that an array in C order has of environment `e`."""
+    elements = array.size // array.shape[0]
+    for first in range(0, elements, CACHE_LINE // array.itemsize):
+        prefetch(array, e * elements + first, 0)
+
+
+@inner
+def time_passes(state: EnvState, e: int) -> bool:
+    """Return whether no other decision of environment `e` can be made at the present instant."""
+    stream = state.stream[e]
+    return bool(stream.ready_head == stream.ready_tail)
+
+
+@inner
+def fetch_heads(state: EnvState, cluster: Cluster, e: int) -> None:
+    """Prefetch what is known of environment `e` at a glance."""
+    fetch_record(state.stream, e)
+    fetch_row(state.in_flight, e)
+    fetch_row(cluster.counts, e)
+    fetch_row(cluster.end_s, e)
+    fetch_row(cluster.seen, e)
+
+
+@inner
+def fetch_servers(state: EnvState, cluster: Cluster, e: int, routed: int) -> None:
+    """Prefetch the query that environment `e` decides on, and the servers that it meets."""
+    stream = state.stream[e]
+    fetch_query(state, e, stream.slot)
+    prefetch(state.ready, e * state.ready.shape[1] + stream.ready_head, 0)
+    prefetch(cluster.free, e * cluster.free.shape[1] + cluster.counts[e, FREE_IDS] - 1, 0)
+    if time_passes(state, e):
+        for of_servers in (cluster.running, cluster.finish_clock, cluster.base_tokens):
+            fetch_row(of_servers, e)
+        fetch_row(cluster.reached, e)
+        for m in range(cluster.server.shape[1]):
+            fetch_record(cluster.server, e * cluster.server.shape[1] + m)
+        prefetch(state.arrival_s, e * state.arrival_s.shape[1] + stream.arrived, 0)
+        prefetch(state.task, e * state.task.shape[1] + stream.arrived, 0)
+    else:
+        fetch_record(cluster.server, e * cluster.server.shape[1] + routed)
+
+
+@inner
+def fetch_requests(state: EnvState, cluster: Cluster, e: int, routed: int) -> None:
+    """Prefetch the place in the queue of environment `e`'s call, and the requests that are next."""
+    models, requests = cluster.server.shape[1], cluster.request.shape[1]
+    prefetch(cluster.request, e * requests + next_request(cluster, e), 0)
+    behind = (e * models + routed) * requests + cluster.server[e, routed].waiting
+    prefetch(cluster.waiting, behind, 0)
+    prefetch(cluster.waiting, behind - (cluster.server[e, routed].waiting >> 1), 0)
+    if time_passes(state, e):
+        for m in range(models):
+            prefetch(cluster.request, e * requests + cluster.server[e, m].ending, 0)
+            prefetch(cluster.waiting, (e * models + m) * requests, 0)
+
+
+@inner
+def fetch_queries(state: EnvState, cluster: Cluster, e: int) -> None:
+    """Prefetch the queries of environment `e`'s calls that end next, and those that begin."""
+    if time_passes(state, e):
+        for m in range(cluster.server.shape[1]):
+            server = cluster.server[e, m]
+            fetch_query(state, e, cluster.request[e, server.ending].query)
+            if server.waiting > 0:
+                first = cluster.waiting[e, m, 0].request
+                prefetch(cluster.request, e * cluster.request.shape[1] + first, 0)
+
+
+@inner
+def fetch_query(state: EnvState, e: int, slot: int) -> None:
+    """Prefetch a query and its first nodes."""
+    place = e * state.query.shape[1] + slot
+    fetch_record(state.query, place)
+    for node in range(0, FEW_NODES, 2):
+        prefetch(state.node, place * MAX_NODES + node, 0)

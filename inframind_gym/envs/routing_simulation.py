@@ -1,0 +1,656 @@
+"""A batch of closed loops on the surrogate: what every routing environment runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from inframind_gym.envs.core import Simulation
+from inframind_gym.envs.layout import LOG_SCALE_S, SYSTEM_FEATURES, ObservationLayout, PolicySpec
+from inframind_gym.envs.routing_config import RANGES, EnvConfig, FixedPlan
+from inframind_gym.envs.routing_kernel import drive
+from inframind_gym.envs.spaces import ObservationForm, Places, check_actions, check_options
+from inframind_gym.errors import ConfigError
+from inframind_gym.simulator.arrivals import make_arrivals
+from inframind_gym.simulator.faults import Faults
+from inframind_gym.simulator.server.evidence import has_evidence, warn_outside
+from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.server.state import Cluster, allocate, cards
+from inframind_gym.simulator.server.telemetry import kv_use
+from inframind_gym.simulator.threads import ThreadPool
+from inframind_gym.simulator.workflow.dispatch import (
+    BEGIN,
+    DECISION,
+    PLAN_ACTIONS,
+    RESUME,
+    STEP,
+    STREAM_OVER,
+    TAGGED_QUERY_OVER,
+)
+from inframind_gym.simulator.workflow.params import (
+    EXECUTIONS,
+    LEVELS,
+    ROUTERS,
+    SCHEDULERS,
+    EnvParams,
+    build_params,
+)
+from inframind_gym.simulator.workflow.roles import ROLES, roles_of
+from inframind_gym.simulator.workflow.state import (
+    COMPLETED,
+    CONTEXT,
+    START,
+    EnvState,
+    allocate_state,
+)
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, STRATEGIES, TOPOLOGIES
+from inframind_gym.simulator.workload import drift_of, load_profiles, load_workload
+from inframind_gym.tasks import DOMAINS, TaskSet, load_tasks
+
+MOST_PLACES: Final = 10_000_000  # queries of all environments of a batch, 1.5 kB each
+MOST_POLLS: Final = 2e7  # of the servers in a stream: half a second of computing
+LONGEST_S: Final = 1e6  # bound of the time features: nothing observed lasts longer
+MOST_ROLES: Final = max(len(roles_of(role.domain)) for role in ROLES)  # of one domain
+RESET_OPTIONS: Final = ("arrival_rate_per_min", "budget_s")
+
+__all__ = ["DECISION", "STREAM_OVER", "TAGGED_QUERY_OVER", "RoutingSimulation"]
+
+
+class Load(NamedTuple):
+    """Load of a server."""
+
+    running: int  # requests
+    waiting: int
+    kv_frac: float  # share of the KV cache in use, 0..1
+
+
+class RoutingSimulation(Simulation):
+    """E closed loops with the same pool, workload and settings.
+
+    Args:
+        config: what to simulate.
+        num_envs: E.
+        one_query: the agent has one query at a time and a built-in router sends the rest
+            (Executor, Planner); otherwise every query is the agent's (Stream).
+        controlled_router: one of ROUTERS, of the calls of the agent's queries at level "planner";
+            None: the `background` router does.
+        num_threads: threads that share the environments; results do not depend on it.
+
+    Attributes:
+        faults: of the servers.
+        tasks: the queries that streams draw from.
+        layout: where each quantity lies in an observation.
+        rates_per_min, budgets_s: (E,) of the streams that begin next; a budget of NaN is drawn from
+            the tiers.
+        max_queue: upper bound of the queue feature.
+        observation_size: width d of an observation; at the joint level one more than the layout's,
+            for the flag that marks plans.
+
+    Raises:
+        ConfigError: the pool, the workload or the tasks cannot be used together.
+    """
+
+    config: EnvConfig
+
+    def __init__(
+        self,
+        config: EnvConfig,
+        num_envs: int,
+        *,
+        one_query: bool,
+        controlled_router: str | None = None,
+        num_threads: int = 1,
+    ) -> None:
+        self.config = config
+        self.num_envs = num_envs
+        self.one_query = one_query
+        if config.level == "planner" and config.background == "none" and not controlled_router:
+            raise ConfigError('level "planner" needs a `background` router that routes the calls')
+        self.pool = load_pool(config.pool)
+        if config.metrics_poll_s is not None:
+            self.pool = self.pool.model_copy(update={"metrics_poll_s": config.metrics_poll_s})
+        self._watched = has_evidence(self.pool)
+        self.workload = load_workload(config.workload)
+        if isinstance(config.budget_s, tuple):
+            tiers = {"budget_tiers_s": config.budget_s}
+            self.workload = self.workload.model_copy(update=tiers)
+        weighted = load_profiles(self.workload)
+        rules = {} if config.agents is None else {"agents": config.agents}
+        self.profiles = [part.profile.model_copy(update=rules) for part in weighted.values()]
+        self._weights = np.array([part.weight for part in weighted.values()])
+        self._drift = drift_of(self.workload)
+        self.tasks, task_profile = _draw_from(config, list(weighted))
+        self._members = [np.flatnonzero(task_profile == p) for p in range(len(weighted))]
+        self.arrivals = make_arrivals(config.arrivals)
+        self.num_queries = config.num_queries or self.workload.num_queries
+        if num_envs * self.num_queries > MOST_PLACES:
+            raise ConfigError(
+                f"{num_envs} environments of num_queries={self.num_queries} are too many at once: "
+                f"the product may be {MOST_PLACES:,} at most"
+            )
+        self.scheduler = config.scheduler or self.pool.scheduler
+        self.execution = config.execution or self.workload.execution
+        self.models_up = self._models_up(config.down_models)
+        self.faults = Faults(config.faults, self.pool, self.models_up)
+        self.layout = ObservationLayout(
+            len(self.pool.models), config.embedding, config.system_features, self.pool.queue_norm
+        )
+        self.max_queue = self.num_queries * MAX_AGENTS / self.pool.queue_norm
+        self.observation_size = self.layout.size + (config.level == "joint")
+        self._alone = one_query and config.background == "none"
+
+        self._num_threads = num_threads
+        ready = MAX_NODES * (self._open_servers() + 1)
+        own_graph = config.planner.graph() if config.planner else None
+        self.params: EnvParams = build_params(
+            self.pool,
+            self.profiles,
+            self.tasks,
+            task_profile,
+            self.workload.budget_tiers_s,
+            [SYSTEM_FEATURES.index(feature) for feature in config.system_features],
+            {
+                "poll_s": self.pool.metrics_poll_s,
+                "queue_norm": self.pool.queue_norm,
+                "queue_high": self.max_queue,
+                "max_output_tokens": self.pool.max_output_tokens,
+                "execution": EXECUTIONS.index(self.execution),
+                "scheduler": SCHEDULERS.index(self.scheduler),
+                "router": ROUTERS.index(config.background),
+                "controlled_router": ROUTERS.index(controlled_router or config.background),
+                "level": LEVELS.index(config.level),
+                "one_query": int(one_query),
+                "fixed_topology": _topology_of(config.planner),
+                "fixed_agents": config.planner.num_agents if config.planner else -1,
+                "embeddings": int(config.embedding == "full"),
+                "call_timeout_s": config.call_timeout_s or np.inf,
+                "call_attempts": config.call_attempts,
+            },
+            [] if own_graph is None else [own_graph],
+        )
+        self.state: EnvState = allocate_state(
+            num_envs,
+            len(self.pool.models),
+            self.num_queries,
+            1 << (ready - 1).bit_length(),
+            config.record_calls,
+        )
+        self.status = np.zeros(num_envs, np.int64)
+        self.decisions = np.zeros(num_envs, CONTEXT)
+        self.rates_per_min = np.full(num_envs, config.arrival_rate_per_min)
+        self.budgets_s = np.full(num_envs, config.one_budget_s)
+        self._no_starts = np.zeros(0, START)
+        self._completed: tuple[NDArray[np.int64], NDArray[Any]] | None = None
+        self._set_spaces()
+
+    def _set_spaces(self) -> None:
+        """Set what an environment shows and takes, by `config`, `layout` and `observation_size`.
+
+        Actions are, by level, "executor": Discrete(M·S), model a // S and strategy a % S.
+        "planner": MultiDiscrete of topology, agents - 1 and a role for each of six agents.
+        "joint": the same and a route at the end; a step reads the part that its kind of decision
+        needs.
+        """
+        layout, every = self.layout, np.arange(self.observation_size)
+        low = np.zeros(self.observation_size, np.float32)
+        high = np.ones(self.observation_size, np.float32)
+        low[layout.query] = low[layout.role] = -1.0
+        if layout.embedding == "index":
+            high[layout.query] = len(self.tasks) - 1
+            high[layout.role] = len(ROLES) - 1
+        longest = np.log(LONGEST_S) / np.log(LOG_SCALE_S)
+        if layout.scope != "query":
+            high[layout.budget] = longest
+        for counted in ("queue", "in_flight"):
+            if layout.has(counted):
+                high[layout.system(counted)] = self.max_queue
+        if layout.has("e2e"):
+            high[layout.system("e2e")] = longest
+        places: Places | None = None
+        if self.config.observation == "dict":
+            places = {"query": every[layout.query], "role": every[layout.role]}
+            if layout.scope != "query":
+                resource = every[layout.resource]
+                places["budget"] = resource[:1]
+                places["servers"] = resource[1:].reshape(-1, layout.num_models).T
+                places["plan"] = every[layout.size :]
+            places = {name: at for name, at in places.items() if at.size}
+        routes: list[int] = [] if self.config.level == "planner" else [self.num_routes]
+        plan = [len(TOPOLOGIES), MAX_AGENTS] + [MOST_ROLES] * MAX_AGENTS
+        super().__init__(
+            self.num_envs,
+            ObservationForm(spaces.Box(low, high, dtype=np.float32), places),
+            spaces.Discrete(self.num_routes)
+            if self.config.level == "executor"
+            else spaces.MultiDiscrete(plan + routes),
+        )
+        # Compiled code reads the same array at every step: it need not be told again.
+        self._actions = np.zeros((self.num_envs, len(self.highs)), np.int64)
+        self._masks: dict[int, NDArray[np.bool_]] = {}
+        self._shared: dict[int, Any] = {}
+        self._look()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._look()  # at the copy's own
+
+    def _look(self) -> None:
+        """Take views of what a step reads of its decisions: fields of records are slow to find."""
+        self._decision_bytes = self.decisions.view(np.uint8)
+        names = ("time_s", "query", "node", "models_up")
+        self._time_s, self._query, self._node, self._up = (self.decisions[name] for name in names)
+        self._is_single = self.num_envs == 1 and self.config.level == "executor"
+
+    def _open_servers(self) -> int:
+        """Make the servers; says how many calls can end before the next decision is made."""
+        card = cards(self.pool)
+        slots = int(card["max_num_seqs"].sum())
+        # A call that follows another is sent before that one's place is free, and what is aborted
+        # while it runs keeps its place until the step ends.
+        in_flight = self.num_queries * MAX_AGENTS + 1
+        if self.config.call_timeout_s is not None:
+            in_flight += slots
+        self.cluster: Cluster = allocate(
+            card, self.num_envs, in_flight, self.faults.size, self.faults.late_polls
+        )
+        done = self.cluster.done  # scratch: each thread needs its own
+        others = (self.cluster._replace(done=done.copy()) for _ in range(self._num_threads - 1))
+        self._threads = ThreadPool(drive, [self.cluster, *others], place=2)
+        # All that is in flight can be lost at once, and waits while no model is up.
+        return max(slots, self.num_queries) if self.faults.size else slots
+
+    @property
+    def title(self) -> str:
+        """Name of these environments, for people."""
+        return "InfraMind Executor" if self.one_query else "InfraMind Stream"
+
+    @property
+    def action_size(self) -> int:
+        """Numbers in an action: 1 (route), 8 (plan) or 9 (plan and route)."""
+        return {"executor": 1, "planner": PLAN_ACTIONS, "joint": PLAN_ACTIONS + 1}[
+            self.config.level
+        ]
+
+    @property
+    def num_routes(self) -> int:
+        """Number of routes: models times strategies."""
+        return len(self.pool.models) * len(STRATEGIES)
+
+    def set_options(self, options: dict[str, Any] | None) -> None:
+        """Take `arrival_rate_per_min` and `budget_s`: numbers, or one an environment, (E,).
+
+        A budget of NaN is drawn from the workload's tiers.
+        """
+        chosen = {"arrival_rate_per_min": self.rates_per_min, "budget_s": self.budgets_s}
+        for key, value in check_options(options, RESET_OPTIONS).items():
+            low, high = RANGES[key]
+            try:
+                rows = np.broadcast_to(np.asarray(value), (self.num_envs,)).astype(np.float64)
+                numbers = np.asarray(value).dtype.kind in "iuf"
+            except (TypeError, ValueError, OverflowError):
+                rows, numbers = np.full(self.num_envs, -np.inf), False
+            drawn = np.isnan(rows) & (key == "budget_s")
+            if not (numbers and (drawn | ((low <= rows) & (rows <= high))).all()):
+                several = f", or {self.num_envs} of them" if self.num_envs > 1 else ""
+                raise ConfigError(
+                    f"{key} must be a number from {low:g} to {high:g}{several}, got {value!r:.60}"
+                )
+            chosen[key] = rows
+        self.rates_per_min, self.budgets_s = chosen["arrival_rate_per_min"], chosen["budget_s"]
+
+    def reset(
+        self,
+        rows: NDArray[np.int64],
+        generators: Sequence[np.random.Generator],
+        observations: NDArray[np.float32],
+        *,
+        first: bool = True,
+    ) -> None:
+        """Begin new episodes and run to their first decision.
+
+        A tagged query follows another in the running stream; a new stream begins after the last,
+        after a seed or options, and where a query is abandoned.
+        """
+        if first:
+            self._completed = None
+        else:
+            self.completed_batch()  # which the next episodes would overwrite
+        inside = self.one_query
+        self.decisions[rows] = np.zeros((), CONTEXT)
+        if self.one_query and not first and (self.status[rows] != DECISION).all():
+            self.drive(RESUME, rows, self._no_starts, self._actions, observations)
+            over = self.status[rows] == STREAM_OVER
+            generators = [g for g, ended in zip(generators, over.tolist(), strict=True) if ended]
+            rows, inside = rows[over], False
+        if len(rows):
+            self.begin_streams(rows, generators, observations, inside=inside)
+
+    def begin_streams(
+        self,
+        rows: NDArray[np.int64],
+        generators: Sequence[np.random.Generator],
+        observations: NDArray[np.float32],
+        *,
+        inside: bool,
+    ) -> None:
+        """Begin new streams; `inside` puts the first tagged query at a random place of them."""
+        starts = np.zeros(len(rows), START)
+        queries = 1 if self._alone else self.num_queries
+        for i, (e, rng) in enumerate(zip(rows.tolist(), generators, strict=True)):
+            starts[i]["key"] = rng.integers(2**64, dtype=np.uint64)
+            starts[i]["tagged_from"] = rng.integers(queries) if inside else 0
+            arrival_s = self.arrivals.sample(float(self.rates_per_min[e]), queries, rng)
+            self._check_length(arrival_s[-1])
+            self.state.arrival_s[e, :queries] = arrival_s
+            self.state.task[e, :queries] = self._draw_tasks(queries, rng)
+            self._set_faults(e, int(starts[i]["key"]), float(arrival_s[-1]))
+        starts["budget_s"] = self.budgets_s[rows]
+        starts["num_queries"] = queries
+        starts["models_up"] = self.models_up
+        self.drive(BEGIN, rows, starts, self._actions, observations)
+
+    def checked(self, actions: Any) -> NDArray[np.int64]:
+        """Return the actions of all environments, (E, a), until the next step."""
+        if self._is_single and isinstance(actions, int | np.integer):
+            route = int(actions)
+            if 0 <= route < self.num_routes:
+                self._actions[0, 0] = route
+                return self._actions
+        return check_actions(actions, self.highs, self.num_envs, self._actions)
+
+    def step(
+        self,
+        rows: NDArray[np.int64],
+        actions: NDArray[np.int64],
+        observations: NDArray[np.float32],
+    ) -> None:
+        """Carry out one action an environment and run to the next decision; see `Simulation`."""
+        if len(rows) == self.num_envs:
+            self._decision_bytes.fill(0)
+        else:
+            self.decisions[rows] = np.zeros((), CONTEXT)
+            self.rewards[:] = self.costs[:] = 0.0
+        self._completed = None  # gathered when asked for, or before the next episodes begin
+        self.drive(STEP, rows, self._no_starts, actions, observations)
+        np.not_equal(self.status, DECISION, out=self.terminated)
+
+    def _set_faults(self, e: int, key: int, last_s: float) -> None:
+        """Write the faults of a stream whose last query arrives at `last_s`."""
+        if self.faults.size:
+            self.cluster.fault[e] = self.faults.changes(key, last_s)
+
+    def _check_length(self, last_s: float) -> None:
+        """Refuse a stream in which the servers would be polled for minutes of computing."""
+        polls = last_s / self.pool.metrics_poll_s
+        if not polls <= MOST_POLLS:
+            raise ConfigError(
+                f"the last of {self.num_queries} queries would arrive after {last_s:g} s, and the "
+                f"servers be polled {polls:.1g} times, at most {MOST_POLLS:.0g}; raise "
+                "arrival_rate_per_min or metrics_poll_s, or lower num_queries"
+            )
+
+    def drive(
+        self,
+        mode: int,
+        rows: NDArray[np.int64],
+        starts: NDArray[Any],
+        actions: NDArray[np.int64],
+        observations: NDArray[np.float32],
+    ) -> None:
+        """Run the environments `rows` to their next decision (`routing_kernel.drive`)."""
+        self._threads.run(
+            len(rows),
+            self.params,
+            self.state,
+            self.cluster,
+            mode,
+            rows,
+            starts,
+            actions,
+            observations,
+            self.decisions,
+            self.rewards,
+            self.costs,
+            self.status,
+        )
+        if self._watched and np.count_nonzero(self.status):  # something is over
+            over = bool((self.status == STREAM_OVER).any())
+            warn_outside(self.pool, self.cluster.reached, over=over)
+
+    # Results, and information for policies
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """Actions that make sense, (E, n): routes to models that are up, and any plan."""
+        if not self.faults.size:
+            return np.tile(self._mask(self.models_up), (self.num_envs, 1))
+        return np.stack([self._mask(up) for up in self._up.tolist()])
+
+    def mask_of(self, row: int) -> NDArray[np.bool_]:
+        """Return the actions that make sense in an environment, (n,)."""
+        return self._mask(self._up.item(row))
+
+    def sample_masks(self) -> tuple[Any, ...]:
+        """Return the masks of all environments; equal ones are one array, not to be written to."""
+        if not self.faults.size:
+            return (self._shared_mask(self.models_up),) * self.num_envs
+        ups = self._up.tolist()
+        masks = {up: self._shared_mask(up) for up in set(ups)}
+        return tuple(masks[up] for up in ups)
+
+    def _shared_mask(self, up: int) -> Any:
+        if up not in self._shared:
+            shared = self.sample_mask.of(self._mask(up))
+            for part in shared if isinstance(shared, tuple) else (shared,):
+                part.flags.writeable = False
+            self._shared = {up: shared}
+        return self._shared[up]
+
+    def _mask(self, up: int) -> NDArray[np.bool_]:
+        """Return the mask while the models of the bit mask `up` can be routed to."""
+        if up not in self._masks:
+            models = [bool(up >> m & 1) for m in range(self.layout.num_models)]
+            routes = np.repeat(np.array(models, np.bool_), len(STRATEGIES))
+            parts = [] if self.config.level == "executor" else [self.highs[:PLAN_ACTIONS].sum()]
+            masks = [np.ones(int(choices), np.bool_) for choices in parts]
+            masks += [] if self.config.level == "planner" else [routes]
+            self._masks = {up: np.concatenate(masks)}  # the last one: it rarely changes
+        return self._masks[up]
+
+    def reset_info(self) -> dict[str, Any]:
+        """Return the info of a reset, which names models whose server cards are estimates."""
+        estimates = self.pool.estimates
+        return self.info() | ({"estimates": estimates} if estimates else {})
+
+    def info(self) -> dict[str, Any]:
+        """Return time, query and node of the decision that waits."""
+        return {
+            "time_s": self._time_s.item(),
+            "query": self._query.item(),
+            "node": self._node.item(),
+        }
+
+    def summaries(
+        self,
+        rows: NDArray[np.int64],
+        rewards: NDArray[np.float64],
+        costs: NDArray[np.float64],
+    ) -> dict[str, NDArray[Any]]:
+        """Return the outcome of tagged queries, or means over the queries of streams."""
+        if not self.one_query:
+            return {
+                "queries": np.full(len(rows), self.num_queries),
+                "solve_rate": rewards / self.num_queries,
+                "mean_cost": costs / self.num_queries,
+            }
+        environments, records = self.completed_batch()
+        record = records[np.searchsorted(environments, rows)]
+        return {
+            "solved": record["solved"].astype(np.int64),
+            "latency_s": record["latency_s"],
+            "budget_s": record["budget_s"],
+        }
+
+    def contexts(self, rows: NDArray[np.int64], *, truth: bool = False) -> NDArray[Any]:
+        """Return the decisions that wait, (k,) CONTEXT (`simulator.workflow.state`)."""
+        waiting: NDArray[Any] = self.decisions[rows]
+        return waiting
+
+    def models_up_now(self) -> int:
+        """Return the bit mask of the models that can be routed to; may be called on any thread."""
+        stream = self.state.stream[0]
+        return int(stream["models_up"]) if stream["num_queries"] else self.models_up
+
+    def completed(self, e: int) -> NDArray[Any]:
+        """The agent's queries of environment `e` that ended in its last step, (k,) COMPLETED."""
+        stream = self.state.stream[e]
+        rows = self.state.completed[e, stream["reported"] : stream["finished"]]
+        return rows[rows["is_controlled"] == 1] if self.one_query else rows.copy()
+
+    def completed_batch(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """The same for all environments: (k,) environments and (k,) COMPLETED, in their order."""
+        if self._completed is None:
+            first, last = self.state.stream["reported"], self.state.stream["finished"]
+            counts = last - first
+            rows = np.repeat(np.arange(self.num_envs), counts)
+            ends = np.cumsum(counts)
+            position = np.arange(len(rows)) - np.repeat(ends - counts, counts) + first[rows]
+            records = self.state.completed[rows, position] if len(rows) else np.zeros(0, COMPLETED)
+            agents = records["is_controlled"] == 1 if self.one_query else np.s_[:]
+            self._completed = rows[agents], records[agents]
+        return self._completed
+
+    def calls(self, e: int) -> NDArray[Any]:
+        """All calls of environment `e`'s stream that are done, (k,) CALL.
+
+        Raises:
+            ConfigError: calls are not recorded.
+        """
+        if not self.config.record_calls:
+            raise ConfigError("calls are not recorded; make the environment with record_calls=True")
+        return self.state.call[e, : self.state.stream[e]["recorded_calls"]].copy()
+
+    def loads(self, e: int) -> tuple[Load, ...]:
+        """Present load of the servers of environment `e`."""
+        now_s = float(self.state.stream[e]["now_s"])
+        return tuple(
+            Load(int(server["running"]), int(server["waiting"]), kv_use(self.cluster, e, m, now_s))
+            for m, server in enumerate(self.cluster.server[e])
+        )
+
+    def seen(self, e: int) -> NDArray[np.float32]:
+        """The metrics that environment `e` polled last, (3, M); see `server/telemetry.py`."""
+        seen: NDArray[np.float32] = self.cluster.seen[e]
+        return seen
+
+    def policy_spec(self) -> PolicySpec:
+        """The public facts of this run, for `Policy.reset`."""
+        params, weights = self.params, self._weights
+        budgets = self.workload.budget_tiers_s
+        if isinstance(self.config.budget_s, float):
+            budgets = (self.config.budget_s,)
+        return PolicySpec(
+            models=self.pool.aliases,
+            strategies=STRATEGIES,
+            layout=self.layout,
+            level=self.config.level,
+            workload=self.workload.name,
+            budget_tiers_s=np.asarray(budgets),
+            model_share=_shares(weights @ np.diff(params.model_cdf, prepend=0.0, axis=1)),
+            strategy_share=_shares(weights @ np.diff(params.strategy_cdf, prepend=0.0, axis=1)),
+            expected_call_s=self._expected_call_s(),
+            ability=weights @ params.response.ability,
+            max_num_seqs=np.array([m.server.slots for m in self.pool.models]),
+            gpu=np.array(self.pool.gpu_index),
+            queue_norm=self.pool.queue_norm,
+            scheduler=self.scheduler,
+            metrics_poll_s=self.pool.metrics_poll_s,
+            task_embeddings=params.task_embedding,
+            role_embeddings=params.role_embedding,
+        )
+
+    def _expected_call_s(self) -> NDArray[np.float64]:
+        out = np.zeros(len(self.pool.models))
+        for weight, profile, members in zip(
+            self._weights, self.profiles, self._members, strict=True
+        ):
+            prompt = (
+                float(self.tasks.prompt_tokens[members].mean()) + profile.prompt.overhead_tokens
+            )
+            factor = profile.output.mean_factor() * sum(
+                share * profile.output.strategy_factor[s]
+                for s, share in profile.strategy_mix.items()
+            )
+            for m, model in enumerate(self.pool.models):
+                tokens = profile.models[model.alias].output_tokens_median * factor
+                tokens = min(tokens, float(self.pool.max_output_tokens))
+                out[m] += weight * model.server.call_s(prompt, tokens)
+        return out
+
+    def _models_up(self, down: tuple[str, ...]) -> int:
+        up = (1 << len(self.pool.models)) - 1
+        for alias in down:
+            up &= ~(1 << self.pool.index(alias))
+        if not up:
+            raise ConfigError("down_models names every model of the pool; one must be up")
+        return up
+
+    def _draw_tasks(self, count: int, rng: np.random.Generator) -> NDArray[np.int32]:
+        """`count` tasks: datasets by weight, within one all of its tasks before any returns."""
+        out = np.empty(count, np.int32)
+        if self._drift is None:
+            which = rng.choice(len(self._members), count, p=self._weights)
+        else:
+            shares = np.cumsum(self._drift.weights(np.arange(count)), axis=1)
+            which = (rng.random(count)[:, None] > shares[:, :-1]).sum(axis=1)
+        for p, members in enumerate(self._members):
+            wanted = int((which == p).sum())
+            rounds = -(-wanted // len(members))
+            order = [rng.permutation(members) for _ in range(rounds)]
+            if order:
+                out[which == p] = np.concatenate(order)[:wanted]
+        return out
+
+
+def _topology_of(plan: FixedPlan | None) -> int:
+    """Index of the topology that every query has; -1 where they differ."""
+    if plan is None:
+        return -1
+    return len(TOPOLOGIES) if plan.topology is None else TOPOLOGIES.index(plan.topology)
+
+
+def _shares(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    total: np.float64 = values.sum()
+    out: NDArray[np.float64] = values / total
+    return out
+
+
+def _draw_from(config: EnvConfig, datasets: list[str]) -> tuple[TaskSet, NDArray[np.int32]]:
+    """The tasks of each dataset; built-in tasks stand in for a dataset by its domain.
+
+    Returns:
+        The tasks, dataset after dataset, and (T,) which dataset each belongs to.
+    """
+    if config.tasks == "builtin":
+        tasks = load_tasks("builtin", split=config.split)
+        profiles = load_profiles(load_workload(config.workload))
+        groups = [
+            np.flatnonzero(tasks.domain == DOMAINS.index(profiles[name].profile.domain))
+            for name in datasets
+        ]
+    else:
+        tasks = load_tasks(config.tasks, datasets=datasets, split=config.split)
+        of = np.asarray(tasks.datasets)
+        groups = [np.flatnonzero(of == name) for name in datasets]
+    for name, group in zip(datasets, groups, strict=True):
+        if not len(group):
+            raise ConfigError(
+                f"{config.tasks}: no task of dataset {name!r} in split {config.split!r}; "
+                'use another split (split="all" takes every task) or another folder'
+            )
+    owner = np.repeat(np.arange(len(datasets), dtype=np.int32), [len(g) for g in groups])
+    return tasks.select(np.concatenate(groups)), owner

@@ -1,0 +1,682 @@
+"""InfraMind-TokenBudget-v0: which agent may still spend tokens, and when to stop.
+
+| term of the reward | |
+|---|---|
+| `quality` | points of true quality that the decision gained, over 100 |
+| `tokens` | minus the price of its tokens, over 100 |
+
+The price is in points of quality per token. With it the rule "stop when the marginal ROI falls
+below the price" is the policy that is greedy by one step; what learning can gain beyond it is
+credit for calls that pay later, the critic's above all.
+
+True quality is the latent one that a held-out checker would measure; the observation has proxies of
+it alone. The *cost* of a decision is the share of the budget that its tokens take. The pre-flight's
+tokens are spent before the first decision: they count in the ledger, in no reward and in no cost.
+
+The observation holds numbers that the application could see, too:
+
+| numbers | | range |
+|---|---|---|
+| 1 | tokens left, over the budget B | -1..1 |
+| 1 | log10 of B, over 5 | 0..2 |
+| 3 | left of the allocation of planner, executor, critic, over B | 0..1 |
+| 1 | returned by agents that were cut, over B | 0..1 |
+| 3 | used by each agent, over B | 0..2 |
+| 3 | points per 100 tokens of each agent's last call (ROI x 100) | -5..5 |
+| 3 | points of each agent's last call, over 100 | -1..1 |
+| 1 | quality by the proxies, over 100 | 0..1 |
+| 2 | flags of the critic: open, resolved, over 5 | 0..2 |
+| 1 | share of the structural checklist; 0 where there is none | 0..1 |
+| 3 | calls of each agent, over 10 | 0..10 |
+| 3 | 1 for an agent that was cut | 0..1 |
+| 1 | decisions so far, over the most | 0..1 |
+| 3 | complexity by the pre-flight: simple, moderate, complex | 0..1 |
+| 3 | mode of the allocations: frontload, critique_heavy, adaptive | 0..1 |
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from pydantic import AfterValidator
+
+from inframind_gym.configs import StrictModel, within
+from inframind_gym.envs import render
+from inframind_gym.envs.core import Env, Float32s, Simulation, VectorEnv, term_infos
+from inframind_gym.envs.spaces import ObservationForm
+from inframind_gym.errors import ActionError
+from inframind_gym.teams.token_budget import rules
+from inframind_gym.teams.token_budget.optimum import state_of
+from inframind_gym.teams.token_budget.rules import (
+    CRITIC,
+    EXECUTOR,
+    NUM_ACTIONS,
+    REASONS,
+    STOP,
+    Bools,
+    Floats,
+    Ints,
+    TeamState,
+    describe,
+    suggestion,
+)
+from inframind_gym.teams.token_budget.settings import (
+    AGENTS,
+    COMPLEXITIES,
+    DEFAULT,
+    SIMULATED,
+    SIZES,
+    STRATEGIES,
+    TeamSettings,
+    load_settings,
+)
+from inframind_gym.teams.token_budget.simulate import SimulatedTask, make_task
+
+LEAST_BUDGET: Final = 500
+MOST_BUDGET: Final = 200_000
+
+_Tokens = Annotated[int, within(LEAST_BUDGET, MOST_BUDGET)]
+
+
+def _ordered(ends: tuple[int, int]) -> tuple[int, int]:
+    if ends[0] > ends[1]:
+        raise ValueError(f"a range of budgets goes up, got {list(ends)}")
+    return ends
+
+
+_Range = Annotated[tuple[_Tokens, _Tokens], AfterValidator(_ordered)]
+
+
+class TokenBudgetConfig(StrictModel):
+    """Arguments of `TokenBudgetEnv`, described there, with the values that they may have."""
+
+    team: str = DEFAULT
+    profile: str = SIMULATED
+    budget: _Tokens | _Range = 20_000
+    strategy: Literal["frontload", "critique_heavy", "adaptive"] = "adaptive"
+    price: Annotated[float, within(0.0, 1.0)] = 0.001
+    overhead: bool = True
+    scope_down: bool = False
+    max_steps: Annotated[int, within(1, 1000)] = 20
+    action: Literal["discrete", "continuous"] = "discrete"
+
+    @property
+    def budget_range(self) -> tuple[int, int]:
+        """Least and largest budget."""
+        if isinstance(self.budget, tuple):
+            return self.budget
+        return self.budget, self.budget
+
+
+class TokenBudgetSpec(NamedTuple):
+    """Facts of a run that a policy is reset with.
+
+    Attributes:
+        settings: constants of the team.
+        price: points of quality that a token costs.
+        max_budget: largest budget of a team, in tokens.
+        max_steps: decisions of an episode.
+        self_eval: tokens of the rating after each call.
+    """
+
+    settings: TeamSettings
+    price: float
+    max_budget: int
+    max_steps: int
+    self_eval: int
+
+
+class Truth(NamedTuple):
+    """Latent state of k simulated tasks, for the optimum alone.
+
+    Attributes:
+        complexity: (k,) true one.
+        value: (k,) of the quality.
+        state: (k,) of the product (`teams.token_budget.optimum`).
+    """
+
+    complexity: Ints
+    value: Floats
+    state: Ints
+
+
+class TokenBudgetContext(NamedTuple):
+    """Input of a policy; arrays with a first axis of k teams.
+
+    Attributes:
+        budget, remaining, free: (k,) tokens: the ceiling, what is left, what cut agents returned.
+        left, used: (k, 3) tokens of each agent.
+        cut: (k, 3) agents that were cut.
+        limits: (k, 3, 3) tokens of an answer, by agent and size; 0 where a call is refused.
+        max_tokens: (3, 3) the same without a budget.
+        estimates: (k, 3) estimated tokens of the next prompts.
+        mask: (k, 16) actions that are open.
+        calls: (k, 3) calls of each agent.
+        last_tokens, last_delta, last_roi: (k, 3) of each agent's last call.
+        score: (k,) quality by the proxies.
+        flags_open, flags_resolved: (k,) flags of the critic.
+        seen: (k,) complexity by the pre-flight.
+        has_draft: (k,) whether the executor has written something.
+        steps: (k,) decisions so far.
+        truth: latent state, for policies with `sees_truth` alone.
+    """
+
+    budget: Ints
+    remaining: Ints
+    free: Ints
+    left: Ints
+    used: Ints
+    cut: Bools
+    limits: Ints
+    max_tokens: Ints
+    estimates: Ints
+    mask: Bools
+    calls: Ints
+    last_tokens: Ints
+    last_delta: Floats
+    last_roi: Floats
+    score: Floats
+    flags_open: Ints
+    flags_resolved: Ints
+    seen: Ints
+    has_draft: Bools
+    steps: Ints
+    truth: Truth | None
+
+
+def token_budget_contexts(
+    state: TeamState, rows: Ints, truth: Truth | None = None
+) -> TokenBudgetContext:
+    """Return the state of `rows` (k,) at the decisions that they wait for."""
+    ledger, progress = state.ledger, state.progress
+    return TokenBudgetContext(
+        budget=ledger.budget[rows],
+        remaining=ledger.remaining[rows],
+        free=ledger.free[rows],
+        left=ledger.left[rows],
+        used=ledger.used[rows],
+        cut=ledger.cut[rows],
+        limits=state.limits[rows],
+        max_tokens=state.max_tokens.copy(),
+        estimates=state.estimates[rows],
+        mask=state.mask[rows],
+        calls=progress.calls[rows],
+        last_tokens=progress.last_tokens[rows],
+        last_delta=progress.last_delta[rows],
+        last_roi=progress.last_roi[rows],
+        score=progress.score[rows],
+        flags_open=progress.flags_open[rows],
+        flags_resolved=progress.flags_resolved[rows],
+        seen=state.seen[rows],
+        has_draft=state.has_draft[rows],
+        steps=state.steps[rows],
+        truth=truth,
+    )
+
+
+TERMS: Final = ("quality", "tokens")
+
+
+def reward_terms(gain: Any, tokens: Any, price: float) -> NDArray[np.float64]:
+    """Return the terms of k decisions, (k, 2), in the order of TERMS.
+
+    Args:
+        gain: (k,) points of true quality.
+        tokens: (k,) of all calls of the decision.
+        price: points of quality per token.
+    """
+    return np.stack([np.asarray(gain) / 100.0, -price * np.asarray(tokens) / 100.0], axis=1)
+
+
+# Observations
+
+_WIDTHS: Final = (1, 1, 3, 1, 3, 3, 3, 1, 2, 1, 3, 3, 1, 3, 3)
+_STARTS: Final = tuple(int(start) for start in np.cumsum((0, *_WIDTHS[:-1])))
+OBSERVATION_SIZE: Final = sum(_WIDTHS)
+LOW: Final = np.repeat(
+    np.array([-1, 0, 0, 0, 0, -5, -1, 0, 0, 0, 0, 0, 0, 0, 0], np.float32), _WIDTHS
+)
+HIGH: Final = np.repeat(
+    np.array([1, 2, 1, 1, 2, 5, 1, 1, 2, 1, 10, 1, 1, 1, 1], np.float32), _WIDTHS
+)
+_EYE: Final = np.eye(3)
+
+
+def observe(state: TeamState, rows: Ints) -> NDArray[np.float32]:
+    """Return the observations of some teams, (k, 32)."""
+    ledger, progress = state.ledger, state.progress
+    budget = ledger.budget[rows].astype(np.float64)
+    share, per_agent = 1.0 / budget, 1.0 / budget[:, None]
+    ticked = progress.checklist[rows]
+    parts = (
+        ledger.remaining[rows] * share,
+        np.log10(budget) / 5.0,
+        ledger.left[rows] * per_agent,
+        ledger.free[rows] * share,
+        ledger.used[rows] * per_agent,
+        100.0 * progress.last_roi[rows],
+        progress.last_delta[rows] / 100.0,
+        progress.score[rows] / 100.0,
+        np.stack([progress.flags_open[rows], progress.flags_resolved[rows]], axis=1) / 5.0,
+        np.where(np.isnan(ticked), 0.0, ticked),
+        progress.calls[rows] / 10.0,
+        ledger.cut[rows],
+        state.steps[rows] / state.max_steps,
+        _EYE[state.seen[rows]],
+        _EYE[state.strategy[rows]],
+    )
+    found = np.empty((len(rows), OBSERVATION_SIZE), np.float32)
+    for part, start, width in zip(parts, _STARTS, _WIDTHS, strict=True):
+        if width == 1:
+            found[:, start] = part
+        else:
+            found[:, start : start + width] = part
+    return np.clip(found, LOW, HIGH, out=found)
+
+
+# The batch of teams
+
+LOGIT_SCALE: Final = 4.0  # of the continuous action
+STOP_ABOVE: Final = 0.5  # last number of the continuous action
+CONTINUOUS_SIZE: Final = 4  # logits of three shares, and of stopping
+_ORDER: Final = np.array([[0, 1, 2], [1, 2, 0], [2, 1, 0]])  # who is called, and who instead
+
+
+class TokenBudgetSimulation(Simulation):
+    """E teams with the same settings.
+
+    Args:
+        config: the environment's arguments.
+        num_envs: E.
+
+    Attributes:
+        settings: constants of the team.
+        task: what the calls do.
+        state: ledgers, scores and what is open.
+        terms: (E, 2) terms of the last step's reward, in the order of TERMS.
+        tokens, action: (E,) of the last step; of a continuous one the call that it led to.
+
+    Raises:
+        ConfigError: there is no such team or profile, or the budget is none of its token units.
+    """
+
+    config: TokenBudgetConfig
+
+    def __init__(self, config: TokenBudgetConfig, num_envs: int) -> None:
+        self.has_mask = config.action == "discrete"
+        discrete, numbers = spaces.Discrete(NUM_ACTIONS), (CONTINUOUS_SIZE,)
+        choices = discrete if self.has_mask else spaces.Box(-1.0, 1.0, numbers, np.float32)
+        super().__init__(num_envs, ObservationForm(spaces.Box(LOW, HIGH)), choices)
+        self.config = config
+        self.settings: TeamSettings = load_settings(config.team)
+        self.task = make_task(self.settings, config.profile, num_envs)
+        paid = config.overhead and self.task.has_overhead
+        self.preflight = self.settings.overhead.preflight if paid else 0
+        self.self_eval = self.settings.overhead.self_eval if paid else 0
+        self.state = TeamState(
+            self.settings,
+            num_envs,
+            self.task.max_tokens,
+            self.task.weights,
+            self.self_eval,
+            config.max_steps,
+        )
+        self.terms = np.zeros((num_envs, len(TERMS)))
+        self.tokens, self.action, self._turn = np.zeros((3, num_envs), np.int64)
+        self._area = np.zeros(num_envs)
+
+    @property
+    def mask(self) -> Bools:
+        """Calls, cuts, reallocations and stops that are open, (E, 16)."""
+        return self.state.mask
+
+    def checked(self, actions: Any) -> NDArray[Any]:
+        """Return the actions of all environments, (E,) or (E, 4).
+
+        Raises:
+            ActionError: an action of the wrong shape or out of range, or not finite.
+        """
+        if self.has_mask:
+            return super().checked(actions)
+        return continuous_actions(actions, self.num_envs)
+
+    def reset(
+        self,
+        rows: Ints,
+        generators: Sequence[np.random.Generator],
+        observations: Float32s,
+        *,
+        first: bool = True,
+    ) -> None:
+        """Begin new episodes; see `Simulation`."""
+        low, high = self.config.budget_range
+        unit = self.settings.token_unit
+        keys = np.array([rng.integers(2**64, dtype=np.uint64) for rng in generators])
+        budget = np.full(len(rows), low // unit * unit)
+        if high > low:
+            ratio = np.array([rng.random() for rng in generators])
+            budget = np.floor(low * (high / low) ** ratio / unit).astype(np.int64) * unit
+        self.task.start(rows, keys)
+        self.state.begin(
+            rows, budget, STRATEGIES.index(self.config.strategy), self.task.seen[rows], 0
+        )
+        if self.config.scope_down:
+            small = budget < self.state.minimum_budget(rows)
+            self.task.scope_down(rows[small])
+            self.state.seen[rows] = self.task.seen[rows]
+        self.state.ledger.overhead[rows] += self.preflight
+        self.terms[rows] = 0.0
+        for part in (self.tokens, self._turn, self._area):
+            part[rows] = 0
+        self._look(rows)
+        observations[rows] = observe(self.state, rows)
+
+    def _look(self, rows: Ints) -> None:
+        self.state.look(rows, self.task.prompt_estimates(rows), self.task.has_draft(rows))
+
+    def step(self, rows: Ints, actions: NDArray[Any], observations: Float32s) -> None:
+        """Carry out decisions of `rows`; the actions are (E,) 0-15, or (E, 4) numbers."""
+        chosen = actions[rows]
+        discrete = chosen if chosen.ndim == 1 else self._allocate(rows, chosen)
+        calling, agents, sizes, limits = self.state.decide(rows, discrete)
+        self.action[rows] = discrete
+        gain, tokens = np.zeros((2, self.num_envs))
+        if len(calling):
+            before = self.task.truth(calling)
+            calls = self.task.call(calling, agents, sizes, limits)
+            used = calls.prompt + calls.completion
+            rules.spend(self.state.ledger, calling, agents, used)
+            self.state.ledger.overhead[calling] += self.self_eval
+            self.state.score(calling, agents, used, calls.evidence)
+            gain[calling], tokens[calling] = calls.gain, used + self.self_eval
+            self._area[calling] += before * tokens[calling]
+        self.tokens = tokens.astype(np.int64)
+        self.terms = np.zeros_like(self.terms)
+        self.terms[rows] = reward_terms(gain[rows], tokens[rows], self.config.price)
+        self._look(rows)
+        observations[rows] = observe(self.state, rows)
+        self.rewards = np.asarray(self.terms.sum(axis=1))
+        self.costs = np.asarray(self.tokens / np.maximum(self.state.ledger.budget, 1))
+        self.truncated = self.state.over & self.state.truncated
+        self.terminated = self.state.over & ~self.state.truncated
+
+    def _allocate(self, rows: Ints, numbers: NDArray[np.float64]) -> Ints:
+        """Allocate what remains by continuous actions (k, 4); return the calls that follow.
+
+        The agent whose turn it is is called at the largest size that its allocation pays; where it
+        pays none, another agent; where none can be called, the team stops.
+        """
+        logits = LOGIT_SCALE * np.clip(numbers[:, :3].astype(np.float64), -1.0, 1.0)
+        weights = np.exp(logits)
+        rules.share_out(self.state.ledger, rows, weights / weights.sum(axis=1, keepdims=True))
+        self.state.open_actions(rows)
+        limits = self.state.limits[rows]
+        order = _ORDER[self._turn[rows]]
+        open_ = np.take_along_axis(limits[:, :, 0] > 0, order, axis=1)
+        agents = order[np.arange(len(rows)), open_.argmax(axis=1)]
+        at_size = limits[np.arange(len(rows)), agents] >= self.task.max_tokens[agents]
+        sizes = np.maximum(at_size.sum(axis=1) - 1, 0)
+        ends = ~open_.any(axis=1) | (numbers[:, 3] > STOP_ABOVE)
+        follows = np.where(agents == EXECUTOR, CRITIC, EXECUTOR)
+        self._turn[rows] = np.where(ends, self._turn[rows], follows)
+        return np.where(ends, STOP, agents * len(SIZES) + sizes)
+
+    # Results
+
+    def over(self) -> Bools:
+        """Return (E,) whether each episode has ended."""
+        return self.state.over.copy()
+
+    def infos(self) -> dict[str, Any]:
+        """Return terms of the rewards, actions, tokens and reasons of the last step."""
+        return {
+            "rewards": term_infos(TERMS, self.terms),
+            "action": self.action.copy(),
+            "tokens": self.tokens.copy(),
+            "reason": self.state.reason.copy(),
+        }
+
+    def reset_info(self) -> dict[str, Any]:
+        """Return the name of the run, and a warning where the budget is too small."""
+        info: dict[str, Any] = {"run_id": self.run_id(0)}
+        budget = int(self.state.ledger.budget[0])
+        minimum = int(self.state.minimum_budget(np.zeros(1, np.int64))[0])
+        if budget < minimum:
+            info["warning"] = suggestion(budget, minimum, int(self.state.seen[0]))
+            info["suggested_minimum"] = minimum
+        return info
+
+    def info(self) -> dict[str, Any]:
+        """Return the terms of the reward, the event of the step and why the team stopped."""
+        return {
+            "rewards": dict(zip(TERMS, self.terms[0].tolist(), strict=True)),
+            "event": self.event(0),
+            "cutoff_reason": REASONS[int(self.state.reason[0])],
+        }
+
+    def summaries(self, rows: Ints, *_: Any) -> dict[str, NDArray[Any]]:
+        """Return what episodes have come to, (k,) each.
+
+        `quality` is the true one, `reported_quality` that of the proxies; `drained` says whether
+        no call was left to be paid, `overshoot` by how many tokens the budget was exceeded;
+        `quality_area` is the mean true quality over the budget, spent token by token.
+        """
+        ledger, progress = self.state.ledger, self.state.progress
+        budget, spent = ledger.budget[rows], ledger.spent[rows]
+        truth, rest = self.task.truth(rows), np.maximum(ledger.remaining[rows], 0)
+        least = self.settings.min_completion_tokens + self.self_eval
+        needed = self.state.estimates[rows].min(axis=1) + least
+        return {
+            "quality": truth,
+            "reported_quality": progress.score[rows],
+            "tokens": spent,
+            "agent_tokens": ledger.used[rows].sum(axis=1),
+            "overhead_tokens": ledger.overhead[rows],
+            "budget": budget,
+            "unspent_share": rest / budget,
+            "overshoot": np.maximum(spent - budget, 0),
+            "drained": (ledger.remaining[rows] < needed).astype(np.int64),
+            "calls": progress.calls[rows].sum(axis=1),
+            "decisions": self.state.steps[rows],
+            "quality_area": (self._area[rows] + truth * rest) / budget,
+        }
+
+    def event(self, row: int) -> dict[str, Any]:
+        """Return the event of a row's last step, an empty dict for a reallocation."""
+        action = int(self.action[row])
+        return self.state.event(row, action, self.run_id(row), rules.describe(action))
+
+    def run_id(self, row: int) -> str:
+        """Return the name of a row's episode, a function of its seed."""
+        return str(uuid.UUID(int=int(self.task.keys[row])))
+
+    def contexts(self, rows: Ints, *, truth: bool = False) -> TokenBudgetContext:
+        """Return the input of a policy; `truth` adds the latent state, for the optimum alone."""
+        return token_budget_contexts(self.state, rows, self.truth(rows) if truth else None)
+
+    def truth(self, rows: Ints) -> Truth | None:
+        """Return the latent state of simulated tasks, None for a script."""
+        task = self.task
+        if not isinstance(task, SimulatedTask):
+            return None
+        state = state_of(
+            task.plan[rows], task.sections[rows], task.hidden[rows], task.flagged[rows]
+        )
+        return Truth(task.complexity[rows], task.value[rows], state)
+
+    def policy_spec(self) -> TokenBudgetSpec:
+        """Return the facts of the run that a policy is reset with."""
+        config = self.config
+        return TokenBudgetSpec(
+            self.settings, config.price, config.budget_range[1], config.max_steps, self.self_eval
+        )
+
+
+def continuous_actions(actions: Any, num_envs: int) -> NDArray[np.float64]:
+    """Return continuous actions as a new array (num_envs, 4).
+
+    Raises:
+        ActionError: a wrong shape, or a number that is not finite.
+    """
+    try:
+        array = np.array(actions, np.float64)
+    except (TypeError, ValueError):
+        raise ActionError(f"actions must be numbers, got {actions!r:.80}") from None
+    if array.size != num_envs * CONTINUOUS_SIZE or array.shape[-1:] != (CONTINUOUS_SIZE,):
+        raise ActionError(
+            f"actions have shape {array.shape}; expected {num_envs} of {CONTINUOUS_SIZE} numbers "
+            "each"
+        )
+    if not np.isfinite(array).all():
+        raise ActionError("actions must be finite numbers, got nan or inf")
+    return array.reshape(num_envs, CONTINUOUS_SIZE)
+
+
+class TokenBudgetEnv(Env):
+    """Decide who of planner, executor and critic spends the next tokens, and when to stop.
+
+    ## Description
+
+    A team answers a task on a budget of tokens. The planner plans, the executor drafts and revises,
+    the critic finds defects, which revisions then resolve. The budget is a hard ceiling; each agent
+    has a soft allocation in it. A pre-flight guesses the complexity of the task; after each call an
+    LLM rates the product, too kindly. The rules are in `inframind_gym.teams.token_budget.rules`,
+    the simulated task is in `.simulate`, the constants are in `envs_configs/teams`.
+
+    ## Action Space
+
+    `Discrete(16)`:
+
+    | action | |
+    |---|---|
+    | 0-8 | call planner, executor or critic (a // 3) at size S, M or L (a % 3) |
+    | 9-11 | cut planner, executor or critic: its allocation returns to the pool |
+    | 12-14 | reallocate what the others have not spent to planner, executor or critic |
+    | 15 | stop |
+
+    `info["action_mask"]` marks the actions that are open. A call is refused where ceiling or
+    allocation leave too little for an answer, a review before there is a draft. An action that is
+    not open does nothing and takes a step.
+
+    With `action="continuous"` `Box(-1, 1, (4,))`: three logits (times 4), whose softmax shares out
+    all that remains, and a number that stops above 0.5. Planner, executor, critic, executor, … are
+    then called in turn, at the largest size that their share pays. There is no mask.
+
+    ## Observation Space
+
+    `Box(32,)`, number by number in `inframind_gym.envs.token_budget`. It holds proxies
+    of the quality, never the quality.
+
+    ## Rewards and costs
+
+    True quality that was gained less the price of the tokens, over 100. `info["rewards"]` holds
+    the terms "quality" and "tokens". `info["cost"]`:
+    tokens of the step over the budget.
+
+    ## Starting State
+
+    A task of random complexity; the pre-flight (200 tokens) is paid. A budget below the minimum of
+    that complexity adds "warning" and "suggested_minimum" to `info`.
+
+    ## Episode End
+
+    Terminated by stopping, when all agents are cut, or when no call can be paid. Truncated after
+    `max_steps` decisions.
+
+    ## Info
+
+    "event" is the event that WebSocket clients of the application get, an empty dict for a
+    reallocation; "cutoff_reason" is "" or one of roi, policy, stop, budget, all_cut, steps,
+    refused. The last step adds "episode_cost", "episode_reward" and the numbers of
+    `TokenBudgetSimulation.summaries`.
+
+    ## Arguments
+
+    All are JSON types.
+
+    * `team`: name or path of the constants (`envs_configs/teams`).
+    * `profile`: "simulated", or the name of a script in that file ("seed-example").
+    * `budget`: tokens, or [least, most], from which each episode draws (log-uniform); rounded down
+      to `token_unit` (50).
+    * `strategy`: mode of the initial allocations: frontload, critique_heavy or adaptive.
+    * `price`: points of quality (0-100) that a token costs.
+    * `overhead`: whether pre-flight and self-evaluations take tokens.
+    * `scope_down`: narrow a task whose minimum the budget is below: less complex, worth less.
+    * `max_steps`: decisions of an episode.
+    * `action`: "discrete" or "continuous".
+    * `render_mode`: None, "ansi" (text) or "rgb_array".
+
+    ## Version History
+
+    * v0: first version.
+    """
+
+    metadata: dict[str, Any] = Env.metadata | {"render_fps": 2}
+    arguments = TokenBudgetConfig
+    simulation: TokenBudgetSimulation
+
+    @staticmethod
+    def simulate(config: TokenBudgetConfig, num_envs: int, num_threads: int) -> Simulation:
+        """Make E teams; NumPy computes all rows at once."""
+        return TokenBudgetSimulation(config, num_envs)
+
+    def describe(self, action: Any) -> tuple[str, str]:
+        """Return what is done, and the tokens that were spent before."""
+        state = self.simulation.state
+        words = describe(int(action)) if self.simulation.has_mask else "allocate"
+        score = f"quality {state.progress.score[0]:.0f} by the proxies"
+        return words, f"after {int(state.ledger.spent[0]):,} tokens, {score}"
+
+    def frame(self) -> render.Frame:
+        """Return the ledger, a row an agent; the simulation does not change."""
+        state = self.simulation.state
+        ledger, progress = state.ledger, state.progress
+        budget, spent = int(ledger.budget[0]), int(ledger.spent[0])
+        rows = []
+        for i, agent in enumerate(AGENTS):
+            used, left = int(ledger.used[0, i]), int(ledger.left[0, i])
+            last = "cut" if ledger.cut[0, i] else f"{progress.last_roi[0, i]:.4f}"
+            rows.append(
+                (
+                    agent,
+                    str(int(progress.calls[0, i])),
+                    render.Bar(used / max(budget, 1), f"{used:,}"),
+                    render.Bar(left / max(budget, 1), f"{left:,}", render.CACHE),
+                    last,
+                )
+            )
+        overhead = f"overhead {int(ledger.overhead[0]):,}, returned {int(ledger.free[0]):,} tokens"
+        flags = f"flags: {progress.flags_open[0]} open, {progress.flags_resolved[0]} resolved"
+        score = float(progress.score[0])
+        return render.Frame(
+            "InfraMind Token budget",
+            (
+                f"{COMPLEXITIES[int(state.seen[0])]} task",
+                self.config.strategy,
+                f"price {self.config.price:g} points a token",
+            ),
+            f"{spent:,} / {budget:,}",
+            f"tokens, {budget - spent:,} left",
+            (render.Table("Ledger", ("calls", "used", "left", "last ROI"), tuple(rows), overhead),),
+            render.Headline(
+                "Quality by the proxies",
+                flags,
+                render.Bar(score / 100.0, f"{score:.0f} of 100", render.GOOD),
+            ),
+            results=f"decision {state.steps[0]} of {self.config.max_steps}",
+        )
+
+
+class TokenBudgetVectorEnv(VectorEnv):
+    """`InfraMind-TokenBudget-v0` in a batch (`VectorEnv`); arguments as of `TokenBudgetEnv`.
+
+    In place of events, which are texts, the infos have arrays: "action" (what was carried out),
+    "tokens" and "reason" (a place in `teams.token_budget.rules.REASONS`).
+    """
+
+    single = TokenBudgetEnv

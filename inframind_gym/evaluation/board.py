@@ -1,0 +1,376 @@
+"""Results folders as arrays, and their leaderboards: rows a place, and averages over places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.metrics import Layout
+from inframind_gym.evaluation.stats import (
+    CONFIDENCE,
+    NUM_RESAMPLES,
+    Episode,
+    Estimate,
+    interval,
+)
+from inframind_gym.evaluation.store import RECORDS, read_cells, read_header
+from inframind_gym.evaluation.suite import (
+    Axis,
+    Cell,
+    Place,
+    Suite,
+    family_of,
+    in_order,
+    without_draw,
+)
+
+MIN_SEEDS: Final = 5
+
+Strata = dict[Place, dict[int, tuple[Episode, ...]]]  # by place and seed, one of each training
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A results folder.
+
+    Attributes:
+        folder: Where it is.
+        header: Content of ``run.json``.
+        family: Family of its cells.
+        layout: Of the sums.
+        episodes: The finished cells, but for those of policies that were left out.
+        timings: Time that policies took to decide in them, where that was measured.
+        missing: Coordinates of the planned cells that are not there, by policy.
+        damaged: Files of records that cannot be read.
+        unplanned: Cells that are left out, since the folder's runs did not plan them.
+        has_tails: Whether episodes have the values that the tail of a metric follows from.
+    """
+
+    folder: Path
+    header: dict[str, Any]
+    family: type[Suite]
+    layout: Layout
+    episodes: dict[Cell, Episode]
+    timings: dict[Cell, dict[str, float]]
+    missing: dict[str, list[str]]
+    damaged: int = 0
+    unplanned: int = 0
+    has_tails: bool = True
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Names of the metrics that the episodes give."""
+        names = self.layout.measured(self.family.metrics)
+        return tuple(name for name in names if self.has_tails or name != self.layout.tail)
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Policies that could not play, and why."""
+        return dict(self.header.get("left_out", {}))
+
+    @property
+    def planned(self) -> int:
+        """Number of cells of a complete folder."""
+        return len(self.episodes) + sum(map(len, self.missing.values()))
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """Policies with results, in the order of the run."""
+        present = {cell.policy for cell in self.episodes}
+        return tuple(name for name in self.header["policies"] if name in present)
+
+    def notes(self) -> list[str]:
+        """Return what a reader has to know who takes the folder for complete."""
+        notes = [f"{policy} was left out: {why}" for policy, why in self.left_out.items()]
+        for texts in self.header.get("estimates", {}).values():
+            notes += [text for text in texts if text not in notes]
+        if self.missing:
+            parts = [
+                f"{len(cells)} of {policy} ({'; '.join(cells[:2])}{'; …' if cells[2:] else ''})"
+                for policy, cells in self.missing.items()
+            ]
+            damaged = f" ({self.damaged} damaged files)" if self.damaged else ""
+            notes.append(
+                f"unfinished, {len(self.episodes)} of {self.planned} cells; missing{damaged}: "
+                f"{', '.join(parts)}. The command that made {self.folder} continues it"
+            )
+        if self.unplanned:
+            notes.append(f"left out: {self.unplanned} cells that no run of {self.folder} planned")
+        if self.timings and len(self.timings) < len(self.episodes):
+            notes.append(f"times are those of {len(self.timings)} of {len(self.episodes)} cells")
+        return notes
+
+    def strata(self, policy: str) -> Strata:
+        """Return the episodes of a policy by place and seed, one of each training.
+
+        A seed that not all trainings of the place have finished is left out.
+        """
+        found: dict[Place, dict[int, list[Episode]]] = {}
+        for cell, episode in sorted(self.episodes.items(), key=lambda item: item[0].sort_key):
+            if cell.policy == policy:
+                found.setdefault(cell.place, {}).setdefault(cell.seed, []).append(episode)
+        strata = {}
+        for place, by_seed in found.items():
+            trainings = max(map(len, by_seed.values()))
+            strata[place] = {s: tuple(own) for s, own in by_seed.items() if len(own) == trainings}
+        return strata
+
+
+def load_results(folder: Path) -> Results:
+    """Read the finished cells of a folder.
+
+    Raises:
+        InfraMindError: It is no results folder, or holds no finished cell that can be read.
+    """
+    header = read_header(folder)
+    try:
+        family = family_of(header["suite"])
+        layout = family.layout(header)
+        if not {"name", *family.shown} <= header["suite"].keys():
+            raise KeyError
+    except (KeyError, TypeError):
+        raise BenchmarkError(
+            f"{folder}: run.json was written by another version of the benchmark."
+        ) from None
+    planned, left_out = header.get("planned", {}), header.get("left_out", {})
+    missing = {policy: dict(own) for policy, own in planned.items() if policy not in left_out}
+    episodes: dict[Cell, Episode] = {}
+    timings: dict[Cell, dict[str, float]] = {}
+    damaged = unplanned = 0
+    for one in read_cells(folder):
+        if one is None:
+            damaged += 1
+        elif one.cell.policy in left_out:
+            continue
+        elif planned and one.cell_id not in planned.get(one.cell.policy, {}):
+            unplanned += 1
+        else:
+            missing.get(one.cell.policy, {}).pop(one.cell_id, None)
+            if one.timing:
+                timings[one.cell] = one.timing
+            try:
+                episodes[one.cell] = Episode.of(layout, one.columns)
+            except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+                raise BenchmarkError(
+                    f"{folder / RECORDS}: the records of cell {one.cell_id} cannot be read "
+                    f"({error!r:.200}): another program wrote them. Delete the folder and run the "
+                    "command that made it again."
+                ) from None
+    if not episodes:
+        torn = f" ({damaged} damaged files)" if damaged else ""
+        raise BenchmarkError(
+            f"{folder} holds no finished cell yet{torn}. Run the command that made it again."
+        )
+    lacking = {policy: list(cells.values()) for policy, cells in missing.items() if cells}
+    return Results(folder, header, family, layout, episodes, timings, lacking, damaged, unplanned)
+
+
+class DrawOrder:
+    """Scores of policies under every posterior draw of quality; all play the same episodes."""
+
+    def __init__(self) -> None:
+        self._scores: dict[str, dict[int, list[float]]] = {}
+
+    def add(self, policy: str, draw: int, score: float) -> None:
+        """Add a policy's score in a cell of a draw; more is better."""
+        self._scores.setdefault(policy, {}).setdefault(draw, []).append(score)
+
+    def ahead(self, policy: str, other: str) -> dict[str, int]:
+        """Return the draws in which a policy has the better mean, and the draws that both have."""
+        one, two = self._scores[policy], self._scores[other]
+        both = one.keys() & two.keys()
+        better = sum(np.mean(one[draw]) > np.mean(two[draw]) for draw in both)
+        return {"draws_ahead": int(better), "draws": len(both)}
+
+
+def leaderboard(
+    results: Results,
+    *,
+    bootstrap_seed: int = 0,
+    num_resamples: int = NUM_RESAMPLES,
+    fluid: bool = False,
+) -> dict[str, Any]:
+    """Compute a leaderboard as JSON content.
+
+    A row pools the queries of all seeds of one policy and place (for routing a workload, rate and
+    budget). Averages give each place the same weight, over the places that every policy has
+    finished, so that policies stay comparable while a run goes on.
+
+    Args:
+        results: A results folder.
+        bootstrap_seed: Seed of the intervals.
+        num_resamples: Resamples of the bootstrap.
+        fluid: Whether to compute fluid bounds that have not been computed yet.
+
+    Returns:
+        ``rows``; ``ranking`` and one table for each axis, for routing ``by_workload``, ``by_rate``
+        and ``by_budget`` (averages, best score first); ``fluid`` (bounds on goodput, or None);
+        ``notes`` for the reader; numbers of ``cells`` and of ``planned`` ones, with those that are
+        ``missing`` by policy, and reasons of policies ``left_out``; and the method of the
+        intervals. Every metric has its interval under ``<metric>_ci95``. Policies that cannot be
+        beaten (``bound`` is true) are listed without a rank; ``of_bound`` is the share of the best
+        bound's score that the others reach, ``regret`` what they lose to `Suite.regret`.
+        ``timing`` has the times that policies take to decide, where they were measured. Of a run
+        over draws of quality ``ahead_of_next`` counts those in which a policy has a better score
+        than the next one.
+    """
+    family, header = results.family, results.header
+    score = family.metrics[family.score]
+    axes: dict[str, Axis | None] = {"ranking": None, **{axis.table: axis for axis in family.axes}}
+    bounds = set(header.get("bounds", ()))
+    strata = {policy: results.strata(policy) for policy in results.policies}
+    first = next(iter(strata.values()))
+    common = [place for place in first if all(place in own for own in strata.values())]
+    rows: list[dict[str, Any]] = []
+    scored: dict[str, dict[Place, Estimate]] = {policy: {} for policy in strata}
+    # (table, value on its axis) -> policy -> average over the places with that value
+    averages: dict[tuple[str, Any], dict[str, Estimate]] = {}
+    orders: dict[tuple[str, Any], DrawOrder] = {}
+    for policy, own in strata.items():
+        by_draw: dict[Place, list[Estimate]] = {}
+        for place, episodes in own.items():
+            there, draw = without_draw(place)
+            estimate = Estimate.of(
+                *(results.measured, results.layout, policy, episodes.values()),
+                *(there, bootstrap_seed, num_resamples),
+            )
+            known = {"policy": policy, "bound": policy in bounds, **family.describe(place)}
+            rows.append({**known, "seeds": sorted(episodes), **estimate.to_json()})
+            if place not in common:
+                continue
+            if family.scored:
+                scored[policy][place] = estimate.only(family.scored)
+            by_draw.setdefault(there, []).append(estimate)
+            if draw is not None:
+                for group in zip(axes, (None, *there), strict=True):
+                    order = orders.setdefault(group, DrawOrder())
+                    order.add(policy, draw, score.signed(estimate.value(score.name)))
+        for place, estimates in by_draw.items():
+            estimate = Estimate.over_draws(estimates)
+            for group in zip(axes, (None, *place), strict=True):
+                peers = averages.setdefault(group, {})
+                peers[policy] = peers[policy] + estimate if policy in peers else estimate
+    tables: dict[str, list[dict[str, Any]]] = {table: [] for table in axes}
+    in_table = sorted(averages, key=lambda group: in_order(() if group[1] is None else group[1:]))
+    for table, value in in_table:
+        peers, axis = averages[table, value], axes[table]
+        ranked = [
+            {
+                **{"policy": policy, "bound": policy in bounds},
+                **({axis.name: value} if axis else {}),
+                **{"cells": len(own.units), "missing": len(results.missing.get(policy, ()))},
+                **own.to_json(),
+                **_of_bound(own, peers, bounds, family),
+            }
+            for policy, own in peers.items()
+        ]
+        ranked.sort(key=lambda row: (-score.signed(row[score.name]), row["policy"]))
+        tables[table] += ranked
+        if (table, value) in orders:
+            for row, behind in pairwise(row for row in ranked if not row["bound"]):
+                order = orders[table, value]
+                row["ahead_of_next"] = order.ahead(row["policy"], behind["policy"])
+    timing = _timing_rows(results, common)
+    return {
+        "folder": str(results.folder),
+        "suite": header["suite"]["name"],
+        "kind": family.model_fields["kind"].default,
+        **{key: header["suite"][key] for key in family.shown},
+        "cells": len(results.episodes),
+        "planned": results.planned,
+        "missing": results.missing,
+        "damaged": results.damaged,
+        "left_out": results.left_out,
+        "records": sum(episode.records for episode in results.episodes.values()),
+        "intervals": {
+            "method": "stratified bootstrap over episodes, expanded percentile interval",
+            "confidence": CONFIDENCE,
+            "num_resamples": num_resamples,
+            "seed": bootstrap_seed,
+        },
+        "fluid": family.limits(results, common, fluid),
+        "notes": results.notes() + _notes(list(strata.values()), common),
+        "rows": rows,
+        **tables,
+        **family.scores(results, scored),
+        **({"timing": timing} if timing else {}),
+    }
+
+
+def _of_bound(
+    average: Estimate, peers: Mapping[str, Estimate], bounds: set[str], family: type[Suite]
+) -> dict[str, Any]:
+    """Return the score over that of the best bound, or the reverse where less is better.
+
+    Of a family with `regret`, return how much better the policy is that it names.
+    """
+    score = family.metrics[family.score]
+    known = [peers[name] for name in peers if name in bounds and family.regret in ("", name)]
+    if not known:
+        return {}
+    i = average.names.index(score.name)
+    best = max(known, key=lambda bound: score.signed(bound.values[i]))
+    if family.regret:
+        name, value = "regret", score.signed(float(best.values[i] - average.values[i]))
+        draws = score.signed(1.0) * (best.draws[:, i] - average.draws[:, i])
+        by_training = average.by_training[:, i]
+    else:
+        over, under = (average, best) if score.better == "higher" else (best, average)
+        if not under.values[i]:
+            return {}
+        name, value = "of_bound", float(over.values[i] / under.values[i])
+        top, bottom = over.draws[:, i], under.draws[:, i]
+        draws = np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)
+        by_training = over.by_training[:, i] / np.maximum(under.by_training[:, i], 1e-12)
+    ends = interval(draws, np.asarray(average.units), by_training=[by_training])
+    return {name: value, f"{name}_ci95": ends.tolist()}
+
+
+def _notes(strata: Sequence[Strata], common: Sequence[Place]) -> list[str]:
+    """Return notes on cells that not all policies have finished, and on few seeds."""
+    notes = []
+    every = {place for own in strata for place in own}
+    if len(common) < len(every):
+        notes.append(
+            f"averages are over the {len(common)} of {len(every)} cells "
+            "that every policy has finished"
+        )
+    fewest = min(len(seeds) for own in strata for seeds in own.values())
+    if fewest == 1:
+        notes.append(
+            "some cells have one seed: their intervals come from stretches of that one episode"
+        )
+    elif fewest < MIN_SEEDS:
+        notes.append(
+            f"some cells have {fewest} seeds: intervals from fewer than {MIN_SEEDS} are rough"
+        )
+    return notes
+
+
+def _timing_rows(results: Results, places: Sequence[Place]) -> list[dict[str, Any]]:
+    """Return medians over cells of the times that policies take, by policy and first axis.
+
+    Times are measured, not computed: they differ from run to run and have no intervals.
+    """
+    axis = results.family.axes[0].name
+    found: dict[tuple[str, Any], list[dict[str, float]]] = {}
+    for cell, timing in results.timings.items():
+        if cell.place in places:
+            found.setdefault((cell.policy, cell.place[0]), []).append(timing)
+    return [
+        {
+            "policy": policy,
+            axis: value,
+            "cells": len(timings),
+            **{name: float(np.median([t[name] for t in timings])) for name in timings[0]},
+        }
+        for policy in results.policies
+        for value in dict.fromkeys(place[0] for place in places)
+        if (timings := found.get((policy, value)))
+    ]

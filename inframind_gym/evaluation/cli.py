@@ -1,0 +1,301 @@
+"""Command line: ``inframind bench``, in a checkout also ``python -m benchmarks``.
+
+Tables go to standard output, progress and errors to standard error. With ``--json`` standard output
+is one JSON object and nothing else. Wrong input ends with one line and status 2, an interrupted run
+with status 130. Heavy modules are imported by the command that needs them.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from inframind_gym.errors import friendly, require, unknown
+from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.progress import say
+
+app = typer.Typer(
+    help="Run policies on suites of episodes, and compare the results.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Json = Annotated[
+    bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")
+]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Tables as markdown.")]
+Fluid = Annotated[
+    bool, typer.Option("--fluid", help="Compute the informed bound (extra `bounds`).")
+]
+BootstrapSeed = Annotated[int, typer.Option(help="Seed of the intervals.")]
+
+
+def print_json(content: dict[str, Any]) -> None:
+    """Print one JSON object."""
+    print(json.dumps(content, allow_nan=False))
+
+
+def show_leaderboard(board: dict[str, Any], *, markdown: bool = False) -> None:
+    """Print the tables of a leaderboard."""
+    from inframind_gym.evaluation.tables import leaderboard_tables, show
+
+    tables = leaderboard_tables(board)
+    show(tables, markdown=markdown)
+    if not tables:
+        print(
+            "No cell has been finished by every policy yet; --json shows the rows that are there."
+        )
+    for note in board["notes"]:
+        print(f"Note: {note.rstrip('.')}.")
+
+
+@app.command()
+def run(
+    suite: Annotated[
+        str,
+        typer.Option(
+            help="A shipped suite (starter; standard_quick, standard; published, "
+            "published_parallel; placement_quick, placement; assignment_quick, "
+            "assignment_queue_quick, token_budget_quick, coordination_quick) or a YAML file."
+        ),
+    ] = "starter",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the results, where an unfinished run is continued; results/SUITE."
+        ),
+    ] = None,
+    policies: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of the suite's: names and package.module:Class, with commas between."
+        ),
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="How many (5), or which (0,1,7).")] = None,
+    workloads: Annotated[
+        str | None,
+        typer.Option(
+            "--workloads", "--workload", help="Instead of the suite's: names or YAML files."
+        ),
+    ] = None,
+    pool: Annotated[
+        str | None, typer.Option(help="Pool of servers: a name or a YAML file.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Any other setting of the suite, e.g. rates=10,100, budgets=30,tiers, queries=50, "
+            "tracks=steady, split=val, backend=vllm, arrivals=trace.csv; may be repeated.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes, or actors on Ray; default: one for each core."),
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            help="Run on a Ray cluster: ray://host:port, host:port, auto, or local (extra `ray`)."
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="A policy that cannot play ends the run.")
+    ] = False,
+    track: Annotated[
+        str | None,
+        typer.Option(
+            help="Log board and report: wandb (offline, unless WANDB_MODE says otherwise), "
+            "tensorboard, or both with a comma (extra `track`)."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a suite and show its leaderboard; the same command again continues a stopped run."""
+    from inframind_gym.evaluation.board import leaderboard, load_results
+    from inframind_gym.evaluation.runner import run as run_suite
+    from inframind_gym.evaluation.suite import load_suite, split_list
+
+    with friendly():
+        trackers = split_list(track) or ()
+        for name in trackers:
+            if name not in ("wandb", "tensorboard"):
+                raise BenchmarkError(unknown("tracker", name, ("wandb", "tensorboard")))
+            require(name, f"--track {name}", "track")
+        options = {"policies": policies, "seeds": seeds, "workloads": workloads, "pool": pool}
+        texts = [f"{key}={text}" for key, text in options.items() if text is not None]
+        port = None
+        for text in settings or ():
+            name, _, value = text.partition("=")
+            if name.strip() != "export_port":  # which is no setting of a suite
+                texts.append(text)
+            elif value.isdecimal() and int(value) < 65536:
+                port = int(value)
+            else:
+                raise BenchmarkError(f"--set {text}: a port is a whole number below 65536, 0: any.")
+        chosen = load_suite(suite, settings=texts)
+        folder, command = out or Path("results") / chosen.name, sys.argv[1:]
+        summary = run_suite(
+            chosen.resolve(),
+            folder,
+            workers=workers,
+            ray_address=ray_address,
+            export_port=port,
+            strict=strict,
+            command=command,
+        )
+        if summary.stopped:
+            done = summary.kept + summary.computed
+            say(f"stopped: {done} of {summary.cells} cells are in {folder}.")
+            program = Path(sys.argv[0])
+            as_module = [Path(sys.executable).name, "-m", program.parent.name]
+            called = as_module if program.name == "__main__.py" else [program.name]
+            say(f"Continue with: {shlex.join([*called, *command])}")
+            raise typer.Exit(130)
+        results = load_results(folder)
+        board = leaderboard(results)
+        if trackers:
+            from inframind_gym.evaluation.tracker import track_board
+
+            track_board(
+                results, board, wandb="wandb" in trackers, tensorboard="tensorboard" in trackers
+            )
+        if as_json:
+            counted = {"computed": summary.computed, "kept": summary.kept, "wall_s": summary.wall_s}
+            print_json({"out": str(folder), **counted, **board})
+            return
+        show_leaderboard(board)
+        print(f"{summary.computed} episodes in {summary.wall_s:.0f} s. Results: {folder}")
+
+
+@app.command()
+def limits(
+    tracks: Annotated[list[str], typer.Argument(help="Names of tracks, or YAML files.")],
+    again: Annotated[
+        bool, typer.Option("--again", help="Compute bounds that hold still, too.")
+    ] = False,
+) -> None:
+    """Compute capacities and bounds of tracks, a minute a scenario (extra `bounds`)."""
+    from inframind_gym.evaluation.bounds import SteadyBounds, compute_limits
+
+    with friendly():
+        bounds = SteadyBounds()
+        for track in tracks:
+            print(compute_limits(track, again=again, bounds=bounds))
+
+
+@app.command()
+def leaderboard(
+    folder: Annotated[Path, typer.Argument(help="Folder of results.")],
+    bootstrap_seed: BootstrapSeed = 0,
+    fluid: Fluid = False,
+    markdown: Markdown = False,
+    as_json: Json = False,
+) -> None:
+    """Rank the policies of a results folder, with 95 % intervals."""
+    from inframind_gym.evaluation.board import leaderboard as compute
+    from inframind_gym.evaluation.board import load_results
+
+    with friendly():
+        board = compute(load_results(folder), bootstrap_seed=bootstrap_seed, fluid=fluid)
+        if as_json:
+            print_json(board)
+        else:
+            show_leaderboard(board, markdown=markdown)
+
+
+@app.command()
+def compare(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DIR POLICY_A POLICY_B | DIR_A DIR_B",
+            help="One folder and two policies, or two folders.",
+        ),
+    ],
+    policies: Annotated[
+        str | None,
+        typer.Option(
+            help="A,B: two policies of one folder, or A of the first and B of the second folder."
+        ),
+    ] = None,
+    bootstrap_seed: BootstrapSeed = 0,
+    markdown: Markdown = False,
+    as_json: Json = False,
+) -> None:
+    """Paired differences B - A on common random numbers, with 95 % intervals.
+
+    Of two folders the policies that differ are compared: the only one of each, else those of the
+    same name.
+    """
+    from inframind_gym.evaluation.board import load_results
+    from inframind_gym.evaluation.compare import compare as compute
+    from inframind_gym.evaluation.compare import comparison_tables, sides_of
+    from inframind_gym.evaluation.suite import split_list
+    from inframind_gym.evaluation.tables import show
+
+    with friendly():
+        folders = [target for target in targets if Path(target).is_dir()]
+        names = [target for target in targets if target not in folders]
+        missing = [f"there is no folder {name}. " for name in names if "/" in name]
+        if missing or len(folders) not in (1, 2):
+            wanted = "Write: compare DIR POLICY_A POLICY_B, or compare DIR_A DIR_B."
+            raise BenchmarkError(f"{missing[0] if missing else ''}{wanted}")
+        results = [load_results(Path(folder)) for folder in folders]
+        comparisons = [
+            compute(a, b, bootstrap_seed=bootstrap_seed)
+            for a, b in sides_of(results, [*names, *(split_list(policies) or ())])
+        ]
+        if as_json:
+            print_json({"comparisons": comparisons})
+            return
+        for comparison in comparisons:
+            show(comparison_tables(comparison), markdown=markdown)
+            for note in comparison["notes"]:
+                print(f"Note: {note}.")
+
+
+@app.command()
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of results, of any families.")
+    ],
+    out: Annotated[Path, typer.Option(help="The HTML file; it needs no network.")] = Path(
+        "report.html"
+    ),
+    episode: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CELL:POLICY:SEED",
+            help="Show this episode, too, e.g. mixed/200/100:bid_price:3; may be repeated.",
+        ),
+    ] = None,
+    episodes: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Most further episodes of each run that are played again: the worst and the "
+            "median one of each policy. This runs the policies that the folder names; 0: none.",
+        ),
+    ] = 12,
+    bootstrap_seed: BootstrapSeed = 0,
+) -> None:
+    """Write a report of results as one HTML file, with timelines of episodes."""
+    from inframind_gym.evaluation.report.page import write_report
+
+    with friendly():
+        write_report(
+            folders,
+            out,
+            episodes=episode or (),
+            most_episodes=episodes,
+            bootstrap_seed=bootstrap_seed,
+        )
+        print(out)

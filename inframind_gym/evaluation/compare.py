@@ -1,0 +1,292 @@
+"""Paired differences of policies, in one results folder or in several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inframind_gym.errors import unknown
+from inframind_gym.evaluation.board import MIN_SEEDS, DrawOrder, Results
+from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.metrics import Metric
+from inframind_gym.evaluation.stats import NUM_RESAMPLES, Estimate
+from inframind_gym.evaluation.suite import Place, family_of, without_draw
+from inframind_gym.evaluation.tables import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a comparison.
+
+    Attributes:
+        results: Its folder.
+        policy: Its policy.
+    """
+
+    results: Results
+    policy: str
+
+    def __post_init__(self) -> None:
+        """Check that the folder has the policy."""
+        if self.policy not in self.results.policies:
+            message = unknown("policy", self.policy, self.results.policies)
+            raise BenchmarkError(f"{self.results.folder}: {message}")
+
+
+def sides_of(results: Sequence[Results], names: Sequence[str]) -> list[tuple[Side, Side]]:
+    """Return the pairs of sides to compare.
+
+    Args:
+        results: One folder or two.
+        names: Of two policies; none for two folders: the only policy of each, else all that both
+            have, but for those that are the same in both unless all are.
+
+    Raises:
+        BenchmarkError: A folder has no such policy, or there is nothing to choose.
+    """
+    a, b = results[0], results[-1]
+    if len(names) == 2:
+        return [(Side(a, names[0]), Side(b, names[1]))]
+    if a is b or names:
+        raise BenchmarkError(
+            f"compare takes two policies of {a.folder}, got {len(names)}. "
+            f"It has: {', '.join(a.policies)}."
+        )
+    if len(a.policies) == len(b.policies) == 1:
+        return [(Side(a, a.policies[0]), Side(b, b.policies[0]))]
+    pairs = [(Side(a, name), Side(b, name)) for name in a.policies if name in b.policies]
+    if not pairs:
+        raise BenchmarkError("the two folders have no policy in common; name two: --policies A,B.")
+    return [pair for pair in pairs if not _is_same(*pair)] or pairs
+
+
+def _is_same(a: Side, b: Side) -> bool:
+    """Return whether two sides are one policy, of one version, in runs of equal settings."""
+    one, other = (side.results.header["policies"].get(side.policy) for side in (a, b))
+    return a.policy == b.policy and one == other and not run_differences(a.results, b.results)
+
+
+def common_episodes(sides: Sequence[Side]) -> dict[Place, list[int]]:
+    """Return the places and seeds that all sides have, with episodes of the same length."""
+    first, *others = (side.results.strata(side.policy) for side in sides)
+    common = {}
+    for place, by_seed in first.items():
+        lengths = {seed: own[0].records for seed, own in by_seed.items()}
+        for other in others:
+            there = {seed: own[0].records for seed, own in other.get(place, {}).items()}
+            lengths = dict(lengths.items() & there.items())
+        if lengths:
+            common[place] = sorted(lengths)
+    return common
+
+
+def estimates(
+    side: Side,
+    common: Mapping[Place, Sequence[int]],
+    names: tuple[str, ...],
+    seed: int,
+    num_resamples: int = NUM_RESAMPLES,
+) -> dict[Place, list[Estimate]]:
+    """Return the metrics of a policy on some episodes: by place, one for each draw of quality."""
+    strata = side.results.strata(side.policy)
+    found: dict[Place, list[Estimate]] = {}
+    for place, seeds in common.items():
+        there, _ = without_draw(place)
+        estimate = Estimate.of(
+            *(names, side.results.layout, side.policy, [strata[place][one] for one in seeds]),
+            *(there, seed, num_resamples),
+        )
+        found.setdefault(there, []).append(estimate)
+    return found
+
+
+def compare(
+    a: Side, b: Side, *, bootstrap_seed: int = 0, num_resamples: int = NUM_RESAMPLES
+) -> dict[str, Any]:
+    """Compute differences b - a over the episodes that both have, paired by place and seed.
+
+    Both sides of a pair ran on the same queries or jobs, arrivals and latent outcomes, so that most
+    of the noise cancels; the bootstrap draws the same episodes for both.
+
+    Args:
+        a: The baseline.
+        b: What is compared with it.
+        bootstrap_seed: Seed of the intervals.
+        num_resamples: Resamples of the bootstrap.
+
+    Returns:
+        ``overall`` and ``rows`` (one for each place): for each metric ``a``,
+        ``b``, ``difference`` and ``difference_ci95``; ``notes`` for the reader. Of runs over draws
+        of quality ``b_ahead_of_a`` counts those in which b has the better score.
+
+    Raises:
+        BenchmarkError: The sides have no episode in common.
+    """
+    family = a.results.family
+    if family is not b.results.family:
+        raise BenchmarkError(
+            f"{a.results.folder} and {b.results.folder} hold results of different families: they "
+            "cannot be paired."
+        )
+    common = common_episodes([a, b])
+    if not common:
+        axes = [axis.label.partition("/")[0] for axis in family.axes]
+        raise BenchmarkError(
+            f"{a.policy} ({a.results.folder}) and {b.policy} ({b.results.folder}) have no episode "
+            f"of the same {', '.join(axes)}, seed and length: there is nothing to pair."
+        )
+    of_both = {*a.results.measured} & {*b.results.measured}
+    names = tuple(name for name in family.metrics if name in of_both)
+    left, right = (estimates(one, common, names, bootstrap_seed, num_resamples) for one in (a, b))
+    rows: list[dict[str, Any]] = []
+    totals: list[Estimate] = []
+    for place in left:
+        pair = [Estimate.over_draws(own[place]) for own in (left, right)]
+        rows.append({**family.describe(place), **_differences(*pair)})
+        totals = [x + y for x, y in zip(totals, pair, strict=True)] if totals else pair
+    score, order = family.metrics[family.score], DrawOrder()
+    drawn = [(place, draw) for place, draw in map(without_draw, common) if draw is not None]
+    for name, own in (("a", left), ("b", right)):
+        for place in dict.fromkeys(place for place, _ in drawn):
+            draws = [draw for there, draw in drawn if there == place]
+            for draw, estimate in zip(draws, own[place], strict=True):
+                order.add(name, draw, score.signed(estimate.value(score.name)))
+    return {
+        "a": {"folder": str(a.results.folder), "policy": a.policy},
+        "b": {"folder": str(b.results.folder), "policy": b.policy},
+        "cells": len(rows),
+        **({"b_ahead_of_a": order.ahead("b", "a")} if drawn else {}),
+        "overall": _differences(*totals),
+        "rows": rows,
+        "notes": _notes(a, b, common),
+        "kind": family.model_fields["kind"].default,
+    }
+
+
+def _differences(a: Estimate, b: Estimate) -> dict[str, Any]:
+    return {
+        name: {"a": x, "b": y, "difference": y - x, "difference_ci95": ends}
+        for name, x, y, ends in zip(
+            a.names, a.values.tolist(), b.values.tolist(), b.ends(a).T.tolist(), strict=True
+        )
+    }
+
+
+def _notes(a: Side, b: Side, common: Mapping[Place, Sequence[int]]) -> list[str]:
+    folders = {str(side.results.folder): side.results for side in (a, b)}
+    notes = [f"{name}: {note}" for name, results in folders.items() for note in results.notes()]
+    if _is_same(a, b):
+        notes.append(
+            f"A and B are the same: {a.policy}, of one version, in runs of equal settings. It is "
+            "compared with itself"
+        )
+    strata = {**a.results.strata(a.policy), **b.results.strata(b.policy)}
+    if len(common) < len(strata):
+        notes.append(f"compared are the {len(common)} of {len(strata)} cells that both have")
+    # A lone episode is cut into more units than it has seeds.
+    if any(1 < len(seeds) < MIN_SEEDS for seeds in common.values()):
+        notes.append(f"some cells have fewer than {MIN_SEEDS} seeds: their intervals are rough")
+    return notes + run_differences(a.results, b.results)
+
+
+def run_differences(a: Results, b: Results) -> list[str]:
+    """Return what two runs of one family differ in, as notes for the reader."""
+    notes = []
+    one, other = a.header["settings"], b.header["settings"]
+    differing = [key for key in {**one, **other} if one.get(key) != other.get(key)]
+    if differing:
+        notes.append(f"the two runs differ in {', '.join(differing)}")
+    for key, axis in a.family.files().items():
+        there, here = a.header.get(key, {}), b.header.get(key, {})
+        changed = [name for name in there if here.get(name, there[name]) != there[name]]
+        if changed:
+            notes.append(f"the two runs differ in the content of {axis} {', '.join(changed)}")
+    return notes
+
+
+def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
+    """Make the tables of a comparison: every metric overall, then the main ones cell by cell."""
+    a, b = comparison["a"], comparison["b"]
+    sides = f"A = {a['policy']} in {a['folder']}, B = {b['policy']} in {b['folder']}"
+    family = family_of(comparison)
+    metrics = family.metrics
+    body = [
+        [one.heading, one.text(d["a"]), one.text(d["b"]), *difference_text(one, d)]
+        for one, d in ((metrics[name], d) for name, d in comparison["overall"].items())
+    ]
+    caption = "Better or worse where the interval leaves 0 out; an interval for each metric alone."
+    if order := comparison.get("b_ahead_of_a"):
+        caption += (
+            f" B is ahead of A in {metrics[family.score].heading} in {order['draws_ahead']} of "
+            f"{order['draws']} draws of what is uncertain of quality."
+        )
+    title = f"{sides}: paired means over {comparison['cells']} cells"
+    tables = [Table(title, ["metric", "A", "B", "B - A", "95 % interval", ""], body, caption)]
+    if len(comparison["rows"]) > 1:
+        shown = [metrics[name] for name in family.compared if name in comparison["overall"]]
+        headings = [*(axis.label for axis in family.axes), *(metric.heading for metric in shown)]
+        body = [
+            [
+                *(axis.text(row[axis.name]) for axis in family.axes),
+                *(" ".join(difference_text(metric, row[metric.name])[:2]) for metric in shown),
+            ]
+            for row in comparison["rows"]
+        ]
+        tables.append(Table(f"B - A by cell, {sides}", headings, body))
+    return tables
+
+
+def difference_text(metric: Metric, d: Mapping[str, Any]) -> list[str]:
+    """Return a difference B - A, its interval, and "better", "worse", "differs" or nothing."""
+    low, high = d["difference_ci95"]
+    verdict = ""
+    if low > 0 or high < 0:
+        better = (low > 0) == (metric.better == "higher")
+        verdict = "differs" if metric.better is None else "better" if better else "worse"
+    sign = "+" if d["difference"] > 0 else ""
+    between = f"[{metric.text(low)}, {metric.text(high)}]"
+    return [sign + metric.text(d["difference"]), between, verdict]
+
+
+def compare_all(
+    sides: Sequence[tuple[int, Side]], bootstrap_seed: int = 0
+) -> dict[str, Any] | None:
+    """Compare every two policies of runs of one family, paired by place and seed.
+
+    Args:
+        sides: Number of the run, and the policy in it.
+        bootstrap_seed: Seed of the intervals.
+
+    Returns:
+        ``kind``, ``episodes``, ``sides``, ``notes`` and ``metrics``: by name rows, of which
+        rows[i][j] is `difference_text` of side i less j. None where there are not two policies with
+        an episode in common.
+    """
+    common = common_episodes([side for _, side in sides]) if len(sides) > 1 else {}
+    if not common:
+        return None
+    runs = {i: side.results for i, side in sides}
+    first, *others = runs.values()
+    family = first.family
+    measured = [run.measured for run in runs.values()]
+    names = tuple(name for name in family.compared if all(name in own for own in measured))
+    totals = []
+    for _, side in sides:
+        total, *rest = map(
+            Estimate.over_draws, estimates(side, common, names, bootstrap_seed).values()
+        )
+        for estimate in rest:
+            total = total + estimate
+        totals.append(total)
+    between = [[_differences(other, one) for other in totals] for one in totals]
+    return {
+        "kind": family.model_fields["kind"].default,
+        "episodes": sum(map(len, common.values())),
+        "sides": [{"run": i, "policy": side.policy} for i, side in sides],
+        "metrics": {
+            name: [[difference_text(family.metrics[name], d[name]) for d in row] for row in between]
+            for name in names
+        },
+        "notes": [note for run in others for note in run_differences(first, run)],
+    }

@@ -1,0 +1,86 @@
+"""Errors of the benchmark; commands print those of wrong input on one line, with status 2."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import MultiDiscrete
+from numpy.typing import NDArray
+
+from inframind_gym.envs.spaces import check_actions
+from inframind_gym.errors import InfraMindError
+
+_SHOWN = 60  # characters of a wrong action
+
+
+class BenchmarkError(InfraMindError):
+    """A suite, results folder or command line that cannot be used; the message has the remedy."""
+
+
+class PolicyFailedError(BenchmarkError):
+    """A policy cannot play, raised an error or gave no valid action.
+
+    Args:
+        policy: Its name.
+        reason: One line.
+        trace: Traceback of an error that is neither wrong input nor a wrong action.
+    """
+
+    def __init__(self, policy: str, reason: str, trace: str = "") -> None:
+        super().__init__(policy, reason, trace)
+        self.policy, self.reason, self.trace = policy, reason, trace
+
+    def __str__(self) -> str:
+        return f"policy {self.policy}: {self.reason}" + (f"\n\n{self.trace}" if self.trace else "")
+
+
+@contextmanager
+def blame(policy: str) -> Iterator[None]:
+    """Turn whatever a policy raises into an error that names it."""
+    try:
+        yield
+    except PolicyFailedError:
+        raise
+    except InfraMindError as error:
+        raise PolicyFailedError(policy, str(error)) from error
+    except (Exception, SystemExit) as error:
+        trace = "".join(traceback.format_exception(error))
+        reason = f"failed with {type(error).__name__}: {error}"
+        raise PolicyFailedError(policy, reason, trace) from error
+
+
+def checked(policy: str, chosen: Any, space: Space[Any], rows: int) -> NDArray[np.int64]:
+    """Return a policy's actions as integers in their ranges, ``(rows, parts)``.
+
+    Args:
+        policy: Its name.
+        chosen: What `act_batch` returned.
+        space: Discrete or MultiDiscrete, of one row.
+        rows: Number of rows that it was asked for.
+
+    Raises:
+        PolicyFailedError: They are not; names the first wrong action.
+    """
+    highs = np.atleast_1d(space.nvec if isinstance(space, MultiDiscrete) else cast(Any, space).n)
+    try:
+        return check_actions(chosen, highs, rows)
+    except ValueError:
+        if np.ndim(chosen) and len(chosen) == rows:
+            for action in chosen:  # one of them is wrong
+                checked(policy, action, space, 1)
+        elif rows > 1:
+            raise PolicyFailedError(
+                policy, f"act_batch() returned the shape {np.shape(chosen)} for {rows} rows"
+            ) from None
+        most = sorted(set((highs - 1).tolist()))
+        wanted = f"{len(highs)} integers" if len(highs) > 1 else "an integer"
+        raise PolicyFailedError(
+            policy,
+            f"act() returned {str(chosen)[:_SHOWN]}; wanted {wanted} in 0..{most[0]}"
+            + (f" to 0..{most[-1]}" if most[1:] else ""),
+        ) from None

@@ -1,0 +1,449 @@
+"""The informed bound: distributions known, single outcomes not, and no queues.
+
+A linear program shares out the queries of every group (dataset, apparent difficulty, budget) among
+recipes, so that the expected goodput is largest and the expected work fits the servers. Success is
+that on idle servers within the budget. Queries of budget b arrive until T and have to be done by
+T + b, so for every budget b the work of all queries with budgets up to b fits into T + b seconds:
+this holds for the finite episode, start and drain included.
+
+The recipes are searched at many prices of the servers' time: the neighbours of those that are
+worth most at some price are tried, until none is better. Those found are evaluated again with other
+random numbers, so that the result is not that of the luckiest among many.
+
+It bounds recipes of this library whose choice does not depend on the outcomes of a query's own
+calls; it charges every query that is not skipped its expected work.
+
+Work is counted in seconds of a server that is alone on its GPU and whose steps are as full as its
+slots allow (`inframind_gym.policies.oracle.call_work_s`). A server does at most one second of it a
+second. Of n busy models on a GPU each runs at 1 / (1 + s (n - 1)) of its speed, so together they do
+at most max over n of n / (1 + s (n - 1)) seconds of work a second. No schedule can do more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.envs.routing_config import env_config
+from inframind_gym.envs.routing_simulation import RoutingSimulation
+from inframind_gym.errors import require
+from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.policies.oracle import RecipeKey, make_oracle, outcomes_of, recipes_of
+from inframind_gym.simulator.server.pool import PoolConfig
+from inframind_gym.simulator.server.state import cards
+from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.topology import (
+    MAX_AGENTS,
+    MAX_NODES,
+    TOPOLOGIES,
+    distinct_plans,
+    graph,
+)
+from inframind_gym.simulator.workload import load_profiles
+
+CLASSES: Final = 3  # of visible difficulty, alike in size
+RIDGE: Final = 10.0  # of the regression that estimates difficulty
+SEARCH_DRAWS: Final = 6  # times every task is asked while recipes are searched
+FINAL_DRAWS: Final = 60  # and when they are evaluated
+SEARCH_ROUNDS: Final = 8
+SEARCH_WIDTH: Final = 1200  # recipes that are tried in a round
+RUNNERS_UP: Final = 3  # recipes that are evaluated for every price, group and budget
+# Queries for a second of work, up to what nobody can pay where a query takes a tenth of a second:
+# beyond capacity a second costs several queries, and the cheapest recipes of all win.
+PRICES: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+_WORTH: Final = 1e-4  # goodput: less is not worth another column
+_NODES: Final = {
+    (t, agents): graph(name, agents).num_nodes
+    for t, name in enumerate(TOPOLOGIES)
+    for agents in range(1, MAX_AGENTS + 1)
+}
+
+
+# Capacity
+
+
+@dataclass(frozen=True, eq=False)
+class Resources:
+    """Servers, and GPUs that several models share: K resources that work uses up.
+
+    Attributes:
+        names: (K,) the model's alias, or the GPU's name.
+        uses: (M, K) 1 where a model's work uses a resource.
+        rate: (K,) seconds of work that it does in a second.
+    """
+
+    names: tuple[str, ...]
+    uses: NDArray[np.float64]
+    rate: NDArray[np.float64]
+
+
+def resources_of(pool: PoolConfig) -> Resources:
+    """Return the resources of a pool."""
+    names = list(pool.aliases)
+    columns = [np.eye(len(names))]
+    rates = [1.0] * len(names)
+    for g, gpu in enumerate(pool.gpus):
+        on_it = np.array(pool.gpu_index) == g
+        models = int(on_it.sum())
+        if models < 2:
+            continue
+        names.append(gpu.name)
+        columns.append(on_it[:, None].astype(np.float64))
+        rates.append(
+            max(n / (1.0 + gpu.colocation_slowdown * (n - 1)) for n in range(1, models + 1))
+        )
+    uses, rate = np.concatenate(columns, axis=1), np.array(rates)
+    binding = [  # a server is no limit of its own where its GPU does no more work than it
+        k
+        for k in range(len(names))
+        if not any(
+            other != k and rate[other] <= rate[k] and (uses[:, other] >= uses[:, k]).all()
+            for other in range(len(pool.models), len(names))
+        )
+    ]
+    return Resources(tuple(names[k] for k in binding), uses[:, binding], rate[binding])
+
+
+def maximise(
+    value: NDArray[np.float64], matrix: Any, limit: NDArray[np.float64]
+) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
+    """Maximise value · x subject to matrix · x <= limit and x >= 0.
+
+    Args:
+        value: (n,).
+        matrix: (m, n), dense or sparse.
+        limit: (m,), none negative: x = 0 is feasible.
+
+    Returns:
+        The optimum, x (n,) and the price (m,) of every limit.
+
+    Raises:
+        InfraMindError: SciPy is not installed, or the solver gives up.
+    """
+    found = require("scipy.optimize", "the computation of fluid bounds", "bounds").linprog(
+        -value, A_ub=matrix, b_ub=limit, bounds=(0.0, None), method="highs"
+    )
+    if found.status != 0:
+        raise BenchmarkError(f"the linear program of a bound was not solved: {found.message}")
+    prices = -np.asarray(found.ineqlin.marginals, np.float64)
+    return -float(found.fun), np.asarray(found.x, np.float64), prices
+
+
+# Recipes
+
+
+def role_kinds(simulation: RoutingSimulation) -> tuple[int, ...]:
+    """Return the kinds of role that differ in this workload."""
+    params = simulation.params
+    kinds = [RoleRule.SINGLE]
+    roles = [
+        np.arange(params.role_start[d], params.role_start[d] + params.role_count[d])
+        for d in np.unique(params.task_domain)
+    ]
+    if (params.role_codes[np.concatenate(roles)] == 1).any():
+        kinds.append(RoleRule.CODER)
+    if (params.role_calls > 1).any():
+        kinds.append(RoleRule.DOUBLE)
+    return tuple(kinds)
+
+
+def first_recipes(routes: int, kinds: Sequence[int]) -> list[RecipeKey]:
+    """Return where the search begins: every route alone, teams of alike, and pairs of routes."""
+    teams = distinct_plans((1, 2, 3, 5, 6))
+    pairs = [team for team in teams if _NODES[team] == 2]
+    found: list[RecipeKey] = [
+        (*team, kind, (r,) * _NODES[team]) for kind, r, team in product(kinds, range(routes), teams)
+    ]
+    found += [
+        (*team, kind, (r, other))
+        for kind, r, other, team in product(kinds, range(routes), range(routes), pairs)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def neighbours(recipe: RecipeKey, routes: int, kinds: Sequence[int]) -> list[RecipeKey]:
+    """Return recipes that differ in one choice; of nodes that are alike, one is changed."""
+    topology, agents, kind, chosen = recipe
+    found: list[RecipeKey] = [(topology, agents, k, chosen) for k in kinds if k != kind]
+    ordered = TOPOLOGIES[topology] in ("Chain", "FullConnected")
+    alike = {(i if ordered else i // agents, chosen[i]): i for i in reversed(range(len(chosen)))}
+    for i in sorted(alike.values()):
+        found += [
+            (topology, agents, kind, (*chosen[:i], r, *chosen[i + 1 :]))
+            for r in range(routes)
+            if r != chosen[i]
+        ]
+    for team in distinct_plans({agents, min(agents + 1, MAX_AGENTS), max(agents - 1, 1)}):
+        if team == (topology, agents):
+            continue
+        nodes = _NODES[team]
+        found.append((*team, kind, (chosen + (chosen[-1],) * nodes)[:nodes]))
+        if nodes < len(chosen):
+            found.append((*team, kind, chosen[-nodes:]))
+    return list(dict.fromkeys(found))
+
+
+class Tables(NamedTuple):
+    """Worth of R recipes. G groups of tasks, B budgets, M servers."""
+
+    keys: list[RecipeKey]
+    good: NDArray[np.float64]  # (R, G, B) share solved within each budget on idle servers
+    solved: NDArray[np.float64]  # (R, G) share solved
+    work_s: NDArray[np.float64]  # (R, G, M) mean work of each server
+
+    def joined(self, other: Tables) -> Tables:
+        """Return both tables' recipes."""
+        arrays = zip(self[1:], other[1:], strict=True)
+        return Tables(self.keys + other.keys, *map(np.concatenate, arrays))
+
+
+class Sampler:
+    """Plays recipes over all tasks of a workload, `draws` times each.
+
+    Args:
+        simulation: pool, workload and tasks.
+        group: (T,) of each task, in 0..G-1.
+        budgets_s: (B,) budgets of interest.
+        draws: times that every task is asked.
+        seed: of the random numbers, which are the same for all recipes.
+    """
+
+    def __init__(
+        self,
+        simulation: RoutingSimulation,
+        group: NDArray[np.int64],
+        budgets_s: NDArray[np.float64],
+        draws: int,
+        seed: int,
+    ) -> None:
+        self._oracle = make_oracle(simulation.params, cards(simulation.pool))
+        self._key = np.random.default_rng(seed).integers(2**64, dtype=np.uint64)
+        self._tasks = np.tile(np.arange(len(group)), draws)
+        self._group = np.tile(group, draws)
+        self._budgets_s = budgets_s
+
+    def tables(self, keys: Sequence[RecipeKey]) -> Tables:
+        """Play recipes."""
+        found = []
+        for recipe in recipes_of(keys)[:, None]:
+            (outcomes,), (work_s,) = outcomes_of(self._oracle, self._key, self._tasks, recipe)
+            solved = (outcomes["solved"] == 1)[:, None]
+            in_time = solved & (outcomes["latency_s"][:, None] <= self._budgets_s)
+            found.append([self._mean(in_time), self._mean(solved)[:, 0], self._mean(work_s)])
+        return Tables(list(keys), *(np.array(part) for part in zip(*found, strict=True)))
+
+    def _mean(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the means (G, k) by group of values (n, k)."""
+        sums = [np.bincount(self._group, weights=column) for column in values.T]
+        count = np.maximum(np.bincount(self._group), 1)
+        return np.asarray(np.transpose(sums) / count[:, None], np.float64)
+
+
+def groups(simulation: RoutingSimulation) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Group tasks by dataset and by the difficulty that their text suggests.
+
+    That is estimated by ridge regression on the embeddings of the training tasks: about what a
+    learned router can know.
+
+    Returns:
+        (T,) group of each task, and (G,) share of the queries that each group has.
+    """
+    arguments = {**simulation.config.model_dump(), "split": "train", "num_queries": 1}
+    train = RoutingSimulation(env_config(arguments), 1, one_query=False)
+    of, train_of = simulation.params.response.task_profile, train.params.response.task_profile
+    weights = [part.weight for part in load_profiles(simulation.workload).values()]
+    group = np.zeros(len(of), np.int64)
+    share = np.zeros(len(weights) * CLASSES)
+    for p, weight in enumerate(weights):
+        members, known = np.flatnonzero(of == p), np.flatnonzero(train_of == p)
+        x, y = train.tasks.embeddings[known], train.tasks.difficulty[known]
+        mean = x.mean(axis=0, dtype=np.float64)
+        centred = x - mean
+        gram = centred.T @ centred + RIDGE * np.eye(x.shape[1])
+        slope = np.linalg.solve(gram, centred.T @ (y - y.mean()))
+        looks = (simulation.tasks.embeddings[members] - mean) @ slope
+        rank = np.argsort(np.argsort(looks, kind="stable"), kind="stable")
+        group[members] = p * CLASSES + rank * CLASSES // len(members)
+        share += weight * np.bincount(group[members], minlength=len(share)) / len(members)
+    return group, share / share.sum()
+
+
+# The program
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """An optimal way to share out queries. G groups, B budgets, K resources.
+
+    Attributes:
+        goodput: per query, 0..1.
+        used: share of all queries by (group, budget, recipe).
+        price: (B, K) goodput, in queries, that one more second of a resource brings to queries of
+            a budget.
+    """
+
+    goodput: float
+    used: dict[tuple[int, int, RecipeKey], float]
+    price: NDArray[np.float64]
+
+
+def solve(
+    tables: Tables,
+    share: NDArray[np.float64],
+    budget_share: NDArray[np.float64],
+    budgets_s: NDArray[np.float64],
+    span_s: float,
+    num_queries: int,
+    resources: Resources,
+    one_by_one: bool = False,
+) -> Plan:
+    """Share out queries among the recipes of a table.
+
+    Args:
+        tables: worth of recipes; `good` for `budgets_s`.
+        share: (G,) of the queries by group.
+        budget_share: (B,) of the queries by budget; some may be 0.
+        budgets_s: (B,) ascending.
+        span_s: T, from the first to the last arrival.
+        num_queries: N.
+        resources: of the pool.
+        one_by_one: sequential execution: the nodes follow one another, and only each one's own
+            latency counts, so that a recipe of n nodes may take n budgets.
+    """
+    num_groups, budgets, k = len(share), len(budgets_s), len(resources.names)
+    stretch = np.array([len(key[3]) if one_by_one else 1 for key in tables.keys])
+    ends = budgets_s
+    if one_by_one:
+        ends = np.unique(np.concatenate([budgets_s, budgets_s * MAX_NODES]))
+    weight = share[:, None] * budget_share[None]  # (G, B)
+    use = tables.work_s @ resources.uses  # (R, G, K)
+    limit = np.concatenate(
+        [
+            np.ones(num_groups * budgets),
+            ((span_s + ends)[:, None] * resources.rate / num_queries).ravel(),
+        ]
+    )
+    columns: dict[tuple[int, int, int], None] = {}
+    prices = np.zeros((len(ends), k))
+    bar = np.zeros((num_groups, budgets))
+    while True:
+        # Worth of a query of a group and budget with each recipe, at these prices.
+        charged = prices[np.searchsorted(ends, np.outer(stretch, budgets_s))]  # (R, B, K)
+        net = tables.good - np.einsum("rgk,rbk->rgb", use, charged)
+        before = len(columns)
+        for g, b in np.argwhere(weight > 0.0).tolist():
+            for r in np.argsort(-net[:, g, b])[:3].tolist():
+                if net[r, g, b] > bar[g, b] + _WORTH:
+                    columns.setdefault((g, b, r))
+        if len(columns) == before:
+            break
+        of_g, of_b, of_r = np.array(list(columns)).T
+        n = len(columns)
+        matrix = np.zeros((len(limit), n))
+        matrix[of_g * budgets + of_b, np.arange(n)] = 1.0
+        load = (weight[of_g, of_b, None] * use[of_r, of_g]).T  # (K, n)
+        window = budgets_s[of_b] * stretch[of_r]
+        for j, end_s in enumerate(ends.tolist()):
+            rows = slice(num_groups * budgets + j * k, num_groups * budgets + (j + 1) * k)
+            matrix[rows] = np.where(window <= end_s, load, 0.0)
+        value = weight[of_g, of_b] * tables.good[of_r, of_g, of_b]
+        goodput, x, dual = maximise(value, matrix, limit)
+        at = dual[num_groups * budgets :].reshape(len(ends), k)
+        prices = np.cumsum(at[::-1], axis=0)[::-1]
+        bar = dual[: num_groups * budgets].reshape(num_groups, budgets) / np.maximum(weight, 1e-300)
+    used = {
+        (g, b, tables.keys[r]): float(weight[g, b] * x[i])
+        for i, (g, b, r) in enumerate(columns)
+        if x[i] > 1e-6
+    }
+    return Plan(goodput, used, prices[np.searchsorted(ends, budgets_s)])
+
+
+def price_vectors(resources: Resources) -> NDArray[np.float64]:
+    """Return prices of a second of work, in queries, from 0 to prohibitive, also uneven, (V, K)."""
+    k = len(resources.names)
+    slants = [np.ones(k)]
+    for i in range(k):
+        for factor in (0.1, 0.3):
+            dear, cheap = np.full(k, factor), np.ones(k)
+            dear[i], cheap[i] = 1.0, factor
+            slants += [dear, cheap]
+    found = (np.array(PRICES)[:, None, None] * np.array(slants)).reshape(-1, k)
+    return np.asarray(np.unique([np.zeros(k), *found], axis=0), np.float64)
+
+
+def winners(
+    tables: Tables, prices: NDArray[np.float64], resources: Resources, places: int
+) -> tuple[NDArray[np.int64], float]:
+    """Return the recipes that are worth most at some price, to some group, within some budget.
+
+    Args:
+        tables: worth of recipes.
+        prices: (V, K).
+        resources: of the pool.
+        places: how many of each are taken.
+
+    Returns:
+        Their indices, those first that win most often, and the mean worth of the best.
+    """
+    use = tables.work_s @ resources.uses
+    count = np.zeros(len(tables.keys), np.int64)
+    worth = 0.0
+    for price in prices:
+        net = tables.good - (use @ price)[:, :, None]
+        worth += float(net.max(axis=0).mean())
+        top = np.argpartition(-net, min(places, len(net)) - 1, axis=0)[:places]
+        np.add.at(count, top.ravel(), 1)
+    order = np.argsort(-count, kind="stable")
+    return order[count[order] > 0], worth / len(prices)
+
+
+class Informed:
+    """Informed bounds of one workload; recipes are searched once, for all rates and budgets.
+
+    Args:
+        simulation: pool, workload, tasks and execution.
+        budgets_s: (B,) ascending: all budgets that will be asked for.
+    """
+
+    def __init__(self, simulation: RoutingSimulation, budgets_s: NDArray[np.float64]) -> None:
+        self.simulation = simulation
+        self.budgets_s = budgets_s
+        self.resources = resources_of(simulation.pool)
+        prices = price_vectors(self.resources)
+        routes, kinds = simulation.num_routes, role_kinds(simulation)
+        group, self.share = groups(simulation)
+        search = Sampler(simulation, group, budgets_s, SEARCH_DRAWS, seed=1)
+        found = search.tables(first_recipes(routes, kinds))
+        have = set(found.keys)
+        best, worth = winners(found, prices, self.resources, 1)
+        for _ in range(SEARCH_ROUNDS):
+            tried: dict[RecipeKey, None] = {}
+            for r in best.tolist():
+                near = neighbours(found.keys[r], routes, kinds)
+                tried.update((key, None) for key in near if key not in have)
+                if len(tried) >= SEARCH_WIDTH:
+                    break
+            if not tried:
+                break
+            have.update(tried)
+            found = found.joined(search.tables(list(tried)))
+            before = worth
+            best, worth = winners(found, prices, self.resources, 1)
+            if worth - before < _WORTH:
+                break
+        chosen, _ = winners(found, prices, self.resources, RUNNERS_UP)
+        final = Sampler(simulation, group, budgets_s, FINAL_DRAWS, seed=2)
+        self.tables = final.tables([found.keys[r] for r in np.sort(chosen).tolist()])
+
+    def plan(self, span_s: float, num_queries: int, budget_share: NDArray[np.float64]) -> Plan:
+        """Return the best plan; for the arguments see `solve`."""
+        return solve(
+            self.tables, self.share, budget_share, self.budgets_s, span_s, num_queries,
+            self.resources, self.simulation.execution == "sequential",
+        )  # fmt: skip

@@ -1,0 +1,144 @@
+"""Plays cells on live servers: one episode after the other, on the wall clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.envs.exporter import RouterExporter
+from inframind_gym.errors import InfraMindError
+from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError, blame
+from inframind_gym.evaluation.play import Batch, Played, QueryBatch, RoutingPlayer
+from inframind_gym.evaluation.suite import Cell
+from inframind_gym.progress import say
+from inframind_gym.simulator.server.pool import load_pool
+
+LIVE_ID: Final = "InfraMind-StreamLive-v0"
+
+
+class LiveBatch(QueryBatch):
+    """An episode on live servers."""
+
+    ungraded = 0
+
+    def columns(self, row: int) -> Any:
+        """Return the queries; say which calls failed and which answers were not graded."""
+        cell = self.cells[0]
+        if failed := int(self.done["failed_calls"].sum()):
+            say(
+                f"warning: {cell}: calls that failed: {failed}; they were sent again, or count "
+                "as wrong answers. The log of requests has the reasons."
+            )
+        if ungraded := self.simulation.ungraded - self.ungraded:
+            say(f"warning: {cell}: {ungraded} answers could not be graded, and count as wrong")
+        return super().columns(row)
+
+
+class LivePlayer(RoutingPlayer):
+    """Plays episodes on a pool's servers, as `RoutingPlayer` does on simulated ones.
+
+    Every policy meets the same queries, arrivals and budgets; answers and latencies are the
+    servers' own.
+
+    Args:
+        suite: Settings that all cells share.
+        progress: Called with the number of queries that have finished.
+        log: File that every call is appended to; None: none.
+        export_port: Port at which metrics are shown (`docs/metrics.md`); None: they are not.
+    """
+
+    batch = LiveBatch
+
+    def __init__(
+        self,
+        suite: Any,
+        progress: Callable[[int], None] = lambda _: None,
+        *,
+        log: Path | None = None,
+        export_port: int | None = None,
+    ) -> None:
+        super().__init__(suite, progress)
+        self.log, self.export_port = log, export_port
+        self.arguments = {"log": None if log is None else str(log)}
+        if export_port is not None:
+            self.arguments["record_calls"] = True
+        self._exporter: RouterExporter | None = None
+        self._env: Any = None
+
+    def run(self, cells: Sequence[Cell]) -> list[Played]:
+        """Play cells one by one.
+
+        Raises:
+            PolicyFailedError: The policy is a bound (answers of live servers cannot be foreseen),
+                cannot play on this pool, or gave no valid action.
+            InfraMindError: No server answers, all went down for good, or the metrics' port is in
+                use.
+        """
+        if self.export_port is not None and self._exporter is None:
+            aliases = load_pool(self.suite.pool).aliases
+            self._exporter = RouterExporter(aliases, self.export_port)
+            say(f"metrics: {self._exporter.url}")
+        return [played for cell in cells for played in super(LivePlayer, self).run([cell])]
+
+    def policy(self, cells: Sequence[Cell]) -> Any:
+        """Make the policy, which is no bound."""
+        policy = super().policy(cells)
+        if getattr(policy, "bound", False):
+            raise PolicyFailedError(
+                cells[0].policy,
+                "knows what simulated servers will answer; live ones cannot be foreseen. "
+                "Leave it out with --policies.",
+            )
+        return policy
+
+    def simulate(self, policy: Any, kwargs: dict[str, Any], rows: int) -> Any:
+        """Return the closed loop with the servers, which an environment holds."""
+        self._env = gym.make(LIVE_ID, disable_env_checker=True, **kwargs).unwrapped
+        return self._env.simulation
+
+    def check(self, cell: Cell) -> None:
+        """Check that a policy can play a cell, without the servers."""
+        batch = self.make([cell])
+        with blame(cell.policy):
+            self.reset_policy(batch)
+
+    def begin(self, cells: Sequence[Cell]) -> Any:
+        """Begin an episode, which the exporter watches."""
+        batch = self.make(cells)
+        self.reset(batch)
+        batch.begin()
+        batch.ungraded = batch.simulation.ungraded
+        if self._exporter is not None:
+            self._exporter.metrics.watch(self._env, batch.policy)
+            self._exporter.metrics.began()
+        with blame(cells[0].policy):
+            self.reset_policy(batch)
+        return batch
+
+    def step(self, batch: Batch, rows: NDArray[np.int64]) -> None:
+        """Carry out an action; say what to do where the servers are gone."""
+        try:
+            super().step(batch, rows)
+        except InfraMindError as error:
+            servers = batch.simulation.servers
+            if servers is None or servers.watcher.up:
+                raise
+            raise BenchmarkError(
+                f"{batch.cells[0]}: {error}. Finished cells are kept, and so are the calls of this "
+                f"one ({self.log}). Bring the servers up (inframind pool up --pool "
+                f"{self.suite.pool}); the same command goes on from there."
+            ) from None
+        if self._exporter is not None:
+            self._exporter.metrics.stepped()
+
+    def close(self) -> None:
+        """Release the servers, and show no more metrics."""
+        if self._exporter is not None:
+            self._exporter.close()
+            self._exporter = None
+        super().close()

@@ -1,0 +1,316 @@
+"""The family of `InfraMind-Placement-v0`: policies that place models on GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from inframind_gym.configs import Positive, PositiveInt
+from inframind_gym.envs.placement import PlacementSimulation, placement_config
+from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
+from inframind_gym.evaluation.play import Batch, Fields, Player
+from inframind_gym.evaluation.suite import (
+    Axis,
+    Cell,
+    Place,
+    Suite,
+    check_names,
+    content_hash,
+    file_hash,
+)
+from inframind_gym.evaluation.tables import (
+    Table,
+    about_bounds,
+    cells_text,
+    matrix,
+    metrics_table,
+    of_planned,
+    short,
+)
+from inframind_gym.simulator.placement.cards import load_cluster
+from inframind_gym.simulator.placement.demand import load_demand
+from inframind_gym.simulator.placement.state import C_LOADS, C_WAKES, NONE
+from inframind_gym.simulator.traces import load_trace
+
+TRACED: Final = "trace"  # the demand that replays recorded arrivals
+METRICS: Final = by_name(
+    Metric("call_latency_s", "call", "s", "lower"),
+    Metric("slo", "SLO", "%", "higher"),
+    Metric("job_latency_mean_s", "job", "s", "lower"),
+    Metric("job_latency_p95_s", "job p95", "s", "lower"),
+    Metric("finished", "done", "%", "higher"),
+    Metric("switches_per_gpu_hour", "switches\n/GPU h"),
+    Metric("illegal_share", "illegal", "%", "lower"),
+    Metric("serving_share", "serving", "%"),
+)
+FIELDS: Final = (  # numbers of a decision that are summed
+    *("request_s", "calls", "arrived", "late", "illegal"),
+    *("choices", "switches", "gpu_s", "serving"),
+)
+_SUMS: Final = (*FIELDS, "jobs", "job_latency_s")
+
+
+class DecisionLayout(Layout):
+    """Layout of a row of sums over decisions."""
+
+    tail: ClassVar[str] = "job_latency_p95_s"
+
+    def table(self, columns: Columns) -> NDArray[np.float64]:
+        """Return what each decision adds to the sums, ``(num_decisions, width)``."""
+        latency_s, decision = self.values(columns)
+        ended_s = np.bincount(decision, latency_s, minlength=len(columns["jobs"]))
+        plain = [columns[name] for name in (*FIELDS, "jobs")]
+        return np.column_stack([*plain, ended_s]).astype(np.float64)
+
+    def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """Compute all metrics but ``job_latency_p95_s`` from ``(..., width)``, ``(...)`` each.
+
+        ``call_latency_s`` divides the request-seconds that calls have spent waiting and in servers
+        by the calls that became ready, whether they were ever served or not. ``slo`` is the share
+        of jobs whose deadline did not pass, of those that arrived.
+        """
+        of = dict(zip(_SUMS, np.moveaxis(sums, -1, 0), strict=True))
+
+        def per(name: str, divisor: str) -> NDArray[np.float64]:
+            return np.asarray(of[name] / np.maximum(of[divisor], 1.0), dtype=np.float64)
+
+        return {
+            "call_latency_s": per("request_s", "calls"),
+            "slo": 1.0 - per("late", "arrived"),
+            "job_latency_mean_s": per("job_latency_s", "jobs"),
+            "finished": per("jobs", "arrived"),
+            "switches_per_gpu_hour": 3600.0 * per("switches", "gpu_s"),
+            "illegal_share": per("illegal", "choices"),
+            "serving_share": per("serving", "choices"),
+        }
+
+    def values(self, columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return the latencies of the jobs that ended, and the decision in whose interval."""
+        jobs = columns["jobs"]
+        return columns["job_latency_s"], np.repeat(np.arange(len(jobs)), jobs)
+
+
+class PlacementBatch(Batch):
+    """Clusters; a record is a decision, with what happened in its interval."""
+
+    def begin(self) -> None:
+        """Begin to count."""
+        self._records: dict[str, list[NDArray[Any]]] = {name: [] for name in (*FIELDS, "jobs")}
+        self._latencies: list[list[NDArray[np.float64]]] = [[] for _ in self.cells]
+        self._totals = self._count()
+
+    def _count(self) -> dict[str, NDArray[np.int64]]:
+        """Return calls, jobs that arrived and switches so far, (E,)."""
+        episode = self.simulation.state.episode
+        switches = episode["counter"][:, C_WAKES] + episode["counter"][:, C_LOADS]
+        counts = {"calls": episode["requests_made"], "arrived": episode["next_job"]}
+        return {k: v.astype(np.int64) for k, v in {**counts, "switches": switches}.items()}
+
+    def note(self, rows: NDArray[np.int64]) -> int:
+        """Take the records of a decision everywhere: all episodes have the same number of them."""
+        simulation, before = self.simulation, self._totals
+        self._totals, episode, config = self._count(), simulation.state.episode, simulation.config
+        for row, own in enumerate(self._latencies):
+            own.append(simulation.completed(row)["latency_s"])
+        every, gpus = np.ones(len(rows), np.int64), simulation.num_gpus
+        late = {name: episode[name].astype(np.int64) for name in ("late", "illegal")}
+        seconds = (np.maximum(episode[name], 0.0) for name in ("waiting_s", "service_s"))
+        for name, values in {
+            "request_s": sum(seconds),
+            **{name: self._totals[name] - before[name] for name in before},
+            **late,
+            "choices": every * gpus,
+            "gpu_s": every * (gpus * config.ticks * config.routing_interval_s),
+            "serving": (simulation.state.host != NONE).sum(axis=1),
+            "jobs": np.array([len(own[-1]) for own in self._latencies]),
+        }.items():
+            self._records[name].append(values)
+        return len(rows)
+
+    def columns(self, row: int) -> Fields:
+        """Return the decisions of a row.
+
+        "jobs" counts those that ended in a decision's interval; "job_latency_s" has the latencies
+        of all, ``(num_jobs,)``.
+        """
+        number = np.arange(len(self._latencies[row]))
+        own = {name: np.stack(values)[:, row] for name, values in self._records.items()}
+        return {"decision": number, **own, "job_latency_s": np.concatenate(self._latencies[row])}
+
+
+class PlacementPlayer(Player):
+    """Plays episodes of a cluster; a bound brings its own kind of cluster."""
+
+    batch = PlacementBatch
+    is_timed = True
+
+    def simulate(self, policy: Any, kwargs: dict[str, Any], rows: int) -> PlacementSimulation:
+        """Make clusters."""
+        kind: type[PlacementSimulation] = getattr(policy, "simulation", PlacementSimulation)
+        return kind(placement_config(kwargs), rows)
+
+
+class PlacementSuite(Suite):
+    """A suite of `InfraMind-Placement-v0`.
+
+    Attributes:
+        clusters: Names or paths of clusters.
+        demands: Names or paths of demands.
+        arrivals: CSV file of recorded arrivals. With one, the demand "trace", which replays it, is
+            run after the others; without one it cannot be named among them.
+        load: Factor on the demands' rates.
+        num_decisions: Decisions of one episode.
+    """
+
+    axes: ClassVar = (
+        Axis("cluster", "clusters", "cluster", "by_cluster", is_file=True),
+        Axis("demand", "demands", "demand", "by_demand", is_file=True),
+    )
+    together: ClassVar = 2
+    metrics: ClassVar = METRICS
+    score: ClassVar = "call_latency_s"
+    compared: ClassVar = ("call_latency_s", "slo", "job_latency_mean_s", "switches_per_gpu_hour")
+    shown: ClassVar = ("arrivals",)
+    unit: ClassVar = "decisions"
+    env_id: ClassVar = "InfraMind-Placement-v0"
+
+    kind: Literal["placement"] = "placement"
+    clusters: tuple[str, ...] = Field(min_length=1)
+    demands: tuple[str, ...] = Field(min_length=1)
+    arrivals: str | None = None
+    load: Positive = 1.0
+    num_decisions: PositiveInt = 120
+
+    @field_validator("arrivals", mode="before")
+    @classmethod
+    def _file(cls, arrivals: Any) -> Any:
+        """Take the mapping ``{kind: trace, path: FILE}`` of routing suites for its file."""
+        if isinstance(arrivals, dict):
+            if arrivals.get("kind") == "trace" and "path" in arrivals:
+                return arrivals["path"]
+        elif arrivals is None or str(arrivals).endswith(".csv"):
+            return arrivals
+        raise ValueError(
+            "must be the CSV file of a trace: other arrivals belong to the demand, choose it with "
+            "demands"
+        )
+
+    def length(self, cell: Cell) -> int:
+        """Return the decisions of an episode."""
+        return self.num_decisions
+
+    def resolve(self) -> Self:
+        """Check all that the suite names; recorded arrivals add the demand that replays them.
+
+        Raises:
+            InfraMindError: A cluster, demand or trace cannot be used.
+        """
+        for cluster in self.clusters:
+            load_cluster(cluster)
+        for demand in self.demands:
+            load_demand(demand)
+        if self.arrivals is None:
+            if TRACED in self.demands:
+                raise BenchmarkError(
+                    f"the demand {TRACED!r} replays recorded arrivals: name a CSV file of them "
+                    "with --set arrivals=FILE, or leave it out of the demands."
+                )
+            return super().resolve()
+        path = Path(self.arrivals).resolve()
+        if not path.is_file():
+            raise BenchmarkError(f"arrivals: there is no file {self.arrivals}")
+        load_trace(path)
+        demands = tuple(dict.fromkeys((*self.demands, TRACED)))
+        check_names(demands)
+        traced = self.model_copy(update={"arrivals": str(path), "demands": demands})
+        return super(PlacementSuite, traced).resolve()
+
+    def settings(self) -> dict[str, Any]:
+        """Return load and length; recorded arrivals count as content of their demand."""
+        return {key: value for key, value in super().settings().items() if key != "arrivals"}
+
+    def fingerprint(self, setting: str, name: str) -> str:
+        """Hash a cluster with its models' cards, or a demand with its trace."""
+        given = self.source(setting, name)
+        if setting == "clusters":
+            cluster, cards = load_cluster(given)
+            return content_hash([part.model_dump(mode="json") for part in (cluster, *cards)])
+        trace = file_hash(self.arrivals) if self.arrivals and given == TRACED else ""
+        return content_hash([load_demand(given).model_dump(mode="json"), trace])
+
+    def env_kwargs(self, place: Place, policy: Any = None) -> dict[str, Any]:
+        """Return the JSON arguments of the environment of a place."""
+        demand = self.source("demands", place[1])
+        return {
+            "cluster": self.source("clusters", place[0]),
+            "demand": demand,
+            "trace": self.arrivals if demand == TRACED else None,
+            "load": self.load,
+            "num_decisions": self.num_decisions,
+        }
+
+    def header(self, policies: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the environments' specs."""
+        specs = {"/".join(place): self.env_spec(self.env_kwargs(place)) for place in self.places()}
+        return {"env_specs": specs}
+
+    def player(self, progress: Callable[[int], None] = lambda _: None, **live: Any) -> Player:
+        """Make the player of the suite's cells."""
+        return PlacementPlayer(self, progress)
+
+    @classmethod
+    def layout(cls, header: Mapping[str, Any]) -> DecisionLayout:
+        """Make the layout of sums."""
+        return DecisionLayout()
+
+    @classmethod
+    def tables(cls, board: Mapping[str, Any]) -> list[Table]:
+        """Make the ranking, tables by cluster and by demand, and times of a decision."""
+        policies = [row["policy"] for row in board["ranking"]]
+        main = tuple(METRICS.values())
+        tables = [
+            metrics_table(
+                f"{board['suite']}: {of_planned(board, 'decisions')}",
+                board["ranking"],
+                main,
+                f"Means over {cells_text(board)} (cluster x demand) ± half of the 95 % interval; "
+                "lowest mean latency of a call first. call s: request-seconds over calls, those "
+                "that were never served included; SLO: share of jobs whose deadline did not pass; "
+                "job s, job p95 s: of jobs that ended; done: their share of all jobs; "
+                f"of bound: the bound's latency over the policy's.{about_bounds(board)}",
+            )
+        ]
+        clusters = list(dict.fromkeys(row["cluster"] for row in board["by_cluster"]))
+        for cluster in clusters if len(clusters) > 1 else ():
+            rows = [row for row in board["by_cluster"] if row["cluster"] == cluster]
+            tables.append(metrics_table(f"On {cluster}", rows, main))
+        if len({row["demand"] for row in board["by_demand"]}) > 1:
+            latency, slo = METRICS["call_latency_s"], METRICS["slo"]
+            title = "Mean latency of a call, s, by demand (SLO %)"
+
+            def text(row: Mapping[str, Any]) -> str:
+                return f"{latency.text(row[latency.name])} ({slo.text(row[slo.name])})"
+
+            tables.append(matrix(title, board["by_demand"], "demand", policies, latency, text))
+        if times := board.get("timing"):
+            clusters = list(dict.fromkeys(row["cluster"] for row in times))
+            found = {
+                (row["policy"], row["cluster"]): f"{row['decide_median_ms']:.2f} "
+                f"({row['decide_p95_ms']:.2f})"
+                for row in times
+            }
+            tables.append(
+                Table(
+                    "Milliseconds of one decision: median (95th percentile)",
+                    ["policy", *clusters],
+                    [[short(p), *(found.get((p, c), "") for c in clusters)] for p in policies],
+                    "Processor time of the deciding thread, medians over cells.",
+                )
+            )
+        return tables

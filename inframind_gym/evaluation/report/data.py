@@ -1,0 +1,161 @@
+"""Results folders as the JSON that a report draws.
+
+    {"format": 1, "version": ..., "runs": [RUN], "comparisons": [COMPARISON], "sections": [...]}
+
+Sections are the parts that the page shows, all if there are none.
+
+RUN
+    name, folder, kind, unit, score   of the suite; records in words; the metric that ranks
+    metrics     {name: {label, unit, better, decimals}}; "%" metrics are shares between 0 and 1
+    terms       {label: explanation} of metrics and of words on the page
+    axes        [{name, label, table, numeric, values: [[value, text]]}], coordinates of a cell
+    policies    [{name, bound}], best first
+    board       what ``inframind bench leaderboard --json`` prints
+    tables      its tables as text: [{title, headings, rows, caption, left, best: [[row, column]]}]
+    made        command lines, versions and machine
+    episodes    [EPISODE], see `inframind_gym.evaluation.report.page`
+    episode_notes  sentences on episodes that are not there
+
+COMPARISON of all policies of the runs of one family, see `inframind_gym.evaluation.compare`.
+
+Numbers have six significant digits.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import inframind_gym
+from inframind_gym.evaluation.board import Results, leaderboard
+from inframind_gym.evaluation.compare import Side, compare_all
+from inframind_gym.evaluation.routing import SLO_TARGETS_S
+from inframind_gym.evaluation.suite import in_order, without_draw
+from inframind_gym.evaluation.tables import leaderboard_tables
+
+FORMAT: Final = 1
+MOST_SIDES: Final = 40  # of a comparison
+_DIGITS: Final = 6
+
+
+def report_data(runs: Sequence[Results], *, bootstrap_seed: int = 0) -> dict[str, Any]:
+    """Return the data of a report, without episodes.
+
+    Args:
+        runs: Results folders, of any families.
+        bootstrap_seed: Seed of the intervals.
+    """
+    found = [_run(run, bootstrap_seed) for run in runs]
+    compared = []
+    for kind in dict.fromkeys(run["kind"] for run in found):
+        sides = [
+            (i, Side(runs[i], policy["name"]))
+            for i, run in enumerate(found)
+            for policy in run["policies"]
+            if run["kind"] == kind
+        ]
+        compared.append(compare_all(sides[:MOST_SIDES], bootstrap_seed))
+    return {
+        "format": FORMAT,
+        "version": inframind_gym.__version__,
+        "runs": found,
+        "comparisons": [one for one in compared if one],
+    }
+
+
+def _run(results: Results, bootstrap_seed: int) -> dict[str, Any]:
+    """Return the data of a run, without episodes."""
+    family, header = results.family, results.header
+    board = leaderboard(results, bootstrap_seed=bootstrap_seed)
+    kind, measured = board["kind"], results.measured
+    ranked = [row["policy"] for row in board["ranking"]] or list(results.policies)
+    bounds = header.get("bounds", ())
+    axes = []
+    places = {without_draw(cell.place)[0] for cell in results.episodes}
+    for i, axis in enumerate(family.axes):
+        values = sorted({place[i] for place in places}, key=lambda value: in_order((value,)))
+        axes.append(
+            {
+                **{"name": axis.name, "label": axis.label, "table": axis.table},
+                "numeric": all(isinstance(value, int | float) for value in values),
+                "values": [[value, axis.text(value)] for value in values],
+            }
+        )
+    text = (files(__package__) / "glossary.json").read_text(encoding="utf-8")
+    words: dict[str, dict[str, str]] = json.loads(text)
+    targets = {
+        f"≤{target} s": f"Share of queries answered within {target} s."
+        for target in SLO_TARGETS_S
+        if f"slo_{target}s" in measured
+    }
+    settings = header["settings"]
+    versions = {"simulator": settings["simulator"]} if "simulator" in settings else {}
+    run: dict[str, Any] = lean(
+        {
+            "name": header["suite"]["name"],
+            "folder": str(results.folder),
+            "kind": kind,
+            "unit": family.unit,
+            "score": family.score,
+            "metrics": {
+                name: {
+                    "label": one.label.replace("\n", " "),
+                    **{key: getattr(one, key) for key in ("unit", "better", "decimals")},
+                }
+                for name, one in family.metrics.items()
+                if name in measured
+            },
+            "terms": {
+                **(words["routing"] if targets else {}),
+                **targets,
+                **words[kind],
+                **words["everywhere"],
+            },
+            "axes": axes,
+            "policies": [{"name": name, "bound": name in bounds} for name in ranked],
+            "board": board,
+            "tables": [
+                {
+                    "title": table.title,
+                    "headings": [heading.replace("\n", " ") for heading in table.headings],
+                    "rows": [list(row) for row in table.rows],
+                    "caption": table.caption,
+                    "left": table.left,
+                    "best": sorted(map(list, table.best)),
+                }
+                for table in leaderboard_tables(board)
+            ],
+            "made": {
+                "commands": [
+                    {"started": made.get("started", ""), "command": shlex.join(made["command"])}
+                    for made in header["runs"]
+                ],
+                "versions": {
+                    **versions,
+                    **header.get("packages", {}),
+                    "python": header.get("python", ""),
+                },
+                "machine": header.get("machine", {}),
+            },
+            "episodes": [],
+            "episode_notes": [],
+        }
+    )
+    return run
+
+
+def lean(content: Any) -> Any:
+    """Return JSON content whose numbers have six significant digits."""
+    if isinstance(content, bool | int | str) or content is None:
+        return content
+    if isinstance(content, float):
+        return float(f"{content:.{_DIGITS}g}")
+    if isinstance(content, Mapping):
+        return {str(key): lean(value) for key, value in content.items()}
+    if isinstance(content, Path):
+        return str(content)
+    return [lean(value) for value in content]

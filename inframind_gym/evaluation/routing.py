@@ -1,0 +1,577 @@
+"""The family of `InfraMind-Stream-v0`: workloads x arrival rates x budgets, metrics of queries."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from inframind_gym.configs import StrictModel, list_configs, within
+from inframind_gym.envs.routing_config import RANGES
+from inframind_gym.errors import require_within, unknown
+from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
+from inframind_gym.evaluation.play import Player, RoutingPlayer
+from inframind_gym.evaluation.suite import (
+    Axis,
+    Cell,
+    Place,
+    Suite,
+    absolute,
+    check_axis,
+    check_names,
+    content_hash,
+    file_hash,
+    name_of,
+    without_draw,
+)
+from inframind_gym.evaluation.tables import (
+    Table,
+    about_bounds,
+    about_draws,
+    cells_text,
+    matrix,
+    metrics_table,
+    of_planned,
+    short,
+)
+from inframind_gym.live.settings import LiveSettings, addresses
+from inframind_gym.policies import requires_of
+from inframind_gym.simulator.arrivals import make_arrivals
+from inframind_gym.simulator.posterior import split_draw
+from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.workflow.topology import CUSTOM, STRATEGIES, TOPOLOGIES
+from inframind_gym.simulator.workload import estimates, load_profiles, load_workload
+
+MIXED: Final = "mixed"  # the workload that a folder of tasks replaces by its datasets
+BOUNDS: Final = "bounds"  # folder in a results folder
+KIND: Final = "informed"  # the bound's column
+SLO_TARGETS_S: Final = (10, 30, 50, 100, 200, 300)
+PRICE: Final = "usd_per_1k_queries"  # of pools with prices alone
+SHARES: Final = ("model_share", "strategy_share", "topology_share")
+METRICS: Final = by_name(
+    Metric("accuracy", "solved", "%", "higher"),
+    Metric("goodput", "goodput", "%", "higher"),
+    Metric("slo_own", "SLO", "%", "higher"),
+    *(Metric(f"slo_{t}s", f"≤{t} s", "%", "higher") for t in SLO_TARGETS_S),
+    Metric("latency_mean_s", "mean", "s", "lower"),
+    Metric("latency_p95_s", "p95", "s", "lower"),
+    Metric("cost_ratio", "lat./β", "", "lower"),
+    Metric("imbalance", "imbalance", "", "lower"),
+    Metric("tokens_per_query", "tokens/query"),
+    Metric("output_tokens_per_query", "output tokens/query"),
+    Metric("calls_per_query", "calls/query"),
+    Metric("truncated_share", "cut", "%", "lower"),
+    Metric(PRICE, "$ / 1k queries", "", "lower"),
+)
+_SHOWN: Final = ("goodput", "accuracy", "slo_own", "slo_100s", "latency_mean_s", "latency_p95_s")
+_MAIN: Final = tuple(METRICS[name] for name in (*_SHOWN, "cost_ratio"))
+PLAIN_SUMS: Final = (
+    *("queries", "accuracy", "latency_mean_s", "slo_own"),
+    *(f"slo_{target}s" for target in SLO_TARGETS_S),
+    *("goodput", "cost_ratio"),
+    *("calls_per_query", "prompt_tokens", "output_tokens", "truncated_calls"),
+)
+
+Budget = float | Literal["tiers"]
+
+
+def _checked_budget(value: Any) -> Budget:
+    return "tiers" if value == "tiers" else require_within(value, *RANGES["budget_s"])
+
+
+Rate = Annotated[float, within(*RANGES["arrival_rate_per_min"])]
+NumQueries = Annotated[int, within(*RANGES["num_queries"])]
+Budgets = Annotated[
+    tuple[Annotated[Budget, BeforeValidator(_checked_budget)], ...],
+    Field(min_length=1),
+    AfterValidator(check_axis),
+]
+
+
+def budget_text(budget_s: Budget) -> str:
+    """Format a budget."""
+    return budget_s if isinstance(budget_s, str) else f"{budget_s:g} s"
+
+
+def _read_budget(value: Any) -> Budget:
+    return "tiers" if value == "tiers" else float(value)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueryLayout(Layout):
+    """Layout of a row of sums over queries.
+
+    Attributes:
+        models: Aliases of the pool's models.
+        strategies: Prompt strategies.
+        topologies: Collaboration topologies.
+        priced: Whether the pool has prices: the last column is then what a query costs, USD.
+    """
+
+    tail: ClassVar[str] = "latency_p95_s"
+
+    models: tuple[str, ...]
+    strategies: tuple[str, ...]
+    topologies: tuple[str, ...]
+    priced: bool = False
+
+    def measured(self, metrics: Mapping[str, Metric]) -> tuple[str, ...]:
+        """Return the names of those metrics that its records give: a price only with prices."""
+        return tuple(name for name in metrics if name != PRICE or self.priced)
+
+    def share_slices(self) -> dict[str, tuple[slice, tuple[str, ...]]]:
+        """Return the columns of each share's counts, and the names that they count."""
+        named = (self.models, self.strategies, self.topologies)
+        ends = itertools.accumulate(map(len, named), initial=len(PLAIN_SUMS))
+        slices = itertools.starmap(slice, itertools.pairwise(ends))
+        return dict(zip(SHARES, zip(slices, named, strict=True), strict=True))
+
+    def table(self, columns: Columns) -> NDArray[np.float64]:
+        """Return what each query adds to the sums, ``(num_queries, width)``."""
+        solved, latency_s = columns["solved"], columns["latency_s"]
+        in_time = latency_s <= columns["budget_s"]
+        plain = [
+            np.ones(len(solved)),
+            solved,
+            latency_s,
+            in_time,
+            *(latency_s <= target for target in SLO_TARGETS_S),
+            solved * in_time,
+            *(columns[key] for key in ("cost", "calls", "prompt_tokens", "output_tokens")),
+            columns["truncated_calls"],
+        ]
+        chosen = (columns["model"], columns["strategy"], columns["topology"][:, None])
+        counted = [
+            np.stack([(of == index).sum(axis=1) for index in range(len(names))], axis=1)
+            for of, (_, names) in zip(chosen, self.share_slices().values(), strict=True)
+        ]
+        usd = [columns["usd"]] if self.priced else []
+        return np.column_stack([*plain, *counted, *usd]).astype(np.float64)
+
+    def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """Compute all metrics but ``latency_p95_s`` from sums ``(..., width)``, ``(...)`` each."""
+        total = dict(zip(PLAIN_SUMS, np.moveaxis(sums, -1, 0), strict=False))
+        queries = total.pop("queries")
+        tokens = ("prompt_tokens", "output_tokens", "truncated_calls")
+        prompt, output, cut = (total.pop(name) for name in tokens)
+        return {
+            **{name: value / queries for name, value in total.items()},
+            "tokens_per_query": (prompt + output) / queries,
+            "output_tokens_per_query": output / queries,
+            "truncated_share": cut / np.maximum(total["calls_per_query"], 1.0),
+            "imbalance": imbalance(sums[..., self.share_slices()["model_share"][0]]),
+            **({PRICE: 1000.0 * sums[..., -1] / queries} if self.priced else {}),
+        }
+
+    def values(self, columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return every query's latency, and the query."""
+        return columns["latency_s"], np.arange(len(columns["latency_s"]))
+
+    def shares(self, sums: NDArray[np.float64]) -> dict[str, dict[str, float]]:
+        """Return shares of models and strategies (of decisions) and of topologies (of queries)."""
+        return {
+            share: dict(zip(names, (sums[at] / max(sums[at].sum(), 1.0)).tolist(), strict=True))
+            for share, (at, names) in self.share_slices().items()
+        }
+
+
+def imbalance(calls: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the population standard deviation over the mean of the models' shares of decisions.
+
+    Shares of [.25, .5, .125, .125] give 0.612.
+
+    Args:
+        calls: Calls of each model, ``(..., num_models)``.
+
+    Returns:
+        0 for equal shares, ``sqrt(num_models - 1)`` if one model takes all; 0 where there are no
+        calls. ``(...)``.
+    """
+    mean = calls.mean(axis=-1)
+    return np.asarray(calls.std(axis=-1) / np.where(mean > 0, mean, 1.0), dtype=np.float64)
+
+
+class WorkloadSettings(StrictModel):
+    """Settings of one workload that replace the suite's; None leaves the suite's."""
+
+    budgets_s: Budgets | None = None
+    num_queries: NumQueries | None = None
+
+
+class RoutingSuite(Suite):
+    """A suite of `InfraMind-Stream-v0`.
+
+    Attributes:
+        pool: Name or path of the pool of servers.
+        workloads: Names or paths of workloads.
+        quality_draws: Number of draws of the workloads' quality from its posterior (`posterior.py`)
+            under each of which every cell is played, 0, 1, ...; null plays the fitted values.
+        rates_per_min: Mean arrival rates.
+        budgets_s: Latency budgets; "tiers" draws every query's budget from the workload's tiers.
+        num_queries: Queries of one episode; null takes each workload's own number.
+        by_workload: Budgets and numbers of queries of single workloads in place of these; one that
+            is a file goes by its name.
+        arrivals: An arrival process: "poisson", "burst", "sustained", or a mapping such as
+            ``{kind: trace, path: arrivals.csv, rescale: true}``.
+        execution: Order of a workflow's calls: "parallel" (the nodes of a wave run at once) or
+            "sequential" (one call after the other, the final call not counted: as published); null
+            takes each workload's own.
+        scheduler: Order of the servers' queues; null takes the pool's.
+        tasks: "builtin", or a folder of questions.
+        split: Part of the tasks that is asked.
+        system_features: Telemetry of the servers that a policy observes.
+        metrics_poll_s: Seconds between two polls of it; null takes the pool's.
+        down_models: Aliases of models that are out of service.
+        backend: "surrogate", or "vllm": the pool's live servers, on the wall clock.
+        live: Settings of calls to live servers.
+    """
+
+    axes: ClassVar = (
+        Axis("workload", "workloads", "workload", "by_workload", is_file=True),
+        Axis("rate_per_min", "rates_per_min", "rate/min", "by_rate", False, "{:g}".format, float),
+        Axis("budget_s", "budgets_s", "budget", "by_budget", False, budget_text, _read_budget),
+    )
+    metrics: ClassVar = METRICS
+    score: ClassVar = "goodput"
+    compared: ClassVar = ("goodput", "accuracy", "slo_own", "latency_mean_s")
+    shown: ClassVar = ("tasks", "backend", "pool")
+    unit: ClassVar = "queries"
+    env_id: ClassVar = "InfraMind-Stream-v0"
+
+    kind: Literal["routing"] = "routing"
+    pool: str = "b200-2gpu"
+    workloads: tuple[str, ...] = Field(min_length=1)
+    quality_draws: Annotated[int, within(1, 1000)] | None = Field(
+        None, exclude_if=lambda draws: draws is None
+    )
+    rates_per_min: tuple[Rate, ...] = Field(min_length=1)
+    budgets_s: Budgets
+    num_queries: NumQueries | None = None
+    by_workload: dict[str, WorkloadSettings] = Field(default_factory=dict)
+    arrivals: str | dict[str, Any] = "poisson"
+    execution: Literal["parallel", "sequential"] | None = None
+    scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None
+    tasks: str = "builtin"
+    split: Literal["train", "val", "test", "all"] = "test"
+    system_features: tuple[str, ...] = ("queue", "e2e")
+    metrics_poll_s: Annotated[float, within(*RANGES["metrics_poll_s"])] | None = None
+    down_models: tuple[str, ...] = ()
+    backend: Literal["surrogate", "vllm"] = "surrogate"
+    live: LiveSettings = LiveSettings()
+
+    @model_validator(mode="after")
+    def _plays_what_it_sets(self) -> Self:
+        known = {split_draw(name)[0] for name in self.names("workloads")}
+        for name in self.by_workload:
+            if name not in known:
+                raise ValueError(f"by_workload: {unknown('workload', name, sorted(known))}")
+        return self
+
+    def places(self) -> Iterator[Place]:
+        """Yield every workload at every rate with every budget."""
+        for workload in self.names("workloads"):
+            yield from itertools.product((workload,), self.rates_per_min, self.budgets_of(workload))
+
+    def budgets_of(self, workload: str) -> tuple[Budget, ...]:
+        """Return the budgets with which a workload is played."""
+        return self._own(workload).budgets_s or self.budgets_s
+
+    def queries_of(self, workload: str) -> int | None:
+        """Return the queries of an episode of a workload; None: its own number."""
+        return self._own(workload).num_queries or self.num_queries
+
+    def _own(self, workload: str) -> WorkloadSettings:
+        return self.by_workload.get(split_draw(name_of(workload))[0], WorkloadSettings())
+
+    def length(self, cell: Cell) -> int:
+        """Return the queries of an episode."""
+        workload = cell.place[0]
+        source = self.source("workloads", workload)
+        return self.queries_of(workload) or load_workload(source).num_queries
+
+    def overridden(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace settings, those of single workloads included."""
+        played = [name_of(workload) for workload in changes.get("workloads", self.workloads)]
+        own = {
+            name: {key: None if key in changes else value for key, value in settings}
+            for name, settings in self.by_workload.items()
+            if name in played
+        }
+        return {**self.model_dump(), "by_workload": own, **changes}
+
+    def resolve(self) -> Self:
+        """Check all that the suite names; a folder's datasets replace the mixed workload.
+
+        Raises:
+            InfraMindError: A pool, workload, arrival process or folder of tasks cannot be used.
+        """
+        aliases = load_pool(self.pool).aliases
+        update: dict[str, Any] = {"pool": absolute(self.pool)}
+        arrivals = make_arrivals(self.arrivals).to_json()
+        if "path" in arrivals:
+            update["arrivals"] = {**arrivals, "path": str(Path(arrivals["path"]).resolve())}
+        names, datasets = self.workloads, None
+        if self.tasks != "builtin":
+            datasets = datasets_of(self.tasks, self.split)
+            update["tasks"] = str(Path(self.tasks).resolve())
+            names = tuple(
+                dict.fromkeys(w for n in names for w in (datasets if n == MIXED else (n,)))
+            )
+            for name in names:
+                if name in datasets and name not in list_configs("workloads"):
+                    message = unknown("workload", name, list_configs("workloads"))
+                    raise BenchmarkError(
+                        f"{self.tasks} holds questions of {name!r}: {message} Write a workload for "
+                        "them and name its file with --set workloads=FILE."
+                    )
+            check_names(names)
+        if self.quality_draws is not None:
+            if drawn := [name for name in names if split_draw(name)[1] is not None]:
+                raise BenchmarkError(
+                    f"quality_draws: {drawn[0]} is a draw already. Take either out."
+                )
+            update["quality_draws"] = None
+            names = tuple(f"{name}#{draw}" for name in names for draw in range(self.quality_draws))
+        for name in names:
+            workload = load_workload(name)
+            for part in load_profiles(workload).values():
+                part.profile.require_models(aliases)
+            if datasets is not None and workload.dataset not in (None, *datasets):
+                raise BenchmarkError(
+                    f"workload {name} asks questions of {workload.dataset!r}; {self.tasks} has "
+                    f"those of {', '.join(datasets) or 'nothing'}."
+                )
+        suite = self.model_copy(update={**update, "workloads": names})
+        return super(RoutingSuite, suite).resolve()
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings with hashes of pool, tasks and trace in place of their paths."""
+        arrivals = make_arrivals(self.arrivals).to_json()
+        if "path" in arrivals:
+            arrivals["path"] = file_hash(arrivals["path"])
+        return {
+            **super().settings(),
+            "pool": content_hash(load_pool(self.pool).model_dump(mode="json")),  # not its comments
+            "tasks": tasks_hash(self.tasks),
+            "arrivals": arrivals,
+            "by_workload": {name: own.num_queries for name, own in self.by_workload.items()},
+        }
+
+    def fingerprint(self, setting: str, name: str) -> str:
+        """Hash a workload's settings and those of the workloads that it mixes."""
+        workload = load_workload(self.source(setting, name))
+        profiles = {
+            dataset: [part.weight, part.profile.model_dump(mode="json")]
+            for dataset, part in load_profiles(workload).items()
+        }
+        return content_hash([workload.model_dump(mode="json"), profiles])
+
+    def env_kwargs(self, place: Place, policy: Any) -> dict[str, Any]:
+        """Return the JSON arguments of the environment in which a policy meets a workload."""
+        workload = place[0]
+        kwargs: dict[str, Any] = {
+            **{name: getattr(self, name) for name in ("pool", "tasks", "split", "arrivals")},
+            **{name: getattr(self, name) for name in ("scheduler", "execution", "metrics_poll_s")},
+            "workload": self.source("workloads", workload),
+            "num_queries": self.queries_of(workload),
+            "system_features": list(self.system_features),
+            "down_models": list(self.down_models),
+            "observation": "index",
+        }
+        if load_pool(self.pool).has_token_prices:
+            kwargs["record_calls"] = True
+        if self.backend == "vllm":
+            kwargs["live"] = self.live.model_dump(mode="json")
+        return kwargs | requires_of(policy)
+
+    def header(self, policies: Mapping[str, Any]) -> dict[str, Any]:
+        """Return names of models, strategies and topologies, estimates, environments' specs."""
+        pool, names = load_pool(self.pool), self.names("workloads")
+        notes: dict[str, Any] = {"pool": pool.notes}
+        env_id = self.env_id
+        if self.backend == "vllm":
+            from inframind_gym.evaluation.live import LIVE_ID
+            from inframind_gym.live.watcher import is_simulated
+
+            env_id = LIVE_ID
+            if simulated := [one.alias for one in addresses(pool) if is_simulated(one.url)]:
+                notes["servers"] = [f"simulated servers, no vLLM: {', '.join(simulated)}"]
+        for name in names:
+            notes[name] = estimates(load_workload(self.source("workloads", name)))
+        return {
+            "priced": pool.has_prices,
+            "estimates": notes,
+            "names": names_of(pool.aliases),
+            "env_specs": {
+                f"{policy}/{name}": self.env_spec(self.env_kwargs((name,), made), env_id)
+                for policy, made in policies.items()
+                for name in names
+            },
+        }
+
+    def player(self, progress: Callable[[int], None] = lambda _: None, **live: Any) -> Player:
+        """Make the player: on simulated servers, or on those of the pool."""
+        if self.backend == "surrogate":
+            return RoutingPlayer(self, progress)
+        from inframind_gym.evaluation.live import LivePlayer
+
+        return LivePlayer(self, progress, **live)
+
+    @classmethod
+    def layout(cls, header: Mapping[str, Any]) -> QueryLayout:
+        """Make the layout of sums of a folder."""
+        names = {key: tuple(names) for key, names in header["names"].items()}
+        return QueryLayout(**names, priced=header.get("priced", False))
+
+    @classmethod
+    def limits(cls, results: Any, places: Sequence[Place], compute: bool) -> dict[str, Any] | None:
+        """Return the bound on goodput that follows from the servers' capacity.
+
+        Bounds that the folder does not keep are computed if `compute` is set, which takes seconds a
+        cell and needs the extra `bounds`.
+
+        Returns:
+            ``mean``, ``by_workload``, ``by_rate`` and ``cells``, each row with ``informed`` (0..1);
+            None if the folder keeps none and none are to be computed.
+
+        Raises:
+            BenchmarkError: scipy is missing.
+        """
+        cache: Path = results.folder / BOUNDS
+        if not places or not (compute or cache.is_dir()):
+            return None
+        from inframind_gym.evaluation.bounds import fluid_bound
+
+        suite = cls.model_validate(results.header["suite"])
+        played = {spec["kwargs"]["workload"] for spec in results.header["env_specs"].values()}
+        suite = suite.model_copy(update={"workloads": tuple(sorted(played))})  # of all runs
+        cells = [
+            cls.describe(without_draw(place)[0]) | {KIND: fluid_bound(suite, *place, cache=cache)}
+            for place in places
+        ]
+
+        def mean(axis: str | None = None, value: Any = None) -> dict[str, float]:
+            own = [cell[KIND] for cell in cells if axis is None or cell[axis] == value]
+            return {KIND: float(np.mean(own))}
+
+        tables = {
+            table: [
+                {axis: value, **mean(axis, value)}
+                for value in dict.fromkeys(cell[axis] for cell in cells)
+            ]
+            for table, axis in (("by_workload", "workload"), ("by_rate", "rate_per_min"))
+        }
+        return {"mean": mean(), **tables, "cells": cells}
+
+    @classmethod
+    def tables(cls, board: Mapping[str, Any]) -> list[Table]:
+        """Make the ranking, tables by workload, rate and budget, and what was used."""
+        policies = [row["policy"] for row in board["ranking"]]
+        fluid = board.get("fluid") or {}
+        priced = PRICE in board["ranking"][0]
+        main = (*_MAIN, METRICS[PRICE]) if priced else _MAIN
+        paid = " $: GPUs from the first arrival to the last answer, and tokens." if priced else ""
+        live = f", live on {Path(board['pool']).stem}" if board["backend"] == "vllm" else ""
+        far = ""
+        if fluid:
+            bound = 100 * fluid["mean"][KIND]
+            far = (
+                f" A router that knows distributions, but no outcome: {bound:.1f} % goodput at "
+                "best."
+            )
+        elif not live and not any(row.get("bound") for row in board["ranking"]):
+            far = " How far from the possible: leaderboard --fluid, or run clairvoyant."
+        tables = [
+            metrics_table(
+                f"{board['suite']}: {of_planned(board, 'queries')}{live}",
+                board["ranking"],
+                main,
+                f"Means over {cells_text(board)} (workload x rate x budget) ± half of the 95 % "
+                "interval. Goodput: solved within the query's own budget; SLO: answered within it; "
+                f"lat./β: latency over budget.{paid}{about_draws(board)}{about_bounds(board)}{far}",
+            )
+        ]
+
+        def goodput(what: str, axis: str, label: Callable[[Any], str] = str) -> None:
+            rows = board[f"by_{what}"]
+            values = list(dict.fromkeys(row[axis] for row in rows))
+            if len(values) == 1:
+                return
+            table = matrix(
+                f"Goodput % by {what} (solved %)",
+                rows,
+                axis,
+                policies,
+                METRICS["goodput"],
+                lambda row: f"{100 * row['goodput']:.1f} ({100 * row['accuracy']:.1f})",
+                label,
+            )
+            if limits := {row[axis]: row[KIND] for row in fluid.get(f"by_{what}", ())}:
+                below = ["informed bound", *(f"{100 * limits[value]:.1f}" for value in values)]
+                table = dataclasses.replace(table, rows=[*table.rows, below])
+            tables.append(table)
+
+        goodput("workload", "workload")
+        for rate in dict.fromkeys(row["rate_per_min"] for row in board["by_rate"]):
+            rows = [row for row in board["by_rate"] if row["rate_per_min"] == rate]
+            tables.append(metrics_table(f"At {rate:g} queries/min", rows, main))
+        goodput("budget", "budget_s", budget_text)
+        ranking = board["ranking"]
+        counted = [(s, list(ranking[0][s])) for s in ("model_share", "strategy_share")]
+        used = ("imbalance", "tokens_per_query", "truncated_share")
+        tables.append(
+            Table(
+                "What was used: % of decisions",
+                [
+                    "policy",
+                    *(name.replace("-", "\n") for name in counted[0][1]),
+                    *counted[1][1],
+                    *("imbal.", "tokens/q", "cut %"),
+                ],
+                [
+                    [
+                        short(row["policy"]),
+                        *(f"{100 * row[s][n]:.0f}" for s, names in counted for n in names),
+                        *(METRICS[name].text(row[name]) for name in used),
+                    ]
+                    for row in ranking
+                ],
+                "Imbalance: standard deviation over mean of the models' shares. "
+                "Cut: calls that hit the limit of output tokens.",
+            )
+        )
+        return tables
+
+
+def names_of(models: Sequence[str]) -> dict[str, list[str]]:
+    """Return the meaning of the numbers in records, as ``run.json`` has it."""
+    topologies = [*TOPOLOGIES, CUSTOM]
+    return {"models": list(models), "strategies": list(STRATEGIES), "topologies": topologies}
+
+
+def datasets_of(tasks: str, split: str) -> tuple[str, ...]:
+    """Return the datasets in a folder of tasks.
+
+    Raises:
+        InfraMindError: There is no such folder, or its tasks cannot be read.
+    """
+    from inframind_gym.tasks import load_tasks
+
+    if not Path(tasks).is_dir():
+        raise BenchmarkError(f"tasks: there is no folder {tasks}.")
+    return tuple(dict.fromkeys(load_tasks(tasks, split=split).datasets))
+
+
+def tasks_hash(tasks: str) -> str:
+    """Hash the files of a folder of questions; of the built-in ones return the name."""
+    if tasks == "builtin":
+        return tasks
+    files = (path for path in Path(tasks).iterdir() if path.name.endswith((".jsonl", ".jsonl.gz")))
+    return content_hash([[path.name, file_hash(path)] for path in sorted(files)])

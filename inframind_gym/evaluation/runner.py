@@ -1,0 +1,266 @@
+"""Run a suite into a results folder, from where an earlier run of the same command left off."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
+from inframind_gym.evaluation.pool import LOCAL, WorkerDiedError, available_cores, in_parallel
+from inframind_gym.evaluation.store import REQUESTS, Finished, ResultStore, plan
+from inframind_gym.evaluation.suite import Cell, Suite, without_draw
+from inframind_gym.progress import ProgressReport, say
+from inframind_gym.simulator.server.evidence import give, hand_on
+
+MAX_ROWS: Final = 64  # of one batch: enough to hide the cost of a step in Python
+_ALL_OF_A_CLUSTER: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """Summary of a run.
+
+    Attributes:
+        cells: Cells of the suite.
+        computed: Cells that this run has computed.
+        kept: Cells that earlier runs had computed.
+        wall_s: Seconds that this run took.
+        stopped: Whether it was stopped before the end.
+    """
+
+    cells: int
+    computed: int
+    kept: int
+    wall_s: float
+    stopped: bool
+
+
+def run(
+    suite: Suite,
+    folder: Path,
+    *,
+    workers: int | None = 1,
+    ray_address: str | None = None,
+    max_rows: int = MAX_ROWS,
+    export_port: int | None = None,
+    strict: bool = False,
+    command: Sequence[str] = (),
+) -> RunSummary:
+    """Compute the cells of a suite that a folder does not hold yet.
+
+    Ctrl-C and SIGTERM end the run; batches that have finished are kept.
+
+    Every policy is reset in every environment before anything is run. One that cannot play, then or
+    later, is left out: the run goes on, and ``run.json`` has the reason.
+
+    Args:
+        suite: A resolved suite.
+        folder: Where results go.
+        workers: Processes, or actors on Ray; None: one for each core.
+        ray_address: Of a Ray cluster, see `in_parallel`; None for processes.
+        max_rows: Most cells in lock-step; a batch is kept when its last cell ends.
+        export_port: Port at which metrics of live servers are shown while the run goes on.
+        strict: Whether a policy that cannot play ends the run.
+        command: The command line, for the record.
+
+    Raises:
+        BenchmarkError: The folder cannot be used, no policy can play (with `strict`: one cannot),
+            the disk is full, or there are no live servers to show metrics of.
+    """
+    if export_port is not None and getattr(suite, "backend", None) != "vllm":
+        raise BenchmarkError("export_port shows metrics of live servers; add --set backend=vllm.")
+    began = time.monotonic()
+    if workers is None:
+        workers = available_cores() if ray_address in (None, LOCAL) else _ALL_OF_A_CLUSTER
+    header, ids = plan(suite, command)
+    computed, stopped = 0, False
+    with ResultStore(folder, header) as store:
+        todo = {cell: name for cell, name in ids.items() if name not in store.finished}
+        kept = len(ids) - len(todo)
+        if kept:
+            say(f"{folder}: {kept} of {len(ids)} cells are there, {len(todo)} to go")
+
+        def leave_out(error: PolicyFailedError) -> None:
+            if strict:
+                raise error
+            say(f"{error}\nThe run goes on without it; --strict ends it.")
+            store.leave_out(error.policy, error.reason)
+
+        total, left = (sum(map(suite.length, cells)) for cells in (ids, todo))
+        with ProgressReport(total, total - left, suite.name, suite.unit) as report, _sigterm():
+            try:
+                for batch in play(
+                    suite,
+                    todo,
+                    workers=workers,
+                    ray_address=ray_address,
+                    max_rows=max_rows,
+                    progress=report.advance,
+                    failed=leave_out,
+                    log=folder / REQUESTS,
+                    export_port=export_port,
+                ):
+                    store.commit(batch)
+                    computed += len(batch)
+            except KeyboardInterrupt:
+                stopped = True
+        left_out = store.header["left_out"]
+        if set(suite.policies) <= set(left_out):
+            reasons = "; ".join(f"{name}: {left_out[name]}" for name in suite.policies)
+            raise BenchmarkError(f"no policy can play: {reasons}")
+    return RunSummary(len(ids), computed, kept, time.monotonic() - began, stopped)
+
+
+def play(
+    suite: Suite,
+    ids: Mapping[Cell, str],
+    *,
+    workers: int = 1,
+    ray_address: str | None = None,
+    max_rows: int = MAX_ROWS,
+    progress: Callable[[int], None],
+    failed: Callable[[PolicyFailedError], None],
+    **live: Any,
+) -> Iterator[list[Finished]]:
+    """Play cells, after every policy has been reset in every environment.
+
+    Args:
+        suite: A resolved suite.
+        ids: Its cells that are wanted, with their ids.
+        workers: See `run`, as for `ray_address` and `max_rows`.
+        ray_address: See there.
+        max_rows: See there.
+        progress: Called with the number of records since its last call.
+        failed: Called for a policy that cannot play, whose other cells are left out; of several
+            failures of a policy, for the first.
+        live: Options of a player on live servers.
+
+    Yields:
+        Batches of finished cells, in no particular order.
+
+    Raises:
+        BenchmarkError: Workers keep dying.
+    """
+    out: set[str] = set()
+
+    def leave_out(error: PolicyFailedError) -> None:
+        if error.policy not in out:
+            out.add(error.policy)
+            failed(error)
+
+    player = suite.player(progress, **live)
+    try:
+        # Posterior draws of quality make no other environment: the first one stands for all.
+        first = {
+            (cell.policy, cell.training, *without_draw(cell.place)[0][: suite.together]): cell
+            for cell in reversed(list(ids))
+        }
+        for cell in sorted(first.values(), key=lambda cell: suite.group_of(cell)[1:]):
+            if cell.policy not in out:
+                try:
+                    player.check(cell)
+                except PolicyFailedError as error:
+                    leave_out(error)
+        cells = [cell for cell in ids if cell.policy not in out]
+        if not cells:
+            return
+        if getattr(suite, "backend", None) == "vllm":  # there is one set of servers
+            workers, ray_address, max_rows = 1, None, 1
+        jobs = _batches(suite, cells, min(max_rows, math.ceil(len(cells) / workers)))
+        workers = min(workers, len(jobs))
+        parallel = workers > 1 or ray_address is not None
+        work: Callable[[list[Cell]], Any] = _Here(player)
+        if parallel:
+            player.warm_up(cells[0])  # compiles once, not once a process
+            work = _Elsewhere(type(suite), suite.model_dump_json(), os.getcwd())
+        try:
+            for batch, (played, warnings) in in_parallel(
+                work, jobs, workers, ray_address, lambda batch: batch[0].policy not in out
+            ):
+                for warning in warnings:
+                    give(warning)
+                if isinstance(played, PolicyFailedError):
+                    leave_out(played)
+                    continue
+                if parallel:  # a player elsewhere cannot count the progress
+                    progress(sum(map(suite.length, batch)))
+                yield [Finished(cell, ids[cell], *content) for cell, *content in played]
+        except WorkerDiedError as error:
+            raise BenchmarkError(str(error)) from None
+    finally:
+        player.close()
+
+
+@dataclass(frozen=True)
+class _Here:
+    """Plays a batch in this process."""
+
+    player: Any
+
+    def __call__(self, batch: list[Cell]) -> tuple[Any, list[Any]]:
+        try:
+            return self.player.run(batch), []
+        except PolicyFailedError as error:
+            return error, []
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    """Plays a batch in another process, which keeps its player for the next one.
+
+    It works in `folder`, where its machine has it.
+    """
+
+    family: type[Suite]
+    suite: str
+    folder: str
+
+    def __call__(self, batch: list[Cell]) -> tuple[Any, list[Any]]:
+        warnings: list[Any] = []
+        hand_on(warnings.append)
+        with suppress(OSError):
+            os.chdir(self.folder)
+        return _Here(_player(self.family, self.suite, self.folder))(batch)[0], warnings
+
+
+@lru_cache(maxsize=1)
+def _player(family: type[Suite], suite: str, folder: str) -> Any:
+    return family.model_validate_json(suite).player()
+
+
+def _batches(suite: Suite, cells: Sequence[Cell], size: int) -> list[list[Cell]]:
+    """Group cells that can be played in lock-step, at most `size` each.
+
+    They are ordered by their coordinates, because episodes of one place end at about the same step.
+    """
+    groups: dict[tuple[Any, ...], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(suite.group_of(cell), []).append(cell)
+    ordered = [sorted(group, key=lambda cell: cell.sort_key) for group in groups.values()]
+    return [group[i : i + size] for group in ordered for i in range(0, len(group), size)]
+
+
+@contextmanager
+def _sigterm() -> Iterator[None]:
+    """Take SIGTERM for Ctrl-C, for the time of a block in the main thread."""
+
+    def interrupt(*_: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

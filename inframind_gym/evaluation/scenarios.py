@@ -1,0 +1,359 @@
+"""Files of tracks: scenarios in steady load, the limits of each, and policies fitted for them.
+
+A track is a YAML file of `envs_configs/tracks`, written by hand. What a linear program finds for
+its scenarios, their capacities and bounds, is a file of the same name in the folder `limits` beside
+it, written by ``inframind bench limits``.
+
+A file of refits names, for a policy and a place, the same policy with arguments: a recipe, or the
+folder of a checkpoint. ``python -m benchmarks refit`` writes it. All fits of a file have the same
+budget: the simulated queries that each could use for one scenario. Of a policy that was trained
+with several seeds a fit names every training. Each plays every episode, a board has one row of
+them, and its intervals resample trainings and episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+import yaml
+from pydantic import Field, model_validator
+
+from inframind_gym.configs import (
+    Fraction,
+    Name,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    PositiveInt,
+    StrictModel,
+    find_config,
+    load_yaml_model,
+    validate,
+    within,
+)
+from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.suite import content_hash
+from inframind_gym.files import replace_text
+from inframind_gym.policies import resolve_policy
+from inframind_gym.simulator.arrivals import make_arrivals
+from inframind_gym.simulator.faults import Fault, Faults
+from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.workload import load_profiles, load_workload
+
+FOLDER: Final = "limits"  # beside the tracks
+MOST_GROUPS: Final = 10  # budgets of a scenario
+_PARTS: Final = 20  # shares of tenants are multiples of 1 / 20
+
+Load = Annotated[float, within(0.01, 10.0)]
+
+
+class Tenant(StrictModel):
+    """A tenant: the sender of queries with one budget.
+
+    Attributes:
+        budget_s: Its SLO. No two tenants have the same: a router tells them apart by it.
+        share: Of the queries; a multiple of 0.05.
+        weight: Of a query that is solved in time, over that of others.
+    """
+
+    budget_s: Positive
+    share: Fraction
+    weight: Positive = 1.0
+
+
+class Scenario(StrictModel):
+    """A stream of queries at a pool.
+
+    Attributes:
+        workload: Name or path.
+        pool: Name or path.
+        arrivals: Arrival process; its mean rate is the load's.
+        budgets_s: Budgets that queries draw from; null takes the workload's tiers.
+        tenants: Senders in place of budgets.
+        work_cap: Cap on the GPU-seconds of a query, as a share of what the informed optimum spends
+            at capacity; null: none.
+        faults: Of the servers, as the environments' argument; the limits are of healthy servers.
+        fit_on: Workloads on which policies are fitted for this scenario; empty: on its own.
+    """
+
+    workload: str
+    pool: str = "b200-2gpu"
+    arrivals: str | dict[str, Any] = "poisson"
+    budgets_s: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = None
+    tenants: dict[Name, Tenant] = Field(default_factory=dict)
+    work_cap: Positive | None = None
+    faults: tuple[Fault, ...] = ()
+    fit_on: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.tenants:
+            return self
+        if self.budgets_s is not None:
+            raise ValueError("budgets_s: tenants have their own; give one of both")
+        parts = [tenant.share * _PARTS for tenant in self.tenants.values()]
+        if any(abs(part - round(part)) > 1e-9 for part in parts) or round(sum(parts)) != _PARTS:
+            raise ValueError("tenants: the shares must be multiples of 0.05 that sum to 1")
+        if len({tenant.budget_s for tenant in self.tenants.values()}) < len(self.tenants):
+            raise ValueError("tenants: two have the same budget_s, which tells them apart")
+        return self
+
+    @property
+    def drawn_s(self) -> tuple[float, ...]:
+        """Budgets that queries draw from, each as often as it stands here."""
+        if self.tenants:
+            tenants = self.tenants.values()
+            return tuple(t.budget_s for t in tenants for _ in range(round(t.share * _PARTS)))
+        return self.budgets_s or load_workload(self.workload).budget_tiers_s
+
+    @property
+    def groups_s(self) -> tuple[float, ...]:
+        """Different budgets, ascending."""
+        return tuple(sorted(set(self.drawn_s)))
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Weight of a query with each of `groups_s`."""
+        of = {tenant.budget_s: tenant.weight for tenant in self.tenants.values()}
+        return tuple(of.get(budget_s, 1.0) for budget_s in self.groups_s)
+
+    def base_rate_per_min(self, mean_rate_per_min: float) -> float:
+        """Return the base rate of the arrivals at a mean rate."""
+        return mean_rate_per_min / make_arrivals(self.arrivals).mean_rate_factor()
+
+    def constants(self) -> str:
+        """Hash what limits follow from: pool, workload, budgets, to nine figures.
+
+        The last figures of estimated constants differ between processors.
+        """
+
+        def rounded(content: Any) -> Any:
+            if isinstance(content, dict):
+                return {key: rounded(value) for key, value in content.items()}
+            if isinstance(content, list):
+                return [rounded(value) for value in content]
+            return float(f"{content:.9g}") if isinstance(content, float) else content
+
+        profiles = load_profiles(load_workload(self.workload))
+        parts = {of: [p.weight, p.profile.model_dump(mode="json")] for of, p in profiles.items()}
+        pool = load_pool(self.pool).model_dump(mode="json")
+        return content_hash(rounded([pool, parts, list(self.drawn_s)]))
+
+
+class Limits(StrictModel):
+    """Limits of a scenario, by linear programming (`inframind_gym.evaluation.bounds`).
+
+    Attributes:
+        constants: `Scenario.constants` for which they were computed.
+        capacity_per_min: Rate at which the informed bound has fallen to 90 % of that on idle
+            servers.
+        work_s: GPU-seconds a query that the optimum spends at capacity.
+        reach: Share of the queries with each budget that the optimum solves on idle servers.
+        informed: Informed bound on the track's score, by load.
+    """
+
+    constants: str
+    capacity_per_min: Positive
+    work_s: Positive
+    reach: tuple[NonNegative, ...]
+    informed: dict[float, Fraction]
+
+
+class TrackLimits(StrictModel):
+    """Content of a file of limits."""
+
+    scenarios: dict[str, Limits]
+
+
+class TrackConfig(StrictModel):
+    """A track.
+
+    Attributes:
+        name: Its name.
+        description: One or two sentences.
+        version: Of the track: results of different versions are not compared.
+        counts: What a cell scores: "mean", the (weighted) goodput; "worst", the smallest over its
+            budgets of goodput over what is possible on idle servers.
+        loads: Shares of the capacity at which every scenario is played.
+        scenarios: By name.
+    """
+
+    name: Name
+    description: str = ""
+    version: PositiveInt = 1
+    counts: Literal["mean", "worst"] = "mean"
+    loads: Annotated[tuple[Load, ...], Field(min_length=1)]
+    scenarios: Annotated[dict[Name, Scenario], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(set(self.loads)) < len(self.loads):
+            raise ValueError("loads: names one twice")
+        for name, scenario in self.scenarios.items():
+            if len(set(scenario.budgets_s or ())) > MOST_GROUPS:
+                raise ValueError(f"scenarios.{name}: has more than {MOST_GROUPS} budgets")
+        return self
+
+
+def load_track(name_or_path: str | Path) -> TrackConfig:
+    """Read a track.
+
+    Raises:
+        ConfigError: There is none of that name, or its file, a pool, a workload, an arrival
+            process or a fault in it is wrong.
+    """
+    track = load_yaml_model(find_config("tracks", name_or_path), TrackConfig)
+    for scenario in track.scenarios.values():
+        pool = load_pool(scenario.pool)
+        Faults(scenario.faults, pool, (1 << len(pool.aliases)) - 1)
+        for part in load_profiles(load_workload(scenario.workload)).values():
+            part.profile.require_models(pool.aliases)
+        make_arrivals(scenario.arrivals)
+    return track
+
+
+def kept_limits(name_or_path: str | Path) -> tuple[Path, dict[str, Limits]]:
+    """Return the file with the limits of a track, and the limits that it holds by scenario."""
+    path = find_config("tracks", name_or_path)
+    path = path.parent / FOLDER / path.name
+    return path, load_yaml_model(path, TrackLimits).scenarios if path.is_file() else {}
+
+
+def load_limits(name_or_path: str) -> dict[str, Limits]:
+    """Read the limits of a track's scenarios.
+
+    Raises:
+        BenchmarkError: They have not been computed for every scenario.
+        ConfigError: The file is malformed.
+    """
+    path, found = kept_limits(name_or_path)
+    missing = [name for name in load_track(name_or_path).scenarios if name not in found]
+    if missing:
+        raise BenchmarkError(
+            f"{path}: the capacity of {', '.join(missing)} is not known. Compute it (minutes; "
+            f"extra `bounds`): inframind bench limits {name_or_path}"
+        )
+    return found
+
+
+# Fitted policies
+
+
+class Fit(StrictModel):
+    """A fitted policy.
+
+    Attributes:
+        policy: Name with arguments; of several trainings a list.
+        queries: Simulated queries that its fit has used, that of one training.
+        score: Score on the validation split, as the fit has found it.
+    """
+
+    policy: str | Annotated[tuple[str, ...], Field(min_length=1)]
+    queries: NonNegativeInt
+    score: float | None = None
+
+    @property
+    def plays(self) -> tuple[str, ...]:
+        """The policies that play."""
+        return (self.policy,) if isinstance(self.policy, str) else self.policy
+
+
+class Refits(StrictModel):
+    """Content of a file of refits.
+
+    Attributes:
+        budget_queries: Most simulated queries of the fit for one scenario.
+        fits: Policy -> "track/scenario" or "track/scenario/load" -> fit.
+    """
+
+    budget_queries: NonNegativeInt = 0
+    fits: dict[str, dict[str, Fit]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name, own in self.fits.items():
+            counts = {len(fit.plays) for fit in own.values()} - {1}
+            if len(counts) > 1:
+                raise ValueError(
+                    f"fits.{name}: has {' and '.join(map(str, sorted(counts)))} trainings; give "
+                    "each place the same number of them, or one"
+                )
+        return self
+
+    def of(self, policy: str, track: str, scenario: str, load: float) -> tuple[str, ...]:
+        """Return the trainings that play a place; the policy itself where none was fitted."""
+        own, place = self.fits.get(policy, {}), f"{track}/{scenario}"
+        fit = own.get(f"{place}/{load:g}") or own.get(place)
+        return (policy,) if fit is None else fit.plays
+
+    def queries(self) -> dict[str, int]:
+        """Return the most queries that any fit of a policy has used, by policy."""
+        return {name: max(fit.queries for fit in own.values()) for name, own in self.fits.items()}
+
+    def as_yaml(self) -> str:
+        """Return the text of a file of refits."""
+        plain = self.model_dump(mode="json", exclude_none=True)
+        return yaml.safe_dump(plain, sort_keys=True, width=100)
+
+
+def load_refits(path: Path) -> Refits:
+    """Read a file of refits.
+
+    Raises:
+        ConfigError: It cannot be read or is malformed.
+    """
+    return load_yaml_model(path, Refits)
+
+
+def add_fits(path: Path, budget_queries: int, fits: Mapping[str, Mapping[str, Fit]]) -> None:
+    """Add fits to a file, which need not exist.
+
+    Raises:
+        BenchmarkError: The file has fits of another budget, or one has used more.
+        ConfigError: It cannot be read, or trainings of a policy differ in their number.
+    """
+    old = load_refits(path) if path.is_file() else Refits(budget_queries=budget_queries)
+    if old.budget_queries != budget_queries:
+        raise BenchmarkError(
+            f"{path}: its fits had {old.budget_queries:,} simulated queries each, not "
+            f"{budget_queries:,}: fits are compared at one budget. Choose another file with --out."
+        )
+    for name, own in fits.items():
+        for place, fit in own.items():
+            if fit.queries > budget_queries:
+                raise BenchmarkError(
+                    f"{name} at {place} used {fit.queries:,} simulated queries; the budget of "
+                    f"{path} is {budget_queries:,}."
+                )
+    names = {**old.fits, **fits}
+    merged = {name: {**old.fits.get(name, {}), **fits.get(name, {})} for name in names}
+    content = {"budget_queries": budget_queries, "fits": merged}
+    replace_text(path, validate(content, Refits, source=str(path)).as_yaml())
+
+
+def enter_fit(path: Path, text: str, places: Sequence[str], budget_queries: int) -> None:
+    """Add a policy that was fitted elsewhere.
+
+    Args:
+        path: File of refits.
+        text: POLICY=PLAYS:QUERIES, or POLICY=PLAYS,PLAYS:QUERIES of several trainings.
+        places: "track/scenario" that it plays.
+        budget_queries: Budget of the file.
+
+    Raises:
+        InfraMindError: The text is not of that form, or `add_fits` refuses.
+    """
+    policy, _, plays = text.partition("=")
+    plays, _, queries = plays.rpartition(":")
+    if not policy or not plays or not queries.isdecimal():
+        raise BenchmarkError(
+            f"--enter: {text!r} is not POLICY=PLAYS:QUERIES, for example "
+            "bid_price=bid_price:runs/x/best:9000000."
+        )
+    names = tuple(plays.split(","))
+    for name in names:
+        resolve_policy(name)
+    fit = Fit(policy=names if len(names) > 1 else plays, queries=int(queries))
+    add_fits(path, budget_queries, {policy: dict.fromkeys(places, fit)})

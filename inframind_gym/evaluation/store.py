@@ -1,0 +1,532 @@
+"""A results folder: `run.json`, and a Parquet file for every finished batch of cells.
+
+    run.json            settings, versions, machine, suite, planned cells, environment specs
+    records/*.parquet   one row a record (a query, decision or task), with its cell's coordinates
+
+``pandas.read_parquet(folder / "records")`` opens all records of a run. A file's metadata lists its
+cells: id, coordinates, number of rows, and the SHA-256 of the records as they were played. A batch
+is finished if its file is there: it is written beside and renamed, and its pages carry checksums. A
+file that cannot be read counts as missing, and the next run of the same command replaces it.
+
+Results rest on declared versions: of the folder's format, of the simulator and of each policy. A
+folder made under another version is refused; a change that no version declares is not seen.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import hashlib
+import inspect
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+from pydantic import BaseModel
+
+import inframind_gym
+from inframind_gym.configs import validate
+from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.metrics import TAIL, Columns, Layout
+from inframind_gym.evaluation.pool import available_cores
+from inframind_gym.evaluation.suite import Cell, Suite, content_hash, family_of, file_hash
+from inframind_gym.files import MOST_BYTES, parse_json, read_bytes, replace_text
+from inframind_gym.policies import PerRowPolicy
+from inframind_gym.simulator import SIMULATOR_VERSION
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT: Final = 4  # of the folder
+HEADER, RECORDS = "run.json", "records"
+REQUESTS: Final = "requests.jsonl"  # of live servers: every call, as `inframind calibrate` reads it
+RAGGED: Final = {"job_latency_s": "jobs"}  # columns of several values a record -> their number
+PACKAGE: Final = Path(inframind_gym.__file__).resolve().parent
+_LOCK: Final = ".lock"  # held by the run that uses the folder
+_UNREADABLE: Final = (OSError, ValueError, LookupError, TypeError, AttributeError)  # Arrow's, too
+
+
+# Cells
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A finished cell.
+
+    Attributes:
+        cell: Its coordinates.
+        cell_id: Its id.
+        columns: Its records by field, ``(num_records,)`` or ``(num_records, k)`` each.
+        timing: Milliseconds of the measurements of its time; not part of the result.
+        digest: SHA-256 of the records as they were played.
+    """
+
+    cell: Cell
+    cell_id: str
+    columns: Columns
+    timing: dict[str, float] | None = None
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        """Take the digest of records that were just played."""
+        if not self.digest:
+            object.__setattr__(self, "digest", digest_of(self.columns))
+
+    def metrics(self, layout: Layout) -> dict[str, float]:
+        """Compute the metrics of the cell alone, the tail included."""
+        values, _ = layout.values(self.columns)
+        sums = layout.table(self.columns).sum(axis=0)
+        tail = float(np.quantile(values, TAIL)) if values.size else 0.0
+        return {**{k: float(v) for k, v in layout.evaluate(sums).items()}, layout.tail: tail}
+
+
+def digest_of(columns: Columns) -> str:
+    """Return the SHA-256 of records: names, types and shapes as a line of JSON, then all bytes."""
+    kinds = [[name, column.dtype.str, column.shape] for name, column in columns.items()]
+    state = hashlib.sha256(json.dumps(kinds).encode() + b"\n")
+    for column in columns.values():
+        state.update(column.tobytes())
+    return state.hexdigest()
+
+
+class _Stored(Mapping[str, Any]):
+    """Columns of a cell in a table, decoded when they are asked for."""
+
+    def __init__(self, table: pa.Table, fields: Sequence[str]) -> None:
+        self._table, self._fields = table, fields
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._fields:
+            raise KeyError(name)
+        column = self._table[name].combine_chunks()
+        if column.type.num_fields:  # a list
+            values = column.flatten().to_numpy(zero_copy_only=False)
+            return values if name in RAGGED else values.reshape(len(column), -1)
+        values = column.to_numpy(zero_copy_only=False)
+        return values.astype(str) if values.dtype.kind == "O" else values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+
+def _table(batch: Sequence[Finished]) -> pa.Table:
+    """Return the records of cells as one table, with the coordinates of each."""
+    import pyarrow as pa
+
+    parts: dict[str, list[Any]] = {}
+    cells = []
+    for one in batch:
+        fields = list(one.columns)
+        rows = len(one.columns[fields[0]])
+        for name in fields:
+            values = np.ascontiguousarray(one.columns[name])
+            flat = pa.array(values.tolist() if values.dtype.kind == "U" else values.ravel())
+            if name in RAGGED or values.ndim == 2:
+                ragged = name in RAGGED
+                sizes = one.columns[RAGGED[name]] if ragged else np.full(rows, values.shape[1])
+                offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+                flat = pa.ListArray.from_arrays(pa.array(offsets), flat)
+            parts.setdefault(name, []).append(flat)
+        who = {"cell": one.cell_id, "policy": one.cell.policy}
+        for axis, value in zip(one.cell.axes, one.cell.place, strict=True):
+            name = axis.label if axis.name in fields else axis.name
+            who[name] = value if axis.read is float else str(value)
+        for name, value in {**who, "seed": one.cell.seed, "training": one.cell.training}.items():
+            parts.setdefault(name, []).append(pa.array([value] * rows))
+        own = {"id": one.cell_id, "rows": rows, "digest": one.digest, "timing": one.timing}
+        cells.append({**own, "cell": one.cell.to_json()})
+    table = pa.table({name: pa.chunked_array(chunks) for name, chunks in parts.items()})
+    text = json.dumps([fields, cells])
+    checksum = hashlib.sha256(text.encode()).hexdigest()
+    return table.replace_schema_metadata({"cells": text, "sha256": checksum})
+
+
+def _listed(metadata: Any) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the record fields and the cells that the metadata of a file lists."""
+    text = metadata[b"cells"]
+    if hashlib.sha256(text).hexdigest().encode() != metadata[b"sha256"]:
+        raise ValueError("the list of cells is not as it was written")
+    fields, cells = parse_json(text.decode(), "the list of cells", MOST_BYTES)
+    return fields, cells
+
+
+def _read(path: Path) -> tuple[pa.Table, list[str], list[dict[str, Any]]]:
+    """Return the table of a file, its fields and cells; raises one of _UNREADABLE."""
+    import pyarrow.parquet as pq
+
+    table = pq.ParquetFile(path, page_checksum_verification=True).read()
+    fields, cells = _listed(table.schema.metadata)
+    return table.select([*fields, "cell"]), fields, cells  # a KeyError where one is missing
+
+
+def read_cells(folder: Path) -> Iterator[Finished | None]:
+    """Yield the finished cells of a folder in the order of their coordinates.
+
+    A file that is damaged is yielded first, as None.
+
+    Raises:
+        BenchmarkError: `run.json` cannot be used.
+    """
+    family = family_of(read_header(folder)["suite"])
+    found: list[Finished] = []
+    for path in sorted((folder / RECORDS).glob("*.parquet")):
+        try:
+            table, fields, cells = _read(path)
+            start, here = 0, []
+            for one in cells:
+                rows = _Stored(table.slice(start, one["rows"]), fields)
+                cell = family.read_cell(one["cell"])
+                here.append(Finished(cell, one["id"], rows, one["timing"], one["digest"]))
+                start += one["rows"]
+            found += here
+        except _UNREADABLE:
+            yield None
+    yield from sorted(found, key=lambda one: one.cell.sort_key)
+
+
+def finished_ids(folder: Path) -> set[str]:
+    """Return the ids of a folder's finished cells; a file that cannot be read has none."""
+    import pyarrow.parquet as pq
+
+    ids = set()
+    for path in (folder / RECORDS).glob("*.parquet"):
+        try:
+            ids |= {one["id"] for one in _listed(pq.read_schema(path).metadata)[1]}
+        except _UNREADABLE:
+            continue
+    return ids
+
+
+# The header
+
+
+def settings_of(suite: Suite) -> dict[str, Any]:
+    """Return what all cells of a resolved suite share and what their results depend on, as JSON.
+
+    Two runs may share a results folder only if it is equal.
+    """
+    return {
+        "format": FORMAT,
+        "simulator": SIMULATOR_VERSION,
+        "numpy": version("numpy"),
+        "numba": version("numba"),
+        **suite.settings(),
+    }
+
+
+def policy_fingerprint(policy: Any) -> dict[str, Any]:
+    """Return what a policy's results depend on: class, declared version, module and weights.
+
+    Of a policy from outside this package the text of the module of its class counts too. What else
+    it imports does not: a policy that changes there declares a new `version`.
+
+    Returns:
+        JSON content: "class", "version", "module" (hash of its source; "" for one of this package)
+        and "weights" (hash of its `fingerprint`).
+    """
+    one = policy.instances[0] if isinstance(policy, PerRowPolicy) else policy
+    kind, source = type(one), None
+    if kind.__module__.partition(".")[0] != PACKAGE.name:
+        try:
+            source = inspect.getsourcefile(kind)
+        except (TypeError, OSError):  # built in, or made in an interactive session
+            source = None
+    return {
+        "class": kind.__qualname__,
+        "version": getattr(kind, "version", 1),
+        "module": file_hash(source) if source else "",
+        "weights": content_hash(str(getattr(one, "fingerprint", ""))),
+    }
+
+
+def provenance() -> dict[str, Any]:
+    """Return versions, machine and git revision (None outside of a checkout) of this process."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    root, git = PACKAGE.parent, None
+    if (root / ".git").exists():  # an installed copy may lie in another repository
+        try:
+            commit, changes = (
+                subprocess.run(
+                    ["git", "-C", str(root), *command],
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                    timeout=20,
+                ).stdout.strip()
+                for command in (["rev-parse", "HEAD"], ["status", "--porcelain"])
+            )
+            git = {"commit": commit, "dirty": bool(changes)}
+        except (OSError, subprocess.SubprocessError):
+            git = None
+    return {
+        "python": platform.python_version(),
+        "packages": {
+            "inframind-gym": inframind_gym.__version__,
+            **{name: version(name) for name in ("gymnasium", "numba", "numpy")},
+        },
+        "machine": {
+            "processor": next(iter(names), platform.processor() or "unknown"),
+            "cores": available_cores(),
+            "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        },
+        "git": git,
+    }
+
+
+def plan(
+    suite: Suite, command: Sequence[str] = (), policies: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], dict[Cell, str]]:
+    """Return the content of ``run.json``, and the cells of a suite with their ids.
+
+    Args:
+        suite: A resolved suite.
+        command: The command line, for the record.
+        policies: The suite's policies by their names; None: they are made.
+    """
+    shared = settings_of(suite)
+    if policies is None:
+        policies = {name: suite.resolve_policy(name) for name in suite.policies}
+    origin = provenance()
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    files = {
+        setting: {name: suite.fingerprint(setting, name) for name in suite.names(setting)}
+        for setting in suite.files()
+    }
+    header: dict[str, Any] = {
+        "settings": shared,
+        "settings_hash": content_hash(shared),
+        "policies": {
+            name: policy_fingerprint(made) | suite.fitted_as(name)
+            for name, made in policies.items()
+        },
+        "bounds": [name for name, made in policies.items() if getattr(made, "bound", False)],
+        **files,
+        "suite": suite.model_dump(mode="json"),
+        **suite.header(policies),
+        **origin,
+        "runs": [{"started": started, "command": list(command), "git": origin["git"]}],
+        "left_out": {},
+    }
+    return header, enter_cells(suite, header)
+
+
+def enter_cells(suite: Suite, header: dict[str, Any]) -> dict[Cell, str]:
+    """Return the cells of a suite with their ids, and list them in its header as planned."""
+    ids: dict[Cell, str] = {}
+    planned: dict[str, dict[str, str]] = {}
+    for cell in suite.cells():
+        place = suite.describe(cell.place)
+        contents = [header[setting][place[axis]] for setting, axis in suite.files().items()]
+        shared = content_hash([header["settings_hash"], *contents])
+        ids[cell] = cell.id(shared, header["policies"][cell.policy])
+        planned.setdefault(cell.policy, {})[ids[cell]] = cell.where
+    header["planned"] = planned
+    return ids
+
+
+class _Header(BaseModel):
+    """Part of ``run.json`` that is read; the file holds more."""
+
+    settings: dict[str, Any]
+    policies: dict[str, Any]
+    suite: dict[str, Any]
+    env_specs: dict[str, Any]
+    runs: list[dict[str, Any]]
+    names: dict[str, tuple[str, ...]] = {}
+    workloads: dict[str, str] = {}
+    clusters: dict[str, str] = {}
+    demands: dict[str, str] = {}
+    tracks: dict[str, str] = {}
+    planned: dict[str, dict[str, str]] = {}
+    left_out: dict[str, str] = {}
+    bounds: tuple[str, ...] = ()
+
+
+def read_header(folder: Path) -> dict[str, Any]:
+    """Read ``run.json``.
+
+    Raises:
+        InfraMindError: The folder is not one of results, is damaged, or of another format.
+    """
+    path = folder / HEADER
+    if not path.exists():
+        what = "holds no results" if folder.is_dir() else "does not exist"
+        raise BenchmarkError(
+            f"{folder} {what} (no {HEADER}). "
+            f"Make some: inframind bench run --suite starter --out {folder}"
+        )
+    try:
+        header: Any = parse_json(read_bytes(path).decode(), "the text", MOST_BYTES)
+        written = header["settings"].get("format", FORMAT)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise BenchmarkError(
+            f"{path} is damaged ({error}). Restore it from a copy, or run the command again in "
+            "another folder."
+        ) from None
+    if written != FORMAT:
+        raise BenchmarkError(
+            f"{folder} was written in format {written} of the benchmark, this is format {FORMAT}. "
+            "Choose another folder, or delete this one to start over."
+        )
+    validate(header, _Header, source=str(path))
+    return dict(header)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """List what keeps the results of two runs out of one folder, in words.
+
+    Args:
+        old: Content of the folder's ``run.json``.
+        new: What the new run would write there.
+    """
+
+    def changes(of: str, there: Any, now: Any) -> list[str]:
+        if not (isinstance(there, dict) and isinstance(now, dict)):
+            return [] if there == now else [f"{of}(there: {there!r}, now: {now!r})"]
+        return [
+            f"{of}{key} (there: {there.get(key)!r}, now: {now.get(key)!r})"
+            for key in {**there, **now}
+            if there.get(key) != now.get(key)
+        ]
+
+    differing = changes("", old["settings"], new["settings"])
+    for name, now in new["policies"].items():
+        differing += changes(f"policy {name}: ", old["policies"].get(name, now), now)
+    for key, what in family_of(new["suite"]).files().items():
+        differing += [
+            f"the content of {what} {name}"
+            for name, fingerprint in new[key].items()
+            if old.get(key, {}).get(name, fingerprint) != fingerprint
+        ]
+    return differing
+
+
+@dataclass
+class ResultStore:
+    """A results folder open for one run; a context manager.
+
+    Attributes:
+        folder: Created if needed.
+        header: Content of ``run.json``. Its "settings" must equal those of a folder with results;
+            policies, files, planned cells, bounds and specs are merged with those of earlier runs.
+        finished: Ids of the cells that need not be run again.
+
+    Raises:
+        BenchmarkError: The folder belongs to other settings, is in use, or cannot be written.
+    """
+
+    folder: Path
+    header: dict[str, Any]
+    finished: set[str] = field(default_factory=set, init=False)
+
+    def __enter__(self) -> Self:
+        try:
+            (self.folder / RECORDS).mkdir(parents=True, exist_ok=True)
+            self._lock = (self.folder / _LOCK).open("w")
+        except OSError as error:
+            raise BenchmarkError(f"{self.folder} cannot be written: {error.strerror}.") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise BenchmarkError(
+                f"{self.folder} is in use by another run. Wait for it, or choose another folder."
+            ) from None
+        try:
+            self._open()
+        except BaseException:
+            self._lock.close()
+            raise
+        return self
+
+    def _open(self) -> None:
+        """Merge the header with that of earlier runs, and find what they have finished."""
+        damaged = []
+        for path in (self.folder / RECORDS).glob("*.parquet"):
+            try:
+                self.finished |= {one["id"] for one in _read(path)[2]}
+            except _UNREADABLE:
+                damaged.append(path)
+        if (self.folder / HEADER).exists():
+            old = read_header(self.folder)
+            differing = differences(old, self.header)
+            if differing and self.finished:
+                raise BenchmarkError(
+                    f"{self.folder} holds results of other settings: {'; '.join(differing)}. "
+                    "Choose another folder, or delete this one to start over."
+                )
+            if not differing:
+                self._merge(old)
+        elif self.finished:
+            raise BenchmarkError(
+                f"{self.folder} has results, but no {HEADER}. Choose another folder."
+            )
+        for path in damaged:
+            path.unlink()
+        self._write_header()
+
+    def _merge(self, old: Mapping[str, Any]) -> None:
+        header = self.header
+        for key in ("policies", "env_specs", *family_of(header["suite"]).files()):
+            header[key] = {**old.get(key, {}), **header[key]}
+        for key in {"estimates", "places"} & header.keys():
+            header[key] = {**header[key], **old.get(key, {}), **header[key]}
+        for policy, cells in old.get("planned", {}).items():
+            header["planned"][policy] = {**cells, **header["planned"].get(policy, {})}
+        header["left_out"] = {  # policies of this run are asked again
+            policy: reason
+            for policy, reason in old.get("left_out", {}).items()
+            if policy not in header["suite"]["policies"]
+        }
+        header["bounds"] = sorted({*old.get("bounds", ()), *header["bounds"]})
+        header["runs"] = [*old["runs"], *header["runs"]]
+
+    def _write_header(self) -> None:
+        text = json.dumps(self.header, indent=2, allow_nan=False) + "\n"
+        replace_text(self.folder / HEADER, text)
+
+    def commit(self, batch: Sequence[Finished]) -> None:
+        """Add finished cells; when this returns they survive a kill or a loss of power.
+
+        Raises:
+            BenchmarkError: The disk is full or fails; what was finished before stays readable.
+        """
+        import pyarrow.parquet as pq
+
+        ids = [one.cell_id for one in batch]
+        name = hashlib.sha256(" ".join(ids).encode()).hexdigest()[:16]
+        path = self.folder / RECORDS / f"{name}.parquet"
+        new = path.with_name(f".{name}.new")
+        try:
+            with new.open("wb") as file:
+                pq.write_table(_table(batch), file, compression="zstd", write_page_checksum=True)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+        except OSError as error:
+            new.unlink(missing_ok=True)
+            raise BenchmarkError(
+                f"{path} cannot be written: {error.strerror or error}. Finished cells are kept: "
+                "make room and run the same command again."
+            ) from None
+        self.finished.update(ids)
+
+    def leave_out(self, policy: str, reason: str) -> None:
+        """Note in ``run.json`` that the run goes on without a policy."""
+        self.header["left_out"] = {**self.header["left_out"], policy: reason}
+        self._write_header()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.close()

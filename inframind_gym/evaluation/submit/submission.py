@@ -1,0 +1,595 @@
+"""A submission: its manifest, everything that is checked of it, and a sample that is played again.
+
+submission.json   who submits, what plays, and the SHA-256 of every other file
+run.json          settings, versions and planned cells of the run, without paths
+cells.jsonl.gz    one line a cell: coordinates, metrics, sums, and the SHA-256 of its records
+refits.yaml       of tracks: fits of the policy
+…/config.json     checkpoints, with model.safetensors
+….py              code of the policy's own, which is published, but never run here
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import math
+import os
+import random
+import secrets
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import chdir
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+
+from inframind_gym.configs import Name, NonNegativeInt, StrictModel, list_configs, validate
+from inframind_gym.envs.layout import EMBED_DIM
+from inframind_gym.errors import shortened, unknown
+from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
+from inframind_gym.evaluation.runner import play as play_cells
+from inframind_gym.evaluation.scenarios import Refits, load_refits
+from inframind_gym.evaluation.stats import Episode
+from inframind_gym.evaluation.store import (
+    HEADER,
+    differences,
+    enter_cells,
+    plan,
+    read_cells,
+    read_header,
+    settings_of,
+)
+from inframind_gym.evaluation.suite import Cell, Suite, content_hash, family_of, load_suite
+from inframind_gym.files import MOST_BYTES, parse_json, read_bytes, read_raw_lines, replace_text
+from inframind_gym.policies import POLICIES, checkpoint
+from inframind_gym.progress import ProgressReport
+from inframind_gym.tasks import load_tasks
+
+SUBMISSIONS: Final = Path("benchmarks/submissions")
+MANIFEST, CELLS, REFITS = "submission.json", "cells.jsonl.gz", "refits.yaml"
+MOST_SUBMITTED_BYTES: Final = 50_000_000
+SHARE: Final = 3  # one cell of so many is played again
+_PARTS: Final = (MANIFEST, HEADER, CELLS, REFITS)
+_SUFFIXES: Final = (".py", ".json", ".safetensors")  # of modules and checkpoints
+_PACKAGES: Final = ("numpy", "numba")  # of the run; the records say whether another one matters
+_ORIGIN: Final = ("python", "packages", "machine", "git")
+_UNSEEN: Final = ("test", "all")  # splits that no training may use
+_SAME: Final = 0.9999  # cosine from which on two embeddings are of one question
+
+Text = Annotated[str, Field(max_length=2000)]
+
+
+class Training(StrictModel):
+    """Budget of a policy's training or fit.
+
+    Attributes:
+        queries: Simulated queries of one training; null: it is not stated.
+        about: How it was trained, in words.
+    """
+
+    queries: NonNegativeInt | None = None
+    about: Text = ""
+
+
+class Submission(StrictModel):
+    """Content of ``submission.json``.
+
+    Attributes:
+        format: Of the submission.
+        name: Name on the board; that of the folder.
+        suite: A shipped suite; name of the folder above.
+        policy: What plays, as the run was given it.
+        code: Whose it is: of this package, or files of the submission.
+        authors: Who submits.
+        about: One or two sentences.
+        url: Page of the policy.
+        training: Its budget.
+        files: SHA-256 of every other file, by its path.
+    """
+
+    format: Literal[2] = 2
+    name: Name
+    suite: Name
+    policy: Annotated[str, Field(min_length=1, max_length=300)]
+    code: Literal["built-in", "files"] = "built-in"
+    authors: Annotated[str, Field(min_length=1, max_length=300)]
+    about: Text = ""
+    url: Annotated[str, Field(pattern=r"^(https?://[^\s\"<>]+)?$", max_length=300)] = ""
+    training: Training = Training()
+    files: dict[str, str] = Field(default_factory=dict)
+
+
+class _Start(BaseModel):
+    """One start of a run, as pages show it."""
+
+    started: str = ""
+
+
+class _Origin(BaseModel):
+    """Part of ``run.json`` that nothing recomputes, and that pages show."""
+
+    python: str = ""
+    packages: dict[str, str] = {}
+    machine: dict[str, str | int | float | None] = {}
+    runs: Annotated[list[_Start], Field(min_length=1)]
+
+
+class _Line(BaseModel, extra="allow"):
+    """A line of ``cells.jsonl.gz``: what is read beside coordinates and metrics."""
+
+    id: str
+    records: Annotated[int, Field(gt=0)]
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    sums: list[list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A submission that is complete and of this version.
+
+    Attributes:
+        folder: Where it is.
+        submission: Its manifest.
+        suite: The shipped suite, with the one policy.
+        header: Content of ``run.json``, as this version of the package plans the run.
+        ids: All cells of the suite, with their ids.
+        cells: Its lines.
+    """
+
+    folder: Path
+    submission: Submission
+    suite: Suite
+    header: dict[str, Any]
+    ids: dict[Cell, str]
+    cells: dict[Cell, _Line]
+
+    def episode(self, cell: Cell) -> Episode:
+        """Return the sums of a cell; a submission has no values for the tail."""
+        line = self.cells[cell]
+        return Episode(line.records, np.array(line.sums), np.zeros(0), np.zeros(0, np.int64))
+
+
+# Everything but the numbers
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file of a submission but its manifest, by path.
+
+    Raises:
+        BenchmarkError: A file has no place in a submission, is a link, or all are too large.
+    """
+    found, size = {}, 0
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_dir() and not path.is_symlink():
+            continue
+        if path.is_symlink() or not path.is_file():
+            raise BenchmarkError(f"{path}: a submission holds plain files and no links.")
+        if name not in _PARTS and path.suffix not in _SUFFIXES:
+            raise BenchmarkError(
+                f"{path}: has no place in a submission, which holds {', '.join(_PARTS)} and files "
+                f"that end with {', '.join(_SUFFIXES)}."
+            )
+        size += path.stat().st_size
+        if size > MOST_SUBMITTED_BYTES:
+            raise BenchmarkError(f"{folder}: has more than {MOST_SUBMITTED_BYTES:,} bytes.")
+        if name != MANIFEST:
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def read_manifest(folder: Path) -> Submission:
+    """Read ``submission.json``, and compare every file with its checksum.
+
+    Raises:
+        InfraMindError: It is missing or malformed, or a file is not the one that was submitted.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise BenchmarkError(
+            f"{folder} is no submission (no {MANIFEST}). Make one: inframind submit prepare RUN "
+            "--name NAME"
+        )
+    text = read_bytes(path).decode(errors="replace")
+    submission = validate(parse_json(text, str(path)), Submission, source=str(path))
+    there = digests(folder)
+    for name in sorted({*there, *submission.files}):
+        if there.get(name) != submission.files.get(name):
+            what = "is missing" if name not in there else "is not what was submitted"
+            raise BenchmarkError(f"{folder / name} {what}: its checksum is not that of {MANIFEST}.")
+        if name.endswith(".py") and submission.code != "files":
+            raise BenchmarkError(f"{folder / name}: {submission.policy} brings no code.")
+    if (folder.parent.name, folder.name) != (submission.suite, submission.name):
+        raise BenchmarkError(
+            f"{folder}: the submission belongs into a folder {submission.suite}/{submission.name}."
+        )
+    return submission
+
+
+def check(folder: Path) -> Checked:
+    """Check a submission without playing it; nothing that comes with it is imported.
+
+    Raises:
+        InfraMindError: It cannot be accepted; says why.
+    """
+    folder = folder.resolve()
+    submission = read_manifest(folder)
+    stated = read_header(folder)
+    validate(stated, _Origin, source=str(folder / HEADER))
+    require_unseen(folder)
+    with chdir(folder):
+        suite, header, ids = _planned(submission, stated)
+        layout, of = suite.layout(header), {name: cell for cell, name in ids.items()}
+        found: dict[Cell, _Line] = {}
+        for raw in read_raw_lines(Path(CELLS)):
+            content = parse_json(raw.decode(errors="replace"), f"a line of {CELLS}", MOST_BYTES)
+            line = validate(content, _Line, source=str(folder / CELLS))
+            cell = of.get(line.id)
+            place = None if cell is None else {key: content.get(key) for key in cell.to_json()}
+            if cell is None or cell in found or place != cell.to_json():
+                what = "twice" if cell in found else "which its suite does not plan"
+                raise BenchmarkError(f"{folder} has the cell {cell or line.id}, {what}.")
+            try:
+                metrics = layout.evaluate(np.array(line.sums).sum(axis=0))
+                wrong = [
+                    name
+                    for name, value in metrics.items()
+                    if not math.isclose(float(value), content[name], rel_tol=1e-6, abs_tol=1e-9)
+                ]
+            except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+                raise BenchmarkError(f"{folder}: {cell} cannot be read ({error!r:.100}).") from None
+            if wrong:
+                raise BenchmarkError(f"{folder}: {wrong[0]} of {cell} is not that of its sums.")
+            found[cell] = line
+    if missing := [cell.where for cell in ids if cell not in found]:
+        raise BenchmarkError(
+            f"{folder} has {len(found)} of the {len(ids)} cells of {submission.suite}. A "
+            "submission has every seed and cell of its suite; missing: "
+            f"{'; '.join(missing[:3])}{'; …' if missing[3:] else ''}."
+        )
+    return Checked(folder, submission, suite, header, ids, found)
+
+
+def _planned(
+    submission: Submission, stated: Mapping[str, Any]
+) -> tuple[Suite, dict[str, Any], dict[Cell, str]]:
+    """Plan the run of a submission, whose folder is the working directory.
+
+    Args:
+        submission: Its manifest.
+        stated: Content of the ``run.json`` that it comes with.
+
+    Returns:
+        Suite, header without paths of a machine, and ids of the cells.
+
+    Raises:
+        InfraMindError: The suite is not shipped, the policy may not play, or `stated` is of other
+            settings.
+    """
+    shipped, policy = list_configs("suites"), submission.policy
+    if submission.suite not in shipped:
+        raise BenchmarkError(
+            f"{unknown('suite', submission.suite, shipped)} A submission is a run of one of these."
+        )
+    refits = {"refits": REFITS} if Path(REFITS).is_file() else {}
+    suite = load_suite(submission.suite, {"policies": (policy,), **refits}).resolve()
+    made = _policy(submission, suite)
+    there, here = stated["settings"], settings_of(suite)
+    if there.get("simulator") != here["simulator"]:
+        raise BenchmarkError(
+            f"{submission.name} was made with simulator version {there.get('simulator')}, this is "
+            f"version {here['simulator']}. Run the suite again."
+        )
+    command = ["bench", "run", "--suite", submission.suite, "--policies", policy]
+    header, _ = plan(suite, command, {policy: made})
+    if header["bounds"]:
+        raise BenchmarkError(f"{policy} is a bound: it knows what no policy may, and has no rank.")
+    if submission.code == "files":
+        header["policies"][policy] = stated["policies"].get(policy, {})
+    header["settings"] = here | {name: there.get(name) for name in _PACKAGES}
+    if differing := differences(stated, header):
+        raise BenchmarkError(
+            f"{submission.name} is not a run of the suite {submission.suite} as it is shipped here:"
+            f" {shortened('; '.join(differing), 600)}."
+        )
+    header["settings_hash"] = content_hash(header["settings"])
+    ids = enter_cells(suite, header)
+    header |= {key: stated[key] for key in _ORIGIN if key in stated}
+    runs = [{key: run[key] for key in ("started", "git") if key in run} for run in stated["runs"]]
+    header["runs"] = [{**run, "command": command} for run in runs]
+    text = json.dumps(header, ensure_ascii=False).replace(f"{os.getcwd()}/", "")
+    return suite, dict(json.loads(text)), ids
+
+
+def _policy(submission: Submission, suite: Any) -> Any:
+    """Make a policy of this package; that of a submission's own code is named, not made."""
+    policy = submission.policy
+    fits = getattr(suite, "fitted", Refits()).fits.get(policy, {})
+    plays = [play for fit in fits.values() for play in fit.plays]
+    for one in [policy, *plays]:
+        if (submission.code == "built-in") != is_built_in(suite.policy_family(), one):
+            raise BenchmarkError(f"{one}: its code is not {submission.code}.")
+        if any(part.startswith("/") or ".." in Path(part).parts for part in one.split(":")):
+            raise BenchmarkError(f"{one}: names a path outside of the submission.")
+    if submission.code == "files":
+        if not (module := module_of(policy)).is_file():
+            raise BenchmarkError(f"{policy}: {module} is not in the submission.")
+        return SimpleNamespace(name=policy, requires={})
+    for one in {play.split(":")[0] for play in plays}:
+        if getattr(suite.resolve_policy(one), "bound", False):
+            raise BenchmarkError(
+                f"{REFITS}: {one} is a bound: it knows what no policy may, and plays for none."
+            )
+    return suite.resolve_policy(policy)
+
+
+def is_built_in(family: str, policy: str) -> bool:
+    """Return whether a policy, with or without arguments, is one of this package."""
+    return policy.strip().split(":")[0] in POLICIES[family]
+
+
+def module_of(policy: str) -> Path:
+    """Return the file of a policy ``package.module:Class``, from the working directory."""
+    return Path(*policy.partition(":")[0].split(".")).with_suffix(".py")
+
+
+def require_unseen(folder: Path) -> None:
+    """Check that no checkpoint below a folder names the test split or holds its questions.
+
+    Raises:
+        InfraMindError: One does, or is damaged.
+    """
+    for path in sorted(folder.rglob("*.safetensors")):
+        tensors, config = checkpoint.load(path.parent)
+        if seen := [split for split in _splits(config) if split in _UNSEEN]:
+            raise BenchmarkError(
+                f"{path.parent}: says that the split {seen[0]!r} was used in training, which has "
+                "the questions of the test. Train on train, choose on val."
+            )
+        for name, array in tensors.items():
+            if array.dtype.kind == "f" and array.ndim and array.shape[-1] == EMBED_DIM:
+                cosines = _unit(array) @ _test_questions().T
+                if found := int((cosines > _SAME).any(axis=0).sum()):
+                    raise BenchmarkError(
+                        f"{path}: {name} holds the embeddings of {found} questions of the test. "
+                        "Train on train, choose on val."
+                    )
+
+
+def _splits(content: Any) -> list[Any]:
+    """Return what stands under "split" and "splits", at any depth."""
+    if isinstance(content, list):
+        return [split for value in content for split in _splits(value)]
+    if not isinstance(content, dict):
+        return []
+    named = [content[key] for key in ("split", "splits") if key in content]
+    own = [one for value in named for one in (value if isinstance(value, list) else [value])]
+    return own + [split for value in content.values() for split in _splits(value)]
+
+
+@cache
+def _test_questions() -> NDArray[np.float64]:
+    """Return the embeddings of built-in questions that are in the test split alone, (n, 384)."""
+    test, train, val = (_unit(load_tasks(split=of).embeddings) for of in ("test", "train", "val"))
+    alone = (test @ np.concatenate([train, val]).T).max(axis=1) < _SAME
+    return np.asarray(test[alone], np.float64)
+
+
+def _unit(array: NDArray[Any]) -> NDArray[np.float64]:
+    rows = np.asarray(array, np.float64).reshape(-1, EMBED_DIM)
+    lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return np.asarray(rows / lengths, np.float64)
+
+
+# From a run
+
+
+def prepare(
+    run: Path,
+    name: str,
+    authors: str,
+    *,
+    policy: str | None = None,
+    out: Path = SUBMISSIONS,
+    code: Sequence[Path] = (),
+    about: str = "",
+    url: str = "",
+    training: Training | None = None,
+) -> Path:
+    """Write the submission of one policy of a run, made in the working directory.
+
+    Args:
+        run: Folder of its results.
+        name: Name on the board.
+        authors: Who submits.
+        policy: As the run was given it; None: the only one.
+        out: Folder of all submissions.
+        code: Further files that a policy of one's own needs, beside its module.
+        about: One or two sentences.
+        url: Page of the policy.
+        training: Its budget; None: what the fits of the run say.
+
+    Returns:
+        The folder, SUITE/NAME in `out`; one of that name is replaced.
+
+    Raises:
+        InfraMindError: The run is no complete run of a shipped suite of this version, or something
+            that plays is missing or cannot be published.
+    """
+    stated = read_header(run)
+    known, suite = list(stated["policies"]), stated["suite"]
+    if policy is None and len(known) != 1:
+        raise BenchmarkError(f"{run} has {', '.join(known)}. Choose one with --policy.")
+    policy = policy or known[0]
+    if policy not in known:
+        raise BenchmarkError(unknown("policy", policy, known))
+    if why := stated.get("left_out", {}).get(policy):
+        raise BenchmarkError(f"{policy} was left out of {run}: {why}")
+    if suite.get("backend") == "vllm":
+        raise BenchmarkError(f"{run} ran on live servers: nobody can play it again.")
+    own_code = not is_built_in(family_of(suite).policy_family(), policy)
+    fits = load_refits(Path(suite["refits"])) if suite.get("refits") else Refits()
+    fitted = {policy: fits.fits[policy]} if policy in fits.fits else {}
+    trained = (training or Training()).model_dump()
+    if fitted and trained["queries"] is None:
+        trained["queries"] = fits.queries()[policy]
+    content = {
+        **{"name": name, "suite": suite["name"], "policy": policy, "authors": authors},
+        **{"code": "files" if own_code else "built-in", "about": about, "url": url},
+        "training": trained,
+    }
+    submission = validate(content, Submission, source="submission")
+    with tempfile.TemporaryDirectory() as staging:
+        folder = Path(staging).resolve() / submission.suite / submission.name
+        folder.mkdir(parents=True)
+        if fitted:
+            (folder / REFITS).write_text(fits.model_copy(update={"fits": fitted}).as_yaml())
+        own = fitted.get(policy, {}).values()
+        plays = [policy, *(one for fit in own for one in fit.plays)]
+        for argument in {part: None for play in plays for part in play.split(":")[1:]}:
+            if Path(argument).is_dir():
+                for place in checkpoint.folders(Path(argument)):
+                    _copy(place / checkpoint.MODEL_FILE, folder)
+                    _copy(place / checkpoint.CONFIG_FILE, folder)
+            elif Path(argument).is_file():
+                _copy(Path(argument), folder)
+        for path in (module_of(policy), *code) if own_code else ():
+            _copy(path, folder)
+        with chdir(folder):
+            planned, header, ids = _planned(submission, stated)
+        (folder / HEADER).write_text(json.dumps(header, indent=2) + "\n")
+        _write_cells(folder, run, planned.layout(header), set(ids.values()))
+        whole = submission.model_copy(update={"files": digests(folder)})
+        replace_text(folder / MANIFEST, whole.model_dump_json(indent=2) + "\n")
+        check(folder)
+        target = out / submission.suite / submission.name
+        try:
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(folder, target)
+        except OSError as error:
+            raise BenchmarkError(f"{target}: cannot be written ({error}).") from None
+    return target
+
+
+def _copy(path: Path, folder: Path) -> None:
+    """Copy a file of the working directory to the same place in a folder."""
+    if path.is_absolute() or ".." in path.parts:
+        raise BenchmarkError(
+            f"{path}: a submission has what plays at the same place as the run. Run it again with "
+            "a path below the working directory."
+        )
+    if not path.is_file():
+        raise BenchmarkError(f"{path}: there is no such file in the working directory.")
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, folder / path)
+
+
+def _write_cells(folder: Path, run: Path, layout: Any, planned: set[str]) -> None:
+    """Write the sums of the cells that a suite plans."""
+    lines = [
+        {
+            **{"id": one.cell_id, **one.cell.to_json(), "records": episode.records},
+            **one.metrics(layout),
+            **{"digest": one.digest, "sums": episode.sums.tolist()},
+        }
+        for one in read_cells(run)
+        if one is not None and one.cell_id in planned
+        for episode in [Episode.of(layout, one.columns)]
+    ]
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    (folder / CELLS).write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+# The numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A submission whose sample was met bit for bit.
+
+    Attributes:
+        checked: The submission.
+        played: Cells that were played again, or compared with a run.
+        seed: Of their choice.
+    """
+
+    checked: Checked
+    played: int
+    seed: int
+
+    def __str__(self) -> str:
+        one = self.checked.submission
+        return (
+            f"{one.suite}/{one.name}: {len(self.checked.cells)} cells, complete; {self.played} "
+            f"played again, all equal (choice {self.seed})"
+        )
+
+
+def verify(
+    folder: Path,
+    *,
+    full: bool = False,
+    run: Path | None = None,
+    seed: int | None = None,
+    workers: int = 1,
+) -> Verdict:
+    """Check a submission, and play a random third of its cells again.
+
+    Args:
+        folder: Of the submission.
+        full: Whether all cells are played.
+        run: Results of the same suite and policy that were made elsewhere, in a container for code
+            of a submission's own: all cells are compared with them, and nothing is played.
+        seed: Of the choice; None: nobody can know it beforehand.
+        workers: Processes.
+
+    Raises:
+        InfraMindError: It cannot be accepted; says why.
+    """
+    checked = check(folder)
+    submission, suite = checked.submission, checked.suite
+    if run is None and submission.code == "files":
+        raise BenchmarkError(
+            f"{submission.policy} is the submission's own code, which is not played here. Read it, "
+            "play it in a container (docs/submissions.md), and verify with --run RESULTS."
+        )
+    seed = secrets.randbits(32) if seed is None else seed
+    cells = list(checked.cells)
+    count = len(cells) if full or run else math.ceil(len(cells) / SHARE)
+    chosen = random.Random(seed).sample(cells, count)
+    again: dict[str, str] = {}
+    if run is not None:
+        again = {one.cell_id: one.digest for one in read_cells(run) if one is not None}
+    else:
+
+        def fail(error: PolicyFailedError) -> None:
+            raise BenchmarkError(f"{submission.policy} cannot play: {error.reason}")
+
+        total, layout = sum(map(suite.length, chosen)), suite.layout(checked.header)
+        ids = {cell: checked.ids[cell] for cell in chosen}
+        with chdir(checked.folder), ProgressReport(total, 0, "replay", suite.unit) as report:
+            for batch in play_cells(
+                suite, ids, workers=workers, progress=report.advance, failed=fail
+            ):
+                for one in batch:
+                    sums = Episode.of(layout, one.columns).sums.tolist()
+                    same = sums == checked.cells[one.cell].sums
+                    again[one.cell_id] = one.digest if same else "other sums"
+    wrong = [
+        cell.where for cell in chosen if again.get(checked.ids[cell]) != checked.cells[cell].digest
+    ]
+    if wrong:
+        versions = ", ".join(f"{name} {checked.header['settings'][name]}" for name in _PACKAGES)
+        raise BenchmarkError(
+            f"{len(wrong)} of {count} cells have other records when they are played again: "
+            f"{'; '.join(sorted(wrong)[:3])}. Made with {versions}; choice {seed}."
+        )
+    return Verdict(checked, count, seed)

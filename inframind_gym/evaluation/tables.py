@@ -1,0 +1,250 @@
+"""Tables for people: on the terminal with rich, as markdown, or as HTML."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rich import box
+from rich import table as rich_table
+from rich.console import Console
+from rich.text import Text
+
+from inframind_gym.evaluation.metrics import Metric
+from inframind_gym.evaluation.suite import family_of
+
+MOST_CHARS: Final = 28  # of a policy's name
+# Columns that compare with the best bound: key of a row -> heading.
+_BOUNDED: Final = {"of_bound": "of bound %", "regret": "regret"}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table before it is rendered.
+
+    Attributes:
+        title: Heading.
+        headings: One for each column; the first columns up to `left` are text, the others numbers.
+        rows: Cells as text.
+        caption: Explanation below it.
+        left: Number of left-aligned columns.
+    """
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+    left: int = 1
+    best: set[tuple[int, int]] = field(default_factory=set)
+
+
+def show(tables: Sequence[Table], *, markdown: bool = False) -> None:
+    """Print tables to standard output."""
+    if markdown:
+        print("\n\n".join(to_markdown(table) for table in tables))
+        return
+    console = Console()
+    if not console.is_terminal:
+        wide = Console(width=1_000)  # a file has room for every interval
+        needed = [wide.measure(to_rich(table)).maximum for table in tables]
+        console = Console(width=max([120, *needed]))
+    for table in tables:
+        console.print(to_rich(table))
+
+
+def to_rich(table: Table) -> rich_table.Table:
+    """Render for the terminal; the best values of a column are bold."""
+    made = rich_table.Table(
+        title=table.title,
+        caption=table.caption or None,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        title_style="bold",
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for i, heading in enumerate(table.headings):
+        made.add_column(
+            heading, justify="left" if i < table.left else "right", no_wrap=i < table.left
+        )
+    for r, row in enumerate(table.rows):
+        made.add_row(
+            *(Text(text, "bold" if (r, c) in table.best else "") for c, text in enumerate(row))
+        )
+    return made
+
+
+def to_markdown(table: Table) -> str:
+    """Render in GitHub's markdown."""
+    rule = ["---" if i < table.left else "--:" for i in range(len(table.headings))]
+    body = [
+        [f"**{text}**" if (r, c) in table.best else text for c, text in enumerate(row)]
+        for r, row in enumerate(table.rows)
+    ]
+    headings = [heading.replace("\n", " ") for heading in table.headings]
+    lines = ["| " + " | ".join(row) + " |" for row in (headings, rule, *body)]
+    parts = [f"### {table.title}", "\n".join(lines), table.caption]
+    return "\n\n".join(part for part in parts if part)
+
+
+def to_html(table: Table) -> str:
+    """Render as HTML; its text stays text, and an address becomes a link."""
+
+    def cell(tag: str, text: str, r: int, c: int) -> str:
+        kinds = ["left"] * (c < table.left) + ["best"] * ((r, c) in table.best)
+        kind = " ".join([*kinds, *(["wrap"] * (len(text) > 30))])
+        inner = html.escape(text.replace("\n", " "))
+        if text.startswith(("https://", "http://")):
+            inner = f'<a href="{inner}" rel="nofollow">{inner}</a>'
+        return f'<{tag} class="{kind}">{inner}</{tag}>'
+
+    def row(tag: str, cells: Sequence[str], r: int = -1) -> str:
+        return f"<tr>{''.join(cell(tag, text, r, c) for c, text in enumerate(cells))}</tr>"
+
+    body = "".join(row("td", cells, r) for r, cells in enumerate(table.rows))
+    inner = f"<table><thead>{row('th', table.headings)}</thead><tbody>{body}</tbody></table>"
+    caption = f"<figcaption>{html.escape(table.caption)}</figcaption>" if table.caption else ""
+    return f'<figure><div class="scroll" tabindex="0">{inner}</div>{caption}</figure>'
+
+
+def leaderboard_tables(board: dict[str, Any]) -> list[Table]:
+    """Make the tables of a leaderboard; none if no cell has been finished by every policy."""
+    return family_of(board).tables(board) if board["ranking"] else []
+
+
+def with_margin(row: Mapping[str, Any], metric: Metric) -> str:
+    """Format a metric and half of the width of its interval."""
+    low, high = row[f"{metric.name}_ci95"]
+    value = row[metric.name]
+    return f"{metric.text(value)}±{metric.text((high - low) / 2, like=value)}"
+
+
+def of_planned(board: Mapping[str, Any], unit: str, policies: int = 1) -> str:
+    """Count the records and episodes of a leaderboard, and those that there should be.
+
+    Args:
+        board: A leaderboard.
+        unit: Its records, in words.
+        policies: Number of those that had the same records; with 1 they are counted together.
+    """
+    each, over = divmod(board["records"], policies)
+    counted = f"{each:,} {unit} x {policies} policies, {board['cells']:,}"
+    if over or policies == 1:
+        counted = f"{board['records']:,} {unit}, {board['cells']:,}"
+    if not board["missing"]:
+        return f"{counted} episodes"
+    return f"{counted} of {board['planned']:,} episodes (unfinished)"
+
+
+def short(policy: str) -> str:
+    """Shorten a policy's name: without the first parts of its path if it is long."""
+    rest = policy
+    while len(rest) > MOST_CHARS and (mark := re.search("[./:]", rest)):
+        rest = rest[mark.end() :]
+    return policy if rest == policy else "…" + rest
+
+
+def cells_text(board: Mapping[str, Any]) -> str:
+    """Count the cells that the averages of a leaderboard are over."""
+    count = board["ranking"][0]["cells"]
+    return "1 cell" if count == 1 else f"{count} cells"
+
+
+def metrics_table(
+    title: str, rows: Sequence[Mapping[str, Any]], main: Sequence[Metric], caption: str = ""
+) -> Table:
+    """Make a table of policies in their order, with the main metrics.
+
+    Metrics with the same numbers in every row share a column: where all budgets are 100 s, the SLO
+    of the query's own budget and that of 100 s.
+    """
+    columns: dict[tuple[str, ...], list[Metric]] = {}
+    for metric in main:
+        if all(metric.name in row for row in rows):
+            texts = tuple(with_margin(row, metric) for row in rows)
+            columns.setdefault((metric.unit, str(metric.better), *texts), []).append(metric)
+    headings = ["#", "policy"]
+    for same in columns.values():
+        labels = [metric.label for metric in same]
+        headings.append(f"{', '.join(labels)} {same[0].unit}".rstrip())
+    column = next((name for name in _BOUNDED if any(name in row for row in rows)), None)
+    headings += [_BOUNDED[column]] if column else []
+    drawn = any("ahead_of_next" in row for row in rows)
+    headings += ["ahead of next in"] if drawn else []
+    ranked = [row for row in rows if not row.get("bound")]
+    body = []
+    for r, row in enumerate(rows):
+        place = "" if row.get("bound") else str(ranked.index(row) + 1)
+        name = short(row["policy"]) + (" *" if row["missing"] else "")
+        extra = [_of_bound(row, column)] if column else []
+        if drawn:
+            order = row.get("ahead_of_next")
+            extra.append(f"{order['draws_ahead']}/{order['draws']}" if order else "")
+        body.append([place, name, *(texts[r] for _, _, *texts in columns), *extra])
+    if any(row["missing"] for row in rows):
+        caption += " * Unfinished: some of the policy's episodes are missing."
+    shown = enumerate((same[0] for same in columns.values()), start=2)
+    best = {(r, c) for c, one in shown if one.better for r in _best(rows, one)}
+    return Table(title, headings, body, caption, left=2, best=best)
+
+
+def _best(rows: Sequence[Mapping[str, Any]], metric: Metric) -> list[int]:
+    """Return the positions of the best rows; a bound is none of them."""
+    values = {
+        r: metric.signed(row[metric.name]) for r, row in enumerate(rows) if not row.get("bound")
+    }
+    return [r for r, value in values.items() if value == max(values.values())]
+
+
+def _of_bound(row: Mapping[str, Any], column: str) -> str:
+    if row.get("bound") or column not in row:
+        return ""
+    low, high = row[f"{column}_ci95"]
+    value, margin = row[column], (high - low) / 2
+    if column == "regret":
+        decimals = 1 if abs(value) >= 10 else 3
+        return f"{value:.{decimals}f}±{margin:.{decimals}f}"
+    return f"{100 * value:.1f}±{100 * margin:.1f}"
+
+
+def about_draws(board: Mapping[str, Any]) -> str:
+    """Return the part of a caption on draws of quality, over which cells are averaged."""
+    if not any("ahead_of_next" in row for row in board["ranking"]):
+        return ""
+    return (
+        " Ahead of next in: draws of what is uncertain of quality in which the score is better "
+        "than the next policy's; ± is of the episodes alone."
+    )
+
+
+def about_bounds(board: Mapping[str, Any]) -> str:
+    """Return the part of a caption on policies that are bounds."""
+    names = [row["policy"] for row in board["ranking"] if row.get("bound")]
+    who = "it knows" if len(names) == 1 else "they know"
+    why = f"{who} what contestants cannot"
+    return f" Not ranked, because {why}: {', '.join(names)}." if names else ""
+
+
+def matrix(
+    title: str,
+    rows: Sequence[Mapping[str, Any]],
+    axis: str,
+    policies: Sequence[str],
+    score: Metric,
+    text: Callable[[Mapping[str, Any]], str],
+    label: Callable[[Any], str] = str,
+) -> Table:
+    """Make a table of policies by the values of an axis; the best score of a column is bold."""
+    values = list(dict.fromkeys(row[axis] for row in rows))
+    found = {(row["policy"], row[axis]): row for row in rows}
+    best = {
+        (r, c)
+        for c, value in enumerate(values, start=1)
+        for r in _best([found[policy, value] for policy in policies], score)
+    }
+    body = [[short(policy), *(text(found[policy, v]) for v in values)] for policy in policies]
+    return Table(title, ["policy", *map(label, values)], body, best=best)

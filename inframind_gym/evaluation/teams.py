@@ -1,0 +1,367 @@
+"""The families of the teams of agents: assignment, token budget and coordination.
+
+A team brings an environment, a registry of policies, and metrics that are means over records.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+
+from inframind_gym.configs import Name, find_config
+from inframind_gym.envs.core import checked_arguments
+from inframind_gym.errors import InfraMindError
+from inframind_gym.evaluation.errors import BenchmarkError, blame
+from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
+from inframind_gym.evaluation.play import Batch, Fields, Player
+from inframind_gym.evaluation.suite import Axis, Cell, Place, Suite
+from inframind_gym.evaluation.tables import (
+    Table,
+    about_bounds,
+    cells_text,
+    matrix,
+    metrics_table,
+    of_planned,
+    with_margin,
+)
+from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.teams.assignment.rules import BALANCED
+from inframind_gym.teams.assignment.settings import load_team
+from inframind_gym.teams.token_budget.settings import load_settings
+
+NO_RATIOS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType({})
+
+
+class MeanLayout(Layout):
+    """Layout of sums over records, from which metrics follow as means.
+
+    Args:
+        fields: Numbers of a record.
+        tail: Metric that is the quantile of one of them.
+        tail_of: The number.
+        ratios: Metrics that are a quotient of two of them.
+    """
+
+    def __init__(
+        self,
+        fields: tuple[str, ...],
+        tail: str,
+        tail_of: str,
+        ratios: Mapping[str, tuple[str, str]] = NO_RATIOS,
+    ) -> None:
+        self.fields, self.tail_of, self.ratios = fields, tail_of, ratios
+        self.tail = tail  # type: ignore[misc]  # of the class in other layouts
+
+    def table(self, columns: Columns) -> NDArray[np.float64]:
+        """Return the numbers of each record and a 1, ``(num_records, width)``."""
+        numbers = [columns[name].astype(np.float64) for name in self.fields]
+        return np.column_stack([*numbers, np.ones(len(numbers[0]))])
+
+    def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """Compute the means from ``(..., width)``, ``(...)`` each."""
+        count = np.maximum(sums[..., -1], 1.0)
+        means = {name: sums[..., i] / count for i, name in enumerate(self.fields)}
+        for name, (part, whole) in self.ratios.items():
+            means[name] = means[part] / np.where(means[whole] > 0.0, means[whole], 1.0)
+        return means
+
+    def values(self, columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return the number whose tail is a metric, of every record."""
+        values = columns[self.tail_of].astype(np.float64)
+        return values, np.arange(len(values))
+
+
+class EpisodeBatch(Batch):
+    """Episodes of a team; a record is an episode, and has what it has come to."""
+
+    def begin(self) -> None:
+        """Begin with nothing earned."""
+        self._return = np.zeros(len(self.cells))
+
+    def note(self, rows: NDArray[np.int64]) -> int:
+        """Add up the reward; returns the number of episodes that came to an end."""
+        self._return[rows] += self.simulation.terms[rows].sum(axis=1)
+        return int(self.over()[rows].sum())
+
+    def columns(self, row: int) -> Fields:
+        """Return the record of a row."""
+        rows, earned = np.array([row]), self._return[[row]]
+        return {**self.simulation.summaries(rows, earned, earned), "return": earned}
+
+
+class TaskBatch(Batch):
+    """Runs of the assignment team, a record a task; the policy observes the tasks that end."""
+
+    def begin(self) -> None:
+        """Begin with no task."""
+        names = ("reward", "quality", "load_penalty", "latency_s", "hot", "imbalance")
+        shape = (len(self.cells), self.simulation.config.num_tasks)
+        self._records = {name: np.zeros(shape) for name in (*names, "usd_per_1000")}
+        self._ordinal = 0
+
+    def note(self, rows: NDArray[np.int64]) -> int:
+        """Take the tasks that ended, and show them to a policy that learns from them."""
+        simulation, records = self.simulation, self._records
+        done = simulation.last_completed
+        for name in ("reward", "quality", "load_penalty", "latency_s"):
+            records[name][done.row, done.ordinal] = getattr(done, name)
+        records["usd_per_1000"][done.row, done.ordinal] = 1000.0 * done.cost_usd
+        records["hot"][:, self._ordinal] = simulation.load_state != BALANCED
+        records["imbalance"][:, self._ordinal] = simulation.imbalance
+        if hasattr(self.policy, "observe"):
+            with blame(self.cells[0].policy):
+                self.policy.observe(done, done.row)
+        self._ordinal += 1
+        return len(rows)
+
+    def columns(self, row: int) -> Fields:
+        """Return the tasks of a row, in the order of arrival."""
+        return {name: values[row] for name, values in self._records.items()}
+
+
+class TeamPlayer(Player):
+    """Plays episodes of a team."""
+
+    is_timed = True
+
+    def __init__(self, suite: Any, progress: Callable[[int], None] = lambda _: None) -> None:
+        super().__init__(suite, progress)
+        self.batch = suite.batch
+
+
+class TeamSuite(Suite):
+    """A suite of a team's environment.
+
+    Attributes:
+        columns: Number of leading metrics that the ranking shows; JSON has all.
+        tail: The metric that is the tail of a field of the records.
+        tail_of: The field.
+        ratios: Metrics that are quotients of two others.
+        about: Explanation of the columns.
+        batch: Of the player.
+        fixed: Arguments of every scenario.
+        scenarios: Arguments of the environment, by the scenario's name.
+    """
+
+    axes: ClassVar = (Axis("scenario", "scenarios", "scenario", "by_scenario"),)
+    shown: ClassVar = ("scenarios",)
+    unit: ClassVar = "tasks"
+    regret: ClassVar = "optimum"
+    columns: ClassVar[int] = 7
+    tail: ClassVar[str]
+    tail_of: ClassVar[str]
+    ratios: ClassVar[Mapping[str, tuple[str, str]]] = NO_RATIOS
+    about: ClassVar[str]
+    batch: ClassVar[type[Batch]] = EpisodeBatch
+    fixed: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+
+    scenarios: dict[Name, dict[str, Any]] = Field(min_length=1)
+
+    def resolve(self) -> Self:
+        """Check the arguments of every scenario.
+
+        Raises:
+            BenchmarkError: An argument is unknown or has an impossible value.
+        """
+        for name in self.scenarios:
+            try:
+                self.config(name)
+            except InfraMindError as error:
+                raise BenchmarkError(f"scenario {name!r}: {error}") from None
+        return super().resolve()
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of every scenario, defaults included, and the teams' constants."""
+        configs = {name: self.config(name) for name in self.scenarios}
+        return {
+            **super().settings(),
+            "scenarios": {name: one.model_dump(mode="json") for name, one in configs.items()},
+            "constants": {name: self.constants(one) for name, one in configs.items()},
+        }
+
+    def config(self, scenario: str) -> Any:
+        """Return the checked arguments of a scenario.
+
+        Raises:
+            ConfigError: An argument is unknown or has an impossible value.
+        """
+        arguments = {**self.scenarios[scenario], **self.fixed}
+        return checked_arguments(self.environment().arguments, arguments)
+
+    @abstractmethod
+    def constants(self, config: Any) -> dict[str, Any]:
+        """Return what else episodes with these arguments depend on, as JSON."""
+
+    def length(self, cell: Cell) -> int:
+        """Return 1: the record of an episode is what it has come to."""
+        return 1
+
+    def env_kwargs(self, place: Place, policy: Any) -> dict[str, Any]:
+        """Return the arguments of the environment of a scenario."""
+        return {**self.scenarios[place[0]], **self.fixed}
+
+    def header(self, policies: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the environments' specs."""
+        return {"env_specs": {n: self.env_spec(kwargs) for n, kwargs in self.scenarios.items()}}
+
+    def player(self, progress: Callable[[int], None] = lambda _: None, **live: Any) -> Player:
+        """Make the player of the suite's cells."""
+        return TeamPlayer(self, progress)
+
+    @classmethod
+    def layout(cls, header: Mapping[str, Any]) -> MeanLayout:
+        """Make the layout of sums."""
+        fields = tuple(name for name in cls.metrics if name not in {cls.tail, *cls.ratios})
+        return MeanLayout(fields, cls.tail, cls.tail_of, cls.ratios)
+
+    @classmethod
+    def tables(cls, board: Mapping[str, Any]) -> list[Table]:
+        """Make the ranking, and a table of the score by scenario."""
+        policies, best = [row["policy"] for row in board["ranking"]], cls.metrics[cls.score]
+        lost = " regret: what optimum earns more, on the same episodes."
+        tables = [
+            metrics_table(
+                f"{board['suite']}: {of_planned(board, cls.unit, len(policies))}",
+                board["ranking"],
+                tuple(cls.metrics.values())[: cls.columns],
+                f"Means over {cells_text(board)} ± half of the 95 % interval. {cls.about}"
+                f"{lost if 'regret' in board['ranking'][0] else ''}{about_bounds(board)}",
+            )
+        ]
+        rows = board["by_scenario"]
+        if len({row["scenario"] for row in rows}) > 1:
+            title = f"Mean {best.label} by scenario"
+            tables.append(
+                matrix(title, rows, "scenario", policies, best, lambda row: with_margin(row, best))
+            )
+        return tables
+
+
+class AssignmentSuite(TeamSuite):
+    """A suite of `InfraMind-Assignment-v0`."""
+
+    metrics: ClassVar = by_name(
+        Metric("reward", "reward", "", "higher", decimals=3),
+        Metric("quality", "quality", "%", "higher"),
+        Metric("load_penalty", "load\npenalty", "", "lower", decimals=3),
+        Metric("hot", "hot", "%", "lower"),
+        Metric("imbalance", "imbalance", "", "lower"),
+        Metric("usd_per_1000", "USD\nper 1000", "", "lower"),
+        Metric("latency_s", "latency", "s", "lower"),
+        Metric("latency_p95_s", "p95", "s", "lower"),
+    )
+    score: ClassVar = "reward"
+    compared: ClassVar = ("reward", "quality", "load_penalty", "latency_s")
+    tail: ClassVar = "latency_p95_s"
+    tail_of: ClassVar = "latency_s"
+    env_id: ClassVar = "InfraMind-Assignment-v0"
+    batch: ClassVar = TaskBatch
+    fixed: ClassVar = MappingProxyType({"observation": "flat"})
+    about: ClassVar = (
+        "Highest mean reward of a task first. quality: the true one, which the judge sees with "
+        "noise; hot: decisions after which an agent is; imbalance: coefficient of variation of the "
+        "agents' shares; USD of the agents' calls."
+    )
+
+    kind: Literal["assignment"] = "assignment"
+
+    def constants(self, config: Any) -> dict[str, Any]:
+        """Return the constants of the team, and with queues its servers."""
+        models: list[BaseModel] = [load_team(config.team)]
+        if config.queues:
+            models.append(load_pool(find_config("teams/pools", config.pool)))
+        return {type(model).__name__: model.model_dump(mode="json") for model in models}
+
+    def length(self, cell: Cell) -> int:
+        """Return the tasks of a run."""
+        return int(self.config(cell.place[0]).num_tasks)
+
+
+class TokenBudgetSuite(TeamSuite):
+    """A suite of `InfraMind-TokenBudget-v0`."""
+
+    metrics: ClassVar = by_name(
+        Metric("return", "return", "", "higher", decimals=3),
+        Metric("quality", "quality", "", "higher", decimals=1),
+        Metric("reported_quality", "reported", "", None, decimals=1),
+        Metric("tokens", "tokens", "", "lower"),
+        Metric("calls", "calls", "", None),
+        Metric("unspent_share", "unspent", "%", None),
+        Metric("drained", "drained", "%", "lower"),
+        Metric("quality_area", "area", "", "higher", decimals=1),
+        Metric("tokens_p95", "p95", "", "lower"),
+        Metric("overshoot", "overshoot", "", "lower", decimals=1),
+    )
+    score: ClassVar = "return"
+    compared: ClassVar = ("return", "quality", "tokens", "calls")
+    tail: ClassVar = "tokens_p95"
+    tail_of: ClassVar = "tokens"
+    env_id: ClassVar = "InfraMind-TokenBudget-v0"
+    about: ClassVar = (
+        "Highest mean return of a task first: quality gained less the price of the tokens. "
+        "quality: the true one; reported: by the proxies that a team sees; drained: tasks that no "
+        "further call could be paid for."
+    )
+
+    kind: Literal["token_budget"] = "token_budget"
+
+    def constants(self, config: Any) -> dict[str, Any]:
+        """Return the constants of the team."""
+        return {"team": load_settings(config.team).model_dump(mode="json")}
+
+    def env_kwargs(self, place: Place, policy: Any) -> dict[str, Any]:
+        """Return the arguments of the environment, in the policy's own mode of allocations."""
+        strategy = {"strategy": policy.strategy} if hasattr(policy, "strategy") else {}
+        return super().env_kwargs(place, policy) | strategy
+
+
+class CoordinationSuite(TeamSuite):
+    """A suite of `InfraMind-Coordination-v0`."""
+
+    metrics: ClassVar = by_name(
+        Metric("return", "return", "", "higher", decimals=3),
+        Metric("answer_score", "answer", "%", "higher"),
+        Metric("success", "no\nfallback", "%", "higher"),
+        Metric("latency_p95_s", "p95", "s", "lower"),
+        Metric("validated", "validated", "%", "higher"),
+        Metric("detection", "hallucinations\nfound", "%", "higher"),
+        Metric("attribution", "attribution", "%", "higher"),
+        Metric("context_kept", "context\nkept", "%", "higher"),
+        Metric("overhead_ms", "overhead\nms", "", "lower", decimals=0),
+        Metric("model_ms", "model\nms", "", "lower", decimals=0),
+        Metric("tokens", "tokens", "", "lower"),
+        Metric("lateness", "lateness", "%", "lower"),
+        Metric("latency_s", "latency", "s", "lower"),
+        Metric("forced", "forced", "%", "lower"),
+        Metric("evidence", "evidence", "%", "higher"),
+        Metric("decisions", "decisions", "", None),
+        Metric("supervisor_tokens", "supervisor", "", "lower"),
+        Metric("over_context_tokens", "over", "", "lower"),
+        Metric("lied", "hallucinated", "", "lower"),
+        Metric("caught", "found", "", None),
+    )
+    score: ClassVar = "return"
+    compared: ClassVar = ("return", "answer_score", "success", "lateness", "tokens")
+    columns: ClassVar = 11
+    tail: ClassVar = "latency_p95_s"
+    tail_of: ClassVar = "latency_s"
+    ratios: ClassVar = MappingProxyType({"detection": ("caught", "lied")})
+    unit: ClassVar = "questions"
+    env_id: ClassVar = "InfraMind-Coordination-v0"
+    about: ClassVar = (
+        "Highest mean return of a question first. no fallback: questions that the agents answered; "
+        "hallucinations found: of those in drafts; context kept: the exchange that a "
+        "question refers to is still there; overhead and model: of a decision."
+    )
+
+    kind: Literal["coordination"] = "coordination"
+
+    def constants(self, config: Any) -> dict[str, Any]:
+        """Return the constants of the team."""
+        return {"team": config.settings().model_dump(mode="json")}

@@ -1,0 +1,401 @@
+"""Metrics, scores and tables of tracks.
+
+The score of a policy on a track is the interquartile mean over its cells (Agarwal et al., "Deep RL
+at the Edge of the Statistical Precipice", NeurIPS 2021) of what it reaches of the informed bound.
+Intervals come from the stratified bootstrap over episodes, in which all policies take the same
+episodes: a difference of two policies is paired.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.evaluation.metrics import Columns, Metric
+from inframind_gym.evaluation.routing import METRICS as ROUTING_METRICS
+from inframind_gym.evaluation.routing import PLAIN_SUMS, QueryLayout
+from inframind_gym.evaluation.scenarios import MOST_GROUPS
+from inframind_gym.evaluation.stats import Estimate, interval
+from inframind_gym.evaluation.suite import Place
+from inframind_gym.evaluation.tables import Table, metrics_table, of_planned, short
+
+SCORE: Final = "score"
+PROMISES: Final = (0.975, 0.95, 0.9, 0.0)  # shares of queries answered within 100 s; 0: none
+METRICS: Final[dict[str, Metric]] = {
+    SCORE: Metric(SCORE, "track score", "%", "higher"),
+    **ROUTING_METRICS,
+    "weighted_goodput": Metric("weighted_goodput", "weighted", "%", "higher"),
+    "worst_goodput": Metric("worst_goodput", "worst group", "%", "higher"),
+    "unanswered": Metric("unanswered", "unanswered", "%", "lower"),
+    "work_s_per_query": Metric("work_s_per_query", "GPU s/query", "", "lower", 3),
+}
+AHEAD_IN: Final = 0.75  # of the tracks; and behind in none
+_SHOWN: Final = (SCORE, "goodput", "worst_goodput", "accuracy", "slo_100s", "latency_mean_s")
+_IN_TIME: Final = [i for i, name in enumerate(PLAIN_SUMS) if name.startswith("slo_")]
+# Sums beside those of routing: of all queries, and of each group.
+_PLAIN: Final = ("value", "good_value", "work_s", "cap_s", "worst_counts", "unanswered")
+_PER_GROUP: Final = ("queries", "good", "reach")
+
+Estimates = Mapping[str, Mapping[Place, Estimate]]  # policy -> place -> its metrics
+
+
+@dataclass(frozen=True, slots=True)
+class TrackLayout(QueryLayout):
+    """Layout of a row of sums over queries: those of routing, then those of the track."""
+
+    def table(self, columns: Columns) -> NDArray[np.float64]:
+        """Return what each query adds to the sums, ``(num_queries, width)``."""
+        good = columns["solved"] * (columns["latency_s"] <= columns["budget_s"])
+        of = columns["group"][:, None] == np.arange(MOST_GROUPS)
+        plain = [
+            columns["value"],
+            columns["value"] * good,
+            *(columns[name] for name in ("work_s", "cap_s", "worst_counts")),
+            columns["calls"] == 0,
+        ]
+        per_group = [of, of * good[:, None], of * columns["reach"][:, None]]
+        routing = QueryLayout.table(self, columns)
+        routing[np.ix_(columns["calls"] == 0, _IN_TIME)] = 0.0  # never answered
+        return np.column_stack([routing, *plain, *per_group]).astype(np.float64)
+
+    def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """Compute all metrics but the tail from sums ``(..., width)``, ``(...)`` each."""
+        cut = sums.shape[-1] - len(_PLAIN) - len(_PER_GROUP) * MOST_GROUPS
+        plain = dict(zip(_PLAIN, np.moveaxis(sums[..., cut:], -1, 0), strict=False))
+        groups = sums[..., cut + len(_PLAIN) :].reshape(*sums.shape[:-1], len(_PER_GROUP), -1)
+        queries, good, reach = np.moveaxis(groups, -2, 0)
+        total = queries.sum(axis=-1)
+        weighted = plain["good_value"] / plain["value"]
+        worst = np.where(plain["worst_counts"] > 0, _smallest(good, reach), weighted)
+        paid = np.where(plain["work_s"] > plain["cap_s"], plain["cap_s"], plain["work_s"])
+        share = np.where(plain["cap_s"] > 0, paid / np.maximum(plain["work_s"], 1e-12), 1.0)
+        return {
+            SCORE: worst * share,
+            **QueryLayout.evaluate(self, sums[..., :cut]),
+            "weighted_goodput": weighted,
+            "worst_goodput": _smallest(good, queries),
+            "unanswered": plain["unanswered"] / total,
+            "work_s_per_query": plain["work_s"] / total,
+        }
+
+
+def _smallest(part: NDArray[np.float64], whole: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the smallest ratio over groups (..., G) that have queries, (...)."""
+    ratio = np.divide(part, whole, out=np.full_like(part, np.inf), where=whole > 0)
+    least: NDArray[np.float64] = ratio.min(axis=-1)
+    return np.where(np.isfinite(least), least, 0.0)
+
+
+# Scores
+
+
+def iqm(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean of the middle half of values (..., n), (...).
+
+    Values at the quartiles count by the part of them that lies between.
+    """
+    n = values.shape[-1]
+    edges = np.clip(np.arange(n + 1) / n, 0.25, 0.75)
+    return np.asarray(np.sort(values, axis=-1) @ (2.0 * np.diff(edges)), np.float64)
+
+
+class _Drawn(NamedTuple):
+    """The score of a policy on a track.
+
+    Attributes:
+        draws: (B,) of the bootstrap.
+        by_training: (T,) scores of its trainings.
+        units: Resampled episodes of each cell.
+    """
+
+    draws: NDArray[np.float64]
+    by_training: NDArray[np.float64]
+    units: NDArray[np.int64]
+
+    def interval(self, other: _Drawn | None = None) -> list[float]:
+        """Return the ends of the interval, or of that of the paired difference to another."""
+        draws, trained, units = self
+        if other is None:
+            return list(map(float, interval(draws, units, by_training=[trained])))
+        both = [trained, other.by_training]
+        fewer = np.minimum(units, other.units)
+        return list(map(float, interval(draws - other.draws, fewer, by_training=both)))
+
+
+def track_scores(header: Mapping[str, Any], estimates: Estimates) -> dict[str, Any]:
+    """Return what a leaderboard of tracks has beside its metrics.
+
+    Args:
+        header: Of a results folder of tracks.
+        estimates: Metrics of every policy at the places that all have finished.
+
+    Returns:
+        ``tracks`` (score of every policy on every track, best first, and those of its trainings
+        where there are several), ``pairs`` (of policies: in
+        how many tracks the first is above and below the second, and whether it is ahead),
+        ``promises`` and ``costs`` (frontiers), ``places`` (rates and bounds) and ``fits``.
+    """
+    places_of = header["places"].values()
+    known = {(at["track"], at["scenario"], at["load"]): at for at in places_of}
+    bounds = set(header.get("bounds", ()))
+    players = {policy: own for policy, own in estimates.items() if policy not in bounds}
+    played = {place for own in estimates.values() for place in own}
+    tracks = list(dict.fromkeys(place[0] for place in known if place in played))
+    drawn: dict[str, dict[str, _Drawn]] = {policy: {} for policy in players}
+    rows = []
+    for track in tracks:
+        common = next(iter(estimates.values()))
+        places = [p for p in common if p[0] == track and (known.get(p) or {}).get("informed")]
+        if not places:
+            continue
+        informed = np.array([known[place]["informed"] for place in places])
+        for policy, own in players.items():
+            found = [own[place] for place in places]
+            i = found[0].names.index(SCORE)
+            draws = np.stack([one.draws[:, i] for one in found], axis=1)
+            trained = np.broadcast_arrays(*(one.by_training[:, i] for one in found))
+            one = drawn[policy][track] = _Drawn(
+                iqm(draws / informed),
+                iqm(np.stack(trained, axis=1) / informed),
+                np.concatenate([one.units for one in found]),
+            )
+            values = np.array([estimate.value(SCORE) for estimate in found])
+            rows.append(
+                {
+                    "policy": policy,
+                    "track": track,
+                    "cells": len(places),
+                    SCORE: float(iqm(values / informed)),
+                    f"{SCORE}_ci95": one.interval(),
+                    **({"by_training": by} if len(by := one.by_training.tolist()) > 1 else {}),
+                }
+            )
+    rows.sort(key=lambda row: (tracks.index(row["track"]), -row[SCORE], row["policy"]))
+    pairs = []
+    for policy, other in itertools.permutations(drawn, 2):
+        ends = {track: one.interval(drawn[other][track]) for track, one in drawn[policy].items()}
+        above = [track for track, (low, _) in ends.items() if low > 0.0]
+        below = [track for track, (_, high) in ends.items() if high < 0.0]
+        ahead = len(above) >= max(1, math.ceil(AHEAD_IN * len(ends))) and not below
+        pairs.append(
+            {"policy": policy, "other": other, "above": above, "below": below, "ahead": ahead}
+        )
+    return {
+        "tracks": rows,
+        "pairs": pairs,
+        "promises": _promises(players, tracks),
+        "costs": _costs(players, known),
+        "places": list(known.values()),
+        "fits": header["fits"],
+    }
+
+
+def _promises(players: Estimates, tracks: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the best goodput among the policies that keep a promise, by track and promise."""
+    rows = []
+    for track, promise in itertools.product(tracks, PROMISES):
+        best: dict[str, Any] = {"policy": None, "goodput": None}
+        for policy, own in players.items():
+            places = [place for place in own if place[0] == track]
+            in_time, goodput = (
+                float(np.mean([own[place].value(metric) for place in places]))
+                for metric in ("slo_100s", "goodput")
+            )
+            if in_time >= promise and (best["policy"] is None or goodput > best["goodput"]):
+                best = {"policy": policy, "goodput": goodput}
+        rows.append({"track": track, "promise": promise, **best})
+    return rows
+
+
+def _costs(players: Estimates, known: Mapping[Place, Any]) -> list[dict[str, Any]]:
+    """Return cost, goodput and hypervolume of every policy on the tracks that cap the cost.
+
+    The hypervolume of a place is the area of the points that a policy dominates, from no cost to
+    the largest cap of its track, over the whole: (1 - cost / cap) * goodput. That of all policies
+    together is the row without a policy.
+    """
+    rows: list[dict[str, Any]] = []
+    capped = {place: at["cap_s"] for place, at in known.items() if at["cap_s"]}
+    for track in dict.fromkeys(place[0] for place in capped):
+        places = [p for p in next(iter(players.values()), {}) if p[0] == track and p in capped]
+        if not places:
+            continue
+        largest = max(cap_s for place, cap_s in capped.items() if place[0] == track)
+        points = {
+            policy: [(own[p].value("work_s_per_query"), own[p].value("goodput")) for p in places]
+            for policy, own in players.items()
+        }
+        for policy, own in points.items():
+            work_s, goodput = np.mean(own, axis=0)
+            rows.append(
+                {
+                    "track": track,
+                    "policy": policy,
+                    "work_s_per_query": float(work_s),
+                    "goodput": float(goodput),
+                    "hypervolume": float(np.mean([_hypervolume([p], largest) for p in own])),
+                }
+            )
+        areas = [_hypervolume(at, largest) for at in zip(*points.values(), strict=True)]
+        rows.append({"track": track, "policy": None, "hypervolume": float(np.mean(areas))})
+    return rows
+
+
+def _hypervolume(points: Sequence[tuple[float, float]], most: float) -> float:
+    """Return the share of the box up to cost `most` and goodput 1 that points dominate."""
+    area, best, last = 0.0, 0.0, 0.0
+    for cost, goodput in [*sorted(points), (most, 0.0)]:
+        cost = min(cost, most)
+        area += best * (cost - last)
+        best, last = max(best, goodput), cost
+    return area / most
+
+
+# Tables
+
+
+def track_tables(board: Mapping[str, Any]) -> list[Table]:
+    """Make the tables: scores by track and training, metrics, cells, frontiers."""
+    tables = [scores_table(board)]
+    if any("by_training" in row for row in board["tracks"]):
+        tables.append(trainings_table(board))
+    tables.append(
+        metrics_table(
+            "Metrics, means over all cells",
+            board["ranking"],
+            tuple(METRICS[name] for name in (*_SHOWN, "work_s_per_query", "unanswered")),
+            "Track score: the goodput that the track counts, by tenants' weights, of the worst "
+            "budget or under the cap. Worst group: of the budgets. Unanswered: after the longest "
+            "budget; they count as unsolved, with that latency. GPU s: of full steps.",
+        )
+    )
+    if len(board["places"]) > 1:
+        tables.append(_cells_table(board))
+    tables.append(promises_table(board))
+    if board["costs"]:
+        tables.append(costs_table(board))
+    return tables
+
+
+def ranked_policies(board: Mapping[str, Any]) -> list[str]:
+    """Return the policies, best mean over the tracks first."""
+    scores: dict[str, list[float]] = {}
+    for row in board["tracks"]:
+        scores.setdefault(row["policy"], []).append(row[SCORE])
+    return sorted(scores, key=lambda name: -sum(scores[name]) / len(scores[name]))
+
+
+def scores_table(board: Mapping[str, Any]) -> Table:
+    """Make the table of the scores of all policies on all tracks."""
+    tracks = list(dict.fromkeys(row["track"] for row in board["tracks"]))
+    found = {(row["policy"], row["track"]): row for row in board["tracks"]}
+    most = {t: max(row[SCORE] for (_, of), row in found.items() if of == t) for t in tracks}
+    policies, fits = ranked_policies(board), board["fits"]
+    body, best = [], set()
+    for r, policy in enumerate(policies):
+        own = [found.get((policy, track)) for track in tracks]
+        scores = zip(own, most.values(), strict=True)
+        best |= {(r, c) for c, (row, top) in enumerate(scores, 1) if row and row[SCORE] >= top}
+        ahead = sum(pair["ahead"] for pair in board["pairs"] if pair["policy"] == policy)
+        fitted = fits["queries"].get(policy)
+        cells = [_margin(row) if row else "–" for row in own]
+        cells += [f"{ahead} of {len(policies) - 1}", "" if fitted is None else f"{fitted:,}"]
+        body.append([short(policy), *cells])
+    headings, budget = ["policy", *tracks, "ahead of", "fitted with"], fits["budget_queries"]
+    caption = (
+        "% of the informed bound, interquartile mean over a track's cells ± half of the 95 % "
+        "interval. Ahead of: policies below it, by the paired interval, in three of four tracks "
+        "or more, and above it in none."
+    )
+    if budget:
+        caption += f" Fitted with: simulated queries for one scenario, of {budget:,} at most."
+    else:
+        headings, body = headings[:-1], [row[:-1] for row in body]
+    stale = sorted({f"{at['track']}/{at['scenario']}" for at in board["places"] if at["stale"]})
+    if stale:
+        caption += f" Limits of other constants: {', '.join(stale)}; inframind bench limits."
+    split = "" if board["split"] == "test" else f", {board['split']}"
+    title = f"{board['suite']}: {of_planned(board, 'queries')}{split}"
+    return Table(title, headings, body, caption, best=best)
+
+
+def _margin(row: Mapping[str, Any]) -> str:
+    low, high = row[f"{SCORE}_ci95"]
+    return f"{100 * row[SCORE]:.1f}±{50 * (high - low):.1f}"
+
+
+def trainings_table(board: Mapping[str, Any]) -> Table:
+    """Make the table of the scores of every training, of policies that have several."""
+    rows = [row for row in board["tracks"] if "by_training" in row]
+    most = max((len(row["by_training"]) for row in rows), default=0)
+    body = []
+    for row in rows:
+        scores = [f"{100 * score:.1f}" for score in row["by_training"]]
+        blank = [""] * (most - len(scores))
+        body.append([row["track"], short(row["policy"]), _margin(row), *scores, *blank])
+    headings = ["track", "policy", "mean", *(f"training {i}" for i in range(most))]
+    caption = "Intervals are over trainings and episodes."
+    return Table("Trainings, % of the informed bound", headings, body, caption, left=2)
+
+
+def _cells_table(board: Mapping[str, Any]) -> Table:
+    """Make the table of the places, with rates, bounds and scores."""
+    policies = ranked_policies(board)
+    names = ("policy", "track", "scenario", "load")
+    found = {tuple(row[name] for name in names): row[SCORE] for row in board["rows"]}
+    body = []
+    for at in board["places"]:
+        place = tuple(at[name] for name in names[1:])
+        scores = [at["informed"], *(found.get((policy, *place)) for policy in policies)]
+        texts = ["" if score is None else f"{100 * score:.1f}" for score in scores]
+        where = f"{at['track']}/{at['scenario']}"
+        body.append([where, f"{at['load']:g}", f"{at['rate_per_min']:.3g}", *texts])
+    return Table(
+        "Track score % by cell",
+        ["scenario", "ρ", "/min", "informed", *(short(policy) for policy in policies)],
+        body,
+        "ρ: share of the capacity, the rate at which the informed bound has fallen to 90 % of that "
+        "on idle servers.",
+    )
+
+
+def promises_table(board: Mapping[str, Any]) -> Table:
+    """Make the table of the best goodput with a promise."""
+    by_track: dict[str, list[str]] = {}
+    for row in board["promises"]:
+        text = "–"
+        if row["policy"] is not None:
+            text = f"{100 * row['goodput']:.1f} {short(row['policy'])}"
+        by_track.setdefault(row["track"], []).append(text)
+    heads = [f"{100 * p:g} % in 100 s" if p else "no promise" for p in PROMISES]
+    return Table(
+        "Best goodput % with a promise",
+        ["track", *heads],
+        [[track, *texts] for track, texts in by_track.items()],
+        "Of the policies that answer that share of a track's queries within 100 s.",
+    )
+
+
+def costs_table(board: Mapping[str, Any]) -> Table:
+    """Make the table of cost, goodput and hypervolume on the tracks that cap the cost."""
+    rows = sorted(board["costs"], key=lambda row: (row["track"], -row["hypervolume"]))
+    shown = [METRICS[name] for name in ("work_s_per_query", "goodput")]
+    body = []
+    for row in rows:
+        policy = "all together" if row["policy"] is None else short(row["policy"])
+        texts = [one.text(row[one.name]) if one.name in row else "" for one in shown]
+        body.append([row["track"], policy, *texts, f"{100 * row['hypervolume']:.1f}"])
+    return Table(
+        "Cost and goodput",
+        ["track", "policy", *(one.heading for one in shown), "hypervolume %"],
+        body,
+        "Hypervolume: share of the area from no cost to the track's largest cap that a policy's "
+        "point dominates; all together: the frontier.",
+        left=2,
+    )

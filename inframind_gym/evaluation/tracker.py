@@ -1,0 +1,215 @@
+"""Tracking of trainings and boards: JSON lines, Weights & Biases and TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from inframind_gym.errors import require
+from inframind_gym.evaluation.tables import Table, leaderboard_tables, to_markdown
+from inframind_gym.files import parse_json, replace_text
+from inframind_gym.progress import say
+
+if TYPE_CHECKING:
+    from inframind_gym.evaluation.board import Results
+
+PROJECT: Final = "inframind"
+METRICS: Final = "metrics.jsonl"
+STEP: Final = "step"
+EVENTS: Final = "tensorboard"  # of a board, in the results folder
+REPORT: Final = "report.html"  # in the results folder
+_RUN: Final = "wandb_run"  # file with the id of the W&B run that a later start continues
+
+
+class Tracker:
+    """A writer of metrics; a context manager.
+
+    Args:
+        out: Folder of the JSON lines (``metrics.jsonl``) and of the other writers' files.
+        config: JSON values that W&B notes.
+        name: Of the run on W&B; None: that of the folder.
+        wandb: Also to Weights & Biases; offline unless WANDB_MODE says otherwise.
+        tensorboard: Also as TensorBoard's event files, in `out`.
+
+    Raises:
+        ConfigError: A package that is asked for is not installed.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        config: Mapping[str, Any],
+        *,
+        name: str | None = None,
+        wandb: bool = False,
+        tensorboard: bool = False,
+    ) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        self.path = out / METRICS
+        self._waiting: list[dict[str, float]] = []
+        self._wandb: Any = None
+        self._events: Any = None
+        self._tensorboard = tensorboard
+        if wandb:
+            run_id = out / _RUN
+            if not run_id.is_file():
+                run_id.write_text(uuid.uuid4().hex[:12], encoding="utf-8")
+            self._api = require("wandb", "W&B", "track")
+            self._wandb = self._api.init(
+                project=PROJECT,
+                name=name or out.name,
+                id=run_id.read_text(encoding="utf-8"),
+                resume="allow",
+                dir=str(out),
+                mode=os.environ.get("WANDB_MODE", "offline"),
+                config=dict(config),
+            )
+        if tensorboard:
+            self._open_events(None if any(out.glob("events.out.tfevents.*")) else 0)
+
+    def _open_events(self, start: int | None) -> None:
+        """Begin a file of events; TensorBoard itself writes them, without torch.
+
+        Readers take the first start of a session as the start of the run, and every later one as a
+        restart, which makes them drop what they have read from that step on.
+        """
+        of = "tensorboard.summary.writer.event_file_writer"
+        self._events = require(of, "TensorBoard", "track").EventFileWriter(str(self.path.parent))
+        if start is not None:
+            pb: Any = require("tensorboard.compat.proto.event_pb2", "TensorBoard", "track")
+            begun = pb.SessionLog(status=pb.SessionLog.START)
+            self._events.add_event(pb.Event(wall_time=time.time(), step=start, session_log=begun))
+
+    def _add(self, step: int, summary: Any) -> None:
+        event = require("tensorboard.compat.proto.event_pb2", "TensorBoard", "track").Event
+        self._events.add_event(event(wall_time=time.time(), step=step, summary=summary))
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Note metrics at a step; `flush` writes them."""
+        self._waiting.append({STEP: step, **metrics})
+
+    def flush(self) -> None:
+        """Write what was noted."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in self._waiting)
+        scalar = "tensorboard.plugins.scalar.summary_v2"
+        for line in self._waiting:
+            step, metrics = int(line[STEP]), {k: v for k, v in line.items() if k != STEP}
+            if self._wandb is not None:
+                self._wandb.log(metrics, step=step)
+            if self._events is not None:
+                scalar_pb = require(scalar, "TensorBoard", "track").scalar_pb
+                for name, value in metrics.items():
+                    self._add(step, scalar_pb(name, value))
+        self._waiting.clear()
+        if self._events is not None:
+            self._events.flush()
+
+    def show(self, tables: Sequence[Table], page: Path | None = None) -> None:
+        """Write tables, and for W&B a page of HTML."""
+        if self._wandb is not None:
+            shown: dict[str, Any] = {
+                table.title: self._api.Table(
+                    columns=[heading.replace("\n", " ") or "#" for heading in table.headings],
+                    data=[list(row) for row in table.rows],
+                )
+                for table in tables
+            }
+            if page is not None:
+                text = page.read_text(encoding="utf-8")
+                shown["report"] = self._api.Html(text, inject=False)
+                self._wandb.save(str(page), base_path=str(page.parent), policy="now")
+            self._wandb.log(shown)
+        if self._events is not None:
+            text_pb = require("tensorboard.plugins.text.summary_v2", "TensorBoard", "track").text_pb
+            for i, table in enumerate(tables, start=1):
+                self._add(0, text_pb(f"board/{i:02} {table.title}", to_markdown(table)))
+
+    def summarise(self, metrics: Mapping[str, float]) -> None:
+        """Note the results of the whole: W&B's summary."""
+        if self._wandb is not None:
+            self._wandb.summary.update(dict(metrics))
+
+    def rewind(self, step: int) -> None:
+        """Drop the lines after a step, which a training that is resumed writes again."""
+        if self._events is not None:
+            self._events.close()
+            self._open_events(step + 1)
+        if self.path.is_file():
+            kept = [line for line in read_metrics(self.path) if line[STEP] <= step]
+            replace_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def close(self) -> None:
+        """Write what is left and end."""
+        self.flush()
+        if self._events is not None:
+            self._events.close()
+        if self._wandb is not None:
+            self._wandb.finish()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """Read the JSON lines of a tracker, without one that was cut off while it was written."""
+    lines = path.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
+    return [dict(parse_json(line, f"{path}:{i}")) for i, line in enumerate(lines, start=1)]
+
+
+def track_board(
+    results: Results, board: Mapping[str, Any], *, wandb: bool, tensorboard: bool
+) -> None:
+    """Log a leaderboard: means over the load, tables, and for W&B a report.
+
+    Metrics are POLICY/METRIC/SERIES: the series "mean" over all cells, at step 0, and of families
+    with a load the averages along it ("by_rate", "by_load"), whose steps are the load. Steps are
+    whole numbers: shares of the capacity, and rates that are not whole, are in hundredths.
+
+    Args:
+        results: The run.
+        board: Its leaderboard.
+        wandb: Whether to log to Weights & Biases.
+        tensorboard: Whether to write events, into the results folder's own folder `tensorboard`,
+            in place of earlier ones.
+    """
+    folder, header, names = results.folder / EVENTS, results.header, results.measured
+    for old in (*folder.glob("events.out.tfevents.*"), folder / METRICS):
+        old.unlink(missing_ok=True)
+    means = {
+        f"{row['policy']}/{name}/mean": row[name] for row in board["ranking"] for name in names
+    }
+    by_step: dict[int, dict[str, float]] = {0: dict(means)}
+    axis = next((axis for axis in results.family.axes if axis.read is float), None)
+    if axis is not None:
+        rows = board[axis.table]
+        loads = [float(row[axis.name]) for row in rows]
+        whole = axis.name.endswith("_per_min") and all(load.is_integer() for load in loads)
+        for row, load in zip(rows, loads, strict=True):
+            at = by_step.setdefault(round(load * (1 if whole else 100)), {})
+            at |= {f"{row['policy']}/{name}/{axis.table}": row[name] for name in names}
+    page = None
+    if wandb:
+        from inframind_gym.evaluation.report.page import write_report
+
+        page = results.folder / REPORT
+        write_report([results.folder], page)
+    config = {"suite": header["suite"], "settings": header["settings"]}
+    options = {"wandb": wandb, "tensorboard": tensorboard}
+    with Tracker(folder, config, name=header["suite"]["name"], **options) as tracker:
+        for step, metrics in sorted(by_step.items()):
+            tracker.log(step, metrics)
+        tracker.flush()
+        tracker.summarise(means)
+        tracker.show(leaderboard_tables(dict(board)), page)
+    where = [f"tensorboard --logdir {folder}"] * tensorboard
+    where += [f"W&B: project {PROJECT}; report: {page}"] * wandb
+    say(f"tracked: {'; '.join(where)}")

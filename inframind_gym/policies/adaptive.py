@@ -1,0 +1,298 @@
+"""The untrained router: prices of GPU seconds and durations of calls, both learned on line.
+
+A query gets, on arrival, the recipe (plan, models, strategy) with the best balance
+
+    P_r · Φ((ln left_s − bias − ln T_r) / spread) − Σ_calls price_m · seconds
+
+P_r: chance of a right answer, from the models' abilities and the strategy. T_r: seconds of the
+recipe's calls one after the other. The price of a second of a model's slot rises with the calls in
+flight on its GPU, whose models take turns, and its level follows by dual ascent on how full that
+GPU is: the subgradient step for the constraint that a GPU's seconds are not used twice. Seconds of
+calls are learned by ridge regression on those that were measured.
+
+Bid prices: Talluri and van Ryzin (1998), "An Analysis of Bid-Price Controls for Network Revenue
+Management". Online dual ascent: Balseiro, Lu and Mirrokni (2023), "The Best of Many Worlds".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.policies import Completed, Contexts, PolicySpec
+from inframind_gym.policies.bid_price import (
+    Recipe,
+    RecipePolicy,
+    RecipeTable,
+    requirements,
+    tabulate,
+)
+from inframind_gym.simulator.item_response import NODES, WEIGHTS, sigmoid
+from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
+from inframind_gym.tasks import DOMAINS
+
+Floats = NDArray[np.float64]
+
+MODES: Final = ("no-prices", "per-model", "no-ascent", "no-learning")
+
+# Beliefs before any measurement: abilities are of the workload, all else is the same everywhere.
+DIFFICULTY_SD: Final = 1.7  # spread of questions' difficulty, logits
+STRATEGY_LOGITS: Final = MappingProxyType({"Flash": -0.3, "Concise": 0.0, "DeepThink": 0.15})
+STRATEGY_LOG_S: Final = MappingProxyType({"Flash": -0.1, "Concise": -0.1, "DeepThink": 0.25})
+FINAL_LOG_S: Final = 0.0  # of the call that decides
+REFLECTION_LOGITS: Final = 0.15
+DRAFT_GAIN, DRAFT_MIDDLE = 2.0, 0.62  # logits for a draft that is right for sure, and where it is 0
+PROOF_TRIES: Final = 0.6  # independent tries that one further coder is worth
+
+# Durations: ridge regression of log seconds, a regression for each model.
+OWN, SHARED, FIRST_KIND = 1, 2, 3  # features after the constant: own load, others on the GPU, kind
+PRIOR_WEIGHT: Final = 20.0  # measured calls that a prior coefficient counts as
+FORGET: Final = 0.999  # weight of older errors, at every query
+FINAL_STEP: Final = 0.05  # towards what a query of one agent has shown: whether a call decides
+LEAST_SERVED: Final = 0.3  # share of a call's seconds that is not waiting, at least
+SPREAD_PRIOR: Final = 0.5  # standard deviation of log(measured / predicted)
+
+# Prices: right answers per second of a slot.
+START_PRICE: Final = 1e-3
+PRICE_RANGE: Final = (1e-5, 1.0)
+TARGET: Final = 1.6  # calls in flight per slot of a GPU's models that dual ascent aims at
+ASCENT_S: Final = 60.0  # seconds in which a GPU one above the target multiplies its price by e
+STEEP_FROM, STEEPNESS = 1.25, 2.0  # load from which prices rise faster
+MOST_LOAD: Final = 4.0  # beyond which they rise no more
+# A half-empty batch costs a shared GPU as many steps as a full one: its places cost more, up to 4
+# times. In overload, between these loads, that ends, for every batch fills.
+FADES_FROM, FADED = 2.0, 3.0
+
+
+class AdaptivePolicy(RecipePolicy):
+    """Recipes by value, expected seconds and prices of GPUs that are learned while it plays.
+
+    Args:
+        mode: an ablation: "no-prices", "per-model" (models of a GPU have prices of their own),
+            "no-ascent", "no-learning"; None: the policy itself.
+
+    Attributes:
+        log_price: (rows, GPUs) log of the price of a second at no load.
+
+    Raises:
+        ConfigError: there is no such mode.
+    """
+
+    name = "adaptive"
+    requires = MappingProxyType(requirements())
+
+    def __init__(self, mode: str | None = None) -> None:
+        if mode is not None and mode not in MODES:
+            raise ConfigError(f"policy 'adaptive': {unknown('mode', mode, MODES)}")
+        self._mode = mode
+        self.name = "adaptive" if mode is None else f"adaptive:{mode}"
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Forget what was learned and prepare for `len(seeds)` rows."""
+        rows, models = len(seeds), spec.num_models
+        self.recipes, self._chance, self._path, self._work = believed(spec)
+        super().reset(spec, seeds)
+        gpu = np.arange(models) if self._mode == "per-model" else spec.gpu
+        self._on_gpu = (gpu[:, None] == np.unique(gpu)).astype(np.float64)  # (M, G)
+        self._together = (gpu[:, None] == gpu).astype(np.float64) - np.eye(models)  # (M, M)
+        self._is_shared = self._together.any(axis=1)
+        self._slots = spec.max_num_seqs.astype(np.float64)
+        self.log_price = np.full((rows, self._on_gpu.shape[1]), math.log(START_PRICE))
+        self._time_s = np.zeros(rows)
+        # Ridge: precision A (F, F) and A·coefficients, for each row and model.
+        kinds = len(STRATEGIES) + 1
+        prior = np.zeros(FIRST_KIND + kinds)
+        prior[OWN], prior[SHARED] = 0.3, 0.3
+        prior[FIRST_KIND:] = [*(STRATEGY_LOG_S.get(s, 0.0) for s in spec.strategies), FINAL_LOG_S]
+        size = len(prior)
+        self._precision = np.tile(PRIOR_WEIGHT * np.eye(size), (rows, models, 1, 1))
+        self._moment = np.tile(PRIOR_WEIGHT * prior, (rows, models, 1))
+        self._coefficients = np.tile(prior, (rows, models, 1))
+        # Count, sum and sum of squares of ln(measured / predicted) of queries.
+        self._errors = np.tile([PRIOR_WEIGHT, 0.0, PRIOR_WEIGHT * SPREAD_PRIOR**2], (rows, 1))
+        self._final = np.ones((rows, len(DOMAINS)))  # share of plans of one agent with a final call
+        self._predicted = np.zeros((rows, 0))  # (rows, queries) log seconds
+
+    # Choice
+
+    def choose(
+        self, in_flight: Floats, contexts: Contexts, rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return recipes (n,) for queries that have just arrived, with calls in flight (n, M)."""
+        n = len(rows)
+        domain = contexts["domain"].astype(np.int64)
+        call_s, idle_s = self._call_s(in_flight, contexts, rows, domain)
+        price = self._prices(in_flight, contexts["time_s"], rows)
+        log_s = np.log(call_s.reshape(n, -1) @ self._path)
+        cost = (price[:, :, None] * idle_s).reshape(n, -1) @ self._work
+        left_s = contexts["budget_s"] - (contexts["time_s"] - contexts["arrival_s"])
+        count, total, squares = self._errors[rows].T
+        bias = total / count
+        spread = np.sqrt(squares / count - bias**2)
+        slack = np.log(np.maximum(left_s, 1e-3)) - bias
+        in_time = ndtr((slack[:, None] - log_s) / spread[:, None])
+        value = self._chance[domain] * in_time
+        down = (self.recipes.needs & ~contexts["models_up"][:, None]) != 0
+        score = np.where(down, -np.inf, value - cost)
+        chosen = score.argmax(axis=1)
+        queries = contexts["query"]
+        if queries.max() >= self._predicted.shape[1]:
+            more = self.assigned.shape[1] - self._predicted.shape[1]
+            self._predicted = np.pad(self._predicted, ((0, 0), (0, more)))
+        self._predicted[rows, queries] = log_s[np.arange(n), chosen]
+        return np.asarray(chosen, np.int64)
+
+    def _features(self, in_flight: Floats) -> tuple[Floats, Floats]:
+        """Return each server's own load and that of the others on its GPU, (n, M) in 0..1."""
+        own = np.minimum(in_flight / self._slots, 1.0)
+        return own, np.minimum(in_flight / self._slots, 1.0) @ self._together
+
+    def _call_s(
+        self,
+        in_flight: Floats,
+        contexts: Contexts,
+        rows: NDArray[np.int64],
+        domain: NDArray[np.int64],
+    ) -> tuple[Floats, Floats]:
+        """Return seconds (n, M, kinds) that a call would take now, and on idle servers."""
+        own, others = self._features(in_flight)
+        beta = self._coefficients[rows]
+        idle = self.spec.expected_call_s[:, None] * np.exp(beta[..., :1] + beta[..., FIRST_KIND:])
+        slow = np.exp(beta[..., OWN] * own + beta[..., SHARED] * others)
+        idle[..., -1] *= self._final[rows, domain][:, None]
+        wait_s = self.spec.expected_call_s * slow * self._rounds(in_flight, contexts)
+        return idle * slow[..., None] + wait_s[..., None] * (idle > 0.0), idle
+
+    def _rounds(self, in_flight: Floats, contexts: Contexts) -> Floats:
+        """Return full batches that are served before a call sent now, (n, M)."""
+        ahead = np.maximum(in_flight + 1.0 - self._slots, 0.0) / self._slots
+        if self.spec.scheduler == "fcfs":
+            return ahead
+        # Earliest deadline first: of the waiting calls those of shorter budgets go first.
+        tiers = self.spec.budget_tiers_s
+        budget = contexts["budget_s"][:, None]
+        share = (0.5 * (tiers < budget) + 0.5 * (tiers <= budget)).mean(axis=1)
+        return np.asarray(ahead * share[:, None], np.float64)
+
+    def _prices(self, in_flight: Floats, time_s: Floats, rows: NDArray[np.int64]) -> Floats:
+        """Return the prices (n, M) of a second of a slot, after a step of dual ascent."""
+        if self._mode == "no-prices":
+            return np.zeros(in_flight.shape)
+        load = (in_flight / self._slots) @ self._on_gpu  # (n, G)
+        if self._mode != "no-ascent":
+            passed_s = np.maximum(time_s - self._time_s[rows], 0.0)[:, None]
+            step = np.clip(load - TARGET, -1.0, 1.0) * passed_s / ASCENT_S
+            low, high = np.log(PRICE_RANGE)
+            self.log_price[rows] = np.clip(self.log_price[rows] + step, low, high)
+        self._time_s[rows] = time_s
+        load = np.minimum(load, MOST_LOAD)
+        steep = load + STEEPNESS * np.maximum(load - STEEP_FROM, 0.0)
+        price = np.exp(self.log_price[rows] + steep) @ self._on_gpu.T
+        alone = np.log(np.clip(0.5 * self._slots / (in_flight + 1.0), 0.5, 4.0))
+        fading = np.clip((FADED - load) / (FADED - FADES_FROM), 0.0, 1.0) @ self._on_gpu.T
+        return np.asarray(price * np.exp(np.where(self._is_shared, alone * fading, 0.0)))
+
+    # Learning
+
+    def observe(self, completed: Completed, row: int) -> None:
+        """Learn seconds of calls from queries that have ended."""
+        if self._mode == "no-learning":
+            return
+        touched = set()
+        for query in completed:
+            ordinal, nodes = int(query["query"]), int(query["num_nodes"])
+            if query["failed_calls"] or not np.isfinite(query["latency_s"]):
+                continue
+            per_node = 2 if query["topology"] == TOPOLOGIES.index("Reflection") else 1
+            in_flight = self.in_flight[row, ordinal][None]
+            own, others = self._features(in_flight)
+            if nodes == 1:
+                decides, domain = float(query["calls"] > per_node), int(query["domain"])
+                self._final[row, domain] += FINAL_STEP * (decides - self._final[row, domain])
+            rounds = self._rounds(in_flight, np.asarray(query)[None])
+            error = math.log(max(query["latency_s"], 1e-3)) - self._predicted[row, ordinal]
+            self._errors[row] = FORGET * self._errors[row] + (1.0, error, error**2)
+            for node in range(nodes):
+                m, s = int(query["model"][node]), int(query["strategy"][node])
+                seconds = float(query["node_latency_s"][node]) / per_node
+                if m < 0 or seconds <= 0.0:
+                    continue
+                slow = math.exp(
+                    self._coefficients[row, m, OWN] * own[0, m]
+                    + self._coefficients[row, m, SHARED] * others[0, m]
+                )
+                served_s = seconds - rounds[0, m] * self.spec.expected_call_s[m] * slow
+                served_s = max(served_s, LEAST_SERVED * seconds)
+                x = np.zeros(self._moment.shape[-1])
+                x[[0, OWN, SHARED, FIRST_KIND + s]] = 1.0, own[0, m], others[0, m], 1.0
+                y = math.log(served_s / self.spec.expected_call_s[m])
+                self._precision[row, m] += np.outer(x, x)
+                self._moment[row, m] += y * x
+                touched.add(m)
+        for m in touched:
+            self._coefficients[row, m] = np.linalg.solve(
+                self._precision[row, m], self._moment[row, m]
+            )
+
+
+def believed(spec: PolicySpec) -> tuple[RecipeTable, Floats, Floats, Floats]:
+    """Return R recipes and what is believed of them from public facts.
+
+    Returns:
+        The recipes; (domains, R) chances of a right answer; (M·kinds, R) calls of each model and
+        kind (a strategy, or the call that decides) on the recipe's slowest line, and in all.
+    """
+    recipes: list[Recipe] = []
+    models, strategies = range(spec.num_models), range(spec.num_strategies)
+    concise = spec.strategy_index("Concise")
+    for m in models:
+        recipes += [_recipe("IO", (m,), s) for s in strategies]
+        recipes += [_recipe("Reflection", (m,), s) for s in strategies]
+        recipes += [_recipe("Debate", (m, other), concise) for other in models if other != m]
+        recipes += [_recipe("IO", (m,) * k, s) for k in (2, 3) for s in strategies]
+    kinds = spec.num_strategies + 1
+    chance = np.zeros((len(DOMAINS), len(recipes)))
+    path = np.zeros((spec.num_models, kinds, len(recipes)))
+    work = np.zeros_like(path)
+    gains = [STRATEGY_LOGITS.get(name, 0.0) for name in spec.strategies]
+    for r, recipe in enumerate(recipes):
+        topology, team, s = TOPOLOGIES[recipe.topology], recipe.models, recipe.strategy
+        logits = spec.ability[team[-1]] + gains[s]
+        calls = 2.0 if topology == "Reflection" else 1.0
+        tries = 1.0
+        if topology == "Reflection":
+            logits += REFLECTION_LOGITS
+        elif topology == "Debate":
+            logits += DRAFT_GAIN * (_solved(spec.ability[team[0]], 1.0) - DRAFT_MIDDLE)
+        else:
+            tries += PROOF_TRIES * (len(team) - 1)
+        for domain, name in enumerate(DOMAINS):
+            proves = name == "Code" or len(team) == 1 or topology == "Debate"
+            chance[domain, r] = _solved(logits, tries if name == "Code" else 1.0) if proves else 0.0
+        for m in team:
+            work[m, s, r] += calls
+        for m in team if topology == "Debate" else team[:1]:
+            path[m, s, r] += calls
+        for of in (path, work):
+            of[team[0], -1, r] += 1.0
+    flat = (spec.num_models * kinds, len(recipes))
+    table = tabulate(recipes, spec.num_strategies)
+    return table, chance, path.reshape(flat), work.reshape(flat)
+
+
+def _recipe(topology: str, models: tuple[int, ...], strategy: int) -> Recipe:
+    return Recipe(TOPOLOGIES.index(topology), models, strategy, RoleRule.CODER)
+
+
+def _solved(logits: float, tries: float) -> float:
+    """Return the share of questions that a number of independent tries solve."""
+    right = sigmoid(np.asarray(logits - DIFFICULTY_SD * NODES))
+    return float((1.0 - (1.0 - right) ** tries) @ WEIGHTS)

@@ -1,1 +1,0 @@
-"""Policies of `InfraMind-Assignment-v0`."""

@@ -1,0 +1,728 @@
+"""Bid prices: every second of every server's slots has a price, which rises with the load.
+
+A query is answered by a *recipe*: a topology, a team of agents with their models, a strategy. When
+a query arrives, each recipe's chance of a right answer within the budget is estimated, and the
+price of the work it would cause is taken off; the best balance wins. The prices stand for what the
+work costs other queries. This is the bid-price control of network revenue management, with servers
+as the network's legs: K. Talluri and G. van Ryzin, "An Analysis of Bid-Price Controls for Network
+Revenue Management", Management Science 44 (1998). `agents/bid_price` trains it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from inframind_gym.configs import NonNegativeInt, validate
+from inframind_gym.envs.layout import EMBED_DIM, PolicySpec
+from inframind_gym.errors import ConfigError, shortened, unknown
+from inframind_gym.files import read_json
+from inframind_gym.policies import checkpoint
+from inframind_gym.policies.base import BasePolicy, Contexts
+from inframind_gym.policies.checkpoint import fingerprint, folders
+from inframind_gym.simulator.jit import make_jit
+from inframind_gym.simulator.native import Bound, as_taken
+from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
+from inframind_gym.simulator.workflow.roles import ROLES, RoleRule, roles_of
+from inframind_gym.simulator.workflow.state import PLAN
+from inframind_gym.simulator.workflow.topology import (
+    DEBATE_ROUNDS,
+    MAX_AGENTS,
+    MAX_NODES,
+    TOPOLOGIES,
+    graph,
+)
+from inframind_gym.tasks import DOMAINS
+
+_DEBATE: Final = TOPOLOGIES.index("Debate")
+
+
+class Recipe(NamedTuple):
+    """One way to answer a query.
+
+    Agents take roles of one kind, the best fit for the question first; SINGLE where a domain has
+    none of the kind.
+    """
+
+    topology: int  # index into TOPOLOGIES
+    models: tuple[int, ...]  # of every node, indices into the pool
+    strategy: int  # of every call, index into STRATEGIES
+    roles: int  # a RoleRule, the kind
+
+
+class RecipeTable(NamedTuple):
+    """R recipes as columns."""
+
+    topology: NDArray[np.int64]  # (R,)
+    num_agents: NDArray[np.int64]  # (R,)
+    roles: NDArray[np.int64]  # (R,) RoleRule
+    strategy: NDArray[np.int64]  # (R,)
+    models: NDArray[np.int64]  # (R, MAX_NODES), -1 beyond the nodes
+    routes: NDArray[np.int64]  # (R, MAX_NODES) route of each node, 0 beyond the nodes
+    waves: NDArray[np.int64]  # (R, MAX_NODES), -1 beyond the nodes
+    needs: NDArray[np.uint32]  # (R,) bit mask of the models that it uses
+
+    def __len__(self) -> int:
+        """Number of recipes."""
+        return int(self.topology.shape[0])
+
+    def select(self, rows: NDArray[np.int64]) -> RecipeTable:
+        """Return some of the recipes, in the order of `rows`."""
+        return RecipeTable(**{name: column[rows] for name, column in self._asdict().items()})
+
+    def to_tensors(self) -> dict[str, NDArray[Any]]:
+        """Columns that a checkpoint keeps; the others follow from them."""
+        return {
+            f"recipes.{name}": getattr(self, name).astype(np.int16)
+            for name in ("topology", "num_agents", "roles", "strategy", "models")
+        }
+
+
+def tabulate(recipes: Sequence[Recipe], num_strategies: int) -> RecipeTable:
+    """Tabulate recipes."""
+    count = len(recipes)
+    models = np.full((count, MAX_NODES), -1, np.int64)
+    waves = np.full((count, MAX_NODES), -1, np.int64)
+    agents = np.zeros(count, np.int64)
+    for r, recipe in enumerate(recipes):
+        nodes = len(recipe.models)
+        agents[r] = nodes // DEBATE_ROUNDS if recipe.topology == _DEBATE else nodes
+        models[r, :nodes] = recipe.models
+        waves[r, :nodes] = graph(TOPOLOGIES[recipe.topology], int(agents[r])).waves
+    strategy = np.array([r.strategy for r in recipes], np.int64)
+    bits = np.where(models >= 0, np.uint32(1) << models.clip(0).astype(np.uint32), np.uint32(0))
+    return RecipeTable(
+        topology=np.array([r.topology for r in recipes], np.int64),
+        num_agents=agents,
+        roles=np.array([r.roles for r in recipes], np.int64),
+        strategy=strategy,
+        models=models,
+        routes=models.clip(0) * num_strategies + strategy[:, None],
+        waves=waves,
+        needs=np.bitwise_or.reduce(bits, axis=1).astype(np.uint32),
+    )
+
+
+def table_from_tensors(tensors: Mapping[str, NDArray[Any]], num_strategies: int) -> RecipeTable:
+    """Return the table whose `to_tensors` these are."""
+    columns = [
+        tensors[f"recipes.{n}"].tolist() for n in ("topology", "models", "strategy", "roles")
+    ]
+    return tabulate(
+        [
+            Recipe(topology, tuple(m for m in team if m >= 0), strategy, roles)
+            for topology, team, strategy, roles in zip(*columns, strict=True)
+        ],
+        num_strategies,
+    )
+
+
+def role_orders(
+    task_embeddings: NDArray[np.float32], role_embeddings: NDArray[np.float32]
+) -> NDArray[np.int8]:
+    """Roles of the agents by question, the best fit first: by the cosine of the embeddings.
+
+    Args:
+        task_embeddings: (T, 384), unit length.
+        role_embeddings: (R, 384), in the order of ROLES.
+
+    Returns:
+        (T, domains, rules, MAX_AGENTS) positions within the domain's roles; where
+        there are fewer roles than agents they repeat.
+    """
+    fit = task_embeddings.astype(np.float64) @ role_embeddings.astype(np.float64).T
+    out = np.zeros((len(fit), len(DOMAINS), len(RoleRule), MAX_AGENTS), np.int8)
+    for d, domain in enumerate(DOMAINS):
+        own = np.array(roles_of(domain))
+        for rule in RoleRule:
+            group = np.flatnonzero([_belongs(int(role), rule) for role in own])
+            if not len(group):
+                group = np.flatnonzero([_belongs(int(role), RoleRule.SINGLE) for role in own])
+            order = group[np.argsort(-fit[:, own[group]], axis=1, kind="stable")]
+            out[:, d, rule] = order[:, np.arange(MAX_AGENTS) % len(group)]
+    return out
+
+
+def _belongs(role: int, rule: RoleRule) -> bool:
+    calls, codes = ROLES[role].calls, ROLES[role].writes_code
+    if rule == RoleRule.DOUBLE:
+        return calls == 2
+    return calls == 1 and (codes or rule == RoleRule.SINGLE)
+
+
+ALGORITHM: Final = "bid_price"
+FORMAT: Final = 2  # of checkpoints
+BY_RECIPE: Final = ("logit", "log_latency", "spread", "path_s", "path_calls", "work_s")
+MAX_LOAD: Final = 10.0  # calls in flight per slot beyond which a price rises no further
+_SQRT_HALF: Final = math.sqrt(0.5)
+
+
+class Estimates(NamedTuple):
+    """Estimates for R recipes in D domains on M models, at idle servers and under load.
+
+    Times are wall-clock seconds of single calls under the workload's lengths.
+    """
+
+    logit: NDArray[np.float64]  # (D, R) log odds of a right answer to a question of mean difficulty
+    log_latency: NDArray[np.float64]  # (D, R) mean of the log of the latency in s
+    spread: NDArray[np.float64]  # (D, R) standard deviation of the same
+    path_s: NDArray[np.float64]  # (D, R, M) seconds of each model on the slowest line of calls
+    path_calls: NDArray[np.float64]  # (D, R, M) calls of each model on it
+    work_s: NDArray[np.float64]  # (D, R, M) seconds of all calls: the time for which slots are held
+    call_s: NDArray[np.float64]  # (M,) seconds of one call
+    slots: NDArray[np.float64]  # (M,) calls that a server runs at once
+    slowdown: NDArray[np.float64]  # (M, M + 1) log slowdown by every busy model, and by the batch
+    budgets_s: NDArray[np.float64]  # (B,) rising: budgets for which waiting is estimated
+    turns: NDArray[np.float64]  # (B, M) waiting per round of slots that is ahead, in calls
+
+
+class Prices(NamedTuple):
+    """Sets of prices, an array of them.
+
+    A second of a slot of model m costs exp(base + load · calls in flight / slots) right answers.
+    """
+
+    load: NDArray[np.float64]  # (...)
+    late_value: NDArray[np.float64]  # (...) value of a right answer that comes too late
+    caution: NDArray[np.float64]  # (...) log of the factor by which latencies are overestimated
+    patience_s: NDArray[np.float64]  # (...) budgets above count as this
+    doubt: NDArray[np.float64]  # (...) variance added to that of log latency
+    base: NDArray[np.float64]  # (..., M)
+
+    def packed(self) -> NDArray[np.float64]:
+        """Return the numbers of each set in the order of the fields, (..., 5 + M)."""
+        return np.concatenate([np.stack(self[:-1], axis=-1), self.base], axis=-1)
+
+
+_LOAD, _LATE_VALUE, _CAUTION, _PATIENCE_S, _DOUBT, _BASE = range(6)  # in `packed`
+
+
+def between(
+    packed: NDArray[np.float64], row: NDArray[np.int64], place: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return sets (n, 5 + M) of `Prices.packed` (C, K, 5 + M).
+
+    Args:
+        packed: sets.
+        row: (n,) in 0..C-1.
+        place: (n,) in 0..K-1; between two columns their numbers are interpolated.
+    """
+    below = place.astype(np.int64)
+    low, high = packed[row, below], packed[row, np.minimum(below + 1, packed.shape[1] - 1)]
+    low += (place - below)[:, None] * (high - low)
+    return low
+
+
+def edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Boundaries (K - 1,) at which the nearest in ratio of K rising positive values changes."""
+    return np.asarray(np.sqrt(values[:-1] * values[1:]), np.float64)
+
+
+def choose(
+    known: Estimates,
+    prices: NDArray[np.float64],
+    needs: NDArray[np.uint32],
+    in_flight: NDArray[np.float64],
+    budget_s: NDArray[np.float64],
+    domain: NDArray[np.int64],
+    ease: NDArray[np.float64],
+    models_up: NDArray[np.uint32],
+    call: Bound | None = None,
+) -> NDArray[np.int64]:
+    """Choose the recipe of the best expected balance of success and price for each of n queries.
+
+    Args:
+        known: estimates.
+        prices: (n, 5 + M) that each query pays, see `Prices.packed`.
+        needs: (R,) bit masks of the models that recipes use.
+        in_flight: (n, M) calls at each model.
+        budget_s: (n,) seconds that are left.
+        domain: (n,).
+        ease: (n,) log odds by which the question looks easier than others of its domain.
+        models_up: (n,) bit masks.
+        call: `Bound(choose_each)`, by who calls often; the estimates are `as_taken` then.
+
+    Returns:
+        (n,) recipes; the first one where all need a model that is down.
+    """
+    chosen = np.zeros(len(in_flight), np.int64)
+    if call is None:
+        known, needs, call = as_taken(known), as_taken(needs), Bound(choose_each)
+    call(
+        known,
+        as_taken(prices),
+        needs,
+        as_taken(in_flight),
+        as_taken(budget_s),
+        np.searchsorted(edges(known.budgets_s), budget_s),
+        as_taken(domain),
+        as_taken(ease),
+        as_taken(models_up),
+        np.zeros((3, in_flight.shape[1])),
+        chosen,
+    )
+    return chosen
+
+
+@make_jit(Path(__file__))
+def choose_each(
+    known: Estimates,
+    prices: NDArray[np.float64],
+    needs: NDArray[np.uint32],
+    in_flight: NDArray[np.float64],
+    budget_s: NDArray[np.float64],
+    tiers: NDArray[np.int64],
+    domain: NDArray[np.int64],
+    ease: NDArray[np.float64],
+    models_up: NDArray[np.uint32],
+    scratch: NDArray[np.float64],
+    out: NDArray[np.int64],
+) -> None:
+    """Write the choices; `tiers` (n,) are those of the budgets, `scratch` is (3, M)."""
+    n, models = in_flight.shape
+    recipes = needs.shape[0]
+    price, slow, wait = scratch[0], scratch[1], scratch[2]
+    for i in range(n):
+        d = domain[i]
+        tier = tiers[i]
+        for m in range(models):
+            load = in_flight[i, m] / known.slots[m]
+            price[m] = math.exp(prices[i, _BASE + m] + prices[i, _LOAD] * min(load, MAX_LOAD))
+            log_slow = known.slowdown[m, models] * min(load, 1.0)
+            for other in range(models):
+                if other != m:
+                    log_slow += known.slowdown[m, other] * min(0.5 * in_flight[i, other], 1.0)
+            slow[m] = math.exp(log_slow)
+            rounds = max(in_flight[i, m] + 1.0 - known.slots[m], 0.0) / known.slots[m]
+            wait[m] = known.turns[tier, m] * rounds * known.call_s[m] * slow[m]
+        log_budget = math.log(min(budget_s[i], prices[i, _PATIENCE_S])) - prices[i, _CAUTION]
+        late = prices[i, _LATE_VALUE]
+        best = -np.inf
+        for r in range(recipes):
+            if needs[r] & ~models_up[i]:
+                continue
+            cost = 0.0
+            for m in range(models):
+                cost += price[m] * known.work_s[d, r, m]
+            if 1.0 - cost <= best:  # not even if it were right for sure
+                continue
+            right = 1.0 / (1.0 + math.exp(-(known.logit[d, r] + ease[i])))
+            if right - cost <= best:  # not even if it were on time for sure
+                continue
+            idle_s = 0.0
+            path_s = 0.0
+            for m in range(models):
+                idle_s += known.path_s[d, r, m]
+                path_s += slow[m] * known.path_s[d, r, m] + wait[m] * known.path_calls[d, r, m]
+            log_latency = known.log_latency[d, r] + math.log(path_s / idle_s)
+            sigma = math.sqrt(known.spread[d, r] ** 2 + prices[i, _DOUBT])
+            on_time = 0.5 * math.erfc((log_latency - log_budget) / sigma * _SQRT_HALF)
+            score = right * (late + (1.0 - late) * on_time) - cost
+            if score > best:
+                best = score
+                out[i] = r
+
+
+@dataclass(frozen=True)
+class BidPriceModel:
+    """Recipes, estimates of them, and prices."""
+
+    models: tuple[str, ...]  # the pool's aliases, in its order
+    strategies: int  # number of strategies
+    recipes: RecipeTable  # R recipes
+    known: Estimates  # of them
+    prices: Prices  # (C, K), by candidate and rate; C = 1 in a checkpoint
+    rates_per_min: NDArray[np.float64]  # (K,) rising, of the prices
+    ease_weights: NDArray[np.float64]  # (384,) by which an embedding makes a question easier
+    ease_centres: NDArray[np.float64]  # (D,) mean of that over a domain's questions
+
+    def ease(self, task_embeddings: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Log odds by which each question looks easier than others of a domain, (T, D)."""
+        scores: NDArray[np.float64] = task_embeddings.astype(np.float64) @ self.ease_weights
+        return scores[:, None] - self.ease_centres
+
+    def to_tensors(self) -> dict[str, NDArray[Any]]:
+        """Named arrays at full precision; `from_tensors` is the inverse."""
+        tensors: dict[str, NDArray[Any]] = {
+            "ease.weights": self.ease_weights,
+            "ease.centres": self.ease_centres,
+            "rates_per_min": self.rates_per_min,
+        }
+        tensors |= checkpoint.prefixed(self.known._asdict(), "known.")
+        tensors |= checkpoint.prefixed(self.prices._asdict(), "prices.")
+        return tensors | self.recipes.to_tensors()
+
+
+def from_tensors(
+    tensors: Mapping[str, NDArray[Any]], models: Sequence[str], strategies: int
+) -> BidPriceModel:
+    """Return the model whose `to_tensors` these are."""
+    floats = {
+        name: np.ascontiguousarray(array, np.float64)
+        for name, array in tensors.items()
+        if array.dtype.kind == "f"
+    }
+    return BidPriceModel(
+        models=tuple(models),
+        strategies=strategies,
+        recipes=table_from_tensors(tensors, strategies),
+        known=Estimates(**checkpoint.part(floats, "known.")),
+        prices=Prices(**checkpoint.part(floats, "prices.")),
+        rates_per_min=floats["rates_per_min"],
+        ease_weights=floats["ease.weights"],
+        ease_centres=floats["ease.centres"],
+    )
+
+
+def save_model(folder: str | Path, model: BidPriceModel, about: Mapping[str, Any]) -> None:
+    """Write a checkpoint.
+
+    Args:
+        folder: of the checkpoint.
+        model: with the prices of one candidate.
+        about: JSON values: configuration and seed of the training.
+    """
+    facts = {
+        "algorithm": ALGORITHM,
+        "format": FORMAT,
+        "models": list(model.models),
+        "strategies": model.strategies,
+    }
+    tensors = {
+        name: array.astype(np.float32) if array.dtype.kind == "f" else array
+        for name, array in model.to_tensors().items()
+    }
+    checkpoint.save(folder, tensors, {**about, **facts})
+
+
+# Axes of every tensor: D domains, R recipes, N nodes, M models, K rates, B budgets, E embedding.
+_AXES: Final = {
+    "ease.weights": "E",
+    "ease.centres": "D",
+    "rates_per_min": "K",
+    **dict.fromkeys(("recipes.topology", "recipes.roles", "recipes.strategy"), "R"),
+    "recipes.models": "RN",
+    **{f"known.{name}": "DR" for name in BY_RECIPE[:3]},
+    **{f"known.{name}": "DRM" for name in BY_RECIPE[3:]},
+    **dict.fromkeys(("known.call_s", "known.slots"), "M"),
+    "known.slowdown": "M+",  # M + 1 in the second
+    "known.budgets_s": "B",
+    "known.turns": "BM",
+    "prices.base": "1KM",
+    **{f"prices.{name}": "1K" for name in ("load", "late_value", "caution", "patience_s", "doubt")},
+}
+
+
+class BidPriceCheckpoint(BaseModel):
+    """Keys of `config.json` that are read."""
+
+    algorithm: str
+    format: NonNegativeInt = 1
+    models: tuple[str, ...] = ()  # aliases, in the order of the tensors
+    strategies: NonNegativeInt = 0  # how many there are
+
+
+def read_about(folder: Path) -> BidPriceCheckpoint:
+    """Read the configuration of a checkpoint.
+
+    Raises:
+        ConfigError: it is malformed, or of another algorithm or format.
+    """
+    path = folder / checkpoint.CONFIG_FILE
+    about = validate(read_json(path), BidPriceCheckpoint, source=str(path))
+    if about.algorithm != ALGORITHM:
+        raise ConfigError(
+            f"{folder}: is a checkpoint of {shortened(about.algorithm)!r}, not of {ALGORITHM!r}."
+        )
+    if about.format != FORMAT:
+        raise ConfigError(
+            f"{folder}: is a checkpoint of format {about.format}; this version reads {FORMAT}. "
+            "Train it again: inframind train bid_price --out FOLDER"
+        )
+    return about
+
+
+def load_model(folder: str | Path) -> BidPriceModel:
+    """Read a checkpoint.
+
+    Raises:
+        ConfigError: there is none, or it is damaged or of another algorithm or format.
+    """
+    tensors, _ = checkpoint.load(folder)
+    about = read_about(Path(folder))
+    models, strategies = about.models, about.strategies
+    sizes = {"E": EMBED_DIM, "D": len(DOMAINS), "N": MAX_NODES, "M": len(models)}
+    sizes |= {"+": len(models) + 1, "1": 1}
+    for axis, name in {
+        "R": "recipes.topology",
+        "K": "rates_per_min",
+        "B": "known.budgets_s",
+    }.items():
+        sizes[axis] = len(tensors.get(name, ()))
+    shapes = {name: tuple(sizes[axis] for axis in axes) for name, axes in _AXES.items()}
+    checkpoint.check_shapes(folder, tensors, shapes)
+    for name, low, count in (
+        ("topology", 0, len(TOPOLOGIES)),
+        ("strategy", 0, strategies),
+        ("roles", 0, len(RoleRule)),
+        ("models", -1, len(models)),
+    ):
+        array = tensors[f"recipes.{name}"]
+        if array.size == 0 or array.min() < low or array.max() >= count:
+            raise ConfigError(
+                f"{folder}: recipes.{name} must hold numbers from {low} to {count - 1}."
+            )
+    for name in ("rates_per_min", "known.budgets_s"):
+        values = tensors[name]
+        if not len(values) or values[0] <= 0.0 or not (np.diff(values) > 0.0).all():
+            raise ConfigError(f"{folder}: {name} must hold positive numbers that rise.")
+    return from_tensors(tensors, models, strategies)
+
+
+SHIPPED: Final = checkpoint.SHIPPED / "bid_price"
+TRAIN: Final = (
+    "Train one in a checkout: `inframind train bid_price --pool POOL.yaml "
+    "--workload WORKLOAD.yaml --out FOLDER`, and play bid_price:FOLDER/best"
+)
+FALLBACK: Final = "mixed"  # the checkpoint of workloads that have none of their own
+MODES: Final = ("no-prices", "no-state", "no-difficulty", "polled")
+"""Ablations: work costs nothing; calls in flight are not seen; all questions of a domain count as
+equally hard; the polled queue depths take the place of the policy's own calls in flight."""
+
+_FREE: Final = -1e3  # log of a price
+_NEVER: Final = np.uint32(2**32 - 1)  # models that a recipe needs to be left out
+_WINDOW: Final = 256  # arrivals from which their rate is estimated
+_PRIOR_QUERIES: Final = 8.0  # assumed before any arrival, at the highest rate that has prices
+
+
+def requirements(mode: str | None = None) -> dict[str, Any]:
+    """Return the arguments of the environment that a mode needs, one of MODES or None.
+
+    Raises:
+        ConfigError: there is no such mode.
+    """
+    if mode is not None and mode not in MODES:
+        raise ConfigError(f"policy 'bid_price': {unknown('mode', mode, MODES)}")
+    seen = ["queue", "in_flight"] if mode == "polled" else ["in_flight"]
+    return {"level": "joint", "system_features": seen}
+
+
+class RecipePolicy(BasePolicy):
+    """Carries out a recipe for every query: its plan first, then the route of every node.
+
+    Recipes are drawn at random here; subclasses choose them.
+
+    Args:
+        recipes: those that it draws from.
+
+    Attributes:
+        assigned: (rows, queries) recipe of each query by its ordinal.
+        in_flight: (rows, queries, M) calls at each model when the query was planned.
+    """
+
+    name = "random_recipes"
+    requires: Mapping[str, Any] = MappingProxyType(requirements())
+    carries_out_any_plan = False
+
+    def __init__(self, recipes: RecipeTable) -> None:
+        self.recipes = recipes
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Prepare for `len(seeds)` rows.
+
+        Raises:
+            ConfigError: the policy does not plan here, or does not see its own calls in flight.
+        """
+        super().reset(spec, seeds)
+        if spec.level != "joint" or not spec.layout.has("in_flight"):
+            raise ConfigError(
+                f"policy {self.name!r} plans and routes, and counts its own calls: make the "
+                'environment with level="joint" and "in_flight" among the system_features'
+            )
+        self._roles = role_orders(spec.task_embeddings, spec.role_embeddings)
+        self.assigned = np.zeros((len(seeds), 0), np.int64)
+        self.in_flight = np.zeros((len(seeds), 0, spec.num_models))
+
+    def plan_single_calls(self) -> None:
+        """Carry out recipes of one agent that calls once, until the next `reset`.
+
+        Raises:
+            ConfigError: there are none.
+        """
+        twice = self.recipes.topology == TOPOLOGIES.index("Reflection")
+        alone = ((self.recipes.models >= 0).sum(axis=1) == 1) & ~twice
+        if not alone.any():
+            raise ConfigError(f"policy {self.name!r} has no recipe of one call")
+        needs = as_taken(np.where(alone, self.recipes.needs, _NEVER))
+        self.recipes = RecipeTable(**{**self.recipes._asdict(), "needs": needs})
+
+    def calls_at_servers(self, observations: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the calls at each model that the policy knows of, (n, M): its own, exactly."""
+        return self.spec.layout.in_flight_req(observations)
+
+    def choose(
+        self, in_flight: NDArray[np.float64], contexts: Contexts, rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return recipes (n,) for queries that have just arrived, with calls in flight (n, M)."""
+        draws = self.draw(rows, contexts["query"])
+        return np.minimum((draws * len(self.recipes)).astype(np.int64), len(self.recipes) - 1)
+
+    def act_batch(
+        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return plans and routes of `rows`, (n, 9)."""
+        actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
+        planning = contexts["kind"] == PLAN
+        due = np.flatnonzero(planning)
+        if len(due):
+            actions[due, :PLAN_ACTIONS] = self._plan(observations[due], contexts[due], rows[due])
+        due = np.flatnonzero(~planning)
+        chosen = self.assigned[rows[due], contexts["query"][due]]
+        actions[due, PLAN_ACTIONS] = self.recipes.routes[chosen, contexts["node"][due]]
+        return actions
+
+    def _plan(
+        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        queries, recipes = contexts["query"], self.recipes
+        room, needed = self.assigned.shape[1], int(queries.max()) + 1
+        if needed > room:
+            more = max(needed, 2 * room, 64) - room
+            self.assigned = np.pad(self.assigned, ((0, 0), (0, more)))
+            self.in_flight = np.pad(self.in_flight, ((0, 0), (0, more), (0, 0)))
+        in_flight = self.calls_at_servers(observations)
+        chosen = self.choose(in_flight, contexts, rows)
+        self.assigned[rows, queries] = chosen
+        self.in_flight[rows, queries] = in_flight
+        roles = self._roles[contexts["task"], contexts["domain"], recipes.roles[chosen]]
+        topology, agents = recipes.topology[chosen], recipes.num_agents[chosen]
+        return np.column_stack([topology, agents - 1, roles])
+
+
+class BidPricePolicy(RecipePolicy):
+    """Bid prices from checkpoints, one for every workload: the default agent.
+
+    Args:
+        checkpoint: folder of a trained checkpoint, or one that holds a folder for every workload
+            (`model_for`); the shipped ones if None or "".
+        mode: an ablation, one of MODES; None: the agent itself.
+        model: played in place of checkpoints; its prices may be those of several candidates.
+        candidate: (rows,) candidate whose prices each row pays; the first if None.
+
+    Raises:
+        ConfigError: there is no such mode, or no checkpoint of this policy in the folder.
+    """
+
+    version = 2
+
+    def __init__(
+        self,
+        checkpoint: str | None = None,
+        mode: str | None = None,
+        *,
+        model: BidPriceModel | None = None,
+        candidate: NDArray[np.int64] | None = None,
+    ) -> None:
+        self.name = ":".join(["bid_price", *(p for p in (checkpoint, mode) if p is not None)])
+        self._root = Path(checkpoint) if checkpoint else SHIPPED
+        self._given, self._candidate = model, candidate
+        self._mode, self.requires = mode, requirements(mode)
+        if model is None and not [read_about(place) for place in folders(self._root)]:
+            raise ConfigError(f"{self._root}: holds no checkpoint. {TRAIN}")
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of all weights that it may play with."""
+        return " ".join(map(fingerprint, folders(self._root)))
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Open the checkpoint for workload and pool, and prepare for `len(seeds)` rows.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        super().reset(spec, seeds)
+        model = self._given or self.model_for(spec)
+        if self._mode == "no-prices":
+            free = model.prices._replace(base=np.full_like(model.prices.base, _FREE))
+            model = replace(model, prices=free)
+        self.model, self.recipes = model, model.recipes
+        self._known, self._packed = as_taken(model.known), model.prices.packed()
+        self._choose = Bound(choose_each)
+        self._ease = model.ease(spec.task_embeddings) * (self._mode != "no-difficulty")
+        self._arrivals_s = np.zeros((len(seeds), _WINDOW))
+        first = np.zeros(len(seeds), np.int64)
+        self._of_row = first if self._candidate is None else self._candidate
+
+    def calls_at_servers(self, observations: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the calls at each model that the mode lets the policy see, (n, M)."""
+        if self._mode == "no-state":
+            return np.zeros((len(observations), self.spec.num_models))
+        if self._mode == "polled":
+            return self.spec.layout.queue_depth_req(observations)
+        return super().calls_at_servers(observations)
+
+    def rate_per_min(self, contexts: Contexts, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Estimate arrival rates (n,) from the last arrivals, this one included, and a prior."""
+        now_s, queries = contexts["arrival_s"], contexts["query"]
+        self._arrivals_s[rows, queries % _WINDOW] = now_s
+        back = np.minimum(queries, _WINDOW - 1)
+        elapsed_s = now_s - self._arrivals_s[rows, (queries - back) % _WINDOW]
+        prior_s = 60.0 * _PRIOR_QUERIES / float(self.model.rates_per_min[-1])
+        rate: NDArray[np.float64] = 60.0 * (back + _PRIOR_QUERIES) / (elapsed_s + prior_s)
+        return rate
+
+    def choose(
+        self, in_flight: NDArray[np.float64], contexts: Contexts, rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the recipes of the best balance of success and price, (n,)."""
+        model, domain = self.model, contexts["domain"].astype(np.int64)
+        rate, rates = self.rate_per_min(contexts, rows), model.rates_per_min
+        place = np.interp(np.log(rate), np.log(rates), np.arange(len(rates)))
+        left_s = contexts["budget_s"] - (contexts["time_s"] - contexts["arrival_s"])
+        chosen: NDArray[np.int64] = choose(
+            self._known,
+            between(self._packed, self._of_row[rows], place),
+            self.recipes.needs,
+            in_flight,
+            np.maximum(left_s, 1e-3),
+            domain,
+            self._ease[contexts["task"], domain],
+            contexts["models_up"],
+            self._choose,
+        )
+        return chosen
+
+    def model_for(self, spec: PolicySpec) -> BidPriceModel:
+        """Return the checkpoint for the workload of a run, or that for all, on its servers.
+
+        Folders are WORKLOAD, and WORKLOAD@POOL for further pools.
+
+        Raises:
+            ConfigError: there is none for the workload, or none for its servers.
+        """
+        names = [spec.workload, FALLBACK]
+        found = [f for f in folders(self._root) if f == self._root or f.name.split("@")[0] in names]
+        if not found:
+            raise ConfigError(
+                f"{self._root}: has no checkpoint for workload {spec.workload!r}, and none for "
+                f"{FALLBACK!r} to fall back on. {TRAIN}"
+            )
+        found.sort(key=lambda f: (f != self._root, names[0] != f.name.split("@")[0], f.name))
+        slots = spec.max_num_seqs.tolist()
+        for folder in found:
+            model = load_model(folder)
+            if model.models == spec.models and model.known.slots.tolist() == slots:
+                return model
+        raise ConfigError(
+            f"policy {self.name!r} was trained for servers other than {', '.join(spec.models)} "
+            f"with {slots} slots. {TRAIN}"
+        )

@@ -1,0 +1,389 @@
+"""Bounds of the other families: policies that know what no policy may.
+
+`clairvoyant`, the bound of routing, is in a module of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.envs.assignment import (
+    AssignmentContext,
+    AssignmentSpec,
+    Completed,
+    waiting_penalty,
+)
+from inframind_gym.envs.coordination import CoordinationContext, CoordinationSpec
+from inframind_gym.envs.placement import PlacementContext, PlacementSimulation, build_params
+from inframind_gym.envs.token_budget import TokenBudgetContext
+from inframind_gym.errors import ConfigError
+from inframind_gym.policies.base import Ints
+from inframind_gym.policies.placement import BasePlacementPolicy
+from inframind_gym.policies.teams import (
+    BaseAssignmentPolicy,
+    BaseCoordinationPolicy,
+    BaseTokenBudgetPolicy,
+    penalties,
+    request,
+)
+from inframind_gym.simulator.jit import make_jit
+from inframind_gym.simulator.placement.cards import GpuGroup
+from inframind_gym.simulator.placement.state import EVERYWHERE, ClusterParams
+from inframind_gym.teams.assignment import rules, simulate
+from inframind_gym.teams.assignment.rules import Arrivals
+from inframind_gym.teams.assignment.simulate import Team
+from inframind_gym.teams.coordination import optimum as coordination
+from inframind_gym.teams.coordination.rules import CoordinationState
+from inframind_gym.teams.token_budget import optimum as token_budget
+from inframind_gym.teams.token_budget.rules import CUT, STOP
+from inframind_gym.teams.token_budget.settings import SIZES
+
+_WIDEST = 8  # GPUs of the widest instance: each model's share is a multiple of it
+
+
+class EverywhereSimulation(PlacementSimulation):
+    """The cluster of the bound, with the jobs of the real one."""
+
+    def _build_world(self) -> ClusterParams:
+        """Return the constants of the real cluster, its GPUs multiplied."""
+        real = super()._build_world()
+        share = -(-self.cluster_config.num_gpus // _WIDEST) * _WIDEST
+        memory = max(card.active_mem_MB for card in self.cards)
+        many = GpuGroup(count=share * len(self.cards), vram_total_MB=memory, alpha=1.0)
+        cluster = self.cluster_config.model_copy(update={"gpus": (many,)})
+        world = build_params(self.config, cluster, self.cards, self.demand, self.arrivals)
+        settings = real.settings.copy()  # rates and norms are those of the real cluster
+        settings["initial"] = EVERYWHERE
+        settings["foreign_mb"] = 0.0
+        return world._replace(settings=settings)
+
+
+class EverywherePlacement(BasePlacementPolicy):
+    """Every model awake on all GPUs, without switching.
+
+    The same jobs meet a cluster in which every model has as many GPUs for itself as the real
+    cluster has in all, awake from the beginning. Every call finds at its next tick more free
+    servers of its model than any placement could give it, so it waits less and its batch slows it
+    less. That is optimistic, and no proof for each single job: the router sends to the server of
+    least drain latency, a rule and not an optimum. The proven bound is weaker: no job ends before
+    its `ideal_s`, the longest line of its calls, each alone.
+    """
+
+    name = "everywhere"
+    bound: ClassVar = True
+    simulation: ClassVar = EverywhereSimulation
+
+    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+        """Leave every GPU alone."""
+        return np.zeros(self.spec.num_gpus, np.int64)
+
+
+DRAWS: Final = 20_000  # of each expected reward
+STEADY: Final = 1e-5  # reward a task: a step more that changes the values by no more is the last
+_KEYS_SEED: Final = 20_260_101  # a constant; the keys of no episode
+AGENTS: Final = len(rules.AGENTS)
+
+Floats = NDArray[np.float64]
+
+
+class ExpectedRewards(NamedTuple):
+    """Expected rewards of K tasks by action and load penalty.
+
+    Attributes:
+        levels: (L,) penalties that windows can give, in order.
+        reward: (K, 8, L) mean of max(0, raw - penalty).
+    """
+
+    levels: Floats
+    reward: Floats
+
+
+class Optimum(NamedTuple):
+    """The optimum of a run.
+
+    Attributes:
+        value: expected return of a run from its start.
+        first: for each of the first tasks, while the window fills, the best actions (windows, K).
+        full: with a full window, for each number of tasks to go, from 1 on, the best actions
+            (65,536, K); the last of them holds for more tasks to go, too.
+    """
+
+    value: float
+    first: tuple[NDArray[np.int8], ...]
+    full: tuple[NDArray[np.int8], ...]
+
+    def look_up(self, windows: Ints, tasks: Ints, ordinals: Ints, num_tasks: int) -> Ints:
+        """Return the best actions, (n,).
+
+        Args:
+            windows: (n, 8) agents, oldest first, -1 where empty.
+            tasks: (n,) places in the bank.
+            ordinals: (n,) of the tasks in their runs.
+            num_tasks: of a run.
+        """
+        filled = np.where(windows >= 0, windows, 0)  # empty places are the oldest
+        number = filled @ AGENTS ** np.arange(rules.WINDOW - 1, -1, -1)
+        found = np.empty(len(tasks), np.int64)
+        for ordinal in np.unique(ordinals).tolist():
+            if ordinal < rules.WINDOW:
+                table = self.first[ordinal]
+            else:
+                table = self.full[min(num_tasks - ordinal, len(self.full)) - 1]
+            these = ordinals == ordinal
+            found[these] = table[number[these], tasks[these]]
+        return found
+
+
+@cache
+def expected_rewards(team_name: str) -> ExpectedRewards:
+    """Return the expected rewards of a team's tasks; a second of computing, kept."""
+    team = simulate.team(team_name)
+    tasks = len(team.task_type)
+    keys = np.random.default_rng(_KEYS_SEED).integers(0, 2**64, DRAWS, np.uint64)
+    levels = np.unique(np.concatenate([_penalties(size).ravel() for size in range(9)]))
+    reward = np.empty((tasks, rules.NUM_ACTIONS, len(levels)))
+    first = np.zeros(DRAWS, np.int64)
+    for task in range(tasks):
+        for action in range(rules.NUM_ACTIONS):
+            drawn = simulate.answer(team, keys, first, first + task, first + action)
+            raw = rules.raw_reward(drawn.scores, drawn.cost_usd, drawn.latency_s)
+            for i, level in enumerate(levels.tolist()):
+                reward[task, action, i] = rules.adjusted_reward(raw, level).mean()
+    return ExpectedRewards(levels, reward)
+
+
+@cache
+def solve(team_name: str, arrivals: Arrivals, num_tasks: int) -> Optimum:
+    """Return the optimum of runs of `num_tasks` tasks by dynamic programming; kept.
+
+    Without queues the state at a decision is the window of the last eight assignments and the task:
+    at most 4^8 = 65,536 windows times the tasks of the bank. Rewards depend on the window through
+    the load penalty alone, so that of the two providers the better one is known beforehand.
+    Expected rewards are means over simulated answers; their standard error is below 0.001.
+
+    Args:
+        team_name: name or path of the team's constants.
+        arrivals: order of arrival; not "drifting", whose state holds more.
+        num_tasks: tasks of a run.
+    """
+    team, expected = simulate.team(team_name), expected_rewards(team_name)
+    by_agent = expected.reward.reshape(len(team.task_type), AGENTS, len(rules.PROVIDERS), -1)
+    provider, reward = by_agent.argmax(axis=2), np.ascontiguousarray(by_agent.max(axis=2))
+    after, start = next_task_chances(team, arrivals)
+    ahead = np.zeros((AGENTS**rules.WINDOW, len(rules.TASK_TYPES)))
+    first: list[NDArray[np.int8]] = []
+    full: list[NDArray[np.int8]] = []
+    value, steady = np.zeros((1, len(start))), False
+    for ordinal in range(num_tasks - 1, -1, -1):
+        size, later = min(ordinal, rules.WINDOW), value
+        level = np.searchsorted(expected.levels, _penalties(size))
+        value = np.empty((AGENTS**size, len(start)))
+        action = np.empty(value.shape, np.int8)
+        _back_up(reward, provider, level, team.task_type, ahead, value, action)
+        ahead = value @ after.T
+        if size < rules.WINDOW:
+            first.insert(0, action)
+        elif not steady:
+            full.append(action)
+            steady = value.shape == later.shape and float(np.ptp(value - later)) < STEADY
+    return Optimum(float(value[0] @ start), tuple(first), tuple(full))
+
+
+def next_task_chances(team: Team, arrivals: Arrivals) -> tuple[Floats, Floats]:
+    """Return the chance of each task after each type, (T, K), and at the start, (K,)."""
+    sizes = np.bincount(team.task_type, minlength=len(rules.TASK_TYPES))
+    chances = team.chances[arrivals][:, team.task_type] / sizes[team.task_type]
+    return chances[:-1], chances[-1]
+
+
+@cache
+def _penalties(size: int) -> Floats:
+    """Return the load penalty of each agent after each window of `size` agents, (4^size, 4)."""
+    numbers = np.arange(AGENTS**size)
+    digits = [numbers // AGENTS**place % AGENTS for place in range(size)]
+    windows = np.stack(digits, axis=1) if digits else np.zeros((1, 0), np.int64)
+    counts = rules.window_counts(windows)
+    agents = [rules.load_penalty(counts, np.full(len(counts), agent)) for agent in range(AGENTS)]
+    return np.asarray(np.round(np.stack(agents, axis=1), 12), np.float64)
+
+
+@make_jit(Path(__file__))
+def _back_up(
+    reward: Floats,
+    provider: Any,
+    level: Any,
+    task_type: Any,
+    ahead: Floats,
+    value: Floats,
+    action: Any,
+) -> None:
+    """Write the value and the best action of every window and task.
+
+    Args:
+        reward: (K, 4, L) with the better provider.
+        provider: (K, 4, L) the better one.
+        level: (windows, 4) place of each agent's penalty.
+        task_type: (K,)
+        ahead: (next windows, T) expected value after a task of a type.
+        value: (windows, K), written.
+        action: (windows, K), written.
+    """
+    windows, agents = level.shape
+    most = ahead.shape[0] // agents  # windows without their oldest agent, once they are full
+    for w in range(windows):
+        for k in range(task_type.shape[0]):
+            best = -1.0
+            for agent in range(agents):
+                found = reward[k, agent, level[w, agent]]
+                found += ahead[w % most * agents + agent, task_type[k]]
+                if found > best:
+                    best = found
+                    action[w, k] = agent * 2 + provider[k, agent, level[w, agent]]
+            value[w, k] = best
+
+
+FIRST_SERVICE_S = 2.0  # assumed until a server's first call has ended
+
+
+class MyopicAssignment(BaseAssignmentPolicy):
+    """The highest expected reward of this task, whatever it does to the next ones.
+
+    With queues the wait is estimated: the calls ahead of the task times the mean time of service
+    seen so far, over the server's slots.
+    """
+
+    name = "myopic"
+    bound = True  # not ranked: it knows the skills
+
+    def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:
+        """Look up the expected rewards."""
+        super().reset(spec, seeds)
+        self._expected = expected_rewards(spec.config.team)
+        self._served = np.ones((len(seeds), rules.NUM_ACTIONS))
+        self._service_s = np.full((len(seeds), rules.NUM_ACTIONS), FIRST_SERVICE_S)
+
+    def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
+        """Return the actions, (n,)."""
+        levels = np.round(penalties(self.spec, context), 12)
+        level = np.searchsorted(self._expected.levels, levels)
+        actions = np.arange(rules.NUM_ACTIONS)
+        expected = self._expected.reward[context.task[:, None], actions, level]
+        if self.spec.config.queues:
+            ahead = np.maximum(context.in_flight - self.spec.slots + 1, 0)
+            service_s = self._service_s[rows] / self._served[rows]
+            expected = expected - waiting_penalty(ahead * service_s / self.spec.slots)
+        return np.asarray(expected.argmax(axis=1))
+
+    def observe(self, completed: Completed, rows: Ints) -> None:
+        """Note times of service."""
+        at = completed.row, completed.action
+        np.add.at(self._served, at, 1.0)
+        np.add.at(self._service_s, at, completed.latency_s - completed.wait_s)
+
+
+class OptimalAssignment(BaseAssignmentPolicy):
+    """The actions of the exact optimum (`solve`)."""
+
+    name = "optimum"
+    bound = True
+
+    def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:
+        """Solve the run, or look its solution up.
+
+        Raises:
+            ConfigError: the run has queues, drifting agents or no end.
+        """
+        super().reset(spec, seeds)
+        config = spec.config
+        if config.queues or config.arrivals == "drifting" or config.episode == "request":
+            raise ConfigError(
+                "policy 'optimum' is exact where the state is a window and a task: load 'window', "
+                "episode 'run', and arrivals other than 'drifting'. Leave it out, or play 'myopic'"
+            )
+        self._optimum = solve(config.team, config.arrivals, config.num_tasks)
+
+    def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
+        """Return the actions, (n,)."""
+        length = self.spec.config.num_tasks
+        return self._optimum.look_up(context.window, context.task, context.ordinal, length)
+
+
+class OptimalBudget(BaseTokenBudgetPolicy):
+    """The best action by dynamic programming (`inframind_gym.teams.token_budget.optimum`).
+
+    Raises:
+        ConfigError: the run is a script, or of an application: there is no latent state to know.
+    """
+
+    name = "optimum"
+    bound = True
+    sees_truth = True
+
+    def choose(self, context: TokenBudgetContext, rows: Ints) -> Ints:
+        """Return the optimal calls, after a reallocation where an allocation is in their way."""
+        truth = context.truth
+        if truth is None:
+            raise ConfigError(
+                "policy 'optimum' knows the latent state of simulated tasks and can play those "
+                'alone: profile="simulated" of InfraMind-TokenBudget-v0'
+            )
+        spec = self.spec
+        best = np.full(len(rows), STOP)
+        pairs = np.stack([truth.complexity, truth.value], axis=1)
+        for complexity, value in np.unique(pairs, axis=0):
+            these = np.flatnonzero((pairs == [complexity, value]).all(axis=1))
+            solved = token_budget.solve(
+                spec.settings,
+                int(complexity),
+                spec.max_budget,
+                spec.price,
+                float(value),
+                spec.self_eval,
+            )
+            at = context.remaining[these], truth.state[these]
+            best[these] = solved.look_up(solved.action, *at)
+        action = np.full(len(rows), STOP)
+        for call in range(CUT):
+            wanted = request(context, call // len(SIZES), call % len(SIZES))
+            action = np.where(best == call, wanted, action)
+        return action
+
+
+class OptimalSupervisor(BaseCoordinationPolicy):
+    """The best action by value iteration (`inframind_gym.teams.coordination.optimum`).
+
+    Raises:
+        ConfigError: lengths vary, there is a conversation, or a model decides.
+    """
+
+    name = "optimum"
+    bound = True
+    sees_truth = True
+
+    def reset(self, spec: CoordinationSpec, seeds: Sequence[int]) -> None:
+        """Forget the solutions of other settings.
+
+        Raises:
+            ConfigError: there is no exact optimum.
+        """
+        super().reset(spec, seeds)
+        if not spec.is_exact:
+            raise ConfigError(
+                "policy 'optimum' solves single questions whose calls have one length and never "
+                "fail: noise=False, without a conversation or a model as supervisor. Leave it out"
+            )
+        self._optimum = coordination.Optimum(spec.settings, spec.max_num_seqs)
+
+    def choose(self, context: CoordinationContext, rows: Ints) -> Ints:
+        """Return the optimal actions, (n,)."""
+        assert context.truth is not None
+        state = CoordinationState(self.spec.settings, len(rows), self.spec.max_num_seqs)
+        for name, part in zip(context._fields[:-1], context[:-1], strict=True):
+            setattr(state, name, part)
+        return self._optimum.solve(*context.truth, state)[1]

@@ -1,1 +1,0 @@
-"""Policies of `InfraMind-Coordination-v0`."""

@@ -1,0 +1,728 @@
+"""Min-cost flows that place models on GPUs: `mcf_spec` and `mcf_plus`.
+
+From top to bottom: the linear flow, tensor-parallel groups, the exchange of GPUs that solves the
+convex flow exactly, and the flow whose copies are worth less and less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.envs.placement import PlacementContext, PlacementSpec
+from inframind_gym.errors import require
+from inframind_gym.policies.placement import BasePlacementPolicy
+from inframind_gym.simulator.placement.compiled import inner, placement_jit
+from inframind_gym.simulator.placement.state import (
+    ACTIVE,
+    NONE,
+    SLEPT,
+    first_gpu_inner,
+    is_coming,
+)
+
+UNIT_S: Final = 1e-3  # seconds, or request-seconds, in one unit of a flow's costs
+_RATE_EMA: Final = 0.27  # of the calls that come in an interval
+_WORK_EMA: Final = 0.1  # of the work of a call
+COMES, GOES = 1, 0  # changes of a group
+FORBIDDEN: Final = 1 << 40  # cost of an arc that is not there
+NO_MODEL: Final = -1
+
+
+class SpecCosts(NamedTuple):
+    """The network's arcs, in seconds; G GPUs, M models."""
+
+    gpus: NDArray[np.int64]  # (S,) STABLE ones
+    models: NDArray[np.int64]  # (N,) needed ones
+    drain: NDArray[np.float64]  # (G,) source → GPU
+    switch: NDArray[np.float64]  # (G, M) GPU → model
+    relief: NDArray[np.float64]  # (M,) gross waiting relief
+    activate: NDArray[np.float64]  # (G, M) activation or loading cost; model → sink less the relief
+
+
+def spec_costs(spec: PlacementSpec, context: PlacementContext, row: int) -> SpecCosts:
+    """Return the arcs of the network for one decision.
+
+    Args:
+        spec: the facts of the run.
+        context: decisions of several rows.
+        row: which of them.
+    """
+    state, active = context.state[row], context.active[row]
+    demand, awake = context.outstanding[row], active != NONE
+    sleep = context.sleep_s[row] + demand * context.wake_s[row]  # and to wake it for its requests
+    offload = context.offload_s[row] + demand * context.load_s[row]
+    slept, is_active = state == SLEPT, active[:, None] == np.arange(spec.num_models)
+    residents = slept | is_active
+    least = np.where(residents, offload, np.inf).min(axis=1, initial=np.inf)
+    asleep_mb = slept @ spec.slept_mb + np.where(awake, spec.slept_mb[active], 0.0)
+    sleepable = asleep_mb[:, None] + spec.slept_tp1_mb <= spec.slept_limit_mb[:, None]
+    go_s = np.where(residents.any(axis=1), least, 0.0)
+    switch = np.where(sleepable, np.where(awake, sleep[active], 0.0)[:, None], go_s[:, None])
+    comes_s = np.where(slept, context.wake_s[row], context.load_s[row])
+    return SpecCosts(
+        gpus=np.flatnonzero(context.stable[row]),
+        models=np.flatnonzero((demand > 0) & ~context.loading[row]),
+        drain=context.drain_total_s[row].copy(),
+        switch=np.where(is_active, 0.0, switch),
+        relief=context.age_sum_s[row].copy(),
+        activate=np.where(state == ACTIVE, 0.0, comes_s),
+    )
+
+
+def solve_spec(costs: SpecCosts) -> dict[int, int]:
+    """Return the model that the flow sends through each STABLE GPU; {} if no model is needed.
+
+    Raises:
+        ImportError: networkx is not installed (extra `placement`).
+    """
+    import networkx as nx
+
+    if not len(costs.models) or not len(costs.gpus):
+        return {}
+    graph: Any = nx.DiGraph()
+    for g in costs.gpus.tolist():
+        graph.add_edge("source", ("gpu", g), capacity=1, weight=_unit(costs.drain[g]))
+        for j in costs.models.tolist():
+            copy = ("copy", j, g)
+            graph.add_edge(("gpu", g), copy, capacity=1, weight=_unit(costs.switch[g, j]))
+            sink_s = costs.activate[g, j] - costs.relief[j]
+            graph.add_edge(copy, "sink", weight=_unit(sink_s))  # no capacity: unlimited
+    flow = nx.max_flow_min_cost(graph, "source", "sink")
+    return {
+        g: next(copy[1] for copy, units in flow["gpu", g].items() if units > 0)
+        for g in costs.gpus.tolist()
+    }
+
+
+def _unit(seconds: float) -> int:
+    return round(float(seconds) / UNIT_S)
+
+
+class SpecFlowPlacement(BasePlacementPolicy):
+    """The model that a linear min-cost flow sends through each STABLE GPU, solved by networkx.
+
+    Four layers: source → STABLE GPUs → a copy of every needed model for each GPU → sink. Needed are
+    the models of calls in waiting_for_scheduling or in potential, less those that are loading.
+    Arcs cost seconds:
+
+    - source → GPU g: the drain latency of the server on g.
+    - g → model j: 0 if j is active on g. Otherwise, if the sleepers on g, the active model a and j
+      may sleep there together, t_sleep(a) + requests(a) · t_wake(a); else the least
+      t_offload(m) + requests(m) · t_load(m) over the residents m of g, awake or asleep.
+    - j on g → sink: 0, t_wake(j) or t_load(j) if j is ACTIVE, SLEPT or ABSENT on g, less the ages
+      of j's waiting calls.
+
+    *Requests* of a model are its calls in waiting_for_scheduling and in potential; the relief on
+    the last arc counts waiting_for_scheduling alone. Costs are whole milliseconds, rounded half to
+    even. `max_flow_min_cost` first maximises the flow, so every STABLE GPU is given a model.
+
+    Known defects, kept because `mcf_plus` is measured against them: TP > 1 cannot be expressed;
+    the relief is the same for the first copy and the tenth, so several GPUs pile onto one hot
+    model; every GPU must act, so one whose model has no demand takes the cheapest change.
+    """
+
+    name = "mcf_spec"
+
+    def __init__(self) -> None:
+        require("networkx", "placement policy 'mcf_spec'", "placement")
+
+    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+        """See the class."""
+        action = np.zeros(self.spec.num_gpus, np.int64)
+        for g, m in solve_spec(spec_costs(self.spec, context, 0)).items():
+            action[g] = m + 1
+        return action
+
+
+class Plan(NamedTuple):
+    """One decision as a problem; G GPUs, M models, K copies. Solving it changes it in place."""
+
+    tp: NDArray[np.int64]  # (M,) GPUs of an instance
+    free: NDArray[np.bool_]  # (G,) GPUs that may change; a group that comes takes its GPUs out
+    target: NDArray[np.int64]  # (G,) model that is, or is to be, awake on each GPU; NONE
+    copies: NDArray[np.int64]  # (M,) instances that are awake, are coming or are to come
+    gains: NDArray[np.float64]  # (M, K) request-seconds saved by copies; rows do not increase
+    switch: NDArray[np.float64]  # (G, M) request-seconds to bring a model to a GPU; infinity: it
+    # may not come. The keep-arc: 0 where it is.
+    left: NDArray[np.bool_]  # (G,) GPUs that a group has left; all False at first
+    extra: NDArray[np.int64]  # (M,) scratch
+    choice: NDArray[np.int64]  # (G,) scratch: models of the GPUs of a block that is split
+    found: NDArray[np.int64]  # (3,) scratch: model, first GPU, COMES or GOES
+
+
+def make_plan(
+    tp: NDArray[np.int64],
+    free: NDArray[np.bool_],
+    target: NDArray[np.int64],
+    copies: NDArray[np.int64],
+    gains: NDArray[np.float64],
+    switch: NDArray[np.float64],
+) -> Plan:
+    """Return a plan with fresh scratch; the arguments are its first fields."""
+    gpus, models = switch.shape
+    return Plan(
+        tp, free, target, copies, np.ascontiguousarray(gains), np.ascontiguousarray(switch),
+        left=np.zeros(gpus, np.bool_),
+        extra=np.zeros(models, np.int64),
+        choice=np.zeros(gpus, np.int64),
+        found=np.zeros(3, np.int64),
+    )  # fmt: skip
+
+
+@inner
+def worth(plan: Plan, m: int, copy: int) -> float:
+    """Return the request-seconds that copy number `copy` (from 1) of model `m` saves."""
+    if copy < 1 or copy > plan.gains.shape[1]:
+        return 0.0
+    return float(plan.gains[m, copy - 1])
+
+
+@inner
+def begins_here(plan: Plan, first: int, g: int) -> bool:
+    """Return whether `g` is the first GPU, from `first` on, of its instance."""
+    a = plan.target[g]
+    if a == NONE:
+        return False
+    return g == first or plan.target[g - 1] != a or g % plan.tp[a] == 0
+
+
+@inner
+def loss(plan: Plan, first: int, width: int) -> float:
+    """Return the request-seconds that are lost when all instances on a block go."""
+    total = 0.0
+    for g in range(first, first + width):
+        if begins_here(plan, first, g):
+            a = int(plan.target[g])
+            gone = 0
+            for other in range(first, g):
+                if plan.target[other] == a and begins_here(plan, first, other):
+                    gone += 1
+            total += worth(plan, a, plan.copies[a] - gone)
+    return total
+
+
+@inner
+def apart(plan: Plan, first: int, width: int) -> float:
+    """Return the request-seconds that a block saves with single models, written to `choice`."""
+    for m in range(plan.extra.shape[0]):
+        plan.extra[m] = 0
+    total = 0.0
+    for g in range(first, first + width):
+        best = 0.0
+        which = NONE
+        for m in range(plan.tp.shape[0]):
+            if plan.tp[m] == 1:
+                saves = worth(plan, m, plan.copies[m] + plan.extra[m] + 1)
+                saves -= plan.switch[g, m]
+                if saves > best:
+                    best = saves
+                    which = m
+        plan.choice[g] = which
+        if which != NONE:
+            plan.extra[which] += 1
+            total += best
+    return total
+
+
+@inner
+def is_open(plan: Plan, m: int, first: int, width: int) -> bool:
+    """Return whether a group of model `m` could come: all GPUs free, none there, none left."""
+    for g in range(first, first + width):
+        if not plan.free[g] or plan.left[g] or plan.target[g] == m:
+            return False
+    return True
+
+
+@inner
+def may_go(plan: Plan, m: int, first: int, width: int) -> bool:
+    """Return whether a group of model `m` is on a block and free to go."""
+    for g in range(first, first + width):  # noqa: SIM110  (compiled: no generators)
+        if not plan.free[g] or plan.target[g] != m:
+            return False
+    return True
+
+
+@inner
+def find_change(plan: Plan) -> bool:
+    """Write the change that saves most to `found`; return whether there is one."""
+    best = 0.0
+    found, copies = plan.found, plan.copies
+    for m in range(plan.tp.shape[0]):
+        width = int(plan.tp[m])
+        if width == 1:
+            continue
+        next_copy = worth(plan, m, copies[m] + 1)
+        last_copy = worth(plan, m, copies[m])
+        for first in range(0, plan.target.shape[0] - width + 1, width):
+            saves = 0.0
+            comes = is_open(plan, m, first, width)
+            if comes:
+                price = 0.0
+                for g in range(first, first + width):
+                    price = max(price, plan.switch[g, m])
+                if next_copy - price > best:
+                    saves = next_copy - price
+                    saves -= loss(plan, first, width)
+            elif may_go(plan, m, first, width):
+                saves = apart(plan, first, width) - last_copy
+            if saves > best:
+                best = saves
+                found[0] = m
+                found[1] = first
+                found[2] = COMES if comes else GOES
+    return best > 0.0
+
+
+@inner
+def vacate(plan: Plan, first: int, width: int) -> None:
+    """Take all instances away that have a GPU in a block."""
+    for g in range(first, first + width):
+        a = int(plan.target[g])
+        if a != NONE:
+            start = first_gpu_inner(g, int(plan.tp[a]))
+            plan.copies[a] -= 1
+            for other in range(start, start + plan.tp[a]):
+                plan.target[other] = NONE
+
+
+@placement_jit
+def settle_groups(plan: Plan) -> int:
+    """Let groups come and go while that saves request-seconds; return the number of changes.
+
+    The most profitable change comes first: a group comes to a block, which costs its switch and the
+    savings of the instances that are there; or it goes and its GPUs take single models, each the
+    one that saves most by then (the flow, which follows, may do better). Where a group came nothing
+    changes again, and where one went none comes in the same decision, so the search ends.
+    """
+    target, copies, choice = plan.target, plan.copies, plan.choice
+    changes = 0
+    while find_change(plan):
+        m, first = int(plan.found[0]), int(plan.found[1])
+        width = int(plan.tp[m])
+        comes = plan.found[2] == COMES
+        vacate(plan, first, width)
+        if comes:
+            copies[m] += 1
+        else:
+            apart(plan, first, width)
+        for g in range(first, first + width):
+            if comes:
+                target[g] = m
+                plan.free[g] = False
+            else:
+                plan.left[g] = True
+                target[g] = choice[g]
+                if choice[g] != NONE:
+                    copies[choice[g]] += 1
+        changes += 1
+    return changes
+
+
+class Flow(NamedTuple):
+    """The problem, an assignment, and the residual network on the models; G GPUs, M models."""
+
+    switch: NDArray[np.int64]  # (G, M) cost of each model on each GPU; FORBIDDEN: not possible
+    gain: NDArray[np.int64]  # (M, K) worth of the first, second, … copy; must not increase; then 0
+    model: NDArray[np.int64]  # (G,) a possible assignment, improved in place
+    copies: NDArray[np.int64]  # (M,) GPUs of each model in it, kept up to date
+    arc: NDArray[np.int64]  # (M, M) cost of the cheapest move of a GPU between two models
+    mover: NDArray[np.int64]  # (M, M) the GPU of that move
+    found: NDArray[np.int64]  # (M + 1,) scratch
+    distance: NDArray[np.int64]  # (M + 1,) scratch
+    before: NDArray[np.int64]  # (M + 1,) each node's predecessor in the search for a cycle
+
+
+@inner
+def write_row(flow: Flow, a: int) -> None:
+    """Write the arcs out of model `a`: the cheapest GPU to move to each other one."""
+    arc, switch = flow.arc, flow.switch
+    models = arc.shape[0]
+    for b in range(models):
+        arc[a, b] = FORBIDDEN
+    for g in range(flow.model.shape[0]):
+        if flow.model[g] == a:
+            for b in range(models):
+                cost = switch[g, b] - switch[g, a]
+                if b != a and cost < arc[a, b]:
+                    arc[a, b] = cost
+                    flow.mover[a, b] = g
+
+
+@inner
+def lost(flow: Flow, a: int) -> int:
+    """Return the gain that model `a` loses with its last copy."""
+    last = flow.copies[a] - 1
+    if last < 0:
+        return FORBIDDEN
+    return int(flow.gain[a, last]) if last < flow.gain.shape[1] else 0
+
+
+@inner
+def won(flow: Flow, b: int) -> int:
+    """Return the gain of one more copy of model `b`."""
+    return int(flow.gain[b, flow.copies[b]]) if flow.copies[b] < flow.gain.shape[1] else 0
+
+
+@inner
+def move_gpu(flow: Flow, a: int, b: int) -> None:
+    """Move the cheapest GPU from model `a` to `b`."""
+    flow.model[flow.mover[a, b]] = b
+    flow.copies[a] -= 1
+    flow.copies[b] += 1
+
+
+@inner
+def best_move(flow: Flow) -> bool:
+    """Find the single move that improves most; write it to `found`."""
+    models = flow.arc.shape[0]
+    best = 0
+    for a in range(models):
+        if flow.copies[a] > 0:
+            loss = lost(flow, a)
+            for b in range(models):
+                if a != b:
+                    change = flow.arc[a, b] + loss - won(flow, b)
+                    if change < best:
+                        best = change
+                        flow.found[0] = a
+                        flow.found[1] = b
+    return best < 0
+
+
+@inner
+def hub_arc(flow: Flow, a: int, b: int) -> int:
+    """Return the cost of the residual arc a → b, where the node behind the last model is the hub.
+
+    From the hub to a model: it gives up its last copy. To the hub: the model keeps one more.
+    """
+    hub = flow.arc.shape[0]
+    if a == hub:
+        return FORBIDDEN if b == hub else lost(flow, b)
+    if b == hub:
+        return -won(flow, a)
+    return int(flow.arc[a, b])
+
+
+@inner
+def negative_cycle(flow: Flow) -> int:
+    """Return a node of a negative cycle, or NO_MODEL, by Bellman-Ford from all nodes."""
+    distance, before = flow.distance, flow.before
+    nodes = flow.arc.shape[0] + 1
+    for v in range(nodes):
+        distance[v] = 0
+        before[v] = NO_MODEL
+    last = NO_MODEL
+    for _ in range(nodes):
+        last = NO_MODEL
+        for u in range(nodes):
+            for v in range(nodes):
+                if u != v:
+                    cost = hub_arc(flow, u, v)
+                    if cost < FORBIDDEN // 2 and distance[u] + cost < distance[v]:
+                        distance[v] = distance[u] + cost
+                        before[v] = u
+                        last = v
+        if last == NO_MODEL:
+            return NO_MODEL
+    for _ in range(nodes):  # back from a node that still falls: into the cycle
+        last = before[last]
+    return last
+
+
+@inner
+def cancel(flow: Flow, start: int) -> None:
+    """Make the moves of a cycle, and mark in `found` (M,) the models whose GPUs change."""
+    hub = flow.copies.shape[0]
+    for a in range(hub):
+        flow.found[a] = 0
+    v = start
+    while True:
+        u = flow.before[v]
+        if u != hub and v != hub:
+            move_gpu(flow, u, v)
+            flow.found[u] = 1
+            flow.found[v] = 1
+        v = u
+        if v == start:
+            break
+
+
+@placement_jit
+def exchange(flow: Flow) -> int:
+    """Improve an assignment until it is optimal; return the number of rounds that it took."""
+    models = flow.switch.shape[1]
+    for a in range(models):
+        write_row(flow, a)
+    rounds = 0
+    while True:
+        while best_move(flow):
+            a, b = flow.found[0], flow.found[1]
+            move_gpu(flow, a, b)
+            write_row(flow, a)
+            write_row(flow, b)
+            rounds += 1
+        start = negative_cycle(flow)
+        if start == NO_MODEL:
+            return rounds
+        cancel(flow, start)
+        for a in range(models):
+            if flow.found[a]:
+                write_row(flow, a)
+        rounds += 1
+
+
+def assign(
+    switch: NDArray[np.int64], gain: NDArray[np.int64], model: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the cheapest assignment of GPUs to models: an exact min-cost flow.
+
+    It minimises, over assignments x of GPUs to models,
+
+        sum over g of switch[g, x(g)]  -  sum over m of (gain[m, 0] + … + gain[m, k(m) - 1]),
+
+    where k(m) GPUs are assigned to m: a flow source → GPUs → models → sink with convex arcs. There
+    are few models, so the residual network is kept on them alone: the arc a → b is the cheapest
+    move of one GPU from a to b. From the present assignment, which is the answer but for a few
+    GPUs, single moves are made while one improves, the best first; then negative cycles
+    (Bellman-Ford) until there are none. Costs are whole numbers, so the search ends. From 256 GPUs
+    on it is at least 20 times as fast as SciPy's assignment code (`docs/placement.md`).
+
+    Args:
+        switch: (G, M) cost of each model on each GPU, at most FORBIDDEN: not possible.
+        gain: (M, K) worth of further copies; rows must not increase.
+        model: (G,) a possible assignment to begin with.
+
+    Returns:
+        (G,) the model of each GPU.
+    """
+    models = switch.shape[1]
+    result = model.astype(np.int64, copy=True)
+    copies = np.bincount(result, minlength=models).astype(np.int64)
+    table, nodes = (models, models), models + 1
+    exchange(
+        Flow(
+            switch=np.ascontiguousarray(switch),
+            gain=np.ascontiguousarray(gain),
+            model=result,
+            copies=copies,
+            arc=np.empty(table, np.int64),
+            mover=np.zeros(table, np.int64),
+            found=np.zeros(nodes, np.int64),
+            distance=np.zeros(nodes, np.int64),
+            before=np.zeros(nodes, np.int64),
+        )
+    )
+    return result
+
+
+class Load(NamedTuple):
+    """Demand for each of M models."""
+
+    waiting: NDArray[np.float64]  # (M,) calls that wait now, n
+    rate: NDArray[np.float64]  # (M,) calls that come in a second, λ
+    work: NDArray[np.float64]  # (M,) engine steps of a call
+    base_s: NDArray[np.float64]  # (M,) of an engine step
+    per_seq_s: NDArray[np.float64]  # (M,)
+    slots: NDArray[np.int64]  # (M,)
+
+
+def request_seconds(load: Load, most: int, horizon_s: float, tail_s: float) -> NDArray[np.float64]:
+    """Return C(k) for k = 0 to `most`: what k copies of a model cost in the time ahead.
+
+    Of a model n calls wait now and λ come in a second. With k copies, each of which ends
+    μ = slots / (work · step(slots)) calls a second at a full batch, the queue is
+    q(t) = max(0, n + (λ - k·μ)·t) within the next H seconds, and
+
+        C(k) = ∫₀ᴴ q dt  +  T · q(H)  +  service(k);
+
+    a call that is left at H is charged T seconds more. A running call takes
+    S = work · (base + per_seq · b) in a batch of b = S · r / k, where r = min(λ + n / H, k·μ) of
+    them end in a second; solved for S, service(k) = r · H · S.
+
+    Args:
+        load: the models' loads.
+        most: largest number of copies K.
+        horizon_s: H.
+        tail_s: T.
+
+    Returns:
+        (M, K + 1) request-seconds.
+    """
+    copies = np.arange(most + 1)[None, :]
+    n, rate, work = (x[:, None] for x in (load.waiting, load.rate, load.work))
+    base, per_seq, slots = (x[:, None] for x in (load.base_s, load.per_seq_s, load.slots))
+    full_s = work * (base + per_seq * slots)
+    capacity = copies * slots / full_s
+    growth = rate - capacity
+    end = np.maximum(n + growth * horizon_s, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        empty_s = np.where(growth < 0.0, n / -growth, np.inf)
+        within = 0.5 * n * np.minimum(empty_s, horizon_s)
+    waits = np.where(empty_s < horizon_s, within, n * horizon_s + 0.5 * growth * horizon_s**2)
+    served = np.minimum(rate + n / horizon_s, capacity)
+    each = served / np.maximum(copies, 1)
+    room = 1.0 - work * per_seq * each
+    service_s = np.minimum(work * base / np.maximum(room, 1e-9), full_s)
+    cost: NDArray[np.float64] = waits + tail_s * end + served * horizon_s * service_s
+    return cost
+
+
+def copy_gains(load: Load, most: int, horizon_s: float, tail_s: float) -> NDArray[np.float64]:
+    """Return the request-seconds that copy 1, 2, … saves, (M, K); rows do not increase."""
+    cost = request_seconds(load, most, horizon_s, tail_s)
+    gains: NDArray[np.float64] = np.minimum.accumulate(np.maximum(-np.diff(cost, axis=1), 0.0), 1)
+    return gains
+
+
+def solve(plan: Plan) -> NDArray[np.int64]:
+    """Return the model of each GPU, or NONE, (G,): `plan.target`."""
+    settle_groups(plan)
+    wide = np.where(plan.target == NONE, 1, plan.tp[plan.target]) > 1
+    gpus = np.flatnonzero(plan.free & ~wide)
+    models = np.flatnonzero(plan.tp == 1)
+    if not len(gpus) or not len(models):
+        return plan.target
+    place = np.full(len(plan.tp) + 1, len(models))  # the model behind the last: nothing
+    place[models] = np.arange(len(models))
+    start = place[plan.target[gpus]]  # NONE = -1 is the last entry
+    plan.copies[models] -= np.bincount(start, minlength=len(models) + 1)[:-1]
+    # The copies that are not to be decided come first: the flow has those behind them.
+    column = plan.copies[models][:, None] + np.arange(len(gpus))[None, :]
+    most = plan.gains.shape[1]
+    further = np.take_along_axis(plan.gains[models], np.minimum(column, most - 1), axis=1)
+    gain = np.where(column < most, further, 0.0)
+    gain = np.concatenate([gain, np.zeros((1, len(gpus)))])
+    cost = np.concatenate([plan.switch[np.ix_(gpus, models)], np.zeros((len(gpus), 1))], axis=1)
+    chosen = assign(_units(cost), _units(gain), start)
+    plan.target[gpus] = np.append(models, NONE)[chosen]
+    plan.copies[models] += np.bincount(chosen, minlength=len(models) + 1)[:-1]
+    return plan.target
+
+
+def _units(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+    scaled = np.rint(np.where(np.isfinite(seconds), seconds, 0.0) / UNIT_S).astype(np.int64)
+    units: NDArray[np.int64] = np.where(np.isfinite(seconds), scaled, FORBIDDEN)
+    return units
+
+
+class PlusFlowPlacement(BasePlacementPolicy):
+    """A min-cost flow in which every further copy of a model is worth less.
+
+    Per STABLE GPU there is an arc to every model that may come, an arc that keeps what is there
+    (the *keep-arc*, free), and behind the models arcs that are convex (`copy_gains`). Drain latency
+    counts from the last interval's deltas, a switch costs its delay and a price, and a model stays
+    a least time. Models of tensor parallelism k come and go on whole blocks, which are settled
+    before the flow (`settle_groups`); the flow has the rest (`assign`).
+
+    Args:
+        horizon_s: H, how far ahead a copy's worth is computed.
+        tail_s: T, charged to a call that still waits then, in seconds.
+        dwell_s: a model that became active stays at least this long.
+        price: request-seconds that every switch costs in addition to its delay.
+        haste: share of a copy's own worth that is charged for the time until it serves. The other
+            part of a switch's cost is what the GPU's present model would have saved in that time:
+            an idle GPU has nothing to lose and loads even what takes long.
+    """
+
+    name = "mcf_plus"
+    version = 2
+
+    def __init__(
+        self,
+        horizon_s: float = 15.0,
+        tail_s: float = 28.0,
+        dwell_s: float = 10.0,
+        price: float = 2.0,
+        haste: float = 0.5,
+    ) -> None:
+        self.horizon_s, self.tail_s, self.dwell_s = horizon_s, tail_s, dwell_s
+        self.price, self.haste = price, haste
+
+    def reset(self, spec: PlacementSpec, seeds: Sequence[int]) -> None:
+        """Forget the demand."""
+        super().reset(spec, seeds)
+        rows, gpus, models = len(seeds), spec.num_gpus, spec.num_models
+        self._rate = np.zeros((rows, models))
+        self._weight = np.zeros(rows)  # of the observations in the averages so far
+        self._work = np.zeros((rows, models))
+        self._was = np.full((rows, gpus), NONE)
+        self._since_s = np.full((rows, gpus), -np.inf)
+
+    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+        """Learn from the interval, compute the worth of copies, solve the flow."""
+        self._learn(context, row)
+        spec = self.spec
+        load = Load(
+            waiting=context.waiting[0].astype(np.float64),
+            rate=self._rate[row] / max(self._weight[row], 1e-9) / spec.decision_interval_s,
+            work=self._work[row],
+            base_s=spec.base_s,
+            per_seq_s=spec.per_seq_s,
+            slots=spec.slots,
+        )
+        gains = copy_gains(load, spec.num_gpus, self.horizon_s, self.tail_s)
+        active, state = context.active[0], context.state[0]
+        coming = is_coming(state)
+        target = np.where(coming.any(axis=1), coming.argmax(axis=1), active)
+        there = target[:, None] == np.arange(spec.num_models)
+        stays = context.time_s[0] - self._since_s[row] < self.dwell_s
+        copies = there.sum(axis=0) // spec.tp
+        plan = make_plan(
+            tp=spec.tp,
+            free=context.stable[0] & ~(stays & (active != NONE)),
+            target=target.copy(),
+            copies=copies.copy(),
+            gains=gains,
+            switch=self._switch(context, gains, copies),
+        )
+        wanted = solve(plan)
+        moves = context.stable[0] & (wanted != active) & (wanted != NONE)
+        return np.where(moves, wanted + 1, 0)
+
+    def _learn(self, context: PlacementContext, row: int) -> None:
+        """Average rates and work of calls, and note since when each GPU has its model."""
+        spec = self.spec
+        now_s, active = context.time_s[0], context.active[0]
+        if now_s == 0.0:
+            self._rate[row] = 0.0
+            self._weight[row] = 0.0
+            self._since_s[row] = -np.inf
+            self._was[row] = active
+            self._work[row] = context.latency_s[0] / (spec.base_s + spec.per_seq_s * spec.slots / 2)
+            return
+        self._rate[row] += _RATE_EMA * (context.arrived[0] - self._rate[row])
+        self._weight[row] += _RATE_EMA * (1.0 - self._weight[row])
+        new = (active != NONE) & (active != self._was[row])
+        self._since_s[row, new] = now_s
+        self._was[row] = active
+        for m in np.unique(active[active != NONE]).tolist():
+            batch = float(context.in_flight[0][active == m].mean())
+            if 0.0 < batch <= spec.slots[m]:
+                step_s = spec.base_s[m] + spec.per_seq_s[m] * batch
+                work = context.latency_s[0, m] / step_s
+                self._work[row, m] += _WORK_EMA * (work - self._work[row, m])
+
+    def _switch(
+        self, context: PlacementContext, gains: NDArray[np.float64], copies: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Return the request-seconds to bring a model to a GPU, (G, M); infinity: it may not."""
+        spec, active = self.spec, context.active[0]
+        awake = active != NONE
+        leaves_s = np.where(awake, context.sleep_s[0][active] + context.drain_s[0], 0.0)
+        asleep = context.state[0] == SLEPT
+        comes_s = np.where(asleep, context.wake_s[0], context.load_s[0])
+        delay_s = leaves_s[:, None] + comes_s
+        next_copy = np.minimum(copies, gains.shape[1] - 1)
+        worth = gains[np.arange(spec.num_models), next_copy]
+        last_copy = np.clip(copies - 1, 0, gains.shape[1] - 1)
+        given_up = np.where(awake, gains[np.arange(spec.num_models), last_copy][active], 0.0)
+        span_s = self.horizon_s + self.tail_s
+        cost = delay_s / span_s * given_up[:, None]
+        cost += np.minimum(self.haste * delay_s / span_s, 0.9) * worth
+        cost = np.where(context.mask[0, :, 1:], cost + self.price, np.inf)
+        cost[np.flatnonzero(awake), active[awake]] = 0.0
+        return cost

@@ -1,0 +1,565 @@
+"""Players of planner networks, with NumPy alone: the planner, InfraMind, MasRouter.
+
+The trained planner is `agents/planner_network.py` (PyTorch), which explains it. Here every latent
+is its mean, so that a checkpoint is played without torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+
+from inframind_gym.configs import Number, validate
+from inframind_gym.envs.layout import EMBED_DIM, PolicySpec
+from inframind_gym.errors import ConfigError, shortened
+from inframind_gym.policies import checkpoint
+from inframind_gym.policies.base import BasePolicy, Contexts, draw_from, models_up
+from inframind_gym.policies.checkpoint import (
+    CONFIG_FILE,
+    SHIPPED,
+    Tensors,
+    check_shapes,
+    fingerprint,
+    load,
+    part,
+)
+from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
+from inframind_gym.simulator.workflow.roles import ROLES, roles_of
+from inframind_gym.simulator.workflow.state import PLAN
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS
+from inframind_gym.tasks import DOMAINS
+
+Weights = Mapping[str, NDArray[np.floating[Any]]]
+Floats = NDArray[np.floating[Any]]
+Indices = NDArray[np.int64]
+
+MODE_TEMPERATURE: Final = 0.8
+ROLE_TEMPERATURE: Final = 0.5
+COUNT_SPREAD: Final = 0.7  # agents: standard deviation of the count around 6 * sigmoid
+
+DRAW_MODE: Final = 0  # columns of `uniforms`
+DRAW_COUNT: Final = 1
+DRAW_ROLE: Final = 2  # and the five that follow
+PLAN_DRAWS: Final = DRAW_ROLE + MAX_AGENTS
+
+ROLE_START: Final = np.array([roles_of(domain)[0] for domain in DOMAINS])
+ROLE_DOMAIN: Final = np.array([DOMAINS.index(role.domain) for role in ROLES])
+
+
+def subset(weights: Weights, prefix: str) -> dict[str, Floats]:
+    """Return the weights whose names start with `prefix`, without it, as float64."""
+    return {name: np.asarray(value, np.float64) for name, value in part(weights, prefix).items()}
+
+
+class Candidates:
+    """A selector: candidates given by texts, and the cosine of each with a fused context.
+
+    Args:
+        weights: of the torch module of the same name.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self.latents: Floats = encode(weights, "vae.", weights["texts"])  # (n, 64)
+        self._keys = linear(weights, "fusion.key", self.latents)
+        self._values = linear(weights, "fusion.value", self.latents)
+        self._units = unit(self.latents)
+
+    def scores(self, context: Floats, mask: NDArray[np.bool_] | None = None) -> Floats:
+        """Return cosines (B, n) of contexts (B, 64) and candidates, -inf where `mask` is false."""
+        attention = linear(self._weights, "fusion.query", context) @ self._keys.T
+        attention /= math.sqrt(context.shape[-1])
+        if mask is not None:
+            attention[~mask] = -np.inf
+        fused = linear(self._weights, "fusion.output", softmax(attention) @ self._values)
+        scores: Floats = unit(context + fused) @ self._units.T
+        if mask is not None:
+            scores[~mask] = -np.inf
+        return scores
+
+    def context(self, *parts: Floats) -> Floats:
+        """Return the context (B, 64) made of latents (B, 64) of what is known."""
+        return linear(self._weights, "context", np.concatenate(parts, axis=-1))
+
+
+class NumpyPlanner:
+    """The planner of a checkpoint.
+
+    Args:
+        weights: `PlannerNet`'s, without the prefix "planner."
+
+    Raises:
+        KeyError: a tensor is missing; ValueError, IndexError: one has another shape.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = subset(weights, "")
+        self.modes = Candidates(subset(weights, "collab_mode."))
+        self.roles = Candidates(subset(weights, "role_selector."))
+        latent = self.encode(np.zeros((1, EMBED_DIM)))
+        self.plan(latent, np.zeros(1, np.int64))  # fails here, if it does
+
+    def encode(self, query: NDArray[np.floating[Any]]) -> Floats:
+        """Return latents (B, 64) of queries (B, 384)."""
+        return encode(self._weights, "query_encoder.", np.asarray(query, np.float64))
+
+    def count_logits(self, latent: Floats) -> Floats:
+        """Return logits (B, 6) of 1..6 agents."""
+        score = linear(self._weights, "num_agents.difficulty", latent)[:, 0]
+        mean = MAX_AGENTS / (1.0 + np.exp(-score))
+        counts = np.arange(1, MAX_AGENTS + 1, dtype=np.float64)
+        logits: Floats = -0.5 * ((counts - mean[:, None]) / COUNT_SPREAD) ** 2
+        return logits
+
+    def plan(
+        self,
+        latent: Floats,
+        domain: Indices,
+        uniforms: Floats | None = None,
+        *,
+        draw_count: bool = True,
+    ) -> tuple[Indices, Indices, Indices]:
+        """Return plans of B queries.
+
+        Args:
+            latent: (B, 64) of `encode`.
+            domain: (B,) whose roles are chosen from.
+            uniforms: (B, 8) numbers in (0, 1) for topology, count and six roles; None: nothing is
+                drawn.
+            draw_count: False: the most likely agent count even where the rest is drawn.
+
+        Returns:
+            Topology (B,), agent count (B,) and roles (B, 6), counted within the domain's; 0 beyond
+            the count.
+        """
+        u = None if uniforms is None else uniforms.T
+        modes = self.modes.scores(latent) / MODE_TEMPERATURE
+        topology = pick(modes, None if u is None else u[DRAW_MODE])
+        counts = self.count_logits(latent)
+        count = 1 + pick(counts, None if u is None or not draw_count else u[DRAW_COUNT])
+        mode = self.modes.latents[topology]
+        mask = domain[:, None] == ROLE_DOMAIN
+        history = np.repeat(self._weights["role_selector.start"][None], len(mode), axis=0)
+        total = np.zeros_like(mode)
+        roles = np.zeros((len(latent), MAX_AGENTS), np.int64)
+        for k in range(int(count.max(initial=0))):
+            more = np.flatnonzero(k < count)  # queries that have a further agent
+            context = self.roles.context(latent[more], mode[more], history[more])
+            logits = self.roles.scores(context, mask[more]) / ROLE_TEMPERATURE
+            role = pick(logits, None if u is None else u[DRAW_ROLE + k, more])
+            roles[more, k] = role - ROLE_START[domain[more]]
+            total[more] += self.roles.latents[role]
+            history[more] = total[more] / (k + 1)
+        return topology, count, roles
+
+    def mean_role(self, domain: Indices, count: Indices, roles: Indices) -> Floats:
+        """Return the mean latent (B, 64) of the roles of plans."""
+        chosen = self.roles.latents[roles + ROLE_START[domain][:, None]]
+        present = np.arange(MAX_AGENTS) < count[:, None]
+        mean: Floats = (chosen * present[..., None]).sum(axis=1) / count[:, None]
+        return mean
+
+
+def encode(weights: Weights, prefix: str, x: Floats) -> Floats:
+    """Return the mean latents (n, 64) that the encoder `prefix` gives embeddings (n, 384)."""
+    hidden = np.maximum(linear(weights, f"{prefix}encoder", x), 0.0)
+    return linear(weights, f"{prefix}mu", hidden)
+
+
+def linear(weights: Weights, name: str, x: Floats) -> Floats:
+    """Apply the linear layer `name`."""
+    out: Floats = x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+    return out
+
+
+def unit(x: Floats) -> Floats:
+    """Scale rows to length 1; rows shorter than 1e-12 stay short, as in torch."""
+    squares = np.add.reduce(np.square(x), axis=-1, keepdims=True)
+    out: Floats = x / np.maximum(np.sqrt(squares), 1e-12)
+    return out
+
+
+def softmax(logits: Floats) -> Floats:
+    """Return the softmax over the last axis."""
+    powers = np.exp(logits - np.maximum.reduce(logits, axis=-1, keepdims=True))
+    powers /= np.add.reduce(powers, axis=-1, keepdims=True)
+    return powers
+
+
+def pick(logits: Floats, uniforms: Floats | None) -> Indices:
+    """Return one index a row of logits (B, n), drawn with `uniforms` (B,) or the likeliest."""
+    if uniforms is None:
+        return np.asarray(logits.argmax(axis=-1), np.int64)
+    edges = softmax(logits).cumsum(axis=-1)
+    last = np.isfinite(logits).cumsum(axis=-1).argmax(axis=-1)  # the sum may end just below 1
+    drawn = np.minimum((edges <= uniforms[:, None]).sum(axis=-1), last)
+    return np.asarray(drawn, np.int64)
+
+
+DRAW_ROUTE: Final = 0  # uses of a row's draws; the parts of a plan follow
+SAMPLE: Final = "sample"
+LAYER_NORM_EPS: Final = 1e-5
+
+Array = NDArray[Any]
+
+
+def executor_shapes(models: int, strategies: int, features: int) -> dict[str, tuple[int, ...]]:
+    """Return name -> shape of every parameter that chooses routes, as in torch.
+
+    Args:
+        models: M.
+        strategies: S.
+        features: F, numbers of telemetry for each model: 2 (queue depth and latency).
+    """
+    layers: dict[str, tuple[int, ...]] = {
+        "semantic": (128, 2 * EMBED_DIM),  # query and role
+        "semantic_norm": (128,),
+        "budget": (16, 1),
+        "system": (16, models * features),
+        "resource": (64, 32),  # budget and system
+        "resource_norm": (64,),
+        "merge": (128, 192),  # semantic and resource
+        "policy": (models * strategies, 128),
+    }
+    weights = {f"{name}.weight": size for name, size in layers.items()}
+    return weights | {f"{name}.bias": size[:1] for name, size in layers.items()}
+
+
+class Player:
+    """Planner and executor on one pool and its tasks, in float64.
+
+    Args:
+        tensors: of a checkpoint: `planner.*` and `executor.*`.
+        spec: the pool, the tasks and the roles.
+        system_state: False: the telemetry is not seen.
+    """
+
+    def __init__(self, tensors: Tensors, spec: PolicySpec, *, system_state: bool = True) -> None:
+        self.spec, self.system_state = spec, system_state
+        self.planner = NumpyPlanner(part(tensors, "planner."))
+        executor = part(tensors, "executor.")
+        self._w = {name: np.asarray(array, np.float64).T for name, array in executor.items()}
+        # The first layer is linear: the roles' part of it is computed once.
+        self._of_query, of_role = np.split(self._w["semantic.weight"], 2)
+        self._of_role = spec.role_embeddings @ of_role + self._w["semantic.bias"]
+
+    def plans(self, contexts: Contexts, uniforms: Array | None = None) -> NDArray[np.int64]:
+        """Return plans (n, 8): topology, agents less one, roles.
+
+        Args:
+            contexts: (n,) of queries that have arrived.
+            uniforms: (n, 8) numbers in (0, 1) that draw them; None: the likeliest, part by part.
+        """
+        latent = self.planner.encode(self.spec.task_embeddings[contexts["task"]])
+        domain = contexts["domain"].astype(np.int64)
+        topology, count, roles = self.planner.plan(latent, domain, uniforms)
+        return np.column_stack([topology, count - 1, roles])
+
+    def resource(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return remaining budget and telemetry (n, 1 + M·F) as the executor sees them."""
+        resource = observations[:, self.spec.layout.resource].copy()
+        if not self.system_state:
+            resource[:, 1:] = 0.0
+        return resource
+
+    def log_probs(self, resource: NDArray[np.float32], contexts: Contexts) -> Array:
+        """Return log-probabilities (n, M·S) of routes; those to models that are down are -inf.
+
+        Args:
+            resource: (n, 1 + M·F) of `resource`.
+            contexts: (n,) of calls that are ready.
+        """
+        query = self.spec.task_embeddings[contexts["task"]].astype(np.float64)
+        hidden = np.maximum(query @ self._of_query + self._of_role[contexts["role"]], 0.0)
+        semantic = self._norm("semantic_norm", hidden)
+        x = resource.astype(np.float64)
+        paths = [self._relu("budget", x[:, :1]), self._relu("system", x[:, 1:])]
+        encoded = self._relu("resource", np.concatenate(paths, axis=1))
+        merged = [semantic, self._norm("resource_norm", encoded)]
+        hidden = self._relu("merge", np.concatenate(merged, axis=1))
+        logits = hidden @ self._w["policy.weight"] + self._w["policy.bias"]
+        up = models_up(contexts, self.spec.num_models)
+        return log_softmax(np.where(up.repeat(self.spec.num_strategies, axis=1), logits, -np.inf))
+
+    def _relu(self, name: str, x: Array) -> Array:
+        out: Array = np.maximum(x @ self._w[f"{name}.weight"] + self._w[f"{name}.bias"], 0.0)
+        return out
+
+    def _norm(self, name: str, x: Array) -> Array:
+        centred = x - x.mean(axis=1, keepdims=True)
+        scaled = centred / np.sqrt(np.square(centred).mean(axis=1, keepdims=True) + LAYER_NORM_EPS)
+        out: Array = scaled * self._w[f"{name}.weight"] + self._w[f"{name}.bias"]
+        return out
+
+
+class InfraMindCheckpoint(BaseModel):
+    """Keys of `config.json` that are read."""
+
+    models: tuple[str, ...] = Field(min_length=1)  # aliases, in the order of the actions
+    strategies: tuple[str, ...] = Field(min_length=1)  # names, in the order of the actions
+    system_features: tuple[str, ...]  # telemetry that it observes
+    system_state: bool  # False: it was trained without
+    multiplier: Number | None = None  # λ; older checkpoints have none
+
+
+class InfraMindPolicy(BasePolicy):
+    """InfraMind (arXiv 2606.11440): the likeliest actions of its planner and executor, or drawn.
+
+    The policy is trained to draw. In mode "sample" it shares the calls among the models as in its
+    training; the likeliest action sends all alike calls to one model until telemetry says that
+    this one is full.
+
+    Args:
+        checkpoint: folder; without it the shipped checkpoint of this policy's name.
+        mode: "sample" draws actions, as in training; without it nothing is drawn.
+
+    Raises:
+        ConfigError: there is no such checkpoint, it is damaged, or of another network.
+    """
+
+    name = "inframind"
+
+    def __init__(self, checkpoint: str | None = None, mode: str | None = None) -> None:
+        if mode not in (None, SAMPLE):
+            raise ConfigError(f"mode is {mode!r}; it is {SAMPLE!r} or left out.")
+        self.folder = Path(checkpoint) if checkpoint else SHIPPED / self.name
+        arguments = [checkpoint or "", mode] if mode else [checkpoint] if checkpoint else []
+        self.name = ":".join((type(self).name, *arguments))
+        self.sample = mode == SAMPLE
+        self._tensors, content = load(self.folder)
+        source = str(self.folder / CONFIG_FILE)
+        self.config = c = validate(content, InfraMindCheckpoint, source=source)
+        self.multiplier = c.multiplier
+        self.fingerprint = fingerprint(self.folder)  # results of other weights are not these
+        self.requires = {"level": "joint", "system_features": list(c.system_features)}
+        shapes = executor_shapes(len(c.models), len(c.strategies), len(c.system_features))
+        check_shapes(self.folder, self._tensors, {f"executor.{k}": v for k, v in shapes.items()})
+        try:
+            NumpyPlanner(part(self._tensors, "planner."))
+        except (KeyError, IndexError, ValueError) as error:
+            raise ConfigError(f"{self.folder}: its planner is not whole: {error}.") from None
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Prepare for `len(seeds)` rows.
+
+        Raises:
+            ConfigError: the pool or the level is not the one that the policy was trained for.
+        """
+        super().reset(spec, seeds)
+        if tuple(spec.models) != self.config.models:
+            raise ConfigError(
+                f"{self.folder}: was trained for the models {', '.join(self.config.models)}; "
+                f"this pool has {', '.join(spec.models)}. Train one: `inframind train inframind`."
+            )
+        if spec.level != "joint" or not len(spec.task_embeddings):
+            raise ConfigError(
+                f"policy {self.name!r} plans and routes: make the environment with "
+                'level="joint", observation="index" and what else `requires` says.'
+            )
+        self._player = Player(self._tensors, spec, system_state=self.config.system_state)
+
+    def act_batch(
+        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the actions (n, 9) of `rows`: a plan or a route, whichever is due."""
+        actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
+        plan, route = (np.flatnonzero(due) for due in kinds(contexts))
+        uniforms = None
+        if len(plan):
+            if self.sample:
+                uses = range(DRAW_ROUTE + 1, DRAW_ROUTE + 1 + PLAN_DRAWS)
+                uniforms = np.stack([self.uniform(rows[plan], use) for use in uses], axis=1)
+            actions[plan, :PLAN_ACTIONS] = self._player.plans(contexts[plan], uniforms)
+        if len(route):
+            resource = self._player.resource(observations[route])
+            log_probs = self._player.log_probs(resource, contexts[route])
+            if self.sample:
+                actions[route, -1] = draw(log_probs, self.uniform(rows[route], DRAW_ROUTE))
+            else:
+                actions[route, -1] = log_probs.argmax(axis=1)
+        self.decisions[rows] += 1
+        return actions
+
+
+class InfraMindPIDPolicy(InfraMindPolicy):
+    """The variant with a critic for the cost and a PID-controlled multiplier."""
+
+    name = "inframind_pid"
+
+
+def kinds(contexts: Contexts) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return (n,) which decisions are plans, and which are routes."""
+    is_plan = np.asarray(contexts["kind"] == PLAN)
+    return is_plan, ~is_plan
+
+
+def log_softmax(logits: Array) -> Array:
+    """Return log-probabilities (n, A) of logits (n, A)."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    out: Array = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return out
+
+
+def draw(log_probs: Array, uniforms: Array) -> NDArray[np.int64]:
+    """Draw one column a row with the probabilities exp(log_probs) (n, A), from (n,) uniforms."""
+    edges = np.cumsum(np.exp(log_probs), axis=1)
+    below = edges <= (uniforms * edges[:, -1])[:, None]
+    return np.asarray(np.minimum(below.sum(axis=1), log_probs.shape[1] - 1), np.int64)
+
+
+DEFAULT_CHECKPOINT: Final = checkpoint.SHIPPED / "masrouter"
+DRAW_MODEL: Final = PLAN_DRAWS  # uses of a query's numbers: 0..7 the plan, 8..13 the models,
+DRAW_STRATEGY: Final = PLAN_DRAWS + MAX_AGENTS  # 14.. the strategies of its nodes
+TRAIN: Final = "Train one with `inframind train masrouter`"
+
+
+class _Facts(BaseModel):
+    """Keys of `config.json` that are read."""
+
+    algorithm: str = ""
+    models: tuple[str, ...] = ()
+
+
+class TextRouter(BasePolicy):
+    """Draw a plan for every query from its text, and a model and a strategy for each of its calls.
+
+    Collaboration mode, roles and the model of every agent are drawn. MasRouter has no prompt
+    strategies: one is drawn for every call from the workload's measured mix.
+
+    What is drawn for a query is a function of the row's seed and its place in the episode. A
+    model that is down is never drawn.
+
+    Args:
+        tensors: weights of a MasRouter.
+        models: aliases, in the order of its outputs.
+        draw_count: draw the agent count too, as in training; otherwise it is the likeliest.
+    """
+
+    requires: Mapping[str, Any] = MappingProxyType({"level": "joint"})
+    carries_out_any_plan = False
+
+    def __init__(
+        self, tensors: checkpoint.Tensors, models: Sequence[str], *, draw_count: bool = False
+    ) -> None:
+        self.planner = NumpyPlanner(checkpoint.part(tensors, "planner."))
+        self.routers = Candidates(subset(tensors, "llm_router."))
+        self.models, self.draw_count = tuple(models), draw_count
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Prepare for `len(seeds)` rows.
+
+        Raises:
+            ConfigError: the pool has a model that the router was not trained for, or the
+                environment does not leave plans to it.
+        """
+        super().reset(spec, seeds)
+        if spec.level != "joint":
+            raise ConfigError(
+                f"policy {self.name!r} plans and routes; make the environment with level='joint'"
+            )
+        strange = [model for model in spec.models if model not in self.models]
+        if strange:
+            raise ConfigError(
+                f"{self.name}: was trained for {', '.join(self.models)}, the pool also has "
+                f"{', '.join(strange)}. {TRAIN}."
+            )
+        self._order = [self.models.index(model) for model in spec.models]
+        self._probabilities = np.zeros((len(seeds), 0, spec.num_models))  # by row and query
+
+    def act_batch(
+        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the plans or routes of `rows`, (n, 9); see `Policy.act_batch`."""
+        actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
+        plans = contexts["kind"] == PLAN
+        if plans.any():
+            actions[plans, :PLAN_ACTIONS] = self._plan(contexts[plans], rows[plans])
+        if not plans.all():
+            actions[~plans, PLAN_ACTIONS] = self._route(contexts[~plans], rows[~plans])
+        return actions
+
+    def _plan(self, contexts: Contexts, rows: NDArray[np.int64]) -> Indices:
+        """Return plans (n, 8) and keep the probabilities that the models are drawn with."""
+        query = contexts["query"].astype(np.int64)
+        latent = self.planner.encode(self.spec.task_embeddings[contexts["task"]])
+        domain = contexts["domain"].astype(np.int64)
+        uniforms = np.stack([self._uniform(rows, query, use) for use in range(PLAN_DRAWS)], axis=-1)
+        plan = self.planner.plan(latent, domain, uniforms, draw_count=self.draw_count)
+        of_models = self.probabilities(latent, domain, *plan)
+        known, needed = self._probabilities.shape[1], int(query.max()) + 1
+        if needed > known:
+            more = max(needed - known, known)
+            self._probabilities = np.pad(self._probabilities, ((0, 0), (0, more), (0, 0)))
+        self._probabilities[rows, query] = of_models[:, self._order]
+        topology, count, roles = plan
+        return np.column_stack([topology, count - 1, roles])
+
+    def probabilities(
+        self, latent: Floats, domain: Indices, topology: Indices, count: Indices, roles: Indices
+    ) -> Floats:
+        """Return probabilities (B, M) of the models, the same for every agent of a query."""
+        mode = self.planner.modes.latents[topology]
+        mean_role = self.planner.mean_role(domain, count, roles)
+        return softmax(self.routers.scores(self.routers.context(latent, mode, mean_role)))
+
+    def _route(self, contexts: Contexts, rows: NDArray[np.int64]) -> Indices:
+        """Return routes (n,): an agent's model is the same in all of its turns."""
+        query, node = contexts["query"].astype(np.int64), contexts["node"].astype(np.int64)
+        agent = agent_of(node, contexts["num_agents"].astype(np.int64))
+        up = models_up(contexts, self.spec.num_models)
+        of_models = self._probabilities[rows, query] * up
+        model = draw_from(of_models, self._uniform(rows, query, DRAW_MODEL + agent))
+        share = np.broadcast_to(self.spec.strategy_share, (len(rows), self.spec.num_strategies))
+        strategy = draw_from(share, self._uniform(rows, query, DRAW_STRATEGY + node))
+        return self.spec.action(model, strategy)
+
+    def _uniform(
+        self, rows: NDArray[np.int64], query: Indices, use: Indices | int
+    ) -> NDArray[np.float64]:
+        return self.draw(rows, query, use)
+
+
+class MasRouterPolicy(TextRouter):
+    """A trained MasRouter (ACL 2025), blind to load and budget; `agents/masrouter.py` trains it.
+
+    Args:
+        checkpoint_folder: of the router; the shipped one if None.
+
+    Raises:
+        ConfigError: the folder holds no checkpoint of a MasRouter.
+    """
+
+    def __init__(self, checkpoint_folder: str | None = None) -> None:
+        folder = DEFAULT_CHECKPOINT if checkpoint_folder is None else Path(checkpoint_folder)
+        tensors, content = checkpoint.load(folder)
+        facts = validate(content, _Facts, source=str(folder / checkpoint.CONFIG_FILE))
+        if facts.algorithm != "masrouter":
+            raise ConfigError(
+                f"{folder}: is a checkpoint of {shortened(facts.algorithm)!r}, not of a MasRouter. "
+                f"{TRAIN}."
+            )
+        try:
+            super().__init__(tensors, facts.models)
+            latent, domain = self.planner.encode(np.zeros((1, EMBED_DIM))), np.zeros(1, np.int64)
+            self.probabilities(latent, domain, *self.planner.plan(latent, domain))  # fits?
+        except (KeyError, IndexError, ValueError) as error:
+            raise ConfigError(f"{folder}: is no whole MasRouter: {error}. {TRAIN}.") from None
+        if len(self.models) != len(self.routers.latents):
+            raise ConfigError(
+                f"{folder}: names {len(self.models)} models, its weights are of "
+                f"{len(self.routers.latents)}. {TRAIN}."
+            )
+        self.name = "masrouter" if checkpoint_folder is None else f"masrouter:{checkpoint_folder}"
+        self.fingerprint = checkpoint.fingerprint(folder)  # results of other weights are not these
+
+
+def agent_of(node: Indices, count: Indices) -> Indices:
+    """Return the agents (n,) that execute nodes: in Debate, node K + k is agent k's second turn."""
+    return np.minimum(node % np.maximum(count, 1), MAX_AGENTS - 1)

@@ -1,0 +1,369 @@
+"""Placements: rules, and the player of a trained network.
+
+An action is per GPU 0, or 1 + the model to make active.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.configs import PositiveInt
+from inframind_gym.envs.placement import PlacementContext, PlacementSpec
+from inframind_gym.envs.placement_kernel import GPU_FEATURES, MODEL_FEATURES, STATES
+from inframind_gym.policies import checkpoint
+from inframind_gym.policies.base import ContextPolicy, Ints
+from inframind_gym.policies.mlp import MlpCheckpoint, open_mlp
+from inframind_gym.simulator.placement.state import NONE, first_gpu, is_coming
+
+
+class BasePlacementPolicy(ContextPolicy[PlacementSpec, PlacementContext]):
+    """A policy that decides row by row."""
+
+    def reset(self, spec: PlacementSpec, seeds: Sequence[int]) -> None:
+        """Remember the facts of the run; make one generator a row."""
+        super().reset(spec, seeds)
+        self.generators = [np.random.default_rng(seed) for seed in seeds]
+
+    def choose(self, context: PlacementContext, rows: Ints) -> Ints:
+        """Return one decision a row, by `decide`, (n, G)."""
+        actions = np.zeros((len(rows), self.spec.num_gpus), np.int64)
+        for i, row in enumerate(rows.tolist()):
+            actions[i] = self.decide(
+                PlacementContext._make(part[i : i + 1] for part in context), row
+            )
+        return actions
+
+    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+        """Return the decision of one row, (G,).
+
+        Args:
+            context: arrays with a first axis of 1.
+            row: which one.
+        """
+        raise NotImplementedError
+
+
+def blocks_of(spec: PlacementSpec, m: int, is_open: NDArray[np.bool_]) -> list[slice]:
+    """Return the blocks of GPUs of model `m` that are open (G,) as a whole, in order."""
+    tp = int(spec.tp[m])
+    blocks = [slice(g, g + tp) for g in range(0, spec.num_gpus - tp + 1, tp)]
+    return [block for block in blocks if is_open[block].all()]
+
+
+def open_blocks(
+    spec: PlacementSpec, context: PlacementContext, m: int, action: NDArray[np.int64]
+) -> list[slice]:
+    """Return the blocks on which model `m` could be made active now and is not, in order.
+
+    Args:
+        action: (G,) the decision so far; blocks for which it chooses something are left out.
+    """
+    is_open = context.mask[0, :, m + 1] & (context.active[0] != m) & (action == 0)
+    return blocks_of(spec, m, is_open)
+
+
+class RandomPlacement(BasePlacementPolicy):
+    """Each decision, each GPU with probability `change` takes a random model that is open to it.
+
+    Groups are chosen as a whole, so its choices are legal.
+    """
+
+    name = "random"
+
+    def __init__(self, change: float = 0.1) -> None:
+        self.change = change
+
+    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+        """See the class."""
+        rng, spec = self.generators[row], self.spec
+        action = np.zeros(spec.num_gpus, np.int64)
+        for g in range(spec.num_gpus):
+            wanted = rng.random() < self.change
+            m = int(rng.integers(spec.num_models))
+            tp = int(spec.tp[m])
+            block = slice(first_gpu(g, tp), first_gpu(g, tp) + tp)
+            if wanted and block in open_blocks(spec, context, m, action):
+                action[block] = m + 1
+        return action
+
+
+class StaticPlacement(BasePlacementPolicy):
+    """Blocks of GPUs go to the models in turn, widest first; once there they stay.
+
+    With fewer GPUs than the models want, the last of the list are never awake.
+    """
+
+    name = "static"
+
+    def reset(self, spec: PlacementSpec, seeds: Sequence[int]) -> None:
+        """Share out the GPUs."""
+        super().reset(spec, seeds)
+        self.plan = np.full(spec.num_gpus, NONE)
+        fits = spec.vram_mb[:, None] >= spec.active_mb
+        order = np.argsort(-spec.tp, kind="stable").tolist()
+        # Each round places every model once, as long as there is room; the first round in the
+        # list's order decides who is left out.
+        placed = True
+        while placed:
+            placed = False
+            for m in order:
+                for block in blocks_of(spec, m, fits[:, m] & (self.plan == NONE))[:1]:
+                    self.plan[block] = m
+                    placed = True
+
+    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+        """Choose what is planned wherever it is not there yet and may come."""
+        action = np.zeros(self.spec.num_gpus, np.int64)
+        for m in range(self.spec.num_models):
+            for block in open_blocks(self.spec, context, m, action):
+                if (self.plan[block] == m).all():
+                    action[block] = m + 1
+        return action
+
+
+def instances(spec: PlacementSpec, context: PlacementContext) -> NDArray[np.int64]:
+    """Return the number of instances of each model that are awake or coming, (M,)."""
+    awake = context.active[0][:, None] == np.arange(spec.num_models)
+    coming = is_coming(context.state[0])
+    count: NDArray[np.int64] = (awake | coming).sum(axis=0) // spec.tp
+    return count
+
+
+class LruPlacement(BasePlacementPolicy):
+    """Swap on demand, as a cache does.
+
+    A model with waiting calls that is neither awake nor coming takes the block of GPUs that has
+    been idle longest, counted from its latest call in flight. The model with the oldest waiting
+    calls comes first. GPUs that serve are taken only if no other block is open.
+    """
+
+    name = "lru"
+
+    def reset(self, spec: PlacementSpec, seeds: Sequence[int]) -> None:
+        """Forget when GPUs were used."""
+        super().reset(spec, seeds)
+        self._used_s = np.full((len(seeds), spec.num_gpus), -1.0)
+
+    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+        """See the class."""
+        used = self._used_s[row]
+        if context.time_s[0] == 0.0:
+            used[:] = -1.0
+        used[context.in_flight[0] > 0] = context.time_s[0]
+        action = np.zeros(self.spec.num_gpus, np.int64)
+        missing = (context.waiting[0] > 0) & (instances(self.spec, context) == 0)
+        for m in np.argsort(-context.age_sum_s[0], kind="stable").tolist():
+            blocks = open_blocks(self.spec, context, m, action) if missing[m] else []
+            if blocks:
+                action[min(blocks, key=lambda block: float(used[block].max()))] = m + 1
+        return action
+
+
+class GreedyPlacement(BasePlacementPolicy):
+    """Every idle GPU loads the model with most waiting calls per copy.
+
+    Models are taken by waiting calls per instance, the copies of this decision counted, until none
+    has any; the first open block without a call in flight and whose own model has none waiting
+    takes each. The cost of a switch is ignored.
+    """
+
+    name = "greedy"
+
+    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+        """See the class."""
+        spec = self.spec
+        action = np.zeros(spec.num_gpus, np.int64)
+        copies = instances(spec, context)
+        waiting = context.waiting[0]
+        active = context.active[0]
+        idle = (context.in_flight[0] == 0) & ((active == NONE) | (waiting[active] == 0))
+        given = np.zeros(spec.num_models, np.bool_)
+        while True:
+            pressure = np.where(given, 0.0, waiting / (copies + 1.0))
+            m = int(pressure.argmax())
+            if pressure[m] <= 0.0:
+                return action
+            blocks = [b for b in open_blocks(spec, context, m, action) if idle[b].all()]
+            if blocks:
+                action[blocks[0]] = m + 1
+                copies[m] += 1
+            else:
+                given[m] = True
+
+
+class ThresholdPlacement(BasePlacementPolicy):
+    """An autoscaler with two thresholds on the use of slots.
+
+    The use of a model is its calls in flight and waiting over the slots of its instances. Above
+    `high` (and whenever calls wait for a model that is not awake) it wants one more instance. It
+    takes the block whose models are least used, none of them above `low`, if they have another
+    instance or no demand; a model that is not awake takes it whatever is there.
+
+    Args:
+        high: use above which copies are added.
+        low: use below which a copy may be taken away.
+    """
+
+    name = "threshold"
+
+    def __init__(self, high: float = 0.7, low: float = 0.3) -> None:
+        self.high, self.low = high, low
+
+    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+        """See the class."""
+        spec = self.spec
+        action = np.zeros(spec.num_gpus, np.int64)
+        copies = instances(spec, context)
+        active = context.active[0]
+        there = active[:, None] == np.arange(spec.num_models)
+        in_flight = (context.in_flight[0][:, None] * there).sum(axis=0) / spec.tp
+        asked = in_flight + context.waiting[0]
+        use = asked / np.maximum(copies * spec.slots, 1)
+        missing = (copies == 0) & (context.waiting[0] > 0)
+        order = np.lexsort((-use, ~missing))
+        for m in order.tolist():
+            if not missing[m] and use[m] <= self.high:
+                continue
+            blocks = []
+            for block in open_blocks(spec, context, m, action):
+                owners = np.unique(active[block][active[block] != NONE])
+                spare = ((copies[owners] > 1) | (asked[owners] == 0)).all()
+                calm = (use[owners] < self.low).all()
+                if missing[m] or (spare and calm):
+                    blocks.append((use[owners].max(initial=-1.0), block.start, block, owners))
+            if blocks:
+                _, _, block, owners = min(blocks)
+                copies[owners] -= 1
+                copies[m] += 1
+                action[block] = m + 1
+        return action
+
+
+SHIPPED: Final = checkpoint.SHIPPED / "placement_maskable_ppo"
+KIND: Final = "placement_scorer"
+PARTS: Final = ("pair", "keep")  # networks of three layers
+AROUND: Final = GPU_FEATURES + 2 * MODEL_FEATURES  # of a GPU: its own, its model's, the mean's
+INPUTS: Final = {"pair": STATES + MODEL_FEATURES + AROUND, "keep": AROUND}
+LAYERS: Final = 3
+
+
+class Parts(NamedTuple):
+    """An observation taken apart; arrays or tensors with any leading axes."""
+
+    bits: Any  # (..., G, M, STATES)
+    gpu: Any  # (..., G, GPU_FEATURES)
+    model: Any  # (..., M, MODEL_FEATURES)
+
+
+def take_apart(observations: Any, gpus: int, models: int) -> Parts:
+    """Split observations (n, d), NumPy's or PyTorch's."""
+    width = STATES * models + GPU_FEATURES
+    of_gpus = observations[:, : gpus * width].reshape(-1, gpus, width)
+    bits = of_gpus[:, :, : STATES * models].reshape(-1, gpus, models, STATES)
+    of_models = observations[:, gpus * width :].reshape(-1, models, MODEL_FEATURES)
+    return Parts(bits, of_gpus[:, :, STATES * models :], of_models)
+
+
+def shapes(hidden: int) -> dict[str, tuple[int, ...]]:
+    """Return the names and shapes of the tensors of a checkpoint."""
+    found: dict[str, tuple[int, ...]] = {}
+    for part in PARTS:
+        widths = (INPUTS[part], hidden, hidden, 1)
+        for i in range(LAYERS):
+            found[f"{part}{i}.weight"] = (widths[i + 1], widths[i])
+            found[f"{part}{i}.bias"] = (widths[i + 1],)
+    return found
+
+
+def logits(
+    tensors: Mapping[str, NDArray[Any]], observations: NDArray[np.float32], gpus: int, models: int
+) -> NDArray[np.float64]:
+    """Return the scores of every choice.
+
+    Args:
+        tensors: as in `shapes`.
+        observations: (n, d).
+        gpus: G.
+        models: M.
+
+    Returns:
+        (n, G, M + 1): leaving the GPU alone first.
+    """
+    parts = take_apart(observations.astype(np.float64), gpus, models)
+    host = parts.bits[..., 0] @ parts.model
+    mean = np.broadcast_to(parts.model.mean(axis=1, keepdims=True), host.shape)
+    around = np.concatenate([parts.gpu, host, mean], axis=-1)
+    wide = np.broadcast_to(around[:, :, None, :], (*parts.bits.shape[:3], AROUND))
+    each = np.broadcast_to(parts.model[:, None], (*parts.bits.shape[:3], MODEL_FEATURES))
+    pair = _network(tensors, "pair", np.concatenate([parts.bits, each, wide], axis=-1))
+    return np.concatenate([_network(tensors, "keep", around), pair[..., 0]], axis=-1)
+
+
+def _network(
+    tensors: Mapping[str, NDArray[Any]], part: str, x: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    for i in range(LAYERS):
+        x = x @ tensors[f"{part}{i}.weight"].T.astype(np.float64) + tensors[f"{part}{i}.bias"]
+        x = np.tanh(x) if i < LAYERS - 1 else x
+    return x
+
+
+class ScorerCheckpoint(MlpCheckpoint):
+    """`config.json` of a checkpoint."""
+
+    hidden: PositiveInt  # width of the hidden layers
+
+
+class MaskablePpoPlacement(BasePlacementPolicy):
+    """Draws every GPU's choice from a network's scores of the choices that are open to it.
+
+    One small network scores every pair (GPU g, model m), another one leaving GPU g alone; the
+    scores are the logits of a MultiDiscrete action. All weights are shared, so one checkpoint fits
+    every cluster, whatever its order of GPUs and models. Of a pair it sees the four bits of m on g,
+    the numbers of g, those of m, those of the model that is awake on g (zeros if none is) and the
+    mean over all models. `baselines.placement_network` is the same network in PyTorch.
+
+    It was trained to draw: GPUs that look alike have the same scores, and the best choice alone
+    would send all of them after the same model. Groups that are not complete are left alone.
+
+    Args:
+        folder: checkpoint, or the folder of a training that holds one; the shipped one if None.
+
+    Raises:
+        ConfigError: there is no checkpoint, or it is of another kind or shape.
+    """
+
+    name = "sb3_maskable_ppo"
+
+    def __init__(self, folder: str | None = None) -> None:
+        place = SHIPPED if folder is None else Path(folder)
+        where, self._tensors, self.config = open_mlp(place, ScorerCheckpoint, KIND)
+        checkpoint.check_shapes(where, self._tensors, shapes(self.config.hidden))
+        self.fingerprint = checkpoint.fingerprint(where)
+
+    def act_batch(
+        self,
+        observations: NDArray[np.float32],
+        contexts: PlacementContext,
+        rows: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """Return the drawn choices, (n, G)."""
+        spec = self.spec
+        shape = (spec.num_gpus, spec.num_models)
+        # Row by row: a row's bits do not depend on its company.
+        scores = np.concatenate([logits(self._tensors, o[None], *shape) for o in observations])
+        luck = np.stack(
+            [self.generators[row].gumbel(size=scores.shape[1:]) for row in rows.tolist()]
+        )
+        actions = np.where(contexts.mask, scores + luck, -np.inf).argmax(axis=-1)
+        for m in np.flatnonzero(spec.tp > 1).tolist():
+            tp = int(spec.tp[m])
+            for first in range(0, spec.num_gpus, tp):
+                block = actions[:, first : first + tp]
+                block[(block == m + 1) & ~(block == m + 1).all(axis=1, keepdims=True)] = 0
+        return np.asarray(actions, dtype=np.int64)

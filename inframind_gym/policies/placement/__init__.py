@@ -1,1 +1,0 @@
-"""Placement policies: the protocol, the registry and the built-in policies."""

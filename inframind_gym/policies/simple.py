@@ -1,0 +1,476 @@
+"""Routers that are rules: a model first, then a strategy.
+
+Blind to the load: random, round robin, one fixed choice, the measured mix, Mixture of Agents,
+GPTSwarm. With telemetry: shortest queue, earliest expected answer, strongest model within budget.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from inframind_gym.configs import StrictModel, validate
+from inframind_gym.envs.layout import PolicySpec
+from inframind_gym.errors import ConfigError
+from inframind_gym.files import read_json
+from inframind_gym.policies.base import (
+    BasePolicy,
+    Bools,
+    Contexts,
+    Ints,
+    draw_from,
+    first_up,
+    models_up,
+)
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, graph
+
+MIX: Final = "mix"  # as a strategy: draw from the workload's measured mix of strategies
+DRAW_MODEL, DRAW_STRATEGY, DRAW_TIE = range(3)  # uses of a decision's draws
+# A full batch of 16 decodes 1.2-1.4 times slower than a single sequence: roofline estimates for
+# 3B-32B models on H100 and H200 (TPOT at batch 16 over batch 1).
+FULL_BATCH_SLOWDOWN: Final = 0.3
+PUBLISHED_AGGREGATOR: Final = "deepseek-32b"
+SWARM: Final = Path(__file__).parent / "data" / "gptswarm.json"
+SWARM_STRATEGY: Final = "Concise"  # with which the shipped edges were learned
+
+Latencies = NDArray[np.float64]
+
+
+class Decisions(NamedTuple):
+    """Arguments of `act_batch`: one decision for each of n rows."""
+
+    observations: NDArray[np.float32]  # (n, d)
+    contexts: Contexts  # (n,)
+    rows: Ints  # (n,)
+    up: Bools  # (n, M) models that may be chosen
+
+
+class Heuristic(BasePolicy, ABC):
+    """A policy that picks a model for every row and then, unless told otherwise, a strategy.
+
+    Args:
+        strategy: name of a strategy, or "mix" for the measured mix of the workload.
+    """
+
+    def __init__(self, strategy: str = MIX) -> None:
+        self.strategy = strategy
+        name = type(self).name
+        self.name = name if strategy == MIX else f"{name}:{strategy}"
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Prepare for `len(seeds)` rows.
+
+        Raises:
+            ConfigError: the strategy is none of the workload's.
+        """
+        super().reset(spec, seeds)
+        self._strategy = -1 if self.strategy == MIX else spec.strategy_index(self.strategy)
+
+    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
+        """Return the routes of `rows`, (n,)."""
+        up = models_up(contexts, self.spec.num_models)
+        due = Decisions(observations, contexts, rows, up)
+        models = self.choose_models(due)
+        strategies = self.choose_strategies(due, models)
+        self.decisions[rows] += 1
+        return self.spec.action(models, strategies)
+
+    @abstractmethod
+    def choose_models(self, due: Decisions) -> Ints:
+        """The (n,) models, each one of those that are `up` (n, M)."""
+
+    def choose_strategies(self, due: Decisions, models: Ints) -> Ints:
+        """The (n,) strategies for the chosen `models` (n,)."""
+        if self._strategy >= 0:
+            return np.full(len(due.rows), self._strategy, np.int64)
+        shape = len(due.rows), self.spec.num_strategies
+        share = np.broadcast_to(self.spec.strategy_share, shape)
+        return draw_from(share, self.uniform(due.rows, DRAW_STRATEGY))
+
+    def argmin(self, score: NDArray[np.float64], due: Decisions) -> Ints:
+        """The model of lowest `score` (n, M) among those that are up; ties are drawn."""
+        masked = np.where(due.up, score, np.inf)
+        lowest = masked == masked.min(axis=1, keepdims=True)
+        return draw_from(lowest.astype(np.float64), self.uniform(due.rows, DRAW_TIE))
+
+
+class RandomPolicy(Heuristic):
+    """Every model that is up and every strategy with equal probability."""
+
+    name = "random"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def choose_models(self, due: Decisions) -> Ints:
+        """A uniform draw among the models that are up."""
+        return draw_from(due.up.astype(np.float64), self.uniform(due.rows, DRAW_MODEL))
+
+    def choose_strategies(self, due: Decisions, models: Ints) -> Ints:
+        """A uniform draw among the strategies."""
+        equal = np.ones((len(due.rows), self.spec.num_strategies))
+        return draw_from(equal, self.uniform(due.rows, DRAW_STRATEGY))
+
+
+class RoundRobinPolicy(Heuristic):
+    """One model after the other in the pool's order; a model that is down loses its turn."""
+
+    name = "round_robin"
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Start every row at the first model."""
+        super().reset(spec, seeds)
+        self._next = np.zeros(len(seeds), np.int64)  # model whose turn it is
+
+    def choose_models(self, due: Decisions) -> Ints:
+        """The first model that is up, from the one whose turn it is."""
+        models = first_up(self._next[due.rows], due.up)
+        self._next[due.rows] = (models + 1) % self.spec.num_models
+        return models
+
+
+class StaticPolicy(Heuristic):
+    """Always the same model with the same strategy; the next one in the pool while it is down.
+
+    Args:
+        model: alias of a model of the pool.
+        strategy: name of a strategy, or "mix".
+    """
+
+    def __init__(self, model: str = "qwen-14b", strategy: str = "Concise") -> None:
+        super().__init__(strategy)
+        self.model = model
+        self.name = f"static:{model}:{strategy}"
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Find the model in the pool.
+
+        Raises:
+            ConfigError: the pool has no such model, or there is no such strategy.
+        """
+        super().reset(spec, seeds)
+        self._model = spec.model_index(self.model)
+
+    def choose_models(self, due: Decisions) -> Ints:
+        """The fixed model, or the first one after it that is up."""
+        return first_up(np.full(len(due.rows), self._model, np.int64), due.up)
+
+
+class StaticMixPolicy(Heuristic):
+    """Draws every call from the measured oblivious mix of the workload's models and strategies.
+
+    The stand-in for an oblivious router such as MasRouter: right on average about what it likes,
+    blind to where the queues are.
+    """
+
+    name = "static_mix"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def choose_models(self, due: Decisions) -> Ints:
+        """A draw from the models' shares, renormalised over those that are up."""
+        share = self.spec.model_share * due.up
+        unwanted = share.sum(axis=1) <= 0.0  # only models are up that the mix never uses
+        share[unwanted] = due.up[unwanted]
+        return draw_from(share, self.uniform(due.rows, DRAW_MODEL))
+
+
+class MixtureOfAgentsPolicy(Heuristic):
+    """Mixture of Agents: every model proposes once, the strongest one aggregates.
+
+    Source: the MoA baseline of the published comparison (all five models propose in parallel,
+    DeepSeek-R1-Distill-Qwen-32B aggregates). Here it is a fixed plan, topology IO with one agent
+    per model. The workflow's final call goes to its most used model, ties to the one used first; so
+    the aggregator proposes first, then the others in the pool's order. While a model is down, its
+    proposal comes from the next in that order.
+
+    Args:
+        aggregator: alias of the model that also makes the final call; if None, deepseek-32b where
+            the pool has it, else the strongest model of the pool.
+        strategy: name of a strategy, or "mix" for the measured mix of the workload.
+        num_agents: proposers, 1 to 6; the pool's number of models.
+    """
+
+    def __init__(
+        self, aggregator: str | None = None, strategy: str = "Concise", num_agents: int = 5
+    ) -> None:
+        super().__init__(strategy)
+        self.aggregator = aggregator
+        self.name = "moa" if (aggregator, strategy) == (None, "Concise") else f"moa:{strategy}"
+        if aggregator is not None:
+            self.name += f":{aggregator}"
+        if not 1 <= num_agents <= MAX_AGENTS:
+            raise ConfigError(f"num_agents is {num_agents}; it must be between 1 and {MAX_AGENTS}")
+        self.requires = {"planner": {"topology": "IO", "num_agents": num_agents}}
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Order the pool's models, the aggregator first.
+
+        Raises:
+            ConfigError: the pool has no such aggregator, or there is no such strategy.
+        """
+        super().reset(spec, seeds)
+        first = int(spec.ability.argmax())
+        if self.aggregator is not None or PUBLISHED_AGGREGATOR in spec.models:
+            first = spec.model_index(self.aggregator or PUBLISHED_AGGREGATOR)
+        self._order = np.array([first, *(m for m in range(spec.num_models) if m != first)])
+
+    def choose_models(self, due: Decisions) -> Ints:
+        """Model number `node` of the order, or the next that is up."""
+        turn = due.contexts["node"].astype(np.int64) % self.spec.num_models
+        return np.asarray(self._order[first_up(turn, due.up[:, self._order])])
+
+
+Edge = tuple[int, int]
+Node = Annotated[int, Field(ge=0, lt=MAX_AGENTS)]
+
+
+class Swarm(StrictModel):
+    """A trained graph of GPTSwarm.
+
+    Attributes:
+        models: alias of the model of each node; the first also makes the final call.
+        edges: pairs [i, j], i < j: node j reads the answer of node i.
+        probabilities: learned probability of every possible edge, in the order of `edges_of`.
+        training: how it was made.
+    """
+
+    models: tuple[str, ...] = Field(min_length=1, max_length=MAX_AGENTS)
+    edges: tuple[tuple[Node, Node], ...]
+    probabilities: tuple[float, ...] = ()
+    training: dict[str, Any] = Field(default_factory=dict)
+
+
+def edges_of(num_nodes: int) -> tuple[Edge, ...]:
+    """All possible edges (i, j), i < j: ten for five nodes."""
+    return tuple(combinations(range(num_nodes), 2))
+
+
+def load_swarm(path: Path) -> Swarm:
+    """Read a trained graph.
+
+    Raises:
+        ConfigError: the file cannot be read or is no such graph; names it and the key.
+    """
+    if not path.is_file():
+        raise ConfigError(
+            f"{path}: cannot be read (no such file); train a graph with "
+            f"`inframind train gptswarm --out {path.parent}`"
+        )
+    swarm = validate(read_json(path), Swarm, source=str(path))
+    for edge in swarm.edges:
+        if edge not in edges_of(len(swarm.models)):
+            raise ConfigError(
+                f"{path}: edges: {list(edge)} must go from a node to a later one of the "
+                f"{len(swarm.models)}"
+            )
+    return swarm
+
+
+class GPTSwarmPolicy(Heuristic):
+    """A fixed graph of nodes, one a model, whose edges were learned.
+
+    Source: Zhuge et al., "GPTSwarm: Language Agents as Optimizable Graphs" (ICML 2024), as the
+    published comparison has it: five nodes, of the ten edges i < j those that REINFORCE has
+    switched on (`baselines/gptswarm.py`). Every query runs through the same graph; neither
+    load nor budget plays a part. Node k asks its model; while that is down, the next one that is
+    up. Every model is used once, so the workflow's final call goes to the model of node 0.
+
+    Args:
+        edges: JSON file of a trained graph; the shipped one if None.
+        strategy: name of a strategy, or "mix" for the measured mix of the workload;
+            "Concise" if None.
+
+    Raises:
+        ConfigError: the file is no trained graph.
+    """
+
+    def __init__(self, edges: str | None = None, strategy: str | None = None) -> None:
+        super().__init__(strategy or SWARM_STRATEGY)
+        self.name = ":".join(("gptswarm", *(part for part in (edges, strategy) if part)))
+        self.swarm = load_swarm(SWARM if edges is None else Path(edges))
+        graph_edges = [list(edge) for edge in self.swarm.edges]
+        agents = len(self.swarm.models)
+        self.requires = {"planner": {"edges": graph_edges, "num_agents": agents}}
+        self.fingerprint = f"{self.strategy} {self.swarm.models} {self.swarm.edges}"
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Find the nodes' models in the pool.
+
+        Raises:
+            ConfigError: the pool lacks one, or there is no such strategy.
+        """
+        super().reset(spec, seeds)
+        self._order = np.array([spec.model_index(model) for model in self.swarm.models], np.int64)
+
+    def choose_models(self, due: Decisions) -> Ints:
+        """The model of the node, or the next in the pool's order that is up."""
+        nodes = due.contexts["node"].astype(np.int64) % len(self._order)
+        return first_up(self._order[nodes], due.up)
+
+
+class QueueAware(Heuristic):
+    """Keeps, per row, how many calls it sent to each model since the telemetry was last polled.
+
+    Telemetry is as old as the last poll (5 s by default). A router that trusts it alone sends a
+    whole interval's calls to the same idle server. Calls that follow without a decision (a node's
+    second call, the final one) show at the next poll, as does everybody else's traffic.
+
+    Attributes:
+        sent: (rows, M) calls that were sent.
+    """
+
+    sent: Ints | NDArray[np.float64]
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Prepare for `len(seeds)` rows.
+
+        Raises:
+            ConfigError: the observation holds no queue depths.
+        """
+        super().reset(spec, seeds)
+        if not spec.layout.has("queue"):
+            raise ConfigError(
+                f"policy {self.name!r} needs queue depths; make the environment with "
+                "system_features that include 'queue'"
+            )
+        self.sent = np.zeros((len(seeds), spec.num_models), np.int64)
+        self._poll = np.full(len(seeds), -1, np.int64)
+        self._time_s = np.full(len(seeds), -np.inf)
+
+    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
+        """Return the routes of `rows`; a new poll or episode clears what was sent."""
+        poll = contexts["poll"].astype(np.int64)
+        time_s = contexts["time_s"].astype(np.float64)
+        fresh = (poll != self._poll[rows]) | (time_s < self._time_s[rows])
+        self.sent[rows[fresh]] = 0
+        self._poll[rows], self._time_s[rows] = poll, time_s
+        actions = super().act_batch(observations, contexts, rows)
+        self.sent[rows, self.spec.model_of(actions)] += 1
+        return actions
+
+    def load_req(self, observations: NDArray[np.float32], rows: Ints) -> NDArray[np.float64]:
+        """Calls believed to be at each model, (n, M): polled depth and own calls since."""
+        # The feature is float32: rounding gives the whole numbers back, so that ties are ties.
+        depth = np.round(self.spec.layout.queue_depth_req(observations), 3)
+        return depth + self.sent[rows]
+
+
+class LeastLoadedPolicy(QueueAware):
+    """The model with the fewest calls per slot: the join-the-shortest-queue rule."""
+
+    name = "least_loaded"
+
+    def choose_models(self, due: Decisions) -> Ints:
+        """The lowest load per slot among the models that are up; ties are drawn."""
+        load = self.load_req(due.observations, due.rows)
+        return self.argmin(load / self.spec.max_num_seqs, due)
+
+
+class LowestExpectedLatencyPolicy(QueueAware):
+    """The model that is expected to answer first.
+
+    Args:
+        strategy: name of a strategy, or "mix" for the measured mix of the workload.
+        e2e_weight: trust in the polled end-to-end latency of a full server, 0 to 1.
+
+    Raises:
+        ConfigError: the weight is out of range.
+    """
+
+    name = "lowest_expected_latency"
+
+    def __init__(self, strategy: str = MIX, e2e_weight: float = 0.5) -> None:
+        super().__init__(strategy)
+        if not 0.0 <= e2e_weight <= 1.0:
+            raise ConfigError(f"e2e_weight is {e2e_weight}; it must be between 0 and 1")
+        self.e2e_weight = e2e_weight
+
+    def expected_latency_s(self, observations: NDArray[np.float32], rows: Ints) -> Latencies:
+        """Seconds until a call sent now would be answered, (n, M).
+
+        The light-load seconds of a call grow with the batch it joins; calls beyond the slots wait,
+        and a server with s slots frees one every (call / s) seconds. The polled end-to-end latency
+        is blended in with `e2e_weight` times the share of slots in use: with nothing running it is
+        a memory of older load (the last value is held while nothing finishes).
+        """
+        spec = self.spec
+        slots = spec.max_num_seqs
+        load = self.load_req(observations, rows)
+        busy = np.minimum(load / slots, 1.0)
+        service = spec.expected_call_s * (1.0 + FULL_BATCH_SLOWDOWN * busy)
+        waiting = np.maximum(load + 1.0 - slots, 0.0)  # this call and those ahead that find no slot
+        expected = service * (1.0 + waiting / slots)
+        if self.e2e_weight <= 0.0 or not spec.layout.has("e2e"):
+            return expected
+        polled = spec.layout.e2e_s(observations)
+        weight = np.where(polled > 0.0, self.e2e_weight * busy, 0.0)
+        return (1.0 - weight) * expected + weight * polled
+
+    def choose_models(self, due: Decisions) -> Ints:
+        """The lowest expected latency among the models that are up; ties are drawn."""
+        return self.argmin(self.expected_latency_s(due.observations, due.rows), due)
+
+
+class BudgetGreedyPolicy(LowestExpectedLatencyPolicy):
+    """The strongest model whose expected latency fits the call's share of the remaining budget.
+
+    The share is the remaining budget over the calls that still follow one another: the waves left
+    (twice as many where every node makes a second call) and the final decision. The strategy
+    follows from the slack: DeepThink where the share is `deep_slack` times the expected latency,
+    Flash where it is less than `flash_slack` times, Concise between. Where no model fits, the
+    fastest answers with Flash: the answer will be late, so it should at least be out of the way.
+
+    Args:
+        deep_slack: share over expected latency from which DeepThink is used; at least flash_slack.
+        flash_slack: share over expected latency below which Flash is used; at least 1.
+        e2e_weight: trust in the polled end-to-end latency of a full server, 0 to 1.
+
+    Raises:
+        ConfigError: the slacks or the weight are out of order.
+    """
+
+    name = "budget_greedy"
+
+    def __init__(
+        self, deep_slack: float = 2.0, flash_slack: float = 1.25, e2e_weight: float = 0.5
+    ) -> None:
+        super().__init__(MIX, e2e_weight)
+        if not 1.0 <= flash_slack <= deep_slack:
+            raise ConfigError(
+                f"flash_slack is {flash_slack} and deep_slack {deep_slack}; "
+                "they must satisfy 1 <= flash_slack <= deep_slack"
+            )
+        self.deep_slack, self.flash_slack = deep_slack, flash_slack
+        self._calls_per_node = np.array([graph(name, 1).calls_per_node for name in TOPOLOGIES])
+
+    def choose_models(self, due: Decisions) -> Ints:
+        """The strongest model that is up and fits, else the fastest that is up."""
+        expected = self.expected_latency_s(due.observations, due.rows)
+        remaining_s = self.spec.layout.remaining_budget_s(due.observations)
+        share_s = remaining_s / self.stages_left(due.contexts)
+        fits = due.up & (expected <= share_s[:, None])
+        strongest = np.where(fits, self.spec.ability, -np.inf).argmax(axis=1)
+        models = np.where(fits.any(axis=1), strongest, self.argmin(expected, due))
+        self._slack = share_s / expected[np.arange(len(models)), models]
+        return np.asarray(models, np.int64)
+
+    def choose_strategies(self, due: Decisions, models: Ints) -> Ints:
+        """DeepThink with much slack, Flash with little, Concise between."""
+        flash, concise, deep = map(self.spec.strategy_index, ("Flash", "Concise", "DeepThink"))
+        thrifty = np.where(self._slack >= self.flash_slack, concise, flash)
+        return np.asarray(np.where(self._slack >= self.deep_slack, deep, thrifty), np.int64)
+
+    def stages_left(self, contexts: Contexts) -> Ints:
+        """Calls that still follow one another, (n,), this one and the final decision included."""
+        waves = contexts["num_waves"].astype(np.int64) - contexts["wave"]
+        calls = np.maximum(waves, 1) * self._calls_per_node[contexts["topology"]]
+        return np.asarray(calls + 1, np.int64)

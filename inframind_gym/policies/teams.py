@@ -1,0 +1,447 @@
+"""Policies of the teams that are rules: assignment, token budget, coordination.
+
+A policy may set `sees_truth` if it is a bound that knows the latent state; one of a token budget
+sets `strategy`, the mode of the initial allocations that it wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import ClassVar, Final
+
+import numpy as np
+
+from inframind_gym.envs.assignment import AssignmentContext, AssignmentSpec, Completed
+from inframind_gym.envs.coordination import CoordinationContext, CoordinationSpec
+from inframind_gym.envs.token_budget import TokenBudgetContext, TokenBudgetSpec
+from inframind_gym.errors import require_within
+from inframind_gym.policies.base import ContextPolicy, Floats, Ints
+from inframind_gym.teams.assignment import rules
+from inframind_gym.teams.coordination.rules import (
+    ANSWER,
+    FALLBACK,
+    PARALLEL,
+    PLAN,
+    REGENERATE,
+    RETRIEVE,
+    REWRITE,
+    ROUTE,
+    SYNTHESIZE,
+    TRIM,
+    VALIDATE,
+)
+from inframind_gym.teams.token_budget.rules import (
+    CRITIC,
+    CUT,
+    EXECUTOR,
+    PLANNER,
+    REALLOCATE,
+    STOP,
+)
+from inframind_gym.teams.token_budget.settings import SIZES
+
+
+class BaseAssignmentPolicy(ContextPolicy[AssignmentSpec, AssignmentContext]):
+    """A policy that decides from the contexts alone, by `choose`, and learns in `observe`."""
+
+    def observe(self, completed: Completed, rows: Ints) -> None:
+        """Learn from tasks (k,) that ended; `rows` (k,) are theirs, of those given to `reset`."""
+
+    def best(self, values: Floats, rows: Ints, ordinals: Ints, use: int = 99) -> Ints:
+        """Return the places of the largest of `values` (n, k), drawn where several are, (n,)."""
+        largest = values >= values.max(axis=1, keepdims=True)
+        place = self.draw(rows, ordinals, use) * largest.sum(axis=1)
+        found = np.cumsum(largest, axis=1) > np.floor(place)[:, None]
+        return np.asarray((found & largest).argmax(axis=1))
+
+
+def penalties(spec: AssignmentSpec, context: AssignmentContext) -> Floats:
+    """Return the load penalty of each action, (n, 8); without a window's penalty zeros."""
+    n = len(context.task)
+    if spec.config.queues:
+        return np.zeros((n, rules.NUM_ACTIONS))
+    agents = rules.agent_of(np.arange(rules.NUM_ACTIONS))
+    return np.stack(
+        [rules.load_penalty(context.counts, np.full(n, agent)) for agent in agents], axis=1
+    )
+
+
+def one_a_row(completed: Completed) -> Iterator[Completed]:
+    """Split tasks so that no part has two of one row, in the order in which they ended."""
+    left = np.ones(len(completed.row), np.bool_)
+    while left.any():
+        places = np.flatnonzero(left)
+        first = places[np.unique(completed.row[places], return_index=True)[1]]
+        chosen = np.zeros_like(left)
+        chosen[first] = True
+        left &= ~chosen
+        yield completed.of(chosen)
+
+
+DEFAULT_PROVIDER: Final = rules.PROVIDERS.index("openai")
+# The agent whose role has the name of a task's type, by type.
+EXPERT: Final = np.array(
+    [rules.AGENTS.index(a) for a in ("analyst", "coder", "researcher", "validator")]
+)
+
+
+class RandomAssignment(BaseAssignmentPolicy):
+    """Any of the eight actions."""
+
+    name = "random"
+
+    def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
+        """Return draws, (n,)."""
+        u = self.draw(rows, context.ordinal, 0)
+        return np.asarray(np.floor(u * rules.NUM_ACTIONS), np.int64)
+
+
+class RoundRobinAssignment(BaseAssignmentPolicy):
+    """The agents in turn, on the default provider."""
+
+    name = "round_robin"
+
+    def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
+        """Return (n,) the turns."""
+        return np.asarray(rules.in_turn(context.ordinal))
+
+
+class LeastLoadedAssignment(BaseAssignmentPolicy):
+    """The agent with least to do on the default provider; one of them is drawn if there are more.
+
+    With queues that is the agent with the fewest tasks in flight, without queues the one with the
+    smallest share of the window.
+    """
+
+    name = "least_loaded"
+
+    def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
+        """Return (n,) the actions."""
+        load = context.counts
+        if self.spec.config.queues:
+            shape = (len(rows), len(rules.AGENTS), len(rules.PROVIDERS))
+            load = context.in_flight.reshape(shape).sum(axis=2)
+        agent = self.best(-load.astype(np.float64), rows, context.ordinal)
+        return np.asarray(rules.action_index(agent, DEFAULT_PROVIDER))
+
+
+class LeastBusyAssignment(BaseAssignmentPolicy):
+    """The deployment with fewest requests in flight, the first of equals.
+
+    That is the rule of LiteLLM's router strategy "least-busy": it goes through the deployments and
+    keeps one that has strictly fewer. Where tasks come one at a time, nothing is in flight when one
+    arrives, and all of them go to the first deployment.
+    """
+
+    name = "least_busy"
+
+    def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
+        """Return (n,) the actions."""
+        return np.asarray(context.in_flight.argmin(axis=1))
+
+
+class StaticExpertAssignment(BaseAssignmentPolicy):
+    """The agent whose role has the name of the task's type, on the default provider."""
+
+    name = "static_expert"
+
+    def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
+        """Return (n,) the actions."""
+        return np.asarray(rules.action_index(EXPERT[context.task_type], DEFAULT_PROVIDER))
+
+
+S, M, L = range(len(SIZES))
+
+
+class BaseTokenBudgetPolicy(ContextPolicy[TokenBudgetSpec, TokenBudgetContext]):
+    """A policy without memory: `choose` is a function of the contexts."""
+
+    strategy: ClassVar[str] = "adaptive"
+    sees_truth: ClassVar[bool] = False
+
+
+def request(context: TokenBudgetContext, agent: int, size: int) -> Ints:
+    """Return (n,) calls of an agent, after a reallocation where its allocation is short.
+
+    Where neither allocation nor budget pays, the action is STOP.
+    """
+    limit, most = context.limits[:, agent, size], context.max_tokens[agent, size]
+    room = context.remaining - context.estimates[:, agent]
+    short = limit < np.minimum(most, room)
+    own = context.left[:, agent] + context.free - context.estimates[:, agent]
+    # Where its own tokens reach `room` the ceiling, not the allocation, limits the call.
+    helps = short & context.mask[:, REALLOCATE + agent] & (own < room)
+    call = np.where(context.mask[:, agent * len(SIZES) + size], agent * len(SIZES) + size, STOP)
+    return np.where(helps, REALLOCATE + agent, call)
+
+
+class _FixedMode(BaseTokenBudgetPolicy):
+    """Plan, draft, then review and revise in turn while the allocations pay; no reallocation."""
+
+    plans: ClassVar[int]
+    sizes: ClassVar[tuple[int, int, int]]  # of planner, executor, critic
+
+    def choose(self, context: TokenBudgetContext, rows: Ints) -> Ints:
+        """Return the next call of the schedule, or STOP where its agent's allocation is spent."""
+        calls = context.calls
+        reviewed = calls[:, CRITIC] >= calls[:, EXECUTOR]
+        agent = np.where(reviewed, EXECUTOR, CRITIC)
+        planned = calls[:, PLANNER] >= self.plans
+        agent = np.where(planned | (context.limits[:, PLANNER, S] <= 0), agent, PLANNER)
+        action = agent * len(SIZES) + np.array(self.sizes)[agent]
+        return np.where(context.mask[np.arange(len(rows)), action], action, STOP)
+
+
+class FrontloadBudget(_FixedMode):
+    """Two long plans, a long draft, and what little review the rest allows."""
+
+    name = "frontload"
+    strategy = "frontload"
+    plans = 2
+    sizes = (L, L, S)
+
+
+class CritiqueHeavyBudget(_FixedMode):
+    """A short plan, a draft, then reviews and revisions until an allocation is spent."""
+
+    name = "critique_heavy"
+    strategy = "critique_heavy"
+    plans = 1
+    sizes = (S, M, L)
+
+
+class SpendAllBudget(BaseTokenBudgetPolicy):
+    """Long calls until no call can be paid: the limit of tokens is the only stop."""
+
+    name = "spend_all"
+
+    def choose(self, context: TokenBudgetContext, rows: Ints) -> Ints:
+        """Return plan, draft, review, revision, … , or whatever call is still open."""
+        action = _in_turn(context, L)
+        any_call = context.mask[:, :CUT]
+        fallback = np.where(any_call.any(axis=1), any_call.argmax(axis=1), STOP)
+        return np.where(action == STOP, fallback, action)
+
+
+class SingleShotBudget(BaseTokenBudgetPolicy):
+    """One long call of the executor."""
+
+    name = "single_shot"
+
+    def choose(self, context: TokenBudgetContext, rows: Ints) -> Ints:
+        """Return the executor's call, then STOP."""
+        return np.where(context.has_draft, STOP, request(context, EXECUTOR, L))
+
+
+class FixedCallsBudget(BaseTokenBudgetPolicy):
+    """As many calls as a limit of turns allows, as agent frameworks count them.
+
+    Args:
+        k: number of calls.
+
+    Raises:
+        ConfigError: `k` is no number from 1 to 1000.
+    """
+
+    def __init__(self, k: int | str = 6) -> None:
+        number = int(k) if isinstance(k, str) and k.isdigit() else k
+        self.k = int(require_within(number, 1, 1000, "fixed_k: k (calls)"))
+        self.name = "fixed_k" if self.k == 6 else f"fixed_k:{self.k}"
+
+    def choose(self, context: TokenBudgetContext, rows: Ints) -> Ints:
+        """Return plan, draft, review, revision, …, then STOP."""
+        done = context.calls.sum(axis=1) >= self.k
+        return np.where(done, STOP, _in_turn(context, M))
+
+
+class RandomBudget(BaseTokenBudgetPolicy):
+    """Any action that is open, all equally likely."""
+
+    name = "random"
+
+    def choose(self, context: TokenBudgetContext, rows: Ints) -> Ints:
+        """Return (n,) draws of the rows' seeds and their numbers of decisions."""
+        return self.draw_open(rows, context.steps, context.mask)
+
+
+def _in_turn(context: TokenBudgetContext, size: int) -> Ints:
+    """Return (n,) the next of plan, draft, review, revision, review, … at one size."""
+    calls = context.calls
+    reviewed = calls[:, CRITIC] >= calls[:, EXECUTOR]
+    again = np.where(reviewed, request(context, EXECUTOR, size), request(context, CRITIC, size))
+    return np.where(calls[:, PLANNER] > 0, again, request(context, PLANNER, size))
+
+
+class AdaptiveRoiBudget(BaseTokenBudgetPolicy):
+    """Plan, draft, then review and revise; the critic is cut when its ROI falls below a threshold.
+
+    After each round of review and revision, what the others have not spent goes to the agent of the
+    higher ROI; the planner has no further call, and so no part in it. An agent whose turn it is and
+    whose allocation is short gets the tokens back. The cut returns the critic's allocation, and one
+    closing revision follows. The threshold is not applied to the executor: in the worked example of
+    the design the executor falls below it at its first call and goes on. `adaptive_roi_strict`
+    applies it to all.
+
+    Args:
+        threshold: points of quality per token; that of the team's constants if None.
+
+    Raises:
+        ConfigError: `threshold` is no number from 0 to 1.
+    """
+
+    name = "adaptive_roi"
+    strict: ClassVar[bool] = False
+
+    def __init__(self, threshold: float | str | None = None) -> None:
+        self.threshold: float | None = None
+        if threshold is not None:
+            value: object = threshold
+            with suppress(ValueError):
+                value = float(threshold)
+            self.threshold = require_within(value, 0.0, 1.0, f"{self.name}: threshold")
+            self.name += f":{self.threshold:g}"
+
+    def reset(self, spec: TokenBudgetSpec, seeds: Sequence[int]) -> None:
+        """Forget the rounds after which tokens were moved."""
+        super().reset(spec, seeds)
+        self._moved_after = np.zeros(len(seeds), np.int64)  # calls at the last move
+
+    def choose(self, context: TokenBudgetContext, rows: Ints) -> Ints:
+        """Return the next call, a reallocation, a cut, or STOP, (n,)."""
+        calls, is_cut, last_roi = context.calls, context.cut, context.last_roi
+        least = self.spec.settings.roi_threshold if self.threshold is None else self.threshold
+        low = (calls > 0) & (last_roi < least)  # (n, 3) agents whose last call fell below
+        reviewed = calls[:, CRITIC] >= calls[:, EXECUTOR]  # the executor's turn
+        revise, review = request(context, EXECUTOR, M), request(context, CRITIC, M)
+        goes_on = reviewed | (self.strict & ~low[:, EXECUTOR])  # without a critic
+        after_cut = np.where(goes_on, revise, STOP)
+        action = np.where(is_cut[:, CRITIC], after_cut, np.where(reviewed, revise, review))
+        action = np.where(low[:, CRITIC] & ~is_cut[:, CRITIC], CUT + CRITIC, action)
+        if self.strict:
+            cut_or_stop = np.where(is_cut[:, EXECUTOR], STOP, CUT + EXECUTOR)
+            action = np.where(low[:, EXECUTOR], cut_or_stop, action)
+        action = np.where(calls[:, PLANNER] == 0, request(context, PLANNER, M), action)
+        # Where a round has ended, a reallocation to the higher ROI comes first.
+        number = calls.sum(axis=1)
+        best = np.where(last_roi[:, EXECUTOR] > last_roi[:, CRITIC], EXECUTOR, CRITIC)
+        move = REALLOCATE + best
+        ended = (calls[:, CRITIC] > 0) & (calls[:, EXECUTOR] > calls[:, CRITIC])
+        ended &= ~is_cut.any(axis=1) & ((action < CUT) | (action >= REALLOCATE))
+        ended &= (action != STOP) & (self._moved_after[rows] < number)
+        ended &= context.mask[np.arange(len(rows)), move]
+        self._moved_after[rows] = np.where(ended, number, self._moved_after[rows])
+        return np.where(ended, move, action)
+
+
+class AdaptiveRoiStrictBudget(AdaptiveRoiBudget):
+    """Every agent is cut when its ROI falls below the threshold; without executor the team stops.
+
+    With a threshold that is the price of a token, this is greedy by one step.
+    """
+
+    name = "adaptive_roi_strict"
+    strict = True
+
+
+class BaseCoordinationPolicy(ContextPolicy[CoordinationSpec, CoordinationContext]):
+    """A policy without memory: `choose` is a function of the contexts.
+
+    `sees_truth` is true for bounds that know the simulated questions.
+    """
+
+    sees_truth: ClassVar[bool] = False
+
+
+class SeedSupervisor(BaseCoordinationPolicy):
+    """The design's order of the agents.
+
+    Route; plan where the router asks for it; rewrite; search for all sub-tasks at once; merge where
+    there were several searches; validate; write again once where the validation finds an issue;
+    answer. A conversation is trimmed when it exceeds its limit, and an agent that fails or is late
+    is answered with the fallback.
+    """
+
+    name = "seed_supervisor"
+    parallel: ClassVar[bool] = True
+    validates: ClassVar[bool] = True
+    always_plans: ClassVar[bool] = False
+
+    def choose(self, context: CoordinationContext, rows: Ints) -> Ints:
+        """Return the first step of the order that is to be done, (n,)."""
+        c, strategy = context, np.maximum(context.strategy, 0)
+        limit = self.spec.settings.context.trim_above_tokens
+        plans = c.needs_planning | self.always_plans
+        search = np.where((c.pending > 1) & self.parallel, PARALLEL, RETRIEVE) + strategy
+        action = np.select(
+            [
+                c.failed.any(axis=1),
+                (c.context > limit) & ~c.trimmed,
+                ~c.routed,
+                plans & ~c.planned,
+                ~c.rewritten,
+                c.pending > 0,
+                (c.searches > 1) & ~c.merged,
+                ~c.judged & self.validates,
+                c.judged & ~c.valid & (c.regenerations == 0),
+            ],
+            [np.full(len(rows), one) for one in (FALLBACK, TRIM, ROUTE, PLAN, REWRITE)]
+            + [search]
+            + [np.full(len(rows), one) for one in (SYNTHESIZE, VALIDATE, REGENERATE)],
+            ANSWER,
+        )
+        return np.where(c.mask[np.arange(len(rows)), action], action, FALLBACK)
+
+
+class SequentialSupervisor(SeedSupervisor):
+    """The same, one search after the other."""
+
+    name = "sequential_supervisor"
+    parallel = False
+
+
+class AlwaysPlan(SeedSupervisor):
+    """The same with a plan for every question."""
+
+    name = "always_plan"
+    always_plans = True
+
+
+class NoValidate(SeedSupervisor):
+    """The same without validation."""
+
+    name = "no_validate"
+    validates = False
+
+
+class BasicRag(BaseCoordinationPolicy):
+    """One vector search for the whole question, then the answer."""
+
+    name = "basic_rag"
+    search: ClassVar[int] = RETRIEVE
+    validates: ClassVar[bool] = False
+
+    def choose(self, context: CoordinationContext, rows: Ints) -> Ints:
+        """Return the search, then the answer; the fallback where one of them fails, (n,)."""
+        answer = np.where(~context.judged & self.validates, VALIDATE, ANSWER)
+        action = np.where(context.docs > 0, answer, self.search)
+        open_ = context.mask[np.arange(len(rows)), action] & ~context.failed.any(axis=1)
+        return np.where(open_, action, FALLBACK)
+
+
+class CheckedRag(BasicRag):
+    """One hybrid search for the whole question, a validation, then the answer."""
+
+    name = "checked_rag"
+    search = RETRIEVE + 1
+    validates = True
+
+
+class RandomSupervisor(BaseCoordinationPolicy):
+    """Any action that is open, all equally likely."""
+
+    name = "random"
+
+    def choose(self, context: CoordinationContext, rows: Ints) -> Ints:
+        """Return draws of the rows' seeds and their numbers of decisions, (n,)."""
+        return self.draw_open(rows, context.iteration, context.mask)

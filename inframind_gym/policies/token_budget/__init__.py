@@ -1,1 +1,0 @@
-"""Policies of `InfraMind-TokenBudget-v0`, and of the application with the same team."""

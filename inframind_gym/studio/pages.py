@@ -1,0 +1,279 @@
+"""The pages of the studio: forms that start runs, runs, comparisons, boards."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import localtime, strftime
+from typing import Any, Final
+from urllib.parse import quote
+
+from fastapi import FastAPI
+from markupsafe import Markup
+from nicegui import run as background
+from nicegui import ui
+
+from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.studio.boards import EPISODES, Boards
+from inframind_gym.studio.parts import Live, Row, chip, each, html, put, table
+from inframind_gym.studio.runs import Launcher
+from inframind_gym.studio.settings import CHOICES, PACED, SETTINGS
+from inframind_gym.studio.views import VIEWS, comparison
+from inframind_gym.teams.runs import FORMS, Run, RunStore, compare
+
+# By team: title, what it is, a run in words, what came of it.
+TEAMS: Final = {
+    "pool": (
+        "Pool",
+        "Queries arrive, a router sends their calls to servers, and queues grow where it sends too "
+        "many. Watch a simulated stream, live vLLM servers, or a gateway.",
+        "{policy} on {pool}, {workload} at {arrival_rate_per_min:g}/min",
+        "goodput {goodput:.0%}",
+    ),
+    "token-budget": (
+        "Token budget",
+        "Planner, executor and critic work on a task under a hard ceiling of tokens, and stop "
+        "where further tokens buy too little quality.",
+        "{strategy}, {budget:,} tokens: {task}",
+        "quality {quality:.0f}, {cost_report[tokens]:,} tokens",
+    ),
+    "assignment": (
+        "Assignment",
+        "Four agents share tasks. Q-learning learns who takes which, and who gets too much of the "
+        "recent work is penalised.",
+        "{router}, {arrivals}, {iterations} tasks, seed {seed}",
+        "reward {mean_adjusted_reward:.3f}",
+    ),
+    "coordination": (
+        "Coordination",
+        "A supervisor calls router, planner, retrieval, synthesis and validation, and answers from "
+        "sources before a deadline.",
+        "{question}{scenario}",
+        "{ended_by}",
+    ),
+}
+_LABELS: Final = {  # fields of the forms, in order; of the pool: those of a simulation
+    "pool": {
+        **{"pool": "pool", "workload": "workload", "policy": "router", "num_queries": "queries"},
+        **{"arrival_rate_per_min": "queries a minute", "budget_s": "budget, s (empty: tiers)"},
+        **{"speed": "speed (empty: at once)", "seed": "seed"},
+    },
+    "live": {"watch_s": "watch for, s", "poll_s": "poll every, s"},
+    "token-budget": {
+        **{"task": "task", "budget": "budget, tokens", "strategy": "strategy"},
+        **{"profile": "simulated as", "seed": "seed", "scope_down": "narrow too large a task"},
+    },
+    "assignment": {
+        **{"router": "router", "arrivals": "arrivals", "ties": "equal values"},
+        **{"iterations": "tasks", "epsilon": "exploration at first", "seed": "seed"},
+    },
+    "coordination": {
+        **{"question": "question", "policy": "supervisor"},
+        **{"deadline_s": "deadline, s (empty: own)", "fault": "fault, e.g. planner:timeout"},
+    },
+}
+_EXAMPLES: Final = {
+    "task": "Write a migration plan from a monolith to three services.",
+    "question": "Compare chunked prefill and a separate pool of servers for long prompts.",
+}
+_STYLE: Final = Path(__file__).with_name("studio.css")
+_RUNS: Final = {
+    **{"run": '<a href="/show/{run_id}">{run_id}</a>', "status": "{chip}", "<what": "{what:.300}"},
+    **{"<result": "{result:.300}", "started": "{started}"},
+}
+_BOARDS: Final = {
+    **{"folder": '<a href="/boards/{path}">{name}</a>', "<suite": "{suite}{error}"},
+    **{">cells": "{cells}", ">planned": "{planned}", "<policies": "{policies}"},
+    "started": "{started:.16}",
+}
+
+
+def described(run: Run) -> dict[str, Any]:
+    """Return what the pages say of a run: name, status, what it plays, result, start."""
+    template, result = TEAMS[run.team][2:] if run.team in TEAMS else ("{}", "")
+    if run.settings.get("source", "simulation") != "simulation":
+        template, result = "watching the {source}", "{samples} samples"
+    summary = run.summary or {}
+    result = "{error}" if "error" in summary else result if summary else ""
+    return {
+        **{"run_id": run.run_id, "chip": chip(run.status)},
+        "what": template.format_map(Row(run.settings)),
+        "result": result.format_map(Row(summary)),
+        "started": strftime("%Y-%m-%d %H:%M", localtime(run.started_s)),
+    }
+
+
+@contextmanager
+def frame(title: str, here: str) -> Iterator[None]:
+    """Add the head of a page; what follows is its content."""
+    ui.page_title(f"{title}: inframind studio")
+    ui.colors(primary="#1b5e9e")
+    ui.add_head_html(f"<style>{_STYLE.read_text(encoding='utf-8')}</style>")
+    current = {here: Markup(' aria-current="page"')}
+    titles = {**{team: words[0] for team, words in TEAMS.items()}, "boards": "Boards"}
+    links = ((name, current.get(name, ""), words) for name, words in titles.items())
+    put(
+        html(
+            '<a class="skip" href="#content">Skip to the content</a><header class="top"><div '
+            'class="frame"><a class="brand" href="/">inframind <b>studio</b></a><nav '
+            'aria-label="pages">{}</nav></div></header>',
+            each('<a href="/{}"{}>{}</a>', links),
+        )
+    )
+    with ui.element("div").classes("frame").props("id=content tabindex=-1"):
+        put(html("<h1>{}</h1>", title))
+        yield
+
+
+def attach(app: FastAPI, launcher: Launcher, boards: Boards) -> None:
+    """Add the pages to an application."""
+    store = launcher.store
+
+    @ui.page("/boards")  # before the pages of teams, whose path it has, too
+    def boards_page() -> None:
+        with frame("Boards", "boards"):
+            put(
+                "<p>Results folders of <code>inframind bench run</code> under <code>--results"
+                "</code>, each with its leaderboard, comparisons and episodes.</p>"
+            )
+            rows = [{**row, "path": quote(row["name"], safe="")} for row in boards.listed()]
+            put(table("boards", _BOARDS, rows))
+
+    @ui.page("/")
+    @ui.page("/{team}")
+    def team_page(team: str = "pool") -> None:
+        if team not in TEAMS:
+            with frame("No such page", ""):
+                return
+        with frame(TEAMS[team][0], team):
+            put(html("<p>{}</p>", TEAMS[team][1]))
+            sources = launcher.ways.sources() if team == "pool" else [""]
+            if len(sources) > 1:
+                chosen = ui.radio(sources, value=sources[0]).props("inline")
+            for source in sources:
+                with ui.element("div") as place:
+                    _form(launcher, team, source)
+                if len(sources) > 1:
+                    place.bind_visibility_from(chosen, "value", value=source)
+            _runs(launcher.store, team)
+
+    @ui.page("/show/{run_id}")
+    def run_page(run_id: str) -> None:
+        try:
+            run = store.get_run(run_id)
+        except ConfigError:
+            with frame("There is no run of this name", ""):
+                return
+        with frame(described(run)["what"], run.team):
+            status = Live()
+            stop = ui.button("Stop", on_click=lambda: launcher.stop(run.run_id)).props("outline")
+            view, events, seq = Live(), defaultdict[str, list[Any]](list), 0
+
+            def update() -> None:
+                nonlocal seq
+                now = store.get_run(run.run_id)  # before its events: a run that is over has all
+                for event in store.events(run.run_id, seq):
+                    events[event.kind].append(event.data)
+                    seq = event.seq
+                words = (
+                    '<div role="status" class="hint" data-events="{seq}">{chip} {simulated} '
+                    "started {started}, {seq:,} events</div>{error}"
+                )
+                is_simulated = now.settings.get("provider") in ("simulated", "simulation")
+                error = (now.summary or {}).get("error")
+                parts = {"simulated": chip("simulated") if is_simulated else "", "seq": seq}
+                parts["error"] = html('<p class="error">{}</p>', error) if error else ""
+                status.show([html(words, **described(now), **parts)])
+                stop.set_visibility(run.run_id in launcher.owned())
+                view.show(VIEWS[now.team](now, events))
+                if now.status != "running":
+                    timer.deactivate()
+
+            timer = ui.timer(0.5, update)
+
+    @ui.page("/compare/{first}/{second}")
+    def compare_page(first: str, second: str) -> None:
+        with frame("A and B", ""):
+            try:
+                Live().show(comparison(compare(store, first, second)))
+            except ConfigError as error:
+                put(html('<p class="error">{}</p>', error))
+
+    @ui.page("/boards/{name}")
+    def board_page(name: str) -> None:
+        with frame(name, "boards"):
+            path = f"/boards/{quote(name, safe='')}/report"
+            report = ui.element("iframe").props("sandbox=allow-scripts")
+            report.props.update({"src": path, "title": f"report of {name}"})
+
+            def play() -> None:
+                report.props["src"] = f"{path}?episodes={EPISODES}"
+                report.update()
+                button.disable()
+
+            button = ui.button("Show episodes", on_click=play).props("outline")
+            put("Worst and median episodes are played again; that takes a while.", "hint")
+
+    ui.run_with(app, title="inframind studio", dark=None, language="en-US", reconnect_timeout=10.0)
+
+
+def _form(launcher: Launcher, team: str, source: str) -> None:
+    """Add the form that starts a run of a team; of the pool: of one source."""
+    live = source in ("pool", "gateway")
+    controls: dict[str, Any] = {}
+    with ui.element("form").classes("order").props(f'aria-label="start {source or team}"'):
+        for name, label in _LABELS["live" if live else team].items():
+            default = _EXAMPLES.get(name, SETTINGS[team].model_fields[name].default)
+            if name in CHOICES[team]:
+                controls[name] = ui.select(list(CHOICES[team][name]), value=default, label=label)
+            elif name in _EXAMPLES:
+                area = ui.textarea(label, value=default).props("autogrow")
+                controls[name] = area.classes("wide")
+            elif isinstance(default, bool):
+                controls[name] = ui.checkbox(label, value=default)
+            else:
+                controls[name] = (ui.input if name == "fault" else ui.number)(label, value=default)
+        delay = ui.number("rest after a step, s", value=0.2, min=0.0, max=5.0)
+        delay.set_visibility(team in PACED)
+
+        async def start() -> None:
+            settings: dict[str, Any] = {"source": source} if source else {}
+            for name, control in controls.items():
+                whole = isinstance(control.value, float) and control.value.is_integer()
+                settings[name] = int(control.value) if whole else control.value
+                settings[name] = None if control.value == "" else settings[name]
+            try:
+                delay_s = float(delay.value or 0.0) if team in PACED else 0.0
+                run_id = await background.io_bound(launcher.start, team, settings, delay_s)
+            except InfraMindError as error:
+                wrong.content = html('<p class="error" role="alert">{}</p>', error)
+            else:
+                ui.navigate.to(f"/show/{run_id}")
+
+        ui.button("Start", on_click=start)
+        wrong = put("", "wide")
+
+
+def _runs(store: RunStore, team: str) -> None:
+    """Add the runs of a team, read again and again, and the choice of two to compare."""
+    put("<h2>Runs</h2>")
+    listed = Live()
+
+    def show() -> None:
+        runs = map(described, store.list_runs(team, most=100))
+        listed.show([table("runs", _RUNS, runs)])
+
+    show()
+    ui.timer(2.0, show)
+    known = {one.run_id: described(one)["what"][:60] for one in store.list_runs(team)}
+    if team in FORMS and len(known) > 1:
+        names = {run_id: f"{run_id} {what}" for run_id, what in known.items()}
+        with ui.element("div").classes("pick"):
+            first = ui.select(names, label="A", value=list(names)[1])
+            second = ui.select(names, label="B", value=next(iter(names)))
+            ui.button(
+                "Compare A and B",
+                on_click=lambda: ui.navigate.to(f"/compare/{first.value}/{second.value}"),
+            ).props("outline")

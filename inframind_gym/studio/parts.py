@@ -1,0 +1,201 @@
+"""Parts of the pages: HTML whose values are escaped, and line charts (ECharts)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from markupsafe import Markup
+from nicegui import ui
+
+COLOURS: Final = (
+    *("#2a6fb0", "#c8553d", "#2f8f5b", "#8a5fb5"),
+    *("#b8860b", "#3a9ca6", "#b0477f", "#6b7280"),
+)
+_MOST_POINTS: Final = 600  # of a line
+_GREY: Final = "#7a838d"  # readable on light and on dark
+
+
+class _Gap:
+    """A value that is missing: empty in any format."""
+
+    def __format__(self, _: str) -> str:
+        return ""
+
+
+class Row(dict[str, Any]):
+    """Values by name for a template; what is missing or None is empty."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__({key: _Gap() if x is None else x for key, x in values.items()})
+
+    def __missing__(self, _: str) -> _Gap:
+        return _Gap()
+
+
+def html(template: str, *values: Any, **named: Any) -> Markup:
+    """Return a template with values, which are escaped unless they are `Markup`."""
+    return Markup(template).format(*values, **named)
+
+
+def each(template: str, rows: Iterable[Sequence[Any]]) -> Markup:
+    """Return a template once for every row of values."""
+    return Markup().join(html(template, *row) for row in rows)
+
+
+def put(content: str, classes: str = "w-full") -> ui.html:
+    """Add HTML of this module to the page."""
+    return ui.html(content, sanitize=False).classes(classes)
+
+
+def percent(share: float) -> str:
+    """Return a share in percent."""
+    return f"{share:.1%}" if 0.0 < share < 0.1 else f"{share:.0%}"
+
+
+def chip(status: str) -> Markup:
+    """Return a status as a coloured word."""
+    return html('<span class="chip {0}">{0}</span>', status)
+
+
+def folded(text: str) -> Markup:
+    """Return the beginning of a text, which opens to all of it."""
+    return html("<details><summary>{}</summary><pre>{}</pre></details>", text[:60], text)
+
+
+def table(label: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> Markup:
+    """Return a table.
+
+    Args:
+        label: name of the table for screen readers.
+        columns: head -> template of a cell; heads of numbers begin with ">", of long texts with
+            "<".
+        rows: values for the templates.
+    """
+    kinds = [{">": "number", "<": "wide"}.get(head[:1], "") for head in columns]
+    cells = "".join(
+        f'<td class="{kind}">{x}</td>' for kind, x in zip(kinds, columns.values(), strict=True)
+    )
+    body = [Markup(f"<tr>{cells}</tr>").format_map(Row(row)) for row in rows]
+    heads = zip(kinds, (head.lstrip("<>") for head in columns), strict=True)
+    return html(
+        '<div class="scroll" tabindex="0" role="region" aria-label="{}"><table><thead><tr>{}</tr>'
+        "</thead><tbody>{}</tbody></table></div>{}",
+        *(label, each('<th scope="col" class="{}">{}</th>', heads), Markup().join(body)),
+        "" if body else Markup('<p class="hint">Nothing yet.</p>'),
+    )
+
+
+def stats(figures: Mapping[str, Any]) -> Markup:
+    """Return figures with their names."""
+    pairs = each("<div><dt>{}</dt><dd>{}</dd></div>", figures.items())
+    return html('<dl class="stats">{}</dl>', pairs)
+
+
+def bar(share: float, text: str, colour: int = 0, name: str = "") -> Markup:
+    """Return a bar with its number, and its name in front."""
+    return html(
+        '<div class="bar">{}<span class="track"><i style="width: {:.1f}%; background: {}"></i>'
+        "</span><span>{}</span></div>",
+        html('<span class="name">{}</span>', name) if name else "",
+        *(100.0 * min(max(share, 0.0), 1.0), COLOURS[colour], text),
+    )
+
+
+class Lines(NamedTuple):
+    """A line chart.
+
+    Attributes:
+        title: of the chart.
+        x_label: of its axis.
+        x: points of the axis.
+        lines: values of each line by its name; None: no point.
+        most: the vertical axis goes from 0 to this value at least.
+        marks: vertical lines with their words.
+        dashed: name of the dashed line.
+        step: values hold until the next one.
+    """
+
+    title: str
+    x_label: str
+    x: Sequence[float]
+    lines: Mapping[str, Sequence[float | None]]
+    most: float = 1.0
+    marks: Iterable[tuple[float, str]] = ()
+    dashed: str = ""
+    step: bool = False
+
+    def options(self) -> dict[str, Any]:
+        """Return the chart in ECharts' words."""
+        every = -(-len(self.x) // _MOST_POINTS) or 1
+        kept = sorted({*range(0, len(self.x), every), len(self.x) - 1})
+        points = {
+            name: [[self.x[i], own[i]] for i in kept if own[i] is not None]
+            for name, own in self.lines.items()
+        }
+        series: list[dict[str, Any]] = [
+            {
+                **{
+                    "name": name,
+                    "type": "line",
+                    "data": own,
+                    "showSymbol": len(own) < 40 and not self.step,
+                },
+                "step": "end" if self.step else False,
+                "lineStyle": {"type": "dashed" if name == self.dashed else "solid"},
+            }
+            for name, own in points.items()
+        ]
+        text = {"color": _GREY}
+        marks = [{"xAxis": at, "label": {"formatter": word, **text}} for at, word in self.marks]
+        series[0]["markLine"] = {"symbol": "none", "data": marks, "lineStyle": text}
+        axis = {"type": "value", "axisLabel": {**text, "hideOverlap": True, "showMaxLabel": False}}
+        axis |= {"splitLine": {"lineStyle": {"opacity": 0.25}}, "nameTextStyle": text}
+        most = max(self.most, *(1.05 * y for own in points.values() for _, y in own), 0.0)
+        last = ", ".join(f"{name} {own[-1][1]:,.4g}" for name, own in points.items() if own)
+        return {
+            **{"animation": False, "color": list(COLOURS)},
+            "aria": {"enabled": True, "label": {"description": f"{self.title}. Last: {last}."}},
+            "grid": {"left": 44, "right": 16, "top": 48, "bottom": 40},
+            "legend": {"top": 0, "left": 0, "itemGap": 8, "itemWidth": 14, "textStyle": text},
+            "tooltip": {"trigger": "axis", "confine": True},
+            "xAxis": {
+                **{**axis, "name": self.x_label, "nameLocation": "middle", "nameGap": 24},
+                **{"min": "dataMin", "max": "dataMax", "minInterval": 1},
+            },
+            "yAxis": {**axis, "min": 0.0, "max": most},
+            "series": series,
+        }
+
+
+class Live:
+    """HTML and charts that are drawn again and again: in place as long as their kinds stay."""
+
+    def __init__(self) -> None:
+        self._parts: list[Any] = []  # ui.html or ui.echart
+        self._kinds: list[type] = []
+        self._place = ui.element("div").classes("w-full")
+
+    def show(self, parts: Iterable[Markup | Lines]) -> None:
+        """Draw the parts; charts that follow one another share a row."""
+        new = list(parts)
+        kinds: list[type] = [type(part) for part in new]
+        if kinds != self._kinds:
+            self._kinds, self._parts = kinds, []
+            self._place.clear()
+            with self._place:
+                for i, kind in enumerate(kinds):
+                    if kind is Markup:
+                        self._parts.append(put(""))
+                        continue
+                    if i == 0 or kinds[i - 1] is Markup:
+                        row = ui.element("div").classes("panels")
+                    with row, ui.element("div"):
+                        put(html("<h3>{}</h3>", new[i][0]))
+                        self._parts.append(ui.echart({}).classes("chart"))
+        for part, element in zip(new, self._parts, strict=True):
+            if isinstance(part, Lines):
+                element.options.update(part.options())
+                element.update()
+            else:
+                element.content = part

@@ -1,0 +1,262 @@
+"""The locked process: an answer's code, and a task's tests.
+
+Every process of the sandbox starts here, with a job; it imports nothing of the package. Messages
+leave through one pipe as lines, each behind a nonce that only the harness was given.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import sys
+
+from . import lockdown, plain
+
+TYPE_CHECKING = False  # importing typing takes longer than all else here
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+ANSWER = "answer"  # name of the module that an answer's code runs as
+MAX_REASON = 300  # characters
+# Special methods of an answer's own classes that no test of plain data can take for a result.
+_HARMLESS = frozenset(
+    f"__{word}__"
+    for word in (
+        *("init", "new", "post_init", "init_subclass", "repr", "str", "call", "enter", "exit"),
+        *("iter", "next", "module", "doc", "dict", "weakref", "qualname", "slots", "annotations"),
+        *("match_args", "static_attributes", "firstlineno", "abstractmethods", "annotate"),
+    )
+)
+
+
+class Failure(BaseException):
+    """The end of the tests: no ``except Exception`` of theirs can swallow it."""
+
+
+class ResultError(Exception):
+    """An answer's function returned or raised what tests of plain data must not be shown."""
+
+
+def main(job: dict[str, Any]) -> None:
+    """Lock the process and do its job; the process ends with it.
+
+    Args:
+        job: "part" ("tests" or "formulas"), "nonce", "out" (the pipe), what `lockdown` needs, and
+            what `run_tests` or `compare_formulas` needs.
+    """
+    sys.path[:] = [path for path in sys.path if path]
+    readable = lockdown.stdlib_paths() if job["landlock"] else []
+    sys.path += job["folders"]
+    os.dup2(1, 0)  # from here on standard input is empty
+    write, dumps, out, nonce = os.write, json.dumps, job.pop("out"), job.pop("nonce")
+
+    def send(*message: Any) -> None:
+        data = f"{nonce} {dumps(message)}\n".encode()
+        while data:
+            data = data[write(out, data) :]
+
+    try:
+        same = _load_math_verify() if job["part"] == "formulas" else None
+        for name in job["packages"]:
+            __import__(name)
+        if job["packages"] and len(os.listdir("/proc/self/task")) > 1:
+            raise lockdown.LockError(f"threads were started by {' or '.join(job['packages'])}")
+        if not job["landlock"]:
+            for name in lockdown.COMMON_MODULES:
+                try:
+                    __import__(name)
+                except ImportError:  # not every interpreter has every module
+                    continue
+        lockdown.set_limits(job["cpu_s"], job["memory_mb"])
+        lockdown.lock([*readable, *job["readable"]], job["landlock"], job["parent"])
+    except Exception as error:
+        send("unlocked", str(error) or type(error).__name__)
+        os._exit(1)
+    send("ready")
+    if same is not None:
+        compare_formulas(same, job["requests"], job["timeout_s"], send)
+    try:
+        run_tests(job, send)
+    except BaseException as error:
+        send("failed", str(error) if isinstance(error, Failure) else _text(error))
+    os._exit(0)  # nothing that an answer left for the end is run
+
+
+def run_tests(job: dict[str, Any], send: Callable[..., None]) -> None:
+    """Load the answer, run the tests and send what the lifted asserts ask for.
+
+    Messages: "broken" (the tests cannot be run), "value" (number of a lifted assert and what its
+    calls returned), "raised" (an error before the answer was first called: text, line, missing
+    name, names of the answer), "failed", "done".
+
+    Args:
+        job: "sources" of the answer, "preamble" of the tests, "tests" (with lifted asserts),
+            "entry_point",
+            "plain" (results are plain data: the task has no classes), "words" of the tests.
+        send: sends a message.
+
+    Raises:
+        Failure: the tests failed.
+    """
+    names: dict[str, Any] = {"__name__": "tests", "__builtins__": dict(vars(builtins))}
+    try:
+        code = compile(job.pop("tests"), "<tests>", "exec", dont_inherit=True)
+        exec(compile(job.pop("preamble"), "<question>", "exec", dont_inherit=True), names)
+    except Exception as error:
+        send("broken", _text(error))
+        return
+    encode, calls = plain.encode, [0]
+    module = type(sys)(ANSWER)
+    sys.modules[ANSWER] = module
+    try:
+        for source in job["sources"]:
+            exec(compile(source, f"<{ANSWER}>", "exec", dont_inherit=True), module.__dict__)
+        offered = {name: value for name, value in vars(module).items() if callable(value)}
+    except BaseException as error:
+        raise Failure(_text(error)) from None
+
+    def lifted(number: int, *values: Any) -> None:
+        calls[0] += 1
+        try:
+            content = [encode(value) for value in values]
+        except plain.NotPlainError as error:
+            raise Failure(f"AssertionError: {error}") from None
+        send("value", number, content)
+
+    for name, value in offered.items():
+        # Nothing of the answer's takes the place of what the tests are made of.
+        if not (name in names or hasattr(builtins, name) or name.startswith("__")):
+            names[name] = _guarded(value, calls, job)
+    entry_point = job["entry_point"]
+    if entry_point:
+        if entry_point not in offered:
+            raise Failure(f"the answer defines no function {entry_point}")
+        names[entry_point] = _guarded(offered[entry_point], calls, job)
+    names["__lifted__"] = lifted
+    try:
+        exec(code, names)
+    except BaseException as error:
+        if isinstance(error, Failure):
+            raise
+        lines, inside, trace = [], False, error.__traceback__
+        while trace is not None:
+            file = trace.tb_frame.f_code.co_filename
+            lines += [trace.tb_lineno] if file == "<tests>" else []
+            inside, trace = inside or file == f"<{ANSWER}>", trace.tb_next
+        if calls[0] or inside:
+            raise Failure(_text(error)) from None
+        missing = error.name if isinstance(error, NameError) else None
+        send("raised", _text(error), lines[-1] if lines else 0, missing, [*offered])
+        return
+    classes = any(isinstance(offered.get(word), type) for word in job["words"])
+    if not calls[0] and not classes:
+        raise Failure("the tests never called the answer")
+    send("done")
+
+
+def _guarded(value: Any, calls: list[int], job: dict[str, Any]) -> Any:
+    """Return a callable of the answer as the tests see it: it counts calls and checks results.
+
+    An error that ends loops or programs in silence (StopIteration, SystemExit, SkipTest) becomes an
+    ordinary one, unless the tests name it. In a task without classes a result that holds an object
+    of a class of the answer's with special methods (one that equals everything, say) is an error.
+    """
+    if isinstance(value, type) and not (job["plain"] and value.__name__[:1].islower()):
+        return value  # tests may derive from it, catch it, and ask for its instances
+
+    def guarded(*arguments: Any, **named: Any) -> Any:
+        calls[0] += 1
+        try:
+            result = value(*arguments, **named)
+        except BaseException as error:
+            kinds = {kind.__name__ for kind in type(error).__mro__}
+            silent = not isinstance(error, Exception) or isinstance(error, StopIteration)
+            homes = {str(kind.__module__).partition(".")[0] for kind in type(error).__mro__}
+            if homes & {"unittest", "bdb"} or (silent and not kinds & set(job["words"])):
+                raise ResultError(f"the answer raised {type(error).__name__}") from None
+            raise
+        if job["plain"]:
+            _refuse_objects(result, 6)
+        return result
+
+    public = [name for name in dir(value) if name[:1] != "_"]
+    for attribute in ("__name__", "__qualname__", "__doc__", "__annotations__", *public):
+        try:
+            setattr(guarded, attribute, getattr(value, attribute))
+        except (AttributeError, TypeError):
+            continue
+    guarded.__wrapped__ = value  # type: ignore[attr-defined]
+    return guarded
+
+
+def _refuse_objects(value: Any, depth: int) -> None:
+    """Raise ResultError where a result holds an object that could pass for plain data."""
+    for base in type.__dict__["__mro__"].__get__(type(value)):
+        for name, member in vars(base).items():
+            if not (name[:2] == name[-2:] == "__") or name in _HARMLESS:
+                continue
+            member = getattr(member, "fget", None) or getattr(member, "__func__", member)
+            code = getattr(member, "__code__", None)
+            written_here = code is not None and code.co_filename[:1] == "<"
+            if written_here or (name == "__class__" and base is not object):
+                raise ResultError(f"a result is an object of {base.__name__} with {name}")
+    if depth and type(value) in (list, tuple, set, frozenset, dict):
+        items = [*value.items()] if type(value) is dict else [*value]
+        for item in items[:10_000]:
+            _refuse_objects(item, depth - 1)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}".rstrip(": ")[:MAX_REASON]
+    except BaseException:  # an exception that cannot be shown
+        return type(error).__name__[:MAX_REASON]
+
+
+def _load_math_verify() -> Callable[[str, str], bool]:
+    """Import math-verify, which needs files, and warm it up."""
+    import logging
+
+    logging.disable(logging.CRITICAL)
+    from math_verify import LatexExtractionConfig, parse, verify
+
+    # Only LaTeX: the extraction of plain expressions evaluates them as Python.
+    settings = [LatexExtractionConfig()]
+
+    def same(expected: str, candidate: str) -> bool:
+        first, second = (
+            parse(f"${text}$", settings, fallback_mode="no_fallback", parsing_timeout=None)
+            for text in (expected, candidate)
+        )
+        if not first or not second:
+            return False
+        return bool(verify(first, second, timeout_seconds=None, allow_set_relation_comp=True))
+
+    same(r"\frac{1}{2}x + \sqrt{2}", r"x/2 + 2^{0.5}")
+    return same
+
+
+def compare_formulas(
+    same: Callable[[str, str], bool], requests: int, timeout_s: int, send: Callable[..., None]
+) -> None:
+    """Answer pairs of formulas, a line of JSON each, with "same" until the other side hangs up.
+
+    Formulas that a model wrote can keep SymPy busy for ever. math-verify's own time limits are
+    Python signals, which do not interrupt long steps; here the kernel ends the process.
+    """
+    import signal
+
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    with os.fdopen(requests) as lines:
+        for line in lines:
+            expected, candidate = json.loads(line)
+            signal.alarm(timeout_s)
+            try:
+                result = same(expected, candidate)
+            except Exception:  # what math-verify cannot read is not shown to be equal
+                result = False
+            signal.alarm(0)
+            send("same", result)
+    os._exit(0)

@@ -1,0 +1,227 @@
+"""Agents, judge and actions of the team, and the answers that are drawn in their place."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import numpy as np
+from pydantic import BaseModel, Field, ValidationError
+
+from inframind_gym.errors import ConfigError
+from inframind_gym.files import parse_json
+from inframind_gym.teams.assignment import rules, simulate
+from inframind_gym.teams.assignment.rules import AGENTS, CRITERIA, PROVIDERS, Arrivals
+from inframind_gym.teams.llm import Completion, LLMError, LLMRequest, LLMService
+
+MARK: Final = "[simulated]"
+JUDGE_TOKENS: Final = 256  # of the judge's answer
+_FENCE: Final = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL | re.IGNORECASE)
+
+
+class LLMProvider(StrEnum):
+    """The two providers of an agent's answer."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+
+
+class AgentRole(StrEnum):
+    """The four roles; each agent has one, by whose name it goes."""
+
+    RESEARCHER = "researcher"
+    ANALYST = "analyst"
+    CODER = "coder"
+    VALIDATOR = "validator"
+
+
+AGENT_SYSTEM: Final = {  # system prompt of each role
+    AgentRole.RESEARCHER: "You are a researcher. Gather what is known about the task, name where "
+    "it comes from, say what is uncertain. Be concise.",
+    AgentRole.ANALYST: "You are an analyst. Break the task down, weigh the numbers, state what "
+    "follows from them. Be concise.",
+    AgentRole.CODER: "You are a programmer. Write correct, readable code with the tests that it "
+    "needs, and explain it in a few lines.",
+    AgentRole.VALIDATOR: "You are a validator. Look for errors, contradictions and gaps, and give "
+    "a clear verdict with reasons. Be concise.",
+}
+JUDGE_SYSTEM: Final = (
+    "You judge the answer of an agent to a task. Answer with one JSON object and nothing else: "
+    '{"relevance": x, "accuracy": x, "completeness": x, "agent_match": x, "reasoning": "..."}. '
+    "Each x is a number from 0 to 1: does the answer address the task, is it right, is anything "
+    "missing, and is the agent's role the right one for this type of task. Reasoning: one sentence."
+)
+
+
+@dataclass(slots=True)
+class AgentState:
+    """One agent and what it has done.
+
+    Attributes:
+        id: Its name.
+        role: Its role.
+        provider: The provider that answers where none is chosen.
+        completed_tasks: Answers that were judged.
+        total_reward: Sum of their adjusted rewards.
+        avg_quality: Mean adjusted reward (a reward, in spite of its name).
+    """
+
+    id: str
+    role: AgentRole
+    provider: LLMProvider
+    completed_tasks: int = 0
+    total_reward: float = 0.0
+    avg_quality: float = 0.0
+
+
+class QualityScores(BaseModel):
+    """Scores of the judge."""
+
+    relevance: float = Field(ge=0, le=1)
+    accuracy: float = Field(ge=0, le=1)
+    completeness: float = Field(ge=0, le=1)
+    agent_match: float = Field(ge=0, le=1)
+    reasoning: str = Field(default="", max_length=2000)
+
+    def row(self) -> list[float]:
+        """Return the four scores in the order of `rules.CRITERIA`."""
+        return [getattr(self, criterion) for criterion in CRITERIA]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAssignment:
+    """One action: the agent of a task, its role, and its provider."""
+
+    agent_id: str
+    role: AgentRole
+    provider: LLMProvider
+
+    def key(self) -> str:
+        """Return the action as one string."""
+        return f"{self.agent_id}:{self.provider}"
+
+
+def all_actions() -> tuple[TaskAssignment, ...]:
+    """Return the eight actions in the order of `rules.action_index`."""
+    pairs = [(agent, provider) for agent in AGENTS for provider in PROVIDERS]
+    return tuple(TaskAssignment(a, AgentRole(a), LLMProvider(p)) for a, p in pairs)
+
+
+def all_agents() -> dict[str, AgentState]:
+    """Return a new pool of agents, one a role, in the order of `rules.AGENTS`."""
+    return {name: AgentState(name, AgentRole(name), LLMProvider.OPENAI) for name in AGENTS}
+
+
+class LLMJudge:
+    """Scores answers on one provider; an answer that cannot be read scores 0.5 everywhere.
+
+    Args:
+        llm_service: The gateway.
+        provider: Provider of the judge's model.
+
+    Attributes:
+        log: One mapping for each evaluation: task_type, agent_role, scores, and how they were read:
+            "json", "fenced", "default" (not at all) or "failed" (the call did, with its error).
+    """
+
+    def __init__(self, llm_service: LLMService, provider: LLMProvider = LLMProvider.OPENAI) -> None:
+        self.llm_service, self.provider = llm_service, provider
+        self.log: list[dict[str, Any]] = []
+
+    def evaluate(
+        self,
+        task_desc: str,
+        task_type: str,
+        agent_role: str,
+        output: str,
+        context: Mapping[str, Any] | None = None,
+    ) -> QualityScores:
+        """Return the scores of an answer.
+
+        Args:
+            task_desc: The task.
+            task_type: Its type.
+            agent_role: Role of the agent that answered.
+            output: The answer; its first 2,000 characters are judged.
+            context: Place that a simulated provider draws by.
+
+        Raises:
+            BudgetError: The service's budget refused the call.
+        """
+        row = {"task_type": task_type, "agent_role": str(agent_role), "read": "default"}
+        scores = QualityScores(**dict.fromkeys(CRITERIA, 0.5), reasoning="no scores were read")
+        number = {"type": "number", "minimum": 0, "maximum": 1}
+        reasoning = {"type": "string", "maxLength": 300}
+        schema = {
+            "type": "object",
+            "properties": {**dict.fromkeys(CRITERIA, number), "reasoning": reasoning},
+            "required": [*CRITERIA, "reasoning"],
+            "additionalProperties": False,
+        }
+        try:
+            content = self.llm_service.call(
+                JUDGE_SYSTEM,
+                f"Task ({task_type}): {task_desc}\nAgent: {agent_role}\n"
+                f"Answer:\n{output[: simulate.JUDGED_CHARS]}",
+                self.provider,
+                JUDGE_TOKENS,
+                schema,
+                agent="judge",
+                context=context,
+            ).content
+        except LLMError as failure:
+            row |= {"read": "failed", "error": str(failure)}
+        else:
+            fence = _FENCE.search(content)
+            for how, text in (("fenced", fence[1] if fence else ""), ("json", content)):
+                try:
+                    scores = QualityScores.model_validate(parse_json(text.strip(), "scores"))
+                    row["read"] = how
+                except (ConfigError, ValidationError):
+                    continue
+        self.log.append({**row, "scores": scores.model_dump()})
+        return scores
+
+
+class DrawnAnswers:
+    """Answers of agents and judge in one run, as the environment of the same seed draws them.
+
+    The context of a call says what it is: `call` ("agent" or "judge"), and the place that its
+    numbers belong to: `ordinal` of the task in the run, `task` in the bank, `action`.
+
+    Args:
+        team: Constants.
+        seed: Seed of the run.
+        arrivals: Order of tasks; "drifting" also changes an agent.
+        num_tasks: Length of the run, by which the drift is timed.
+    """
+
+    def __init__(self, team: simulate.Team, seed: int, arrivals: Arrivals, num_tasks: int) -> None:
+        self._team, self._key = team, simulate.key_of(seed)
+        self._drifts, self._num_tasks = arrivals == "drifting", num_tasks
+
+    def __call__(self, request: LLMRequest) -> Completion:
+        """Return the completion of a request, cut at the limit of its answer."""
+        team, key, place = self._team, self._key, request.context
+        ordinal, task, action = (np.array([place[k]]) for k in ("ordinal", "task", "action"))
+        agent, change = rules.agent_of(action), None
+        if self._drifts:
+            change = simulate.drift(team, key, ordinal, self._num_tasks, agent)
+        answer = simulate.answer(team, key, ordinal, task, action, change)
+        drawn: simulate.Answers | simulate.JudgeCalls = answer
+        if place["call"] == "agent":
+            asked = team.settings.tasks[place["task"]].description
+            text = f"{MARK} The {AGENTS[agent[0]]}'s answer to: {asked}"
+        else:
+            drawn = simulate.judge_call(team, key, ordinal, answer.output_tokens)
+            scores = dict(zip(CRITERIA, answer.scores[0].tolist(), strict=True))
+            text = json.dumps({**scores, "reasoning": MARK})
+        wanted = int(drawn.output_tokens[0])
+        output = min(wanted, request.max_tokens)
+        latency_s = float(drawn.latency_s[0]) * (output / wanted)
+        reason = "stop" if output == wanted else "length"
+        return Completion(text, int(drawn.input_tokens[0]), output, reason, latency_s)

@@ -1,0 +1,623 @@
+"""The team as an application: a graph that trains it, and a system that serves with it.
+
+Training is LangGraph's StateGraph of five nodes, once around for each task; production answers
+requests one by one. Both are `TaskSteps`: an agent is assigned by task type and load, answers, is
+judged and penalised for the load it had, and the coordinator learns. Every step is an event `state`
+of the log, so the order of the steps can be read there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, Final, TypedDict, cast
+
+import numpy as np
+
+from inframind_gym.errors import ConfigError, require, unknown
+from inframind_gym.teams.assignment import rules, simulate
+from inframind_gym.teams.assignment.agents import (
+    AGENT_SYSTEM,
+    AgentState,
+    DrawnAnswers,
+    LLMJudge,
+    LLMProvider,
+    all_actions,
+    all_agents,
+)
+from inframind_gym.teams.assignment.coordinator import (
+    Draws,
+    FixedRouter,
+    LoadTracker,
+    QLearningCoordinator,
+    Router,
+)
+from inframind_gym.teams.assignment.rules import (
+    PROVIDERS,
+    TASK_TYPES,
+    VARIANTS,
+    Arrivals,
+    Ties,
+    Variant,
+)
+from inframind_gym.teams.assignment.settings import DEFAULT_TEAM
+from inframind_gym.teams.llm import (
+    BudgetError,
+    EventLog,
+    LLMError,
+    LLMResponse,
+    LLMService,
+    NoLog,
+    Prices,
+    Provider,
+    Simulated,
+)
+
+ITERATIONS: Final = 50
+MAX_TOKENS: Final = 768
+MAX_RPM: Final = 60
+NODES: Final = ("pick_task", "assign_agent", "agent_execute", "judge_output", "rl_update")
+STREAM_NEXT_TYPE: Final = 221
+
+
+class TaskSteps:
+    """Steps of a task, in training and in production.
+
+    Args:
+        coordinator: Router of tasks.
+        llm_service: The gateway.
+        judge: Scores answers.
+        agents: Statistics of the agents.
+        load_tracker: Window of assignments.
+        machine: "training" or "production", in the events of its states.
+        log: Receiver of events; None: none.
+        seed: Seed of sampled task types.
+        max_tokens: Most tokens of an agent's answer.
+
+    Attributes:
+        state: The last step that was entered.
+    """
+
+    def __init__(
+        self,
+        coordinator: Router,
+        llm_service: LLMService,
+        judge: LLMJudge,
+        agents: dict[str, AgentState],
+        load_tracker: LoadTracker,
+        *,
+        machine: str,
+        log: EventLog | None,
+        seed: int,
+        max_tokens: int,
+    ) -> None:
+        self.coordinator, self.llm_service, self.judge = coordinator, llm_service, judge
+        self.agents, self.load_tracker = agents, load_tracker
+        self.state, self.log = "Start", log or NoLog()
+        self._machine, self._draws, self._max_tokens = machine, Draws(seed), max_tokens
+
+    def enter(self, state: str, **data: Any) -> None:
+        """Go to a state; its event has `data` besides."""
+        self.state = state
+        self.log.append("state", {"machine": self._machine, "state": state, **data})
+
+    def execute(self, description: str, task_type: str, place: Mapping[str, Any]) -> LLMResponse:
+        """Let the agent of `place["action"]` answer a task: the first of two calls."""
+        assignment = self.coordinator.actions[place["action"]]
+        try:
+            return self.llm_service.call(
+                AGENT_SYSTEM[assignment.role],
+                f"Task ({task_type}): {description}",
+                assignment.provider,
+                self._max_tokens,
+                agent=assignment.agent_id,
+                context={"call": "agent", **place},
+            )
+        finally:
+            self.coordinator.ended(place["action"])
+
+    def score(
+        self, description: str, task_type: str, place: Mapping[str, Any], answer: str
+    ) -> dict[str, Any]:
+        """Let the judge score an answer: the second of two calls."""
+        role, context = self.coordinator.actions[place["action"]].role, {"call": "judge", **place}
+        return self.judge.evaluate(description, task_type, role, answer, context).model_dump()
+
+    def penalise(self, agent_id: str, raw: float) -> tuple[float, float]:
+        """Return the load penalty of an assignment that is not recorded yet, and the reward."""
+        penalty = self.load_tracker.get_load_penalty(agent_id)
+        return penalty, float(rules.adjusted_reward(raw, penalty))
+
+    def learn(
+        self, task_type: str, load_state: str, index: int, reward: float, next_at: int | None
+    ) -> None:
+        """Update the coordinator; the next state is of a sampled task type, or there is none."""
+        next_type = None
+        if next_at is not None:
+            draw = self._draws.at(STREAM_NEXT_TYPE, next_at)
+            next_type = TASK_TYPES[int(draw * len(TASK_TYPES))]
+        now = self.load_tracker.get_load_state()
+        self.coordinator.update(task_type, load_state, index, reward, next_type, now)
+
+    def credit(self, agent_id: str, reward: float) -> None:
+        """Count an answer of an agent."""
+        agent = self.agents[agent_id]
+        agent.completed_tasks += 1
+        agent.total_reward += reward
+        agent.avg_quality = agent.total_reward / agent.completed_tasks
+
+
+def raw_reward(scores: Mapping[str, Any], cost_usd: float, latency_s: float) -> float:
+    """Return the reward of an answer before load counts, see `rules.raw_reward`."""
+    return float(rules.raw_reward([scores[c] for c in rules.CRITERIA], cost_usd, latency_s))
+
+
+# Training
+
+
+class WorkflowState(TypedDict):
+    """State of the graph. Lists are never changed: each node returns new ones."""
+
+    iteration: int
+    max_iterations: int
+    task: dict[str, Any]
+    assignment: dict[str, Any]
+    action_idx: int
+    load_state: str
+    agent_output: str
+    llm_response_meta: dict[str, Any]
+    scores: dict[str, Any]
+    reward: float  # raw
+    adjusted_reward: float
+    load_penalty: float
+    rewards_log: list[float]  # adjusted
+    scores_log: list[dict[str, Any]]
+    assignments_log: list[dict[str, Any]]
+    load_log: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of a run."""
+
+    team: str = DEFAULT_TEAM  # name or path of the constants
+    iterations: int = ITERATIONS  # tasks of the training
+    seed: int = 0  # of tasks, decisions and simulated answers
+    arrivals: Arrivals = "uniform"  # order of tasks
+    router: str = "q_learning"  # one of `rules.ROUTERS`
+    variant: Variant = "source"  # see `ProductionMultiAgentSystem`; "bandit" trains with discount 0
+    ties: Ties = "first"  # see `QLearningCoordinator`
+    epsilon: float = rules.EPSILON  # probability of exploring at the start
+    epsilon_min: float = rules.EPSILON_MIN  # the least that it decays to
+    max_tokens: int = MAX_TOKENS  # of an agent's answer
+    max_rpm: int = MAX_RPM  # requests a minute in production
+
+
+class Run(TaskSteps):
+    """A run: the five nodes of its training, and what came of them.
+
+    Args:
+        options: Settings.
+        log: Receiver of events.
+        parts: Those of `TaskSteps`, in its order.
+
+    Attributes:
+        final: State of the graph at the end; None before it has been played.
+        elapsed_s: Duration of the training: virtual where providers are simulated.
+        costs: Calls, tokens and USD of the training, see `LLMService.get_cost_summary`.
+    """
+
+    def __init__(self, options: Options, log: EventLog, *parts: Any) -> None:
+        more: Any = {"seed": options.seed, "max_tokens": options.max_tokens}
+        super().__init__(*parts, machine="training", log=log, **more)
+        self.options, self.team = options, simulate.team(options.team)
+        self.final: WorkflowState | None = None
+        self.elapsed_s, self.costs = 0.0, dict[str, Any]()
+        self._key, self._task = simulate.key_of(options.seed), simulate.NO_TASK
+
+    @property
+    def service(self) -> LLMService:
+        """The gateway; a `with` closes its connections."""
+        return self.llm_service
+
+    def pick_task(self, state: WorkflowState) -> dict[str, Any]:
+        """Take the next task of the bank."""
+        self.enter("PickingTask", iteration=state["iteration"])
+        ordinals, before = np.array([state["iteration"]]), np.array([self._task])
+        place = simulate.next_task(self.team, self.options.arrivals, self._key, ordinals, before)
+        self._task = int(place[0])
+        return {"task": self.team.settings.tasks[self._task].model_dump()}
+
+    def assign_agent(self, state: WorkflowState) -> dict[str, Any]:
+        """Ask the tracker for the load state and the coordinator for an action."""
+        self.enter("QueryingLoad")
+        load_state = self.load_tracker.get_load_state()
+        self.enter("AssigningAgent", load_state=load_state)
+        index, chosen = self.coordinator.select_action(state["task"]["task_type"], load_state)
+        named = {**{k: str(v) for k, v in asdict(chosen).items()}, "key": chosen.key()}
+        return {"assignment": named, "action_idx": index, "load_state": load_state}
+
+    def agent_execute(self, state: WorkflowState) -> dict[str, Any]:
+        """Let the agent answer."""
+        self.enter("ExecutingLLM", action=state["assignment"]["key"])
+        task = state["task"]
+        meta = asdict(self.execute(task["description"], task["task_type"], self._place(state)))
+        return {"agent_output": meta.pop("content"), "llm_response_meta": meta}
+
+    def judge_output(self, state: WorkflowState) -> dict[str, Any]:
+        """Let the judge score the answer."""
+        self.enter("JudgingOutput")
+        task, meta, answer = state["task"], state["llm_response_meta"], state["agent_output"]
+        scores = self.score(task["description"], task["task_type"], self._place(state), answer)
+        reward = raw_reward(scores, meta["cost_usd"], meta["latency_s"])
+        return {"scores": scores, "reward": reward}
+
+    def rl_update(self, state: WorkflowState) -> dict[str, Any]:
+        """Penalise, record, learn, explore less, count: in this order."""
+        iteration, index, was = state["iteration"], state["action_idx"], state["load_state"]
+        task_type, agent_id = state["task"]["task_type"], state["assignment"]["agent_id"]
+        table = self.coordinator if isinstance(self.coordinator, QLearningCoordinator) else None
+        shifted = None  # the greedy action of the balanced row where the hot row has another
+        if table is not None and was != "balanced":
+            usual, here = (table.policy(s)[task_type] for s in ("balanced", was))
+            shifted = usual.key() if usual and here and usual != here else None
+
+        self.enter("ComputingPenalty")
+        penalty, adjusted = self.penalise(agent_id, state["reward"])
+        self.enter("RecordingLoad", agent=agent_id)
+        self.load_tracker.record(agent_id)
+        self.enter("UpdatingRL")
+        self.learn(task_type, was, index, adjusted, iteration)
+        self.coordinator.decay_epsilon()
+        self.credit(agent_id, adjusted)
+
+        now = self.load_tracker.get_load_state()
+        snapshot = {
+            "load_state": was,
+            "next_load_state": now,
+            "utilization": self.load_tracker.get_utilization(),
+            "imbalance": self.load_tracker.get_imbalance_score(),
+            "raw_reward": state["reward"],
+            "load_penalty": penalty,
+            "epsilon": self.coordinator.epsilon,
+            "q": None if table is None else float(table.q_table[task_type, was][index]),
+            "row_shift": shifted,
+            "cooled_down": was != "balanced" and now != was,
+        }
+        done = {
+            **state["assignment"],
+            "action_idx": index,
+            "task_id": state["task"]["id"],
+            "task_type": task_type,
+            **state["llm_response_meta"],
+        }
+        scores = {"scores": state["scores"], "adjusted_reward": adjusted}
+        self.log.append("iteration", {"iteration": iteration, **done, **scores, **snapshot})
+        self.enter("CheckingDone")
+        return {
+            "adjusted_reward": adjusted,
+            "load_penalty": penalty,
+            "rewards_log": [*state["rewards_log"], adjusted],
+            "scores_log": [*state["scores_log"], state["scores"]],
+            "assignments_log": [*state["assignments_log"], done],
+            "load_log": [*state["load_log"], snapshot],
+            "iteration": iteration + 1,
+        }
+
+    def _place(self, state: WorkflowState) -> dict[str, Any]:
+        return {"ordinal": state["iteration"], "task": self._task, "action": state["action_idx"]}
+
+    def train(self) -> WorkflowState:
+        """Play the graph and return its last state.
+
+        Raises:
+            ConfigError: LangGraph is not installed.
+        """
+        require("langgraph", "the training of the assignment team", "teams")
+        from langgraph.graph import END, START, StateGraph
+
+        graph = StateGraph(WorkflowState)
+        for name in NODES:
+            graph.add_node(name, getattr(self, name))
+        graph.add_edge(START, NODES[0])
+        for name, after in pairwise(NODES):
+            graph.add_edge(name, after)
+        graph.add_conditional_edges(
+            NODES[-1],
+            lambda state: state["iteration"] < state["max_iterations"],
+            {True: NODES[0], False: END},
+        )
+        compiled = graph.compile()
+        self.enter("GraphCompiled")
+        logs: Any = {key: [] for key in WorkflowState.__annotations__ if key.endswith("_log")}
+        start = {"iteration": 0, "max_iterations": self.options.iterations} | logs
+        start |= {"load_state": "balanced", "reward": 0.0}
+        steps: Any = {"recursion_limit": len(NODES) * self.options.iterations + 10}
+        started_s = time.monotonic()
+        final = cast("WorkflowState", compiled.invoke(start, steps))
+        self.final, self.elapsed_s = final, time.monotonic() - started_s
+        if self.llm_service.is_simulated:
+            self.elapsed_s = self.virtual_s()
+        self.costs = self.llm_service.get_cost_summary()
+        return final
+
+    def virtual_s(self) -> float:
+        """Return the sum of all latencies: the clock of a simulated run."""
+        return float(sum(call["latency_s"] for call in self.llm_service.call_log))
+
+    def summary(self) -> dict[str, Any]:
+        """Return the figures of the training, which must have been played."""
+        assert self.final is not None, "train first"
+        rewards, load, judged = self.final["rewards_log"], self.final["load_log"], self.judge.log
+
+        def mean(key: str) -> float:
+            return float(sum(entry[key] for entry in load) / len(load))
+
+        return {
+            "simulated": self.llm_service.is_simulated,
+            "iterations": len(rewards),
+            "mean_adjusted_reward": sum(rewards) / len(rewards),
+            "mean_raw_reward": mean("raw_reward"),
+            "mean_load_penalty": mean("load_penalty"),
+            "final_epsilon": self.coordinator.epsilon,
+            "final_imbalance": load[-1]["imbalance"],
+            "mean_imbalance": mean("imbalance"),
+            "assignments": dict(self.load_tracker.lifetime_counts),
+            "calls": self.costs["calls"],
+            "cost_usd": self.costs["cost_usd"],
+            "cost_by_model": self.costs["by_model"],
+            "elapsed_s": self.elapsed_s,
+            "row_shifts": sum(entry["row_shift"] is not None for entry in load),
+            "penalised": sum(entry["load_penalty"] > 0.0 for entry in load),
+            "cool_downs": sum(entry["cooled_down"] for entry in load),
+            "judge_unreadable": sum(entry["read"] == "default" for entry in judged),
+            "judge_failed": sum(entry["read"] == "failed" for entry in judged),
+            "judge_error": next((entry["error"] for entry in judged if "error" in entry), None),
+            "unpriced_models": self.costs["unpriced_models"],
+        }
+
+    def production(self) -> ProductionMultiAgentSystem:
+        """Return the trained team as a system that serves requests."""
+        options = self.options
+        return ProductionMultiAgentSystem(
+            self.coordinator,
+            self.llm_service,
+            self.judge,
+            self.agents,
+            self.load_tracker,
+            max_rpm=options.max_rpm,
+            variant=options.variant,
+            clock=self.virtual_s if self.llm_service.is_simulated else time.monotonic,
+            log=self.log,
+            team=self.team,
+            first_ordinal=options.iterations,
+            seed=options.seed,
+            max_tokens=options.max_tokens,
+        )
+
+
+def make_run(
+    options: Options,
+    providers: Mapping[str, Provider] | None = None,
+    *,
+    log: EventLog | None = None,
+    prices: Prices | None = None,
+) -> Run:
+    """Make the parts of a run.
+
+    Args:
+        options: Settings.
+        providers: Ways to models, "openai" and "anthropic"; None: simulated ones.
+        log: Receiver of events; None: none.
+        prices: Table of prices; None: the shipped one.
+
+    Raises:
+        ConfigError: The constants are wrong.
+    """
+    team, log, seed = simulate.team(options.team), log or NoLog(), options.seed
+    if providers is None:
+        drawn = DrawnAnswers(team, seed, options.arrivals, options.iterations)
+        models = {name: getattr(team.settings.providers, name).model for name in PROVIDERS}
+        providers = {name: Simulated(model, drawn) for name, model in models.items()}
+    router: Router = FixedRouter(options.router, all_actions(), seed)
+    if options.router == "q_learning":
+        router = QLearningCoordinator(
+            TASK_TYPES,
+            rules.LOAD_STATES,
+            all_actions(),
+            gamma=0.0 if options.variant == "bandit" else rules.DISCOUNT,
+            epsilon=options.epsilon,
+            epsilon_min=options.epsilon_min,
+            ties=options.ties,
+            seed=seed,
+        )
+    service = LLMService(providers, log=log, prices=prices)
+    judge = LLMJudge(service, LLMProvider(team.settings.judge.provider))
+    run = Run(options, log, router, service, judge, all_agents(), LoadTracker())
+    run.enter("Setup")
+    run.enter("Initialized")
+    return run
+
+
+# Production
+
+
+class ProductionMultiAgentSystem(TaskSteps):
+    """Routes requests greedily by the learned table and the current load.
+
+    A table that was trained with a discount holds values of the size reward / (1 - discount). The
+    variants differ in how production goes on learning on it:
+
+    * "source": without a next state. Each update pulls the chosen cell down to the size of one
+      reward, so the greedy choice rotates until the whole table is unlearned.
+    * "bootstrap": with the best value of a sampled task type in the next load state, as in
+      training.
+    * "bandit": the table was trained with discount 0, so there is nothing to unlearn.
+
+    Args:
+        coordinator, llm_service, judge, agents, load_tracker: See `TaskSteps`.
+        online_learning: Learn from every request.
+        max_rpm: Requests that are taken in any 60 s.
+        variant: See above.
+        clock: Seconds, for the rate limit.
+        log: Receiver of events; None: none.
+        team: Constants of simulated answers; None: the shipped ones.
+        first_ordinal: Place of the first request in a simulated run.
+        seed: Seed of the sampled task types.
+        max_tokens: Most tokens of an agent's answer.
+
+    Attributes:
+        request_times: Times of the requests of the last minute.
+        request_log: One mapping for each request that was answered.
+
+    Raises:
+        ConfigError: `max_rpm` is below 1, or the variant is unknown.
+    """
+
+    def __init__(
+        self,
+        coordinator: Router,
+        llm_service: LLMService,
+        judge: LLMJudge,
+        agents: dict[str, AgentState],
+        load_tracker: LoadTracker,
+        online_learning: bool = True,
+        *,
+        max_rpm: int = MAX_RPM,
+        variant: Variant = "source",
+        clock: Callable[[], float] = time.monotonic,
+        log: EventLog | None = None,
+        team: simulate.Team | None = None,
+        first_ordinal: int = 0,
+        seed: int = 0,
+        max_tokens: int = MAX_TOKENS,
+    ) -> None:
+        if max_rpm < 1:
+            raise ConfigError(f"max_rpm is {max_rpm}; it must be at least 1.")
+        if variant not in VARIANTS:
+            raise ConfigError(unknown("variant", variant, VARIANTS))
+        more: Any = {"machine": "production", "log": log, "seed": seed, "max_tokens": max_tokens}
+        super().__init__(coordinator, llm_service, judge, agents, load_tracker, **more)
+        self.online_learning, self.max_rpm, self.variant = online_learning, max_rpm, variant
+        self.request_times: deque[float] = deque()
+        self.request_log: list[dict[str, Any]] = []
+        self._rejected = self._failed = 0
+        self._clock, self._ordinal = clock, first_ordinal
+        self._team = team or simulate.team()
+        self.enter("Ready")
+
+    def process(self, description: str, task_type: str) -> dict[str, Any]:
+        """Answer a request.
+
+        Args:
+            description: The task.
+            task_type: One of `rules.TASK_TYPES`.
+
+        Returns:
+            The answer, its agent and its rewards; or {"error": ...} beyond the rate limit, and
+            where a call failed for good or did not fit the budget of the service. An answer that
+            was paid for but not scored comes with the error.
+
+        Raises:
+            ConfigError: There is no such type of task.
+        """
+        if task_type not in TASK_TYPES:
+            raise ConfigError(unknown("task type", task_type, TASK_TYPES))
+        self.enter("RateLimitCheck")
+        if not self._check_rate_limit():
+            self._rejected += 1
+            self.enter("Ready", outcome="rejected")
+            return {"error": "Rate limit exceeded"}
+        result: dict[str, Any] = {}
+        outcome = "failed"
+        try:
+            self._answer(description, task_type, result)
+            outcome = "answered"
+        except (LLMError, BudgetError) as error:
+            result["error"] = str(error)
+            self.log.append("request_failed", result)
+        finally:  # whatever happened, the next request is taken
+            self._failed += outcome == "failed"
+            self.enter("Ready", outcome=outcome)
+        return result
+
+    def _answer(self, description: str, task_type: str, result: dict[str, Any]) -> None:
+        """Take the steps of a request and write as far as it gets into `result`."""
+        self.enter("LoadAwareRouting")
+        self.coordinator.epsilon, ordinal = 0.0, self._ordinal
+        load_state = self.load_tracker.get_load_state()
+        index, chosen = self.coordinator.select_action(task_type, load_state)
+        # A simulated answer is drawn as one to a task of the bank: this one, or one of its type.
+        same, tasks = self._team.of_type[TASK_TYPES.index(task_type)], self._team.settings.tasks
+        places = (at for at, task in enumerate(tasks) if task.description == description)
+        task_at = next(places, int(same[ordinal % len(same)]))
+        place = {"ordinal": ordinal, "task": task_at, "action": index}
+        self._ordinal += 1
+        self.enter("Executing", action=chosen.key(), load_state=load_state)
+        response = self.execute(description, task_type, place)
+        result |= {
+            "agent": chosen.agent_id,
+            "provider": str(chosen.provider),
+            "model": response.model,
+            "response": response.content,
+            "load_state": load_state,
+            "task_type": task_type,
+            "tokens": response.total_tokens,
+            "cost_usd": response.cost_usd,
+            "latency_s": response.latency_s,
+        }
+        self.enter("Judging")
+        scores = self.score(description, task_type, place, response.content)
+        self.enter("Scoring")
+        raw = raw_reward(scores, response.cost_usd, response.latency_s)
+        self.enter("LoadPenaltyCalc")
+        penalty, adjusted = self.penalise(chosen.agent_id, raw)
+        self.load_tracker.record(chosen.agent_id)
+        self.enter("OnlineLearning", learns=self.online_learning)
+        if self.online_learning:
+            next_at = ordinal if self.variant == "bootstrap" else None
+            self.learn(task_type, load_state, index, adjusted, next_at)
+        self.credit(chosen.agent_id, adjusted)
+        result |= {"reward": adjusted, "raw_reward": raw, "load_penalty": penalty, "scores": scores}
+        self.enter("Logging")
+        self.log.append("request", {"ordinal": ordinal, "action_idx": index, **result})
+        self.request_log.append(result)
+
+    def health(self) -> dict[str, Any]:
+        """Return the state of the system: requests, money, agents, load."""
+        self._forget_old()
+        rewards = [request["reward"] for request in self.request_log]
+        return {
+            "status": "ok" if len(self.request_times) < self.max_rpm else "rate limited",
+            "requests": len(self.request_log),
+            "rejected": self._rejected,
+            "failed": self._failed,
+            "requests_last_minute": len(self.request_times),
+            "max_rpm": self.max_rpm,
+            "online_learning": self.online_learning,
+            "mean_reward": sum(rewards) / len(rewards) if rewards else None,
+            "llm_calls": self.llm_service.call_count,
+            "total_cost_usd": self.llm_service.total_cost,
+            "agents": {
+                name: {"completed_tasks": a.completed_tasks, "avg_quality": a.avg_quality}
+                for name, a in self.agents.items()
+            },
+            "current_load_state": self.load_tracker.get_load_state(),
+            "agent_utilization": self.load_tracker.get_utilization(),
+            "imbalance_score": self.load_tracker.get_imbalance_score(),
+        }
+
+    def _check_rate_limit(self) -> bool:
+        """Count a request; False if the last 60 s had `max_rpm` already."""
+        self._forget_old()
+        if len(self.request_times) >= self.max_rpm:
+            return False
+        self.request_times.append(self._clock())
+        return True
+
+    def _forget_old(self) -> None:
+        while self.request_times and self.request_times[0] <= self._clock() - 60.0:
+            self.request_times.popleft()

@@ -1,0 +1,386 @@
+"""The coordinator: a query in, an answer with its sources out.
+
+coordinator = MultiAgentCoordinator(backend="simulated")
+print(coordinator.process_query("What does chunked prefill change?").content)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any, Final, Self
+
+from inframind_gym.configs import validate
+from inframind_gym.errors import ConfigError, InfraMindError, require
+from inframind_gym.teams.coordination import lexical
+from inframind_gym.teams.coordination.agents import (
+    NO_SOURCE,
+    NOT_ABOUT,
+    WAY,
+    Agents,
+    Faulty,
+    Searcher,
+    Work,
+)
+from inframind_gym.teams.coordination.check import is_about, is_abstention, screen
+from inframind_gym.teams.coordination.context import ContextManager, messages_of
+from inframind_gym.teams.coordination.prompts import cited
+from inframind_gym.teams.coordination.retrieval import Corpus, Retriever, rewrite
+from inframind_gym.teams.coordination.rules import REASONS
+from inframind_gym.teams.coordination.session import (
+    LLM_SUPERVISOR,
+    Ask,
+    Session,
+    VirtualClock,
+    WallClock,
+    decider,
+)
+from inframind_gym.teams.coordination.settings import (
+    MODEL,
+    MOST_QUERY_CHARS,
+    AgentResponse,
+    CoordinationSettings,
+    Document,
+    QuerySettings,
+    VllmServer,
+    load_settings,
+)
+from inframind_gym.teams.coordination.simulated import RuleAnswers
+from inframind_gym.teams.llm import (
+    SIMULATED,
+    EventLog,
+    LLMService,
+    NoLog,
+    Provider,
+    Retries,
+    open_provider,
+)
+
+VLLM_URL: Final = "http://127.0.0.1:8000/v1"  # unless $VLLM_BASE_URL says otherwise
+MOST_CONTEXT: Final = 131_072
+NO_ANSWER: Final = "No answer could be found in time."
+TOO_LONG: Final = "The conversation is longer than the context of the model."
+REFUSED: Final = "This query was not processed: it looks like a prompt injection."
+WITHHELD: Final = "[withheld]"  # in place of a turn that looks like a prompt injection
+UNANSWERED: Final = ("refused", "stopped", "failed", "context")  # endings without an answer
+NO_MODEL: Final = f"policy {LLM_SUPERVISOR} asks a model: name one with --provider."
+# Of the answer's metadata, in its event; a query that was refused has none of them.
+_IN_EVENT: Final = (
+    *("ended_by", "attribution", "validation", "failures", "withheld", "simulated", "calls"),
+    *("input_tokens", "output_tokens", "context_tokens", "context_limit", "context_trimmed"),
+)
+_LONE: Final = re.compile("[\ud800-\udfff]")  # bytes of a command line that are not UTF-8
+
+
+class MultiAgentCoordinator:
+    """Five agents under a supervisor that answers before a deadline.
+
+    Threads may share it, but its blocking method takes turns, and a query's time begins with its
+    turn. Queries at the same time are for `aprocess_query`, all in one event loop.
+
+    Args:
+        model_path: Model, by its name on the server.
+        max_context_length: Tokens of a conversation; the lengths of a trim scale with it.
+        backend: "vllm" (a server that runs at $VLLM_BASE_URL), "simulated", "openai", "anthropic",
+            or the base URL of an OpenAI-compatible server.
+        provider: Way to the model in place of `backend`.
+        searcher: Way to documents; None: the `corpus`.
+        corpus: Passages; None: those of the package.
+        team: Constants of the team.
+        server: Options of the team's server, for its estimated speed; None: the design's.
+        log: Where decisions, calls and failures are written; None: nowhere.
+        ask: Asks a person where the settings of a query interrupt it.
+
+    Attributes:
+        context: Manager of conversations.
+
+    Raises:
+        ConfigError: A length, the backend or the model is wrong, or a key is missing.
+    """
+
+    def __init__(
+        self,
+        model_path: str = MODEL,
+        max_context_length: int = 128_000,
+        backend: str = "vllm",
+        *,
+        provider: Provider | None = None,
+        searcher: Searcher | None = None,
+        corpus: Corpus | None = None,
+        team: CoordinationSettings | None = None,
+        server: VllmServer | None = None,
+        log: EventLog | None = None,
+        ask: Ask | None = None,
+    ) -> None:
+        is_length = isinstance(max_context_length, int)
+        if not is_length or not 1024 <= max_context_length <= MOST_CONTEXT:
+            raise ConfigError(
+                f"max_context_length is {max_context_length!r}; the model takes 1,024 to "
+                f"{MOST_CONTEXT:,} tokens"
+            )
+        self.model_path, self.backend = model_path, backend
+        self.max_context_length = max_context_length
+        self.server = server or VllmServer(model=model_path)
+        self.is_simulated = provider is None and backend == SIMULATED
+        self.settings = (team or load_settings()).within_context(max_context_length)
+        self.context = ContextManager(self.settings.context)
+        self._corpus = corpus or (Corpus.load() if searcher is None else Corpus("", ()))
+        self.searcher: Searcher = searcher or Retriever(self._corpus)
+        self._log: EventLog = log or NoLog()
+        self._ask, self.provider = ask, provider
+        if not self.is_simulated and provider is None:
+            vendor = backend in ("openai", "anthropic") and model_path == MODEL
+            way = os.environ.get("VLLM_BASE_URL", VLLM_URL) if backend == "vllm" else backend
+            self.provider = open_provider(way, None if vendor else model_path)
+        self._runner: asyncio.Runner | None = None
+        self._turn = threading.Lock()  # of the runner
+
+    def warm_up(self) -> None:
+        """Load and build what is built once: indexes, word lists, LangGraph."""
+        for strategy in ("vector", "graphrag"):
+            self.searcher.retrieve("warm up", strategy, 1)
+        self.rewrite("warm up")
+        require("langgraph.graph", "the coordination team", "teams")
+
+    def process_query(
+        self,
+        query: str,
+        context: Sequence[Any] | Any = None,
+        settings: QuerySettings | Mapping[str, Any] | None = None,
+    ) -> AgentResponse:
+        """Answer a query and wait for it, see `aprocess_query`.
+
+        Raises:
+            InfraMindError: An event loop runs in this thread.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise InfraMindError("an event loop runs here: use `await aprocess_query(...)`.")
+        with self._turn:  # the loop lives on: connections of the provider belong to it
+            self._runner = self._runner or asyncio.Runner()
+            return self._runner.run(self.aprocess_query(query, context, settings))
+
+    async def aprocess_query(
+        self,
+        query: str,
+        context: Sequence[Any] | Any = None,
+        settings: QuerySettings | Mapping[str, Any] | None = None,
+    ) -> AgentResponse:
+        """Answer a query.
+
+        Whatever agents do, an answer comes by the hard deadline: in the worst case what basic
+        retrieval finds, or that nothing was found.
+
+        Args:
+            query: Question of 1 to 4,096 characters.
+            context: Earlier messages (mappings with role and content, messages of LangChain), or a
+                chat memory with a method `get`.
+            settings: Settings of the query.
+
+        Raises:
+            ConfigError: The query, a message, a setting or a person's reply is wrong.
+        """
+        wall = WallClock()  # it runs from here
+        query, messages = checked_query(query), messages_of(context)
+        if not isinstance(settings, QuerySettings):
+            if not isinstance(settings, Mapping | None):
+                raise ConfigError(f"settings: give QuerySettings or its fields, not {settings!r}.")
+            settings = validate(dict(settings or {}), QuerySettings, source="settings")
+        if reason := screen(query):
+            self._log.append("query_refused", {"reason": reason})
+            refusal = {"ended_by": "refused", "reason": reason, "simulated": self.is_simulated}
+            return AgentResponse(
+                content=REFUSED,
+                sources=(),
+                metadata={**refusal, "decisions": [], "failures": []},
+                validation_score=0.0,
+                processing_time=0.0,
+            )
+        session = self._session(query, messages, settings, wall)
+        await session.play()
+        response = self._response(session)
+        event = response.model_dump(include={"content", "validation_score", "processing_time"})
+        event |= {key: response.metadata[key] for key in _IN_EVENT}
+        event["sources"] = [document.doc_id for document in response.sources]
+        event["documents"] = [document.model_dump() for document in response.sources]
+        self._log.append("answer", {**event, "handoffs": session.handoffs})
+        return response
+
+    def rewrite(self, query: str) -> list[str]:
+        """Return the forms of a query that retrieval searches for, by rules."""
+        return rewrite(query, self._corpus)
+
+    def is_about(self, query: str, documents: Sequence[Document]) -> bool:
+        """Return True if one of some passages is about a query, see `check.is_about`."""
+        nearness = getattr(self.searcher, "nearness", lambda query: None)(query)
+        return is_about(self.rewrite(query)[0], documents, nearness)
+
+    def close(self) -> None:
+        """Close connections."""
+        with self._turn:
+            if self._runner is not None:
+                self._runner.run(self.aclose())
+                self._runner.close()
+                self._runner = None
+
+    async def aclose(self) -> None:
+        """Close connections, from inside of an event loop."""
+        if self.provider is not None:
+            await self.provider.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # One query
+
+    def _session(
+        self,
+        query: str,
+        messages: list[dict[str, Any]],
+        options: QuerySettings,
+        wall: WallClock,
+    ) -> Session:
+        """Return the session of a query; earlier turns that look like an injection are withheld.
+
+        Turns of the user are screened as queries, those of models and tools as documents, since
+        they may pass on what a document said. System messages are instructions, and are left alone.
+        """
+        history: list[Mapping[str, Any]] = []
+        withheld = []
+        for number, message in enumerate(messages, 1):
+            role = message["role"]
+            reason = screen(message["content"], "query" if role == "user" else "document")
+            if reason and role != "system":
+                withheld.append((f"turn {number}", reason))
+                self._log.append("turn_withheld", {"turn": f"turn {number}", "reason": reason})
+                message = {**message, "content": WITHHELD}
+            history.append(message)
+        if options.policy == LLM_SUPERVISOR and self.is_simulated:
+            raise ConfigError(NO_MODEL)
+        work = Work(query, history, tuple(withheld))
+        settings = self.settings.of_query(options, slow=not self.is_simulated)
+        provider = self.provider or RuleAnswers(work, settings, self.is_about)
+        if options.fault is not None:
+            provider = Faulty(provider, options.fault)
+        retries = Retries(
+            options.retry.max_retries + 1,
+            settings.limits.backoff_s,
+            timeout_s=options.retry.timeout_seconds,
+            factor=options.retry.backoff_factor,
+        )
+        agents = Agents(
+            LLMService({WAY: provider}, log=self._log, retries=retries),
+            self.searcher,
+            work,
+            rewrite=self.rewrite,
+            is_about=self.is_about,
+            log=self._log,
+            model_queries=options.rewrite == "model",
+        )
+        return Session(
+            settings,
+            options,
+            agents,
+            VirtualClock() if self.is_simulated else wall,
+            decider(options, settings),
+            self.context,
+            hint=lexical.complexity_of(query),
+            refers=lexical.refers_back(query, history),
+            log=self._log,
+            ask=self._ask,
+        )
+
+    def _response(self, session: Session) -> AgentResponse:
+        """Return the answer of a session that has ended."""
+        work, state, options = session.work, session.state, session.options
+        ended_by = session.ended or REASONS[int(state.reason[0])]
+        if not work.draft and ended_by not in UNANSWERED:  # the fallback itself failed
+            ended_by = "failed"
+        content = TOO_LONG if ended_by == "context" else NO_ANSWER
+        sources, attribution = work.documents[:0], "none"
+        if work.draft and ended_by not in UNANSWERED:
+            is_empty = is_abstention(work.query, cited(work.draft, ())[0])
+            given = () if is_empty else work.documents  # nothing is said of which one is a source
+            content, sources = cited(work.draft, given)
+            attribution = "cited" if sources else "none"
+            if not sources and given:  # the writer had them and named none
+                sources, attribution = given, "given"
+        score, verdict = 0.0, work.validation
+        if verdict is not None and any(i.description == NOT_ABOUT for i in verdict.issues):
+            content, sources, attribution = NO_SOURCE, (), "none"  # told twice, it still answers
+        if verdict is not None and state.judged[0]:  # how sure it is that the answer is valid
+            score = verdict.confidence
+            score = score if verdict.valid else min(score, 1.0 - score)
+        overheads, cost = session.overheads_ms or [0.0], session.agents.service.get_cost_summary()
+        agents = {"route": work.route, "plan": work.plan, "validation": work.validation}
+        passages = [pair for result in work.found for pair in result.withheld]
+        metadata = {
+            "ended_by": ended_by,
+            "attribution": attribution,
+            **{k: None if v is None else v.model_dump(mode="json") for k, v in agents.items()},
+            "decisions": session.decisions,
+            "failures": session.failures,
+            "queries": [list(result.queries) for result in work.found],
+            "withheld": [list(pair) for pair in (*work.withheld, *passages)],
+            "missing": list(work.missing),
+            "simulated": session.agents.service.is_simulated,
+            "iterations": int(state.iteration[0]),
+            **{k: cost[k] for k in ("calls", "input_tokens", "output_tokens", "cost_usd")},
+            "overhead_ms_median": median(overheads),
+            "overhead_ms_max": max(overheads),
+            "model_ms": int(state.model_ms[0]),
+            "parallel": int(state.widest[0]),
+            "context_tokens": int(state.context[0]),
+            "context_limit": self.context.limits.max_tokens,
+            "context_trimmed": bool(state.trimmed[0]),
+            "history_messages": len(work.history),
+            "history_tokens": self.context.estimate_tokens(work.history),
+            "handoffs": len(session.handoffs),
+        }
+        if options.output_mode == "structured":
+            seen = {
+                "output_mode": "structured",
+                "response": content,
+                "messages": [*work.history, {"role": "user", "content": work.query}],
+                "context_trimmed": bool(state.trimmed[0]),
+                "parallel_tool_calls": int(state.widest[0]) > 1,
+            }
+            metadata["structured"] = self.context.post_model_hook(seen)
+        if options.output_mode == "full_history":
+            metadata["messages"] = session.handoffs
+        return AgentResponse(
+            content=content,
+            sources=sources,
+            metadata=metadata,
+            validation_score=score,
+            processing_time=session.clock.now_ms(state) / 1000.0,
+            history=tuple(map(dict, work.history)),
+        )
+
+
+def checked_query(query: str) -> str:
+    """Return a query without blanks around it.
+
+    Raises:
+        ConfigError: It is empty, too long or no text.
+    """
+    if not isinstance(query, str) or not query.strip():
+        raise ConfigError("the query is empty.")
+    if _LONE.search(query):
+        raise ConfigError("the query is no text: it holds bytes that are not UTF-8.")
+    if len(query) > MOST_QUERY_CHARS:
+        raise ConfigError(f"the query has {len(query):,} characters, {MOST_QUERY_CHARS:,} at most.")
+    return query.strip()
+
+
+__all__ = ["AgentResponse", "Document", "MultiAgentCoordinator", "QuerySettings"]

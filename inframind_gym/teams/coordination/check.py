@@ -1,0 +1,410 @@
+"""Checks of texts by words alone, without a model: prompt injection, grounding, abstention.
+
+`screen` searches queries, earlier turns and passages for prompt injection. `find_issues` compares
+an answer with the passages that it was written from. `is_about` says whether there is a passage
+about the question at all, `is_abstention` whether an answer says that there is none.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cache, lru_cache
+from string import Template
+from typing import Final, Literal
+
+from inframind_gym.configs import Fraction, StrictModel, load_yaml_model
+from inframind_gym.teams.coordination.retrieval import SHIPPED, STOP_WORDS, stem, terms
+from inframind_gym.teams.coordination.settings import Document, Issue, IssueType
+
+# Prompt injection. Text is brought to a plain form (look-alike letters, invisible characters,
+# spaced letters, base64), then searched for the patterns of `screen.yaml`, each with a weight; a
+# sum of 1 is an attack. Patterns find what they were written for. Passages are marked off as
+# material in prompts besides.
+
+Where = Literal["query", "document"]
+MOST_CHARS: Final = 200_000  # of a text that is searched
+_QUOTED_WEIGHT: Final = 0.3  # of what is quoted in a text about injections
+_MOST_BLOBS: Final = 20  # of base64, in one another or not
+_ABOUT: Final = re.compile(r"\b(?:injections?|jailbreaks?|what does|means?|phrases?)\b")
+_INVISIBLE: Final = re.compile(
+    "[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\U000e0000-\U000e007f]"
+)
+# Cyrillic and Greek letters, and a typographic apostrophe, as the Latin ones that they look like.
+_LOOK_ALIKE: Final = str.maketrans(
+    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u0501\u0261\u03b1\u03bf\u03b5"
+    "\u03c1\u03bd\u03b9\u03ba\u03c4\u2019",
+    "aeopcyxijsdgaoepvikt'",
+)
+_DIGITS: Final = str.maketrans("013457@$", "oieastas")
+# What stands between a pair of quotation marks; an apostrophe within a word is none.
+_QUOTED: Final = re.compile(
+    r"(?<!\w)\"(?=\S)[^\"]{1,120}(?<=\S)\"(?!\w)|`[^`]{1,120}`"
+    r"|(?<!\w)['\u2018](?=\S)[^']{1,120}(?<=\S)'(?!\w)"
+    "|\u201c[^\u201c\u201d]{1,120}\u201d|\u00ab[^\u00ab\u00bb]{1,120}\u00bb"
+)
+
+
+class _Pattern(StrictModel):
+    rule: str
+    query: Fraction
+    document: Fraction
+    pattern: str
+
+
+class _Patterns(StrictModel):
+    parts: dict[str, str]
+    patterns: tuple[_Pattern, ...]
+
+
+@cache
+def _patterns() -> tuple[tuple[_Pattern, re.Pattern[str]], ...]:
+    found = load_yaml_model(SHIPPED / "screen.yaml", _Patterns)
+    return tuple(
+        (each, re.compile(Template(each.pattern).substitute(found.parts)))
+        for each in found.patterns
+    )
+
+
+@lru_cache(maxsize=1024)  # the turns of a conversation come again with each query
+def screen(text: str, where: Where = "query") -> str:
+    """Return why a text is a prompt injection: rules, and the strongest match; "" if it is none.
+
+    Args:
+        text: Query or passage; of a longer one the first `MOST_CHARS` characters count.
+        where: Which weights of the patterns count.
+    """
+    found: dict[tuple[str, str], tuple[str, float, str]] = {}
+    texts = [text[:MOST_CHARS]]
+    for each in texts:  # base64 in it is searched as well
+        for blob in re.findall(r"[A-Za-z0-9+/]{24,}={0,2}", each)[: _MOST_BLOBS - len(texts)]:
+            try:
+                padded = blob + "=" * (-len(blob) % 4)
+                inner = base64.b64decode(padded, validate=True).decode("utf-8")
+            except ValueError:  # binascii's, too
+                continue
+            texts += [inner] if inner.isprintable() and " " in inner else []
+        for form in _forms(each):
+            bare = _QUOTED.sub(" ", form) if _ABOUT.search(form) else form
+            for rule, pattern in _patterns():
+                weight = rule.query if where == "query" else rule.document
+                match = pattern.search(bare) if weight else None
+                if weight and match is None and bare is not form:
+                    match, weight = pattern.search(form), weight * _QUOTED_WEIGHT
+                best = found.get((each, rule.pattern), ("", 0.0, ""))
+                if match is not None and weight > best[1]:
+                    found[each, rule.pattern] = (rule.rule, weight, match.group()[:80].strip())
+    if sum(weight for _, weight, _ in found.values()) < 1.0 - 1e-9:
+        return ""
+    names = ", ".join(dict.fromkeys(rule for rule, *_ in found.values()))
+    return f"{names}: {max(found.values(), key=lambda one: one[1])[2]!r}"
+
+
+def _forms(text: str) -> list[str]:
+    """Return the plain forms of a text: as it is meant, with letters for digits, unspaced."""
+    visible = unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)).casefold()
+    visible = visible.translate(_LOOK_ALIKE)
+    plain = re.sub(r"\s+", " ", visible)
+    lines = re.sub(r"[^\S\n]+", " ", visible)  # some patterns begin at one
+    forms = [plain, lines, re.sub(r"\blgnor", "ignor", plain)]
+    if re.search(r"[a-z][013457@$][a-z]", plain):
+        forms.append(plain.translate(_DIGITS))
+    if re.search(r"(?:\b\w\s){5,}\w\b", visible):  # two spaces, or a line, between words
+        letters = re.sub(r"(?<=\b\w)[^\S\n](?=\w\b)", "", visible)
+        forms.append(re.sub(r"\s+", " ", letters))
+    return list(dict.fromkeys(forms))
+
+
+# Abstention: sentences that say that the sources do not answer the question, and nothing else. What
+# such a sentence says beyond the words of the question is a claim like any other: a fact in a
+# clause of its own, a number, a name.
+
+_TEXTS: Final = r"(?:sources?|passages?|texts?)"
+_SOURCES: Final = rf"(?:(?:provided|given) (?:documents?|context|{_TEXTS})|{_TEXTS})"
+_THEY: Final = rf"{_SOURCES}(?: (?:provided|given|above))?"
+_TELL: Final = r"(?:answer|contain|say|mention|state|give|provide|specify|address|cover|tell)"
+_TOLD: Final = r"(?:answered|contained|stated|mentioned|given|provided|specified|covered|found)"
+_ABSTAINS: Final = re.compile(
+    rf"\b{_THEY} (?:(?:do|does|did)(?: not|n't)|cannot|can't) (?:\w+ly )?{_TELL}\b"
+    rf"|\b{_THEY} (?:contain|say|tell|have|provide|give)s? (?:nothing\b|no (?=information|answer))"
+    rf"|\b(?:none of|no) (?:the |these )?{_THEY} {_TELL}s?\b"
+    rf"|\b(?:no (?:information|answer)|(?:not|cannot|can't|isn't) (?:be )?{_TOLD}) "
+    rf"(?:in|from|by|with) (?:the |these )?{_THEY}\b"
+    rf"|\b(?:cannot|can't) answer (?:this|it|(?:this|the|that) question) (?:from|with) "
+    rf"(?:the |these )?{_THEY}\b",
+    re.I,
+)
+_JOINS: Final = re.compile(  # after them something else may be said
+    r"[,:;(–—]|\b(?:and|but|so|yet|as|because|since|while|whereas|though|although|however)\b"
+)
+_IDLE: Final = """unfortunately i'm sorry however provided given question answer information details
+about topic anything enough directly whether"""
+
+
+def _abstains(query: str, text: str) -> bool:
+    """Return True if a clause without citations only says that the sources do not answer."""
+    plain = " ".join(text.replace("\u2019", "'").split())
+    found = _ABSTAINS.search(plain)
+    if found is None:
+        return False
+    after = set(_JOINS.findall(plain[found.end() :].lower()))
+    rest = f"{plain[: found.start()]} {plain[found.end() :]}"
+    asked = {*terms(query), *terms(_IDLE)}
+    return after <= set(_JOINS.findall(query.lower())) and asked.issuperset(terms(rest))
+
+
+def is_abstention(query: str, response: str) -> bool:
+    """Return True if an answer says that the sources do not answer the question, and no more."""
+    return bool(terms(response)) and not _claims(query, response)
+
+
+# Grounding: an answer is cut into sentences, a sentence into clauses. Each sentence is compared
+# with the passage that covers most of its words, weighted by their rarity. What is said in quite
+# other words is not recognised.
+
+COVERED: Final = 0.40  # share of a sentence's words, by rarity, that one passage must have
+ALIGNED: Final = 0.50  # share of a clause's words that make a source's clause its counterpart
+SWAPPED: Final = 0.60  # the same, to compare the names of both
+ABOUT: Final = 0.16  # share of a question's words that a passage about it has, at least
+ABOUT_IF_NEAR: Final = 0.05  # the same, where the encoder finds a passage near
+HALF: Final = 0.50  # share that is enough, however few words it is
+NEAR: Final = 0.27  # cosine of a question and the nearest passage, by all-MiniLM-L6-v2
+_NEGATIONS: Final = """no not never nothing none cannot neither nor nobody hardly cant wont doesnt
+dont"""
+NEGATIONS: Final = frozenset(_NEGATIONS.split())
+_PAIRS: Final = """above/below after/before below/exceeds fails/holds always/never approximate/exact
+best/worst bigger/smaller cheap/dear cold/warm decrease/increase fall/rise fast/slow faster/slower
+few/many fewer/more first/last full/empty greater/less high/low higher/lower highest/lowest
+large/small larger/smaller largest/smallest less/more long/short longer/shorter lost/kept
+maximum/minimum none/most open/closed oldest/newest same/different static/dynamic strong/weak
+unsafe/safe worse/better early/late helps/harms hardly/far"""
+_OPPOSITES: Final = [tuple(pair.split("/")) for pair in _PAIRS.split()]
+_WRITTEN: Final = """two three four five six seven eight nine ten eleven twelve thirteen fourteen
+fifteen sixteen seventeen eighteen nineteen twenty"""
+_NUMBER_WORDS: Final = {word: number for number, word in enumerate(_WRITTEN.split(), start=2)}
+_CITATION: Final = re.compile(r"\[([^\[\]\s]+)\](?!\()")  # no link of Markdown
+_SENTENCE: Final = re.compile(r"(?<=[.!?])\s+")
+_CLAUSE: Final = re.compile(r"[;:]\s+|,\s+(?:but|and|while|whereas|because|since|so|or|which)\s+")
+_TOKEN: Final = re.compile(r"[A-Za-z0-9]+(?:[._,/+'-][A-Za-z0-9]+)*%?|%")
+_NUMBER: Final = re.compile(r"^(\d{1,3}(?:,\d{3})+|\d+)(\.\d+)?(%?)$")
+_CONTRAST: Final = re.compile(r",\s+not\b[^,;.]*")  # "how, not what" denies nothing
+_COUNTED: Final = re.compile(r"\b(?:two|three) (\w+)", re.I)  # maybe the writer counted
+_PER: Final = re.compile(r"(\d)(?:/(?=[a-z])|-(?=\d))")  # "10/s" and "20-30" are numbers
+_NAME: Final = re.compile(r"[A-Za-z]+[._/-]?[A-Z0-9]|[A-Za-z0-9]+[_/][A-Za-z0-9]")
+
+
+def is_about(query: str, sources: Sequence[Document], nearness: float | None = None) -> bool:
+    """Return True if one of the sources is about the question, whatever it says.
+
+    Its words count, by rarity among the sources: two of them or half a question, or fewer where
+    the encoder finds a passage near. What a source has in quotation marks is an example.
+    Thresholds were set on one half of the shipped questions.
+
+    Args:
+        query: The question, in the words of the corpus (`retrieval.rewrite`).
+        sources: Passages that were found for it.
+        nearness: Cosine of the question and the nearest passage; None: without an encoder.
+    """
+    asked = set(terms(query))
+    if not asked or (nearness is not None and nearness < NEAR):
+        return not asked
+    bare = [source.model_copy(update={"text": _QUOTED.sub(" ", source.text)}) for source in sources]
+    evidence, enough = _Evidence("", bare), min(2, len(asked) - 1)
+    for own in evidence.terms:
+        share, common = evidence.share(asked, own), len(asked & own)
+        if share >= HALF or (share > ABOUT_IF_NEAR and nearness is not None):
+            return True
+        if share > ABOUT and common >= enough and nearness is None:
+            return True
+    return False
+
+
+def find_issues(query: str, response: str, sources: Sequence[Document]) -> list[Issue]:
+    """Return what is wrong with an answer as far as words show it; each issue is of high severity.
+
+    Five things are looked for: sentences that no passage covers (hallucination; missing_source if
+    that is all of the answer); names that the passages do not have (hallucination), or only others
+    than the one that covers the sentence (inaccuracy); numbers that this passage does not have, or
+    has with another unit (inaccuracy); clauses that deny what the passage affirms, or the reverse,
+    or say its opposite (inaccuracy); citations such as ``[engine.md#sleep-mode]`` of passages that
+    were not retrieved (missing_source).
+
+    Args:
+        query: The question; its names and numbers need no source.
+        response: The answer.
+        sources: Passages that it was written from.
+    """
+    known = {source.doc_id for source in sources}
+    found: list[tuple[IssueType, str]] = [
+        ("missing_source", f"cites {cited}, which was not retrieved")
+        for cited in dict.fromkeys(_CITATION.findall(response))
+        if cited not in known and not (cited.isdigit() and 1 <= int(cited) <= len(sources))
+    ]
+    evidence = _Evidence(query, sources)
+    sentences = _claims(query, response)
+    uncovered = [s for s in sentences if evidence.cover(s)[1] < COVERED]
+    if uncovered and len(uncovered) == len(sentences):
+        found.append(("missing_source", f"no source covers the answer: {uncovered[0]}"))
+    else:
+        for sentence in sentences:
+            if sentence in uncovered:
+                found.append(("hallucination", f"no source says: {sentence}"))
+            else:
+                found += [(kind, f"{why}: {sentence}") for kind, why in evidence.compare(sentence)]
+    return [Issue(type=kind, severity="high", description=text) for kind, text in found]
+
+
+def _claims(query: str, response: str) -> list[str]:
+    """Return the sentences of an answer without citations and clauses that abstain."""
+    found = []
+    for sentence in _SENTENCE.split(_CITATION.sub("", response).strip()):
+        clauses = _clauses(sentence)
+        left = [clause for clause in clauses if not _abstains(query, clause)]
+        if len(left) < len(clauses):  # an apology beside it claims nothing either
+            idle = frozenset(terms(_IDLE))
+            sentence = " ".join(clause for clause in left if not idle.issuperset(terms(clause)))
+        found.append(sentence)
+    return [sentence for sentence in found if terms(sentence)]
+
+
+class _Evidence:
+    """Sources of one answer, ready to be compared with its sentences."""
+
+    def __init__(self, query: str, sources: Sequence[Document]) -> None:
+        self._sources = [(source.source, source.text) for source in sources]
+        texts = [f"{title}. {text}" for title, text in self._sources]
+        self.terms = [frozenset(terms(text)) for text in texts]
+        counts = Counter(term for own in self.terms for term in own)
+        self._rarity = {t: math.log(1 + len(sources) / n) for t, n in counts.items()}
+        self._unknown = math.log(1 + 2 * len(sources))
+        self._query = query
+        self._all = _lower(" ".join([query, *texts]))
+
+    def cover(self, sentence: str) -> tuple[int, float]:
+        """Return the passage that has most of a text's words, and the share of them."""
+        shares = [self.share(terms(sentence), own) for own in self.terms]
+        best = max(range(len(shares)), key=shares.__getitem__, default=-1)
+        return best, shares[best] if shares else 0.0
+
+    def compare(self, sentence: str) -> list[tuple[IssueType, str]]:
+        """Return what a sentence says otherwise than the passage that covers it."""
+        title, text = self._sources[self.cover(sentence)[0]]
+        found: list[tuple[IssueType, str]] = []
+        own = _lower(f"{title} {text} {self._query}")
+        for name in _names(sentence):
+            if name.lower() not in self._all:
+                found.append(("hallucination", f"no source names {name}"))
+            elif name.lower() not in own:
+                found.append(("inaccuracy", f"the source does not name {name}"))
+        why = _numbers_differ(sentence, text, self._query)
+        why += [self._contradiction(clause, title, text) for clause in _clauses(sentence)]
+        return found + [("inaccuracy", each) for each in why if each]
+
+    def share(self, asked: Iterable[str], own: frozenset[str]) -> float:
+        """Return the share of some stems that are among others, by their rarity."""
+        weights = {term: self._rarity.get(term, self._unknown) for term in asked}
+        total = sum(weights.values())
+        return sum(w for term, w in weights.items() if term in own) / total if total else 1.0
+
+    def _contradiction(self, clause: str, title: str, text: str) -> str:
+        """Say how a clause contradicts its counterpart in a passage; empty if it does not."""
+        rivals = [c for sentence in _SENTENCE.split(text) for c in _clauses(sentence)]
+        asked = terms(clause)
+        if len(asked) < 2 or not rivals:
+            return ""
+        share, best = max((self.share(asked, frozenset(terms(each))), each) for each in rivals)
+        if share < ALIGNED:
+            return ""
+        (here, denies), (there, denied) = _denied(clause), _denied(best)
+        shared = (here & set(terms(best))) - there | (there & set(asked)) - here
+        if shared and denies != denied:
+            return f"the source has the reverse of {min(shared)}"
+        names, others = _new_names(clause, f"{best} {title}"), _new_names(best, clause)
+        names = [name for name in names if name.lower() in _lower(text)]  # others are reported
+        if share >= SWAPPED and names and others:
+            return f"the source has {others[0]} there, not {names[0]}"
+        one, two = _lower(clause), _lower(best)
+        for pair in _OPPOSITES:
+            for said, meant in (pair, pair[::-1]):
+                if said in one and meant in two and said not in two and meant not in one:
+                    return f"the source has {meant}, not {said}"
+        return ""
+
+
+def _lower(text: str) -> frozenset[str]:
+    words = [token.lower() for token in _TOKEN.findall(text)]
+    parts = [part for word in words for part in re.split(r"[._/+'-]", word)]
+    return frozenset([*words, *parts])
+
+
+def _clauses(sentence: str) -> list[str]:
+    return [clause for clause in _CLAUSE.split(sentence) if clause.strip()]
+
+
+def _denied(clause: str) -> tuple[set[str], bool]:
+    """Return what negations in a clause are about, and whether they do not cancel out.
+
+    A negation is about one word before it and three after; they are returned as stems.
+    """
+    tokens = [token.lower() for token in _TOKEN.findall(_CONTRAST.sub("", clause))]
+    content = [(i, stem(t)) for i, t in enumerate(tokens) if t not in STOP_WORDS | NEGATIONS]
+    places = [i for i, token in enumerate(tokens) if token in NEGATIONS]
+    found: set[str] = set()
+    for place in places:
+        found.update([word for i, word in content if i < place][-1:])
+        found.update([word for i, word in content if i > place][:3])
+    return found, len(places) % 2 == 1
+
+
+def _names(sentence: str) -> list[str]:
+    """Return names: capitals inside, digits in words, or a capital that opens no sentence."""
+    found = []
+    for i, match in enumerate(_TOKEN.finditer(sentence)):
+        token = match[0].removesuffix("'s")
+        capital = i > 0 and token[0].isupper() and token.lower() not in STOP_WORDS
+        if (capital or _NAME.match(token)) and not _NUMBER.match(token):
+            found.append(token)
+    return list(dict.fromkeys(found))
+
+
+def _new_names(clause: str, other: str) -> list[str]:
+    """Return names in a clause of which another has no part."""
+    known = _lower(other)
+    return [name for name in _names(f"_ {clause}") if not _lower(name) & known]
+
+
+def _numbers(text: str) -> list[tuple[float, str]]:
+    """Return numbers, in words or digits, with the stem of the word that follows."""
+    tokens = _TOKEN.findall(_PER.sub(r"\1 ", text))
+    found = []
+    for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
+        match = _NUMBER.match(token)
+        if match:
+            value = float(match[1].replace(",", "") + (match[2] or ""))
+            found.append((value, "%" if match[3] else stem(following.lower())))
+        elif token.lower() in _NUMBER_WORDS:
+            found.append((float(_NUMBER_WORDS[token.lower()]), stem(following.lower())))
+    return found
+
+
+def _numbers_differ(sentence: str, text: str, query: str) -> list[str]:
+    """Say which numbers of a sentence its source does not have."""
+
+    def is_unit(word: str) -> bool:
+        return word.isalpha() and word not in STOP_WORDS
+
+    there, found = _numbers(text), []
+    values = {value for value, _ in [*there, *_numbers(query)]}
+    known = {unit for _, unit in there}
+    sentence = _COUNTED.sub(lambda m: m[0] if stem(m[1].lower()) in known else m[1], sentence)
+    for value, unit in _numbers(sentence):
+        units = {its for other, its in there if other == value}
+        if value not in values:
+            found.append(f"the source does not have the number {value:g}")
+        elif unit in known and units and unit not in units and all(map(is_unit, (unit, *units))):
+            found.append(f"the source has {unit} with another number than {value:g}")
+    return found

@@ -1,0 +1,265 @@
+"""`inframind team run coordination` and `inframind team chat`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from inframind_gym.errors import ConfigError, InfraMindError, friendly, require
+from inframind_gym.progress import say
+from inframind_gym.teams.runs import DEFAULT_FILE, AsJson, ProviderName, RunLog, Runs, RunStore
+
+if TYPE_CHECKING:
+    from inframind_gym.teams.coordination.app import MultiAgentCoordinator
+    from inframind_gym.teams.coordination.settings import AgentResponse, QuerySettings
+
+ENDINGS: Final = {
+    "answer": "answered",
+    "fallback": "basic retrieval answered",
+    "deadline": "late: basic retrieval answered",
+    "iterations": "too many decisions: basic retrieval answered",
+    "context": "the context was too long: ended",
+    "failed": "failed without an answer",
+}
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and line breaks
+
+Model = Annotated[
+    str | None,
+    typer.Option(help="Model of the provider. Default: $MODEL_PATH.", show_default=False),
+]
+CorpusFolder = Annotated[
+    Path | None,
+    typer.Option(help="Folder of texts (.md, .txt). Default: 255 passages about LLM serving."),
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting of the queries: policy=llm_supervisor, deadline_s=10, "
+        "rewrite=model, interrupt_before=human, fault=planner:timeout, … (repeatable).",
+        show_default=False,
+    ),
+]
+
+
+def run_coordination(
+    question: Annotated[
+        str | None, typer.Argument(help="The question.", show_default=False)
+    ] = None,
+    scenario: Annotated[
+        str | None, typer.Option(metavar="S1-S8", help="Play an acceptance scenario and check it.")
+    ] = None,
+    provider: ProviderName = "simulated",
+    model: Model = None,
+    corpus: CorpusFolder = None,
+    changes: Changes = None,
+    runs: Runs = DEFAULT_FILE,
+    as_json: AsJson = False,
+) -> None:
+    """Answer a question from texts with five agents before a deadline, sources included.
+
+    A supervisor calls router, planner, retrieval, synthesis and validation. Where one of them
+    fails or is late, basic retrieval answers. Without a provider, rules on the words stand in
+    for the model, in virtual time.
+    """
+    with friendly(), ExitStack() as stack:
+        from inframind_gym.teams.coordination.app import checked_query
+        from inframind_gym.teams.coordination.scenarios import find_scenario
+
+        if (question is None) == (scenario is None):
+            raise ConfigError("give a question, or --scenario S1 … S8, and not both.")
+        found = None if scenario is None else find_scenario(scenario)
+        if question is not None:
+            checked_query(question)
+        told = {"question": question} if found is None else {"scenario": scenario}
+        team, settings, log = _open(stack, provider, model, corpus, changes, runs, told)
+        console = Console()
+        if found is None:
+            response = team.process_query(str(question), settings=settings)
+            kinds = (str, int, float, bool)
+            figures = {k: v for k, v in response.metadata.items() if isinstance(v, kinds)}
+            fails = figures["ended_by"] in ("failed", "context")
+            log.finish("failed" if fails else "complete", {"content": response.content, **figures})
+            if as_json:
+                print(json.dumps({"run_id": log.run_id, **response.model_dump(mode="json")}))
+            else:
+                _say(console, f"run {log.run_id}{' [simulated]' if figures['simulated'] else ''}")
+                _print_answer(console, response)
+        else:
+            played = found.play(team, settings)
+            fails = not all(played.checks.values())
+            summary = {"scenario": scenario, "checks": played.checks, "notes": played.notes}
+            if played.response is not None:
+                summary["content"] = played.response.content
+            log.finish("complete", summary)
+            if as_json:
+                print(json.dumps({"run_id": log.run_id, "passed": not fails, **summary}))
+            else:
+                _say(console, f"run {log.run_id}: {scenario}, {found.title}")
+                if played.response is not None:
+                    _print_answer(console, played.response)
+                for line in played.notes:
+                    _say(console, line)
+                for check, held in played.checks.items():
+                    _say(console, f"{'ok    ' if held else 'MISSED'} {check}")
+    raise typer.Exit(fails)
+
+
+def chat(
+    provider: ProviderName = "simulated",
+    model: Model = None,
+    corpus: CorpusFolder = None,
+    changes: Changes = None,
+    runs: Runs = DEFAULT_FILE,
+) -> None:
+    """Talk with the coordination team: a question a line, with what was said before.
+
+    A long conversation is trimmed after an answer. /clear forgets it, /quit ends.
+    """
+    with friendly(), ExitStack() as stack:
+        from inframind_gym.teams.coordination.app import UNANSWERED
+
+        told = {"chat": True}
+        team, settings, log = _open(stack, provider, model, corpus, changes, runs, told)
+        history: list[Mapping[str, Any]] = []
+        questions, console = 0, Console()
+        while True:
+            try:
+                line = input("> ").strip()
+                if line == "/quit":
+                    break
+                if line == "/clear":
+                    history = []
+                elif line.startswith("/"):
+                    _say(console, f"{line} is no command: /clear, /quit.")
+                elif line:
+                    response = team.process_query(line, history, settings)
+                    _print_answer(console, response)
+                    if response.metadata["ended_by"] in UNANSWERED:  # nothing to remember
+                        continue
+                    questions += 1
+                    history.append({"role": "user", "content": line})
+                    history.append({"role": "assistant", "content": response.content})
+                    seen = team.context.pre_model_hook({"messages": history})
+                    history = seen["llm_input_messages"]
+            except EOFError:
+                break
+            except KeyboardInterrupt:  # ends the answer, not the conversation
+                _say(console, "stopped; /quit ends")
+            except InfraMindError as error:
+                _say(console, f"error: {error}")
+        log.finish("complete", {"questions": questions})
+
+
+def _open(
+    stack: ExitStack,
+    provider: str,
+    model: str | None,
+    corpus: Path | None,
+    changes: list[str] | None,
+    runs: Path,
+    told: Mapping[str, Any],
+) -> tuple[MultiAgentCoordinator, QuerySettings, RunLog]:
+    """Open the coordinator and its run; returns them and the checked settings of a query."""
+    from inframind_gym.configs import validate
+    from inframind_gym.policies import resolve_policy
+    from inframind_gym.teams.coordination.app import NO_MODEL, MultiAgentCoordinator
+    from inframind_gym.teams.coordination.retrieval import Corpus
+    from inframind_gym.teams.coordination.session import LLM_SUPERVISOR
+    from inframind_gym.teams.coordination.settings import MODEL, QuerySettings, read_environment
+    from inframind_gym.teams.llm import SIMULATED, open_provider
+
+    require("langgraph", "the coordination team", "teams")
+    variables = read_environment(os.environ)
+    given: dict[str, Any] = variables.settings()
+    for change in changes or ():
+        key, _, value = change.partition("=")
+        try:
+            given[key] = value.split(",") if key.startswith("interrupt_") else json.loads(value)
+        except ValueError:
+            given[key] = value
+    settings = validate(given, QuerySettings, source="--set")
+    if settings.policy != LLM_SUPERVISOR:
+        resolve_policy(
+            settings.policy, family="coordination"
+        )  # whatever is wrong is said before anything is loaded
+    elif provider == SIMULATED:
+        raise ConfigError(NO_MODEL)
+    if variables.model_fields_set:
+        say(f"set by variables: {', '.join(sorted(variables.model_fields_set))}")
+    named = model or (variables.MODEL_PATH if "MODEL_PATH" in variables.model_fields_set else None)
+    way = None if provider == SIMULATED else open_provider(provider, named)
+    texts = Corpus.load(corpus)
+    kept = {
+        **told,
+        "provider": provider,
+        **({} if way is None else {"model": way.model}),
+        "corpus": f"{texts.name}, {len(texts.passages)} passages",
+        **settings.model_dump(mode="json", exclude_defaults=True),
+    }
+    log = stack.enter_context(RunLog(stack.enter_context(RunStore(runs)), "coordination", kept))
+    team = stack.enter_context(
+        MultiAgentCoordinator(
+            named or MODEL,
+            variables.MAX_CONTEXT_LENGTH,
+            SIMULATED if way is None else "vllm",
+            provider=way,
+            corpus=texts,
+            server=variables.server(),
+            log=log,
+            ask=_ask,
+        )
+    )
+    say(f"reading {texts.name}: {len(texts.passages)} passages")
+    team.warm_up()
+    return team, settings, log
+
+
+def _ask(when: str, node: str, value: Any) -> Any:
+    """Ask at the terminal whether to go on."""
+    shown = value.model_dump_json() if hasattr(value, "model_dump_json") else str(value)
+    typer.echo(f"{when} {node}: {_CONTROL.sub('', shown)}", err=True)
+    return value if typer.confirm("go on?", default=True, err=True) else None
+
+
+def _print_answer(console: Console, response: AgentResponse) -> None:
+    """Print an answer with its sources, its decisions and what it took."""
+    metadata = response.metadata
+    _say(console, response.content)
+    if response.sources:
+        _say(console, f"\nsources{' (not cited)' if metadata['attribution'] == 'given' else ''}")
+    for number, document in enumerate(response.sources, 1):
+        _say(console, f"  [{number}] {document.source}")
+    if "reason" in metadata:  # it was refused
+        _say(console, metadata["reason"])
+        return
+    _say(console, "\n" + " > ".join(step["action"] for step in metadata["decisions"]))
+    for failure in metadata["failures"]:
+        _say(console, f"{failure['agent']} failed ({failure['failure']}): {failure['message']}")
+    for doc_id, reason in metadata["withheld"]:
+        _say(console, f"withheld {doc_id}: {reason}")
+    score = f"validated {response.validation_score:.2f}"
+    trimmed = ", trimmed" if metadata["context_trimmed"] else ""
+    _say(
+        console,
+        f"{ENDINGS.get(metadata['ended_by'], metadata['ended_by'])} after "
+        f"{response.processing_time:.2f} s, {score if metadata['validation'] else 'not validated'};"
+        f" {metadata['calls']} calls, {metadata['input_tokens']:,} + "
+        f"{metadata['output_tokens']:,} tokens; context {metadata['context_tokens']:,} of "
+        f"{metadata['context_limit']:,} tokens{trimmed}",
+    )
+
+
+def _say(console: Console, text: str) -> None:
+    """Print what others wrote: no markup or emoji, no control characters that steer a terminal."""
+    console.print(Text(_CONTROL.sub("", text)))

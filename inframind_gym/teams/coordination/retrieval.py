@@ -1,0 +1,626 @@
+"""Retrieval: passages of a folder of texts, three strategies to find them, rewriting of queries.
+
+`Corpus.load(folder)` cuts texts into passages, `Retriever(corpus).retrieve(query, strategy)` finds
+them: ``vector`` by the cosine of embeddings, ``hybrid`` fuses that with BM25, ``graphrag`` fuses
+both with a walk on a graph of passages and the entities that they name. `rewrite(query, corpus)`
+asks the same in the words of the corpus; no model is needed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import math
+import os
+import re
+import threading
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from inframind_gym.configs import StrictModel, load_yaml_model, validate
+from inframind_gym.errors import ConfigError, TaskError, require, unknown
+from inframind_gym.files import read_json, read_objects, read_text
+from inframind_gym.tasks.embedding import MiniLMEmbedder, embed_texts, find_model
+from inframind_gym.teams.coordination.settings import STRATEGIES, Complexity, Document
+
+SHIPPED: Final = Path(__file__).with_name("texts")
+SUFFIXES: Final = (".md", ".markdown", ".txt")
+MOST_FILE_BYTES: Final = 4 * 2**20
+MOST_PASSAGES: Final = 20_000
+PASSAGE_WORDS: Final = 200
+TOP_K: Final = 10
+DEPTH: Final = 50  # passages of each ranking that are fused
+RRF: Final = 60.0  # Cormack, Clarke and Büttcher, SIGIR 2009
+SEEDS: Final = 5  # passages where a walk on the graph starts
+SAME: Final = 0.8  # Jaccard similarity of the words of passages that count as one
+VARIANT_SHARE: Final = 5  # one of so many passages is a variant's
+HASHED_DIM: Final = 1024
+Ranking = list[tuple[int, float]]  # passages by number, with their scores, best first
+
+# Words
+
+_STEMMING: Final = threading.Lock()  # PyStemmer's stemmers are for one thread
+WORD: Final = re.compile(r"[A-Za-z0-9]+(?:[._/+-][A-Za-z0-9]+)*")
+_STOP: Final = """
+a about all also am an and any are as at be been being but by can could did do does
+doing for from get gets give given go had has have having he her here his how i if in into is it
+its just like make makes many may me more most much must my need no not of on one only or other our
+out over own per please same she should so some such tell than that the their them then there
+these they thing this those through to too under up us use used uses using very want was way we
+were what when where which while who whose why will with without would you your arent cant couldnt
+didnt doesnt dont havent ill im isnt ive lets pls plz thats theres theyre u ur wasnt werent whats
+wont wouldnt youre well even"""
+STOP_WORDS: Final = frozenset(_STOP.split())
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text in lower case; a compound, then its parts."""
+    found = []
+    for match in WORD.finditer(text):
+        found.append(match[0].lower())
+        parts = re.split(r"[^a-z0-9]+", found[-1])
+        found += [part for part in parts if len(part) > 1] if len(parts) > 1 else []
+    return found
+
+
+@cache
+def _stemmer() -> Any:
+    return require("Stemmer", "retrieval", "teams").Stemmer("english")
+
+
+@lru_cache(maxsize=65_536)
+def stem(word: str) -> str:
+    """Return the stem of an English word, by Snowball."""
+    with _STEMMING:
+        return str(_stemmer().stemWord(word))
+
+
+def terms(text: str) -> list[str]:
+    """Return the stems of a text's words, without stop words."""
+    return [stem(word) for word in words(text) if word not in STOP_WORDS]
+
+
+# Passages
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A piece of text that is retrieved as a whole."""
+
+    doc_id: str  # file and heading, such as "batching.md#chunked-prefill"
+    title: str  # its heading; empty in a plain text
+    text: str  # without the heading
+    source: str  # file and heading for readers
+
+    @property
+    def indexed(self) -> str:
+        """Text that is searched."""
+        return f"{self.title}. {self.text}" if self.title else self.text
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Passages, in the order of files and lines.
+
+    A section of a Markdown file is a passage, and so are about 200 words of a longer one or of a
+    plain text.
+
+    Attributes:
+        name: Name of the folder, or "built-in".
+        passages: The passages.
+    """
+
+    name: str
+    passages: tuple[Passage, ...]
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str] | None = None) -> Corpus:
+        """Read a folder with its subfolders, or one file; None: the passages of the package.
+
+        Files end in .md, .markdown or .txt and are UTF-8. Others, names that begin with a
+        dot, and symbolic links are left out.
+
+        Raises:
+            ConfigError: There is no such folder, it has no text, or too many passages; a file is
+                too large, no text or not UTF-8. Names the file.
+        """
+        root = SHIPPED if path is None else Path(path)
+        if not root.exists():
+            raise ConfigError(f"{root}: no such folder of texts.")
+        files = [root] if root.is_file() else sorted(root.rglob("*"))  # it follows no links
+        passages: list[Passage] = []
+        for file in files:
+            name = file.name if file == root else file.relative_to(root).as_posix()
+            is_text = file.suffix.lower() in SUFFIXES and not file.is_symlink()
+            if not is_text or any(part.startswith(".") for part in Path(name).parts):
+                continue
+            text = read_text(file, MOST_FILE_BYTES)
+            if "\0" in text:
+                raise ConfigError(f"{file}: holds NUL characters, so it is no text.")
+            passages += _passages(name, text)
+            if len(passages) > MOST_PASSAGES:
+                raise ConfigError(f"{file}: the texts have more than {MOST_PASSAGES:,} passages.")
+        if not passages:
+            raise ConfigError(f"{root}: has no text in its files ({', '.join(SUFFIXES)}).")
+        return cls("built-in" if path is None else root.resolve().name, tuple(passages))
+
+    @cached_property
+    def by_id(self) -> dict[str, Passage]:
+        """Passages by their identifier."""
+        return {passage.doc_id: passage for passage in self.passages}
+
+    @cached_property
+    def word_counts(self) -> Counter[str]:
+        """Number of times that each word occurs, in lower case."""
+        return Counter(word for passage in self.passages for word in words(passage.indexed))
+
+    @cached_property
+    def neighbours(self) -> frozenset[tuple[str, str]]:
+        """Pairs of words that follow one another."""
+        return frozenset(pair for p in self.passages for pair in pairwise(words(p.indexed)))
+
+    @cached_property
+    def abbreviations(self) -> dict[str, str]:
+        """Abbreviations that the texts explain: "time to first token (TTFT)"."""
+        found: dict[str, str] = {}
+        for passage in self.passages:
+            for match in re.finditer(r"\(([A-Z][A-Za-z]{1,6})\)", passage.text):
+                short = match[1].rstrip("s").lower()
+                before = passage.text[: match.start()].replace("-", " ").split()[-len(short) :]
+                if "".join(word[0].lower() for word in before if word[0].isalnum()) == short:
+                    found.setdefault(short, " ".join(before).lower())
+        return found
+
+
+def _passages(name: str, text: str) -> Iterator[Passage]:
+    """Cut a text at its headings, and long sections into parts."""
+    sections: list[tuple[str, list[str]]] = [("", [])]  # headings, and the lines below each
+    fence = ""
+    for line in text.splitlines():
+        opened = re.match(r"^ {0,3}(```|~~~)", line)
+        if opened and fence in ("", opened[1]):
+            fence = "" if fence else opened[1]
+        heading = re.match(r"^ {0,3}#{1,6}\s+(.*?)\s*#*\s*$", line)
+        if heading and not fence and not opened and not name.lower().endswith(".txt"):
+            sections.append((heading[1], []))
+        else:
+            sections[-1][1].append(line)
+    taken: Counter[str] = Counter()
+    for title, lines in sections:
+        for part in _parts("\n".join(lines).strip()):
+            slug = re.sub(r"[^\w]+", "-", title.lower()).strip("-")
+            doc_id = base = f"{name}#{slug}" if slug else name
+            while doc_id in taken:  # the heading came before, or another one that ends so
+                taken[base] += 1
+                doc_id = f"{base}-{taken[base]}"
+            taken[doc_id] += 1
+            yield Passage(doc_id, title, part, f"{name}: {title}" if title else name)
+
+
+def _parts(body: str) -> list[str]:
+    """Cut a section between paragraphs, then sentences, into about `PASSAGE_WORDS` words each."""
+    if len(body.split()) <= 1.5 * PASSAGE_WORDS:
+        return [" ".join(body.split())] if body else []
+    parts: list[list[str]] = [[]]
+    for paragraph in re.split(r"\n\s*\n", body):
+        long = len(paragraph.split()) > PASSAGE_WORDS
+        for piece in re.split(r"(?<=[.!?])\s+", paragraph) if long else [paragraph]:
+            split = piece.split()
+            for start in range(0, len(split), PASSAGE_WORDS):  # a sentence may be endless
+                some = split[start : start + PASSAGE_WORDS]
+                if parts[-1] and len(parts[-1]) + len(some) > PASSAGE_WORDS:
+                    parts.append([])
+                parts[-1] += some
+    return [" ".join(part) for part in parts if part]
+
+
+# Embeddings
+
+
+class MiniLM:
+    """all-MiniLM-L6-v2; embeddings of passages are cached on disk, those of queries in memory."""
+
+    name = "minilm"
+
+    def __init__(self) -> None:
+        self._model = MiniLMEmbedder()
+        self._one_at_a_time = threading.Lock()  # its tokenizer is for one thread
+        self._queries = lru_cache(maxsize=4096)(lambda text: _unit(self._model([text])[0]))
+
+    def passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the embeddings of texts, ``(n, 384)``."""
+        with self._one_at_a_time:
+            return _unit(embed_texts(texts, self._model))
+
+    def query(self, text: str) -> NDArray[np.float32]:
+        """Return the embedding of a query, ``(384,)``."""
+        with self._one_at_a_time:
+            return self._queries(text)
+
+
+class HashedWords:
+    """Stems and letters of words, hashed: finds what is written alike, not what means the same."""
+
+    name = "hashed"
+
+    def __init__(self) -> None:
+        self._rarity: dict[str, float] = {}
+
+    def passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the embeddings of texts, ``(n, 1024)``; their rare words weigh more."""
+        counts = Counter(feature for text in texts for feature in set(self._features(text)))
+        self._rarity = {f: math.log(1 + len(texts) / n) for f, n in counts.items()}
+        return np.stack([self.query(text) for text in texts])
+
+    def query(self, text: str) -> NDArray[np.float32]:
+        """Return the embedding of a query, ``(1024,)``."""
+        vector = np.zeros(HASHED_DIM, np.float32)
+        for feature, count in Counter(self._features(text)).items():
+            place = zlib.crc32(feature.encode())
+            weight = self._rarity.get(feature, 0.0) * (1 + math.log(count))
+            vector[(place >> 1) % HASHED_DIM] += weight if place & 1 else -weight
+        return _unit(vector)
+
+    def _features(self, text: str) -> list[str]:
+        found = terms(text)
+        return found + [f"#{t[i : i + 4]}" for t in found for i in range(len(t) - 3) if len(t) > 4]
+
+
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return np.asarray(vectors / np.maximum(lengths, 1e-9), np.float32)
+
+
+def available() -> MiniLM | HashedWords:
+    """Return all-MiniLM-L6-v2 if it is installed with its weights, else hashed words."""
+    try:
+        found = importlib.util.find_spec("sentence_transformers") and find_model()
+    except TaskError:
+        found = None
+    return MiniLM() if found else HashedWords()
+
+
+# The graph of entities
+
+_MOST_SHARE: Final = 0.15  # of the passages that an entity may be in, and still tell something
+_MOST_AN_ENTITY: Final = 400  # passages
+_NAME: Final = re.compile(r"[A-Za-z]+[A-Z0-9]|[0-9]+[A-Za-z]|[A-Za-z0-9][._/-][A-Za-z0-9]")
+_TOKEN: Final = re.compile(r"[A-Za-z0-9]+(?:[._/+-][A-Za-z0-9]+)*|[.,;:!?()]")
+
+
+class EntityGraph:
+    """Passages and entities, an edge where a passage names an entity.
+
+    Entities are read off the texts: names with capitals inside, digits or joined words (`vLLM`,
+    `p95`, `max_num_seqs`), headings, and pairs of words that occur together in at least three
+    passages and ten times as often as chance has it.
+
+    Attributes:
+        graph: networkx graph; nodes are numbers of passages and names of entities, weights are the
+            rarity of the entity.
+    """
+
+    def __init__(self, passages: Sequence[Passage]) -> None:
+        self._networkx: Any = require("networkx", "the graph of entities", "teams")
+        pairs: Counter[str] = Counter()
+        single: Counter[str] = Counter()
+        for passage in passages:
+            pairs.update(set(_pairs(passage.indexed)))
+            single.update(stem(word) for word in words(passage.indexed))
+        total = max(1, single.total())
+        frequent = {
+            pair
+            for pair, count in pairs.items()
+            if count >= 3 and count * total > 10 * math.prod(single[one] for one in pair.split())
+        }
+        found = [_named(p) | (frequent & set(_pairs(p.indexed))) for p in passages]
+        counts = Counter(entity for own in found for entity in own)
+        most = min(_MOST_AN_ENTITY, max(2.0, _MOST_SHARE * len(passages)))
+        self._rarity = {
+            entity: math.log(1 + len(passages) / count)
+            for entity, count in counts.items()
+            if 2 <= count <= most
+        }
+        self._size = len(passages)
+        self.graph: Any = self._networkx.Graph()
+        self.graph.add_nodes_from(range(self._size))
+        for i, own in enumerate(found):
+            for entity in sorted(own & self._rarity.keys()):
+                self.graph.add_edge(i, entity, weight=self._rarity[entity])
+
+    def walk(self, query: str, passages: Mapping[int, float]) -> NDArray[np.float64]:
+        """Return the share of the time that a walk with restarts spends at each passage.
+
+        Half of the restarts are at the entities that the query names, if it names any and there are
+        passages; a step in two and a half is one.
+
+        Args:
+            query: The question.
+            passages: Weights of the passages where it starts, by number.
+
+        Returns:
+            Shares, ``(num_passages,)``: personalised PageRank.
+        """
+        own = {*map(stem, words(query)), *_pairs(query)}
+        entities = {entity: self._rarity[entity] for entity in sorted(own & self._rarity.keys())}
+        start: dict[Any, float] = {}
+        share = 0.5 if entities and passages else float(bool(entities))
+        for weights, part in ((entities, share), (passages, 1.0 - share)):
+            total = sum(weights.values())
+            start |= {node: part * weight / total for node, weight in weights.items()}
+        found = self._networkx.pagerank(self.graph, 0.6, start, tol=1e-7)
+        return np.array([found[i] for i in range(self._size)])
+
+
+def _named(passage: Passage) -> set[str]:
+    """Return the names in a text, and the words of its heading, as stems."""
+    named = {
+        t.lower() for t in _TOKEN.findall(passage.text) if _NAME.match(t) and not t[0].isdigit()
+    }
+    heading = {word for word in words(passage.title) if word not in STOP_WORDS}
+    return {stem(word) for word in named | heading if len(word) > 1 and not word.isdigit()}
+
+
+def _pairs(text: str) -> list[str]:
+    """Return the stems of two words that follow one another in a sentence."""
+
+    def counts(token: str) -> bool:
+        return len(token) > 1 and token not in STOP_WORDS and not token.isdigit()
+
+    tokens = [token.lower() for token in _TOKEN.findall(text)]
+    return [f"{stem(a)} {stem(b)}" for a, b in pairwise(tokens) if counts(a) and counts(b)]
+
+
+# Searches
+
+
+class Retriever:
+    """Finds passages of a corpus.
+
+    Args:
+        corpus: Passages.
+        vectors: Embeddings; None: all-MiniLM-L6-v2, or hashed words if it is not installed.
+    """
+
+    def __init__(self, corpus: Corpus, vectors: MiniLM | HashedWords | None = None) -> None:
+        self.corpus = corpus
+        self.vectors = vectors if vectors is not None else available()
+
+    def retrieve(
+        self, query: str | Sequence[str], strategy: str = "hybrid", top_k: int = TOP_K
+    ) -> list[Document]:
+        """Return the best passages, the best first, none twice.
+
+        Args:
+            query: A question, or a question and variants of it, as `rewrite` returns them. Up to
+                a fifth of the passages are then the best of the variants that the question itself
+                does not find; they come last.
+            strategy: "vector", "hybrid" or "graphrag".
+            top_k: Passages at most.
+
+        Raises:
+            ConfigError: The strategy is not known, or there is no query.
+        """
+        queries = [one for one in ([query] if isinstance(query, str) else query) if one.strip()]
+        if strategy not in STRATEGIES:
+            raise ConfigError(unknown("strategy", strategy, STRATEGIES))
+        if not queries:
+            raise ConfigError("the query is empty.")
+        first, *others = (self._rank(one, strategy) for one in queries)
+        found = self._documents(first, top_k)
+        if not others:
+            return found
+        room = top_k // VARIANT_SHARE
+        kept = {document.doc_id for document in found[: top_k - room]}
+        more = self._documents(fuse(others), top_k)
+        new = [document for document in more if document.doc_id not in kept][:room]
+        return deduplicate([*found[: top_k - len(new)], *new])
+
+    def nearness(self, query: str) -> float | None:
+        """Return the cosine of a query and the nearest passage; None without the encoder."""
+        if not isinstance(self.vectors, MiniLM):
+            return None
+        return float((self._embedded @ self.vectors.query(query)).max())
+
+    def _rank(self, query: str, strategy: str) -> Ranking:
+        near = _best(self._embedded @ self.vectors.query(query))
+        if strategy == "vector":
+            return near
+        asked = terms(query)  # passages without a word of the query have no rank by BM25
+        both = fuse([near, _best(self._bm25.get_scores(asked), above=0.0) if asked else []])
+        if strategy == "hybrid":
+            return both
+        seeds = {i: 1.0 / (1 + rank) for rank, (i, _) in enumerate(both[:SEEDS])}
+        return fuse([both, _best(self.graph.walk(query, seeds), above=0.0)])
+
+    def _documents(self, ranking: Ranking, top_k: int) -> list[Document]:
+        """Return the best passages of a ranking, none twice."""
+        found = [(self.corpus.passages[i], score) for i, score in ranking[: 2 * top_k]]
+        return deduplicate(
+            Document(doc_id=own.doc_id, text=own.text, source=own.source, score=score)
+            for own, score in found
+        )[:top_k]
+
+    @cached_property
+    def graph(self) -> EntityGraph:
+        """Passages and their entities."""
+        return EntityGraph(self.corpus.passages)
+
+    @cached_property
+    def _bm25(self) -> Any:
+        index = require("bm25s", "BM25", "teams").BM25(k1=1.2, b=0.75)
+        tokens = [terms(passage.indexed) for passage in self.corpus.passages]
+        index.index(tokens, show_progress=False)
+        return index
+
+    @cached_property
+    def _embedded(self) -> NDArray[np.float32]:
+        return self.vectors.passages([passage.indexed for passage in self.corpus.passages])
+
+
+def fuse(rankings: Iterable[Ranking]) -> Ranking:
+    """Fuse rankings by the sum of the reciprocals of ranks; equal sums by number."""
+    scores: defaultdict[int, float] = defaultdict(float)
+    for ranking in rankings:
+        for rank, (i, _) in enumerate(ranking[:DEPTH]):
+            scores[i] += 1.0 / (RRF + rank + 1)
+    return sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
+
+
+def deduplicate(documents: Iterable[Document]) -> list[Document]:
+    """Drop documents whose words are, up to a fifth, those of an earlier one."""
+    kept: list[tuple[Document, frozenset[str]]] = []
+    for document in documents:
+        own = frozenset(terms(document.text))
+        if all(
+            document.doc_id != other.doc_id and len(own & said) < SAME * max(1, len(own | said))
+            for other, said in kept
+        ):
+            kept.append((document, own))
+    return [document for document, _ in kept]
+
+
+def _best(scores: NDArray[Any], above: float = -np.inf) -> Ranking:
+    """Return the numbers of the highest scores, the highest first."""
+    order = np.argsort(-scores, kind="stable")[:DEPTH]
+    return [(int(i), float(scores[i])) for i in order if scores[i] > above]
+
+
+# Rewriting
+
+MOST_VARIANTS: Final = 2
+_JOINT: Final = re.compile(r"\s+(?:and|versus|vs\.?|compared (?:to|with)|or|while|but)\s+|[;?]\s+")
+_OPENING: Final = re.compile(r"^(?:please |compare |(?:what is )?the difference between )+", re.I)
+_SPELLINGS: Final = (
+    *(("iz", "is"), ("yz", "ys"), ("is", "iz"), ("or", "our"), ("our", "or")),
+    *(("er", "re"), ("ll", "l"), ("l", "ll")),
+)
+_ENDINGS: Final = ("s", "es", "ed", "ing", "er", "ly")
+
+
+@cache
+def known_words() -> frozenset[str]:
+    """Return words that the encoder has a token for, so no typos; none without the encoder."""
+    try:
+        data: Any = read_json(find_model() / "tokenizer.json")
+    except ConfigError:
+        return frozenset()
+    return frozenset(word for word in data["model"]["vocab"] if word.isalpha())
+
+
+class _Glossary(StrictModel):
+    abbreviations: dict[str, str]
+    synonyms: dict[str, str]
+
+
+@cache
+def _glossary() -> _Glossary:
+    return load_yaml_model(SHIPPED / "glossary.yaml", _Glossary)
+
+
+def rewrite(query: str, corpus: Corpus) -> list[str]:
+    """Return queries that ask for the same in the words of the corpus.
+
+    Typos, spellings, abbreviations and synonyms are the corpus's and the glossary's.
+
+    Returns:
+        The corrected query with its abbreviations expanded, and at most two variants: the query
+        with synonyms, its parts. The query alone if there is nothing to rewrite.
+    """
+    corrected = WORD.sub(lambda match: _corrected(match[0], corpus), query)
+    expanded = _extended(corrected, _glossary().abbreviations | corpus.abbreviations, corpus)
+    pieces = [_OPENING.sub("", piece).strip() for piece in _JOINT.split(expanded)]
+    pieces = [p for p in pieces if sum(word not in STOP_WORDS for word in words(p)) >= 2]
+    parts = pieces[:MOST_VARIANTS] if len(pieces) > 1 else []
+    found = (expanded, _extended(expanded, _glossary().synonyms, corpus), *parts)
+    return list(dict.fromkeys(found))[: 1 + MOST_VARIANTS]
+
+
+def _corrected(word: str, corpus: Corpus) -> str:
+    """Return a word as the corpus writes it, if it is misspelt or spelt in another way."""
+    lower, counts, glossary = word.lower(), corpus.word_counts, _glossary()
+    if not lower.isalpha() or len(lower) < 4 or lower in STOP_WORDS:
+        return word
+    for old, new in _SPELLINGS:
+        if old in lower and counts[other := lower.replace(old, new)] > counts[lower]:
+            return other
+    cut = [lower.removesuffix(ending) for ending in _ENDINGS]
+    forms = [lower, *cut, *(f"{one}e" for one in cut[1:])]
+    known = lower in counts or lower in glossary.abbreviations or lower in glossary.synonyms
+    if known or not known_words().isdisjoint(forms):
+        return word
+    near = [
+        other
+        for other in counts
+        if other[0] == lower[0] and len(other) > 3 and other.isalpha()
+        if abs(len(other) - len(lower)) <= 2
+    ]
+    for cutoff in (0.9, 0.86):  # similarity of a sure typo, and of one that is not two words in one
+        if found := difflib.get_close_matches(lower, near, n=1, cutoff=cutoff):
+            return found[0]
+        for i in range(2, len(lower) - 1):
+            if (lower[:i], lower[i:]) in corpus.neighbours:
+                return f"{lower[:i]} {lower[i:]}"
+    return word
+
+
+def _extended(query: str, table: Mapping[str, str], corpus: Corpus) -> str:
+    """Return the query, followed by what a table says of its words and the corpus knows."""
+    asked, added = words(query), []
+    for word in asked:
+        meaning = table.get(word, "")
+        missing = [p for p in words(meaning) if p not in asked and p not in STOP_WORDS]
+        if missing and all(part in corpus.word_counts for part in missing):
+            added.append(meaning)
+    return " ".join([query, *dict.fromkeys(added)])
+
+
+# Labelled questions
+
+
+class Question(StrictModel):
+    """A question of the shipped corpus, with graded labels of the passages that answer it.
+
+    Attributes:
+        id: Its name.
+        text: As a user would ask it.
+        complexity: "simple" (one passage, in its words), "medium" (one passage, in other words,
+            shortened or misspelt) or "complex" (needs two passages).
+        half: "tune" or "test"; figures are those of the second.
+        labels: Grades by passage: 2 answers it (or one of its parts), 1 helps.
+    """
+
+    id: str
+    text: str
+    complexity: Complexity
+    half: Literal["tune", "test"]
+    labels: dict[str, Annotated[int, Field(ge=1, le=2)]]
+
+    @property
+    def answers(self) -> set[str]:
+        """Passages that answer it, or a part of it."""
+        return {doc_id for doc_id, grade in self.labels.items() if grade == 2}
+
+    @property
+    def needed(self) -> int:
+        """Passages that an answer needs."""
+        return 2 if self.complexity == "complex" else 1
+
+
+@cache
+def load_questions() -> tuple[Question, ...]:
+    """Return all questions of the shipped corpus."""
+    path = SHIPPED / "questions.jsonl"
+    return tuple(
+        validate(item, Question, source=f"{path}:{number}") for number, item in read_objects(path)
+    )

@@ -1,0 +1,626 @@
+"""The one way to models: providers, prices, and the service that every call of a team goes through.
+
+A provider is any server that speaks OpenAI's chat completions, through OpenAI's SDK: the vendor's,
+Anthropic's compatible address, vLLM, llama.cpp, a gateway; or answers that are drawn. Keys of
+providers appear in no event and no error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol, Self
+from urllib.parse import urlsplit
+
+from inframind_gym.configs import NonNegative, StrictModel, load_yaml_model, shipped_file
+from inframind_gym.errors import ConfigError, InfraMindError, require, shortened, unknown
+
+CHARS_PER_TOKEN: Final = 4  # rule of thumb for English text, where a server reports no usage
+SIMULATED: Final = "simulated"
+DEFAULT_MODELS: Final = {"openai": "gpt-4o-mini", "anthropic": "claude-3-5-haiku-latest"}
+_URLS: Final = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1/"}
+_FINAL: Final = ("insufficient_quota", "billing_hard_limit_reached")  # codes that come with 429
+_MOST_CHARS: Final = 300  # of a server's message in events and errors
+
+Spent = Literal["nothing", "unknown"]
+
+
+def estimate_tokens(text: str) -> int:
+    """Return the tokens of a text by its length, rounded up."""
+    return -(-len(text) // CHARS_PER_TOKEN)
+
+
+@dataclass(frozen=True, slots=True)
+class LLMRequest:
+    """One call as a provider gets it."""
+
+    system: str
+    user: str
+    max_tokens: int  # of the answer
+    response_format: Mapping[str, Any] | None  # JSON schema of the answer; None: free text
+    context: Mapping[str, Any]  # what a simulated provider draws by; others ignore it
+
+    @property
+    def prompt_tokens_estimate(self) -> int:
+        """Tokens of the prompt by its length, before a server has counted them."""
+        return estimate_tokens(self.system) + estimate_tokens(self.user)
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One answer as a provider returns it."""
+
+    content: str
+    input_tokens: int | None  # None: the server reported none
+    output_tokens: int | None
+    finish_reason: str = "stop"  # or "length", …
+    latency_s: float | None = None  # virtual time of the call; None: real time is measured
+
+
+@dataclass(frozen=True, slots=True)
+class LLMResponse:
+    """One answer with its tokens, duration and price."""
+
+    content: str
+    provider: str  # name of the provider in its service
+    model: str
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    latency_s: float  # of the attempt that succeeded; virtual for simulated providers
+    cost_usd: float
+    finish_reason: str
+
+
+class AttemptError(Exception):
+    """One attempt of a call brought no usable answer.
+
+    Attributes:
+        outcome: "http_429", "http_500", "timeout", "connection", "malformed", …
+        is_retryable: The same request may succeed later.
+        spent: "nothing" where the server refused the request; "unknown" where it may have
+            generated tokens that never arrived.
+        wait_s: Time that the server asks to wait; None: it asks for none.
+    """
+
+    def __init__(
+        self,
+        outcome: str,
+        message: str,
+        *,
+        is_retryable: bool,
+        spent: Spent,
+        wait_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.outcome, self.is_retryable, self.wait_s = outcome, is_retryable, wait_s
+        self.spent: Spent = spent
+
+
+class LLMError(InfraMindError):
+    """A call failed for good, with the outcome of its last attempt and their number."""
+
+    def __init__(self, message: str, outcome: str, attempts: int) -> None:
+        super().__init__(message)
+        self.outcome, self.attempts = outcome, attempts
+
+
+class BudgetError(InfraMindError):
+    """A guard refused a call; nothing was sent."""
+
+
+# Providers
+
+
+class Provider(Protocol):
+    """A way to one model; where it is simulated, everything made of its answers is marked so."""
+
+    model: str
+    is_simulated: bool
+
+    async def complete(self, request: LLMRequest) -> Completion:
+        """Send one request, once.
+
+        Raises:
+            AttemptError: No usable answer came.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Close connections."""
+        ...
+
+
+class Simulated:
+    """Answers that a function draws from a request's context, `latency_s` included."""
+
+    is_simulated = True
+
+    def __init__(self, model: str, answer: Callable[[LLMRequest], Completion]) -> None:
+        self.model, self._answer = model, answer
+
+    async def complete(self, request: LLMRequest) -> Completion:
+        """See `Provider`."""
+        return self._answer(request)
+
+    async def aclose(self) -> None:
+        """See `Provider`."""
+
+
+class OpenAICompatible:
+    """A server that speaks OpenAI's chat completions, or a vendor by name.
+
+    Args:
+        model: Name of the model on the server.
+        url: Base URL, e.g. "http://127.0.0.1:8000/v1"; None: the vendor's.
+        temperature: Sampling temperature; None: the server's default.
+        vendor: "openai" or "anthropic", whose key is taken; None: an own server, whose password is
+            VLLM_API_KEY. Anthropic's address ignores schemas: they go into its prompts.
+
+    Raises:
+        ConfigError: The extra `teams` or the vendor's key is missing.
+    """
+
+    is_simulated = False
+
+    def __init__(
+        self,
+        model: str,
+        url: str | None = None,
+        temperature: float | None = None,
+        vendor: str | None = None,
+    ) -> None:
+        self._sdk = require("openai", "a provider of models", "teams")
+        vendor = vendor or ("openai" if url is None else None)
+        # The vendor's key goes to the vendor alone; own servers have a password of their own.
+        variable = "VLLM_API_KEY" if vendor is None else f"{vendor.upper()}_API_KEY"
+        self._key = os.environ.get(variable, "").strip()
+        if vendor is not None and not self._key:
+            raise ConfigError(
+                f"{variable} is not set. Set it to your key, or use `--provider {SIMULATED}`, "
+                "which needs none."
+            )
+        self.model, self._vendor = model, vendor
+        self._sampling = {} if temperature is None else {"temperature": temperature}
+        # The service makes the attempts, so that each is within the budget and in the log.
+        self._client = self._sdk.AsyncOpenAI(
+            api_key=self._key or "none",
+            base_url=url or _URLS[vendor or "openai"],
+            max_retries=0,
+            timeout=None,
+        )
+
+    async def complete(self, request: LLMRequest) -> Completion:
+        """See `Provider`."""
+        sdk, system = self._sdk, request.system
+        # Newer models of OpenAI refuse the old name, other servers may not know the new one.
+        limit = "max_completion_tokens" if self._vendor == "openai" else "max_tokens"
+        options: dict[str, Any] = {limit: request.max_tokens, **self._sampling}
+        if request.response_format is not None:
+            schema = dict(request.response_format)
+            if self._vendor == "anthropic":
+                system += "\nAnswer with one JSON object of this schema, and nothing else: "
+                system += json.dumps(schema)
+            else:
+                named = {"name": "answer", "schema": schema}
+                options["response_format"] = {"type": "json_schema", "json_schema": named}
+        texts = {"system": system, "user": request.user}
+        messages = [{"role": role, "content": text} for role, text in texts.items()]
+        try:
+            create = self._client.chat.completions.create
+            reply = await create(model=self.model, messages=messages, **options)
+            choice, usage = reply.choices[0], reply.usage
+            return Completion(
+                choice.message.content or "",
+                None if usage is None else int(usage.prompt_tokens),
+                None if usage is None else int(usage.completion_tokens),
+                str(choice.finish_reason or "stop"),
+            )
+        except sdk.APIStatusError as error:
+            status = int(error.status_code)
+            body = error.body if isinstance(error.body, Mapping) else {}
+            is_final = str(body.get("code") or body.get("type")) in _FINAL
+            hint = " Is the model's name right? Vendors retire models." if status == 404 else ""
+            wait = error.response.headers.get("retry-after", "")
+            raise AttemptError(
+                f"http_{status}",
+                self._without_key(str(error.message)) + hint,
+                is_retryable=(status == 429 or status >= 500) and not is_final,
+                spent="nothing",
+                wait_s=float(wait) if wait.replace(".", "", 1).isdecimal() else None,
+            ) from None
+        except sdk.APIConnectionError as error:
+            cause = type(error.__cause__).__name__
+            no_connection = cause in ("ConnectError", "ConnectTimeout", "PoolTimeout")
+            raise AttemptError(
+                "connection",
+                self._without_key(f"{error} {error.__cause__ or ''}".strip()),
+                is_retryable=True,
+                spent="nothing" if no_connection else "unknown",
+            ) from None
+        except (sdk.APIError, ValueError, AttributeError, IndexError, TypeError) as error:
+            # An answer that cannot be read was paid, so it is not asked for again.
+            text = self._without_key(f"the answer is no chat completion: {error}")
+            raise AttemptError("malformed", text, is_retryable=False, spent="unknown") from None
+
+    async def aclose(self) -> None:
+        """See `Provider`."""
+        await self._client.close()
+
+    def _without_key(self, text: str) -> str:
+        return text.replace(self._key, "[key]") if self._key else text
+
+
+def open_provider(
+    name: str, model: str | None = None, temperature: float | None = None
+) -> Provider:
+    """Open a real provider by the name that command lines take.
+
+    Args:
+        name: "openai", "anthropic" or a base URL.
+        model: Name of the model; None: the vendor's default of `DEFAULT_MODELS`.
+        temperature: Sampling temperature; None: not sent.
+
+    Raises:
+        ConfigError: The name is unknown, a URL comes without a model, or a key is missing.
+    """
+    if name.startswith(("http://", "https://")):
+        if "@" in urlsplit(name).netloc or urlsplit(name).query:
+            raise ConfigError(
+                "--provider: the URL holds a password or a query, which the run log would show. "
+                "Set VLLM_API_KEY instead."
+            )
+        if model is None:
+            raise ConfigError(f"--provider {name} needs --model: the model's name on that server.")
+        return OpenAICompatible(model, name.rstrip("/"), temperature)
+    if name not in DEFAULT_MODELS:
+        message = unknown("provider", name, (SIMULATED, *DEFAULT_MODELS))
+        raise ConfigError(
+            f"{message} A base URL such as http://127.0.0.1:8000/v1 is taken as well."
+        )
+    return OpenAICompatible(model or DEFAULT_MODELS[name], None, temperature, name)
+
+
+# Prices
+
+
+class Price(StrictModel):
+    """Price of one model."""
+
+    input_usd_per_mtok: NonNegative
+    output_usd_per_mtok: NonNegative
+    as_of: str  # day on which the source said so, YYYY-MM-DD
+    source: str  # page of the vendor
+
+
+class Prices(StrictModel):
+    """Table of prices by the model's name."""
+
+    models: dict[str, Price]
+
+    def of(self, model: str) -> Price:
+        """Return the price of a model.
+
+        Raises:
+            ConfigError: The table has none.
+        """
+        if model not in self.models:
+            raise ConfigError(unknown("model with a price", model, tuple(self.models)))
+        return self.models[model]
+
+    def cost_usd(self, model: str, input_tokens: int, output_tokens: int) -> float | None:
+        """Return the price of a call; None for a model without a price."""
+        price = self.models.get(model)
+        if price is None:
+            return None
+        input_usd = input_tokens * (price.input_usd_per_mtok / 1_000_000)
+        return input_usd + output_tokens * (price.output_usd_per_mtok / 1_000_000)
+
+
+def load_prices(path: str | Path) -> Prices:
+    """Read a table of prices.
+
+    Raises:
+        ConfigError: The file is wrong; names file, line and key.
+    """
+    return load_yaml_model(path, Prices)
+
+
+@cache
+def shipped_prices() -> Prices:
+    """Return the table that is shipped."""
+    return load_prices(shipped_file("prices.yaml"))
+
+
+# The service
+
+
+class EventLog(Protocol):
+    """Receiver of events, e.g. a `RunLog`."""
+
+    def append(self, kind: str, data: Mapping[str, Any]) -> int:
+        """Append an event and return its sequence number."""
+        ...
+
+
+class NoLog:
+    """A log that keeps nothing."""
+
+    def append(self, kind: str, data: Mapping[str, Any]) -> int:
+        """Forget the event."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Leave to send one attempt."""
+
+    tokens: int  # reserved, prompt and answer
+    max_tokens: int  # of the answer: what was asked for, or less
+
+
+class Guard(Protocol):
+    """A budget; calls of several tasks may be under way at once."""
+
+    def reserve(self, request: LLMRequest, agent: str) -> Grant:
+        """Set aside what an attempt may spend, before it is sent.
+
+        Raises:
+            BudgetError: It does not fit.
+        """
+        ...
+
+    def settle(
+        self, grant: Grant, agent: str, response: LLMResponse | None, spent: Spent = "nothing"
+    ) -> None:
+        """Replace a reservation by what was spent; `spent` where there is no response."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """Limits of a call's attempts."""
+
+    most_attempts: int = 4
+    first_wait_s: float = 0.5  # before the second one; it is drawn from 50 … 150 %
+    most_wait_s: float = 30.0  # whatever a server asks for
+    timeout_s: float = 120.0  # of one attempt
+    factor: float = 2.0  # of each wait to the one before
+
+    def wait_s(self, failed: int, asked_s: float | None, draw: float) -> float:
+        """Return the wait after so many failed attempts; `draw` is from 0 to 1."""
+        backoff_s = self.first_wait_s * self.factor ** (failed - 1) * (0.5 + draw)
+        return float(min(self.most_wait_s, max(backoff_s, asked_s or 0.0)))
+
+
+class LLMService:
+    """The single gateway to models: every call of a team goes through it.
+
+    429, 5xx, time-outs and broken connections are tried again, with backoff; other errors are not.
+    Each attempt asks the guard first and is settled once, so nothing is spent twice; each is an
+    event (`llm_attempt`).
+
+    Args:
+        providers: Ways to models by the names that calls use.
+        log: Receiver of events; None: none.
+        guard: Budget that is asked before an attempt; None: there is no limit.
+        retries: Limits of attempts.
+        prices: Table of prices; None: the shipped one.
+        sleep: Waits between attempts, for tests.
+
+    Attributes:
+        call_log: One mapping for each call that was answered, in order.
+    """
+
+    def __init__(
+        self,
+        providers: Mapping[str, Provider],
+        *,
+        log: EventLog | None = None,
+        guard: Guard | None = None,
+        retries: Retries | None = None,
+        prices: Prices | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.providers, self.retries = dict(providers), retries or Retries()
+        self.call_log: list[dict[str, Any]] = []
+        self._log: EventLog = log or NoLog()
+        self._guard, self._prices, self._sleep = guard, prices or shipped_prices(), sleep
+        self._numbers, self._jitter = itertools.count(1), random.Random(0)
+        self._lock = threading.Lock()
+        self._runner: asyncio.Runner | None = None
+
+    @property
+    def is_simulated(self) -> bool:
+        """True if any provider draws its answers."""
+        return any(provider.is_simulated for provider in self.providers.values())
+
+    @property
+    def call_count(self) -> int:
+        """Calls that were answered."""
+        return len(self.call_log)
+
+    @property
+    def total_cost(self) -> float:
+        """USD of all calls that were answered."""
+        return float(sum(call["cost_usd"] for call in self.call_log))
+
+    async def acall(
+        self,
+        system: str,
+        user: str,
+        provider: str,
+        max_tokens: int,
+        response_format: Mapping[str, Any] | None = None,
+        *,
+        agent: str,
+        context: Mapping[str, Any] | None = None,
+    ) -> LLMResponse:
+        """Call a model.
+
+        Args:
+            system: System prompt.
+            user: User message.
+            provider: Name of a provider of this service.
+            max_tokens: Most tokens of the answer.
+            response_format: JSON schema of the object that is wanted; None: free text.
+            agent: Name of the caller, for events and budgets.
+            context: What a simulated provider draws by; others ignore it.
+
+        Raises:
+            BudgetError: The guard refused; nothing was sent.
+            LLMError: The call failed for good.
+            ConfigError: There is no such provider.
+        """
+        if provider not in self.providers:
+            raise ConfigError(unknown("provider", provider, self.providers))
+        way = self.providers[provider]
+        request = LLMRequest(system, user, max_tokens, response_format, context or {})
+        call = next(self._numbers)
+        place = {"call": call, "agent": agent, "provider": provider, "model": way.model}
+        texts = {"system": system, "user": user, "max_tokens": max_tokens}
+        self._log.append("llm_request", place | texts)
+        for attempt in itertools.count(1):
+            try:
+                return await self._attempt(way, request, place | {"attempt": attempt})
+            except AttemptError as failure:
+                if not failure.is_retryable or attempt >= self.retries.most_attempts:
+                    times = "once" if attempt == 1 else f"{attempt} times"
+                    raise LLMError(
+                        f"{agent}: the call to {provider} ({way.model}) failed, tried {times}: "
+                        f"{failure.outcome}: {shortened(failure, _MOST_CHARS)}",
+                        failure.outcome,
+                        attempt,
+                    ) from None
+                draw = self._jitter.random()
+                await self._sleep(self.retries.wait_s(attempt, failure.wait_s, draw))
+        raise AssertionError("unreachable")
+
+    def call(self, *request: Any, **options: Any) -> LLMResponse:
+        """Call a model and wait; arguments are those of `acall`. Not from inside an event loop."""
+        with self._lock:  # the loop lives on between calls: connections belong to it
+            self._runner = self._runner or asyncio.Runner()
+            return self._runner.run(self.acall(*request, **options))
+
+    async def _attempt(
+        self, way: Provider, request: LLMRequest, place: Mapping[str, Any]
+    ) -> LLMResponse:
+        """Send a request once: reserve, send, settle, one event.
+
+        Raises:
+            AttemptError: No usable answer came.
+            BudgetError: The guard refused.
+        """
+        agent, guard = str(place["agent"]), self._guard
+        grant = Grant(0, request.max_tokens)
+        if guard is not None:
+            try:
+                grant = guard.reserve(request, agent)
+            except BudgetError as refusal:
+                self._log.append("llm_refused", {**place, "reason": str(refusal)})
+                raise
+            request = replace(request, max_tokens=grant.max_tokens)
+        response: LLMResponse | None = None
+        spent: Spent = "unknown"  # until something is known: also where the task is cancelled
+        facts: dict[str, Any] = {"outcome": "cancelled"}
+        started_s = time.monotonic()
+        try:
+            limit_s = None if way.is_simulated else self.retries.timeout_s  # or no time passes
+            try:
+                async with asyncio.timeout(limit_s):
+                    completion = await way.complete(request)
+            except TimeoutError:
+                message = f"no answer within {self.retries.timeout_s:g} s"
+                raise AttemptError("timeout", message, is_retryable=True, spent=spent) from None
+            response, facts = self._priced(completion, way, request, str(place["provider"]))
+            if completion.latency_s is None:
+                response = replace(response, latency_s=time.monotonic() - started_s)
+            return response
+        except AttemptError as failure:
+            spent = failure.spent
+            facts = {"outcome": failure.outcome, "message": shortened(failure, _MOST_CHARS)}
+            raise
+        finally:
+            if guard is not None:
+                guard.settle(grant, agent, response, spent)
+            event = {**place, **facts, "max_tokens": request.max_tokens}
+            if response is None:
+                event |= {"latency_s": time.monotonic() - started_s, "spent": spent}
+            else:
+                event["latency_s"] = response.latency_s
+                self.call_log.append(event)
+            self._log.append("llm_attempt", event)
+
+    def _priced(
+        self, completion: Completion, way: Provider, request: LLMRequest, provider: str
+    ) -> tuple[LLMResponse, dict[str, Any]]:
+        """Return the response of a completion, and the facts of its event."""
+        given, output = completion.input_tokens, completion.output_tokens
+        is_estimate = given is None or output is None
+        given = request.prompt_tokens_estimate if given is None else given
+        output = estimate_tokens(completion.content) if output is None else output
+        cost_usd = self._prices.cost_usd(way.model, given, output)
+        response = LLMResponse(
+            completion.content,
+            provider,
+            way.model,
+            given,
+            output,
+            given + output,
+            completion.latency_s or 0.0,
+            cost_usd or 0.0,
+            completion.finish_reason,
+        )
+        notes = {
+            "simulated": way.is_simulated,
+            "tokens_estimated": is_estimate,
+            "unpriced": cost_usd is None,
+            "over_max_tokens": max(0, output - request.max_tokens),  # it ignored its limit
+        }
+        facts = {"outcome": "ok", **asdict(response)}
+        return response, facts | {key: value for key, value in notes.items() if value}
+
+    def get_cost_summary(self) -> dict[str, Any]:
+        """Return calls, tokens and USD: in all, by model and by agent."""
+
+        def total(calls: list[dict[str, Any]]) -> dict[str, Any]:
+            keys = ("input_tokens", "output_tokens", "cost_usd")
+            return {"calls": len(calls)} | {
+                key: sum((c[key] for c in calls), 0.0 if key == "cost_usd" else 0) for key in keys
+            }
+
+        summary = total(self.call_log)
+        for group in ("model", "agent"):
+            names = dict.fromkeys(call[group] for call in self.call_log)
+            summary[f"by_{group}"] = {
+                name: total([c for c in self.call_log if c[group] == name]) for name in names
+            }
+        unpriced = {call["model"] for call in self.call_log if call.get("unpriced")}
+        return {**summary, "unpriced_models": sorted(unpriced)}
+
+    def close(self) -> None:
+        """Close the connections that `call` opened."""
+        if self._runner is not None:
+            self._runner.run(self.aclose())
+            self._runner.close()
+            self._runner = None
+
+    async def aclose(self) -> None:
+        """Close the connections that `acall` opened."""
+        for provider in set(self.providers.values()):
+            await provider.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,457 @@
+"""The application: pre-flight, allocation, agent calls, scores, and decisions on what they return.
+
+The loop is the environment's, with a model in place of the draws. After each agent step there are
+three proxies of quality: a rating of the product by a model (completeness, clarity, actionability,
+0-100), the critic's flags that the rating says are resolved, and a checklist of the parts that are
+there. A rating that fails, is refused or cannot be read leaves the last one in place; before the
+first, the other proxies count alone.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import numpy as np
+from pydantic import AfterValidator, Field
+
+from inframind_gym.configs import NonNegativeInt, StrictModel, within
+from inframind_gym.envs.token_budget import (
+    LEAST_BUDGET,
+    MOST_BUDGET,
+    TokenBudgetContext,
+    TokenBudgetSpec,
+    observe,
+    token_budget_contexts,
+)
+from inframind_gym.errors import unknown
+from inframind_gym.policies import POLICIES, Policy, policy_names, resolve_policy
+from inframind_gym.teams.llm import (
+    BudgetError,
+    EventLog,
+    Grant,
+    LLMError,
+    LLMRequest,
+    LLMResponse,
+    LLMService,
+    Provider,
+    Retries,
+    Simulated,
+    Spent,
+    estimate_tokens,
+)
+from inframind_gym.teams.token_budget import agents, rules
+from inframind_gym.teams.token_budget.agents import PREFLIGHT, SELF_EVAL, Flag, Product, Prompt
+from inframind_gym.teams.token_budget.rules import AGENT_STEP, REASONS, Evidence, TeamState
+from inframind_gym.teams.token_budget.settings import (
+    AGENTS,
+    COMPLEXITIES,
+    SIMULATED,
+    SIZES,
+    STRATEGIES,
+    TeamSettings,
+    load_settings,
+)
+from inframind_gym.teams.token_budget.simulate import SimulatedTask, max_tokens
+
+TEAM: Final = "token-budget"
+MODEL: Final = "simulated-team"
+# The three modes and the policies that play them; other strategies are policies by their names.
+MODES: Final = {
+    "frontload": "frontload",
+    "critique_heavy": "critique_heavy",
+    "adaptive": "adaptive_roi",
+}
+MOST_TASK_CHARS: Final = 100_000
+MAX_STEPS: Final = 20
+RATING_TOKENS: Final = 60  # of a rating's answer at most
+PREFLIGHT_TOKENS: Final = 30  # of the pre-flight's
+FALLBACK: Final = COMPLEXITIES.index("moderate")  # where no usable answer came
+_LEAST_OVERHEAD: Final = 8  # tokens of an answer to pre-flight or rating
+_MOST_TOKENS: Final = 10**12  # of a call, whatever a server says
+_ROW: Final = np.zeros(1, np.int64)
+_WAY: Final = "team"  # name of the provider in the service
+
+
+def _known(strategy: str) -> str:
+    # Orders come from the network: no module is imported and no folder read at their word.
+    if strategy in MODES:
+        return strategy
+    name, *arguments = strategy.split(":")
+    entries = POLICIES["token_budget"]
+    takes = {name: entries[name].args for name in policy_names("token_budget")}
+    if name not in takes:
+        raise ValueError(unknown("strategy", strategy, dict.fromkeys((*MODES, *takes))))
+    if arguments and "folder" in takes[name]:
+        raise ValueError(f"{name} takes no folder in an order; write {name}, the shipped network")
+    return strategy
+
+
+def _scripted(profile: str) -> str:
+    load_settings().script(profile)
+    return profile
+
+
+class Order(StrictModel):
+    """A task with its budget and strategy; also the body of ``POST /run``.
+
+    The strategy is a mode, or a policy of `inframind_gym.policies.token_budget` by name.
+    """
+
+    task: Annotated[str, Field(min_length=1, max_length=MOST_TASK_CHARS)]
+    budget: Annotated[int, within(LEAST_BUDGET, MOST_BUDGET)] = 20_000  # hard ceiling, in tokens
+    strategy: Annotated[str, AfterValidator(_known)] = "adaptive"
+    scope_down: bool = False  # narrow the task where the budget is below its minimum
+    profile: Annotated[str, AfterValidator(_scripted)] = SIMULATED  # or a script
+    seed: NonNegativeInt = 0  # of the simulated provider, and of the policy
+
+    def policy(self) -> Policy[TokenBudgetSpec, TokenBudgetContext]:
+        """Make the policy of the strategy.
+
+        Raises:
+            ConfigError: its arguments are wrong.
+        """
+        return resolve_policy(MODES.get(self.strategy, self.strategy), family="token_budget")
+
+
+class BudgetController:
+    """Ledger of one run behind the guard of its `LLMService`: a hard ceiling for every call.
+
+    A call reserves the estimate of its prompt and all tokens of its answer, and an agent's call
+    the rating that follows; what other calls under way have reserved is not there. So the ceiling
+    is exceeded by errors in estimates of prompts alone, however many calls run at once, unless a
+    model ignores its limit; that is charged as well. Once the ceiling is exceeded nothing is sent,
+    not even the rating that tokens are held for. An attempt whose outcome is unknown counts as
+    spent in full.
+
+    Args:
+        state: one team; its ledger is written here alone.
+
+    Attributes:
+        reserved: tokens of calls under way.
+        held: tokens kept for ratings of calls that were answered.
+        lost: tokens of attempts whose outcome is unknown.
+    """
+
+    def __init__(self, state: TeamState) -> None:
+        self._state = state
+        self.reserved = self.held = self.lost = 0
+
+    @property
+    def tokens_used(self) -> int:
+        """Tokens that are charged."""
+        return int(self._state.ledger.spent[0])
+
+    @property
+    def tokens_remaining(self) -> int:
+        """Tokens that may still be reserved; 0 after an overshoot."""
+        return max(0, int(self._state.ledger.remaining[0]) - self.reserved - self.held)
+
+    def reserve(self, request: LLMRequest, agent: str) -> Grant:
+        """Set aside what an attempt may spend.
+
+        Raises:
+            BudgetError: it does not fit, or the agent was cut.
+        """
+        state, ledger = self._state, self._state.ledger
+        prompt = int(request.context.get("prompt_tokens", request.prompt_tokens_estimate))
+        remaining = int(ledger.remaining[0]) - self.reserved - self.held
+        least = _LEAST_OVERHEAD
+        if agent in AGENTS:
+            least = state.settings.min_completion_tokens
+            remaining -= state.self_eval
+            if ledger.cut[0, AGENTS.index(agent)]:
+                raise BudgetError(f"{agent}: was cut off and is not called again.")
+        is_kept = agent == SELF_EVAL and ledger.remaining[0] >= 0
+        hold = min(self.held, state.self_eval) if is_kept else 0
+        answer = min(request.max_tokens, max(remaining + hold, hold) - prompt)
+        if answer < min(least, request.max_tokens):
+            raise BudgetError(
+                f"{agent}: the call needs {prompt} tokens for its prompt and at least {least} "
+                f"for its answer; {max(remaining + hold, 0)} of {int(ledger.budget[0])} are left "
+                "to it."
+            )
+        self.held -= hold
+        self.reserved += prompt + answer
+        return Grant(prompt + answer, answer)
+
+    def settle(
+        self, grant: Grant, agent: str, response: LLMResponse | None, spent: Spent = "nothing"
+    ) -> None:
+        """Charge what an attempt has spent, in place of its reservation."""
+        tokens = grant.tokens if spent == "unknown" else 0
+        if response is not None:
+            tokens = min(max(response.total_tokens, 0), _MOST_TOKENS)
+        self.reserved -= grant.tokens
+        self.lost += tokens if response is None else 0
+        if agent not in AGENTS:
+            self._state.ledger.overhead[0] += tokens
+            return
+        self.held += self._state.self_eval if response is not None else 0
+        rules.spend(self._state.ledger, _ROW, np.array([AGENTS.index(agent)]), np.array([tokens]))
+
+
+class Orchestrator:
+    """One run of the team.
+
+    Args:
+        order: task, budget and strategy.
+        log: where events go; they are written as they happen.
+        run_id: name of the run, in events.
+        provider: way to the model; None: the simulated one.
+        settings: constants of the team; None: the shipped ones.
+        retries: limits of a call's attempts.
+
+    Attributes:
+        state: ledger, scores and what is open.
+        budget: the guard of the service.
+        service: every call goes through it.
+        product: work of the team so far.
+
+    Raises:
+        ConfigError: the strategy or the profile is wrong.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        log: EventLog,
+        run_id: str,
+        provider: Provider | None = None,
+        settings: TeamSettings | None = None,
+        retries: Retries | None = None,
+    ) -> None:
+        self.order, self._log, self._run_id = order, log, run_id
+        self.settings = settings = settings or load_settings()
+        self._task, most, weights = None, max_tokens(settings), settings.proxy_weights
+        if provider is None:
+            drawn = agents.DrawnAnswers(settings, order.profile, order.seed)
+            provider, self._task = Simulated(MODEL, drawn), drawn.task
+            most, weights = drawn.task.max_tokens, drawn.task.weights
+        self._pays_overhead = self._task is None or self._task.has_overhead
+        rating = settings.overhead.self_eval if self._pays_overhead else 0
+        self.state = TeamState(settings, 1, most, weights, rating, MAX_STEPS)
+        self.budget = BudgetController(self.state)
+        self.service = LLMService({_WAY: provider}, log=log, guard=self.budget, retries=retries)
+        self.product = Product(order.task)
+        self._policy = order.policy()
+        self._rating = float("nan")  # the last one
+        self._warning: str | None = None
+
+    async def run(self) -> dict[str, Any]:
+        """Play the run; returns its summary.
+
+        Raises:
+            LLMError: an agent's call failed for good; `summary` has what there is until then.
+        """
+        try:
+            await self._prepare()
+            while not self.state.over[0]:
+                await self._step()
+        finally:
+            await self.service.aclose()
+        return self.summary()
+
+    async def _prepare(self) -> None:
+        """Run the pre-flight, narrow the task or warn, and allocate."""
+        state, order = self.state, self.order
+        strategy = getattr(self._policy, "strategy", "adaptive")
+        state.begin(_ROW, order.budget, STRATEGIES.index(strategy), np.array([0]), 0)
+        answer = await self._ask(PREFLIGHT, agents.preflight(order.task), PREFLIGHT_TOKENS)
+        complexity = (agents.json_object(answer or "") or {}).get("complexity")
+        if answer is not None and complexity not in COMPLEXITIES:
+            self._log.append("malformed", {"agent": PREFLIGHT, "answer": answer[:500]})
+        seen = COMPLEXITIES.index(complexity) if complexity in COMPLEXITIES else FALLBACK
+        state.seen[0] = seen
+        minimum = int(state.minimum_budget(_ROW)[0])
+        found: dict[str, Any] = {"complexity": COMPLEXITIES[seen], "minimum_budget": minimum}
+        if order.budget < minimum:
+            self._warning = rules.suggestion(order.budget, minimum, seen)
+            found |= {"warning": self._warning, "suggested_minimum": minimum}
+            if order.scope_down:
+                self.product.is_narrowed = found["narrowed"] = True
+                state.seen[0] = max(seen - 1, 0)
+                if self._task is not None:
+                    self._task.scope_down(_ROW)
+                    state.seen[:] = self._task.seen
+        self._log.append("preflight", found)
+        shares = dict(zip(AGENTS, state.ledger.left[0].tolist(), strict=True))
+        self._log.append("allocation", {"strategy": strategy, **shares})
+        facts = TokenBudgetSpec(
+            self.settings, self.settings.roi_threshold, order.budget, MAX_STEPS, state.self_eval
+        )
+        self._policy.reset(facts, [order.seed])
+        self._look()
+
+    def _look(self) -> None:
+        """Find out what is open, from estimates of the next prompts."""
+        if self._task is not None:
+            estimates = self._task.prompt_estimates(_ROW)
+        else:
+            longest = self.state.max_tokens[:, -1].tolist()
+            made = [
+                prompt(self.product, most)
+                for prompt, most in zip(agents.PROMPTS, longest, strict=True)
+            ]
+            tokens = [estimate_tokens(p.system) + estimate_tokens(p.user) for p in made]
+            estimates = np.array([tokens])
+        self.state.look(_ROW, estimates, np.array([bool(self.product.draft)]))
+
+    async def _step(self) -> None:
+        """Take one decision, carry it out, and write what came of it."""
+        state = self.state
+        action = self._policy.act_batch(
+            observe(state, _ROW), token_budget_contexts(state, _ROW), _ROW
+        )
+        calling, called, sizes, limits = state.decide(_ROW, np.asarray(action, np.int64))
+        chosen = int(action[0])
+        output = rules.describe(chosen)
+        if len(calling):
+            output = await self._call(int(called[0]), int(sizes[0]), int(limits[0]))
+        elif rules.REALLOCATE <= chosen < rules.STOP:
+            left = dict(zip(AGENTS, state.ledger.left[0].tolist(), strict=True))
+            self._log.append("reallocation", {"to": AGENTS[chosen - rules.REALLOCATE], **left})
+        self._look()
+        progress, agent = state.progress, int(state.agent[0])
+        was_called = state.called(0, chosen)
+        trace = {
+            "agent": AGENTS[agent],
+            "action": rules.describe(chosen),
+            "iteration": int(progress.calls[0, agent]),
+            "tokens": int(progress.last_tokens[0, agent]) if was_called else 0,
+            "quality": float(progress.score[0]),
+            "quality_delta": float(progress.last_delta[0, agent]) if was_called else 0.0,
+            "roi": float(progress.last_roi[0, agent]),
+            "cutoff_reason": REASONS[int(state.reason[0])],
+            "cumulative_tokens": int(state.ledger.spent[0]),
+            "output": output,
+        }
+        self._log.append("trace", trace)
+        event = state.event(0, chosen, self._run_id, output)
+        if event:
+            self._log.append(AGENT_STEP, event["data"])
+
+    async def _call(self, agent: int, size: int, limit: int) -> str:
+        """Call an agent and score its step; returns its answer."""
+        state, name = self.state, AGENTS[agent]
+        prompt = agents.PROMPTS[agent](self.product, limit)
+        before = int(state.ledger.used[0, agent])
+        tokens = int(state.estimates[0, agent])
+        context = {"agent": name, "size": SIZES[size], "prompt_tokens": tokens}
+        try:
+            response = await self.service.acall(
+                *prompt[:2], _WAY, limit, prompt.schema, agent=name, context=context
+            )
+        except BudgetError:  # a lost attempt took the room of the next one
+            lost = np.array([int(state.ledger.used[0, agent]) - before])
+            self._log.append("call_lost", {"agent": name, "tokens": int(lost[0])})
+            state.count(_ROW, np.array([agent]), lost, np.zeros(1))
+            state.stopped[:] = True
+            return "refused: the budget is spent"
+        text, flags = response.content, []
+        if agent == rules.PLANNER:
+            fits = agents.take_plan(self.product, text)
+        elif agent == rules.EXECUTOR:
+            fits = bool(text.strip())
+            self.product.draft = text if fits else self.product.draft
+        else:
+            found = agents.take_flags(self.product, text)
+            fits, flags = found is not None, found or []
+        if not fits:
+            self._log.append("malformed", {"agent": name, "answer": text[:500]})
+        evidence = await self._evaluate(flags, is_review=agent == rules.CRITIC)
+        self.budget.held = 0
+        spent = np.array([int(state.ledger.used[0, agent]) - before])
+        state.score(_ROW, np.array([agent]), spent, evidence)
+        return text
+
+    async def _evaluate(self, new_flags: list[Flag], *, is_review: bool) -> Evidence:
+        """Rate the product after a step; a review resolves no flags."""
+        open_flags = [number for number, _ in self.product.open_flags]
+        prompt, resolved = agents.self_eval(self.product), 0
+        answer = await self._ask(SELF_EVAL, prompt, RATING_TOKENS, open_flags=open_flags)
+        if answer is not None:
+            rating = agents.read_rating(answer)
+            if rating is None:
+                self._log.append("malformed", {"agent": SELF_EVAL, "answer": answer[:500]})
+            else:
+                self._rating, numbers = rating
+                for number in set(numbers) & set(open_flags) if not is_review else ():
+                    self.product.flags[number - 1].is_resolved = True
+                    resolved += 1
+        return Evidence(
+            np.array([self._rating]),
+            np.array([self.product.checklist]),
+            np.array([len(new_flags)]),
+            np.array([resolved]),
+            np.array([sum(flag.points for flag in new_flags)], np.float64),
+        )
+
+    async def _ask(
+        self, caller: str, prompt: Prompt, most_tokens: int, **context: Any
+    ) -> str | None:
+        """Return the answer to pre-flight or rating; None, and an event, where none comes."""
+        context["agent"] = caller
+        if self._task is not None:  # what a simulated prompt takes
+            tokens = getattr(self.settings.overhead, caller) - agents.OVERHEAD_ANSWER
+            context["prompt_tokens"] = tokens if self._pays_overhead else 0
+        try:
+            response = await self.service.acall(
+                *prompt[:2], _WAY, most_tokens, prompt.schema, agent=caller, context=context
+            )
+        except (BudgetError, LLMError) as error:
+            missing = "preflight_missing" if caller == PREFLIGHT else "rating_missing"
+            self._log.append(missing, {"reason": str(error)})
+            return None
+        return response.content
+
+    def summary(self) -> dict[str, Any]:
+        """Return output, cost report and the facts of the run, as JSON values."""
+        ledger, progress = self.state.ledger, self.state.progress
+        spent = int(ledger.spent[0])
+        report = {
+            "budget": self.order.budget,
+            "tokens": spent,
+            "unspent": max(self.order.budget - spent, 0),
+            "overshoot": max(spent - self.order.budget, 0),
+            "overhead_tokens": int(ledger.overhead[0]),
+            "lost_tokens": self.budget.lost,
+            "by_agent": dict(zip(AGENTS, ledger.used[0].tolist(), strict=True)),
+            "last_roi": dict(zip(AGENTS, progress.last_roi[0].tolist(), strict=True)),
+            "cut": [a for a, is_cut in zip(AGENTS, ledger.cut[0], strict=True) if is_cut],
+        }
+        cost = self.service.get_cost_summary()
+        found = {
+            "output": self.product.draft or self.product.plan,
+            "quality": float(progress.score[0]),
+            "cost_report": report,
+            "ended_by": REASONS[int(self.state.reason[0])],
+            "calls": cost["calls"],
+            "cost_usd": cost["cost_usd"],
+            "unpriced_models": cost["unpriced_models"],
+            "simulated": self.service.is_simulated,
+        }
+        if self._warning:
+            found["warning"] = self._warning
+        if isinstance(self._task, SimulatedTask):
+            found["true_quality"] = float(self._task.truth(_ROW)[0])
+        return found
+
+
+async def play(orchestrator: Orchestrator, log: Any) -> dict[str, Any]:
+    """Run to the end and finish the run in its log; returns the summary.
+
+    A call that fails for good ends the run as "failed", with all that there is until then.
+
+    Args:
+        orchestrator: of the run.
+        log: its `RunLog`.
+    """
+    try:
+        summary = await orchestrator.run()
+    except LLMError as error:
+        summary = {**orchestrator.summary(), "ended_by": "error", "error": str(error)}
+        log.append("failed", {"error": str(error)})
+        log.finish("failed", summary)
+        return summary
+    log.finish("complete", summary)
+    return summary

@@ -1,0 +1,141 @@
+"""`inframind train`: configurations, one folder a training, trackers, errors of a command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from agents import runs
+from agents.inframind import InfraMindConfig
+from inframind_gym.cli import app
+from inframind_gym.errors import ConfigError
+from inframind_gym.evaluation.tracker import Tracker, read_metrics
+from inframind_gym.train import configurations, read_config
+
+TINY = (
+    *("env.num_queries=4", "rates_per_min=[100]", "rows_per_rate=2", "batch_episodes=4"),
+    "validation.rows=1",
+)
+
+
+def call(*arguments: Any) -> Any:
+    return CliRunner().invoke(app, ["train", *map(str, arguments)])
+
+
+@pytest.mark.parametrize("name", configurations())
+def test_every_shipped_configuration_is_valid_and_has_one_length(name: str) -> None:
+    train, config = read_config(name)
+    assert callable(train) and config.algorithm
+    assert ("steps" in type(config).model_fields) == (config.algorithm != "bid_price")
+    if "split" in str(config):
+        assert "test" not in str(config)
+
+
+def test_it_trains_and_logs_and_resumes(tmp_path: Path) -> None:
+    given = ["inframind", "--out", tmp_path / "run", "--steps", 1]
+    given += [part for change in TINY for part in ("--set", change)]
+    first = call(*given, "--track", "tensorboard")
+    assert first.exit_code == 0, first.output
+    assert json.loads(first.stdout.splitlines()[-1])["epoch"] == 1
+    assert list((tmp_path / "run").glob("events.out.tfevents*"))
+    assert (tmp_path / "run" / "best").is_dir()
+    again = call(*given)
+    assert again.exit_code == 2 and "--resume" in again.output
+    assert call(*given, "--resume").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["bid_price", "--pool", "missing.yaml"], "no such pool file"),
+        (["bid_price", "--workload", "missing.yaml"], "no such workload file"),
+        (["inframnd"], "Did you mean 'inframind'"),
+        (["inframind", "--workers", 2], "one process"),
+        (["inframind", "--track", "wandbb"], "Did you mean 'wandb'"),
+        (["bid_price", "--steps", 3], "steps"),
+        (["inframind", "--set", "executor.clap=1"], "Did you mean 'clip'"),
+        (["inframind", "--set", "steps"], "KEY=VALUE"),
+        (["inframind", "--steps", 3, "--set", "steps.more=1"], "steps is a value"),
+    ],
+    ids=str,
+)
+def test_errors_name_what_is_wrong(tmp_path: Path, arguments: list[Any], says: str) -> None:
+    done = call(*arguments, "--out", tmp_path)
+    assert done.exit_code == 2 and says in done.output
+
+
+def test_keys_can_be_changed_and_algorithms_are_known(tmp_path: Path) -> None:
+    _, config = read_config("inframind", ["executor.lr=1e-4", "env.workload=math"])
+    assert config.executor.lr == 1e-4 and config.env.workload == "math"
+    (tmp_path / "mine.yaml").write_text("algorithm: inframnd\n")
+    with pytest.raises(ConfigError, match="unknown algorithm 'inframnd'"):
+        read_config(str(tmp_path / "mine.yaml"))
+
+
+def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for module in [name for name in sys.modules if name.startswith("agents.planner")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delitem(sys.modules, "agents.inframind")
+    with pytest.raises(ConfigError, match=r"needs torch.*\[agents\]"):
+        read_config("inframind")
+
+
+def test_a_folder_that_holds_another_training_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, config = runs.Run(tmp_path, seed=1), InfraMindConfig()
+    assert first.begin(config) is None
+    first.save({"a": np.ones(1)}, {"progress": 3})
+    assert runs.Run(tmp_path, seed=1, resume=True).begin(config) == (
+        {"a": np.ones(1)},
+        {"progress": 3},
+    )
+    other = InfraMindConfig.model_validate({"executor": {"lr": 0.5}})
+    for seed, asked, resume, why in (
+        (1, config, False, "--resume"),
+        (2, config, True, r"another seed \(1, not 2\)"),
+        (1, other, True, r"config\.executor\.lr \(0\.0003, not 0\.5\)"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            runs.Run(tmp_path, seed, resume).begin(asked)
+    monkeypatch.setattr(runs, "SIMULATOR_VERSION", 0)
+    with pytest.raises(ConfigError, match="another simulator_version"):
+        runs.Run(tmp_path, 1, resume=True).begin(config)
+
+
+def test_a_resumed_training_goes_on_with_its_run_of_wandb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+    module = SimpleNamespace(init=lambda **options: asked.append(options) or Mock())
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    for folder in ("same", "same", "other"):
+        Tracker(tmp_path / folder, {}, wandb=True).close()
+    assert asked[0]["id"] == asked[1]["id"] != asked[2]["id"]
+    assert {options["resume"] for options in asked} == {"allow"}
+
+
+def test_a_resumed_training_rewinds_its_metrics(tmp_path: Path) -> None:
+    """TensorBoard forgets what is written again; a line that was cut off is left out."""
+    events = pytest.importorskip("tensorboard.backend.event_processing.plugin_event_accumulator")
+    with Tracker(tmp_path, {}, tensorboard=True) as tracker:
+        for step in (1, 2, 3):
+            tracker.log(step, {"charts/SPS": float(step)})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "charts')
+    with Tracker(tmp_path, {}, tensorboard=True) as tracker:
+        tracker.rewind(1)
+        tracker.log(2, {"charts/SPS": 20.0})
+    kept = [(line["step"], line["charts/SPS"]) for line in read_metrics(tracker.path)]
+    found = events.EventAccumulator(str(tmp_path)).Reload().Tensors("charts/SPS")
+    values = [(e.step, e.tensor_proto.float_val[0]) for e in found]
+    assert kept == values == [(1, 1.0), (2, 20.0)]

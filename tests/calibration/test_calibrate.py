@@ -1,0 +1,272 @@
+"""`inframind calibrate`: logs are read with care, and explained by what made them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from typer.testing import CliRunner
+
+from inframind_gym.calibration.report import FIGURES, METRICS, card_yaml, log_report
+from inframind_gym.calibration.request_log import read_log
+from inframind_gym.calibration.server_card import Calibration, Limits, calibrate, minimise
+from inframind_gym.cli import app
+from inframind_gym.configs import load_yaml_model
+from inframind_gym.errors import InfraMindError
+from inframind_gym.simulator.server.pool import ServerCard
+from tests.calibration.synthetic import STEP, card, rows, write
+
+LOGS = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "vllm_traces"
+STARVED = card(max_num_seqs=64, num_kv_blocks=240, max_model_len=1200)
+
+
+# Logs
+
+
+def line(number: int, **changes: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "request_id": f"bench-{number}",
+        "input_toks": 100 + number,
+        "output_toks": 20,
+        "arrival_time": 1.7e9 + number,
+        "queued_ts": 500.0 + number + 0.25 / (1 + number),
+        "scheduled_ts": 500.5 + number,
+        "first_token_ts": 501.0 + number,
+        "last_token_ts": 502.0 + number,
+    }
+    return fields | changes
+
+
+def test_a_log_is_read_and_its_clocks_are_matched(tmp_path: Path) -> None:
+    path = write(tmp_path, [line(i, comment="ignored") for i in range(4)])
+    path.write_text("\ufeff" + path.read_text() + "\n  \n", encoding="utf-8")  # blank lines, BOM
+    log = read_log(path)
+    assert log.ids == tuple(f"bench-{i}" for i in range(4))
+    assert log.prompt_tokens.tolist() == [100, 101, 102, 103]
+    np.testing.assert_allclose(log.first_token_s - log.scheduled_s, 0.5)
+    # Among the first three, the last waited least; the fourth, which waited less, is not asked.
+    waited_s = log.queued_s - log.submit_s(3)
+    np.testing.assert_allclose(waited_s, [0.25 - 0.25 / 3, 0.125 - 0.25 / 3, 0.0, -0.25 / 12])
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([], "no answered request"),
+        ([line(0), line(1, output_toks=None)], "line 2: 'output_toks' is missing"),
+        ([line(0, queued_ts=None, queued_tss=1.0)], "Did you mean 'queued_tss'"),
+        ([line(0, queued_ts=-1.0)], "line 1: queued_ts"),
+        ([line(0), line(1, last_token_ts=501.5)], r"line 2: last_token_ts \(501.5\) comes before"),
+        ([line(0, arrival_time=math.nan)], "arrival_time"),
+        ([line(0, arrival_time=10**290)], "arrival_time"),
+        ([line(0, input_toks=10**12)], "input_toks"),
+        ([line(0, last_token_ts=math.inf)], "last_token_ts"),
+        ([line(0, input_toks="12")], "input_toks"),
+        ([line(0, input_toks=True)], "input_toks"),
+        ([line(0, output_toks=0)], "output_toks"),
+        ([line(0, output_toks=1.5)], "output_toks"),
+        ([line(0), line(0)], "line 2: request_id 'bench-0' was used on line 1"),
+        ([line(1), line(0)], "sort the lines by arrival_time"),
+    ],
+)
+def test_wrong_logs_are_refused(tmp_path: Path, lines: list[Any], message: str) -> None:
+    with pytest.raises(InfraMindError, match=message):
+        read_log(write(tmp_path, lines))
+
+
+def clients_line(number: int, **changes: Any) -> dict[str, Any]:
+    """As `live/request_log.py` writes them."""
+    sent = {"submit_ts": 499.5 + number, "sent_ts": 500.0 + number}
+    unknown = {"queued_ts": None, "scheduled_ts": None}
+    fields = {"request_id": f"run-0-{number}", "model": "small", "status": "ok", **sent, **unknown}
+    return line(number, **fields | changes)
+
+
+def test_a_clients_log(tmp_path: Path) -> None:
+    """In the order in which requests ended, of several models, some of them failed."""
+    path = write(
+        tmp_path,
+        [
+            clients_line(2),
+            clients_line(0, status="truncated"),
+            clients_line(5, model="large"),
+            clients_line(3, status="timeout", first_token_ts=None, last_token_ts=None),
+            clients_line(4, status="down", sent_ts=None, arrival_time=None, input_toks=None),
+            clients_line(6, input_toks=None, output_toks=None),  # the server counts no tokens
+            clients_line(1, arrival_time=1.7e9 + 0.5),
+            clients_line(8, request_id="run-0-2"),  # a gateway's clients name their requests
+        ],
+    )
+    log = read_log(path, "small")
+    assert log.ids == ("run-0-0", "run-0-1", "run-0-2", "run-0-2")
+    assert log.failed == 3 and not log.has_schedule
+    np.testing.assert_allclose(log.first_token_s, [1.0, 2.0, 3.0, 9.0])
+    for model, message in ((None, "choose one of large, small"), ("smal", "Did you mean 'small'")):
+        with pytest.raises(InfraMindError, match=message):
+            read_log(path, model)
+    timed = [clients_line(i, queued_ts=500.1 + i, scheduled_ts=500.6 + i) for i in (1, 0, 2)]
+    assert read_log(write(tmp_path, timed)).has_schedule
+    assert not read_log(write(tmp_path, [*timed, clients_line(3)])).has_schedule
+
+
+# Cards
+
+
+@pytest.mark.parametrize("d", [1, 4])
+def test_the_search_finds_the_bottom_of_a_narrow_valley(d: int) -> None:
+    rotation, _ = np.linalg.qr(np.random.default_rng(d).normal(size=(d, d)))
+    goal = np.arange(1.0, d + 1)
+
+    def valley(x: NDArray[np.float64]) -> float:
+        return float((((x - goal) @ rotation) ** 2 * 100.0 ** np.linspace(0, 1, d)).sum())
+
+    point, value = minimise(valley, np.zeros(d), spread=0.5, evaluations=4000, seed=0)
+    np.testing.assert_allclose(point, goal, atol=1e-3)
+    assert value == valley(point)
+
+
+def limits(server: ServerCard) -> Limits:
+    blocks = server.num_kv_blocks if server.num_kv_blocks < 1000 else None
+    return Limits(server.max_num_seqs, server.max_num_batched_tokens, blocks)
+
+
+@pytest.fixture(scope="module")
+def calibration(tmp_path_factory: pytest.TempPathFactory) -> Calibration:
+    """A log of a server without surprises, explained."""
+    log = read_log(write(tmp_path_factory.mktemp("log"), rows(card())))
+    return calibrate(log, limits(card()))
+
+
+def test_what_made_the_log_is_recovered(calibration: Calibration, tmp_path: Path) -> None:
+    step = calibration.card.step
+    assert step.base_s == pytest.approx(STEP.base_s, rel=0.05)
+    assert step.per_new_token_s == pytest.approx(STEP.per_new_token_s, rel=0.1)
+    assert step.roofline_power == 1.0 and not calibration.card.async_scheduling
+    figures = log_report(calibration)
+    json.dumps(figures, allow_nan=False)
+    assert figures["warnings"] == [] and figures["log"]["fitted"] == 60
+    log, unseen = calibration.log, slice(60, 120)
+    e2e_s = (log.last_token_s - calibration.submit_s)[unseen]
+    predicted_s = (calibration.served["finish_s"] - calibration.submit_s)[unseen]
+    of = figures["unseen"]["e2e_s"]
+    assert set(of) == {*FIGURES, "mae_pct"}
+    assert of["mean"]["measured"] == pytest.approx(e2e_s.mean())
+    assert of["p95"]["predicted"] == pytest.approx(np.percentile(predicted_s, 95))
+    assert all(abs(figures["unseen"][metric]["mean"]["error_pct"]) < 1.0 for metric in METRICS)
+    path = tmp_path / "card.yaml"
+    path.write_text(card_yaml(calibration), encoding="utf-8")
+    assert load_yaml_model(path, ServerCard) == calibration.card
+    assert log.sha256 in path.read_text() and "first 60 requests" in path.read_text()
+
+
+def test_the_unseen_part_is_not_looked_at(calibration: Calibration, tmp_path: Path) -> None:
+    lines = rows(card())
+    for each in lines[60:]:
+        each["queued_ts"] += 1.0
+        for name in ("scheduled_ts", "first_token_ts", "last_token_ts"):
+            each[name] = 3.0 * each[name]
+    blind = calibrate(read_log(write(tmp_path, lines)), limits(card()))
+    assert blind.card == calibration.card
+    assert log_report(blind)["unseen"]["e2e_s"]["mean"]["error_pct"] < -50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "server",
+    [
+        card(async_scheduling=True),
+        card(num_kv_blocks=240, max_model_len=1200, async_scheduling=True, prefix_caching=True),
+        card(step=STEP.model_copy(update={"roofline_power": 8.0})),
+    ],
+    ids=["async", "caching", "roofline"],
+)
+def test_scheduling_is_recovered(tmp_path: Path, server: ServerCard) -> None:
+    found = calibrate(read_log(write(tmp_path, rows(server))), limits(server))
+    assert found.card.async_scheduling == server.async_scheduling
+    assert found.card.step.roofline_power == server.step.roofline_power
+    assert found.card.prefix_caching == server.prefix_caching
+    e2e = log_report(found)["unseen"]["e2e_s"]
+    assert all(abs(e2e[figure]["error_pct"]) < 1.0 for figure in ("mean", "p50", "p90"))
+
+
+@pytest.mark.slow
+def test_limits_that_the_log_proves(tmp_path: Path) -> None:
+    log = read_log(write(tmp_path, rows(card(data_parallel_size=2, max_num_seqs=8))))
+    found = calibrate(log, Limits(8, 1024))
+    assert found.card.data_parallel_size == found.parameters["data_parallel_size"] == 2
+    with pytest.raises(InfraMindError, match=r"16 requests ran at once .*-parallel-size 2 or"):
+        card_yaml(calibrate(log, Limits(8, 1024, data_parallel_size=1)))
+    log = read_log(write(tmp_path, rows(STARVED)))
+    found = calibrate(log, Limits(64, 1024))
+    assert found.card.num_kv_blocks == pytest.approx(240, rel=0.05)
+    assert "Give --num-kv-blocks" in log_report(found)["warnings"][0]
+    with pytest.raises(InfraMindError, match=r"at most \d+ requests ran at once, and \d+ do"):
+        card_yaml(calibrate(log, Limits(64, 1024, 480)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fraction", "message"),
+    [
+        (Limits(0, 1024), 0.5, "max-num-seqs"),
+        (Limits(16, 8), 0.5, "must be at least max-num-seqs"),
+        (Limits(16, 1024, 20), 0.5, r"request 'r-\d+' needs \d+ KV blocks"),
+        (Limits(16, 1024), 1.0, "fit-fraction"),
+        (Limits(16, 1024), float("nan"), "fit-fraction"),
+        (Limits(16, 1024), 0.01, "1 of 120 requests would be fitted"),
+    ],
+)
+def test_limits_that_cannot_be(
+    tmp_path: Path, wrong: Limits, fraction: float, message: str
+) -> None:
+    with pytest.raises(InfraMindError, match=message):
+        calibrate(read_log(write(tmp_path, rows(card()))), wrong, fit_fraction=fraction)
+
+
+def test_decoding_must_show(tmp_path: Path) -> None:
+    lines = [
+        each | {"output_toks": 1, "last_token_ts": each["first_token_ts"]} for each in rows(card())
+    ]
+    with pytest.raises(InfraMindError, match="more than one token"):
+        calibrate(read_log(write(tmp_path, lines)), Limits(16, 1024))
+
+
+# Command
+
+
+def test_the_command_writes_a_card_and_a_report_once(tmp_path: Path) -> None:
+    log = write(tmp_path, rows(card(), requests=20))
+    out, report = tmp_path / "cards" / "card.yaml", tmp_path / "report.json"
+    arguments = ["calibrate", str(log), "--max-num-seqs", "16", "--out", str(out)]
+    arguments += ["--max-num-batched-tokens", "1024", "--report", str(report)]
+    done = CliRunner().invoke(app, [*arguments, "--fit-fraction", "0.6"])
+    assert done.exit_code == 0, done.output
+    assert "the 8 requests not fitted" in " ".join(done.output.split())
+    assert load_yaml_model(out, ServerCard).max_num_seqs == 16
+    assert json.loads(report.read_text())["log"]["fitted"] == 12
+    again = CliRunner().invoke(app, arguments)
+    assert again.exit_code == 2 and "--force" in again.output
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not LOGS.is_dir(), reason="shared/data is not beside the repository")
+@pytest.mark.parametrize(
+    ("name", "server"),
+    [
+        ("RTXPRO6000_Llama-3.1-8B", Limits(128, 2048)),
+        ("RTXPRO6000_Qwen3-32B", Limits(128, 2048)),
+        ("RTX4090_Llama-3.1-8B", Limits(256, 2048, 2588)),
+    ],
+)
+def test_the_unseen_half_of_real_logs(name: str, server: Limits) -> None:
+    """Within the targets of docs/fidelity.md."""
+    figures = log_report(calibrate(read_log(LOGS / f"{name}.jsonl"), server))
+    e2e = figures["unseen"]["e2e_s"]
+    assert abs(e2e["mean"]["error_pct"]) <= 1.0
+    assert all(abs(e2e[figure]["error_pct"]) <= 3.0 for figure in FIGURES)
+    assert abs(figures["unseen"]["ttft_s"]["mean"]["error_pct"]) <= 3.0
+    assert figures["parameters"]["count"] <= 8 and figures["warnings"] == []

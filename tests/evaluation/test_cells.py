@@ -1,0 +1,225 @@
+"""Cells, suites and the options that change them."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from inframind_gym.errors import ConfigError
+from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.placement import PlacementSuite
+from inframind_gym.evaluation.routing import RoutingSuite
+from inframind_gym.evaluation.suite import Cell, in_order, load_suite, parse_setting, split_list
+from inframind_gym.evaluation.tracks import TrackSuite
+from tests.evaluation.synthetic_results import routing
+
+ROOT = Path(__file__).resolve().parents[2]
+CELL = routing("random", "mixed", 100.0, 30.0, 0)
+PLACEMENT = PlacementSuite.cell("lru", "h100-4gpu", "steady", seed=0)
+
+
+def suite(**changes: object) -> RoutingSuite:
+    content: dict[str, object] = {
+        "name": "test",
+        "policies": ["a", "b"],
+        "workloads": ["w"],
+        "rates_per_min": [10, 100],
+        "budgets_s": [30, "tiers"],
+        "seeds": 3,
+    }
+    return RoutingSuite.model_validate({**content, **changes})
+
+
+def test_cells_are_the_product_of_policies_axes_and_seeds() -> None:
+    cells = suite().cells()
+    assert len(cells) == len(set(cells)) == 2 * 2 * 2 * 3
+    assert cells[0] == routing("a", "w", 10.0, 30.0, 0)
+    assert str(cells[-1]) == "b on w, 100/min, tiers, seed 2"
+
+
+@pytest.mark.parametrize("cell", [CELL, PLACEMENT])
+def test_policies_meet_the_same_episode_and_other_cells_another(cell: Cell) -> None:
+    assert dataclasses.replace(cell, policy="other").episode_seed == cell.episode_seed
+    places = [(*cell.place[:i], 7.0, *cell.place[i + 1 :]) for i in range(1, len(cell.place))]
+    places.append(("other", *cell.place[1:]))
+    changed = [dataclasses.replace(cell, place=place) for place in places]
+    changed.append(dataclasses.replace(cell, seed=1))
+    assert len({one.episode_seed for one in [cell, *changed]}) == len(changed) + 1
+    assert cell.policy_seed != cell.episode_seed
+
+
+def test_cells_are_read_as_they_are_written() -> None:
+    for family, cell in ((RoutingSuite, CELL), (PlacementSuite, PLACEMENT)):
+        assert family.read_cell(json.loads(json.dumps(cell.to_json()))) == cell
+
+
+def test_seeds_are_part_of_the_definition_of_results() -> None:
+    """Another number here would change every result."""
+    math = routing("random", "math", 100.0, "tiers", 3)
+    assert CELL.episode_seed == 714190615
+    assert (math.episode_seed, math.policy_seed) == (1165796508, 1141034651)
+    assert (PLACEMENT.episode_seed, PLACEMENT.policy_seed) == (1084104955, 1809680074)
+
+
+def test_cell_id_covers_everything_that_determines_the_result() -> None:
+    ids = {
+        CELL.id("s", "p"),
+        CELL.id("s2", "p"),
+        CELL.id("s", {"version": 2}),
+        dataclasses.replace(CELL, policy="static").id("s", "p"),
+        dataclasses.replace(CELL, seed=1).id("s", "p"),
+    }
+    assert len(ids) == 5
+    assert dataclasses.replace(CELL).id("s", "p") in ids
+
+
+def test_shipped_suites_are_valid() -> None:
+    for name, seeds in {"starter": 5, "standard": 3, "published_parallel": 30}.items():
+        loaded = load_suite(name)
+        assert loaded.name == name
+        assert len(loaded.seed_list) == seeds
+    published = load_suite("published")
+    assert set(published.workloads) == {"math", "mbpp", "gsm_hard", "humaneval", "mmlu_pro"}
+    assert (published.num_queries, published.execution) == (500, "sequential")
+
+
+def test_workloads_may_have_budgets_and_lengths_of_their_own() -> None:
+    """Those of the published runs: HumanEval has 131 questions, MATH met more budgets."""
+    suite = load_suite("published")
+    assert suite.budgets_of("math") == (10, 30, 50, 100, 200, 300, 600, 1000)
+    assert suite.budgets_of("humaneval") == (30, 50, 100, 200, 300)
+    places = list(suite.places())
+    assert len(places) == len(set(places)) == 4 * (8 + 4 * 5)
+    assert ("humaneval", 10, 1000) not in places
+    humaneval = next(cell for cell in suite.cells() if cell.place[0] == "humaneval")
+    assert (suite.length(humaneval), suite.queries_of("math")) == (131, 500)
+    short = load_suite("published", {"num_queries": 7})
+    assert (short.queries_of("humaneval"), short.queries_of("math")) == (7, 7)
+    assert short.budgets_of("math") == suite.budgets_of("math")
+    assert set(load_suite("published", {"workloads": ("math",)}).by_workload) == {"math"}
+
+
+def test_a_file_goes_by_its_name_wherever_it_lies() -> None:
+    """Cells, and with them seeds and results, are the same in every folder."""
+    shipped = suite(workloads=["math"])
+    for path in ("math.yaml", "a/math.yaml", "/b/c/math.yml"):
+        assert suite(workloads=[path]).cells() == shipped.cells(), path
+    assert suite(workloads=["a/v1.5.yaml"]).cells()[0].place[0] == "v1.5"
+    mine = suite(
+        workloads=["own/math.yaml", "mbpp"],
+        by_workload={"math": {"num_queries": 7, "budgets_s": [10, 20]}},
+        rates_per_min=[5],
+        budgets_s=[30],
+    )
+    assert mine.names("workloads") == ("math", "mbpp")
+    assert mine.source("workloads", "math") == "own/math.yaml"
+    assert (mine.queries_of("math"), mine.queries_of("mbpp")) == (7, None)
+    assert list(mine.places()) == [("math", 5, 10), ("math", 5, 20), ("mbpp", 5, 30)]
+
+
+def test_a_resolved_suite_does_not_depend_on_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run.json replays from anywhere."""
+    for kind, name in (("workloads", "math"), ("pools", "b200-2gpu")):
+        text = (ROOT / "envs_configs" / kind / f"{name}.yaml").read_text()
+        (tmp_path / f"my-{name}.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    made = suite(workloads=["my-math.yaml", "mbpp"], pool="my-b200-2gpu.yaml").resolve()
+    assert made.workloads == (str(tmp_path / "my-math.yaml"), "mbpp")
+    assert made.pool == str(tmp_path / "my-b200-2gpu.yaml")
+    assert suite(workloads=["math"]).resolve().pool == "b200-2gpu"
+
+
+def test_suite_files_can_be_anywhere_and_options_replace_their_settings(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "name: mine\npolicies: [random]\nworkloads: [math]\nrates_per_min: [5]\n"
+        "budgets_s: [30, tiers]\nseeds: [3, 9]\nnum_queries: 7\n"
+    )
+    loaded = load_suite(str(path), {"rates_per_min": (50.0,), "num_queries": None})
+    assert loaded.seed_list == (3, 9)
+    assert loaded.rates_per_min == (50.0,)
+    assert loaded.num_queries == 7
+    assert loaded.budgets_s == (30.0, "tiers")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rates_per_min": [0]}, "rates_per_min"),
+        ({"budgets_s": [float("nan")]}, "budgets_s"),
+        ({"seeds": 0}, "seeds"),
+        ({"policies": []}, "policies"),
+        ({"policies": ["a", "a"]}, "more than once"),
+        ({"num_queries": 0}, "num_queries"),
+        ({"workloads": ("a/x.yaml", "b/x.yaml")}, r"workloads: a/x.yaml and b/x.yaml.*Rename"),
+        ({"workloads": ("math", "b/math.yaml")}, r"math and b/math.yaml are both called 'math'"),
+        (
+            {"by_workload": {"mixed": {"budgets_s": [10, 10]}}},
+            r"by_workload.mixed.budgets_s.*more than once",
+        ),
+        (
+            {"by_workload": {"mixed": {"rates": [10]}}},
+            r"by_workload.mixed.rates.*budgets_s, num_queries",
+        ),
+        ({"by_workload": {"mixd": {}}}, r"by_workload: unknown workload 'mixd'.*'mixed'"),
+        ({"execution": "serial"}, r"execution: 'serial'.*parallel, sequential"),
+    ],
+)
+def test_bad_overrides_are_errors_that_name_the_setting(
+    change: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_suite("starter", change)
+
+
+def test_a_typo_in_a_suite_names_file_key_and_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "typo.yaml"
+    path.write_text("name: t\npolicies: [random]\nworkload: [mixed]\n")
+    with pytest.raises(ConfigError, match=r"typo.yaml:3: workload.*workloads"):
+        load_suite(str(path))
+    with pytest.raises(ConfigError, match="starter"):
+        load_suite("startr")
+    path.write_text("kind: placment\nname: t\n")
+    with pytest.raises(ConfigError, match="Did you mean 'placement'"):
+        load_suite(str(path))
+
+
+def test_settings_of_a_command_line_are_parsed(tmp_path: Path) -> None:
+    assert split_list(" a, b:C ,") == ("a", "b:C")
+    for text, value in {
+        "budgets=30,tiers": ("budgets_s", (30.0, "tiers")),
+        "rates=10": ("rates_per_min", (10.0,)),
+        "seeds=5": ("seeds", 5),
+        "seeds=0,1": ("seeds", (0, 1)),
+        "seeds=7,": ("seeds", (7,)),
+        "workloads=math,a/b.yaml": ("workloads", ("math", "a/b.yaml")),
+        "queries=12": ("num_queries", 12),
+        "split=val": ("split", "val"),
+        "tasks=12": ("tasks", "12"),
+        "arrivals=burst": ("arrivals", "burst"),
+        'arrivals={"kind": "burst", "factor": 3}': ("arrivals", {"kind": "burst", "factor": 3}),
+    }.items():
+        assert parse_setting(text, RoutingSuite) == value, text
+    assert parse_setting("loads=0.6,0.9", TrackSuite) == ("loads", (0.6, 0.9))
+    for text in ("rates", "seeds=five", "seeds=0", f"arrivals={tmp_path}/none.csv"):
+        with pytest.raises(BenchmarkError):
+            parse_setting(text, RoutingSuite)
+    with pytest.raises(ConfigError, match="JSON"):
+        parse_setting("arrivals={kind: burst}", RoutingSuite)
+    with pytest.raises(ConfigError, match="Did you mean 'execution'"):
+        load_suite("starter", settings=["exection=parallel"])
+
+
+def test_numbers_in_names_are_sorted_as_numbers_and_tiers_come_last() -> None:
+    places = [
+        ("gpu16", 50.0, "tiers"),
+        ("gpu4", 200.0, 30.0),
+        ("gpu16", 50.0, 300.0),
+        ("gpu", 1, 1),
+        ("tiers", 0.6, 30.0),
+    ]
+    ranked = [places[3], places[1], places[2], places[0], places[4]]
+    assert sorted(places, key=in_order) == ranked

@@ -1,0 +1,105 @@
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from inframind_gym.evaluation.cli import app
+from inframind_gym.evaluation.suite import load_suite
+from tests.evaluation.synthetic_results import drawn, routing, write_folder
+
+CELLS = [routing(p, "w", 10.0, 30.0, seed) for p in ("good", "bad") for seed in range(5)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_folder(tmp_path / "r", CELLS, lambda cell: drawn(cell, 0.7, 1.0))
+    return tmp_path / "r"
+
+
+def call(*arguments: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_leaderboard_prints_tables(folder: Path) -> None:
+    code, out, err = call("leaderboard", folder)
+    assert (code, err) == (0, "")
+    assert "goodput" in out
+    assert "good" in out
+    assert "Means over 1 cell (" in out
+    code, out, _ = call("leaderboard", folder, "--markdown")
+    assert code == 0
+    assert "| # | policy |" in out
+
+
+def test_json_is_one_object_and_nothing_else(folder: Path) -> None:
+    code, out, err = call("leaderboard", folder, "--json")
+    assert (code, err) == (0, "")
+    board = json.loads(out)
+    needed = {"policy", "workload", "rate_per_min", "budget_s", "records"}
+    metrics = {"accuracy", "latency_mean_s", "latency_p95_s", "slo_own", "slo_100s", "goodput"}
+    for row in board["rows"]:
+        assert needed | metrics | {f"{name}_ci95" for name in metrics} <= set(row)
+    code, out, err = call("compare", folder, "bad", "good", "--json")
+    assert (code, err) == (0, "")
+    assert len(json.loads(out)["comparisons"]) == 1
+
+
+def test_compare_takes_policies_or_folders(folder: Path) -> None:
+    assert call("compare", folder, "--policies", "bad,good")[0] == 0
+    assert call("compare", folder, folder)[0] == 0
+    code, out, _ = call("compare", folder, folder, "--policies", "bad,good", "--json")
+    assert code == 0
+    assert json.loads(out)["comparisons"][0]["b"]["policy"] == "good"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["leaderboard", "nowhere"], "does not exist"),
+        (["compare", "FOLDER", "goood", "bad"], "Did you mean 'good'"),
+        (["compare", "FOLDER"], "two policies"),
+        (["compare", "no/where", "FOLDER"], "there is no folder no/where"),
+        (["run", "--suite", "startr"], "Did you mean 'starter'"),
+        (["run", "--set", "rates=0"], "rates_per_min"),
+        (["run", "--set", "budgets=nan"], "budgets_s"),
+        (["run", "--seeds", "x"], "--seeds: must be a count"),
+        (["run", "--seeds", "0"], "--seeds: must be a count of at least 1"),
+        (["run", "--suite", "NO_SEEDS"], "seeds: must be a count of at least 1"),
+        (
+            ["run", "--seeds", "100001"],
+            "seeds: must be a count of at least 1 and at most 10000 (5)",
+        ),
+        (["run", "--set", "queries=0"], "num_queries: must be a number from 1 to 1e+06"),
+        (
+            ["run", "--set", "queries=1000000000000"],
+            "num_queries: must be a number from 1 to 1e+06",
+        ),
+        (
+            ["run", "--set", "rates=20,0.001"],
+            "rates_per_min.1: must be a number from 0.01 to 100000",
+        ),
+        (
+            ["run", "--set", "budgets=tiers,1e7"],
+            "budgets_s.1: must be a number from 0.001 to 1e+06",
+        ),
+    ],
+)
+def test_errors_are_one_line_without_a_traceback(
+    folder: Path, arguments: list[str], message: str
+) -> None:
+    no_seeds = folder / "no_seeds.yaml"
+    starter = load_suite("starter").model_dump(mode="json")
+    no_seeds.write_text(json.dumps({**starter, "seeds": 0}))
+    stands_for = {"FOLDER": str(folder), "NO_SEEDS": str(no_seeds)}
+    places = [stands_for.get(a, a) for a in arguments]
+    code, out, err = call(
+        *places, *(["--json"] if arguments[0] in ("leaderboard", "compare") else [])
+    )
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert message in err
+    assert "Traceback" not in err
+    assert "function-after" not in err
+    assert len(err.splitlines()) == 1

@@ -1,0 +1,227 @@
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inframind_gym.evaluation.board import leaderboard, load_results
+from inframind_gym.evaluation.compare import Side, compare, comparison_tables
+from inframind_gym.evaluation.routing import METRICS, imbalance
+from inframind_gym.evaluation.stats import Stratum
+from inframind_gym.evaluation.store import read_cells
+from inframind_gym.evaluation.suite import Cell, load_suite
+from inframind_gym.evaluation.tables import Table, leaderboard_tables, show, to_markdown
+from tests.evaluation.synthetic_results import (
+    LAYOUT,
+    completed,
+    drawn,
+    routing,
+    write_folder,
+)
+
+QUALITY = {"good": (0.8, 0.5), "bad": (0.6, 1.0)}
+SPEED = 0.5
+CELLS = [
+    routing(policy, "w", rate, budget, seed)
+    for policy in QUALITY
+    for rate in (10.0, 100.0)
+    for budget in (30.0, "tiers")
+    for seed in range(5)
+]
+
+
+def make(cell: Cell) -> np.ndarray:
+    return drawn(cell, *QUALITY[cell.policy])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bench") / "r"
+    write_folder(path, CELLS, make)
+    return path
+
+
+@pytest.fixture(scope="module")
+def board(folder: Path) -> dict[str, Any]:
+    return leaderboard(load_results(folder), num_resamples=2000)
+
+
+def test_a_row_can_be_computed_by_hand(tmp_path: Path) -> None:
+    cell = routing("good", "w", 10.0, 30.0, 0)
+    latency_s = np.array([5.0, 20.0, 40.0, 120.0])
+    write_folder(tmp_path, [cell], lambda _: completed(np.array([1, 0, 1, 1]), latency_s))
+    (row,) = leaderboard(load_results(tmp_path), num_resamples=100)["rows"]
+    found = [row[key] for key in ("policy", "workload", "rate_per_min", "budget_s")]
+    assert found == ["good", "w", 10.0, 30.0]
+    assert (row["records"], row["seeds"]) == (4, [0])
+    assert row["accuracy"] == 0.75
+    assert row["goodput"] == 0.25  # solved within 30 s: the first alone
+    assert row["slo_own"] == 0.5
+    assert [row[f"slo_{t}s"] for t in (10, 30, 50, 100, 200, 300)] == [0.25, 0.5, 0.75, 0.75, 1, 1]
+    assert row["latency_mean_s"] == pytest.approx(46.25)
+    assert row["latency_p95_s"] == pytest.approx(np.quantile(latency_s, 0.95))
+    assert row["cost_ratio"] == pytest.approx(46.25 / 30)
+    assert row["tokens_per_query"] == 150
+    assert row["model_share"] == {"big": 1.0, "small": 0.0}
+    assert row["strategy_share"] == {"Flash": 0.5, "Concise": 0.0, "DeepThink": 0.5}
+    assert row["topology_share"]["IO"] == 1.0
+    assert row["imbalance"] == 1.0
+
+
+def test_imbalance_is_the_golden_number_of_the_specification() -> None:
+    assert imbalance(np.array([2.0, 4, 1, 1])) == pytest.approx(0.612, abs=5e-4)
+    assert imbalance(np.array([[3.0, 3, 3], [0, 0, 0]])) == pytest.approx([0, 0])
+
+
+def test_rows_carry_every_metric_and_an_interval_around_it(board: dict[str, Any]) -> None:
+    assert len(board["rows"]) == 8
+    for row in [*board["rows"], *board["ranking"], *board["by_rate"]]:
+        for name in LAYOUT.measured(METRICS):
+            low, high = row[f"{name}_ci95"]
+            assert low <= row[name] <= high
+        assert row["accuracy_ci95"][0] < row["accuracy_ci95"][1]
+    json.dumps(board, allow_nan=False)
+
+
+def test_cells_agree_with_the_leaderboard(folder: Path) -> None:
+    """Metrics of a cell are computed from its records and again from its sums."""
+    results = load_results(folder)
+    for one in read_cells(folder):
+        assert one is not None
+        stratum = Stratum.of([results.episodes[one.cell]])
+        once = np.ones((1, len(stratum.sums)), np.int64)
+        own = one.metrics(LAYOUT)
+        for name, values in stratum.metrics(LAYOUT, once).items():
+            assert own[name] == pytest.approx(values[0])
+
+
+def test_ranking_averages_cells_and_puts_the_best_goodput_first(board: dict[str, Any]) -> None:
+    assert [row["policy"] for row in board["ranking"]] == ["good", "bad"]
+    for row in board["ranking"]:
+        own = [r for r in board["rows"] if r["policy"] == row["policy"]]
+        assert row["cells"] == 4
+        for name in LAYOUT.measured(METRICS):
+            assert row[name] == pytest.approx(np.mean([r[name] for r in own]))
+
+
+def test_the_same_seed_gives_the_same_intervals(folder: Path, board: dict[str, Any]) -> None:
+    results = load_results(folder)
+    assert leaderboard(results, num_resamples=2000) == board
+    assert leaderboard(results, bootstrap_seed=1, num_resamples=2000)["rows"] != board["rows"]
+
+
+def test_unfinished_policies_are_ranked_on_what_all_have(folder: Path, tmp_path: Path) -> None:
+    some = [c for c in CELLS if c.policy == "good" or (c.place[1] == 10.0 and c.seed < 3)]
+    write_folder(tmp_path, some, make)
+    board = leaderboard(load_results(tmp_path), num_resamples=200)
+    assert {row["cells"] for row in board["ranking"]} == {2}
+    assert {row["rate_per_min"] for row in board["by_rate"]} == {10.0}
+    assert any("2 of 4 cells" in note for note in board["notes"])
+    assert any("3 seeds" in note for note in board["notes"])
+    assert len(board["rows"]) == 6
+
+
+def test_nothing_in_common_gives_rows_without_a_ranking(tmp_path: Path) -> None:
+    cells = [routing("good", "w", 10.0, 30.0, 0), routing("bad", "w", 20.0, 30.0, 0)]
+    write_folder(tmp_path, cells, make)
+    board = leaderboard(load_results(tmp_path), num_resamples=100)
+    assert (len(board["rows"]), board["ranking"]) == (2, [])
+    assert leaderboard_tables(board) == []
+
+
+def test_paired_differences_find_what_was_put_in(folder: Path) -> None:
+    results = load_results(folder)
+    found = compare(Side(results, "bad"), Side(results, "good"), num_resamples=2000)
+    assert found["cells"] == 4
+    latency = found["overall"]["latency_mean_s"]
+    assert latency["difference"] == pytest.approx(latency["b"] - latency["a"])
+    assert latency["difference"] == pytest.approx(-10.0, abs=1.5)  # 20 s mean, halved
+    assert latency["difference_ci95"][0] <= latency["difference"] <= latency["difference_ci95"][1]
+    low, high = found["overall"]["accuracy"]["difference_ci95"]
+    assert low < 0.2 < high
+    assert low > 0
+
+
+def test_folders_are_compared_on_what_both_have(folder: Path, tmp_path: Path) -> None:
+    other = [dataclasses.replace(c, policy="good") for c in CELLS if c.place[1] == 10.0]
+    write_folder(tmp_path, dict.fromkeys(other), make, settings={"num_queries": 50, "pool": "x"})
+    found = compare(
+        Side(load_results(folder), "good"), Side(load_results(tmp_path), "good"), num_resamples=200
+    )
+    assert found["cells"] == 2
+    assert found["overall"]["goodput"]["difference"] == 0.0
+    assert found["notes"][1] == "the two runs differ in pool"
+    assert "2 of 4 cells" in found["notes"][0]
+
+
+def test_a_comparison_tells_that_a_workload_of_one_name_is_another(
+    folder: Path, tmp_path: Path
+) -> None:
+    write_folder(tmp_path, CELLS, make, workloads={"w": "2"})
+    sides = [Side(load_results(where), "good") for where in (folder, tmp_path)]
+    assert compare(*sides, num_resamples=200)["notes"] == [
+        "the two runs differ in the content of workload w"
+    ]
+    (note,) = compare(sides[0], sides[0], num_resamples=200)["notes"]
+    assert "compared with itself" in note
+
+
+def test_tables_show_every_policy(folder: Path, board: dict[str, Any]) -> None:
+    sheets = leaderboard_tables(board)
+    titles = [sheet.title for sheet in sheets]
+    assert titles[1:3] == ["At 10 queries/min", "At 100 queries/min"]
+    for sheet in sheets:
+        text = to_markdown(sheet)
+        assert "good" in text
+        assert "bad" in text
+    results = load_results(folder)
+    overall, cells = comparison_tables(compare(Side(results, "bad"), Side(results, "good")))
+    assert any(row[-1] == "better" for row in overall.rows)
+    assert len(cells.rows) == 4
+
+
+def test_a_bound_holds_no_place_and_measures_the_others(tmp_path: Path) -> None:
+    write_folder(tmp_path, CELLS, make, bounds=["good"])
+    board = leaderboard(load_results(tmp_path), num_resamples=500)
+    bound, other = board["ranking"]
+    assert (bound["policy"], bound["bound"], other["bound"]) == ("good", True, False)
+    assert other["of_bound"] == pytest.approx(other["goodput"] / bound["goodput"])
+    assert other["of_bound_ci95"][0] < other["of_bound"] < other["of_bound_ci95"][1] < 1.0
+    assert board["fluid"] is None
+    sheet, *_ = leaderboard_tables(board)
+    assert [row[0] for row in sheet.rows] == ["", "1"]
+    assert sheet.headings[-1] == "of bound %"
+    assert {row for row, _ in sheet.best} == {1}
+    assert "Not ranked, because it knows what contestants cannot: good." in sheet.caption
+    assert "How far from the possible" not in sheet.caption
+
+
+def test_the_fluid_bound_is_shown_once_it_has_been_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fluid_bound(suite: Any, workload: str, rate: float, budget: Any, *, cache: Path) -> Any:
+        cache.mkdir(exist_ok=True)
+        return 0.5 + 0.001 * rate
+
+    monkeypatch.setattr("inframind_gym.evaluation.bounds.fluid_bound", fluid_bound)
+    suite = load_suite("starter").model_dump(mode="json")
+    write_folder(tmp_path, CELLS, make, suite=suite)
+    results = load_results(tmp_path)
+    board = leaderboard(results, num_resamples=100)
+    assert board["fluid"] is None
+    hint = "How far from the possible: leaderboard --fluid, or run clairvoyant."
+    assert hint in leaderboard_tables(board)[0].caption
+    for compute in (True, False):
+        board = leaderboard(results, num_resamples=100, fluid=compute)
+        assert board["fluid"]["mean"] == pytest.approx({"informed": 0.555})
+        assert [row["informed"] for row in board["fluid"]["by_rate"]] == pytest.approx([0.51, 0.6])
+    caption = leaderboard_tables(board)[0].caption
+    assert "no outcome: 55.5 % goodput at best." in caption and hint not in caption
+
+
+def test_a_file_gets_every_interval_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    row = ["a_policy", *["0.708±0.025"] * 14]
+    show([Table("title", [f"heading {i}" for i in range(15)], [row])])
+    assert capsys.readouterr().out.count("0.708±0.025") == 14

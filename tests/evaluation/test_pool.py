@@ -1,0 +1,102 @@
+"""Jobs give the same results wherever they are done; deaths and errors are reported."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from inframind_gym.evaluation.pool import RayError, WorkerDiedError, checkout_env, in_parallel
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def fragile(flag: Path) -> str:
+    """Kill the process once, if the flag is not there."""
+    if not flag.exists():
+        flag.touch()
+        os._exit(9)
+    return "done"
+
+
+def dies(_: int) -> None:
+    os._exit(9)
+
+
+def fails(number: int) -> None:
+    raise ValueError(f"job {number}")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_jobs_are_done_once_and_those_that_are_not_wanted_never(workers: int) -> None:
+    found = dict(in_parallel(square, range(7), workers, wanted=lambda job: job != 3))
+    assert found == {job: job * job for job in range(7) if job != 3}
+
+
+def test_a_process_that_dies_costs_a_retry(tmp_path: Path) -> None:
+    jobs = [tmp_path / "a", tmp_path / "b"]
+    assert dict(in_parallel(fragile, jobs, 2)) == dict.fromkeys(jobs, "done")
+    with pytest.raises(WorkerDiedError, match="a process died 3 times"):
+        list(in_parallel(dies, [1, 2], 2))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_reaches_the_caller(workers: int) -> None:
+    with pytest.raises(ValueError, match="job 1"):
+        list(in_parallel(fails, [1], workers))
+
+
+SCRIPT = """
+import time
+from tests.evaluation.test_pool import hangs
+from inframind_gym.evaluation.pool import in_parallel
+list(in_parallel(hangs, ["{out}/1", "{out}/2"], 2))
+"""
+
+
+def hangs(path: str) -> None:
+    Path(path).write_text(str(os.getpid()))
+    time.sleep(300)
+
+
+def test_processes_end_with_their_parent(tmp_path: Path) -> None:
+    script = SCRIPT.format(out=tmp_path)
+    parent = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.iterdir())) < 2 or not all(p.read_text() for p in tmp_path.iterdir()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    pids = [int(path.read_text()) for path in tmp_path.iterdir()]
+    parent.kill()
+    parent.wait()
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline, "a process outlives its parent"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "locl"])
+def test_an_address_without_a_cluster_is_an_error(address: str) -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(RayError, match=f"no Ray cluster can be reached at '{address}'"):
+        list(in_parallel(square, [1], 1, address))
+
+
+@pytest.mark.slow
+def test_a_cluster_gives_the_same_results() -> None:
+    pytest.importorskip("ray")
+    assert dict(in_parallel(square, range(5), 2, "local")) == {n: n * n for n in range(5)}
+    with pytest.raises(ValueError, match="job 1"):
+        list(in_parallel(fails, [1], 2, "local"))
+
+
+def test_other_machines_get_the_packages_alone() -> None:
+    excluded = {name.strip("/") for name in checkout_env()["excludes"]}
+    kept = {path.name for path in ROOT.iterdir()} - excluded
+    assert {"agents", "baselines", "benchmarks", "envs_configs", "inframind_gym"} <= kept
+    assert not kept & {".git", ".venv", "results", "runs", "docs"}

@@ -1,0 +1,363 @@
+"""The benchmark on the real environments: same bits always, nothing finished is ever lost."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import yaml
+from gymnasium.spaces import Discrete
+from joblib.externals.loky import get_reusable_executor
+
+from inframind_gym.configs import find_config
+from inframind_gym.errors import ConfigError
+from inframind_gym.evaluation import runner
+from inframind_gym.evaluation.board import leaderboard, load_results
+from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError, checked
+from inframind_gym.evaluation.play import columns_of
+from inframind_gym.evaluation.routing import RoutingSuite
+from inframind_gym.evaluation.runner import run
+from inframind_gym.evaluation.store import digest_of, finished_ids, read_cells, read_header
+from inframind_gym.evaluation.suite import Cell
+from inframind_gym.policies import feedback_of, resolve_policy
+
+ROOT = Path(__file__).resolve().parents[2]
+MINE = "tests.evaluation.policies_under_test"
+CLI = "from inframind_gym.cli import app; app()"
+
+
+def suite(**changes: Any) -> RoutingSuite:
+    content = {
+        "name": "small",
+        "policies": ["random", "least_loaded"],
+        "workloads": ["mixed"],
+        "rates_per_min": [20, 200],
+        "budgets_s": [30, "tiers"],
+        "seeds": 2,
+        "num_queries": 12,
+    }
+    return RoutingSuite.model_validate({**content, **changes}).resolve()
+
+
+def cells_in(folder: Path) -> int:
+    return len(finished_ids(folder))
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """The records of a folder's cells, by the cells' ids."""
+    return {one.cell_id: one.digest for one in read_cells(folder) if one is not None}
+
+
+def alone(config: RoutingSuite, cell: Cell) -> str:
+    """The cell on the single environment, with `policy.act`, as a user would write the loop."""
+    policy = resolve_policy(cell.policy)
+    env = gym.make(config.env_id, **config.env_kwargs(cell.place, policy))
+    options = {"arrival_rate_per_min": cell.place[1]}
+    if cell.place[2] != "tiers":
+        options["budget_s"] = cell.place[2]
+    observation, _ = env.reset(seed=cell.episode_seed, options=options)
+    policy.reset(env.unwrapped.policy_spec(), [cell.policy_seed])
+    observe, over, pieces = feedback_of(policy), False, []
+    while not over:
+        action = policy.act(observation, env.unwrapped.context())
+        observation, _, over, _, _ = env.step(action)
+        pieces.append(env.unwrapped.completed())
+        if observe is not None and len(pieces[-1]):
+            observe(pieces[-1], 0)
+    return digest_of(columns_of(env.unwrapped.simulation, np.concatenate(pieces)))
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "random",
+        "static_mix",
+        "least_loaded",
+        "moa",
+        "q_learning_load_tracker",
+        "fixed_recipe_by_rate",
+        "masrouter",
+        "bid_price",
+        f"{MINE}:Cheapest",
+        f"{MINE}:Learner",
+        f"{MINE}:FullObservation",
+    ],
+)
+def test_a_batch_gives_the_bits_of_each_cell_alone(policy: str) -> None:
+    config = suite(policies=[policy], seeds=[3])
+    results = config.player().run(config.cells())
+    assert {cell for cell, _, _ in results} == set(config.cells())
+    for cell, columns, _ in results:
+        assert digest_of(columns) == alone(config, cell)
+
+
+def test_workers_batches_and_interruptions_do_not_change_a_byte(tmp_path: Path) -> None:
+    config = suite(policies=["random", f"{MINE}:Learner"])
+    summary = run(config, tmp_path / "one", workers=1)
+    assert (summary.cells, summary.computed, summary.kept) == (16, 16, 0)
+    run(config, tmp_path / "four", workers=4, max_rows=3)
+    assert digests(tmp_path / "one") == digests(tmp_path / "four")
+    again = run(config, tmp_path / "four", workers=4)
+    assert (again.computed, again.kept) == (0, 16)
+    assert digests(tmp_path / "one") == digests(tmp_path / "four")
+
+
+def test_the_header_says_what_ran(tmp_path: Path) -> None:
+    run(suite(policies=["random"], seeds=1), tmp_path, command=["run", "--suite", "x"])
+    header = json.loads((tmp_path / "run.json").read_text())
+    assert set(header["packages"]) == {"inframind-gym", "gymnasium", "numba", "numpy"}
+    assert header["runs"][0]["command"] == ["run", "--suite", "x"]
+    assert header["suite"]["num_queries"] == 12
+    spec = gym.envs.registration.EnvSpec.from_json(json.dumps(header["env_specs"]["random/mixed"]))
+    assert gym.make(spec).unwrapped.config.num_queries == 12
+
+
+def test_a_stopped_run_keeps_what_has_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = suite()
+    run(config, tmp_path / "whole", workers=1)
+    real = runner.play
+
+    def stops_soon(*args: Any, **kwargs: Any) -> Any:
+        for number, batch in enumerate(real(*args, **kwargs)):
+            yield batch
+            if number == 1:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "play", stops_soon)
+    summary = run(config, tmp_path / "stopped", workers=1, max_rows=4)
+    monkeypatch.undo()
+    assert summary.stopped
+    assert 0 < summary.computed == cells_in(tmp_path / "stopped") < summary.cells
+    assert run(config, tmp_path / "stopped", workers=1).kept == summary.computed
+    assert digests(tmp_path / "stopped") == digests(tmp_path / "whole")
+
+
+def command(*arguments: object) -> list[str]:
+    small = ["--set", "rates=20,200", "--set", "budgets=30,tiers", "--set", "queries=60"]
+    return [sys.executable, "-c", CLI, "bench", "run", *small, "--seeds", "2", *map(str, arguments)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_process_is_continued_by_the_same_command(
+    tmp_path: Path, how: signal.Signals, workers: int
+) -> None:
+    line = command("--policies", f"random,least_loaded,{MINE}:Learner")
+    whole = [*line, "--out", str(tmp_path / "whole"), "--workers", "1"]
+    subprocess.run(whole, cwd=ROOT, check=True, capture_output=True)
+    cut = tmp_path / "cut"
+    line += ["--out", str(cut), "--workers", str(workers)]
+    process = subprocess.Popen(
+        line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not finished_ids(cut):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(how)
+    _, err = process.communicate(timeout=60)
+    if how == signal.SIGINT and process.returncode:
+        assert process.returncode == 130
+        assert "Continue with: " in err
+    kept = cells_in(cut)
+    done = subprocess.run([*line, "--json"], cwd=ROOT, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    summary = json.loads(done.stdout)
+    assert summary["kept"] >= kept > 0
+    assert digests(cut) == digests(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_costs_a_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    get_reusable_executor().shutdown()  # processes that are there know no new variable
+    monkeypatch.setenv("DIES_ONCE", str(tmp_path / "flag"))
+    config = suite(policies=[f"{MINE}:DiesOnce"], rates_per_min=[200])
+    run(config, tmp_path / "r", workers=2, max_rows=2)
+    assert (tmp_path / "flag").exists()
+    assert cells_in(tmp_path / "r") == 4
+    with pytest.raises(BenchmarkError, match=r"a process died 3 times"):
+        run(suite(policies=[f"{MINE}:AlwaysDies"]), tmp_path / "dead", workers=2, max_rows=4)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_policy_that_cannot_play_is_left_out_and_the_others_run(
+    tmp_path: Path, workers: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One fails when it is asked, one amid its episodes."""
+    wrong = [f"{MINE}:Refuses", f"{MINE}:RaisesLater"]
+    config = suite(policies=[*wrong, "random"], seeds=1)
+    summary = run(config, tmp_path, workers=workers)
+    assert (summary.cells, summary.computed, summary.stopped) == (12, 4, False)
+    out = capsys.readouterr().err
+    assert f"policy {wrong[0]}: is made for 7 models, the pool has 5\nThe run goes on" in out
+    assert out.count("Traceback") == 1  # of the second, once
+    assert "RaisesLater: failed with KeyError: 'my own mistake'" in out
+    board = leaderboard(load_results(tmp_path), num_resamples=50)
+    assert [row["policy"] for row in board["ranking"]] == ["random"]
+    assert (board["planned"], board["missing"]) == (4, {})
+    reasons = {
+        wrong[0]: "is made for 7 models, the pool has 5",
+        wrong[1]: "failed with KeyError: 'my own mistake'",
+    }
+    assert board["left_out"] == reasons == read_header(tmp_path)["left_out"]
+    assert board["notes"][0] == f"{wrong[0]} was left out: {reasons[wrong[0]]}"
+
+
+def test_strict_ends_the_run_at_the_first_policy_that_cannot_play(tmp_path: Path) -> None:
+    with pytest.raises(BenchmarkError, match="Refuses: is made for 7 models"):
+        run(suite(policies=["random", f"{MINE}:Refuses"]), tmp_path, strict=True)
+    assert cells_in(tmp_path) == 0
+
+
+def test_a_policy_that_was_left_out_joins_when_it_can_play(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = f"{MINE}:Refuses"
+    config = suite(policies=["random", policy], seeds=1)
+    run(config, tmp_path)
+    monkeypatch.setattr("tests.evaluation.policies_under_test.Refuses.num_models", 5)
+    assert run(config, tmp_path).computed == 4
+    assert load_results(tmp_path).left_out == {}
+
+
+@pytest.mark.parametrize(
+    ("action", "shown"),
+    [
+        *(("nan", "nan"), ("None", "None"), ("15", "15"), ("-1", "-1"), ("[1, 2]", r"\[1,? 2\]")),
+        *(("2.7", r"2\.7"), ("'3'", "3"), ("True", "True"), ("2**64 - 1", str(2**64 - 1))),
+    ],
+)
+@pytest.mark.parametrize("batch", ["", "Batch"])
+def test_a_wrong_action_is_shown_with_what_was_wanted(
+    monkeypatch: pytest.MonkeyPatch, action: str, shown: str, batch: str
+) -> None:
+    monkeypatch.setenv("WRONG_ACTION", action)
+    policy = f"{MINE}:Wrong{batch}"
+    config = suite(policies=[policy], seeds=1)
+    wanted = rf"^policy {policy}: act\(\) returned {shown}; wanted an integer in 0\.\.14$"
+    with pytest.raises(PolicyFailedError, match=wanted):
+        config.player().run(config.cells()[:1])
+
+
+def test_a_policy_that_exits_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WRONG_ACTION", "exit(3)")
+    config = suite(policies=[f"{MINE}:Wrong"], seeds=1)
+    with pytest.raises(PolicyFailedError, match=r":Wrong: failed with SystemExit: 3"):
+        config.player().run(config.cells()[:1])
+
+
+def test_the_number_of_actions_is_told_from_a_wrong_action() -> None:
+    with pytest.raises(PolicyFailedError, match=r"act_batch\(\) returned the shape \(1,\) for 3"):
+        checked("mine", np.zeros(1, np.int64), Discrete(15), 3)
+
+
+def test_a_workload_counts_by_its_content_and_can_be_moved(tmp_path: Path) -> None:
+    text = (ROOT / "envs_configs" / "workloads" / "math.yaml").read_text()
+    found = []
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.yaml").write_text(text)
+        mine = suite(policies=["random"], workloads=[str(tmp_path / folder / "mine.yaml")], seeds=1)
+        assert run(mine, tmp_path / "r", workers=1).cells == 4
+        run(mine, tmp_path / folder, workers=1)
+        found.append(digests(tmp_path / folder))
+    assert found[0] == found[1] == digests(tmp_path / "r")
+    with pytest.raises(BenchmarkError, match=r"num_queries \(there: 12, now: 5\)"):
+        run(mine.model_copy(update={"num_queries": 5}), tmp_path / "r")
+    (tmp_path / "there" / "mine.yaml").write_text(text.replace("queries: 500", "queries: 400"))
+    with pytest.raises(BenchmarkError, match="the content of workload"):
+        run(mine, tmp_path / "r")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"policies": ["least_loadde"]}, "least_loaded"),
+        ({"policies": ["no.such.module:Policy"]}, "no module named"),
+        ({"workloads": ["mixd"]}, "mixed"),
+        ({"pool": "b200"}, "b200-2gpu"),
+        ({"arrivals": "poison"}, "poisson"),
+        ({"tasks": "no/such/folder"}, "no folder"),
+    ],
+)
+def test_unknown_names_are_errors_that_suggest(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(suite(**changes), tmp_path / "r", workers=1)
+    assert not (tmp_path / "r").exists()
+
+
+def test_names_follow_the_records(tmp_path: Path) -> None:
+    config = suite(policies=["static:llama-8b:Concise"], seeds=1, rates_per_min=[20])
+    run(config, tmp_path, workers=1)
+    names = read_header(tmp_path)["names"]
+    for cell in read_cells(tmp_path):
+        columns = cell.columns
+        used = columns["model"] >= 0
+        assert (used.sum(axis=1) == columns["num_nodes"]).all()
+        assert set(columns["model"][used]) == {names["models"].index("llama-8b")}
+        assert set(columns["strategy"][used]) == {names["strategies"].index("Concise")}
+        assert all(dataset.startswith("builtin_") for dataset in columns["dataset"])
+
+
+def test_a_folder_of_tasks_puts_its_datasets_in_place_of_the_mix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = SimpleNamespace(datasets=("math", "mbpp", "math"))
+    monkeypatch.setattr("inframind_gym.tasks.load_tasks", lambda *_, **__: found)
+    config = suite(tasks=str(tmp_path), workloads=["mixed", "math"])
+    assert config.workloads == ("math", "mbpp")
+    assert config.tasks == str(tmp_path)
+    with pytest.raises(BenchmarkError, match="asks questions of 'humaneval'"):
+        suite(tasks=str(tmp_path), workloads=["humaneval"])
+    found.datasets = ("history",)
+    with pytest.raises(BenchmarkError, match=r"questions of 'history'.*Write a workload"):
+        suite(tasks=str(tmp_path))
+
+
+def own_world(folder: Path, **entries: dict[str, Any]) -> dict[str, Any]:
+    """A pool of two models of which nothing is shipped, and a workload that profiles them."""
+    pool = yaml.safe_load(find_config("pools", "single-gpu").read_text("utf-8"))
+    workload = yaml.safe_load(find_config("workloads", "mmlu_pro").read_text("utf-8"))
+    pool["models"], workload["models"] = pool["models"][:1] * len(entries), entries
+    pool["models"] = [
+        {**model, "alias": alias, "gpu_memory_frac": 0.4, "port": 9000 + number}
+        for number, (model, alias) in enumerate(zip(pool["models"], entries, strict=True))
+    ]
+    paths = {name: folder / f"my-{name}.yaml" for name in ("pool", "workload")}
+    paths["pool"].write_text(json.dumps(pool))
+    paths["workload"].write_text(json.dumps(workload))
+    return {"pool": str(paths["pool"]), "workloads": [str(paths["workload"])]}
+
+
+def test_a_pool_and_a_workload_of_ones_own_are_played(tmp_path: Path) -> None:
+    entries: dict[str, dict[str, Any]] = {
+        "new-7b": {"output_tokens_median": 200, "ability_from": {"mmlu_pro": 45}},
+        "new-14b": {"output_tokens_median": 300, "ability": 0.7},
+    }
+    world = own_world(tmp_path, **entries)
+    policies = ["least_loaded", "lowest_expected_latency", "round_robin", "fixed_recipe"]
+    run(suite(**world, policies=[*policies, "bid_price"], seeds=1), tmp_path / "out")
+    results = load_results(tmp_path / "out")
+    assert set(results.policies) == set(policies[:3])
+    notes = " ".join(results.notes())
+    assert "ability of new-7b on mmlu_pro: estimate from published mmlu_pro 45 %" in notes
+    assert "fixed_recipe:CoT:1:new-7b:Concise" in notes  # the remedies
+    assert "inframind train bid_price --pool" in notes
+
+
+def test_a_pool_that_the_workload_does_not_know_is_one_error(tmp_path: Path) -> None:
+    mine = own_world(tmp_path, other={"output_tokens_median": 200, "ability": 0.0})
+    with pytest.raises(ConfigError, match=r"no profile of one of the pool's models.*workload fit"):
+        suite(pool=mine["pool"])

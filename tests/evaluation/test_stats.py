@@ -1,0 +1,116 @@
+import math
+
+import numpy as np
+import pytest
+
+from inframind_gym.evaluation.stats import (
+    distinct_rows,
+    interval,
+    pooled_quantile,
+    resample_counts,
+    student_t_quantile,
+)
+
+
+def test_student_t_quantile_matches_published_tables() -> None:
+    table = {1: 12.7062047, 2: 4.3026527, 4: 2.7764451, 36: 2.0280940, 400: 1.9659123}
+    for df, expected in {**table, 10**6: 1.9599664}.items():
+        assert student_t_quantile(0.975, df) == pytest.approx(expected, abs=2e-5)
+        assert student_t_quantile(0.025, df) == pytest.approx(-expected, abs=2e-5)
+
+
+def test_counts_are_multinomial_and_seeded() -> None:
+    counts = resample_counts(np.random.default_rng(0), 5, 20_000)
+    assert (counts.sum(axis=1) == 5).all()
+    assert counts.mean(axis=0) == pytest.approx(np.ones(5), abs=0.03)
+    assert counts.var(axis=0) == pytest.approx(np.full(5, 0.8), abs=0.03)  # n p (1 - p)
+    assert np.array_equal(counts, resample_counts(np.random.default_rng(0), 5, 20_000))
+
+
+def test_interval_of_a_mean_is_the_t_interval() -> None:
+    """For a mean of many values the expanded percentile interval is Student's."""
+    values = np.random.default_rng(3).normal(size=30)
+    draws = resample_counts(np.random.default_rng(4), 30, 200_000) @ values / 30
+    half = student_t_quantile(0.975, 29) * values.std(ddof=1) / math.sqrt(30)
+    assert interval(draws, np.array([30])) == pytest.approx(
+        [values.mean() - half, values.mean() + half], abs=0.06 * half
+    )
+
+
+def test_interval_of_five_seeds_covers_the_truth() -> None:
+    rng = np.random.default_rng(5)
+    samples = rng.normal(size=(600, 5))
+    counts = resample_counts(rng, 5, 4000)
+    draws = counts @ samples.T / 5  # (resamples, samples)
+    low, high = interval(draws, np.array([5]))
+    covered = ((low <= 0) & (high >= 0)).mean()
+    plain_low, plain_high = np.quantile(draws, [0.025, 0.975], axis=0)
+    plain = ((plain_low <= 0) & (plain_high >= 0)).mean()
+    assert covered > 0.87  # no interval within the range of five values can reach more than 0.9375
+    assert plain < covered - 0.04
+
+
+def test_interval_of_many_strata_covers_the_truth() -> None:
+    """The mean over 9 cells of 5 seeds, as in a ranking of three rates and budgets."""
+    rng = np.random.default_rng(6)
+    covered = 0
+    for _ in range(300):
+        draws = sum(resample_counts(rng, 5, 1000) @ rng.normal(size=5) / 5 for _ in range(9)) / 9
+        low, high = interval(np.asarray(draws), np.full(9, 5))
+        covered += bool(low <= 0 <= high)
+    assert 0.91 < covered / 300 < 0.985
+
+
+def matrix(rng: np.random.Generator, trainings: int, spread: float) -> np.ndarray:
+    """Scores (trainings, 5 episodes) whose true mean is 0."""
+    of_training = spread * rng.normal(size=(trainings, 1)) if trainings > 1 else np.zeros((1, 1))
+    return of_training + rng.normal(size=(1, 5)) + 0.3 * rng.normal(size=(trainings, 5))
+
+
+@pytest.mark.parametrize(("trainings", "spread"), [(1, 0.0), (5, 0.1), (5, 1.0), (5, 10.0)])
+def test_interval_over_trainings_and_episodes_covers_the_truth(
+    trainings: int, spread: float
+) -> None:
+    rng = np.random.default_rng(4)
+    covered = 0
+    for _ in range(300):
+        scores = matrix(rng, trainings, spread)
+        episodes = resample_counts(rng, 5, 800) / 5
+        of = resample_counts(rng, trainings, 800) / trainings
+        draws = np.einsum("bt,ts,bs->b", of, scores, episodes)
+        low, high = interval(draws, np.array([5]), by_training=[scores.mean(axis=1)])
+        covered += bool(low <= 0 <= high)
+    assert covered / 300 > 0.87  # five values alone cannot give more than 0.9375
+
+
+def test_interval_of_equal_trainings_is_that_of_episodes_and_of_equal_values_has_no_width() -> None:
+    rng = np.random.default_rng(8)
+    draws = resample_counts(rng, 5, 2000) @ rng.normal(size=5) / 5
+    alone = interval(draws, np.array([5]))
+    equal = interval(draws, np.array([5]), by_training=[np.zeros(5), np.ones(1)])
+    assert equal == pytest.approx(alone)
+    nothing = interval(np.full(50, 0.7), np.array([5]), by_training=[np.full(5, 0.7)])
+    assert nothing.tolist() == [0.7, 0.7]
+    apart = interval(draws, np.array([5]), by_training=[3.0 * np.arange(5.0)])
+    assert apart[1] - apart[0] > alone[1] - alone[0] - 1e-12
+
+
+def test_interval_without_degrees_of_freedom_takes_everything() -> None:
+    assert interval(np.arange(3.0), np.array([1, 1])).tolist() == [0.0, 2.0]
+
+
+def test_pooled_quantile_equals_numpy_on_repeated_data() -> None:
+    rng = np.random.default_rng(7)
+    values, unit = rng.exponential(size=60).round(1), rng.integers(4, size=60)
+    counts = resample_counts(rng, 4, 40)
+    found = pooled_quantile(values, unit, counts, 0.95)
+    expected = [np.quantile(np.repeat(values, row[unit]), 0.95) for row in counts]
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("num_units", [1, 5, 10, 15, 16, 40])
+def test_distinct_rows_are_those_of_numpy(num_units: int) -> None:
+    counts = resample_counts(np.random.default_rng(num_units), num_units, 3000)
+    rows, which = distinct_rows(counts)
+    assert np.array_equal(rows, np.unique(counts, axis=0))
+    assert np.array_equal(rows[which], counts)

@@ -1,0 +1,103 @@
+"""The informed bound in steady load: toys by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+pytest.importorskip("scipy")
+
+from inframind_gym.configs import list_configs
+from inframind_gym.evaluation.bounds import SteadyBound, compute_limits
+from inframind_gym.evaluation.informed import PRICES, Informed, Resources, Tables
+from inframind_gym.evaluation.scenarios import load_limits
+
+ONE = Resources(("server",), np.ones((1, 1)), np.ones(1))
+CHEAP, DEAR = (0, 1, 0, (0,)), (0, 1, 0, (1,))
+
+
+def bound(good: Any, drawn_s: tuple[float, ...] = (10.0,), gpus: int = 1) -> SteadyBound:
+    """A cheap recipe of 1 s and a dear one of 4 s on one server; `good` (2, 1, B)."""
+    table = np.array(good, float)
+    tables = Tables(
+        [CHEAP, DEAR], table, solved=table[:, :, -1], work_s=np.array([[[1.0]], [[4.0]]])
+    )
+    pool = SimpleNamespace(models=[SimpleNamespace(all_gpus=range(gpus))])
+    informed = SimpleNamespace(
+        budgets_s=np.unique(drawn_s),
+        tables=tables,
+        share=np.ones(1),
+        resources=ONE,
+        simulation=SimpleNamespace(pool=pool),
+    )
+    return SteadyBound(cast(Informed, informed), drawn_s)
+
+
+def test_the_work_that_arrives_in_a_second_fits_into_a_second() -> None:
+    one = bound([[[0.5]], [[0.9]]])
+    assert one.reach.tolist() == [0.9]
+    assert one.plan(0.01).score == pytest.approx(0.9)
+    half = one.plan(60.0 / 2.5)  # 2.5 s a query: half of them may cost 4
+    assert (half.score, half.work_s) == pytest.approx((0.7, 2.5))
+    assert one.plan(60.0).score == pytest.approx(0.5)
+    assert one.plan(120.0).score == pytest.approx(0.25)  # half of the queries are dropped
+
+
+def test_capacity_is_where_nine_tenths_are_left() -> None:
+    """0.81 of 0.9: 77.5 % of the queries are dear, 3.325 s each."""
+    assert bound([[[0.5]], [[0.9]]]).capacity_per_min() == pytest.approx(60.0 / 3.325, rel=0.003)
+
+
+def test_a_cap_binds_like_the_servers_and_counts_every_gpu() -> None:
+    assert bound([[[0.5]], [[0.9]]]).plan(0.01, cap_s=2.5).score == pytest.approx(0.7)
+    two = bound([[[0.5]], [[0.9]]], gpus=2).plan(0.01, cap_s=2.0)
+    assert (two.score, two.work_s) == pytest.approx((0.5, 2.0))
+
+
+def test_queries_count_by_weight_and_share() -> None:
+    """A quarter of the queries has 10 s and weight 3; the dear recipe pays for them alone."""
+    good = [[[0.4, 0.6]], [[0.8, 0.6]]]
+    two = bound(good, (10.0, 20.0, 20.0, 20.0))
+    np.testing.assert_allclose(two.reach, [0.8, 0.6])
+    assert two.plan(0.01).score == pytest.approx(0.25 * 0.8 + 0.75 * 0.6)
+    weighted = two.plan(0.01, weights=(3.0, 1.0)).score
+    assert weighted == pytest.approx((0.75 * 0.8 + 0.75 * 0.6) / 1.5)
+    tight = two.plan(60.0, weights=(3.0, 1.0)).score  # 1 s each: all are cheap
+    assert tight == pytest.approx((0.75 * 0.4 + 0.75 * 0.6) / 1.5)
+
+
+def test_the_worst_budget_is_as_good_as_all_can_be() -> None:
+    """With half of the work that cheap recipes take, each budget gets half of its queries."""
+    two = bound([[[0.4, 0.6]], [[0.4, 0.6]]], (10.0, 20.0))
+    assert two.plan(0.01, worst=True).score == pytest.approx(1.0)
+    assert two.plan(120.0, worst=True).score == pytest.approx(0.5)
+
+
+def test_recipes_are_searched_up_to_prices_that_no_query_pays() -> None:
+    """Beyond capacity a second of work costs more than a query of usual work is worth."""
+    limits = [one for track in list_configs("tracks") for one in load_limits(track).values()]
+    assert max(PRICES) * min(one.work_s for one in limits) > 1.0
+
+
+def test_bounds_are_computed_again_at_capacities_that_stay(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "name: mine\nloads: [0.5, 1]\nscenarios: {one: {workload: math, budgets_s: [10]}}\n"
+    )
+    toys = cast(Any, SimpleNamespace(of=lambda scenario: bound([[[0.5]], [[0.9]]])))
+    written = compute_limits(str(path), bounds=toys)
+    (made,) = load_limits(str(path)).values()
+    assert made.capacity_per_min == pytest.approx(60.0 / 3.325, rel=0.003)
+    assert made.informed[1.0] == pytest.approx(0.81, abs=0.002)
+    at_24 = made.model_copy(update={"capacity_per_min": 24.0})
+    text = written.read_text().replace(f"{made.capacity_per_min:g}", "24")
+    written.write_text(text)
+    compute_limits(str(path), bounds=toys)
+    assert load_limits(str(path))["one"] == at_24
+    compute_limits(str(path), bounds=toys, again=True)
+    again = load_limits(str(path))["one"]
+    assert (again.capacity_per_min, again.informed[1.0]) == (24.0, 0.7)

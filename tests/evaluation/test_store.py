@@ -1,0 +1,293 @@
+"""Results folders: what is written is read, damage is seen and mended, nothing finished is lost."""
+
+import dataclasses
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inframind_gym.errors import InfraMindError
+from inframind_gym.evaluation.board import leaderboard, load_results
+from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.store import (
+    HEADER,
+    RECORDS,
+    Finished,
+    ResultStore,
+    digest_of,
+    finished_ids,
+    read_cells,
+    read_header,
+)
+from inframind_gym.evaluation.suite import Cell
+from inframind_gym.evaluation.tables import leaderboard_tables
+from tests.evaluation.synthetic_results import (
+    drawn,
+    header,
+    id_of,
+    plan_of,
+    result,
+    routing,
+    write_folder,
+)
+
+CELL_LIST = [routing(p, "w", 10.0, 30.0, seed) for p in ("bad", "good") for seed in range(3)]
+PLANNED = plan_of(CELL_LIST)
+
+
+def make(cell: Cell) -> np.ndarray:
+    return drawn(cell, 0.7, 1.0)
+
+
+def finished(folder: Path) -> list[Cell]:
+    return [found.cell for found in read_cells(folder) if found is not None]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results") / "r"
+    timed = [
+        dataclasses.replace(result(cell, make(cell)), timing={"ms": 1.5}) for cell in CELL_LIST
+    ]
+    with ResultStore(folder, header(planned=PLANNED)) as store:
+        store.commit(timed[4:])
+        store.commit(timed[:4])
+    return folder
+
+
+@pytest.fixture
+def folder(written: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(written, tmp_path / "r")
+
+
+def test_what_is_written_can_be_read(folder: Path) -> None:
+    assert finished(folder) == CELL_LIST  # in the order of coordinates
+    for found in read_cells(folder):
+        assert found is not None
+        columns = result(found.cell, make(found.cell)).columns
+        assert list(found.columns) == list(columns)
+        for name, values in columns.items():
+            assert np.array_equal(found.columns[name], values), name
+            assert values.dtype.kind == "U" or found.columns[name].dtype == values.dtype, name
+        assert found.digest == digest_of(columns)
+        assert found.timing == {"ms": 1.5}
+
+
+def test_pandas_opens_the_records(folder: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.read_parquet(folder / RECORDS)
+    assert len(table) == 50 * len(CELL_LIST)
+    means = table.groupby(["policy", "seed"])["latency_s"].mean()
+    for cell in CELL_LIST:
+        assert means[cell.policy, cell.seed] == pytest.approx(make(cell)["latency_s"].mean())
+    assert set(table["budget"]) == {"30.0"} and set(table["rate_per_min"]) == {10.0}
+
+
+def test_columns_of_several_values_a_record(tmp_path: Path) -> None:
+    from inframind_gym.evaluation.placement import PlacementSuite
+
+    columns = {
+        "decision": np.arange(3),
+        "jobs": np.array([2, 0, 1]),
+        "job_latency_s": np.array([0.5, 1.5, 2.5]),
+    }
+    cell = PlacementSuite.cell("lru", "c", "d", seed=0)
+    own = header(suite={"kind": "placement", "name": "x", "policies": ["lru"]}, clusters={})
+    with ResultStore(tmp_path, {**own, "demands": {}}) as store:
+        store.commit([Finished(cell, "1", columns), Finished(cell, "2", columns)])
+    for one in read_cells(tmp_path):
+        assert one is not None
+        assert one.columns["job_latency_s"].tolist() == [0.5, 1.5, 2.5]
+
+
+def cut(rng: random.Random, whole: bytes) -> bytes:
+    return whole[: rng.randrange(len(whole))]
+
+
+def flipped(rng: random.Random, whole: bytes) -> bytes:
+    damaged = bytearray(whole)
+    damaged[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+    return bytes(damaged)
+
+
+@pytest.mark.parametrize("number", range(40))
+@pytest.mark.parametrize("damage", [cut, flipped])
+def test_damage_is_seen_and_mended_by_the_next_run(
+    folder: Path, damage: Callable[[random.Random, bytes], bytes], number: int
+) -> None:
+    path = sorted((folder / RECORDS).iterdir())[number % 2]
+    rng, whole = random.Random(number), path.read_bytes()
+    pages = whole[: whole.rindex(b"PAR1") // 2] if damage is flipped else whole
+    path.write_bytes(damage(rng, pages) + whole[len(pages) :])
+    there = finished(folder)
+    board = leaderboard(load_results(folder), num_resamples=10)
+    if there != CELL_LIST:  # a flipped bit of a header that no page needs changes nothing
+        assert board["damaged"] == 1
+        assert any(f"{len(there)} of {len(CELL_LIST)} cells" in note for note in board["notes"])
+    with ResultStore(folder, header(planned=PLANNED)) as store:
+        lost = [cell for cell in CELL_LIST if id_of(cell) not in store.finished]
+        assert [cell for cell in CELL_LIST if cell not in lost] == there
+        if lost:
+            store.commit([result(cell, make(cell)) for cell in lost])
+    assert finished(folder) == CELL_LIST
+    for one in read_cells(folder):
+        assert one is not None and digest_of(result(one.cell, make(one.cell)).columns) == one.digest
+
+
+@pytest.mark.parametrize("number", range(10))
+def test_a_kill_at_a_random_moment_loses_no_committed_cell(tmp_path: Path, number: int) -> None:
+    """The process commits and opens the folder again until it is killed."""
+    results = [result(cell, make(cell)) for cell in CELL_LIST]
+    with ResultStore(tmp_path, header(planned=PLANNED)) as store:
+        store.commit(results[:1])
+    told, tells = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            for one in results[1:]:
+                with ResultStore(tmp_path, header(planned=PLANNED)) as store:
+                    store.commit([one])
+                    os.write(tells, one.cell_id.encode())
+        finally:
+            os._exit(1)
+    os.close(tells)
+    time.sleep(random.Random(number).random() * 0.06)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with os.fdopen(told, "rb") as pipe:
+        rest = pipe.read()
+    committed = {results[0].cell_id} | {rest[i : i + 16].decode() for i in range(0, len(rest), 16)}
+    assert committed <= finished_ids(tmp_path)
+    assert load_results(tmp_path).planned == len(CELL_LIST)
+
+
+def test_a_full_disk_is_a_clear_error_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    folder = tmp_path / "full"
+    with ResultStore(folder, header()) as store:
+        store.commit([result(CELL_LIST[0], make(CELL_LIST[0]))])
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(BenchmarkError, match=r"parquet.*No space left.*same command"):
+            store.commit([result(CELL_LIST[1], make(CELL_LIST[1]))])
+        monkeypatch.undo()
+        assert finished(folder) == CELL_LIST[:1]
+        store.commit([result(CELL_LIST[1], make(CELL_LIST[1]))])
+    assert finished(folder) == CELL_LIST[:2]
+    assert len(list((folder / RECORDS).iterdir())) == 2
+
+
+def test_a_board_marks_what_is_unfinished(tmp_path: Path) -> None:
+    write_folder(tmp_path, CELL_LIST[2:], make, planned=PLANNED)
+    board = leaderboard(load_results(tmp_path), num_resamples=50)
+    assert (board["cells"], board["planned"]) == (4, 6)
+    assert {row["policy"]: row["missing"] for row in board["ranking"]} == {"good": 0, "bad": 2}
+    table, *_ = leaderboard_tables(board)
+    assert "4 of 6 episodes (unfinished)" in table.title
+    assert sorted(row[1] for row in table.rows) == ["bad *", "good"]
+    assert board["notes"][0].startswith(
+        "unfinished, 4 of 6 cells; missing: 2 of bad (w, 10/min, 30 s, seed 0; w, 10/min, 30 s, "
+        "seed 1)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"settings": {"num_queries": 60}}, r"num_queries \(there: 50, now: 60\)"),
+        ({"policies": {"good": {"version": 2}}}, r"policy good: version \(there: 1, now: 2\)"),
+        ({"workloads": {"w": "2"}}, "the content of workload w"),
+    ],
+)
+def test_other_settings_are_refused(folder: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(BenchmarkError, match=said), ResultStore(folder, header(**changes)):
+        pass
+    assert finished(folder) == CELL_LIST
+
+
+def test_a_folder_without_cells_takes_other_settings(tmp_path: Path) -> None:
+    for changes in ({"num_queries": 7}, {}):
+        with ResultStore(tmp_path, header(settings=changes)):
+            pass
+    assert read_header(tmp_path)["settings"] == {}
+
+
+def test_runs_of_other_policies_and_seeds_join_a_folder(folder: Path) -> None:
+    more = dataclasses.replace(CELL_LIST[0], seed=7)
+    changes: dict[str, Any] = {"policies": {"new": {}}, "runs": [{"started": "now"}]}
+    with ResultStore(folder, header(planned=plan_of([more]), **changes)) as store:
+        assert set(store.header["policies"]) == {"good", "bad", "new"}
+        assert len(store.header["runs"]) == 2
+        assert len(store.finished) == len(CELL_LIST)
+    assert load_results(folder).missing == {"bad": [more.where]}
+
+
+def test_two_runs_cannot_share_a_folder(folder: Path) -> None:
+    other = ResultStore(folder, header())
+    with ResultStore(folder, header()), pytest.raises(BenchmarkError, match="in use"):
+        other.__enter__()
+    with ResultStore(folder, header()):
+        pass
+
+
+def test_results_without_a_header_are_not_touched(folder: Path) -> None:
+    (folder / HEADER).unlink()
+    with pytest.raises(BenchmarkError, match=r"no run.json"), ResultStore(folder, header()):
+        pass
+    assert len(finished_ids(folder)) == len(CELL_LIST)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[" * 100_000, "run.json is damaged"),
+        ("{}", "run.json is damaged"),
+        (json.dumps(header(settings={"format": 3})), "was written in format 3 of the benchmark"),
+        *(
+            (json.dumps(header(**{key: value})), f"run.json: {key}")
+            for key, value in (
+                *(("planned", [1]), ("planned", {"good": 3}), ("policies", []), ("names", None)),
+                *(("suite", []), ("runs", {}), ("bounds", 3), ("left_out", ["good"])),
+                *(("workloads", [1]), ("env_specs", 1)),
+            )
+        ),
+        (json.dumps(header(suite={"kind": []})), "run.json was written by another"),
+        (json.dumps(header(suite={})), "run.json was written by another"),
+    ],
+)
+def test_a_header_that_no_run_has_written_is_an_error(
+    folder: Path, content: str, said: str
+) -> None:
+    (folder / HEADER).write_text(content)
+    with pytest.raises(InfraMindError, match=said):
+        load_results(folder)
+
+
+def test_a_file_of_records_that_no_run_has_written_counts_as_damaged(folder: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"x": [1, 2]}), folder / RECORDS / "x.parquet")
+    (folder / RECORDS / "y.parquet").write_text("PAR1")
+    assert load_results(folder).damaged == 2
+
+
+def test_cells_that_were_not_planned_are_left_out(folder: Path) -> None:
+    other = dataclasses.replace(CELL_LIST[0], seed=9)
+    with ResultStore(folder, header()) as store:
+        store.commit([result(other, make(other))])
+    loaded = load_results(folder)
+    assert other not in loaded.episodes
+    assert loaded.notes()[0] == f"left out: 1 cells that no run of {folder} planned"

@@ -1,0 +1,432 @@
+"""Submissions: what is complete and true is accepted, everything else refused with the reason."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from inframind_gym import configs
+from inframind_gym.errors import InfraMindError
+from inframind_gym.evaluation import store
+from inframind_gym.evaluation.board import leaderboard, load_results
+from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.runner import run
+from inframind_gym.evaluation.store import HEADER
+from inframind_gym.evaluation.submit.board import build, merge
+from inframind_gym.evaluation.submit.commands import submit
+from inframind_gym.evaluation.submit.submission import (
+    CELLS,
+    MANIFEST,
+    Training,
+    check,
+    digests,
+    prepare,
+    read_manifest,
+    require_unseen,
+    verify,
+)
+from inframind_gym.evaluation.suite import family_of, load_suite
+from inframind_gym.policies import resolve_policy
+from inframind_gym.policies.checkpoint import SHIPPED, save
+from inframind_gym.tasks import load_tasks
+
+TINY = """
+name: tiny
+description: Six episodes
+pool: b200-2gpu
+policies: [round_robin]
+workloads: [math]
+rates_per_min: [20, 200]
+budgets_s: [100]
+seeds: 3
+num_queries: 12
+"""
+TRACKS = """
+name: tiny_tracks
+kind: tracks
+tracks: [faults]
+scenarios: [faults/deaths]
+loads: [0.6]
+policies: [fixed_recipe]
+num_queries: 10
+seeds: 1
+"""
+REFITS = """
+budget_queries: 5000
+fits:
+  fixed_recipe:
+    faults/deaths: {policy: "fixed_recipe:IO:1:llama-3b:Concise", queries: 4321}
+  bid_price:
+    faults/deaths: {policy: "bid_price:elsewhere", queries: 1}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Two small suites among the shipped ones."""
+    root = tmp_path_factory.mktemp("configs")
+    (root / "suites").mkdir()
+    (root / "suites" / "tiny.yaml").write_text(TINY)
+    (root / "suites" / "tiny_tracks.yaml").write_text(TRACKS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(configs, "_ROOTS", (*configs._ROOTS, root))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory for every test."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def play(*policies: str, suite: str = "tiny", **changes: Any) -> Path:
+    folder = Path("results")
+    run(load_suite(suite, {"policies": policies, **changes}).resolve(), folder)
+    return folder
+
+
+def submitted(name: str = "mine", **options: Any) -> Path:
+    return prepare(Path("results"), name, "A. Uthor", out=Path("submissions"), **options)
+
+
+@pytest.fixture(scope="module")
+def honest(shipped: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("honest")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        play("round_robin", "random")
+        return submitted(policy="round_robin", training=Training(queries=0)).resolve()
+
+
+@pytest.fixture
+def copy(honest: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "tiny" / "mine"
+    shutil.copytree(honest, folder)
+    return folder
+
+
+def reseal(folder: Path, change: Callable[[dict[str, Any]], None] = lambda content: None) -> None:
+    """Edit a manifest and forge its checksums."""
+    content = json.loads((folder / MANIFEST).read_text())
+    change(content)
+    content["files"] = digests(folder)
+    (folder / MANIFEST).write_text(json.dumps(content))
+
+
+def forge_lines(folder: Path, change: Callable[[list[dict[str, Any]]], Any]) -> None:
+    """Edit the cells and forge all checksums."""
+    raw = gzip.decompress((folder / CELLS).read_bytes())
+    lines = change([json.loads(line) for line in raw.splitlines()])
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / CELLS).write_bytes(gzip.compress(text.encode()))
+    reseal(folder)
+
+
+def test_a_submission_is_verified_and_has_the_board_of_its_run(honest: Path) -> None:
+    verdict = verify(honest, seed=1)
+    assert (verdict.played, len(verdict.checked.cells)) == (2, 6)
+    assert verify(honest, full=True).played == 6
+    merged = leaderboard(merge([verdict.checked]))
+    own = leaderboard(load_results(honest.parents[2] / "results"))
+    (row,) = merged["ranking"]
+    (of_run,) = (row for row in own["ranking"] if row["policy"] == "round_robin")
+    assert "latency_p95_s" not in row  # no values of tails are submitted
+    for metric in family_of({}).metrics:
+        if metric in row:
+            for key in (metric, f"{metric}_ci95"):
+                assert row[key] == of_run[key], key
+
+
+def test_nothing_of_the_machine_is_published_but_its_kind(honest: Path) -> None:
+    for path in honest.iterdir():
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        assert str(honest.parents[2]).encode() not in raw
+    header = json.loads((honest / HEADER).read_text())
+    assert header["runs"][0]["command"][-1] == "round_robin"
+
+
+@pytest.mark.parametrize("name", [HEADER, CELLS])
+@pytest.mark.parametrize("place", [0.02, 0.5, 0.98])
+def test_a_changed_byte_is_refused(name: str, place: float, copy: Path) -> None:
+    raw = bytearray((copy / name).read_bytes())
+    raw[int(place * len(raw))] ^= 1
+    (copy / name).write_bytes(raw)
+    with pytest.raises(BenchmarkError, match=f"{name}.*is not what was submitted"):
+        check(copy)
+
+
+def test_files_that_come_or_go_are_refused(copy: Path) -> None:
+    (copy / "extra.json").write_text("{}")
+    with pytest.raises(BenchmarkError, match=r"extra\.json is not what was submitted"):
+        check(copy)
+    for name in ("weights.pkl", "requirements.txt", "module.so"):
+        (copy / "extra.json").rename(copy / name)
+        with pytest.raises(BenchmarkError, match=rf"{name}: has no place in a submission"):
+            check(copy)
+        (copy / name).rename(copy / "extra.json")
+    (copy / "extra.json").unlink()
+    (copy / HEADER).unlink()
+    with pytest.raises(BenchmarkError, match=r"run\.json is missing"):
+        check(copy)
+
+
+def test_links_and_files_that_unpack_without_end_are_refused(copy: Path) -> None:
+    packed = (copy / CELLS).read_bytes()
+    (copy / CELLS).write_bytes(gzip.compress(bytes(30_000_000)))
+    reseal(copy)
+    with pytest.raises(InfraMindError, match="unpacks to more than 100 times its size"):
+        check(copy)
+    (copy / CELLS).write_bytes(packed)
+    (copy / "passwords.json").symlink_to("/etc/passwd")
+    with pytest.raises(BenchmarkError, match="plain files and no links"):
+        check(copy)
+
+
+KEYS = {"id", "seed", "policy", "workload", "rate_per_min", "budget_s"}
+
+
+def forged(lines: list[dict[str, Any]], **changes: Any) -> list[dict[str, Any]]:
+    return [{**lines[0], **changes}, *lines[1:]]
+
+
+def swapped(lines: list[dict[str, Any]], *kept: str) -> list[dict[str, Any]]:
+    """Exchange what the first two cells have, but for their coordinates and some keys."""
+    first, second, *others = lines
+    keys = KEYS | {*kept}
+    pairs = ((first, second), (second, first))
+    return [{**b, **{key: a[key] for key in keys if key in a}} for a, b in pairs] + others
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda lines: forged(lines, goodput=1.0), "goodput of .* not that of its"),
+        (lambda lines: lines[1:], r"5 of the 6 cells .* every seed.*missing: math, 20/min"),
+        (lambda lines: [*lines, lines[0]], "twice"),
+        (lambda lines: forged(lines, seed=7), "which its suite does not plan"),
+        (lambda lines: forged(lines, id="x"), "which its suite does not plan"),
+        (lambda lines: forged(lines, sums=[["x"]]), "sums"),
+        (lambda lines: forged(lines, digest="x"), "digest"),
+        (lambda lines: forged(lines, sums=[[0.0] * 3]), "cannot be read"),
+    ],
+)
+def test_forged_cells_are_refused(change: Any, message: str, copy: Path) -> None:
+    forge_lines(copy, change)
+    with pytest.raises(InfraMindError, match=message):
+        check(copy)
+
+
+@pytest.mark.parametrize("kept", [(), ("digest",)])
+def test_forged_records_are_refused_when_they_are_played(kept: tuple[str, ...], copy: Path) -> None:
+    """Every checksum holds: nothing shows it but the replay."""
+    forge_lines(copy, lambda lines: swapped(lines, *kept))
+    check(copy)
+    with pytest.raises(BenchmarkError, match="2 of 6 cells have other records"):
+        verify(copy, full=True)
+
+
+def test_runs_of_other_settings_or_of_some_seeds_are_refused() -> None:
+    for policy, changes, message in (
+        ("random", {"num_queries": 5}, r"not a run of the suite tiny .*num_queries"),
+        ("random", {"seeds": 2}, r"4 of the 6 cells .* every seed"),
+        ("clairvoyant", {}, "clairvoyant is a bound"),
+    ):
+        play(policy, **changes)
+        with pytest.raises(BenchmarkError, match=message):
+            submitted()
+        shutil.rmtree("results")
+
+
+def test_other_versions_are_refused(honest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "SIMULATOR_VERSION", 99)
+        with pytest.raises(BenchmarkError, match=r"simulator version .*, this is version 99"):
+            check(honest)
+    policy = type(resolve_policy("round_robin"))
+    monkeypatch.setattr(policy, "version", 99)
+    with pytest.raises(BenchmarkError, match=r"policy round_robin: version \(there: 1, now: 99\)"):
+        check(honest)
+
+
+def test_a_folder_goes_by_its_name(copy: Path, tmp_path: Path) -> None:
+    copy.rename(tmp_path / "tiny" / "other")
+    with pytest.raises(BenchmarkError, match="belongs into a folder tiny/mine"):
+        check(tmp_path / "tiny" / "other")
+
+
+OWN = """
+from pathlib import Path
+from inframind_gym.policies import BasePolicy
+
+Path(__file__).with_name("imported").touch()
+
+class Mine(BasePolicy):
+    name = "mine"
+
+    def act(self, observation, context):
+        return int(context["query"]) % 3
+"""
+
+
+def test_own_code_is_never_imported_but_compared_with_a_run_from_elsewhere(tmp_path: Path) -> None:
+    Path("my_router.py").write_text(OWN)
+    play("my_router:Mine")
+    Path("imported").unlink()
+    del sys.modules["my_router"]
+    folder = submitted()
+    assert read_manifest(folder).code == "files"
+    assert {path.name for path in folder.iterdir()} == {"my_router.py", HEADER, MANIFEST, CELLS}
+    build(Path("submissions"), Path("board"))
+    with pytest.raises(BenchmarkError, match=r"own code, which is not played here.*container"):
+        verify(folder)
+    assert verify(folder, run=Path("results")).played == 6
+    forge_lines(folder, swapped)
+    with pytest.raises(BenchmarkError, match="2 of 6 cells have other records"):
+        verify(folder, run=Path("results"))
+    assert "my_router" not in sys.modules and not list(tmp_path.rglob("imported"))
+    reseal(folder, lambda content: content.update(policy="round_robin", code="built-in"))
+    with pytest.raises(BenchmarkError, match=r"my_router\.py: round_robin brings no code"):
+        check(folder)
+
+
+def test_a_checkpoint_lies_where_the_policy_expects_it(tmp_path: Path) -> None:
+    shutil.copytree(SHIPPED / "bid_price" / "math", "runs/best")
+    play("bid_price:runs/best")
+    folder = submitted()
+    assert (folder / "runs" / "best" / "model.safetensors").is_file()
+    shutil.rmtree("runs")
+    assert verify(folder, seed=0, workers=2).played == 2
+    config = folder / "runs" / "best" / "config.json"
+    content = json.loads(config.read_text())
+    config.write_text(json.dumps(content | {"training": {"splits": ["train", "test"]}}))
+    reseal(folder)
+    with pytest.raises(InfraMindError):
+        check(folder)
+
+
+@pytest.mark.slow
+def test_fits_of_tracks_come_along(tmp_path: Path) -> None:
+    Path("fits.yaml").write_text(REFITS)
+    play("fixed_recipe", suite="tiny_tracks", refits=str(tmp_path / "fits.yaml"))
+    folder = submitted()
+    assert read_manifest(folder).training.queries == 4321
+    assert "bid_price" not in (folder / "refits.yaml").read_text()
+    assert verify(folder).played == 1
+    assert "4,321" in build(Path("submissions"), Path("board")).read_text()
+    fits = (folder / "refits.yaml").read_text()
+    for change, message in (
+        (("llama-3b", "llama-8b"), "policy fixed_recipe: fits"),
+        (("fixed_recipe:IO:1", "os:system:IO:1"), "its code is not built-in"),
+        (("fixed_recipe:IO:1:llama-3b:Concise", "clairvoyant"), "clairvoyant is a bound"),
+    ):
+        (folder / "refits.yaml").write_text(fits.replace(*change))
+        reseal(folder)
+        with pytest.raises(BenchmarkError, match=message):
+            check(folder)
+
+
+def test_a_checkpoint_that_saw_the_test_is_refused(tmp_path: Path) -> None:
+    train, test = (load_tasks(split=split).embeddings for split in ("train", "test"))
+    weights = np.random.default_rng(0).normal(size=(64, 384)).astype(np.float32)
+    save("runs/honest", {"memory": train, "weights": weights}, {"split": "train"})
+    require_unseen(tmp_path)
+    save("runs/seen", {"memory": np.concatenate([train[:9], 3.0 * test[:2]])}, {})
+    with pytest.raises(BenchmarkError, match="memory holds the embeddings of 2 questions"):
+        require_unseen(tmp_path)
+    save("runs/seen", {"weights": weights}, {"training": {"env": [{"splits": ["val", "test"]}]}})
+    with pytest.raises(BenchmarkError, match="the split 'test' was used in training"):
+        require_unseen(tmp_path)
+
+
+def test_a_checkpoint_elsewhere_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(SHIPPED / "bid_price" / "math", "best")
+    play(f"bid_price:{tmp_path}/best")
+    with pytest.raises(BenchmarkError, match="below the working directory"):
+        submitted()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"runs": []},
+        {"runs": [{"started": 5}]},
+        {"packages": []},
+        {"machine": {"cores": ["<b>"]}},
+    ],
+)
+def test_an_origin_that_no_page_can_show_is_refused(change: Any, copy: Path) -> None:
+    content = json.loads((copy / HEADER).read_text()) | change
+    (copy / HEADER).write_text(json.dumps(content))
+    reseal(copy)
+    with pytest.raises(InfraMindError, match=next(iter(change))):
+        check(copy)
+    with pytest.raises(BenchmarkError, match="no submission that can be shown"):
+        build(copy.parents[1], Path("board"))
+
+
+def test_names_that_a_forger_gives(copy: Path) -> None:
+    for change, reason in (
+        ({"suite": "../tiny"}, "is no name"),
+        ({"url": "javascript:alert(1)"}, "url"),
+        ({"policy": "os:system"}, "its code is not built-in"),
+        ({"code": "files"}, "its code is not files"),
+        ({"policy": "os:system", "code": "files"}, r"os\.py is not in the submission"),
+        ({"policy": "round_robin:../x"}, "outside of the submission"),
+    ):
+        shutil.copy(copy / MANIFEST, "saved.json")
+        reseal(copy, lambda content, change=change: content.update(change))
+        with pytest.raises(InfraMindError, match=reason):
+            check(copy)
+        shutil.copy("saved.json", copy / MANIFEST)
+
+
+def test_the_board_shows_all_that_can_be_checked(honest: Path, tmp_path: Path) -> None:
+    shutil.copytree(honest.parent, tmp_path / "submissions" / "tiny")
+    play("random")
+    submitted("other", about="<script>alert(1)</script>", url="https://example.org/a?b=1&c=2")
+    submitted("third")
+    (tmp_path / "submissions" / "tiny" / "third" / HEADER).write_text("{}")
+    page = build(Path("submissions"), Path("board"))
+    text = page.read_text()
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+    assert 'href="https://example.org/a?b=1&amp;c=2"' in text
+    assert "tiny/third is left out" in text
+    report = (page.parent / "tiny.html").read_text()
+    assert '"policies":[{"name":"mine"' in report or '"policies":[{"name":"other"' in report
+    with pytest.raises(BenchmarkError, match="no submission that can be shown"):
+        build(Path("nowhere"), Path("board"))
+
+
+def test_the_repository_has_a_board() -> None:
+    """Where this fails, episodes have changed: renew the submissions (docs/submissions.md)."""
+    page = build(Path(__file__).parents[2] / "benchmarks" / "submissions", Path("board"))
+    assert 'href="starter.html"' in page.read_text()
+
+
+def test_commands_end_with_one_line(honest: Path, copy: Path) -> None:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        result = CliRunner().invoke(submit, [str(argument) for argument in arguments])
+        return result.exit_code, result.stdout, result.stderr
+
+    code, out, _ = call("verify", honest, "--seed", 3, "--workers", 1)
+    assert (code, out) == (
+        0,
+        "tiny/mine: 6 cells, complete; 2 played again, all equal (choice 3)\n",
+    )
+    (copy / CELLS).write_bytes(b"")
+    code, out, err = call("verify", copy)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ") and "cells.jsonl.gz is not what was submitted" in err
+    code, _, err = call("prepare", "nowhere", "--name", "x", "--authors", "y")
+    assert code == 2 and "does not exist" in err

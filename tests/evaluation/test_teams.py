@@ -1,0 +1,235 @@
+"""Suites of the teams: judged as their environments judge, the same bits always, with regret."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import inframind_gym  # noqa: F401
+from inframind_gym.evaluation.board import leaderboard, load_results
+from inframind_gym.evaluation.cli import app
+from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.runner import run
+from inframind_gym.evaluation.store import settings_of as settings
+from inframind_gym.evaluation.suite import family, load_suite
+from inframind_gym.evaluation.tables import leaderboard_tables, to_markdown
+from inframind_gym.evaluation.teams import (
+    AssignmentSuite,
+    CoordinationSuite,
+    MeanLayout,
+    TeamSuite,
+    TokenBudgetSuite,
+)
+
+SHIPPED = {
+    "assignment_quick": AssignmentSuite,
+    "assignment_queue_quick": AssignmentSuite,
+    "token_budget_quick": TokenBudgetSuite,
+    "coordination_quick": CoordinationSuite,
+    "coordination_exact": CoordinationSuite,
+}
+
+
+def assignment(**changes: Any) -> TeamSuite:
+    content = {
+        "name": "small",
+        "policies": ["round_robin", "q_seed", "myopic", "optimum"],
+        "scenarios": {
+            "skewed": {"arrivals": "skewed", "num_tasks": 20},
+            "bursty": {"arrivals": "bursty", "num_tasks": 20},
+        },
+        "seeds": 6,
+    }
+    return AssignmentSuite.model_validate({**content, **changes}).resolve()
+
+
+def token_budget(**changes: Any) -> TeamSuite:
+    content = {
+        "name": "small",
+        "policies": ["single_shot", "fixed_k", "optimum"],
+        "scenarios": {"small": {"budget": 5000}, "dear": {"budget": 8000, "price": 0.005}},
+        "seeds": 6,
+    }
+    return TokenBudgetSuite.model_validate({**content, **changes}).resolve()
+
+
+def coordination(**changes: Any) -> TeamSuite:
+    content = {
+        "name": "small",
+        "policies": ["seed_supervisor", "basic_rag", "optimum"],
+        "scenarios": {"one": {"noise": False}, "serial": {"noise": False, "max_num_seqs": 1}},
+        "seeds": 6,
+    }
+    return CoordinationSuite.model_validate({**content, **changes}).resolve()
+
+
+def one(suite: TeamSuite, policy: str, seed: int = 2) -> tuple[Any, dict[str, Any]]:
+    """A cell and the columns of its records, played in a batch."""
+    cells = [cell for cell in suite.cells() if cell.policy == policy][: suite.seeds]
+    played = suite.player().run(cells)
+    cell, columns, timing = played[seed]
+    assert timing["decide_median_ms"] >= 0.0
+    return cell, dict(columns)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_suites(name: str) -> None:
+    suite = load_suite(name).resolve()
+    assert type(suite) is SHIPPED[name]
+    registry = family(suite.kind).resolve_policy
+    assert all(registry(policy) is not None for policy in suite.policies)
+
+
+@pytest.mark.parametrize("load", ["window", "queue"])
+def test_a_run_is_judged_as_the_environment_judges_it(load: str) -> None:
+    arguments = {"arrivals": "bursty", "load": load, "num_tasks": 20}
+    suite = assignment(scenarios={"one": arguments}, policies=["thompson"])
+    cell, columns = one(suite, "thompson")
+    env: Any = gym.make("InfraMind-Assignment-v0", **arguments).unwrapped
+    policy = family("assignment").resolve_policy("thompson")
+    observation, _ = env.reset(seed=cell.episode_seed)
+    policy.reset(env.policy_spec(), [cell.policy_seed])
+    rewards, penalties, over = 0.0, 0.0, False
+    while not over:
+        action = policy.act_batch(observation, env.context(), np.zeros(1, np.int64))[0]
+        observation, reward, _, over, info = env.step(action)
+        done = env.completed()
+        policy.observe(done, done.row)
+        rewards, penalties = rewards + reward, penalties + info["load_penalty"]
+    assert columns["reward"].sum() == pytest.approx(rewards)
+    assert columns["load_penalty"].sum() == pytest.approx(penalties)
+    assert columns["usd_per_1000"].sum() == pytest.approx(1000 * info["episode_cost"])
+    assert columns["imbalance"].mean() == pytest.approx(info["mean_imbalance"])
+    assert columns["hot"].mean() == pytest.approx(info["hot_share"])
+    assert columns["quality"].mean() == pytest.approx(info["mean_quality"])
+
+
+def test_a_task_is_judged_as_the_environment_judges_it() -> None:
+    suite = token_budget(scenarios={"one": {"budget": 9000}})
+    cell, columns = one(suite, "fixed_k")
+    env: Any = gym.make("InfraMind-TokenBudget-v0", budget=9000).unwrapped
+    policy = family("token_budget").resolve_policy("fixed_k")
+    observation, _ = env.reset(seed=cell.episode_seed)
+    policy.reset(env.policy_spec(), [cell.policy_seed])
+    total, over = 0.0, False
+    while not over:
+        action = policy.act_batch(observation[None], env.context(), np.zeros(1, np.int64))[0]
+        observation, reward, terminated, truncated, info = env.step(action)
+        total, over = total + reward, terminated or truncated
+    assert columns["return"][0] == pytest.approx(total)
+    for name in ("quality", "tokens", "calls", "overshoot"):
+        assert columns[name][0] == pytest.approx(info[name]), name
+
+
+def test_a_question_is_judged_as_the_environment_judges_it() -> None:
+    suite = coordination(scenarios={"one": {"conversation": True}})
+    cell, columns = one(suite, "seed_supervisor")
+    env: Any = gym.make("InfraMind-Coordination-v0", conversation=True).unwrapped
+    policy = family("coordination").resolve_policy("seed_supervisor")
+    observation, _ = env.reset(seed=cell.episode_seed)
+    policy.reset(env.policy_spec(), [cell.policy_seed])
+    over = False
+    while not over:
+        action = policy.act_batch(observation[None], env.context(), np.zeros(1, np.int64))[0]
+        observation, _, over, _, info = env.step(action)
+    assert columns["return"][0] == pytest.approx(info["episode_reward"])
+    for name in ("answer_score", "latency_s", "tokens", "overhead_ms", "model_ms"):
+        assert columns[name][0] == pytest.approx(info[name]), name
+    assert columns["lateness"][0] == pytest.approx(info["episode_cost"])
+
+
+TEAMS = [assignment(), token_budget(), coordination()]
+
+
+@pytest.mark.parametrize("suite", TEAMS, ids=lambda suite: suite.kind)
+def test_a_batch_gives_the_bits_of_each_cell_alone(suite: TeamSuite) -> None:
+    for policy in suite.policies:
+        cells = [cell for cell in suite.cells() if cell.policy == policy][:3]
+        together = suite.player().run(cells)
+        for cell, columns, _ in together:
+            [(_, alone, _)] = suite.player().run([cell])
+            for name, values in columns.items():
+                assert np.array_equal(values, alone[name]), name
+
+
+def test_means_and_tails_by_hand() -> None:
+    layout = MeanLayout(("reward", "tokens"), "tokens_p95", "tokens")
+    columns = {"reward": np.array([0.5, 0.7]), "tokens": np.array([10, 30])}
+    found = layout.evaluate(layout.table(columns).sum(axis=0))
+    assert found == {"reward": 0.6, "tokens": 20.0}
+    values, record = layout.values(columns)
+    assert values.tolist() == [10.0, 30.0] and record.tolist() == [0, 1]
+    layout = MeanLayout(("caught", "lied"), "p95", "lied", {"detection": ("caught", "lied")})
+    columns = {"caught": np.array([1, 2, 0]), "lied": np.array([1, 3, 0])}
+    found = layout.evaluate(layout.table(columns).sum(axis=0))
+    assert found["detection"] == 0.75
+
+
+@pytest.mark.parametrize("suite", TEAMS, ids=lambda suite: suite.kind)
+def test_regret_is_the_difference_to_the_bound(suite: TeamSuite, tmp_path: Path) -> None:
+    run(suite, tmp_path, workers=1)
+    board = leaderboard(load_results(tmp_path), num_resamples=200)
+    score = family(board["kind"]).score
+    rows = {row["policy"]: row for row in board["ranking"]}
+    assert rows["optimum"]["bound"] and rows["optimum"]["regret"] == 0.0
+    assert "myopic" not in rows or rows["myopic"]["bound"]
+    for row in board["ranking"]:
+        assert row["regret"] == pytest.approx(rows["optimum"][score] - row[score])
+        low, high = row["regret_ci95"]
+        assert low <= row["regret"] <= high
+        assert "of_bound" not in row
+    text = "\n".join(map(to_markdown, leaderboard_tables(board)))
+    assert "| regret |" in text and "Not ranked, because" in text
+    assert all(name in text for name in suite.scenarios)
+
+
+def test_results_hang_on_arguments_and_constants(tmp_path: Path) -> None:
+    plain = settings(assignment())
+    assert settings(assignment(scenarios={"skewed": {"arrivals": "skewed"}})) != plain
+    assert plain["constants"]["skewed"]["AssignmentSettings"]["calls"]["max_tokens"] == 768
+    queue = assignment(scenarios={"q": {"load": "queue"}})
+    assert len(settings(queue)["constants"]["q"]["PoolConfig"]["models"]) == 8
+    assert settings(token_budget()) == settings(token_budget(seeds=9, policies=["random"]))
+
+
+def test_a_policy_that_cannot_play_is_left_out(tmp_path: Path) -> None:
+    suite = assignment(scenarios={"drift": {"arrivals": "drifting", "num_tasks": 5}}, seeds=2)
+    run(suite, tmp_path, workers=1)
+    board = leaderboard(load_results(tmp_path), num_resamples=50)
+    assert "Leave it out" in board["left_out"]["optimum"]
+    assert {row["policy"] for row in board["ranking"]} == {"round_robin", "q_seed", "myopic"}
+    assert all("regret" not in row for row in board["ranking"])
+    assert leaderboard_tables(board)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"arrivals": "skewd"}, "scenario 'one': .*Did you mean 'skewed'"),
+        ({"queue": True}, "unknown key"),
+    ],
+    ids=str,
+)
+def test_wrong_scenarios(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(BenchmarkError, match=message):
+        assignment(scenarios={"one": arguments})
+
+
+def test_the_command_prints_a_board(tmp_path: Path) -> None:
+    path = tmp_path / "suite.yaml"
+    path.write_text(json.dumps({**assignment(seeds=2).model_dump(mode="json"), "name": "mine"}))
+    out = str(tmp_path / "out")
+    result = CliRunner().invoke(app, ["run", "--suite", str(path), "--out", out, "--workers", "1"])
+    assert result.exit_code == 0, result.output
+    assert "Mean reward by scenario" in result.output and "regret" in result.output
+    assert "…" not in result.output  # an interval that is cut says nothing
+    assert re.search(r"\d \w+ x \d policies", result.output)
+    compared = CliRunner().invoke(app, ["compare", out, "q_seed", "round_robin"])
+    assert compared.exit_code == 0, compared.output

@@ -1,0 +1,95 @@
+"""Metrics of trainings and boards reach JSON lines, TensorBoard and W&B."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inframind_gym.evaluation.board import leaderboard, load_results
+from inframind_gym.evaluation.tracker import EVENTS, METRICS, Tracker, read_metrics, track_board
+from tests.evaluation.synthetic_results import drawn, routing, write_folder
+
+CELLS = [
+    routing(policy, "w", rate, 30.0, seed)
+    for policy in ("good", "bad")
+    for rate in (10.0, 100.0)
+    for seed in range(2)
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_folder(tmp_path / "r", CELLS, lambda cell: drawn(cell, 0.7, 1.0))
+    return tmp_path / "r"
+
+
+def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Scalars of TensorBoard's event files: steps and values by tag."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read: Any = EventAccumulator(str(folder), size_guidance={"tensors": 0})
+    read.Reload()
+    return {
+        tag: [(one.step, float(one.tensor_proto.float_val[0])) for one in read.Tensors(tag)]
+        for tag in read.Tags()["tensors"]
+        if not tag.startswith("board/")
+    }
+
+
+def test_lines_are_written_and_a_resumed_training_writes_them_again(tmp_path: Path) -> None:
+    with Tracker(tmp_path, {}) as tracker:
+        for step in range(4):
+            tracker.log(step, {"loss": 1.0 / (step + 1)})
+        tracker.flush()
+        tracker.rewind(1)
+        tracker.log(2, {"loss": 9.0})
+    found = [(line["step"], line["loss"]) for line in read_metrics(tmp_path / METRICS)]
+    assert found == [(0, 1.0), (1, 0.5), (2, 9.0)]
+
+
+def test_tensorboard_has_the_means_over_the_load(folder: Path) -> None:
+    results = load_results(folder)
+    board = leaderboard(results, num_resamples=50)
+    for _ in range(2):  # again: in place of earlier events
+        track_board(results, board, wandb=False, tensorboard=True)
+    found = events(folder / EVENTS)
+    for row in board["ranking"]:
+        ((step, value),) = found[f"{row['policy']}/goodput/mean"]
+        assert (step, value) == (0, pytest.approx(row["goodput"]))
+    rows = [row for row in board["by_rate"] if row["policy"] == "good"]
+    wanted = [(int(row["rate_per_min"]), pytest.approx(row["goodput"])) for row in rows]
+    assert found["good/goodput/by_rate"] == wanted
+    lines = (folder / EVENTS / METRICS).read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 10, 100]
+
+
+def test_wandb_has_tables_and_means(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb")
+    logged: list[dict[str, Any]] = []
+    summary: dict[str, float] = {}
+
+    class Run:
+        def __init__(self) -> None:
+            self.summary = summary
+
+        def log(self, content: dict[str, Any], step: int | None = None) -> None:
+            logged.append(content)
+
+        def save(self, *_: Any, **__: Any) -> None: ...
+
+        def finish(self) -> None: ...
+
+    monkeypatch.setattr(wandb, "init", lambda **_: Run())
+    results = load_results(folder)
+    board = leaderboard(results, num_resamples=50)
+    monkeypatch.setattr(
+        "inframind_gym.evaluation.report.page.write_report",
+        lambda folders, out: out.write_text("<html>"),
+    )
+    track_board(results, board, wandb=True, tensorboard=False)
+    assert summary["good/goodput/mean"] in [row["goodput"] for row in board["ranking"]]
+    assert "report" in logged[-1] and len(logged[-1]) > 2

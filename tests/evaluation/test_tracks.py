@@ -1,0 +1,544 @@
+"""Tracks: what is scored of a stream, that it is the same however it is run, and scores by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from inframind_gym.configs import list_configs
+from inframind_gym.errors import ConfigError
+from inframind_gym.evaluation import track_board as score
+from inframind_gym.evaluation.board import leaderboard, load_results
+from inframind_gym.evaluation.cli import app
+from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
+from inframind_gym.evaluation.play import Window, stream_length
+from inframind_gym.evaluation.runner import run
+from inframind_gym.evaluation.scenarios import (
+    MOST_GROUPS,
+    Fit,
+    TrackConfig,
+    add_fits,
+    enter_fit,
+    load_limits,
+    load_refits,
+    load_track,
+)
+from inframind_gym.evaluation.store import read_cells
+from inframind_gym.evaluation.suite import Cell
+from inframind_gym.evaluation.track_board import SCORE, TrackLayout
+from inframind_gym.evaluation.tracks import TrackSuite
+
+TRACK: dict[str, Any] = {
+    "name": "mine",
+    "loads": [0.5, 1.5],
+    "scenarios": {
+        "plain": {"workload": "mbpp", "budgets_s": [5, 10, 20]},
+        "shared": {
+            "workload": "mixed",
+            "tenants": {
+                "chat": {"budget_s": 10, "share": 0.25, "weight": 3},
+                "batch": {"budget_s": 20, "share": 0.75},
+            },
+        },
+    },
+}
+LIMITS = {
+    "constants": "0",
+    "capacity_per_min": 200,
+    "work_s": 1.0,
+    "informed": {0.5: 0.8, 1.5: 0.6},
+}
+SHIPPED = list_configs("tracks")
+
+
+def write(folder: Path, **changes: Any) -> str:
+    """Write a track and its limits; returns its path."""
+    track = {**TRACK, **changes}
+    (folder / "limits").mkdir(exist_ok=True)
+    path = folder / f"{track['name']}.yaml"
+    path.write_text(json.dumps(track))
+    groups = {"plain": [0.7, 0.8, 0.9], "shared": [0.8, 0.9], "copies": [0.8, 0.9]}
+    limits = {name: {**LIMITS, "reach": groups.get(name, [1.0])} for name in track["scenarios"]}
+    (folder / "limits" / path.name).write_text(json.dumps({"scenarios": limits}))
+    return str(path)
+
+
+def suite(folder: Path, **changes: Any) -> TrackSuite:
+    content = {
+        "name": "small",
+        "tracks": changes.get("tracks") or [write(folder)],
+        "policies": ["random", "least_loaded"],
+        "seeds": 2,
+        "num_queries": 40,
+    }
+    return TrackSuite.model_validate({**content, **changes}).resolve()
+
+
+def columns_by_cell(folder: Path) -> dict[Cell, dict[str, Any]]:
+    found = (cell for cell in read_cells(folder) if cell is not None)
+    return {cell.cell: cell.columns for cell in found}
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {one.cell_id: one.digest for one in read_cells(folder) if one is not None}
+
+
+# The window.
+
+
+def test_the_window_begins_after_the_longest_budget_and_ends_one_after_the_last_arrival() -> None:
+    arrival_s = np.array([[1.0, 4.0, 6.0, 7.0, 9.0, 30.0], [6.0, 7.0, 8.0, 9.0, 10.0, 11.0]])
+    window = Window.steady(arrival_s, 2, 5.0)
+    assert window.first.tolist() == [2, 0]
+    assert window.until_s.tolist() == [12.0, 12.0]
+    done = np.zeros((2, 2), [("query", "i4"), ("x", "i4")])
+    records = np.array([(1, 1), (3, 2), (4, 3), (1, 4)], done.dtype)
+    assert window.keep(done, np.array([0, 0, 0, 1]), records) == 2
+    assert done["x"].tolist() == [[0, 2], [0, 4]] and window.left.tolist() == [1, 1]
+    assert window.over(np.array([11.9, 12.0])).tolist() == [False, True]
+    window.keep(done, np.array([0]), np.array([(2, 5)], done.dtype))
+    assert window.over(np.zeros(2)).tolist() == [True, False]
+
+
+def test_streams_are_long_enough_for_arrivals_to_go_on() -> None:
+    """Of 1,000 Poisson streams none ends before the last scored query is late by any budget."""
+    rng = np.random.default_rng(0)
+    for rate, longest in ((200.0, 20.0), (60.0, 5.0)):
+        n = stream_length(rate, 30, longest)
+        arrival_s = np.cumsum(rng.exponential(60.0 / rate, (1000, n)), axis=1)
+        assert (Window.steady(arrival_s, 30, longest).until_s < arrival_s[:, -1]).all()
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small track, played by two policies."""
+    folder = tmp_path_factory.mktemp("tracks")
+    run(suite(folder), folder / "results")
+    return folder
+
+
+def test_scored_queries_are_those_of_steady_load(played: Path) -> None:
+    config = suite(played)
+    for cell, columns in columns_by_cell(played / "results").items():
+        longest_s = config.at(*cell.place).longest_s
+        assert len(columns["query"]) == 40
+        assert (np.diff(columns["query"]) == 1).all() and columns["query"][0] > 0
+        assert columns["arrival_s"][0] >= longest_s
+        assert (columns["latency_s"] <= longest_s).all()
+
+
+def test_policies_meet_the_same_queries_whether_they_answer_them_or_not(played: Path) -> None:
+    found = columns_by_cell(played / "results")
+    late = 0
+    for cell, columns in found.items():
+        if cell.policy != "random":
+            continue
+        other = found[dataclasses.replace(cell, policy="least_loaded")]
+        for name in ("query", "task", "arrival_s", "budget_s", "domain", "value", "reach"):
+            assert np.array_equal(columns[name], other[name]), name
+        late += int((columns["calls"] == 0).sum())
+    assert late > 0
+
+
+def test_queries_without_an_answer_are_unsolved_and_as_late_as_can_be(played: Path) -> None:
+    config = suite(played)
+    for cell, columns in columns_by_cell(played / "results").items():
+        none = columns["calls"] == 0
+        longest_s = config.at(*cell.place).longest_s
+        assert (columns["latency_s"][none] == longest_s).all()
+        assert not columns["solved"][none].any() and (columns["model"][none] == -1).all()
+        assert (columns["calls"][~none] > 0).all()
+
+
+def test_tenants_are_told_apart_by_their_budget(played: Path) -> None:
+    for cell, columns in columns_by_cell(played / "results").items():
+        if cell.place[1] == "shared":
+            chat = columns["budget_s"] == 10
+            assert set(columns["budget_s"]) == {10.0, 20.0}
+            assert (columns["value"] == np.where(chat, 3.0, 1.0)).all()
+            assert (columns["group"] == np.where(chat, 0, 1)).all()
+
+
+@pytest.mark.parametrize("how", [{"max_rows": 1}, {"workers": 2}])
+def test_results_are_the_same_however_they_are_run(
+    played: Path, tmp_path: Path, how: dict[str, Any]
+) -> None:
+    run(suite(played), tmp_path, **how)
+    assert digests(tmp_path) == digests(played / "results")
+
+
+def test_a_run_goes_on_where_it_was(played: Path, tmp_path: Path) -> None:
+    run(suite(played, scenarios=["mine/shared"], policies=["random"]), tmp_path)
+    summary = run(suite(played), tmp_path)
+    assert (summary.kept, summary.computed) == (4, 12)
+    assert digests(tmp_path) == digests(played / "results")
+    board = leaderboard(load_results(tmp_path), num_resamples=50)
+    whole = leaderboard(load_results(played / "results"), num_resamples=50)
+    assert {**board, "folder": ""} == {**whole, "folder": ""}
+
+
+def test_a_policy_that_cannot_play_a_scenario_answers_nothing_there(
+    played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copies = {"workload": "copies", "pool": "copies-5gpu", "budgets_s": [5, 10]}
+    track = write(tmp_path, scenarios={"copies": copies, "plain": TRACK["scenarios"]["plain"]})
+    policies = ["fixed_recipe:IO:1:llama-3b:Flash", "least_loaded"]
+    changes: dict[str, Any] = {"tracks": [track], "loads": [0.5], "num_queries": 20}
+    changes |= {"policies": policies}
+    run(suite(tmp_path, **changes), tmp_path / "results")
+    assert "Its queries of mine/copies stay unanswered." in capsys.readouterr().err
+    found = columns_by_cell(tmp_path / "results")
+    answered = {
+        (cell.policy.split(":")[0], cell.place[1]): bool((columns["calls"] > 0).any())
+        for cell, columns in found.items()
+    }
+    assert answered == {
+        ("fixed_recipe", "copies"): False,
+        ("fixed_recipe", "plain"): True,
+        ("least_loaded", "copies"): True,
+        ("least_loaded", "plain"): True,
+    }
+    alone = suite(tmp_path, **changes | {"scenarios": ["copies"], "policies": policies[:1]})
+    with pytest.raises(BenchmarkError, match="no policy can play"):
+        run(alone, tmp_path / "none")
+    with pytest.raises(PolicyFailedError):
+        run(alone, tmp_path / "strict", strict=True)
+
+
+# What a cell scores.
+
+
+def sums_of(**columns: Any) -> dict[str, float]:
+    n = len(columns["solved"])
+    plain = dict.fromkeys(
+        ("cost", "prompt_tokens", "output_tokens", "truncated_calls", "cap_s", "worst_counts"), 0
+    )
+    content = {
+        **{name: np.full(n, value, float) for name, value in plain.items()},
+        "calls": np.ones(n),
+        "value": np.ones(n),
+        "reach": np.ones(n),
+        "group": np.zeros(n, np.int8),
+        "work_s": np.ones(n),
+        "latency_s": np.ones(n),
+        "budget_s": np.full(n, 2.0),
+        "model": np.zeros((n, 1), np.int8),
+        "strategy": np.zeros((n, 1), np.int8),
+        "topology": np.zeros(n, np.int8),
+        **{name: np.asarray(value) for name, value in columns.items()},
+    }
+    layout = TrackLayout(("m",), ("s",), ("t",))
+    found = layout.evaluate(layout.table(content).sum(axis=0))
+    return {name: float(value) for name, value in found.items()}
+
+
+def test_tenants_count_by_weight() -> None:
+    found = sums_of(solved=[1, 1, 0, 0], value=[3.0, 1.0, 1.0, 1.0], group=[0, 1, 1, 1])
+    assert found["goodput"] == 0.5
+    assert found[SCORE] == found["weighted_goodput"] == pytest.approx(4 / 6)
+    assert found["worst_goodput"] == pytest.approx(1 / 3)
+
+
+def test_the_worst_budget_counts_over_what_is_possible_within_it() -> None:
+    found = sums_of(
+        solved=[1, 0, 1, 1], group=[0, 0, 1, 1], reach=[0.5, 0.5, 0.8, 0.8],
+        worst_counts=[1, 1, 1, 1],
+    )  # fmt: skip
+    assert found[SCORE] == pytest.approx(min(0.5 / 0.5, 1.0 / 0.8))
+    assert found["worst_goodput"] == 0.5
+
+
+def test_what_is_above_the_cap_pays_for_a_part_of_the_queries() -> None:
+    at = {"solved": [1, 1, 1, 0], "work_s": [2.0, 4.0, 1.0, 1.0]}
+    assert sums_of(**at, cap_s=np.full(4, 1.0))[SCORE] == pytest.approx(0.75 * 1.0 / 2.0)
+    assert sums_of(**at, cap_s=np.full(4, 3.0))[SCORE] == sums_of(**at)[SCORE] == 0.75
+    assert sums_of(**at)["work_s_per_query"] == 2.0
+
+
+def test_a_query_without_an_answer_is_not_in_time_by_any_target() -> None:
+    """Its latency is the longest budget, which may be its own, and less than 100 s."""
+    found = sums_of(solved=[1, 0], calls=[1, 0], latency_s=[1.0, 2.0])
+    assert (found["slo_own"], found["slo_100s"], found["unanswered"]) == (0.5, 0.5, 0.5)
+
+
+# Scores of tracks.
+
+
+def test_the_interquartile_mean_by_hand() -> None:
+    assert score.iqm(np.array([9.0, 1.0, 2.0, 3.0])) == pytest.approx(2.5)
+    assert score.iqm(np.array([5.0])) == 5.0
+    # of six, the second and the fifth count by half
+    values = np.array([[6.0, 5, 4, 3, 2, 1], [0, 0, 0, 0, 0, 60]])
+    np.testing.assert_allclose(score.iqm(values), [(1.0 + 3 + 4 + 2.5) / 3, 0.0])
+
+
+def test_hypervolume_by_hand() -> None:
+    assert score._hypervolume([(0.5, 0.8)], 2.0) == pytest.approx(0.75 * 0.8)
+    both = score._hypervolume([(1.0, 0.9), (0.5, 0.8)], 2.0)
+    assert both == pytest.approx((0.5 * 0.8 + 1.0 * 0.9) / 2.0)
+    assert score._hypervolume([(3.0, 1.0)], 2.0) == 0.0
+
+
+def estimates(goodput: dict[str, dict[tuple[Any, ...], float]]) -> dict[str, Any]:
+    """Metrics without noise but for one part in a hundred, the same for all policies."""
+    noise = np.random.default_rng(0).normal(0.0, 0.01, 200)
+    names = (SCORE, "goodput", "slo_100s", "work_s_per_query")
+    return {
+        policy: {
+            place: SimpleNamespace(
+                names=names,
+                draws=np.tile(value + noise, (len(names), 1)).T,
+                units=(5,),
+                by_training=np.full((1, len(names)), value),
+                value=lambda name, value=value: value,
+            )
+            for place, value in places.items()
+        }
+        for policy, places in goodput.items()
+    }
+
+
+def board_of(values: dict[str, list[float]], **header: Any) -> dict[str, Any]:
+    """Scores of policies on tracks of one cell each."""
+    tracks = [f"t{i}" for i in range(len(next(iter(values.values()))))]
+    places = {
+        track: {
+            "track": track,
+            "scenario": "s",
+            "load": 0.9,
+            "informed": 0.8,
+            "cap_s": None,
+            "stale": False,
+        }
+        for track in tracks
+    }
+    header = {"places": places, "fits": {}, **header}
+    content = {
+        policy: {(track, "s", 0.9): one for track, one in zip(tracks, own, strict=True)}
+        for policy, own in values.items()
+    }
+    return score.track_scores(header, estimates(content))
+
+
+def test_a_policy_is_ahead_if_it_is_above_in_three_of_four_tracks_and_below_in_none() -> None:
+    values = {
+        "a": [0.6] * 8,
+        "b": [0.5] * 6 + [0.6] * 2,
+        "c": [0.5] * 5 + [0.6] * 3,
+        "d": [0.5] * 7 + [0.7],
+        "bound": [0.8] * 8,
+    }
+    board = board_of(values, bounds=["bound"])
+    pairs = {(row["policy"], row["other"]): row for row in board["pairs"]}
+    assert pairs["a", "b"]["ahead"] and not pairs["b", "a"]["ahead"]
+    assert len(pairs["a", "c"]["above"]) == 5 and not pairs["a", "c"]["ahead"]
+    assert pairs["a", "d"]["below"] == ["t7"] and not pairs["a", "d"]["ahead"]
+    assert {row["policy"] for row in board["tracks"]} == {"a", "b", "c", "d"}
+    first = board["tracks"][0]
+    assert first[SCORE] == pytest.approx(0.6 / 0.8)
+    low, high = first[f"{SCORE}_ci95"]
+    assert low < first[SCORE] < high
+
+
+def test_promises_are_kept_by_those_that_answer_in_time() -> None:
+    board = board_of({"slow": [0.92], "fast": [0.96]})
+    found = {row["promise"]: row["policy"] for row in board["promises"]}
+    assert found == {0.975: None, 0.95: "fast", 0.9: "fast", 0.0: "fast"}
+
+
+def test_the_board_of_a_run(played: Path) -> None:
+    board = leaderboard(load_results(played / "results"), num_resamples=200)
+    assert {(row["policy"], row["track"]) for row in board["tracks"]} == {
+        ("random", "mine"), ("least_loaded", "mine")
+    }  # fmt: skip
+    ratios = [row[SCORE] / {0.5: 0.8, 1.5: 0.6}[row["load"]]
+              for row in board["rows"] if row["policy"] == "random"]  # fmt: skip
+    (random,) = [row for row in board["tracks"] if row["policy"] == "random"]
+    assert random[SCORE] == pytest.approx(float(score.iqm(np.array(ratios))))
+    rates = {at["load"]: at["rate_per_min"] for at in board["places"]}
+    assert rates == {0.5: 100.0, 1.5: 300.0}
+
+
+def test_the_commands_work_on_tracks(played: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "r")
+    small = ["--policies", "random,least_loaded", "--seeds", "2"]
+    for text in (f"tracks={played / 'mine.yaml'}", "scenarios=plain", "loads=1.5", "queries=20"):
+        small += ["--set", text]
+    made = CliRunner().invoke(
+        app, ["run", "--suite", "standard", *small, "--out", out, "--workers", "1"]
+    )
+    assert made.exit_code == 0, made.output
+    assert "Track score % by cell" in made.output or "mine" in made.output
+    board = json.loads(CliRunner().invoke(app, ["leaderboard", out, "--json"]).stdout)
+    assert [at["rate_per_min"] for at in board["places"]] == [300.0]
+    compared = CliRunner().invoke(app, ["compare", out, "random", "least_loaded"])
+    assert compared.exit_code == 0 and "track score %" in compared.output
+
+
+# Refits.
+
+
+def test_a_fitted_policy_plays_under_the_name_of_its_policy(played: Path, tmp_path: Path) -> None:
+    path = tmp_path / "refits.yaml"
+    fit = Fit(policy="static:llama-3b:Flash", queries=900)
+    add_fits(path, 1000, {"random": {"mine/plain": fit, "mine/shared/1.5": fit}})
+    config = suite(played, refits=str(path))
+    plays = {
+        (place[1], place[2]): config.fitted.of("random", *place)[0] for place in config.places()
+    }
+    static = "static:llama-3b:Flash"
+    assert plays == {
+        ("plain", 0.5): static, ("plain", 1.5): static, ("shared", 0.5): "random",
+        ("shared", 1.5): static,
+    }  # fmt: skip
+    run(config, tmp_path / "r")
+    answered = 0
+    for cell, columns in columns_by_cell(tmp_path / "r").items():
+        used = set(columns["model"].ravel().tolist()) - {-1}
+        if cell.policy == "random" and plays[cell.place[1], cell.place[2]] == static:
+            assert used <= {config.models.index("llama-3b")}
+            answered += len(used)
+    assert answered > 0
+    board = leaderboard(load_results(tmp_path / "r"), num_resamples=50)
+    assert board["fits"] == {"budget_queries": 1000, "queries": {"random": 900}}
+
+
+def test_trainings_of_a_policy_share_episodes_and_a_row(played: Path, tmp_path: Path) -> None:
+    path = tmp_path / "refits.yaml"
+    trainings = ("static:llama-3b:Flash", "static:llama-8b:Flash", "random")
+    fit = Fit(policy=trainings, queries=0)
+    add_fits(path, 1000, {"random": {"mine/plain": fit}})
+    config = suite(played, refits=str(path))
+    summary = run(config, tmp_path / "r")
+    assert summary.cells == 2 * 2 * (3 + 1) + 2 * 4  # loads, seeds, trainings; the other policy
+    found = columns_by_cell(tmp_path / "r")
+    for cell, columns in found.items():
+        first = found[dataclasses.replace(cell, training=0)]
+        assert np.array_equal(columns["arrival_s"], first["arrival_s"])
+    results = load_results(tmp_path / "r")
+    place = ("mine", "plain", 0.5)
+    by_seed = results.strata("random")[place]
+    assert [len(own) for own in by_seed.values()] == [3, 3]
+    board = leaderboard(results, num_resamples=50)
+    (row,) = [r for r in board["tracks"] if r["policy"] == "random"]
+    assert len(row["by_training"]) == 3
+    (at,) = [
+        r
+        for r in board["rows"]
+        if (r["policy"], r["scenario"], r["load"]) == ("random", "plain", 0.5)
+    ]
+    mean = np.mean([c["solved"] * (c["latency_s"] <= c["budget_s"]) for cell, c in found.items()
+                    if cell.policy == "random" and cell.place[1:] == place[1:]])  # fmt: skip
+    assert (at["trainings"], at["goodput"]) == (3, pytest.approx(mean))
+    whole = leaderboard(load_results(played / "results"), num_resamples=50)
+    (alone,) = [r for r in whole["tracks"] if r["policy"] == "least_loaded"]
+    (same,) = [r for r in board["tracks"] if r["policy"] == "least_loaded"]
+    assert {**alone, "cells": 0} == {**same, "cells": 0}
+
+
+def test_a_seed_that_a_training_lacks_does_not_count(played: Path, tmp_path: Path) -> None:
+    path = tmp_path / "refits.yaml"
+    add_fits(path, 9, {"random": {"mine/plain": Fit(policy=("random", "least_loaded"), queries=0)}})
+    run(suite(played, refits=str(path)), tmp_path / "r")
+    results = load_results(tmp_path / "r")
+    lost = next(cell for cell in results.episodes if cell.training == 1)
+    del results.episodes[lost]
+    place = lost.place
+    assert [len(own) for own in results.strata("random")[place].values()] == [2]
+
+
+def test_fits_of_one_file_have_one_budget(tmp_path: Path) -> None:
+    path = tmp_path / "refits.yaml"
+    enter_fit(path, "static=static:llama-3b:Flash:900", ["steady/math"], 1000)
+    enter_fit(path, "random=random:0", ["steady/math"], 1000)
+    found = load_refits(path)
+    assert found.of("static", "steady", "math", 0.9) == ("static:llama-3b:Flash",)
+    assert found.queries() == {"static": 900, "random": 0}
+    with pytest.raises(BenchmarkError, match="1,000 simulated queries each, not 2,000"):
+        enter_fit(path, "random=random:0", ["steady/mbpp"], 2000)
+    with pytest.raises(BenchmarkError, match=r"used 1,001 simulated queries; the budget"):
+        enter_fit(path, "random=random:1001", ["steady/mbpp"], 1000)
+    enter_fit(path, "random=random,static:llama-3b:Flash:0", ["steady/mbpp"], 1000)
+    both = ("random", "static:llama-3b:Flash")
+    assert load_refits(path).of("random", "steady", "mbpp", 0.9) == both
+    with pytest.raises(ConfigError, match="has 2 and 3 trainings"):
+        enter_fit(path, "random=random,random,random:0", ["steady/gsm_hard"], 1000)
+    for wrong in ("random", "random=random", "random=random:many"):
+        with pytest.raises(BenchmarkError, match="POLICY=PLAYS:QUERIES"):
+            enter_fit(path, wrong, ["steady/mbpp"], 1000)
+    with pytest.raises(ConfigError, match="unknown policy 'randm'"):
+        enter_fit(path, "random=randm:0", ["steady/mbpp"], 1000)
+
+
+# Files.
+
+
+@pytest.mark.parametrize(
+    ("scenario", "message"),
+    [
+        ({"workload": "mbpp", "tenants": {"a": {"budget_s": 5, "share": 0.5}}}, "sum to 1"),
+        (
+            {"workload": "mbpp", "budgets_s": [1], "tenants": {"a": {"budget_s": 5, "share": 1}}},
+            "tenants have their own",
+        ),
+        (
+            {
+                "workload": "mbpp",
+                "tenants": {
+                    "a": {"budget_s": 5, "share": 0.5},
+                    "b": {"budget_s": 5, "share": 0.5},
+                },
+            },
+            "the same budget_s",
+        ),
+        ({"workload": "mbpp", "budgets_s": [*range(1, MOST_GROUPS + 2)]}, "more than 10 budgets"),
+        ({"workload": "copies"}, "no profile of one of the pool's models"),
+        (
+            {
+                "workload": "mbpp",
+                "faults": [{"kind": "down", "model": "qwn-14b", "every_s": 60, "lasts_s": 60}],
+            },
+            "Did you mean 'qwen-14b'",
+        ),
+        ({"workload": "mbpp", "arrivals": "mmp"}, "Did you mean 'mmpp'"),
+    ],
+)
+def test_tracks_that_cannot_be(tmp_path: Path, scenario: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_track(write(tmp_path, scenarios={"one": scenario}))
+
+
+def test_a_track_without_limits_says_how_they_are_made(tmp_path: Path) -> None:
+    path = Path(write(tmp_path))
+    (path.parent / "limits" / path.name).unlink()
+    with pytest.raises(BenchmarkError, match="inframind bench limits"):
+        load_limits(str(path))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_tracks_have_limits_of_the_present_constants(name: str) -> None:
+    track, limits = load_track(name), load_limits(name)
+    for scenario, content in track.scenarios.items():
+        found = limits[scenario]
+        assert found.constants == content.constants(), f"inframind bench limits {name}"
+        assert set(track.loads) <= set(found.informed)
+        assert len(found.reach) == len(content.groups_s)
+        informed = [found.informed[load] for load in sorted(track.loads)]
+        assert informed == sorted(informed, reverse=True)
+
+
+def test_a_tracks_version_and_limits_are_part_of_the_results(tmp_path: Path) -> None:
+    before = suite(tmp_path).fingerprint("tracks", "mine")
+    again = write(tmp_path, description="other words")
+    assert suite(tmp_path, tracks=[again]).fingerprint("tracks", "mine") == before
+    changed = write(tmp_path, version=2)
+    config = TrackSuite(name="s", policies=("random",), tracks=(changed,))
+    assert config.fingerprint("tracks", "mine") != before
+    assert isinstance(load_track(changed), TrackConfig)

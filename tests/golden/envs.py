@@ -1,0 +1,195 @@
+"""Episodes of every environment: single, in a batch (both autoreset modes), and as SB3's `VecEnv`.
+
+The digests hold every observation, reward, flag and info, the contexts that policies see, and the
+records of what was completed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+
+import inframind_gym  # noqa: F401  (registers the ids)
+from tests.golden.net import digest_of
+
+_SHORT: Final = {"num_queries": 12, "arrival_rate_per_min": 120.0}
+# Name: id, arguments.
+VARIANTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "executor": ("Executor", {"num_queries": 40}),
+    "executor, index, all features": (
+        "Executor",
+        {
+            "num_queries": 40,
+            "observation": "index",
+            "system_features": ["queue", "e2e", "kv", "in_flight"],
+            "record_calls": True,
+        },
+    ),
+    "executor, dict, alone": ("Executor", {"observation": "dict", "background": "none"}),
+    "executor, sequential": ("Executor", {"num_queries": 40, "execution": "sequential"}),
+    "planner": ("Planner", {"num_queries": 40}),
+    "planner, infra, dict": (
+        "Planner",
+        {"num_queries": 40, "observe": "infra", "observation": "dict"},
+    ),
+    "planner, policy": (
+        "Planner",
+        {"num_queries": 40, "observe": "infra", "executor": "lowest_expected_latency"},
+    ),
+    "stream": ("Stream", _SHORT),
+    "stream, joint, dict": (
+        "Stream",
+        _SHORT | {"level": "joint", "observation": "dict", "workload": "math"},
+    ),
+    "stream, planner": ("Stream", _SHORT | {"level": "planner", "observation": "index"}),
+    "stream, one agent": (
+        "Stream",
+        _SHORT | {"planner": {"topology": "IO", "num_agents": 1}, "budget_s": [5.0, 30.0]},
+    ),
+    "stream, own graph, timeouts": (
+        "Stream",
+        _SHORT
+        | {
+            "planner": {"num_agents": 3, "edges": [[0, 2], [1, 2]]},
+            "call_timeout_s": 8.0,
+            "call_attempts": 2,
+            "record_calls": True,
+            "down_models": ["llama-3b"],
+        },
+    ),
+    "stream, fcfs, diurnal, faults": (
+        "Stream",
+        _SHORT
+        | {
+            "scheduler": "fcfs",
+            "arrivals": "diurnal",
+            "faults": [
+                {"kind": "down", "model": "llama-8b", "from_s": 1.0, "to_s": 20.0},
+                {"kind": "slow", "model": "qwen-14b", "from_s": 0.0, "to_s": 9.0, "factor": 2.0},
+            ],
+        },
+    ),
+    "placement": ("Placement", {"num_decisions": 8}),
+    "placement, dict, foreign": (
+        "Placement",
+        {
+            "num_decisions": 8,
+            "observation": "dict",
+            "initial": "empty",
+            "load": 1.5,
+            "foreign_memory": {"max_MB": 30000.0, "every_s": 10.0},
+        },
+    ),
+    "assignment": ("Assignment", {"num_tasks": 12}),
+    "assignment, queue, flat": (
+        "Assignment",
+        {"num_tasks": 12, "load": "queue", "observation": "flat", "arrivals": "bursty"},
+    ),
+    "assignment, request, tabular": (
+        "Assignment",
+        {"num_tasks": 12, "episode": "request", "observation": "tabular", "arrivals": "drifting"},
+    ),
+    "token budget": ("TokenBudget", {"max_steps": 8}),
+    "token budget, continuous": (
+        "TokenBudget",
+        {"action": "continuous", "budget": [3000, 30000], "strategy": "frontload"},
+    ),
+    "token budget, script": ("TokenBudget", {"profile": "seed-example", "budget": 4000}),
+    "token budget, scope down": (
+        "TokenBudget",
+        {"scope_down": True, "budget": 1500, "overhead": False},
+    ),
+    "coordination": ("Coordination", {}),
+    "coordination, conversation, model": (
+        "Coordination",
+        {"conversation": 0.5, "supervisor": "model", "trim": "newest", "fallback": False},
+    ),
+}
+STEPS: Final = 40
+ROWS: Final = 3
+
+
+def _choose(space: gym.Space[Any], info: dict[str, Any]) -> Any:
+    """Sample an action that the mask allows."""
+    mask = info.get("action_mask")
+    if mask is None or isinstance(space, gym.spaces.Box):
+        return space.sample()
+    return space.sample(mask=mask)
+
+
+def _batch_action(space: gym.Space[Any], infos: dict[str, Any]) -> Any:
+    masks = infos.get("action_mask")
+    if masks is None or isinstance(space, gym.spaces.Box):
+        return space.sample()
+    if isinstance(masks[0], tuple):
+        return space.sample(mask=masks)
+    return space.sample(mask=tuple(masks))
+
+
+def single(name: str) -> str:
+    """Play one environment; the second episode follows without a seed."""
+    family, arguments = VARIANTS[name]
+    env = gym.make(f"InfraMind-{family}-v0", **arguments)
+    inner: Any = env.unwrapped
+    env.action_space.seed(7)
+    seen: list[Any] = [repr(env.observation_space), repr(env.action_space)]
+    observation, info = env.reset(seed=3)
+    seen += [observation, info]
+    for _ in range(STEPS):
+        *step, info = env.step(_choose(env.action_space, info))
+        seen += [*step, info, inner.context(), inner.action_masks()]
+        if hasattr(inner, "completed"):
+            seen.append(list(inner.completed()))
+        if step[2] or step[3]:
+            observation, info = env.reset()
+            seen += [observation, info]
+    if arguments.get("record_calls"):
+        seen.append(inner.calls())
+    return digest_of(seen)
+
+
+def batch(name: str, mode: str) -> str:
+    """Play a batch; rows begin anew by themselves."""
+    family, arguments = VARIANTS[name]
+    envs = gym.make_vec(f"InfraMind-{family}-v0", num_envs=ROWS, **arguments, autoreset_mode=mode)
+    inner: Any = envs.unwrapped
+    envs.action_space.seed(7)
+    seen: list[Any] = [repr(envs.observation_space), repr(envs.action_space)]
+    observations, infos = envs.reset(seed=3)
+    seen += [observations, infos]
+    for _ in range(STEPS):
+        *step, infos = envs.step(_batch_action(envs.action_space, infos))
+        seen += [*step, infos, inner.contexts(), inner.action_masks()]
+        if hasattr(inner, "completed"):
+            seen.append(list(inner.completed()))
+    return digest_of(seen)
+
+
+def sb3(name: str) -> str:
+    """Play a batch as Stable-Baselines3's `VecEnv`."""
+    from inframind_gym.envs.sb3 import SB3VecEnv
+
+    family, arguments = VARIANTS[name]
+    envs = SB3VecEnv(gym.make_vec(f"InfraMind-{family}-v0", num_envs=ROWS, **arguments))
+    envs.action_space.seed(7)
+    envs.seed(3)
+    seen: list[Any] = [envs.reset()]
+    for _ in range(STEPS // 2):
+        seen += envs.step(np.stack([envs.action_space.sample() for _ in range(ROWS)]))
+    return digest_of(seen)
+
+
+CASES: Final[dict[str, Callable[[], str]]] = {
+    f"{name}: {how}": partial(play, name, *more)
+    for name in VARIANTS
+    for how, play, more in (
+        ("single", single, ()),
+        ("SameStep", batch, ("SameStep",)),
+        ("NextStep", batch, ("NextStep",)),
+        ("sb3", sb3, ()),
+    )
+}

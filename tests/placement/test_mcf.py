@@ -1,0 +1,344 @@
+"""Min-cost flows: numbers worked out by hand, and what holds for every problem."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from inframind_gym.envs.placement import PlacementContext, PlacementSpec
+from inframind_gym.policies import resolve_policy
+from inframind_gym.policies.mcf import (
+    FORBIDDEN,
+    UNIT_S,
+    Load,
+    Plan,
+    SpecCosts,
+    assign,
+    copy_gains,
+    make_plan,
+    request_seconds,
+    solve,
+    solve_spec,
+    spec_costs,
+)
+from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, NONE, SLEPT
+from tests.placement.toys import decisions, make
+
+# Three models A, B, C: t_sleep 1, 2, 3; t_wake 2, 3, 4; t_load 20, 30, 40; t_offload 4, 5, 6;
+# slept memory 1,000, 1,500 and 2,000 MB. GPUs of 80,000 MB, alpha 0.05: 4,000 MB may sleep.
+
+
+def toy_spec(gpus: int) -> PlacementSpec:
+    slept = np.array([1000.0, 1500.0, 2000.0])
+    return PlacementSpec(
+        models=("A", "B", "C"),
+        tp=np.ones(3, np.int64),
+        slots=np.full(3, 8),
+        queue=np.full(3, 8),
+        active_mb=np.full(3, 50_000.0),
+        slept_mb=slept,
+        slept_tp1_mb=slept,
+        base_s=np.full(3, 0.01),
+        per_seq_s=np.full(3, 0.001),
+        vram_mb=np.full(gpus, 80_000.0),
+        slept_limit_mb=np.full(gpus, 4000.0),
+        decision_interval_s=5.0,
+        routing_interval_s=1.0,
+    )
+
+
+def toy_context(state: list[list[int]], **changes: Any) -> PlacementContext:
+    """One row; what is not given is idle."""
+    on_gpu = np.array(state, np.int8)
+    gpus = len(state)
+    awake = on_gpu == ACTIVE
+    of_gpu = {"drain_s": 0.0, "drain_total_s": 0.0, "in_flight": 0, "free_mb": 0.0}
+    of_model = {"waiting": 0, "age_sum_s": 0.0, "outstanding": 0, "arrived": 0, "loading": False}
+    given: dict[str, Any] = {
+        "time_s": 100.0,
+        "state": on_gpu,
+        "stable": [True] * gpus,
+        "active": np.where(awake.any(-1), awake.argmax(-1), -1),
+        **{name: [value] * gpus for name, value in {**of_gpu, "foreign_mb": 0.0}.items()},
+        **{name: [value] * 3 for name, value in {**of_model, "latency_s": 1.0}.items()},
+        "wake_s": [2.0, 3.0, 4.0],
+        "sleep_s": [1.0, 2.0, 3.0],
+        "load_s": [20.0, 30.0, 40.0],
+        "offload_s": [4.0, 5.0, 6.0],
+        "mask": np.ones((gpus, 4), np.bool_),
+        **changes,
+    }
+    return PlacementContext(**{name: np.array([value]) for name, value in given.items()})
+
+
+@pytest.mark.parametrize(
+    ("state", "outstanding", "ages_s", "switch", "activate", "chosen"),
+    [
+        # A ACTIVE, nothing asleep. For B: 0 + 1,000 + 1,500 = 2,500 <= 4,000: sleep. 3 requests
+        # need A: t_sleep(A) + 3·t_wake(A) = 1 + 6 = 7. For C: 3,000 <= 4,000: 7 as well. For A
+        # itself: 0. Sink: A is active: 0; B and C are not there: t_load = 30 and 40. B's calls have
+        # waited 12 s. Totals: A 0, B 7 + 30 - 12 = 25, C 47.
+        ((ACTIVE, ABSENT, ABSENT), (3, 2, 1), (0, 12, 0), (0, 7, 7), (0, 30, 40), {0: 0}),
+        # A ACTIVE, C SLEPT. For B: 2,000 + 1,000 + 1,500 = 4,500 > 4,000: offload the one of least
+        # t_offload + requests·t_load: A 4 + 2·20 = 44, C 6 + 0·40 = 6: C, so 6. For C: 2,000 +
+        # 1,000 + 2,000 = 5,000 > 4,000, C itself counted twice: 6 too. Sink: B t_load 30, C sleeps
+        # here: t_wake 4. C is not needed.
+        ((ACTIVE, ABSENT, SLEPT), (2, 1, 0), (0, 0, 0), (0, 6, 6), (0, 30, 4), {0: 0}),
+        # As before, but 5 requests need C: A 4 + 1·20 = 24, C 6 + 5·40 = 206: A goes, for 24.
+        ((ACTIVE, ABSENT, SLEPT), (1, 1, 5), (0, 0, 0), (0, 24, 24), (0, 30, 4), {0: 0}),
+        # Nothing ACTIVE, B SLEPT. For A: 1,500 + 0 + 1,000 = 2,500: sleep, of no model: 0.
+        ((ABSENT, SLEPT, ABSENT), (1, 1, 0), (0, 0, 0), (0, 0, 0), (20, 3, 40), {0: 1}),
+        # A defect: every GPU must act. B is needed by one request that has not waited yet; A is
+        # ACTIVE and not needed: the GPU takes B for 1 + 0 + 30 = 31 s rather than nothing.
+        ((ACTIVE, ABSENT, ABSENT), (0, 1, 0), (0, 0, 0), (0, 1, 1), (0, 30, 40), {0: 1}),
+        # No model is needed.
+        ((ACTIVE, ABSENT, ABSENT), (0, 0, 0), (0, 0, 0), (0, 1, 1), (0, 30, 40), {}),
+    ],
+)
+def test_one_gpu_worked_out(
+    state: Any, outstanding: Any, ages_s: Any, switch: Any, activate: Any, chosen: Any
+) -> None:
+    context = toy_context([state], outstanding=outstanding, age_sum_s=np.array(ages_s, float))
+    costs = spec_costs(toy_spec(1), context, 0)
+    assert costs.switch.tolist() == [list(switch)]
+    assert costs.activate.tolist() == [list(activate)]
+    assert costs.relief.tolist() == list(ages_s)
+    assert costs.models.tolist() == np.flatnonzero(outstanding).tolist()
+    assert solve_spec(costs) == chosen
+
+
+def test_unstable_gpus_and_loading_models_stay_out() -> None:
+    context = toy_context(
+        [[ACTIVE, ABSENT, ABSENT], [ABSENT, ABSENT, ABSENT]],
+        outstanding=[1, 9, 1],
+        stable=[False, True],
+        loading=[False, True, False],
+        age_sum_s=[0.0, 900.0, 0.0],
+    )
+    costs = spec_costs(toy_spec(2), context, 0)
+    assert costs.gpus.tolist() == [1]
+    assert costs.models.tolist() == [0, 2]
+    assert solve_spec(costs) == {1: 0}  # load A 20 s, load C 40 s
+
+
+@settings(max_examples=40, deadline=None)
+@given(gpus=st.integers(1, 3), models=st.integers(1, 3), data=st.data())
+def test_the_flow_is_the_cheapest(gpus: int, models: int, data: st.DataObject) -> None:
+    """Against all M^G assignments, with a total to a millisecond a term."""
+    number = st.integers(0, 50_000).map(lambda n: n * 1e-3)
+
+    def table(*shape: int) -> Any:
+        size = int(np.prod(shape))
+        return np.array(data.draw(st.lists(number, min_size=size, max_size=size))).reshape(shape)
+
+    costs = SpecCosts(
+        gpus=np.arange(gpus),
+        models=np.arange(models),
+        drain=table(gpus),
+        switch=table(gpus, models),
+        relief=table(models),
+        activate=table(gpus, models),
+    )
+
+    def total(choice: Sequence[int]) -> float:
+        on = costs.gpus, list(choice)
+        cost = costs.drain + costs.switch[on] + costs.activate[on] - costs.relief[on[1]]
+        return float(cost.sum())
+
+    flow = solve_spec(costs)
+    assert sorted(flow) == list(range(gpus))
+    best = min(total(choice) for choice in itertools.product(range(models), repeat=gpus))
+    assert total([flow[g] for g in range(gpus)]) == pytest.approx(best, abs=1e-6)
+
+
+def flow_cost(switch: NDArray[Any], gain: NDArray[Any], model: NDArray[np.int64]) -> int:
+    """Costs of an assignment, less what its copies are worth."""
+    copies = np.bincount(model, minlength=len(gain))
+    worth = sum(int(gain[m, : copies[m]].sum()) for m in range(len(gain)))
+    return int(switch[np.arange(len(model)), model].sum()) - worth
+
+
+def problem(
+    seed: int, gpus: int, models: int, copies: int, most: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    rng = np.random.default_rng(seed)
+    gain = -np.sort(-rng.integers(0, most, (models, copies)), axis=1)
+    switch = rng.integers(0, most, (gpus, models))
+    switch[rng.random((gpus, models)) < 0.2] = FORBIDDEN
+    start = rng.integers(0, models, gpus)
+    switch[np.arange(gpus), start] = 0
+    return switch, gain, start
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    gpus=st.integers(1, 5),
+    models=st.integers(1, 4),
+    copies=st.integers(1, 3),
+    most=st.sampled_from([3, 100]),
+)
+def test_against_all_assignments(seed: int, gpus: int, models: int, copies: int, most: int) -> None:
+    switch, gain, start = problem(seed, gpus, models, copies, most)
+    found = assign(switch, gain, start)
+    best = min(
+        flow_cost(switch, gain, np.array(x)) for x in itertools.product(range(models), repeat=gpus)
+    )
+    assert flow_cost(switch, gain, found) == best
+
+
+def random_plan(seed: int, gpus: int) -> Plan:
+    """Six models of TP 1, 1, 1, 2, 2 and 4 on some of the GPUs, whole blocks only."""
+    rng = np.random.default_rng(seed)
+    tp = np.array([1, 1, 1, 2, 2, 4])
+    target = np.full(gpus, NONE)
+    for g in range(gpus):
+        m = int(rng.integers(-1, len(tp)))
+        if m == NONE or g % tp[m] or g + tp[m] > gpus or (target[g : g + tp[m]] != NONE).any():
+            continue
+        target[g : g + tp[m]] = m
+    whole = np.array([g - g % 4 for g in range(gpus)])
+    free = rng.random(gpus)[whole] < 0.8  # by blocks of four, so that no group is half free
+    switch = rng.integers(1, 30, (gpus, len(tp))).astype(np.float64)
+    switch[rng.random(switch.shape) < 0.2] = np.inf
+    there = np.flatnonzero(target != NONE)
+    switch[there, target[there]] = 0.0
+    gains = -np.sort(-rng.integers(0, 60, (len(tp), 4)), axis=1).astype(np.float64)
+    copies = (target[:, None] == np.arange(len(tp))).sum(axis=0) // tp
+    return make_plan(tp, free, target, copies, gains, switch)
+
+
+def plan_cost(plan: Plan, start: NDArray[np.int64], target: NDArray[np.int64]) -> float:
+    """Switches, the dearest GPU of a block for a group, less what the copies save."""
+    total = 0.0
+    for m, tp in enumerate(plan.tp.tolist()):
+        instances = 0
+        for first in range(0, len(target) - tp + 1, tp):
+            block = slice(first, first + tp)
+            if (target[block] == m).all():
+                instances += 1
+                if not (start[block] == m).all():
+                    total += plan.switch[block, m].max()
+        total -= plan.gains[m, :instances].sum()
+    return total
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), gpus=st.sampled_from([4, 8, 12]))
+def test_plans_are_possible_and_no_worse_than_doing_nothing(seed: int, gpus: int) -> None:
+    plan = random_plan(seed, gpus)
+    start, free = plan.target.copy(), plan.free.copy()
+    found = solve(plan)
+    assert (found[~free] == start[~free]).all()
+    for m, tp in enumerate(plan.tp.tolist()):
+        on = np.flatnonzero(found == m)
+        blocks = {int(g) // tp for g in on}
+        assert len(on) == len(blocks) * tp  # whole blocks
+        assert plan.copies[m] == len(blocks)
+    came = (found != start) & (found != NONE)
+    assert np.isfinite(plan.switch[came, found[came]]).all()
+    assert plan_cost(plan, start, found) <= plan_cost(plan, start, start) + gpus * UNIT_S
+
+
+def one_load(waiting: float, rate: float) -> Load:
+    """Calls of 100 steps; a step takes 0.01 s + 0.001 s a call; 10 slots: 2 s, 5 calls/s."""
+    return Load(
+        waiting=np.array([waiting]),
+        rate=np.array([rate]),
+        work=np.array([100.0]),
+        base_s=np.array([0.01]),
+        per_seq_s=np.array([0.001]),
+        slots=np.array([10]),
+    )
+
+
+def test_request_seconds_worked_out() -> None:
+    """n = 20, λ = 3/s, H = 10 s, T = 5 s.
+
+    k = 0: ∫ 20 + 3t = 200 + 150 = 350; q(10) = 50: 250 more. Nothing is served: 600.
+    k = 1: μ = 5: q falls by 2 a second and is empty at 10 s: 20·10/2 = 100, q(10) = 0. Served:
+    min(3 + 2, 5) = 5/s; S = 1 / (1 - 0.1·5) = 2 s (the full batch): 5·10·2 = 100. In all 200.
+    k = 2: empty after 20/7 s: 20·20/7/2 = 28.57. Served 5/s, 2.5 each: S = 1/0.75 = 1.333 s:
+    66.67. In all 95.24."""
+    cost = request_seconds(one_load(20.0, 3.0), 2, horizon_s=10.0, tail_s=5.0)
+    assert cost[0] == pytest.approx([600.0, 200.0, 28.5714 + 66.6667], rel=1e-5)
+    gains = copy_gains(one_load(20.0, 3.0), 2, horizon_s=10.0, tail_s=5.0)
+    assert gains[0] == pytest.approx([400.0, 104.762], rel=1e-5)
+    assert copy_gains(one_load(0.0, 0.0), 3, 30.0, 15.0).tolist() == [[0.0, 0.0, 0.0]]
+
+
+@settings(max_examples=100, deadline=None)
+@given(waiting=st.floats(0, 500), rate=st.floats(0, 50), horizon=st.floats(5, 100))
+def test_further_copies_are_worth_less(waiting: float, rate: float, horizon: float) -> None:
+    gains = copy_gains(one_load(waiting, rate), 20, horizon, 10.0)[0]
+    assert (gains >= 0.0).all()
+    assert (np.diff(gains) <= 1e-9).all()
+    assert np.isfinite(gains).all()
+
+
+def toy_plan(tp: list[int], target: list[int], gains: list[list[float]]) -> Plan:
+    """All GPUs are free; a switch costs 1."""
+    now, widths = np.array(target), np.array(tp)
+    there = now[:, None] == np.arange(len(tp))
+    free = np.ones(len(target), np.bool_)
+    copies = there.sum(axis=0) // widths
+    return make_plan(widths, free, now, copies, np.array(gains), np.where(there, 0.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("tp", "target", "gains", "copies"),
+    [
+        # The keep-arc: a change that saves less than a switch costs is not made.
+        ([1, 1], [0, 0], [[0.0, 0.0], [0.9, 0.0]], [2, 0]),
+        ([1, 1], [0, 0], [[0.0, 0.0], [1.1, 0.0]], [1, 1]),
+        # The hot model's copies save 50, 20, 5 and 0.5 and switching costs 1; the other's second to
+        # fourth copies save nothing: three GPUs change, the fourth keeps the other's copy of 9.
+        ([1, 1], [0, 0, 0, 0], [[9.0, 0.0, 0.0, 0.0], [50.0, 20.0, 5.0, 0.5]], [1, 3]),
+        # The pair saves 30. GPUs 0, 1 hold models of 40 and 0; GPUs 2, 3 of 5 and 6: the second
+        # block gives up 11 and a switch of 1. GPU 1, which is worth nothing, then takes the model
+        # of 6, for 1.
+        ([1, 1, 1, 1, 2], [0, 1, 2, 3], [[40.0], [0.0], [5.0], [6.0], [30.0]], [1, 0, 0, 1, 2]),
+        # A group that is worth less than its GPUs goes: it saves 3, the two others 20 and 10.
+        ([1, 1, 2], [2, 2], [[20.0], [10.0], [3.0]], [1, 1, 0]),
+        ([1, 1, 2], [2, 2], [[20.0], [10.0], [30.0]], [0, 0, 2]),
+    ],
+)
+def test_plans_worked_out(
+    tp: list[int], target: list[int], gains: list[list[float]], copies: list[int]
+) -> None:
+    """`copies`: GPUs of each model after the decision."""
+    found = solve(toy_plan(tp, target, gains))
+    assert np.bincount(found, minlength=len(tp)).tolist() == copies
+
+
+@pytest.mark.parametrize("cluster", ["h100-4gpu", "h100-8gpu", "h100-16gpu"])
+def test_nothing_is_woken_and_slept_in_alternate_cycles(cluster: str) -> None:
+    """Under constant demand, whatever became ACTIVE is ACTIVE in the two decisions after."""
+    states, switches, _ = play(cluster, seed=11)
+    awake = states == ACTIVE  # (decisions, rows, G, M)
+    became = awake[1:] & ~awake[:-1]
+    for later in (1, 2):
+        kept = awake[1 + later :] | ~became[: len(became) - later]
+        assert kept.all()
+    asleep_again = (states[2:] == SLEPT) & became[:-1]
+    assert not asleep_again.any()
+    assert switches > 0 or cluster != "h100-4gpu"
+
+
+def play(cluster: str, seed: int) -> tuple[Any, int, Any]:
+    """States before each decision, transitions in all, and GPUs that change per decision."""
+    env = make(3, cluster=cluster, demand="steady")
+    policy = resolve_policy("mcf_plus", family="placement")
+    played = list(decisions(env, policy, [seed, seed + 1, seed + 2]))
+    assert not any(infos["illegal"].any() for *_, infos in played)
+    final = played[-1][3]["final_info"]
+    switches = int(final["wakes"].sum() + final["loads"].sum() + final["sleeps"].sum())
+    states = np.array([contexts.state for contexts, *_ in played])
+    return states, switches, np.array([(actions > 0).sum() for _, actions, _, _ in played])

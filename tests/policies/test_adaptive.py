@@ -1,0 +1,124 @@
+"""The untrained router: prices follow load, seconds are learned, rows are independent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inframind_gym.errors import ConfigError
+from inframind_gym.policies import PolicySpec
+from inframind_gym.policies.adaptive import AdaptivePolicy
+from inframind_gym.simulator.workflow.roles import ROLES
+from inframind_gym.simulator.workflow.state import COMPLETED, PLAN
+from tests.policies.synthetic import make_contexts, make_spec
+
+GPU = np.array([0, 1, 0, 1, 1])
+
+
+def spec_of(**changes: Any) -> PolicySpec:
+    embeddings = {
+        "task_embeddings": np.ones((1, 384)),
+        "role_embeddings": np.ones((len(ROLES), 384)),
+    }
+    fields = {"system_features": ("in_flight",), "level": "joint", "gpu": GPU, **embeddings}
+    return make_spec(**(fields | changes))
+
+
+def plan(
+    policy: AdaptivePolicy, in_flight: Any, rows: list[int] | None = None, **context: Any
+) -> np.ndarray:
+    """Recipes that are chosen for a query in each row."""
+    rows = [0] if rows is None else rows
+    n, spec = len(rows), policy.spec
+    observations = np.zeros((n, spec.layout.size), np.float32)
+    observations[:, spec.layout.system("in_flight")] = np.asarray(in_flight) / spec.queue_norm
+    fields = {"kind": PLAN, "budget_s": 1000.0} | context
+    policy.act_batch(observations, make_contexts(n, **fields), np.array(rows))
+    return policy.assigned[rows, fields.get("query", 0)]
+
+
+def test_long_budgets_get_a_stronger_model_than_short_ones() -> None:
+    policy = AdaptivePolicy()
+    policy.reset(spec_of(), [0])
+    patient = policy.recipes.models[plan(policy, [[0] * 5])[0], 0]
+    hurried = policy.recipes.models[plan(policy, [[0] * 5], budget_s=8.0)[0], 0]
+    assert policy.spec.ability[patient] > policy.spec.ability[hurried]
+    assert policy.spec.expected_call_s[hurried] < 8.0 / 1.5
+
+
+def test_models_that_are_down_are_not_used() -> None:
+    policy = AdaptivePolicy()
+    policy.reset(spec_of(), [0])
+    recipe = plan(policy, [[0] * 5], models_up=0b01000)[0]
+    assert set(policy.recipes.models[recipe]) <= {3, -1}
+
+
+def test_the_price_of_a_gpu_rises_while_it_is_too_full_and_falls_while_it_is_not() -> None:
+    policy = AdaptivePolicy()
+    policy.reset(spec_of(), [0])
+    start = policy.log_price[0].copy()
+    for second in range(30):
+        plan(
+            policy, [[16, 0, 32, 0, 0]], time_s=float(second), arrival_s=float(second), query=second
+        )
+    first, second_gpu = policy.log_price[0] - start
+    assert first > 0.2
+    assert second_gpu < 0.0
+
+
+def test_a_full_gpu_sends_queries_to_the_other_one_although_their_servers_are_idle() -> None:
+    """The models of a GPU take turns: a neighbour's calls make a server dear, too."""
+    per_gpu, per_model = AdaptivePolicy(), AdaptivePolicy("per-model")
+    gpu, chosen = np.array([1, 0, 0, 1, 1]), []
+    for policy in (per_gpu, per_model):
+        policy.reset(spec_of(gpu=gpu), [0])
+        recipe = plan(policy, [[0, 0, 30, 0, 0]], budget_s=60.0)[0]
+        chosen.append(int(gpu[policy.recipes.models[recipe, 0]]))
+    assert chosen == [1, 0]
+
+
+def completed(policy: AdaptivePolicy, query: int, slow: int) -> Any:
+    """Record of a query whose calls took what a card says, four times that on the model `slow`."""
+    record = np.zeros(1, COMPLETED)
+    recipe = policy.assigned[0, query]
+    m, s = policy.recipes.models[recipe, 0], policy.recipes.strategy[recipe]
+    record["query"], record["num_nodes"], record["calls"] = query, 1, 2
+    record["topology"] = policy.recipes.topology[recipe]
+    record["model"], record["strategy"] = -1, -1
+    record["model"][0, 0], record["strategy"][0, 0] = m, s
+    seconds = policy.spec.expected_call_s[m] * (4.0 if m == slow else 1.0)
+    record["node_latency_s"][0, 0], record["latency_s"] = seconds, 2 * seconds
+    return record
+
+
+def test_a_server_that_is_slower_than_its_card_says_is_left() -> None:
+    favourite, chosen = -1, []
+    for policy in (AdaptivePolicy("no-learning"), AdaptivePolicy()):
+        policy.reset(spec_of(), [0])
+        for query in range(200):
+            recipe = plan(policy, [[0] * 5], query=query, budget_s=30.0)[0]
+            favourite = int(policy.recipes.models[recipe, 0]) if favourite < 0 else favourite
+            policy.observe(completed(policy, query, slow=favourite), 0)
+        chosen.append(int(policy.recipes.models[policy.assigned[0, 199], 0]))
+    assert chosen[0] == favourite
+    assert chosen[1] != favourite
+
+
+def test_rows_do_not_touch_one_another() -> None:
+    alone, together = AdaptivePolicy(), AdaptivePolicy()
+    alone.reset(spec_of(), [5])
+    together.reset(spec_of(), [4, 5, 6])
+    rng = np.random.default_rng(0)
+    for query in range(60):
+        in_flight = rng.integers(0, 30, (3, 5))
+        times = {"time_s": float(query), "arrival_s": float(query), "query": query}
+        three = plan(together, in_flight, [0, 1, 2], budget_s=60.0, **times)
+        one = plan(alone, in_flight[1:2], [0], budget_s=60.0, **times)
+        assert one[0] == three[1]
+
+
+def test_an_unknown_ablation_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no-prices"):
+        AdaptivePolicy("no-price")

@@ -1,0 +1,155 @@
+"""Assignment policies: what each does, rows that do not depend on company, and the optimum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inframind_gym.errors import ConfigError
+from inframind_gym.policies import POLICIES, resolve_policy
+from inframind_gym.policies import bounds as optimum
+from inframind_gym.policies.rollout import play_assignment as play
+from inframind_gym.teams.assignment import rules, simulate
+from inframind_gym.teams.assignment.agents import all_actions
+from inframind_gym.teams.assignment.coordinator import LoadTracker, QLearningCoordinator
+
+EVERY = tuple(POLICIES["assignment"].values())
+
+
+def actions(name: str, seeds: list[int], **arguments: Any) -> np.ndarray:
+    """(tasks, rows)"""
+    found = np.full((arguments.get("num_tasks", 50), len(seeds)), -1)
+    for done in play(resolve_policy(name, family="assignment"), seeds, **arguments):
+        found[done.ordinal, done.row] = done.action
+    assert (found >= 0).all()
+    return found
+
+
+def rewards(name: str, seeds: range, **arguments: Any) -> np.ndarray:
+    """(rows,) mean reward of a task."""
+    total = np.zeros(len(seeds))
+    for done in play(resolve_policy(name, family="assignment"), seeds, **arguments):
+        np.add.at(total, done.row, done.reward)
+    return total / arguments.get("num_tasks", 50)
+
+
+@pytest.mark.parametrize("entry", EVERY, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("load", ["window", "queue"])
+def test_a_row_does_not_depend_on_its_company(entry: Any, load: str) -> None:
+    if entry.name == "optimum" and load == "queue":
+        pytest.skip("has no optimum")
+    arguments = {"arrivals": "skewed", "load": load, "num_tasks": 20}
+    together = actions(entry.name, [3, 4, 5], **arguments)
+    assert np.array_equal(together[:, 1:2], actions(entry.name, [4], **arguments))
+
+
+def test_turns_and_experts() -> None:
+    turns = actions("round_robin", [0])[:, 0]
+    assert turns.tolist() == [2 * (i % 4) for i in range(50)]
+    for done in play(resolve_policy("static_expert", family="assignment"), [0]):
+        assert rules.agent_of(done.action[0]) == done.task_type[0]
+
+
+def test_least_busy_collapses_onto_one_backend_and_least_loaded_does_not() -> None:
+    alone = actions("least_busy", [0, 1])
+    assert (alone == 0).all()  # nothing is in flight when a task comes: the first of equals
+    spread = rules.window_counts(rules.agent_of(actions("least_loaded", [0, 1])).T)
+    assert spread.min() >= 10 and spread.max() <= 15  # of 50 tasks for four agents
+    idle = {"load": "queue", "arrival_rate_per_min": 6.0}
+    assert (actions("least_busy", [0], **idle) == 0).mean() > 0.8
+    shares = rules.window_counts(rules.agent_of(actions("least_loaded", [0], **idle)).T) / 50
+    assert shares.max() < 0.5
+    busy = {"load": "queue", "arrival_rate_per_min": 6000.0}
+    assert len(set(actions("least_busy", [0], **busy)[:, 0].tolist())) == 8
+
+
+def test_q_seed_is_the_source_s_loop() -> None:
+    """The vectorised learner against the tracker and coordinator of the routing policies."""
+    policy: Any = resolve_policy("q_seed", family="assignment")
+    tracker = LoadTracker(rules.AGENTS)
+    coordinator = QLearningCoordinator(rules.TASK_TYPES, rules.LOAD_STATES, all_actions())
+    for done in play(policy, [7], arrivals="bursty"):
+        task_type = rules.TASK_TYPES[done.task_type[0]]
+        state = tracker.get_load_state()
+        assert rules.LOAD_STATES[done.load_state[0]] == state
+        row, ordinal = np.zeros(1, np.int64), done.ordinal
+        draws = [float(policy.draw(row, ordinal, use)[0]) for use in range(3)]
+        action, _ = coordinator.select_action(task_type, state, draws=(draws[0], draws[1]))
+        assert action == done.action[0]
+        agent = rules.AGENTS[rules.agent_of(action)]
+        reward = max(0.0, float(done.raw_reward[0]) - tracker.get_load_penalty(agent))
+        tracker.record(agent)
+        next_type = rules.TASK_TYPES[int(draws[2] * 4)]
+        coordinator.update(task_type, state, action, reward, next_type, tracker.get_load_state())
+        coordinator.decay_epsilon()
+    table = np.stack(
+        [coordinator.q_table[t, s] for t in rules.TASK_TYPES for s in rules.LOAD_STATES]
+    )
+    assert np.array_equal(policy.table[0], table)
+    assert policy.epsilon[0] == coordinator.epsilon == pytest.approx(0.98**50)
+    assert 15 <= (table > 0).sum() <= 50  # of 160 cells
+
+
+def test_the_variants_of_the_learner_differ_where_they_say() -> None:
+    greedy = {"epsilon": 0.0, "epsilon_min": 0.0}
+    first = next(play(resolve_policy("q_seed", **greedy, family="assignment"), range(100)))
+    tied = next(play(resolve_policy("q_random_tie", **greedy, family="assignment"), range(100)))
+    assert (first.action == 0).all() and len(set(tied.action.tolist())) == 8
+    bandit: Any = resolve_policy("q_bandit", **greedy, family="assignment")
+    assert len(list(play(bandit, [1], num_tasks=3))) == 3
+    assert 0.0 < bandit.table.max() <= 1.0 - 0.85**3
+    production: Any = resolve_policy("q_production", training_tasks=200, family="assignment")
+    bootstrap: Any = resolve_policy(
+        "q_production_bootstrap", training_tasks=200, family="assignment"
+    )
+    for policy in (production, bootstrap):
+        assert len(list(play(policy, range(20), num_tasks=600))) == 600
+    assert production.table.max(axis=(1, 2)).mean() < bootstrap.table.max(axis=(1, 2)).mean() - 1.0
+
+
+@pytest.mark.parametrize("arrivals", ["uniform", "skewed", "bursty"])
+def test_the_optimum_earns_its_value_and_nobody_more(arrivals: str) -> None:
+    seeds = range(400)
+    own = rewards("optimum", seeds, arrivals=arrivals)
+    promised = optimum.solve("assignment", arrivals, 50).value / 50
+    assert own.mean() == pytest.approx(promised, abs=4.0 * own.std() / 20 + 0.001)
+    for name in ("myopic", "static_expert"):
+        difference = own - rewards(name, seeds, arrivals=arrivals)
+        assert difference.mean() > -3.0 * difference.std() / 20
+
+
+def test_the_optimum_of_two_tasks_is_that_of_all_plans() -> None:
+    """Backward induction against recursion over every action, with no window arithmetic."""
+    team, expected = simulate.team(), optimum.expected_rewards("assignment")
+    after, start = optimum.next_task_chances(team, "bursty")
+    assert after.sum(axis=1) == pytest.approx(np.ones(4)) and start.sum() == pytest.approx(1.0)
+
+    def value(past: tuple[int, ...], task: int, left: int) -> float:
+        best = 0.0
+        counts = rules.window_counts(np.array([*past, -1])[:-1])
+        for action in range(8):
+            agent = int(rules.agent_of(action))
+            level = int(np.abs(expected.levels - rules.load_penalty(counts, agent)).argmin())
+            found = float(expected.reward[task, action, level])
+            if left > 1:
+                chances = after[team.task_type[task]]
+                found += sum(
+                    float(chance) * value((*past, agent), other, left - 1)
+                    for other, chance in enumerate(chances)
+                )
+            best = max(best, found)
+        return best
+
+    assert optimum.solve("assignment", "bursty", 2).value == pytest.approx(
+        sum(float(chance) * value((), task, 2) for task, chance in enumerate(start))
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"load": "queue"}, {"arrivals": "drifting"}, {"episode": "request"}], ids=str
+)
+def test_where_there_is_no_optimum(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="Leave it out"):
+        next(play(resolve_policy("optimum", family="assignment"), [0], **arguments))

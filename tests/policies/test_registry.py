@@ -1,0 +1,230 @@
+"""Policies by name and by path in every family, and every way in which that can fail."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import yaml
+
+from inframind_gym.errors import ConfigError
+from inframind_gym.policies import (
+    POLICIES,
+    BasePolicy,
+    PerRowPolicy,
+    Policy,
+    PolicyEntry,
+    feedback_of,
+    policy_names,
+    register_policy,
+    requires_of,
+    resolve_policy,
+)
+from tests.policies.synthetic import act_all, make_completed, make_contexts, make_spec, random_run
+
+LUCKY = """
+import numpy as np
+
+class Lucky:
+    name = "lucky"
+    requires = {"planner": {"topology": "Chain", "num_agents": 2}}
+    def __init__(self, offset=0):
+        self.offset = offset
+    def reset(self, spec, seeds):
+        self.spec, self.rng, self.seen = spec, np.random.default_rng(seeds[0]), 0
+    def act(self, observation, context):
+        return self.spec.action(int(self.rng.integers(5)), self.offset)
+    def observe(self, completed, row):
+        self.seen += len(completed)
+
+class Idle:
+    name = "idle"
+    def reset(self, spec, seeds): ...
+    def act_batch(self, observations, contexts, rows):
+        return np.zeros(len(rows), np.int64)
+
+class Nameless:
+    def reset(self, spec, seeds): ...
+    def act(self, observation, context): ...
+
+class Unready:
+    name = "unready"
+    def act(self, observation, context): ...
+
+class Still:
+    name = "still"
+    def reset(self, spec, seeds): ...
+
+class Needy(Lucky):
+    def __init__(self, offset): ...
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory with modules of the user's own; the process's path is restored."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    before = set(sys.modules)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "routing.py").write_text(LUCKY)
+    (tmp_path / "mine.py").write_text(LUCKY)
+    (tmp_path / "broken.py").write_text("import a_package_that_is_not_there\n")
+    (tmp_path / "typo.py").write_text("def f(:\n")
+    (tmp_path / "yaml.py").write_text("raise RuntimeError('hidden')\n")
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_a_class_with_single_decisions_gets_one_instance_a_row(directory: Path) -> None:
+    spec, seeds = make_spec(), [11, 12, 13]
+    policy = resolve_policy("mine:Lucky", offset=2)
+    assert isinstance(policy, PerRowPolicy) and isinstance(policy, Policy)
+    assert policy.name == "lucky" and not hasattr(policy, "fingerprint")
+    assert requires_of(policy) == {"planner": {"topology": "Chain", "num_agents": 2}}
+    policy.reset(spec, seeds)
+    run = random_run(spec, 3, 6)
+    together = np.array([act_all(policy, *step) for step in run])
+    assert (together % 3 == 2).all()
+    for row, seed in enumerate(seeds):
+        alone = resolve_policy("package.routing:Lucky", offset=2)
+        alone.reset(spec, [seed])
+        actions = [alone.act(obs[row], contexts[row]) for obs, contexts in run]
+        assert actions == together[:, row].tolist()
+    observe = feedback_of(policy)
+    assert observe is not None
+    observe(make_completed([0, 1, 2]), 1)
+    assert [instance.seen for instance in policy.instances] == [0, 3, 0]
+
+
+@pytest.mark.parametrize("family", POLICIES)
+def test_a_policy_of_the_working_directory_serves_every_family_and_hides_nothing(
+    directory: Path, family: str
+) -> None:
+    assert resolve_policy("mine:Idle", family=family).name == "idle"
+    assert sys.path[0] != str(directory) and sys.path[-1] == str(directory)
+    assert yaml.safe_load("1") == 1
+    if family != "routing":
+        with pytest.raises(ConfigError, match="act_batch"):
+            resolve_policy("mine:Lucky", family=family)
+
+
+class OnlyBatch(BasePolicy):
+    name = "only_batch"
+
+    def act_batch(self, observations: Any, contexts: Any, rows: Any) -> Any:
+        return self.seeds[rows].astype(np.int64) + contexts["node"]
+
+
+class OnlySingle(BasePolicy):
+    name = "only_single"
+
+    def act(self, observation: Any, context: Any) -> int:
+        return int(self.seeds[self.row]) + int(context["node"])
+
+
+class Neither(BasePolicy):
+    name = "neither"
+
+
+@pytest.mark.parametrize("cls", [OnlyBatch, OnlySingle])
+def test_base_policy_supplies_the_other_form(cls: type[BasePolicy]) -> None:
+    policy = cls()
+    policy.reset(make_spec(), [3, 7])
+    contexts, observations = make_contexts(2, node=[1, 2]), np.zeros((2, 13), np.float32)
+    assert policy.act_batch(observations, contexts, np.array([1, 0])).tolist() == [8, 5]
+    assert policy.act(observations[0], contexts[0]) == 4
+    assert feedback_of(policy) is None
+    assert isinstance(resolve_policy(f"{__name__}:{cls.__name__}"), (cls, PerRowPolicy))
+
+
+@pytest.mark.parametrize("method", ["act", "act_batch"])
+def test_a_class_with_neither_form_is_refused(method: str) -> None:
+    policy, contexts = Neither(), make_contexts(1)
+    policy.reset(make_spec(), [0])
+    arguments = (contexts[0],) if method == "act" else (contexts, np.zeros(1, np.int64))
+    with pytest.raises(TypeError):
+        getattr(policy, method)(np.zeros((1, 13), np.float32), *arguments)
+
+
+# What is asked for -> what its error names.
+WRONG = {
+    "mine.py:Lucky": "no module named 'mine.py'",
+    "./mine:Lucky": "package.module:Class",
+    "mine:": "package.module:Class",
+    ":Lucky": "package.module:Class",
+    "absent:Lucky": "no module named 'absent'",
+    "broken:Lucky": "a_package_that_is_not_there",
+    "typo:Lucky": "invalid syntax",
+    "mine:Luky": "Did you mean 'Lucky'",
+    "mine:np": "not a class",
+    "mine:Nameless": "name",
+    "mine:Unready": r"reset\(",
+    "mine:Still": "act",
+    "mine:Needy": "'offset'",
+    f"{__name__}:Neither": "act",
+    "inframind_gym.policies.simple:Heuristic": "choose_models",
+    "least_loadd": "Did you mean 'least_loaded'",
+    "MOA": "Did you mean 'moa'",
+    "statik:qwen-14b": "Did you mean 'static'",
+    "statik:qwen:Flash": "Did you mean 'static'",
+    "static:qwen-14b:Flash:now": "static:MODEL:STRATEGY",
+    "lru": "unknown policy 'lru'",
+}
+
+
+@pytest.mark.parametrize("path", WRONG)
+def test_what_cannot_be_found_or_cannot_serve(directory: Path, path: str) -> None:
+    with pytest.raises(ConfigError, match=WRONG[path]):
+        resolve_policy(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "kwargs", "message"),
+    [
+        ("mine:Lucky", {"ofset": 1}, "Did you mean 'offset'"),
+        ("mine:Lucky", {"offset": object()}, "JSON"),
+        ("static:qwen-14b", {"model": "llama-3b"}, "model is given twice"),
+        ("static", {"stategy": "Flash"}, "Did you mean 'strategy'"),
+    ],
+)
+def test_wrong_arguments(directory: Path, path: str, kwargs: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve_policy(path, **kwargs)
+
+
+def test_families_do_not_mix_and_an_unknown_name_lists_all() -> None:
+    for family in POLICIES:
+        with pytest.raises(ConfigError) as caught:
+            resolve_policy("nothing_of_the_kind", family=family)
+        assert all(name in str(caught.value) for name in policy_names(family))
+
+
+def test_registration_is_idempotent_and_names_are_unique() -> None:
+    register_policy(POLICIES["routing"]["random"])
+    with pytest.raises(ConfigError, match="already registered"):
+        register_policy(PolicyEntry("random", "elsewhere:Random"))
+    with pytest.raises(ConfigError, match="without a colon"):
+        register_policy(PolicyEntry("a:b", "elsewhere:Random"))
+
+
+def test_bounds_are_registered_and_not_among_the_contestants() -> None:
+    for family, entries in POLICIES.items():
+        bounds = {name for name, entry in entries.items() if entry.bound}
+        assert bounds and not bounds & set(policy_names(family))
+        for name in bounds:
+            assert resolve_policy(name, family=family).bound
+
+
+def test_a_policy_cannot_choose_the_world() -> None:
+    class Cheat(BasePolicy):
+        name = "cheat"
+        requires: ClassVar = {"arrival_rate_per_min": 1.0}
+
+    with pytest.raises(ConfigError, match=r"cheat.*arrival_rate_per_min.*level"):
+        requires_of(Cheat())

@@ -1,0 +1,165 @@
+"""What a policy is given: positions in the observation, actions, names, checks of a spec."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from inframind_gym.errors import ConfigError
+from inframind_gym.policies import ObservationLayout, models_up
+from tests.policies.synthetic import make_contexts, make_spec, observe
+
+
+@pytest.mark.parametrize(
+    ("embedding", "features", "size"),
+    [
+        ("full", ("queue", "e2e"), 779),
+        ("full", ("queue", "e2e", "kv"), 784),
+        ("index", ("queue", "e2e"), 13),
+        ("index", (), 3),
+    ],
+)
+def test_size(embedding, features, size) -> None:
+    layout = ObservationLayout(5, embedding, features)
+    assert layout.size == size
+    covered = np.zeros(size, int)
+    for part in (layout.query, layout.role, layout.budget, *map(layout.system, features)):
+        covered[part] += 1
+    assert (covered == 1).all()
+    assert layout.resource == slice(layout.budget, size)
+
+
+@pytest.mark.parametrize(("embedding", "query"), [("full", 384), ("index", 1)])
+def test_a_planner_sees_no_role(embedding, query) -> None:
+    plan = ObservationLayout(5, embedding, ("e2e", "queue"), scope="plan")
+    assert plan.size == query + 11
+    assert (plan.query, plan.budget) == (slice(0, query), query)
+    assert plan.resource == slice(query, plan.size)
+    assert plan.role == slice(query, query)
+    assert (plan.system("e2e").start, plan.system("queue").stop) == (query + 1, plan.size)
+    with pytest.raises(ConfigError, match="holds no role"):
+        plan.role_index(np.zeros(plan.size, np.float32))
+
+    alone = ObservationLayout(5, embedding, ("e2e", "queue"), scope="query")
+    assert alone.size == query
+    assert alone.resource == slice(query, query)
+    assert not alone.has("e2e")
+    for asked in (lambda: alone.budget, lambda: alone.remaining_budget_s(np.zeros(query))):
+        with pytest.raises(ConfigError, match='make the environment with observe="infra"'):
+            asked()
+
+
+@pytest.mark.parametrize("embedding", ["full", "index"])
+@pytest.mark.parametrize("leading", [(), (4,), (2, 3)])
+def test_inverse_of_the_normalisation(embedding, leading) -> None:
+    spec = make_spec(embedding=embedding, system_features=("queue", "e2e", "kv"))
+    depth = [0.0, 1.0, 16.0, 37.0, 256.0]
+    e2e = [0.0, 0.5, 12.0, 299.0, 1000.0]
+    one = observe(
+        spec, remaining_s=73.0, depth_req=depth, e2e_s=e2e, kv_frac=[0.0, 0.1, 0.5, 0.9, 1.0]
+    )[0]
+    observation = np.broadcast_to(one, (*leading, spec.layout.size))
+    assert spec.layout.remaining_budget_s(observation) == pytest.approx(73.0, rel=1e-5)
+    for values, expected in (
+        (spec.layout.queue_depth_req(observation), depth),
+        (spec.layout.e2e_s(observation), e2e),
+        (spec.layout.kv_frac(observation), [0.0, 0.1, 0.5, 0.9, 1.0]),
+    ):
+        assert values.shape == (*leading, 5)
+        assert values.dtype == np.float64
+        np.testing.assert_allclose(
+            values, np.broadcast_to(expected, values.shape), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_budget_below_a_second_reads_as_one() -> None:
+    spec = make_spec()
+    assert spec.layout.remaining_budget_s(observe(spec, remaining_s=-20.0)) == pytest.approx(1.0)
+    assert spec.layout.remaining_budget_s(observe(spec, remaining_s=300.0)) == pytest.approx(300)
+    assert observe(spec, remaining_s=300.0)[0, spec.layout.budget] == pytest.approx(1.0)
+    assert observe(spec, e2e_s=1.0)[0, -1] == pytest.approx(math.log(2) / math.log(300))
+
+
+def test_indices() -> None:
+    layout = ObservationLayout(5, "index")
+    observation = np.zeros((3, layout.size), np.float32)
+    observation[:, 0] = [0, 1999, 7]
+    observation[:, 1] = [24, 0, 3]
+    assert layout.query_index(observation).tolist() == [0, 1999, 7]
+    assert layout.role_index(observation).tolist() == [24, 0, 3]
+    with pytest.raises(ConfigError, match="embeddings, not indices"):
+        ObservationLayout(5).query_index(observation)
+
+
+def test_errors() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'queue'"):
+        ObservationLayout(5, "full", ("queu",))
+    with pytest.raises(ConfigError, match="Did you mean 'query'"):
+        ObservationLayout(5, scope="querry")
+    with pytest.raises(ConfigError, match="twice"):
+        ObservationLayout(5, "full", ("queue", "queue"))
+    with pytest.raises(ConfigError, match="embedding mode"):
+        ObservationLayout(5, "indices")
+    with pytest.raises(ConfigError, match="at least one"):
+        ObservationLayout(0)
+    with pytest.raises(ConfigError, match=r"'kv' telemetry.*include 'kv'"):
+        ObservationLayout(5).kv_frac(np.zeros(779, np.float32))
+    assert hash(ObservationLayout(5, "full", ["e2e"])) is not None
+
+
+def test_action_is_model_times_strategies_plus_strategy() -> None:
+    spec = make_spec()
+    assert spec.num_actions == 15
+    assert spec.action(2, 1) == 7
+    assert isinstance(spec.action(2, 1), int)
+    actions = spec.action(np.array([0, 4]), np.array([2, 0]))
+    assert actions.tolist() == [2, 12]
+    assert spec.model_of(actions).tolist() == [0, 4]
+    assert spec.strategy_of(actions).tolist() == [2, 0]
+
+
+def test_fields_are_read_only_and_converted() -> None:
+    spec = make_spec()
+    assert spec.expected_call_s.dtype == np.float64
+    assert spec.max_num_seqs.dtype == np.int64
+    with pytest.raises(ValueError, match="read-only"):
+        spec.ability[0] = 3.0
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        spec.workload = "mbpp"
+
+
+def test_names() -> None:
+    spec = make_spec()
+    assert spec.model_index("qwen-14b") == 2
+    assert spec.strategy_index("DeepThink") == 2
+    with pytest.raises(ConfigError, match=r"unknown model 'qwen14b'.*'qwen-14b'"):
+        spec.model_index("qwen14b")
+    with pytest.raises(ConfigError, match=r"unknown strategy 'deepthink'.*'DeepThink'"):
+        spec.strategy_index("deepthink")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ability": [1.0]}, r"ability has shape \(1,\)"),
+        ({"expected_call_s": [1, 2, 3, 4, np.nan]}, "finite"),
+        ({"model_share": [0.5, 0.5, 0.5, 0.0, 0.0]}, "sum to 1"),
+        ({"strategy_share": [1.5, -0.5, 0.0]}, "sum to 1"),
+        ({"layout": ObservationLayout(4)}, "layout for 4"),
+    ],
+)
+def test_spec_is_checked(change, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_spec(**change)
+
+
+def test_models_up_reads_the_mask_and_opens_it_when_all_are_down() -> None:
+    up = models_up(make_contexts(3, models_up=[0b10110, 0b00001, 0]), 5)
+    assert up.tolist() == [
+        [False, True, True, False, True],
+        [True, False, False, False, False],
+        [True] * 5,
+    ]

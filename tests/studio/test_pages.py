@@ -1,0 +1,225 @@
+"""The pages, by a browser: `inframind studio` as a process, and chromium."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nicegui")
+pytest.importorskip("fastapi")
+pytest.importorskip("playwright.sync_api")
+from playwright.sync_api import expect, sync_playwright
+
+from inframind_gym.evaluation.runner import run
+from inframind_gym.evaluation.suite import load_suite
+from inframind_gym.teams.runs import RunStore
+from tests.studio.conftest import TOKEN
+from tests.studio.test_runs import gateway  # noqa: F401 (a fixture)
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no browser: apt install chromium")
+HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
+KNOWN: set[str] = set()  # faults of the framework that axe finds
+TASK = "Write a migration plan from a monolith to three services."
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """Open a page that fails a test on an error of its scripts."""
+    context = browser.new_context()
+    made = context.new_page()
+    made.set_default_timeout(60_000)
+    expect.set_options(timeout=60_000)
+    errors: list[str] = []
+    made.on("pageerror", lambda error: errors.append(str(error)))
+    yield made
+    context.close()
+    assert not errors
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Start `inframind studio` on a free port; returns its address."""
+    running: list[subprocess.Popen[str]] = []
+
+    def start(*options: str, token: str = "") -> str:
+        words = ["studio", "--port", "0", "--runs", str(tmp_path / "runs.sqlite"), *options]
+        # NiceGUI behaves differently where it believes to be under test.
+        env = {name: x for name, x in os.environ.items() if not name.startswith("PYTEST")}
+        process = subprocess.Popen(
+            [sys.executable, "-c", "from inframind_gym.cli import app; app()", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**env, "INFRAMIND_STUDIO_TOKEN": token},
+        )
+        running.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        match = re.search(r"http://\S+?:(\d+)", line)
+        assert match, line
+        last_s = time.monotonic() + 60.0
+        while True:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", int(match[1])), 1.0):
+                return match[0]
+            assert time.monotonic() < last_s
+            time.sleep(0.1)
+
+    yield start
+    for process in running:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def test_the_form_of_the_gateway_watches_the_gateway(
+    serve: Callable[..., str],
+    page: Any,
+    store: RunStore,
+    gateway: str,  # noqa: F811
+) -> None:
+    page.goto(serve("--gateway", gateway))
+    page.get_by_role("radio", name="gateway").click()
+    page.get_by_label("watch for, s").fill("600")
+    page.get_by_role("button", name="Start").locator("visible=true").click()
+    page.wait_for_url(re.compile("/show/"))
+    servers = page.get_by_role("region", name="servers")
+    expect(servers.get_by_text("big")).to_be_visible()
+    expect(servers.get_by_text("left alone")).to_be_visible()
+    (found,) = store.list_runs("pool")
+    assert (found.settings["source"], found.settings["watch_s"]) == ("gateway", 600)
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("status").get_by_text("interrupted")).to_be_visible()
+
+
+def test_a_run_is_started_reloaded_in_the_middle_and_watched_to_its_end(
+    serve: Callable[..., str], page: Any, store: RunStore
+) -> None:
+    page.goto(f"{serve()}/token-budget")
+    page.get_by_label("rest after a step, s").fill("0.8")
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_url(re.compile("/show/"))
+    rows = page.get_by_role("region", name="trace").locator("tbody tr")
+    expect(rows.nth(1)).to_be_visible()
+    page.reload()
+    expect(rows.nth(1)).to_be_visible()
+    expect(page.get_by_role("status").get_by_text("complete")).to_be_visible()
+    (found,) = store.list_runs()
+    written = store.events(found.run_id)
+    assert (found.settings["task"], found.settings["provider"]) == (TASK, "simulated")
+    expect(page.locator("[data-events]")).to_have_attribute("data-events", str(written[-1].seq))
+    assert rows.count() == sum(event.kind == "trace" for event in written)
+
+
+def write_hostile(store: RunStore) -> dict[str, str]:
+    """Write runs whose models have answered with markup; returns their names by team."""
+    runs = {}
+    for team in ("token-budget", "coordination", "pool"):
+        settings = {"task": HOSTILE, "question": HOSTILE, "strategy": HOSTILE, "budget": 1000}
+        runs[team] = store.create_run(team, settings)
+    trace = {"agent": "executor", "action": HOSTILE, "tokens": 10, "cumulative_tokens": 10}
+    trace |= {"quality": 5.0, "quality_delta": 5.0, "roi": 0.5, "cutoff_reason": HOSTILE}
+    store.append(runs["token-budget"], "trace", {**trace, "output": HOSTILE})
+    document = {"doc_id": "d", "source": HOSTILE, "text": HOSTILE, "score": 1.0}
+    issue = {"type": "inaccuracy", "severity": "high", "description": HOSTILE}
+    verdict = {"valid": False, "confidence": 0.5, "issues": [issue], "suggested_action": "refine"}
+    answer = {"content": HOSTILE, "ended_by": HOSTILE, "documents": [document]}
+    answer |= {"validation": verdict, "validation_score": 0.5, "processing_time": 1.0}
+    store.append(runs["coordination"], "answer", {**answer, "handoffs": []})
+    store.append(runs["pool"], "servers", {"names": [HOSTILE], "clock": "wall"})
+    sample = {"t": 1.0, "running": [1], "waiting": [0], "kv": [0.5], "up": [0]}
+    store.append(runs["pool"], "sample", {**sample, "notes": [HOSTILE]})
+    store.finish(runs["token-budget"], "failed", {"output": HOSTILE, "error": HOSTILE})
+    return runs
+
+
+def test_markup_in_answers_stays_text(
+    serve: Callable[..., str], page: Any, store: RunStore
+) -> None:
+    address = serve()
+    for team, run_id in write_hostile(store).items():
+        page.goto(f"{address}/{team}")
+        expect(page.get_by_role("region").first).to_be_visible()
+        page.goto(f"{address}/show/{run_id}")
+        expect(page.get_by_text(HOSTILE).first).to_be_attached()
+        assert page.evaluate("window.hacked") is None
+        assert page.locator("#content img, #content script").count() == 0
+
+
+def test_two_runs_are_compared(serve: Callable[..., str], page: Any) -> None:
+    address = serve()
+    for strategy in ("adaptive", "critique_heavy"):
+        body = {"task": "Write.", "profile": "seed-example", "strategy": strategy}
+        assert page.request.post(f"{address}/run", data=body).ok
+    page.goto(f"{address}/token-budget")
+    expect(page.get_by_role("region", name="runs").get_by_text("complete")).to_have_count(2)
+    page.reload()
+    page.get_by_role("button", name="Compare A and B").click()
+    numbers = page.get_by_role("region", name="numbers")
+    row = numbers.get_by_role("row", name=re.compile("cost report: tokens"))
+    expect(row).to_contain_text("12,500")
+    cut = page.get_by_role("region", name="cut-offs").get_by_role("row", name=re.compile("A: cut"))
+    expect(cut.first).to_contain_text("10,600")
+    expect(page.get_by_role("img", name=re.compile("Quality over tokens"))).to_be_visible()
+
+
+def test_a_board_opens_in_a_frame_of_its_own(
+    serve: Callable[..., str], page: Any, tmp_path: Path
+) -> None:
+    settings = {"policies": ("random", "least_loaded"), "num_queries": 20, "seeds": 1}
+    run(load_suite("starter", settings).resolve(), tmp_path / "results/mine")
+    page.goto(f"{serve('--results', str(tmp_path / 'results'))}/boards")
+    page.get_by_role("link", name="mine").click()
+    frame = page.frame_locator("iframe")
+    expect(frame.get_by_role("region", name="Board")).to_be_visible()
+    assert page.evaluate("document.querySelector('iframe').contentDocument") is None
+    page.get_by_role("button", name="Show episodes").click()
+    expect(frame.get_by_role("heading", name="Episodes")).to_be_visible()
+
+
+def test_a_token_is_asked_for_once(serve: Callable[..., str], page: Any) -> None:
+    page.goto(serve(token=TOKEN))
+    page.get_by_label("Token of this studio").fill(TOKEN)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Pool")).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("heading", name="Pool")).to_be_visible()
+    assert page.evaluate("document.cookie") == ""
+
+
+def test_pages_have_no_faults_of_ours_that_axe_finds(
+    serve: Callable[..., str], page: Any, store: RunStore
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    runs, address = write_hostile(store), serve()
+    found = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for path in ("pool", "token-budget", "boards", *(f"show/{x}" for x in runs.values())):
+            page.goto(f"{address}/{path}")
+            expect(page.get_by_role("heading", level=1)).to_be_visible()
+            page.wait_for_timeout(700)
+            found += [
+                f"{scheme} {path} {fault['id']}: {fault['nodes'][0]['html'][:160]}"
+                for fault in axe.run(page).response["violations"]
+                if fault["id"] not in KNOWN
+            ]
+    assert not found, "\n".join(found)

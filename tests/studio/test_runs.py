@@ -1,0 +1,123 @@
+"""Runs that the studio starts: simulated streams, live servers, a gateway, and what goes wrong."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+
+pytest.importorskip("aiohttp")
+pytest.importorskip("prometheus_client")
+
+from inframind_gym.errors import ConfigError
+from inframind_gym.live.gateway.metrics import Metrics
+from inframind_gym.studio.runs import BusyError, Launcher
+from inframind_gym.studio.settings import Ways
+from inframind_gym.teams.runs import Run, RunStore
+from tests.studio.conftest import SCRIPTED, until_over
+
+GAUGES = (
+    ("router_info", ("gateway", "a pool", "mixed", "least_loaded"), 1.0),
+    ("queries_in_flight", (), 3.0),
+    *(("server_up", (name,), 1.0) for name in ("big", "small")),
+    *(("calls_in_flight", (name,), n) for name, n in (("big", 2.0), ("small", 1.0))),
+    *(("queue_depth_seen_requests", (name,), n) for name, n in (("big", 5.0), ("small", 0.0))),
+    *(("kv_cache_seen", (name,), n) for name, n in (("big", 0.25), ("small", 0.0))),
+    *(("breaker_open", (name,), n) for name, n in (("big", 0.0), ("small", 1.0))),
+)
+
+
+@pytest.fixture
+def gateway() -> Iterator[str]:
+    """Serve the metrics of a gateway."""
+    metrics = Metrics()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(metrics.write(GAUGES))
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+
+
+def play(
+    store: RunStore, team: str, settings: dict[str, Any], ways: Ways
+) -> tuple[Run, dict[str, list[Any]]]:
+    """Play a run to its end; returns it and the data of its events by kind."""
+    launcher = Launcher(store, ways)
+    run = until_over(launcher, launcher.start(team, settings))
+    events: dict[str, list[Any]] = defaultdict(list)
+    for event in store.events(run.run_id):
+        events[event.kind].append(event.data)
+    return run, events
+
+
+def watch(store: RunStore, **ways: str) -> tuple[Run, dict[str, list[Any]]]:
+    settings = {"source": next(iter(ways)), "watch_s": 1.0, "poll_s": 0.3}
+    return play(store, "pool", settings, Ways(**ways))
+
+
+def test_a_stream_writes_its_servers_decisions_and_queries(store: RunStore) -> None:
+    settings = {"num_queries": 12, "speed": None, "policy": "least_loaded"}
+    run, events = play(store, "pool", settings, Ways())
+    assert run.status == "complete", run
+    (servers,), queries, last = events["servers"], events["query"], events["sample"][-1]
+    assert sorted(query["query"] for query in queries) == list(range(12))
+    routes = {decision.get("server", 0) for decision in events["decision"]}
+    assert routes <= set(range(len(servers["names"])))
+    assert (last["arrived"], last["done"], sum(last["running"])) == (12, 12, 0)
+    good = sum(query["solved"] and query["latency_s"] <= query["budget_s"] for query in queries)
+    assert (run.summary or {})["goodput"] == pytest.approx(good / 12)
+
+
+@pytest.mark.parametrize("router", ["q_learning", "random"])
+def test_a_training_writes_the_table_that_it_learns(store: RunStore, router: str) -> None:
+    run, events = play(store, "assignment", {"iterations": 6, "router": router}, Ways())
+    assert run.status == "complete", run
+    learned = [step["q"] is not None for step in events["iteration"]]
+    assert learned == [router == "q_learning"] * 6
+
+
+def test_a_gateway_is_watched_by_its_metrics(store: RunStore, gateway: str) -> None:
+    run, events = watch(store, gateway=gateway)
+    assert run.status == "complete", run.summary
+    (servers,), first = events["servers"], events["sample"][0]
+    assert (servers["names"], servers["about"]["policy"]) == (["big", "small"], "least_loaded")
+    assert (first["running"], first["waiting"], first["kv"]) == ([2, 1], [5, 0], [0.25, 0.0])
+    assert (first["left_alone"], first["in_flight"]) == ([0, 1], 3)
+
+
+def test_a_gateway_that_is_not_there_fails_with_the_remedy(store: RunStore) -> None:
+    run, _ = watch(store, gateway="http://127.0.0.1:9")
+    assert run.status == "failed"
+    assert "inframind serve" in (run.summary or {})["error"]
+
+
+def test_servers_of_a_pool_that_are_down_are_shown_so(store: RunStore) -> None:
+    run, events = watch(store, pool="cpu-tiny")
+    assert run.status == "complete", run.summary
+    first = events["sample"][0]
+    assert set(first["up"]) == {0}
+    assert all(first["notes"])
+
+
+def test_only_so_many_runs_are_under_way(store: RunStore) -> None:
+    launcher = Launcher(store, Ways(), most_runs=1)
+    launcher.start("token-budget", SCRIPTED, 5.0)
+    with pytest.raises(BusyError):
+        launcher.start("token-budget", SCRIPTED)
+    with pytest.raises(ConfigError, match="delay_s"):
+        launcher.start("token-budget", SCRIPTED, 9.0)
+    launcher.close()
+    assert [run.status for run in store.list_runs()] == ["interrupted"]

@@ -1,0 +1,243 @@
+"""REST and WebSocket of the studio: runs started, followed and stopped; who is admitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+from fastapi.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
+from typer.testing import CliRunner
+
+from inframind_gym.cli import app as commands
+from inframind_gym.studio.boards import Boards
+from inframind_gym.studio.runs import Launcher
+from inframind_gym.studio.server import COOKIE, make_app
+from inframind_gym.studio.settings import Ways
+from inframind_gym.teams.runs import RunStore
+from tests.studio.conftest import SCRIPTED, TOKEN, until_over
+from tests.teams.token_budget.runs import AgentStep, Model
+
+LOCAL = "http://127.0.0.1:8500"
+WS = "ws://127.0.0.1:8500"  # the test client gives other names to its sockets
+
+
+@pytest.fixture
+def client(launcher: Launcher) -> Iterator[TestClient]:
+    with TestClient(make_app(launcher, Boards([])), base_url=LOCAL) as made:
+        yield made
+
+
+def start(client: TestClient, settings: dict[str, Any], **query: Any) -> str:
+    reply = client.post("/run", json=settings, params=query)
+    assert reply.status_code == 200, reply.text
+    return str(reply.json()["run_id"])
+
+
+def listen(client: TestClient, run_id: str, after: int = 0) -> list[dict[str, Any]]:
+    """Read the events of a run until the server closes."""
+    events = []
+    with client.websocket_connect(f"{WS}/ws/{run_id}?after={after}") as socket:
+        try:
+            while True:
+                events.append(socket.receive_json())
+        except WebSocketDisconnect as end:
+            assert end.code == 1000
+    return events
+
+
+def test_the_worked_example_over_the_wire(client: TestClient) -> None:
+    run_id = start(client, SCRIPTED, delay_s=0.02)
+    events = listen(client, run_id)
+    first = {"run_id": run_id, "agent": "planner", "iteration": 1, "status": "running"}
+    first |= {"tokens_used": 2100, "tokens_remaining": 17900, "cumulative_tokens": 2100}
+    first |= {"quality_score": 62.0, "quality_delta": 62.0}
+    assert events[0]["event"] == "agent_step"
+    assert events[0]["data"].items() >= first.items()
+    assert events[0]["data"]["roi"] == pytest.approx(0.0295, abs=5e-5)
+    assert all(AgentStep.model_validate(event) for event in events)
+    assert [event["data"]["status"] for event in events][-3:] == ["cutoff", "running", "complete"]
+    run = client.get(f"/run/{run_id}").json()
+    assert (run["status"], run["events"]) == ("complete", events)
+    assert run["summary"]["cost_report"]["tokens"] == 12_500
+    assert [t["cutoff_reason"] for t in run["traces"]][-3:] == ["roi", "", "stop"]
+    assert [listed["run_id"] for listed in client.get("/runs").json()] == [run_id]
+    assert client.get("/runs?team=pool").json() == []
+    assert listen(client, run_id, after=5) == events[5:]
+    assert listen(client, run_id, after=99) == []
+
+
+def test_a_client_that_leaves_changes_nothing(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model(wait_s=0.03)
+    monkeypatch.setattr(Ways, "open", lambda _: model)
+    launcher = Launcher(store, Ways())
+    with TestClient(make_app(launcher, Boards([])), base_url=LOCAL) as client:
+        run_id = start(client, {"task": "Write.", "strategy": "fixed_k:4"})
+        with client.websocket_connect(f"{WS}/ws/{run_id}") as socket:
+            first = socket.receive_json()
+        assert until_over(launcher, run_id).status == "complete"
+        assert listen(client, run_id)[0] == first
+    agents = [request.context["agent"] for request in model.requests]
+    assert [a for a in agents if a not in ("self_eval", "preflight")] == [
+        "planner", "executor", "critic", "executor",
+    ]  # fmt: skip
+
+
+def test_a_server_that_stops_interrupts_its_runs(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ways, "open", lambda _: Model(wait_s=0.2))
+    with TestClient(make_app(Launcher(store, Ways()), Boards([])), base_url=LOCAL) as client:
+        run_id = start(client, {"task": "Write."})
+        with client.websocket_connect(f"{WS}/ws/{run_id}") as socket:
+            socket.receive_json()
+    run = store.get_run(run_id)
+    assert run.status == "interrupted"
+    assert (run.summary or {})["cost_report"]["tokens"] > 0
+
+
+def test_a_run_can_be_stopped(client: TestClient, launcher: Launcher) -> None:
+    run_id = start(client, {"num_queries": 500, "speed": 0.5}, team="pool")
+    assert client.post(f"/run/{run_id}/stop", json={}).status_code == 200
+    assert until_over(launcher, run_id).status == "interrupted"
+    assert client.post(f"/run/{run_id}/stop", json={}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("team", "settings", "named"),
+    [
+        ("chess", {}, "chess"),
+        ("token-budget", {}, "task"),
+        ("token-budget", {"task": "x", "budget": 10}, "500"),
+        ("token-budget", {"task": "x", "budgets": 1000}, "budgets"),
+        ("token-budget", {"task": "x", "strategy": "os:system"}, "strategy"),
+        ("token-budget", {"task": "x", "strategy": "fixed_k:none"}, "fixed_k"),
+        ("token-budget", {"task": "x", "strategy": "sb3_maskable_ppo:/etc"}, "folder"),
+        ("token-budget", {"task": "x", "profile": "nothing"}, "profile"),
+        ("pool", {"pool": "/etc/passwd"}, "pool"),
+        ("pool", {"policy": "os:system"}, "policy"),
+        ("pool", {"source": "gateway"}, "--gateway"),
+        ("coordination", {"question": "?", "policy": "a:B"}, "policy"),
+        ("coordination", {"question": "?", "fault": "x:y"}, "agent"),
+        ("assignment", {"iterations": 0}, "iterations"),
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_named_and_leave_no_run(
+    client: TestClient, store: RunStore, team: str, settings: dict[str, Any], named: str
+) -> None:
+    reply = client.post(f"/run?team={team}", json=settings)
+    assert (reply.status_code, named in reply.text) == (422, True), reply.text
+    assert store.list_runs() == []
+
+
+def test_unknown_names_are_not_found(client: TestClient) -> None:
+    for path in ("/run/nothing", "/boards/nothing/report", "/boards/..%2F..%2Fetc/report"):
+        assert client.get(path).status_code == 404
+    with client.websocket_connect(f"{WS}/ws/nothing") as socket:
+        with pytest.raises(WebSocketDisconnect) as end:
+            socket.receive_json()
+        assert end.value.code == 4404
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"origin": LOCAL}, 200),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "http://[evil"}, 403),
+        ({"host": "rebound.example"}, 403),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-origin"}, 200),
+    ],
+    ids=str,
+)
+def test_pages_of_others_are_refused(
+    client: TestClient, headers: dict[str, str], status: int
+) -> None:
+    reply = client.get("/runs", headers=headers)
+    assert reply.status_code == status
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert "frame-ancestors 'none'" in reply.headers["content-security-policy"]
+    if status == 403 and "host" not in headers:
+        with (
+            pytest.raises(WebSocketDisconnect),
+            client.websocket_connect(f"{WS}/ws/x", headers=headers),
+        ):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b"x" * 2**21, {413}),
+        (iter([b"{}"]), {411}),
+        (b"[" * 200_000, {400, 422}),
+        (b'{"task":' + b"[" * 1000 + b"]" * 1000 + b"}", {400, 422}),
+        (b'{"task": "x", "budget": NaN}', {422}),
+        (b'{"task": "\\ud800"}', {400, 422}),
+        (b'{"task": "x", "seed": ' + b"9" * 5000 + b"}", {400, 422}),
+        (b"\xff\xfe", {400, 422}),
+    ],
+    ids=["large", "chunked", "deep", "nested", "nan", "surrogate", "digits", "bytes"],
+)
+def test_hostile_bodies_are_the_clients_fault(
+    client: TestClient, store: RunStore, content: Any, status: set[int]
+) -> None:
+    headers = {"content-type": "application/json"}
+    assert client.post("/run", content=content, headers=headers).status_code in status
+    assert store.list_runs() == []
+
+
+def test_a_token_is_asked_for_and_becomes_a_cookie(launcher: Launcher) -> None:
+    app = make_app(launcher, Boards([]), token=TOKEN)
+    with TestClient(app, base_url="http://studio.example", follow_redirects=False) as client:
+
+        def status(**headers: str) -> int:
+            return client.get("/runs", headers=headers).status_code
+
+        assert (status(), status(authorization="Bearer wrong")) == (401, 401)
+        assert status(authorization=f"Bearer {TOKEN}") == 200
+        assert status(authorization=f"Bearer {TOKEN}", origin="http://evil.example") == 403
+        page = client.get("/runs", headers={"accept": "text/html"})
+        assert (page.status_code, 'action="/sign-in"' in page.text) == (401, True)
+        assert client.post("/sign-in", data={"token": "wrong"}).status_code == 401
+        reply = client.post("/sign-in", data={"token": TOKEN})
+        assert reply.status_code == 303
+        cookie = reply.headers["set-cookie"].lower()
+        assert "httponly" in cookie
+        assert "samesite=strict" in cookie
+        assert TOKEN not in client.cookies[COOKIE]
+        assert status() == 200
+        client.cookies.clear()
+        with (
+            pytest.raises(WebSocketDisconnect),
+            client.websocket_connect("ws://studio.example/ws/x"),
+        ):
+            pass
+
+
+@pytest.mark.parametrize(("host", "token"), [("0.0.0.0", ""), ("127.0.0.1", "short")])
+def test_other_addresses_need_a_token_of_some_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, token: str
+) -> None:
+    pytest.importorskip("nicegui")
+    monkeypatch.setenv("INFRAMIND_STUDIO_TOKEN", token)
+    runs = tmp_path / "runs.sqlite"
+    result = CliRunner().invoke(commands, ["studio", "--host", host, "--runs", str(runs)])
+    assert (result.exit_code, "INFRAMIND_STUDIO_TOKEN" in result.output) == (2, True)
+    assert not runs.exists()
+
+
+def test_folders_that_are_no_results_are_listed_with_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "results" / "torn").mkdir(parents=True)
+    (tmp_path / "results" / "torn" / "run.json").write_text("{")
+    (row,) = Boards((tmp_path / "results", tmp_path / "missing")).listed()
+    assert (row["name"], "run.json" in row["error"]) == ("torn", True)

@@ -1,0 +1,311 @@
+"""The application: judge, training, production; and that it is the environment's team."""
+
+from __future__ import annotations
+
+from typing import Any, get_type_hints
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import inframind_gym  # noqa: F401 (registers the environments)
+from inframind_gym.errors import ConfigError
+from inframind_gym.teams.assignment import rules
+from inframind_gym.teams.assignment.agents import (
+    JUDGE_SYSTEM,
+    AgentRole,
+    LLMJudge,
+    LLMProvider,
+    all_actions,
+    all_agents,
+)
+from inframind_gym.teams.assignment.app import (
+    STREAM_NEXT_TYPE,
+    Options,
+    ProductionMultiAgentSystem,
+    Run,
+    WorkflowState,
+    make_run,
+)
+from inframind_gym.teams.assignment.coordinator import Draws, FixedRouter, LoadTracker
+from inframind_gym.teams.assignment.rules import ARRIVALS, TASK_TYPES, Arrivals, Variant
+from inframind_gym.teams.llm import BudgetError, LLMService
+from tests.teams.assignment.scripted import GOOD, Scripted, learner, service_of
+from tests.teams.ceiling import TokenCeiling
+from tests.teams.token_budget.runs import Log
+
+pytest.importorskip("langgraph")
+
+
+def trained(log: Log | None = None, **options: Any) -> Run:
+    run = make_run(Options(**options), log=log)
+    run.train()
+    return run
+
+
+# The judge
+
+
+@pytest.mark.parametrize(
+    ("content", "how"),
+    [
+        (GOOD, "json"),
+        (f"```json\n{GOOD}\n```", "fenced"),
+        (f"Here you are:\n```\n{GOOD}\n```\nDone.", "fenced"),
+        ("", "default"),
+        ("I give it 8 of 10.", "default"),
+        (GOOD[:-5], "default"),
+        ("[0.9, 0.8]", "default"),
+        (GOOD.replace("0.9", "9"), "default"),
+        (GOOD.replace("0.9", "NaN"), "default"),
+        (GOOD.replace('"relevance": 0.9, ', ""), "default"),
+        ("{" * 100_000, "default"),
+        (None, "failed"),  # the call fails for good
+    ],
+)
+def test_the_judge_reads_what_it_can(content: str | None, how: str) -> None:
+    service, provider = service_of(lambda request: content)
+    judge = LLMJudge(service)
+    scores = judge.evaluate("Add.", "coding", "coder", "x" * 1999 + "yyyy")
+    assert scores.row() == ([0.9, 0.8, 0.7, 0.6] if how in ("json", "fenced") else [0.5] * 4)
+    assert judge.log[0]["read"] == how
+    assert provider.requests[0].system == JUDGE_SYSTEM
+    assert provider.requests[0].user.endswith("x" * 1999 + "y")  # 2,000 characters are judged
+
+
+def test_a_spent_budget_is_no_score() -> None:
+    guard = TokenCeiling(20)
+    service = LLMService({"openai": Scripted(lambda request: GOOD)}, guard=guard)
+    with pytest.raises(BudgetError):
+        LLMJudge(service).evaluate("d", "coding", "coder", "x")
+
+
+# Training
+
+
+def test_the_data_of_the_team() -> None:
+    assert [role.value for role in AgentRole] == ["researcher", "analyst", "coder", "validator"]
+    assert [provider.value for provider in LLMProvider] == ["openai", "anthropic"]
+    assert list(get_type_hints(WorkflowState)) == [
+        *("iteration", "max_iterations", "task", "assignment", "action_idx", "load_state"),
+        *("agent_output", "llm_response_meta", "scores", "reward", "adjusted_reward"),
+        *("load_penalty", "rewards_log", "scores_log", "assignments_log", "load_log"),
+    ]
+
+
+def test_fifty_tasks_are_a_hundred_calls() -> None:
+    log = Log()
+    run = trained(log)
+    assert run.final is not None and run.final["iteration"] == 50
+    assert len(log.of("llm_attempt")) == run.service.call_count == 100
+    assert run.service.get_cost_summary()["by_agent"]["judge"]["calls"] == 50
+    summary = run.summary()
+    assert summary["final_epsilon"] == pytest.approx(0.98**50)
+    assert summary["mean_adjusted_reward"] == pytest.approx(sum(run.final["rewards_log"]) / 50)
+    assert summary["cost_usd"] == pytest.approx(sum(c["cost_usd"] for c in run.service.call_log))
+    assert sum(summary["assignments"].values()) == 50
+    around = [
+        *("PickingTask", "QueryingLoad", "AssigningAgent", "ExecutingLLM", "JudgingOutput"),
+        *("ComputingPenalty", "RecordingLoad", "UpdatingRL", "CheckingDone"),
+    ]
+    states = [event["state"] for event in log.of("state")]
+    assert states == ["Setup", "Initialized", "GraphCompiled", *around * 50]
+
+
+def test_each_row_of_the_log_follows_from_the_rules() -> None:
+    log = Log()
+    run = trained(log, seed=4)
+    window: list[int] = [-1]
+    totals = dict.fromkeys(rules.AGENTS, 0.0)
+    for row in log.of("iteration"):
+        counts = rules.window_counts(window[-8:])
+        agent = rules.AGENTS.index(row["agent_id"])
+        assert row["load_state"] == rules.LOAD_STATES[int(rules.load_state(counts))]
+        assert row["load_penalty"] == rules.load_penalty(counts, agent)  # before it is recorded
+        scores = [row["scores"][criterion] for criterion in rules.CRITERIA]
+        assert row["raw_reward"] == rules.raw_reward(scores, row["cost_usd"], row["latency_s"])
+        assert row["adjusted_reward"] == max(0.0, row["raw_reward"] - row["load_penalty"])
+        window.append(agent)
+        assert row["imbalance"] == rules.imbalance(rules.window_counts(window[-8:]))
+        totals[row["agent_id"]] += row["adjusted_reward"]
+    for name, state in run.agents.items():
+        assert state.avg_quality == pytest.approx(totals[name] / state.completed_tasks)
+
+
+def test_three_corrections_can_be_seen() -> None:
+    rows = []
+    for seed in range(3):
+        log = Log()
+        trained(log, seed=seed, iterations=100)
+        rows += log.of("iteration")
+    for key in ("row_shift", "load_penalty", "cooled_down"):
+        assert any(row[key] for row in rows), key
+    balanced = [row for row in rows if row["load_state"] == "balanced"]
+    assert not any(row["row_shift"] or row["cooled_down"] for row in balanced)
+
+
+@pytest.mark.parametrize(
+    ("router", "counts"),
+    [("least_busy", [0, 0, 0, 50]), ("round_robin", [12, 12, 13, 13])],
+)
+def test_least_busy_collapses_where_calls_come_one_by_one(router: str, counts: list[int]) -> None:
+    assert sorted(trained(router=router).load_tracker.lifetime_counts.values()) == counts
+
+
+def rows_of_the_environment(arrivals: Arrivals, tasks: int, seed: int) -> list[dict[str, Any]]:
+    """Play a learner through the environment; a row a task, as the application logs it."""
+    env = gym.make(
+        "InfraMind-Assignment-v0", arrivals=arrivals, observation="tabular", num_tasks=tasks
+    )
+    coordinator, draws, rows, over = learner(seed=seed), Draws(seed), [], False
+    state, info = env.reset(seed=seed)
+    while not over:
+        task_type, load_state = TASK_TYPES[int(state) // 5], rules.LOAD_STATES[int(state) % 5]
+        action, assignment = coordinator.select_action(task_type, load_state)
+        state, reward, _, over, info = env.step(action)
+        now = rules.LOAD_STATES[info["load_state"]]
+        next_type = TASK_TYPES[int(draws.at(STREAM_NEXT_TYPE, len(rows)) * 4)]
+        coordinator.update(task_type, load_state, action, float(reward), next_type, now)
+        coordinator.decay_epsilon()
+        rows.append(
+            {
+                "key": assignment.key(),
+                "load_state": load_state,
+                "next_load_state": now,
+                "adjusted_reward": float(reward),
+                "raw_reward": info["raw_reward"],
+                "load_penalty": info["load_penalty"],
+                "cost_usd": info["cost"],
+                "latency_s": info["latency_s"],
+                "total_tokens": int(info["tokens"]),
+                "utilization": dict(zip(rules.AGENTS, info["utilization"].tolist(), strict=True)),
+                "imbalance": info["imbalance"],
+                "epsilon": coordinator.epsilon,
+                "q": float(coordinator.q_table[task_type, load_state][action]),
+            }
+        )
+    env.close()
+    return rows
+
+
+@pytest.mark.parametrize("arrivals", ARRIVALS)
+def test_the_application_is_the_environment(arrivals: Arrivals) -> None:
+    log = Log()
+    trained(log, iterations=60, seed=7, arrivals=arrivals)
+    rows = rows_of_the_environment(arrivals, 60, 7)
+    assert [{key: event[key] for key in rows[0]} for event in log.of("iteration")] == rows
+
+
+# Production
+
+
+def system_of(
+    say: Any = lambda request: GOOD,
+    learned: float = 0.0,
+    guard: TokenCeiling | None = None,
+    **arguments: Any,
+) -> ProductionMultiAgentSystem:
+    """A system whose coordinator prefers the coder on OpenAI for coding."""
+    service, _ = service_of(say, guard)
+    coordinator = learner(epsilon=0.4)
+    for row in coordinator.q_table.values():
+        row[:] = learned
+    coordinator.q_table["coding", "balanced"][2] = learned + 0.5
+    parts = (coordinator, service, LLMJudge(service), all_agents(), LoadTracker())
+    return ProductionMultiAgentSystem(*parts, **arguments)
+
+
+def test_a_request_is_answered() -> None:
+    log = Log()
+    system = system_of(log=log)
+    result = system.process("Write a sort.", "coding")
+    assert (result["agent"], result["provider"], result["response"]) == ("coder", "openai", GOOD)
+    raw = 0.75 - 0.10 * ((100 * 0.15 + 50 * 0.60) / 1e6) / 0.002 - 0.05 * 1.0 / 5.0
+    assert result["raw_reward"] == result["reward"] == pytest.approx(raw)
+    assert (result["load_state"], result["load_penalty"]) == ("balanced", 0.0)
+    assert (system.coordinator.epsilon, system.request_log) == (0.0, [result])
+    assert [event["state"] for event in log.of("state")] == [
+        *("Ready", "RateLimitCheck", "LoadAwareRouting", "Executing", "Judging", "Scoring"),
+        *("LoadPenaltyCalc", "OnlineLearning", "Logging", "Ready"),
+    ]
+    second = system.process("Write a sort.", "coding")  # the window holds one task: the coder's
+    assert second["reward"] == pytest.approx(raw - 0.2)
+
+
+def test_a_hot_agent_loses_its_tasks_to_another_row() -> None:
+    system = system_of()
+    assert system.health()["mean_reward"] is None
+    agents = [system.process("Write a sort.", "coding")["agent"] for _ in range(4)]
+    assert agents == ["coder", "coder", "coder", "analyst"]
+    health = system.health()
+    assert (health["status"], health["current_load_state"]) == ("ok", "coder_hot")
+    assert health["agent_utilization"]["coder"] == 0.75
+    assert health["imbalance_score"] == pytest.approx(rules.imbalance(np.array([1, 3, 0, 0])))
+    assert health["agents"]["coder"]["completed_tasks"] == 3
+    assert (health["llm_calls"], health["total_cost_usd"]) == (8, system.llm_service.total_cost)
+
+
+def test_requests_beyond_the_limit_are_refused_until_the_minute_is_over() -> None:
+    now_s = [0.0]
+    system = system_of(max_rpm=3, clock=lambda: now_s[0])
+    refused = {"error": "Rate limit exceeded"}
+    for second, is_refused in ((0, False), (1, False), (2, False), (59.9, True), (60, False)):
+        now_s[0] = float(second)
+        assert (system.process("x", "coding") == refused) == is_refused
+    assert system.health()["status"] == "rate limited"
+    assert system.llm_service.call_count == 8  # a refused request calls no model
+    health = system.health()
+    assert (health["requests"], health["rejected"], health["requests_last_minute"]) == (4, 1, 3)
+
+
+def test_variants_of_online_learning() -> None:
+    """A table of values near 13, as a discount of 0.95 makes them."""
+
+    def cell(variant: Variant, **arguments: Any) -> float:
+        system = system_of(learned=13.0, variant=variant, **arguments)
+        system.process("x", "coding")
+        return float(system.coordinator.q_table["coding", "balanced"][2])  # type: ignore[union-attr]
+
+    before, reward = 13.5, 0.73775
+    assert cell("source") == pytest.approx(before + 0.15 * (reward - before))
+    assert any(
+        cell("bootstrap") == pytest.approx(before + 0.15 * (reward + 0.95 * q - before))
+        for q in (13.0, before)  # of the sampled type
+    )
+    assert cell("source", online_learning=False) == before
+
+
+def test_a_failed_or_refused_call_fails_its_request_alone() -> None:
+    """The judge's call is refused after an answer that was paid for."""
+    log, guard = Log(), TokenCeiling(10_000, refuses="judge")
+    system = system_of(guard=guard, log=log)
+    result = system.process("Write a sort.", "coding")
+    assert "refused" in result["error"] and result["response"] == GOOD
+    assert (system.health()["failed"], system.health()["requests"], system.state) == (1, 0, "Ready")
+    assert log.of("request_failed")[0]["response"] == GOOD
+    guard.refuses = ""
+    assert "error" not in system.process("Write a sort.", "coding")
+    assert "http_400" in system_of(say=lambda request: None).process("x", "coding")["error"]
+    broken = system_of(say=lambda request: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        broken.process("x", "coding")
+    assert (broken.state, broken.health()["failed"]) == ("Ready", 1)
+
+
+@pytest.mark.parametrize("content", [GOOD, None])
+def test_calls_in_flight_end_in_failure_too(content: str | None) -> None:
+    service, _ = service_of(lambda request: content)
+    router = FixedRouter("least_busy", all_actions())
+    parts = (router, service, LLMJudge(service), all_agents(), LoadTracker())
+    system = ProductionMultiAgentSystem(*parts, online_learning=False)
+    system.process("x", "coding")
+    assert router.in_flight == [0] * 8
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(ConfigError, match="coding"):
+        system_of().process("x", "codin")
+    with pytest.raises(ConfigError, match="max_rpm"):
+        system_of(max_rpm=0)
+    with pytest.raises(ConfigError, match="bandit"):
+        system_of(variant="bandits")

@@ -1,0 +1,137 @@
+"""`inframind team run assignment`, as a person types it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from inframind_gym.cli import app
+from inframind_gym.teams.assignment.agents import JUDGE_SYSTEM
+from inframind_gym.teams.runs import RunStore
+from tests.teams.assignment.scripted import GOOD
+from tests.teams.stand_in import Reply, StandIn
+
+ROOT = Path(__file__).parents[3]
+pytest.importorskip("langgraph")
+
+
+def play(runs: Path, *arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["team", "run", "assignment", "--runs", str(runs), *arguments])
+    return done.exit_code, done.output
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs.sqlite"
+
+
+def test_without_arguments_a_run_demonstrates_what_it_learned(runs: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    status, output = play(runs, "--plots", str(tmp_path / "pictures"))
+    assert status == 0, output
+    for figure in ("mean adjusted reward", "400", "Routing policy", "Live demo", "health: ok"):
+        assert figure in output
+    for name in ("dashboard", "load_states", "q_tables"):
+        assert (tmp_path / "pictures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    with RunStore(runs) as store:
+        run = store.list_runs()[0]
+        events = store.events(run.run_id)
+    assert output.splitlines()[-1] == f"inframind team show {run.run_id} --runs {runs}"
+    assert run.summary is not None
+    assert (run.status, run.summary["simulated"], run.summary["calls"]) == ("complete", True, 400)
+    # No agent has twice its fair share of the tasks, nor stays far from it.
+    assert max(run.summary["assignments"].values()) < 2 * 200 / 4
+    assert run.summary["mean_imbalance"] < 0.7
+    states = [event.data["state"] for event in events if event.kind == "state"]
+    last = [states.index(s) for s in ("Visualisation", "QTableByLoad", "PolicyShifts", "Demo")]
+    assert last == sorted(last) and states[-1] == "End"
+    assert sum(event.kind == "request" for event in events) == 4
+
+
+def answer(request: dict[str, Any]) -> Reply:
+    is_judge = request["messages"][0]["content"] == JUDGE_SYSTEM
+    return Reply(content=GOOD if is_judge else "An answer.")
+
+
+def test_two_models_of_one_server(runs: Path) -> None:
+    pytest.importorskip("openai")
+    with StandIn(answer) as server:
+        way = ("--provider", f"{server.url}/v1", "--model", "one", "--model", "two")
+        status, output = play(runs, *way, "--iterations", "12", "--demo", "0", "--json")
+    assert status == 0, output
+    summary = json.loads(output)
+    assert (summary["calls"], len(server.requests)) == (24, 24)
+    assert (summary["simulated"], summary["unpriced_models"]) == (False, ["one", "two"])
+    assert {request["model"] for request in server.requests} == {"one", "two"}
+    assert summary["mean_raw_reward"] == pytest.approx(0.75, abs=0.01)
+
+
+def test_a_server_that_refuses_fails_the_run(runs: Path) -> None:
+    pytest.importorskip("openai")
+    with StandIn([Reply(status=404, message="no such model.")]) as server:
+        status, output = play(runs, "--provider", f"{server.url}/v1", "--model", "m")
+    assert (status, "no such model." in output) == (2, True), output
+    with RunStore(runs) as store:
+        run = store.list_runs()[0]
+    assert run.status == "failed"
+    assert run.summary is not None and "http_404" in run.summary["error"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_stopped_is_interrupted_and_readable(runs: Path, how: signal.Signals) -> None:
+    pytest.importorskip("openai")
+    code = "from inframind_gym.cli import app; app()"
+    with StandIn(lambda request: Reply(hangs=len(server.requests) > 3)) as server:
+        way = ("--runs", str(runs), "--provider", f"{server.url}/v1", "--model", "m")
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, "team", "run", "assignment", *way],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        until = time.monotonic() + 60.0
+        while len(server.requests) < 4 and time.monotonic() < until:
+            time.sleep(0.05)
+        process.send_signal(how)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert "Traceback" not in said
+    with RunStore(runs) as store:
+        run = store.list_runs()[0]
+        events = store.events(run.run_id)
+    assert run.status == "interrupted"
+    outcomes = [event.data["outcome"] for event in events if event.kind == "llm_attempt"]
+    assert outcomes == ["ok"] * 3 + (["cancelled"] if how == signal.SIGINT else [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("--arrivals skewd", "skewed"),
+        ("--router least_bussy", "least_busy"),
+        ("--provider opnai", "openai"),
+        ("--provider openai --provider anthropic", "OPENAI_API_KEY"),
+        ("--provider http://127.0.0.1:1/v1", "--model"),
+        ("--provider simulated --provider openai", "simulated"),
+        ("--model gpt-4o-mini", "--model"),
+        ("--model a --model b --model c", "twice"),
+        ("--team assigment", "assignment"),
+    ],
+)
+def test_wrong_input_is_named_before_anything_runs(
+    runs: Path, arguments: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("openai")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    status, output = play(runs, *arguments.split())
+    assert (status, named in output) == (2, True), output
+    assert not runs.exists()
