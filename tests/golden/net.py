@@ -45,7 +45,10 @@ def frozen(area: str) -> dict[str, str]:
 
 
 def digest_of(value: Any) -> str:
-    """Return 16 hexadecimal digits of plain data, arrays with their types and shapes, or bytes."""
+    """Return 16 hexadecimal digits of plain data, arrays with their types and shapes, or bytes.
+
+    Of a float the first 30 bits count: the last ones differ between processors.
+    """
     state = hashlib.sha256()
 
     def add(item: Any) -> None:
@@ -65,7 +68,12 @@ def digest_of(value: Any) -> str:
                 add(array.tolist())
             else:
                 state.update(f"{array.dtype.str}{array.shape}".encode())
+                if array.dtype.kind == "f":
+                    mantissa, exponent = np.frexp(np.nan_to_num(array.astype(np.float64)))
+                    array = np.stack([np.rint(mantissa * 2.0**30), exponent])
                 state.update(np.ascontiguousarray(array).tobytes())
+        elif isinstance(item, float):
+            add(np.float64(item))
         elif isinstance(item, bytes):
             state.update(item)
         else:
