@@ -90,7 +90,7 @@ def test_update_rule() -> None:
     assert coordinator.q_table["coding", "balanced"][3] == pytest.approx(0.40875)
     assert len(coordinator.history) == 2
     assert coordinator.history[1]["old_q"] == pytest.approx(0.375)
-    assert coordinator.history[0]["action"] == "coder:anthropic"
+    assert coordinator.history[0]["action_idx"] == 3
 
 
 def test_selection() -> None:

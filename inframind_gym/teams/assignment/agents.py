@@ -1,24 +1,21 @@
-"""Agents, judge and actions of the team, and the answers that are drawn in their place."""
+"""Agents, judge and actions of the team."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
 from inframind_gym.errors import ConfigError
 from inframind_gym.files import parse_json
-from inframind_gym.teams.assignment import rules, simulate
-from inframind_gym.teams.assignment.rules import AGENTS, CRITERIA, PROVIDERS, Arrivals
-from inframind_gym.teams.llm import Completion, LLMError, LLMRequest, LLMService
+from inframind_gym.teams.assignment.rules import AGENTS, CRITERIA, PROVIDERS
+from inframind_gym.teams.assignment.simulate import JUDGED_CHARS
+from inframind_gym.teams.llm import LLMError, LLMService
 
-MARK: Final = "[simulated]"
 JUDGE_TOKENS: Final = 256  # of the judge's answer
 _FENCE: Final = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL | re.IGNORECASE)
 
@@ -87,10 +84,6 @@ class QualityScores(BaseModel):
     agent_match: float = Field(ge=0, le=1)
     reasoning: str = Field(default="", max_length=2000)
 
-    def row(self) -> list[float]:
-        """Return the four scores in the order of `rules.CRITERIA`."""
-        return [getattr(self, criterion) for criterion in CRITERIA]
-
 
 @dataclass(frozen=True, slots=True)
 class TaskAssignment:
@@ -154,22 +147,14 @@ class LLMJudge:
         """
         row = {"task_type": task_type, "agent_role": str(agent_role), "read": "default"}
         scores = QualityScores(**dict.fromkeys(CRITERIA, 0.5), reasoning="no scores were read")
-        number = {"type": "number", "minimum": 0, "maximum": 1}
-        reasoning = {"type": "string", "maxLength": 300}
-        schema = {
-            "type": "object",
-            "properties": {**dict.fromkeys(CRITERIA, number), "reasoning": reasoning},
-            "required": [*CRITERIA, "reasoning"],
-            "additionalProperties": False,
-        }
         try:
             content = self.llm_service.call(
                 JUDGE_SYSTEM,
                 f"Task ({task_type}): {task_desc}\nAgent: {agent_role}\n"
-                f"Answer:\n{output[: simulate.JUDGED_CHARS]}",
+                f"Answer:\n{output[:JUDGED_CHARS]}",
                 self.provider,
                 JUDGE_TOKENS,
-                schema,
+                QualityScores.model_json_schema(),
                 agent="judge",
                 context=context,
             ).content
@@ -185,43 +170,3 @@ class LLMJudge:
                     continue
         self.log.append({**row, "scores": scores.model_dump()})
         return scores
-
-
-class DrawnAnswers:
-    """Answers of agents and judge in one run, as the environment of the same seed draws them.
-
-    The context of a call says what it is: `call` ("agent" or "judge"), and the place that its
-    numbers belong to: `ordinal` of the task in the run, `task` in the bank, `action`.
-
-    Args:
-        team: Constants.
-        seed: Seed of the run.
-        arrivals: Order of tasks; "drifting" also changes an agent.
-        num_tasks: Length of the run, by which the drift is timed.
-    """
-
-    def __init__(self, team: simulate.Team, seed: int, arrivals: Arrivals, num_tasks: int) -> None:
-        self._team, self._key = team, simulate.key_of(seed)
-        self._drifts, self._num_tasks = arrivals == "drifting", num_tasks
-
-    def __call__(self, request: LLMRequest) -> Completion:
-        """Return the completion of a request, cut at the limit of its answer."""
-        team, key, place = self._team, self._key, request.context
-        ordinal, task, action = (np.array([place[k]]) for k in ("ordinal", "task", "action"))
-        agent, change = rules.agent_of(action), None
-        if self._drifts:
-            change = simulate.drift(team, key, ordinal, self._num_tasks, agent)
-        answer = simulate.answer(team, key, ordinal, task, action, change)
-        drawn: simulate.Answers | simulate.JudgeCalls = answer
-        if place["call"] == "agent":
-            asked = team.settings.tasks[place["task"]].description
-            text = f"{MARK} The {AGENTS[agent[0]]}'s answer to: {asked}"
-        else:
-            drawn = simulate.judge_call(team, key, ordinal, answer.output_tokens)
-            scores = dict(zip(CRITERIA, answer.scores[0].tolist(), strict=True))
-            text = json.dumps({**scores, "reasoning": MARK})
-        wanted = int(drawn.output_tokens[0])
-        output = min(wanted, request.max_tokens)
-        latency_s = float(drawn.latency_s[0]) * (output / wanted)
-        reason = "stop" if output == wanted else "length"
-        return Completion(text, int(drawn.input_tokens[0]), output, reason, latency_s)

@@ -1,9 +1,9 @@
 """The team as an application: a graph that trains it, and a system that serves with it.
 
 Training is LangGraph's StateGraph of five nodes, once around for each task; production answers
-requests one by one. Both are `TaskSteps`: an agent is assigned by task type and load, answers, is
-judged and penalised for the load it had, and the coordinator learns. Every step is an event `state`
-of the log, so the order of the steps can be read there.
+requests one by one. Both take the steps of `TaskSteps`: an agent is assigned by task type and load,
+answers, is judged and penalised for the load it had, and the coordinator learns. Every step is an
+event `state` of the log.
 """
 
 from __future__ import annotations
@@ -22,27 +22,20 @@ from inframind_gym.teams.assignment import rules, simulate
 from inframind_gym.teams.assignment.agents import (
     AGENT_SYSTEM,
     AgentState,
-    DrawnAnswers,
     LLMJudge,
     LLMProvider,
+    TaskAssignment,
     all_actions,
     all_agents,
 )
 from inframind_gym.teams.assignment.coordinator import (
-    Draws,
     FixedRouter,
     LoadTracker,
     QLearningCoordinator,
     Router,
+    uniform,
 )
-from inframind_gym.teams.assignment.rules import (
-    PROVIDERS,
-    TASK_TYPES,
-    VARIANTS,
-    Arrivals,
-    Ties,
-    Variant,
-)
+from inframind_gym.teams.assignment.rules import PROVIDERS, TASK_TYPES, VARIANTS, Arrivals, Variant
 from inframind_gym.teams.assignment.settings import DEFAULT_TEAM
 from inframind_gym.teams.llm import (
     BudgetError,
@@ -51,16 +44,29 @@ from inframind_gym.teams.llm import (
     LLMResponse,
     LLMService,
     NoLog,
-    Prices,
     Provider,
     Simulated,
 )
 
-ITERATIONS: Final = 50
-MAX_TOKENS: Final = 768
-MAX_RPM: Final = 60
 NODES: Final = ("pick_task", "assign_agent", "agent_execute", "judge_output", "rl_update")
 STREAM_NEXT_TYPE: Final = 221
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of a run."""
+
+    team: str = DEFAULT_TEAM  # name or path of the constants
+    iterations: int = 50  # tasks of the training
+    seed: int = 0  # of tasks, decisions and simulated answers
+    arrivals: Arrivals = "uniform"  # order of tasks
+    router: str = "q_learning"  # one of `rules.ROUTERS`
+    variant: Variant = "source"  # see `ProductionMultiAgentSystem`; "bandit" trains with discount 0
+    ties: rules.Ties = "first"  # see `QLearningCoordinator`
+    epsilon: float = rules.EPSILON  # probability of exploring at the start
+    epsilon_min: float = rules.EPSILON_MIN  # the least that it decays to
+    max_tokens: int = 768  # of an agent's answer
+    max_rpm: int = 60  # requests a minute in production
 
 
 class TaskSteps:
@@ -72,14 +78,15 @@ class TaskSteps:
         judge: Scores answers.
         agents: Statistics of the agents.
         load_tracker: Window of assignments.
-        machine: "training" or "production", in the events of its states.
+        online_learning: Learn from every answer.
+        options: Settings; None: the defaults.
         log: Receiver of events; None: none.
-        seed: Seed of sampled task types.
-        max_tokens: Most tokens of an agent's answer.
 
     Attributes:
         state: The last step that was entered.
     """
+
+    machine = ""  # name of the state machine in events
 
     def __init__(
         self,
@@ -88,71 +95,92 @@ class TaskSteps:
         judge: LLMJudge,
         agents: dict[str, AgentState],
         load_tracker: LoadTracker,
+        online_learning: bool = True,
         *,
-        machine: str,
-        log: EventLog | None,
-        seed: int,
-        max_tokens: int,
+        options: Options | None = None,
+        log: EventLog | None = None,
     ) -> None:
         self.coordinator, self.llm_service, self.judge = coordinator, llm_service, judge
-        self.agents, self.load_tracker = agents, load_tracker
-        self.state, self.log = "Start", log or NoLog()
-        self._machine, self._draws, self._max_tokens = machine, Draws(seed), max_tokens
+        self.agents, self.load_tracker, self.online_learning = agents, load_tracker, online_learning
+        self.options, self.log, self.state = options or Options(), log or NoLog(), "Start"
+        self.team, self._key = simulate.team(self.options.team), simulate.key_of(self.options.seed)
 
     def enter(self, state: str, **data: Any) -> None:
         """Go to a state; its event has `data` besides."""
         self.state = state
-        self.log.append("state", {"machine": self._machine, "state": state, **data})
+        self.log.append("state", {"machine": self.machine, "state": state, **data})
+
+    def assign(self, task_type: str) -> tuple[str, int, TaskAssignment]:
+        """Return the load state, and the action that the coordinator takes in it."""
+        load_state = self.load_tracker.get_load_state()
+        return load_state, *self.coordinator.select_action(task_type, load_state)
 
     def execute(self, description: str, task_type: str, place: Mapping[str, Any]) -> LLMResponse:
         """Let the agent of `place["action"]` answer a task: the first of two calls."""
         assignment = self.coordinator.actions[place["action"]]
-        try:
-            return self.llm_service.call(
-                AGENT_SYSTEM[assignment.role],
-                f"Task ({task_type}): {description}",
-                assignment.provider,
-                self._max_tokens,
-                agent=assignment.agent_id,
-                context={"call": "agent", **place},
-            )
-        finally:
-            self.coordinator.ended(place["action"])
+        return self.llm_service.call(
+            AGENT_SYSTEM[assignment.role],
+            f"Task ({task_type}): {description}",
+            assignment.provider,
+            self.options.max_tokens,
+            agent=assignment.agent_id,
+            context={"call": "agent", **place},
+        )
 
     def score(
-        self, description: str, task_type: str, place: Mapping[str, Any], answer: str
-    ) -> dict[str, Any]:
-        """Let the judge score an answer: the second of two calls."""
+        self,
+        description: str,
+        task_type: str,
+        place: Mapping[str, Any],
+        answer: str,
+        cost_usd: float,
+        latency_s: float,
+    ) -> tuple[dict[str, Any], float]:
+        """Let the judge score an answer: the second of two calls; return scores and raw reward."""
         role, context = self.coordinator.actions[place["action"]].role, {"call": "judge", **place}
-        return self.judge.evaluate(description, task_type, role, answer, context).model_dump()
+        scores = self.judge.evaluate(description, task_type, role, answer, context).model_dump()
+        values = [scores[criterion] for criterion in rules.CRITERIA]
+        return scores, float(rules.raw_reward(values, cost_usd, latency_s))
 
-    def penalise(self, agent_id: str, raw: float) -> tuple[float, float]:
-        """Return the load penalty of an assignment that is not recorded yet, and the reward."""
+    def settle(
+        self, task_type: str, load_state: str, index: int, raw: float, next_at: int | None
+    ) -> tuple[float, float]:
+        """Penalise, record, learn and count an answer, in this order.
+
+        The next state is of a sampled task type.
+
+        Args:
+            task_type, load_state, index: The state and the action that was taken in it.
+            raw: Reward before load counts.
+            next_at: Place of the sampled type in the run; None: there is no next state.
+
+        Returns:
+            The load penalty, and the reward after it.
+        """
+        is_training = self.machine == "training"
+        agent_id = self.coordinator.actions[index].agent_id
+        self.enter("ComputingPenalty" if is_training else "LoadPenaltyCalc")
         penalty = self.load_tracker.get_load_penalty(agent_id)
-        return penalty, float(rules.adjusted_reward(raw, penalty))
-
-    def learn(
-        self, task_type: str, load_state: str, index: int, reward: float, next_at: int | None
-    ) -> None:
-        """Update the coordinator; the next state is of a sampled task type, or there is none."""
-        next_type = None
-        if next_at is not None:
-            draw = self._draws.at(STREAM_NEXT_TYPE, next_at)
-            next_type = TASK_TYPES[int(draw * len(TASK_TYPES))]
-        now = self.load_tracker.get_load_state()
-        self.coordinator.update(task_type, load_state, index, reward, next_type, now)
-
-    def credit(self, agent_id: str, reward: float) -> None:
-        """Count an answer of an agent."""
+        adjusted = float(rules.adjusted_reward(raw, penalty))
+        if is_training:
+            self.enter("RecordingLoad", agent=agent_id)
+        self.load_tracker.record(agent_id)
+        if is_training:
+            self.enter("UpdatingRL")
+        else:
+            self.enter("OnlineLearning", learns=self.online_learning)
+        if self.online_learning:
+            next_type = None
+            if next_at is not None:
+                draw = uniform(self._key, STREAM_NEXT_TYPE, next_at)
+                next_type = TASK_TYPES[int(draw * len(TASK_TYPES))]
+            now = self.load_tracker.get_load_state()
+            self.coordinator.update(task_type, load_state, index, adjusted, next_type, now)
         agent = self.agents[agent_id]
         agent.completed_tasks += 1
-        agent.total_reward += reward
+        agent.total_reward += adjusted
         agent.avg_quality = agent.total_reward / agent.completed_tasks
-
-
-def raw_reward(scores: Mapping[str, Any], cost_usd: float, latency_s: float) -> float:
-    """Return the reward of an answer before load counts, see `rules.raw_reward`."""
-    return float(rules.raw_reward([scores[c] for c in rules.CRITERIA], cost_usd, latency_s))
+        return penalty, adjusted
 
 
 # Training
@@ -179,30 +207,8 @@ class WorkflowState(TypedDict):
     load_log: list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Options:
-    """Settings of a run."""
-
-    team: str = DEFAULT_TEAM  # name or path of the constants
-    iterations: int = ITERATIONS  # tasks of the training
-    seed: int = 0  # of tasks, decisions and simulated answers
-    arrivals: Arrivals = "uniform"  # order of tasks
-    router: str = "q_learning"  # one of `rules.ROUTERS`
-    variant: Variant = "source"  # see `ProductionMultiAgentSystem`; "bandit" trains with discount 0
-    ties: Ties = "first"  # see `QLearningCoordinator`
-    epsilon: float = rules.EPSILON  # probability of exploring at the start
-    epsilon_min: float = rules.EPSILON_MIN  # the least that it decays to
-    max_tokens: int = MAX_TOKENS  # of an agent's answer
-    max_rpm: int = MAX_RPM  # requests a minute in production
-
-
 class Run(TaskSteps):
-    """A run: the five nodes of its training, and what came of them.
-
-    Args:
-        options: Settings.
-        log: Receiver of events.
-        parts: Those of `TaskSteps`, in its order.
+    """A run: the five nodes of its training, and its results. Arguments are those of `TaskSteps`.
 
     Attributes:
         final: State of the graph at the end; None before it has been played.
@@ -210,13 +216,11 @@ class Run(TaskSteps):
         costs: Calls, tokens and USD of the training, see `LLMService.get_cost_summary`.
     """
 
-    def __init__(self, options: Options, log: EventLog, *parts: Any) -> None:
-        more: Any = {"seed": options.seed, "max_tokens": options.max_tokens}
-        super().__init__(*parts, machine="training", log=log, **more)
-        self.options, self.team = options, simulate.team(options.team)
-        self.final: WorkflowState | None = None
-        self.elapsed_s, self.costs = 0.0, dict[str, Any]()
-        self._key, self._task = simulate.key_of(options.seed), simulate.NO_TASK
+    machine = "training"
+    final: WorkflowState | None = None
+    elapsed_s = 0.0
+    costs: Mapping[str, Any]
+    _task = simulate.NO_TASK
 
     @property
     def service(self) -> LLMService:
@@ -234,11 +238,10 @@ class Run(TaskSteps):
     def assign_agent(self, state: WorkflowState) -> dict[str, Any]:
         """Ask the tracker for the load state and the coordinator for an action."""
         self.enter("QueryingLoad")
-        load_state = self.load_tracker.get_load_state()
+        load_state, index, chosen = self.assign(state["task"]["task_type"])
         self.enter("AssigningAgent", load_state=load_state)
-        index, chosen = self.coordinator.select_action(state["task"]["task_type"], load_state)
-        named = {**{k: str(v) for k, v in asdict(chosen).items()}, "key": chosen.key()}
-        return {"assignment": named, "action_idx": index, "load_state": load_state}
+        texts = {**{k: str(v) for k, v in asdict(chosen).items()}, "key": chosen.key()}
+        return {"assignment": texts, "action_idx": index, "load_state": load_state}
 
     def agent_execute(self, state: WorkflowState) -> dict[str, Any]:
         """Let the agent answer."""
@@ -250,50 +253,38 @@ class Run(TaskSteps):
     def judge_output(self, state: WorkflowState) -> dict[str, Any]:
         """Let the judge score the answer."""
         self.enter("JudgingOutput")
-        task, meta, answer = state["task"], state["llm_response_meta"], state["agent_output"]
-        scores = self.score(task["description"], task["task_type"], self._place(state), answer)
-        reward = raw_reward(scores, meta["cost_usd"], meta["latency_s"])
+        task, meta = state["task"], state["llm_response_meta"]
+        place, paid = self._place(state), (meta["cost_usd"], meta["latency_s"])
+        texts = task["description"], task["task_type"], place, state["agent_output"]
+        scores, reward = self.score(*texts, *paid)
         return {"scores": scores, "reward": reward}
 
     def rl_update(self, state: WorkflowState) -> dict[str, Any]:
-        """Penalise, record, learn, explore less, count: in this order."""
-        iteration, index, was = state["iteration"], state["action_idx"], state["load_state"]
-        task_type, agent_id = state["task"]["task_type"], state["assignment"]["agent_id"]
+        """Settle the answer, explore less, and log."""
+        iteration, index, before = state["iteration"], state["action_idx"], state["load_state"]
+        task_type, tracker = state["task"]["task_type"], self.load_tracker
         table = self.coordinator if isinstance(self.coordinator, QLearningCoordinator) else None
         shifted = None  # the greedy action of the balanced row where the hot row has another
-        if table is not None and was != "balanced":
-            usual, here = (table.policy(s)[task_type] for s in ("balanced", was))
+        if table is not None and before != "balanced":
+            usual, here = (table.policy(s)[task_type] for s in ("balanced", before))
             shifted = usual.key() if usual and here and usual != here else None
-
-        self.enter("ComputingPenalty")
-        penalty, adjusted = self.penalise(agent_id, state["reward"])
-        self.enter("RecordingLoad", agent=agent_id)
-        self.load_tracker.record(agent_id)
-        self.enter("UpdatingRL")
-        self.learn(task_type, was, index, adjusted, iteration)
+        penalty, adjusted = self.settle(task_type, before, index, state["reward"], iteration)
         self.coordinator.decay_epsilon()
-        self.credit(agent_id, adjusted)
-
-        now = self.load_tracker.get_load_state()
+        now = tracker.get_load_state()
         snapshot = {
-            "load_state": was,
+            "load_state": before,
             "next_load_state": now,
-            "utilization": self.load_tracker.get_utilization(),
-            "imbalance": self.load_tracker.get_imbalance_score(),
+            "utilization": tracker.get_utilization(),
+            "imbalance": tracker.get_imbalance_score(),
             "raw_reward": state["reward"],
             "load_penalty": penalty,
             "epsilon": self.coordinator.epsilon,
-            "q": None if table is None else float(table.q_table[task_type, was][index]),
+            "q": None if table is None else float(table.q_table[task_type, before][index]),
             "row_shift": shifted,
-            "cooled_down": was != "balanced" and now != was,
+            "cooled_down": before != "balanced" and now != before,
         }
-        done = {
-            **state["assignment"],
-            "action_idx": index,
-            "task_id": state["task"]["id"],
-            "task_type": task_type,
-            **state["llm_response_meta"],
-        }
+        task = {"action_idx": index, "task_id": state["task"]["id"], "task_type": task_type}
+        done = {**state["assignment"], **task, **state["llm_response_meta"]}
         scores = {"scores": state["scores"], "adjusted_reward": adjusted}
         self.log.append("iteration", {"iteration": iteration, **done, **scores, **snapshot})
         self.enter("CheckingDone")
@@ -322,9 +313,8 @@ class Run(TaskSteps):
         graph = StateGraph(WorkflowState)
         for name in NODES:
             graph.add_node(name, getattr(self, name))
-        graph.add_edge(START, NODES[0])
-        for name, after in pairwise(NODES):
-            graph.add_edge(name, after)
+        for before, after in pairwise((START, *NODES)):
+            graph.add_edge(before, after)
         graph.add_conditional_edges(
             NODES[-1],
             lambda state: state["iteration"] < state["max_iterations"],
@@ -337,8 +327,8 @@ class Run(TaskSteps):
         start |= {"load_state": "balanced", "reward": 0.0}
         steps: Any = {"recursion_limit": len(NODES) * self.options.iterations + 10}
         started_s = time.monotonic()
-        final = cast("WorkflowState", compiled.invoke(start, steps))
-        self.final, self.elapsed_s = final, time.monotonic() - started_s
+        self.final = final = cast("WorkflowState", compiled.invoke(start, steps))
+        self.elapsed_s = time.monotonic() - started_s
         if self.llm_service.is_simulated:
             self.elapsed_s = self.virtual_s()
         self.costs = self.llm_service.get_cost_summary()
@@ -381,22 +371,9 @@ class Run(TaskSteps):
 
     def production(self) -> ProductionMultiAgentSystem:
         """Return the trained team as a system that serves requests."""
-        options = self.options
-        return ProductionMultiAgentSystem(
-            self.coordinator,
-            self.llm_service,
-            self.judge,
-            self.agents,
-            self.load_tracker,
-            max_rpm=options.max_rpm,
-            variant=options.variant,
-            clock=self.virtual_s if self.llm_service.is_simulated else time.monotonic,
-            log=self.log,
-            team=self.team,
-            first_ordinal=options.iterations,
-            seed=options.seed,
-            max_tokens=options.max_tokens,
-        )
+        parts = self.coordinator, self.llm_service, self.judge, self.agents, self.load_tracker
+        clock = self.virtual_s if self.llm_service.is_simulated else time.monotonic
+        return ProductionMultiAgentSystem(*parts, options=self.options, log=self.log, clock=clock)
 
 
 def make_run(
@@ -404,7 +381,6 @@ def make_run(
     providers: Mapping[str, Provider] | None = None,
     *,
     log: EventLog | None = None,
-    prices: Prices | None = None,
 ) -> Run:
     """Make the parts of a run.
 
@@ -412,16 +388,15 @@ def make_run(
         options: Settings.
         providers: Ways to models, "openai" and "anthropic"; None: simulated ones.
         log: Receiver of events; None: none.
-        prices: Table of prices; None: the shipped one.
 
     Raises:
         ConfigError: The constants are wrong.
     """
     team, log, seed = simulate.team(options.team), log or NoLog(), options.seed
     if providers is None:
-        drawn = DrawnAnswers(team, seed, options.arrivals, options.iterations)
-        models = {name: getattr(team.settings.providers, name).model for name in PROVIDERS}
-        providers = {name: Simulated(model, drawn) for name, model in models.items()}
+        drawn = simulate.DrawnAnswers(team, seed, options.arrivals, options.iterations)
+        of = team.settings.providers
+        providers = {name: Simulated(of[name].model, drawn) for name in PROVIDERS}
     router: Router = FixedRouter(options.router, all_actions(), seed)
     if options.router == "q_learning":
         router = QLearningCoordinator(
@@ -434,9 +409,10 @@ def make_run(
             ties=options.ties,
             seed=seed,
         )
-    service = LLMService(providers, log=log, prices=prices)
+    service = LLMService(providers, log=log)
     judge = LLMJudge(service, LLMProvider(team.settings.judge.provider))
-    run = Run(options, log, router, service, judge, all_agents(), LoadTracker())
+    parts = router, service, judge, all_agents(), LoadTracker()
+    run = Run(*parts, options=options, log=log)
     run.enter("Setup")
     run.enter("Initialized")
     return run
@@ -458,16 +434,8 @@ class ProductionMultiAgentSystem(TaskSteps):
     * "bandit": the table was trained with discount 0, so there is nothing to unlearn.
 
     Args:
-        coordinator, llm_service, judge, agents, load_tracker: See `TaskSteps`.
-        online_learning: Learn from every request.
-        max_rpm: Requests that are taken in any 60 s.
-        variant: See above.
-        clock: Seconds, for the rate limit.
-        log: Receiver of events; None: none.
-        team: Constants of simulated answers; None: the shipped ones.
-        first_ordinal: Place of the first request in a simulated run.
-        seed: Seed of the sampled task types.
-        max_tokens: Most tokens of an agent's answer.
+        parts: Those of `TaskSteps`. A simulated run begins at the place `options.iterations`.
+        clock: Seconds, for the rate limit of `options.max_rpm` requests in any 60 s.
 
     Attributes:
         request_times: Times of the requests of the last minute.
@@ -477,36 +445,20 @@ class ProductionMultiAgentSystem(TaskSteps):
         ConfigError: `max_rpm` is below 1, or the variant is unknown.
     """
 
+    machine = "production"
+
     def __init__(
-        self,
-        coordinator: Router,
-        llm_service: LLMService,
-        judge: LLMJudge,
-        agents: dict[str, AgentState],
-        load_tracker: LoadTracker,
-        online_learning: bool = True,
-        *,
-        max_rpm: int = MAX_RPM,
-        variant: Variant = "source",
-        clock: Callable[[], float] = time.monotonic,
-        log: EventLog | None = None,
-        team: simulate.Team | None = None,
-        first_ordinal: int = 0,
-        seed: int = 0,
-        max_tokens: int = MAX_TOKENS,
+        self, *parts: Any, clock: Callable[[], float] = time.monotonic, **more: Any
     ) -> None:
-        if max_rpm < 1:
-            raise ConfigError(f"max_rpm is {max_rpm}; it must be at least 1.")
-        if variant not in VARIANTS:
-            raise ConfigError(unknown("variant", variant, VARIANTS))
-        more: Any = {"machine": "production", "log": log, "seed": seed, "max_tokens": max_tokens}
-        super().__init__(coordinator, llm_service, judge, agents, load_tracker, **more)
-        self.online_learning, self.max_rpm, self.variant = online_learning, max_rpm, variant
+        super().__init__(*parts, **more)
+        if self.options.max_rpm < 1:
+            raise ConfigError(f"max_rpm is {self.options.max_rpm}; it must be at least 1.")
+        if self.options.variant not in VARIANTS:
+            raise ConfigError(unknown("variant", self.options.variant, VARIANTS))
         self.request_times: deque[float] = deque()
         self.request_log: list[dict[str, Any]] = []
         self._rejected = self._failed = 0
-        self._clock, self._ordinal = clock, first_ordinal
-        self._team = team or simulate.team()
+        self._clock, self._ordinal = clock, self.options.iterations
         self.enter("Ready")
 
     def process(self, description: str, task_type: str) -> dict[str, Any]:
@@ -527,10 +479,11 @@ class ProductionMultiAgentSystem(TaskSteps):
         if task_type not in TASK_TYPES:
             raise ConfigError(unknown("task type", task_type, TASK_TYPES))
         self.enter("RateLimitCheck")
-        if not self._check_rate_limit():
+        if self._requests_last_minute() >= self.options.max_rpm:
             self._rejected += 1
             self.enter("Ready", outcome="rejected")
             return {"error": "Rate limit exceeded"}
+        self.request_times.append(self._clock())
         result: dict[str, Any] = {}
         outcome = "failed"
         try:
@@ -548,16 +501,16 @@ class ProductionMultiAgentSystem(TaskSteps):
         """Take the steps of a request and write as far as it gets into `result`."""
         self.enter("LoadAwareRouting")
         self.coordinator.epsilon, ordinal = 0.0, self._ordinal
-        load_state = self.load_tracker.get_load_state()
-        index, chosen = self.coordinator.select_action(task_type, load_state)
+        load_state, index, chosen = self.assign(task_type)
         # A simulated answer is drawn as one to a task of the bank: this one, or one of its type.
-        same, tasks = self._team.of_type[TASK_TYPES.index(task_type)], self._team.settings.tasks
+        same, tasks = self.team.of_type[TASK_TYPES.index(task_type)], self.team.settings.tasks
         places = (at for at, task in enumerate(tasks) if task.description == description)
         task_at = next(places, int(same[ordinal % len(same)]))
         place = {"ordinal": ordinal, "task": task_at, "action": index}
         self._ordinal += 1
         self.enter("Executing", action=chosen.key(), load_state=load_state)
         response = self.execute(description, task_type, place)
+        paid = {"cost_usd": response.cost_usd, "latency_s": response.latency_s}
         result |= {
             "agent": chosen.agent_id,
             "provider": str(chosen.provider),
@@ -566,21 +519,13 @@ class ProductionMultiAgentSystem(TaskSteps):
             "load_state": load_state,
             "task_type": task_type,
             "tokens": response.total_tokens,
-            "cost_usd": response.cost_usd,
-            "latency_s": response.latency_s,
+            **paid,
         }
         self.enter("Judging")
-        scores = self.score(description, task_type, place, response.content)
+        scores, raw = self.score(description, task_type, place, response.content, **paid)
         self.enter("Scoring")
-        raw = raw_reward(scores, response.cost_usd, response.latency_s)
-        self.enter("LoadPenaltyCalc")
-        penalty, adjusted = self.penalise(chosen.agent_id, raw)
-        self.load_tracker.record(chosen.agent_id)
-        self.enter("OnlineLearning", learns=self.online_learning)
-        if self.online_learning:
-            next_at = ordinal if self.variant == "bootstrap" else None
-            self.learn(task_type, load_state, index, adjusted, next_at)
-        self.credit(chosen.agent_id, adjusted)
+        next_at = ordinal if self.options.variant == "bootstrap" else None
+        penalty, adjusted = self.settle(task_type, load_state, index, raw, next_at)
         result |= {"reward": adjusted, "raw_reward": raw, "load_penalty": penalty, "scores": scores}
         self.enter("Logging")
         self.log.append("request", {"ordinal": ordinal, "action_idx": index, **result})
@@ -588,15 +533,15 @@ class ProductionMultiAgentSystem(TaskSteps):
 
     def health(self) -> dict[str, Any]:
         """Return the state of the system: requests, money, agents, load."""
-        self._forget_old()
+        count = self._requests_last_minute()
         rewards = [request["reward"] for request in self.request_log]
         return {
-            "status": "ok" if len(self.request_times) < self.max_rpm else "rate limited",
+            "status": "ok" if count < self.options.max_rpm else "rate limited",
             "requests": len(self.request_log),
             "rejected": self._rejected,
             "failed": self._failed,
-            "requests_last_minute": len(self.request_times),
-            "max_rpm": self.max_rpm,
+            "requests_last_minute": count,
+            "max_rpm": self.options.max_rpm,
             "online_learning": self.online_learning,
             "mean_reward": sum(rewards) / len(rewards) if rewards else None,
             "llm_calls": self.llm_service.call_count,
@@ -610,14 +555,7 @@ class ProductionMultiAgentSystem(TaskSteps):
             "imbalance_score": self.load_tracker.get_imbalance_score(),
         }
 
-    def _check_rate_limit(self) -> bool:
-        """Count a request; False if the last 60 s had `max_rpm` already."""
-        self._forget_old()
-        if len(self.request_times) >= self.max_rpm:
-            return False
-        self.request_times.append(self._clock())
-        return True
-
-    def _forget_old(self) -> None:
+    def _requests_last_minute(self) -> int:
         while self.request_times and self.request_times[0] <= self._clock() - 60.0:
             self.request_times.popleft()
+        return len(self.request_times)

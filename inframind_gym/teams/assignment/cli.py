@@ -76,15 +76,7 @@ def run_assignment(
 
         # Wrong input is an error before a run is written.
         require("langgraph", "`inframind team run assignment`", "teams")
-        options = Options(
-            team=team,
-            iterations=iterations,
-            seed=seed,
-            arrivals=arrivals,
-            router=router,
-            variant=variant,
-            max_tokens=max_tokens,
-        )
+        options = Options(team, iterations, seed, arrivals, router, variant, max_tokens=max_tokens)
         providers = open_providers(provider, model or [])
         simulate.team(team)
         if plots is not None:
@@ -97,9 +89,8 @@ def run_assignment(
         run = make_run(options, providers, log=log)
         stack.enter_context(run.service)
         run.train()
-        summary = run.summary()
+        summary, written = run.summary(), list[Path]()
         run.enter("Visualisation")
-        written: list[Path] = []
         if plots is not None:
             from inframind_gym.teams.assignment.plots import write_plots
 
@@ -116,7 +107,7 @@ def run_assignment(
     if as_json:
         print(json.dumps({"run": log.run_id, **summary, "plots": [str(p) for p in written]}))
         return
-    _report(Console(highlight=False), run, summary, served)
+    _report(Console(highlight=False, markup=False), run, summary, served)
     for path in written:
         print(f"wrote {path}")
     health = system.health()
@@ -180,13 +171,13 @@ def _report(
             for task_type, best in learner.policy(state).items():
                 if state == "balanced" or best not in (None, usual[task_type]):
                     table.add_row(task_type, state, best.key() if best else "never tried")
-        console.print("\n[bold]Routing policy[/bold], and its shifts while an agent is hot")
+        console.print("\nRouting policy, and its shifts while an agent is hot", style="bold")
         console.print(table)
     if served:
-        console.print("\n[bold]Live demo[/bold]")
+        console.print("\nLive demo", style="bold")
     for request in served:
         if "error" in request:
-            console.print(f"error: {request['error']}", markup=False)
+            console.print(f"error: {request['error']}")
             continue
         console.print(
             f"{request['task_type']:<10} {request['load_state']:<15} -> {request['agent']}:"

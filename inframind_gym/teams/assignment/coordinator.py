@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,10 @@ from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator import rng
 from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.assignment.rules import Ties
-from inframind_gym.teams.assignment.simulate import key_of
+from inframind_gym.teams.assignment.simulate import Keys, key_of
 
 FIXED_ROUTERS: Final = ("random", "round_robin", "least_busy")
+ActionT = TypeVar("ActionT")
 
 
 class LoadTracker:
@@ -31,6 +32,7 @@ class LoadTracker:
     Attributes:
         recent: The window, oldest first.
         lifetime_counts: Assignments ever recorded, for reports only.
+        load_states: "balanced", and "<agent>_hot" for each agent.
 
     Raises:
         ConfigError: There are no agents, one is given twice, or the window has no length.
@@ -69,7 +71,7 @@ class LoadTracker:
         Raises:
             ConfigError: There is no such agent.
         """
-        self._place(agent_id)
+        self._index(agent_id)
         self.recent.append(agent_id)
         self.lifetime_counts[agent_id] += 1
 
@@ -87,39 +89,22 @@ class LoadTracker:
         Raises:
             ConfigError: There is no such agent.
         """
-        agent = self._place(agent_id)
+        agent = self._index(agent_id)
         return float(rules.load_penalty(self.counts, agent, self.penalty_weight, self.max_penalty))
 
     def get_imbalance_score(self, ddof: int = 0) -> float:
         """Return the coefficient of variation of the utilizations, see `rules.imbalance`."""
         return float(rules.imbalance(self.counts, ddof))
 
-    def _place(self, agent_id: str) -> int:
+    def _index(self, agent_id: str) -> int:
         if agent_id not in self.lifetime_counts:
             raise ConfigError(unknown("agent", agent_id, self.agent_ids))
         return self.agent_ids.index(agent_id)
 
 
-class Draws:
-    """Uniform numbers of one run's decisions, each a function of the seed and its place."""
-
-    def __init__(self, seed: int) -> None:
-        self._key = key_of(seed)
-
-    def at(self, stream: int, ordinal: int, place: int = 0) -> float:
-        """Return the number in (0, 1) that belongs to a stream and a place."""
-        return float(rng.uniform_array(self._key, stream, np.array([ordinal]), place)[0])
-
-
-class Action(Protocol):
-    """Named object of a choice."""
-
-    def key(self) -> str:
-        """Return the action as one string."""
-        ...
-
-
-ActionT = TypeVar("ActionT", bound=Action)
+def uniform(key: Keys, stream: int, ordinal: int, place: int = 0) -> float:
+    """Return the number in (0, 1) that belongs to a run's key, a stream and a place."""
+    return float(rng.uniform_array(key, stream, np.array([ordinal]), place)[0])
 
 
 class QLearningCoordinator(Generic[ActionT]):
@@ -167,7 +152,7 @@ class QLearningCoordinator(Generic[ActionT]):
         self.visits = {state: np.zeros(len(self.actions), np.int64) for state in states}
         self.keep_history = keep_history
         self.history: list[dict[str, Any]] = []
-        self._draws, self._decisions = Draws(seed), 0
+        self._key, self._decisions = key_of(seed), 0
 
     def select_action(
         self,
@@ -185,16 +170,15 @@ class QLearningCoordinator(Generic[ActionT]):
             draws: Two uniform numbers, for exploring or not, and for the place; own ones if None.
         """
         if draws is None:
-            first, second = (self._draws.at(rng.STREAM_POLICY, self._decisions, i) for i in (0, 1))
-            draws, self._decisions = (first, second), self._decisions + 1
+            at = self._key, rng.STREAM_POLICY, self._decisions
+            draws, self._decisions = (uniform(*at), uniform(*at, 1)), self._decisions + 1
         mask = np.ones(len(self.actions), np.bool_) if allowed is None else allowed
+        values = np.where(mask, self.q_table[task_type, load_state], -np.inf)
         if draws[0] < self.epsilon:
-            matches = np.flatnonzero(mask)
-            index = int(matches[int(draws[1] * len(matches))])
+            choices, drawn = np.flatnonzero(mask), True
         else:
-            values = np.where(mask, self.q_table[task_type, load_state], -np.inf)
-            best = np.flatnonzero(values == values.max())
-            index = int(best[0 if self.ties == "first" else int(draws[1] * len(best))])
+            choices, drawn = np.flatnonzero(values == values.max()), self.ties == "random"
+        index = int(choices[int(draws[1] * len(choices)) if drawn else 0])
         return index, self.actions[index]
 
     def update(
@@ -215,20 +199,9 @@ class QLearningCoordinator(Generic[ActionT]):
         row[action_idx] = rules.q_update(old_q, target, self.lr)
         self.visits[task_type, load_state][action_idx] += 1
         if self.keep_history:
-            self.history.append(
-                {
-                    "task_type": task_type,
-                    "load_state": load_state,
-                    "action": self.actions[action_idx].key(),
-                    "reward": reward,
-                    "td_target": target,
-                    "old_q": old_q,
-                    "new_q": float(row[action_idx]),
-                }
-            )
-
-    def ended(self, action_idx: int) -> None:
-        """Ignore the end of a call: the table learns from rewards alone."""
+            state = {"task_type": task_type, "load_state": load_state, "action_idx": action_idx}
+            values = {"td_target": target, "old_q": old_q, "new_q": float(row[action_idx])}
+            self.history.append({**state, "reward": reward, **values})
 
     def decay_epsilon(self) -> None:
         """Explore less: epsilon becomes max(epsilon_min, epsilon * epsilon_decay)."""
@@ -245,45 +218,35 @@ class QLearningCoordinator(Generic[ActionT]):
 
 
 class FixedRouter:
-    """A router that learns nothing: "random" actions, "round_robin" over the agents, "least_busy".
+    """A router that learns nothing: "random", "round_robin" over the agents, or "least_busy".
 
     The last is the rule of LiteLLM's "least-busy" strategy (its `router_strategy/least_busy.py` as
-    of 2026): a call raises its deployment's count, its end lowers it, and the comparison is strict.
-    Where calls come one after the other, all of them go to the first deployment.
+    of 2026): the first of those with the fewest calls in flight. The team's calls come one after
+    the other, so that none is in flight at a decision and all go to the first action.
 
     Args:
         name: One of FIXED_ROUTERS.
         actions: What may be chosen.
         seed: Of the random ones.
-
-    Attributes:
-        in_flight: Calls of each action that have not ended.
     """
 
     def __init__(self, name: str, actions: Sequence[Any], seed: int = 0) -> None:
         self.name, self.actions, self.epsilon = name, list(actions), 0.0
-        self.in_flight = [0] * len(self.actions)
-        self._draws, self._decisions = Draws(seed), 0
+        self._key, self._decisions = key_of(seed), 0
 
     def select_action(self, task_type: str, load_state: str) -> tuple[int, Any]:
         """Return the index of the chosen action, and the action."""
-        if self.name == "least_busy":
-            index = self.in_flight.index(min(self.in_flight))
-        elif self.name == "round_robin":
+        index = 0
+        if self.name == "round_robin":
             index = int(rules.in_turn(self._decisions))
-        else:
-            draw = self._draws.at(rng.STREAM_POLICY, self._decisions)
+        elif self.name == "random":
+            draw = uniform(self._key, rng.STREAM_POLICY, self._decisions)
             index = int(draw * len(self.actions))
         self._decisions += 1
-        self.in_flight[index] += 1
         return index, self.actions[index]
 
     def update(self, *_: Any) -> None:
         """Learn nothing."""
-
-    def ended(self, action_idx: int) -> None:
-        """Count the end of a call."""
-        self.in_flight[action_idx] -= 1
 
     def decay_epsilon(self) -> None:
         """Change nothing."""

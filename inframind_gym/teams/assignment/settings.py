@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from inframind_gym.configs import (
     Fraction,
@@ -20,32 +21,24 @@ from inframind_gym.configs import (
     find_config,
     load_yaml_model,
 )
-from inframind_gym.teams.assignment.rules import TASK_TYPES
+from inframind_gym.teams.assignment.rules import AGENTS, PROVIDERS, TASK_TYPES
 
 DEFAULT_TEAM = "assignment"
 TaskType = Literal["analysis", "coding", "research", "validation"]
+Agent = Literal["analyst", "coder", "researcher", "validator"]
+Provider = Literal["openai", "anthropic"]
 
 
-class ByType(StrictModel):
-    """A number for each type of task."""
+def _all_of(names: Sequence[str]) -> AfterValidator:
+    def check(values: dict[str, Any]) -> dict[str, Any]:
+        if missing := set(names) - values.keys():
+            raise ValueError(f"{', '.join(sorted(missing))} missing")
+        return values
 
-    analysis: Number
-    coding: Number
-    research: Number
-    validation: Number
-
-    def row(self) -> list[float]:
-        """Return the numbers in the order of TASK_TYPES."""
-        return [getattr(self, task_type) for task_type in TASK_TYPES]
+    return AfterValidator(check)
 
 
-class Skill(StrictModel):
-    """Mean true quality of each agent's answers, by type of task."""
-
-    analyst: ByType
-    coder: ByType
-    researcher: ByType
-    validator: ByType
+ByType = Annotated[dict[TaskType, Number], _all_of(TASK_TYPES)]
 
 
 class Quality(StrictModel):
@@ -66,13 +59,6 @@ class SimulatedProvider(StrictModel):
     per_token_s: NonNegative
 
 
-class Providers(StrictModel):
-    """The two providers."""
-
-    openai: SimulatedProvider
-    anthropic: SimulatedProvider
-
-
 class Calls(StrictModel):
     """Length and latency of the agents' calls."""
 
@@ -86,7 +72,7 @@ class Calls(StrictModel):
 class Judge(StrictModel):
     """Scores and calls of the judge."""
 
-    provider: Literal["openai", "anthropic"]
+    provider: Provider
     bias: Number
     noise_sd: NonNegative
     match_expert: Fraction
@@ -118,13 +104,13 @@ class BankTask(StrictModel):
 
 
 class AssignmentSettings(StrictModel):
-    """The whole file."""
+    """The whole file; `skill` is the mean true quality of each agent's answers by type."""
 
     name: Name
     description: str = ""
-    skill: Skill
+    skill: Annotated[dict[Agent, ByType], _all_of(AGENTS)]
     quality: Quality
-    providers: Providers
+    providers: Annotated[dict[Provider, SimulatedProvider], _all_of(PROVIDERS)]
     calls: Calls
     judge: Judge
     arrivals: ArrivalSettings

@@ -3,11 +3,12 @@
 Every number is a function of the run's key and its place in the run
 (`inframind_gym.simulator.rng`): two runs with the same key meet the same tasks, and an agent
 answers a task in the same way, whatever was decided before. The environment draws for many teams at
-once, the simulated provider of the application for one.
+once, the simulated provider of the application (`DrawnAnswers`) for one.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -30,11 +31,11 @@ from inframind_gym.teams.assignment.rules import (
     provider_of,
 )
 from inframind_gym.teams.assignment.settings import DEFAULT_TEAM, AssignmentSettings, load_team
-from inframind_gym.teams.llm import shipped_prices
+from inframind_gym.teams.llm import CHARS_PER_TOKEN, Completion, LLMRequest, shipped_prices
 
 NO_TASK: Final = -1
 JUDGED_CHARS: Final = 2000  # of an answer that the judge reads
-_CHARS_PER_TOKEN: Final = 4.0
+MARK: Final = "[simulated]"
 # Streams of random numbers, apart from those of `simulator.rng`.
 STREAM_TASK_TYPE: Final = 201
 STREAM_TASK: Final = 202
@@ -73,21 +74,21 @@ class Team(NamedTuple):
     chances: Mapping[Arrivals, Floats]  # (T + 1, T) of each type after each, and at the start
 
 
-class Answers(NamedTuple):
-    """Answers of agents, arrays of the same shape."""
+class Calls(NamedTuple):
+    """Calls of agents or of the judge, arrays of the same shape."""
 
-    quality: Floats  # true quality, which no policy sees
-    scores: Floats  # (..., 4) of the judge, in the order of CRITERIA
     input_tokens: Ints
     output_tokens: Ints
     latency_s: Floats  # of a provider that has no queue
     cost_usd: Floats
 
 
-class JudgeCalls(NamedTuple):
-    """Calls of the judge, arrays of the same shape."""
+class Answers(NamedTuple):
+    """Answers of agents, arrays of the same shape."""
 
-    input_tokens: Ints
+    quality: Floats  # true quality, which no policy sees
+    scores: Floats  # (..., 4) of the judge, in the order of CRITERIA
+    input_tokens: Ints  # and the rest as of `Calls`
     output_tokens: Ints
     latency_s: Floats
     cost_usd: Floats
@@ -101,14 +102,12 @@ def team(name_or_path: str | Path = DEFAULT_TEAM) -> Team:
         ConfigError: There is no such file, or it is wrong, or a model has no price.
     """
     settings = load_team(name_or_path)
-    providers = [getattr(settings.providers, name) for name in PROVIDERS]
+    providers = [settings.providers[name] for name in PROVIDERS]
     prices = [shipped_prices().of(provider.model) for provider in providers]
-    skill = np.array([getattr(settings.skill, agent).row() for agent in AGENTS])
+    skill = np.array([[settings.skill[a][t] for t in TASK_TYPES] for a in AGENTS])
     expert = skill == skill.max(axis=0, keepdims=True)
-    types, task_type = (
-        len(TASK_TYPES),
-        np.array([TASK_TYPES.index(t.task_type) for t in settings.tasks]),
-    )
+    types = len(TASK_TYPES)
+    task_type = np.array([TASK_TYPES.index(task.task_type) for task in settings.tasks])
     sizes = np.bincount(task_type, minlength=types)
     of_type = tuple(np.flatnonzero(task_type == t) for t in range(types))
     bank = np.full((types, sizes.max()), NO_TASK)
@@ -130,7 +129,7 @@ def team(name_or_path: str | Path = DEFAULT_TEAM) -> Team:
         settings=settings,
         skill=skill,
         match=np.where(expert, settings.judge.match_expert, settings.judge.match_other),
-        gain=np.array([provider.gain.row() for provider in providers]),
+        gain=np.array([[p.gain[t] for t in TASK_TYPES] for p in providers]),
         usd_input=np.array([price.input_usd_per_mtok for price in prices]) / 1e6,
         usd_output=np.array([price.output_usd_per_mtok for price in prices]) / 1e6,
         length=np.array([p.output_tokens_median for p in providers]),
@@ -231,13 +230,13 @@ def answer(
     return Answers(quality, np.clip(scores, 0.0, 1.0), *call)
 
 
-def judge_call(team: Team, keys: Keys, ordinals: Ints, output_tokens: Ints) -> JudgeCalls:
+def judge_call(team: Team, keys: Keys, ordinals: Ints, output_tokens: Ints) -> Calls:
     """Draw the judge's calls about answers of `output_tokens` (n,)."""
     judge = team.settings.judge
     return _call(
         team,
         np.full(len(keys), PROVIDERS.index(judge.provider)),
-        np.minimum(output_tokens, round(JUDGED_CHARS / _CHARS_PER_TOKEN)) + judge.prompt_tokens,
+        np.minimum(output_tokens, round(JUDGED_CHARS / CHARS_PER_TOKEN)) + judge.prompt_tokens,
         np.full(len(keys), judge.output_tokens_median),
         normals(keys, STREAM_JUDGE, ordinals, 0),
         normals(keys, STREAM_JUDGE, ordinals, 1),
@@ -246,14 +245,14 @@ def judge_call(team: Team, keys: Keys, ordinals: Ints, output_tokens: Ints) -> J
 
 def _call(
     team: Team, providers: Ints, prompt: Ints, median: Floats, length: Floats, latency: Floats
-) -> JudgeCalls:
+) -> Calls:
     """Return calls (n,) of log-normal length, cut, and their time and price."""
     calls = team.settings.calls
     wanted = np.rint(median * np.exp(calls.length_sd * length))
     output = np.clip(wanted, 1, calls.max_tokens).astype(np.int64)
     seconds = team.overhead_s[providers] + team.per_token_s[providers] * output
     cost_usd = team.usd_input[providers] * prompt + team.usd_output[providers] * output
-    return JudgeCalls(prompt, output, seconds * np.exp(calls.latency_sd * latency), cost_usd)
+    return Calls(prompt, output, seconds * np.exp(calls.latency_sd * latency), cost_usd)
 
 
 def normals(keys: Keys, stream: int, a: Ints, b: Ints | int) -> Floats:
@@ -268,3 +267,43 @@ def normals(keys: Keys, stream: int, a: Ints, b: Ints | int) -> Floats:
 def _write_normals(keys: Keys, stream: int, a: Ints, b: Ints, out: Floats) -> None:
     for i in range(out.shape[0]):
         out[i] = normal(keys[i], stream, a[i], b[i])
+
+
+class DrawnAnswers:
+    """Answers of agents and judge in one run, as the environment of the same seed draws them.
+
+    The context of a call says what it is: `call` ("agent" or "judge"), and the place that its
+    numbers belong to: `ordinal` of the task in the run, `task` in the bank, `action`.
+
+    Args:
+        team: Constants.
+        seed: Seed of the run.
+        arrivals: Order of tasks; "drifting" also changes an agent.
+        num_tasks: Length of the run, by which the drift is timed.
+    """
+
+    def __init__(self, team: Team, seed: int, arrivals: Arrivals, num_tasks: int) -> None:
+        self._team, self._key = team, key_of(seed)
+        self._drifts, self._num_tasks = arrivals == "drifting", num_tasks
+
+    def __call__(self, request: LLMRequest) -> Completion:
+        """Return the completion of a request, cut at the limit of its answer."""
+        team, key, place = self._team, self._key, request.context
+        ordinal, task, action = (np.array([place[k]]) for k in ("ordinal", "task", "action"))
+        agent, change = agent_of(action), None
+        if self._drifts:
+            change = drift(team, key, ordinal, self._num_tasks, agent)
+        drawn = answer(team, key, ordinal, task, action, change)
+        call = Calls(*drawn[2:])
+        if place["call"] == "agent":
+            description = team.settings.tasks[place["task"]].description
+            text = f"{MARK} The {AGENTS[agent[0]]}'s answer to: {description}"
+        else:
+            call = judge_call(team, key, ordinal, drawn.output_tokens)
+            scores = dict(zip(CRITERIA, drawn.scores[0].tolist(), strict=True))
+            text = json.dumps({**scores, "reasoning": MARK})
+        length = int(call.output_tokens[0])
+        output = min(length, request.max_tokens)
+        latency_s = float(call.latency_s[0]) * (output / length)
+        reason = "stop" if output == length else "length"
+        return Completion(text, int(call.input_tokens[0]), output, reason, latency_s)
