@@ -22,7 +22,6 @@ from inframind_gym.policies.mcf import (
     SpecCosts,
     assign,
     copy_gains,
-    make_plan,
     request_seconds,
     solve,
     solve_spec,
@@ -212,7 +211,7 @@ def random_plan(seed: int, gpus: int) -> Plan:
     switch[there, target[there]] = 0.0
     gains = -np.sort(-rng.integers(0, 60, (len(tp), 4)), axis=1).astype(np.float64)
     copies = (target[:, None] == np.arange(len(tp))).sum(axis=0) // tp
-    return make_plan(tp, free, target, copies, gains, switch)
+    return Plan(tp, free, target, copies, gains, switch)
 
 
 def plan_cost(plan: Plan, start: NDArray[np.int64], target: NDArray[np.int64]) -> float:
@@ -289,7 +288,7 @@ def toy_plan(tp: list[int], target: list[int], gains: list[list[float]]) -> Plan
     there = now[:, None] == np.arange(len(tp))
     free = np.ones(len(target), np.bool_)
     copies = there.sum(axis=0) // widths
-    return make_plan(widths, free, now, copies, np.array(gains), np.where(there, 0.0, 1.0))
+    return Plan(widths, free, now, copies, np.array(gains), np.where(there, 0.0, 1.0))
 
 
 @pytest.mark.parametrize(
