@@ -114,12 +114,12 @@ def _use_oracles() -> None:
         if hasattr(policy, "foresee"):
             policy.foresee(env.simulation)
         env.step(policy.act_batch(observations, env.contexts(), np.arange(2)))
-    from inframind_gym.policies.oracle import work_of_calls
-    from inframind_gym.simulator.server.state import cards, linear_cards
+    from inframind_gym.policies.oracle import make_oracle, work_of_calls
+    from inframind_gym.simulator.server.state import cards
     from inframind_gym.simulator.workflow.state import CALL
 
-    card = linear_cards(cards(env.simulation.pool))
-    work_of_calls(card, np.zeros(1, CALL), np.zeros((1, len(card))))
+    oracle = make_oracle(env.simulation.params, cards(env.simulation.pool))
+    work_of_calls(oracle, np.zeros(1, CALL), np.zeros((1, len(oracle.card))))
 
 
 def _use_backend() -> None:

@@ -14,7 +14,7 @@ It bounds recipes of this library whose choice does not depend on the outcomes o
 calls; it charges every query that is not skipped its expected work.
 
 Work is counted in seconds of a server that is alone on its GPU and whose steps are as full as its
-slots allow (`inframind_gym.policies.oracle.call_work_s`). A server does at most one second of it a
+slots allow (`inframind_gym.policies.oracle.call_cost_s`). A server does at most one second of it a
 second. Of n busy models on a GPU each runs at 1 / (1 + s (n - 1)) of its speed, so together they do
 at most max over n of n / (1 + s (n - 1)) seconds of work a second. No schedule can do more.
 """

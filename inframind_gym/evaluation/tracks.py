@@ -48,10 +48,10 @@ from inframind_gym.evaluation.track_board import (
     track_tables,
 )
 from inframind_gym.policies import requires_of, resolve_policy
-from inframind_gym.policies.oracle import work_of_calls
+from inframind_gym.policies.oracle import make_oracle, work_of_calls
 from inframind_gym.progress import say
 from inframind_gym.simulator.server.pool import load_pool
-from inframind_gym.simulator.server.state import cards, linear_cards
+from inframind_gym.simulator.server.state import cards
 
 SPLITS: Final = ("test", "val", "train")  # first seeds of each: no two splits share an episode
 SEEDS_APART: Final = 1_000_000
@@ -352,7 +352,8 @@ class TrackBatch(QueryBatch):
         """
         pool = self.simulation.pool
         work_s = np.zeros((self.simulation.num_queries, len(pool.models)))
-        work_of_calls(linear_cards(cards(pool)), self.simulation.calls(row), work_s)
+        oracle = make_oracle(self.simulation.params, cards(pool))
+        work_of_calls(oracle, self.simulation.calls(row), work_s)
         return np.asarray(work_s @ [len(model.all_gpus) for model in pool.models], np.float64)
 
 

@@ -1,6 +1,6 @@
-"""Bounds of the other families: policies that know what no policy may.
+"""Bounds of the placements and the teams: policies that know what no policy may.
 
-`clairvoyant`, the bound of routing, is in a module of its own.
+That of routing is in `clairvoyant`, whose compiled code few need.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from inframind_gym.envs.coordination import CoordinationContext, CoordinationSpe
 from inframind_gym.envs.placement import PlacementContext, PlacementSimulation, build_params
 from inframind_gym.envs.token_budget import TokenBudgetContext
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies.base import Ints
+from inframind_gym.policies.base import Floats, Ints
 from inframind_gym.policies.placement import BasePlacementPolicy
 from inframind_gym.policies.teams import (
     BaseAssignmentPolicy,
@@ -86,10 +86,9 @@ class EverywherePlacement(BasePlacementPolicy):
 
 DRAWS: Final = 20_000  # of each expected reward
 STEADY: Final = 1e-5  # reward a task: a step more that changes the values by no more is the last
+FIRST_SERVICE_S: Final = 2.0  # assumed until a server's first call has ended
 _KEYS_SEED: Final = 20_260_101  # a constant; the keys of no episode
 AGENTS: Final = len(rules.AGENTS)
-
-Floats = NDArray[np.float64]
 
 
 class ExpectedRewards(NamedTuple):
@@ -118,43 +117,20 @@ class Optimum(NamedTuple):
     first: tuple[NDArray[np.int8], ...]
     full: tuple[NDArray[np.int8], ...]
 
-    def look_up(self, windows: Ints, tasks: Ints, ordinals: Ints, num_tasks: int) -> Ints:
-        """Return the best actions, (n,).
-
-        Args:
-            windows: (n, 8) agents, oldest first, -1 where empty.
-            tasks: (n,) places in the bank.
-            ordinals: (n,) of the tasks in their runs.
-            num_tasks: of a run.
-        """
-        filled = np.where(windows >= 0, windows, 0)  # empty places are the oldest
-        number = filled @ AGENTS ** np.arange(rules.WINDOW - 1, -1, -1)
-        found = np.empty(len(tasks), np.int64)
-        for ordinal in np.unique(ordinals).tolist():
-            if ordinal < rules.WINDOW:
-                table = self.first[ordinal]
-            else:
-                table = self.full[min(num_tasks - ordinal, len(self.full)) - 1]
-            these = ordinals == ordinal
-            found[these] = table[number[these], tasks[these]]
-        return found
-
 
 @cache
 def expected_rewards(team_name: str) -> ExpectedRewards:
     """Return the expected rewards of a team's tasks; a second of computing, kept."""
     team = simulate.team(team_name)
-    tasks = len(team.task_type)
     keys = np.random.default_rng(_KEYS_SEED).integers(0, 2**64, DRAWS, np.uint64)
     levels = np.unique(np.concatenate([_penalties(size).ravel() for size in range(9)]))
-    reward = np.empty((tasks, rules.NUM_ACTIONS, len(levels)))
+    reward = np.empty((len(team.task_type), rules.NUM_ACTIONS, len(levels)))
     first = np.zeros(DRAWS, np.int64)
-    for task in range(tasks):
-        for action in range(rules.NUM_ACTIONS):
-            drawn = simulate.answer(team, keys, first, first + task, first + action)
-            raw = rules.raw_reward(drawn.scores, drawn.cost_usd, drawn.latency_s)
-            for i, level in enumerate(levels.tolist()):
-                reward[task, action, i] = rules.adjusted_reward(raw, level).mean()
+    for task, action in np.ndindex(reward.shape[:2]):
+        drawn = simulate.answer(team, keys, first, first + task, first + action)
+        raw = rules.raw_reward(drawn.scores, drawn.cost_usd, drawn.latency_s)
+        for i, level in enumerate(levels.tolist()):
+            reward[task, action, i] = rules.adjusted_reward(raw, level).mean()
     return ExpectedRewards(levels, reward)
 
 
@@ -206,8 +182,7 @@ def next_task_chances(team: Team, arrivals: Arrivals) -> tuple[Floats, Floats]:
 def _penalties(size: int) -> Floats:
     """Return the load penalty of each agent after each window of `size` agents, (4^size, 4)."""
     numbers = np.arange(AGENTS**size)
-    digits = [numbers // AGENTS**place % AGENTS for place in range(size)]
-    windows = np.stack(digits, axis=1) if digits else np.zeros((1, 0), np.int64)
+    windows = numbers[:, None] // AGENTS ** np.arange(size) % AGENTS
     counts = rules.window_counts(windows)
     agents = [rules.load_penalty(counts, np.full(len(counts), agent)) for agent in range(AGENTS)]
     return np.asarray(np.round(np.stack(agents, axis=1), 12), np.float64)
@@ -240,15 +215,12 @@ def _back_up(
         for k in range(task_type.shape[0]):
             best = -1.0
             for agent in range(agents):
-                found = reward[k, agent, level[w, agent]]
-                found += ahead[w % most * agents + agent, task_type[k]]
-                if found > best:
-                    best = found
+                total = reward[k, agent, level[w, agent]]
+                total += ahead[w % most * agents + agent, task_type[k]]
+                if total > best:
+                    best = total
                     action[w, k] = agent * 2 + provider[k, agent, level[w, agent]]
             value[w, k] = best
-
-
-FIRST_SERVICE_S = 2.0  # assumed until a server's first call has ended
 
 
 class MyopicAssignment(BaseAssignmentPolicy):
@@ -310,44 +282,45 @@ class OptimalAssignment(BaseAssignmentPolicy):
 
     def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
         """Return the actions, (n,)."""
-        length = self.spec.config.num_tasks
-        return self._optimum.look_up(context.window, context.task, context.ordinal, length)
+        windows = np.where(context.window >= 0, context.window, 0)  # empty places are the oldest
+        number = windows @ AGENTS ** np.arange(rules.WINDOW - 1, -1, -1)
+        first, full = self._optimum.first, self._optimum.full
+        actions = np.empty(len(rows), np.int64)
+        for ordinal in np.unique(context.ordinal).tolist():
+            to_go = min(self.spec.config.num_tasks - ordinal, len(full))
+            table = first[ordinal] if ordinal < rules.WINDOW else full[to_go - 1]
+            same = context.ordinal == ordinal
+            actions[same] = table[number[same], context.task[same]]
+        return actions
 
 
 class OptimalBudget(BaseTokenBudgetPolicy):
-    """The best action by dynamic programming (`inframind_gym.teams.token_budget.optimum`).
-
-    Raises:
-        ConfigError: the run is a script, or of an application: there is no latent state to know.
-    """
+    """The best action by dynamic programming (`inframind_gym.teams.token_budget.optimum`)."""
 
     name = "optimum"
     bound = True
     sees_truth = True
 
     def choose(self, context: TokenBudgetContext, rows: Ints) -> Ints:
-        """Return the optimal calls, after a reallocation where an allocation is in their way."""
+        """Return the optimal calls, after a reallocation where an allocation is in their way.
+
+        Raises:
+            ConfigError: the run is a script, or of an application: there is no latent state.
+        """
         truth = context.truth
         if truth is None:
             raise ConfigError(
                 "policy 'optimum' knows the latent state of simulated tasks and can play those "
                 'alone: profile="simulated" of InfraMind-TokenBudget-v0'
             )
-        spec = self.spec
-        best = np.full(len(rows), STOP)
+        spec, best = self.spec, np.full(len(rows), STOP)
         pairs = np.stack([truth.complexity, truth.value], axis=1)
-        for complexity, value in np.unique(pairs, axis=0):
-            these = np.flatnonzero((pairs == [complexity, value]).all(axis=1))
-            solved = token_budget.solve(
-                spec.settings,
-                int(complexity),
-                spec.max_budget,
-                spec.price,
-                float(value),
-                spec.self_eval,
-            )
-            at = context.remaining[these], truth.state[these]
-            best[these] = solved.look_up(solved.action, *at)
+        for complexity, value in np.unique(pairs, axis=0).tolist():
+            same = np.flatnonzero((pairs == [complexity, value]).all(axis=1))
+            task = spec.settings, int(complexity), spec.max_budget, spec.price, value
+            solved = token_budget.solve(*task, spec.self_eval)
+            at = context.remaining[same], truth.state[same]
+            best[same] = solved.look_up(solved.action, *at)
         action = np.full(len(rows), STOP)
         for call in range(CUT):
             wanted = request(context, call // len(SIZES), call % len(SIZES))
@@ -356,11 +329,7 @@ class OptimalBudget(BaseTokenBudgetPolicy):
 
 
 class OptimalSupervisor(BaseCoordinationPolicy):
-    """The best action by value iteration (`inframind_gym.teams.coordination.optimum`).
-
-    Raises:
-        ConfigError: lengths vary, there is a conversation, or a model decides.
-    """
+    """The best action by value iteration (`inframind_gym.teams.coordination.optimum`)."""
 
     name = "optimum"
     bound = True
@@ -370,7 +339,7 @@ class OptimalSupervisor(BaseCoordinationPolicy):
         """Forget the solutions of other settings.
 
         Raises:
-            ConfigError: there is no exact optimum.
+            ConfigError: lengths vary, there is a conversation, or a model decides.
         """
         super().reset(spec, seeds)
         if not spec.is_exact:

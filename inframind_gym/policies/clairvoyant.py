@@ -66,22 +66,18 @@ class ClairvoyantPolicy(BasePolicy):
     carries_out_any_plan = False
 
     def __init__(self, safety: float = SAFETY) -> None:
-        if not float(safety) >= 1.0:
+        if not safety >= 1.0:
             raise ConfigError(f"safety is {safety}; it must be at least 1")
-        self.safety = float(safety)
+        self.safety = safety
         self._simulation: RoutingSimulation | None = None
-        self._recipes: NDArray[Any] = np.zeros(0, RECIPE)
-        self._small = 0
-        self._needs = np.zeros(0, np.uint32)  # (r,) bit mask of a recipe's models
-        self._routes: list[dict[int, NDArray[np.int8]]] = []
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Make the recipes."""
         super().reset(spec, seeds)
-        small, large = small_recipes(spec.num_actions), large_recipes(spec.num_actions)
+        small = small_recipes(spec.num_actions)
         self._small = len(small)
-        self._recipes = np.concatenate([small, large])
-        self._routes = [{} for _ in seeds]
+        self._recipes = np.concatenate([small, large_recipes(spec.num_actions)])
+        self._routes: list[dict[int, NDArray[np.int8]]] = [{} for _ in seeds]
 
     def foresee(self, simulation: RoutingSimulation) -> None:
         """Take the simulation, whose environment i is row i of the policy."""
@@ -130,9 +126,8 @@ class ClairvoyantPolicy(BasePolicy):
         cheapest of all.
         """
         assert self._simulation is not None
-        simulation, cluster, state = (
-            self._simulation, self._simulation.cluster, self._simulation.state
-        )  # fmt: skip
+        simulation = self._simulation
+        cluster, state = simulation.cluster, simulation.state
         params, episode = simulation.params, state.stream[e]
         query = state.query[e, episode["slot"]]
         models, slots = cluster.running.shape[1:]
@@ -200,10 +195,12 @@ def large_recipes(routes: int) -> NDArray[Any]:
 
 
 @inner
-def backlog(
-    cluster: Cluster, card: Any, e: int, m: int, rank: float, slots: Any
-) -> tuple[float, float]:
-    """Return the wait of a new call at server `m`, and the work that the server has left.
+def present_pace(
+    cluster: Cluster, card: Any, e: int, m: int, rank: float, slots: Any, pace: Any
+) -> float:
+    """Write the present pace of server `m`; return its work left, alone on its GPU, in seconds.
+
+    A call waits until it would be admitted, if no other overtakes it.
 
     Args:
         cluster: the servers.
@@ -211,11 +208,8 @@ def backlog(
         e: environment of the batch.
         m: the server.
         rank: priority of a call that would be sent now.
-        slots: (S,) scratch.
-
-    Returns:
-        Steps until the call would be admitted, if no other overtakes it; and the server's work,
-        alone on its GPU, in seconds.
+        slots: (S,) scratch: steps until each slot is free.
+        pace: a PACE record, written.
     """
     server = cluster.server[e, m]
     token_s = card.base_s / card.max_num_seqs + card.per_seq_s + card.per_new_token_s
@@ -236,27 +230,7 @@ def backlog(
         left = float(request.output_tokens - request.generated)
         work_s += left * token_s + request.prompt_tokens * card.per_new_token_s
         if entry.priority <= rank:
-            slots[first_free(slots, size)] += left
-    return float(slots[first_free(slots, size)]), work_s
-
-
-@inner
-def first_free(slots: Any, size: int) -> int:
-    """Return the index of the slot that is free first."""
-    best = 0
-    for i in range(1, size):
-        if slots[i] < slots[best]:
-            best = i
-    return best
-
-
-@inner
-def present_pace(
-    cluster: Cluster, card: Any, e: int, m: int, rank: float, slots: Any, pace: Any
-) -> float:
-    """Write the present pace of server `m`; return its work left, in seconds."""
-    server = cluster.server[e, m]
-    steps, work_s = backlog(cluster, card, e, m, rank, slots)
+            slots[np.argmin(slots[:size])] += left
     peers = 0
     for other in range(cluster.card.shape[0]):
         state = cluster.server[e, other]
@@ -269,8 +243,8 @@ def present_pace(
     if card.sparse_s > 0.0:
         step_s += card.sparse_s * (1.0 - math.exp(-seqs / card.sparse_tokens))
     pace.step_s = pace.factor * step_s
-    pace.wait_s = steps * pace.step_s
-    return work_s
+    pace.wait_s = slots[:size].min() * pace.step_s
+    return float(work_s)
 
 
 @jit

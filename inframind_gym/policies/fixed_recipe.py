@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.layout import PolicySpec
-from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.errors import ConfigError, require_within, unknown
 from inframind_gym.policies.base import BasePolicy, Contexts, Ints
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
@@ -93,30 +93,25 @@ class FixedRecipePolicy(ConstantRecipes):
     def __init__(
         self,
         topology: str | None = None,
-        num_agents: str | int | None = None,
+        num_agents: int | None = None,
         model: str | None = None,
         strategy: str | None = None,
     ) -> None:
-        given = {"topology": topology, "num_agents": num_agents}
-        given |= {"model": model, "strategy": strategy}
-        self.recipe = None if set(given.values()) == {None} else given
-        self.name = "fixed_recipe"
-        self.fingerprint = ""
-        if self.recipe is None:
+        parts = (topology, num_agents, model, strategy)
+        self.name, self.fingerprint, self.recipe = "fixed_recipe", "", None
+        if not any(parts):
             self.fingerprint = CHOSEN.read_text(encoding="utf-8")
             return
-        if None in given.values():
+        if not all(part is not None for part in parts):
             raise ConfigError(
                 "fixed_recipe: give all of topology, agents, model and strategy, for example "
                 "fixed_recipe:Reflection:1:qwen-14b:DeepThink, or none of them"
             )
-        self.name = ":".join(("fixed_recipe", *map(str, given.values())))
         if topology not in TOPOLOGIES:
-            raise ConfigError(f"fixed_recipe: {unknown('topology', str(topology), TOPOLOGIES)}")
-        if str(num_agents) not in map(str, range(1, MAX_AGENTS + 1)):
-            raise ConfigError(
-                f"fixed_recipe: num_agents is {str(num_agents)!r}; it must be 1 to {MAX_AGENTS}"
-            )
+            raise ConfigError(f"fixed_recipe: {unknown('topology', topology, TOPOLOGIES)}")
+        require_within(num_agents, 1, MAX_AGENTS, "fixed_recipe: num_agents")
+        self.name = ":".join(("fixed_recipe", *map(str, parts)))
+        self.recipe = dict(zip(("topology", "num_agents", "model", "strategy"), parts, strict=True))
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Take the recipe of the workload; see `prepare` for errors."""

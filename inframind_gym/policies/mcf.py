@@ -556,9 +556,7 @@ class PlusFlowPlacement(BasePlacementPolicy):
                 work = context.latency_s[0, m] / step_s
                 self._work[row, m] += _WORK_EMA * (work - self._work[row, m])
 
-    def _switch(
-        self, context: PlacementContext, gains: Floats, copies: Ints
-    ) -> Floats:
+    def _switch(self, context: PlacementContext, gains: Floats, copies: Ints) -> Floats:
         """Return the request-seconds to bring a model to a GPU, (G, M); infinity: it may not."""
         spec, active = self.spec, context.active[0]
         awake = active != NONE

@@ -8,7 +8,7 @@ without any server. It finds whether the query is solved, the work of each serve
 at a given pace of the servers. The policy `clairvoyant` and the bounds use it; no contestant may.
 
 *Work* is the least time that a server, alone on its GPU, spends on a call: its share of steps that
-serve as many sequences as the server takes (`call_work_s`).
+serve as many sequences as the server takes (`call_cost_s`).
 """
 
 from __future__ import annotations
@@ -91,12 +91,14 @@ class Oracle(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A query and the place of its random numbers."""
+    """A query, the place of its random numbers, and what all of its calls share."""
 
     key: Any  # of the episode, uint64
     ordinal: int  # position in the episode
     task: int
     length_z: float  # the query's own share of its answers' lengths
+    role: int  # index into ROLES, of every agent
+    structure: int  # of the recipe's graph
 
 
 def make_oracle(params: EnvParams, card: NDArray[Any]) -> Oracle:
@@ -127,53 +129,26 @@ def recipes_of(keys: Sequence[RecipeKey]) -> NDArray[Any]:
 
 
 @inner
-def query_of(key: Any, ordinal: int, task: int) -> Query:
-    """Return a query by its place in an episode."""
-    return Query(key, ordinal, task, query_length_z(key, ordinal))
+def call_cost_s(card: Any, pace: Any, prompt: int, tokens: int) -> tuple[float, float]:
+    """Return the work of a call, and the seconds that it takes at the given pace.
 
-
-@inner
-def cached_tokens_read(prompt: int, tokens: int) -> float:
-    """Return the cached tokens that a call's decoding steps read, in all."""
-    return float(tokens - 1) * prompt + 0.5 * float(tokens - 1) * (tokens - 2)
-
-
-@inner
-def own_prompt(card: Any, prompt: int) -> int:
-    """Return the tokens of a prompt that have to be computed: all but the shared head."""
-    if card.shared_prefix_tokens > 0:
-        whole = (prompt - 1) // card.block_size * card.block_size
-        return int(prompt - min(card.shared_prefix_tokens, whole))
-    return prompt
-
-
-@inner
-def call_work_s(card: Any, prompt: int, tokens: int) -> float:
-    """Return the least time that the server spends on a call, alone on its GPU, in seconds.
-
-    Every step costs at least its share of `base_s` and of the sparse weights at `max_num_seqs`
-    sequences: the sum over any calls is at most the time that the server is busy.
+    Work is the least time that the server spends on it, alone on its GPU: every step costs at least
+    its share of `base_s` and of the sparse weights at `max_num_seqs` sequences, so the sum over any
+    calls is at most the time that the server is busy.
     """
-    prompt = own_prompt(card, prompt)
-    seqs = card.max_num_seqs
-    base = card.base_s
+    if card.shared_prefix_tokens > 0:  # the shared head of prompts is not computed
+        head = (prompt - 1) // card.block_size * card.block_size
+        prompt = int(prompt - min(card.shared_prefix_tokens, head))
+    seqs, base = card.max_num_seqs, card.base_s
     if card.sparse_s > 0.0:
         base += card.sparse_s * (1.0 - math.exp(-seqs / card.sparse_tokens))
-    return float(
-        tokens * (base / seqs + card.per_seq_s)
-        + (prompt + tokens - 1) * card.per_new_token_s
-        + cached_tokens_read(prompt, tokens) * card.per_kv_token_s
-    )
-
-
-@inner
-def call_s(card: Any, pace: Any, prompt: int, tokens: int) -> float:
-    """Return the seconds that a call takes at the given pace."""
-    prompt = own_prompt(card, prompt)
-    own = (prompt - 1) * card.per_new_token_s + cached_tokens_read(
-        prompt, tokens
-    ) * card.per_kv_token_s
-    return float(pace.wait_s + tokens * pace.step_s + pace.factor * own)
+    # Cached tokens that the decoding steps read, in all.
+    read = float(tokens - 1) * prompt + 0.5 * float(tokens - 1) * (tokens - 2)
+    read_s = read * card.per_kv_token_s
+    work_s = tokens * (base / seqs + card.per_seq_s)
+    work_s = work_s + (prompt + tokens - 1) * card.per_new_token_s + read_s
+    seconds = (prompt - 1) * card.per_new_token_s + read_s
+    return float(work_s), float(pace.wait_s + tokens * pace.step_s + pace.factor * seconds)
 
 
 @inner
@@ -200,119 +175,91 @@ def best_role(params: EnvParams, task: int, kind: int) -> int:
 
 
 @inner
-def shows_tests(params: EnvParams, query: Query) -> bool:
-    """Return whether the query's tests are visible, so that a right program can be recognised."""
-    share = params.visible_tests[params.response.task_profile[query.task]]
-    return bool(share > 0.0 and uniform(query.key, STREAM_TESTS, query.task, 0) < share)
-
-
-@inner
-def spend(
-    oracle: Oracle, query: Query, call: int, phase: int, model: int, strategy: int, messages: int
-) -> tuple[int, bool, float, float]:
-    """Return a call's tokens, whether its answer is cut, its work and its seconds at the pace.
-
-    Args:
-        call: `call_id` of the call.
-        phase: FIRST, SECOND or FINAL.
-        model: who answers.
-        strategy: of the call.
-        messages: tokens of the answers that it reads.
-    """
-    params = oracle.params
-    profile = int(params.response.task_profile[query.task])
-    prompt = (
-        params.task_tokens[query.task]
-        + params.overhead_tokens[profile]
-        + int(params.message_frac[profile] * messages)
-    )
-    prompt = int(min(prompt, params.max_prompt_tokens[model]))
-    tokens, cut = answer_tokens(
-        params.response,
-        query.key,
-        query.ordinal,
-        query.task,
-        query.length_z,
-        call,
-        phase,
-        model,
-        strategy,
-    )
-    work = call_work_s(oracle.card[model], prompt, tokens)
-    return tokens, cut, work, call_s(oracle.card[model], oracle.pace[model], prompt, tokens)
-
-
-@inner
-def is_right(oracle: Oracle, query: Query, call: int, model: int, bonus: float, cut: bool) -> bool:
-    """Return whether the answer of a call is right, given its bonus in logits."""
-    tables = oracle.params.response
-    return answer_right(tables, query.key, query.ordinal, query.task, call, model, bonus, cut)
-
-
-@inner
 def send(
     oracle: Oracle,
     query: Query,
     node: int,
     phase: int,
-    model: int,
-    strategy: int,
-    role: int,
-    structure: int,
+    route: int,
     reads: Any,
     right: Any,
     messages: int,
 ) -> tuple[int, float, bool]:
-    """Make a call; return its tokens, its seconds and whether its answer is right."""
+    """Make a call; return its tokens, its seconds and whether its answer is right.
+
+    Args:
+        node: that calls.
+        phase: FIRST, SECOND or FINAL.
+        route: model and strategy, m * S + s.
+        reads: bit mask of the nodes whose answers it reads; `right` of those that are right.
+        messages: tokens of these answers.
+    """
     params, outcome = oracle.params, oracle.outcome[0]
+    tables, task = params.response, query.task
+    model, strategy = divmod(route, params.strategy_cdf.shape[1])
     call = call_id(node, phase, model, strategy)
-    tokens, cut, work, seconds = spend(oracle, query, call, phase, model, strategy, messages)
+    profile = int(tables.task_profile[task])
+    prompt = (
+        params.task_tokens[task]
+        + params.overhead_tokens[profile]
+        + int(params.message_frac[profile] * messages)
+    )
+    prompt = int(min(prompt, params.max_prompt_tokens[model]))
+    key, ordinal = query.key, query.ordinal
+    tokens, cut = answer_tokens(
+        tables, key, ordinal, task, query.length_z, call, phase, model, strategy
+    )
+    work_s, seconds = call_cost_s(oracle.card[model], oracle.pace[model], prompt, tokens)
     bonus = answer_bonus(
-        params.response,
+        tables,
         params.role_fit,
-        query.task,
-        role,
+        task,
+        query.role,
         node,
         phase,
         strategy,
-        structure,
+        query.structure,
         reads,
         right,
     )
     if phase == FINAL:
-        outcome.final_work_s = work
+        outcome.final_work_s = work_s
     if phase != FINAL or params.settings[0].execution != SEQUENTIAL:
-        oracle.work_s[model] += work
+        oracle.work_s[model] += work_s
     outcome.calls += 1
     outcome.tokens += tokens
-    return tokens, seconds, is_right(oracle, query, call, model, bonus, cut)
+    return tokens, seconds, answer_right(tables, key, ordinal, task, call, model, bonus, cut)
 
 
 @inner
-def play(oracle: Oracle, query: Query, recipe: Any) -> None:
+def play(oracle: Oracle, key: Any, ordinal: int, task: int, recipe: Any) -> None:
     """Carry out a query by a recipe, without servers.
 
     It writes the oracle's `outcome` and `work_s`. In sequential execution the deciding call is not
     waited for, and its work is left out.
 
     Args:
+        oracle: constants and servers.
+        key: of the episode.
+        ordinal: of the query in it.
+        task: of the query.
         recipe: a RECIPE record.
     """
     params, outcome = oracle.params, oracle.outcome[0]
     node_tokens, node_end_s = oracle.node[0], oracle.node[1]
-    for m in range(oracle.work_s.shape[0]):
-        oracle.work_s[m] = 0.0
+    oracle.work_s[:] = 0.0
     outcome.calls = 0
     outcome.tokens = 0
-    strategies = params.strategy_cdf.shape[1]
     graphs = params.graphs
     topology, agents = int(recipe.topology), int(recipe.num_agents)
     nodes = int(graphs.num_nodes[topology, agents - 1])
     structure = int(graphs.structure[topology, agents - 1])
-    role = best_role(params, query.task, recipe.role_kind)
-    profile = int(params.response.task_profile[query.task])
+    role = best_role(params, task, recipe.role_kind)
+    query = Query(key, ordinal, task, query_length_z(key, ordinal), role, structure)
+    profile = int(params.response.task_profile[task])
     twice = graphs.calls_per_node[topology] == 2 or params.role_calls[profile, role] == 2
-    tested = shows_tests(params, query)
+    share = params.visible_tests[profile]  # of queries whose tests tell a right program
+    tested = bool(share > 0.0 and uniform(key, STREAM_TESTS, task, 0) < share)
     right = np.uint32(0)
     proven = np.uint32(0)
     latest_s = 0.0
@@ -335,21 +282,16 @@ def play(oracle: Oracle, query: Query, recipe: Any) -> None:
             proven |= bit
             latest_s = max(latest_s, start_s)
             continue
-        model = int(recipe.route[node]) // strategies
-        strategy = int(recipe.route[node]) % strategies
-        tokens, seconds, good = send(
-            oracle, query, node, FIRST, model, strategy, role, structure, before, right, messages
-        )
-        start_s += seconds
-        right = right | bit if good else right & ~bit
-        if twice:
-            messages += tokens
-            read = before | bit
-            tokens, seconds, good = send(
-                oracle, query, node, SECOND, model, strategy, role, structure, read, right, messages
-            )
-            start_s += seconds
-            right = right | bit if good else right & ~bit
+        route, tokens, good = int(recipe.route[node]), 0, False
+        for phase in (FIRST, SECOND):
+            if phase == FIRST or twice:
+                messages += tokens
+                reads = before if phase == FIRST else before | bit
+                tokens, seconds, good = send(
+                    oracle, query, node, phase, route, reads, right, messages
+                )
+                start_s += seconds
+                right = right | bit if good else right & ~bit
         if good and params.role_codes[role] == 1:
             proven |= bit
         node_tokens[node] = tokens
@@ -363,20 +305,16 @@ def play(oracle: Oracle, query: Query, recipe: Any) -> None:
     for node in range(nodes):
         if everyone >> np.uint32(node) & _ONE:
             messages += min(int(node_tokens[node]), params.final_message_tokens[profile])
-    final = most_used(recipe, nodes, strategies)
-    tokens, seconds, good = send(
-        oracle,
-        query,
-        0,
-        FINAL,
-        final,
-        FINAL_STRATEGY,
-        role,
-        structure,
-        everyone,
-        right,
-        messages,
-    )
+    strategies = params.strategy_cdf.shape[1]
+    final, most = int(recipe.route[0]) // strategies, 0  # of most nodes; of equals the first one
+    for node in range(nodes):
+        model, uses = int(recipe.route[node]) // strategies, 0
+        for other in range(node, nodes):
+            uses += int(recipe.route[other]) // strategies == model
+        if uses > most:
+            final, most = model, uses
+    route = final * strategies + FINAL_STRATEGY
+    tokens, seconds, good = send(oracle, query, 0, FINAL, route, everyone, right, messages)
     if params.settings[0].execution != SEQUENTIAL:
         latest_s += seconds
     outcome.latency_s = latest_s
@@ -384,22 +322,6 @@ def play(oracle: Oracle, query: Query, recipe: Any) -> None:
     outcome.final_model = final
     outcome.right = right
     outcome.solved = 1 if good else 0
-
-
-@inner
-def most_used(recipe: Any, nodes: int, strategies: int) -> int:
-    """Return the model of most nodes; among equals the one used first."""
-    best = int(recipe.route[0]) // strategies
-    most = 0
-    for node in range(nodes):
-        model = int(recipe.route[node]) // strategies
-        uses = 0
-        for other in range(node, nodes):
-            uses += int(recipe.route[other]) // strategies == model
-        if uses > most:
-            most = uses
-            best = model
-    return best
 
 
 @jit
@@ -422,27 +344,27 @@ def play_all(
         work_s: (r, n, M) written.
     """
     for q in range(tasks.shape[0]):
-        query = query_of(key, ordinals[q], tasks[q])
         for i in range(recipes.shape[0]):
-            play(oracle, query, recipes[i])
+            play(oracle, key, ordinals[q], tasks[q], recipes[i])
             outcomes[i, q] = oracle.outcome[0]
             for m in range(work_s.shape[2]):
                 work_s[i, q, m] = oracle.work_s[m]
 
 
 @jit
-def work_of_calls(card: NDArray[Any], calls: NDArray[Any], work_s: NDArray[np.float64]) -> None:
+def work_of_calls(oracle: Oracle, calls: NDArray[Any], work_s: NDArray[np.float64]) -> None:
     """Add up the work of the calls of every query.
 
     Args:
-        card: (M,) CARD, linear.
+        oracle: has the servers' cards.
         calls: (c,) CALL.
         work_s: (queries, M), added to.
     """
     for i in range(calls.shape[0]):
         call = calls[i]
         m = call.model
-        work_s[call.query, m] += call_work_s(card[m], call.prompt_tokens, call.output_tokens)
+        prompt, tokens = call.prompt_tokens, call.output_tokens
+        work_s[call.query, m] += call_cost_s(oracle.card[m], oracle.pace[m], prompt, tokens)[0]
 
 
 def outcomes_of(

@@ -4,8 +4,7 @@
     resolve_policy("threshold", family="placement", high=0.6)
     resolve_policy("my_module:MyPolicy")                      # a policy of your own
 
-A class is imported when its policy is made. What goes wrong is a `ConfigError` that says what to
-do.
+A class is imported when its policy is made.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ import inspect
 import json
 import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, Final
 
 from inframind_gym.errors import ConfigError, did_you_mean, unknown
 from inframind_gym.policies.base import BasePolicy, PerRowPolicy, Policy
 
 ROUTING: Final = "routing"
-# Family -> usage, name:argument:argument -> module:Class of this package, which says what it does.
+# Family -> name and the arguments that may follow it -> module:Class of this package.
 _BUILT_IN: Final = {
     ROUTING: {
         "random": "simple:RandomPolicy",
@@ -35,10 +34,10 @@ _BUILT_IN: Final = {
         "least_loaded:strategy": "simple:LeastLoadedPolicy",
         "lowest_expected_latency:strategy": "simple:LowestExpectedLatencyPolicy",
         "budget_greedy": "simple:BudgetGreedyPolicy",
-        "jsq:strategy": "rivals:ShortestQueuePolicy",
-        "sq2:strategy": "rivals:PowerOfTwoPolicy",
-        "spill:strategy": "rivals:SpillPolicy",
-        "backpressure:value": "rivals:BackpressurePolicy",
+        "jsq:strategy": "simple:ShortestQueuePolicy",
+        "sq2:strategy": "simple:PowerOfTwoPolicy",
+        "spill:strategy": "simple:SpillPolicy",
+        "backpressure:value": "simple:BackpressurePolicy",
         "adaptive:mode": "adaptive:AdaptivePolicy",
         "moa:strategy:aggregator": "simple:MixtureOfAgentsPolicy",
         "q_learning_load_tracker": "learners:QLearningLoadTrackerPolicy",
@@ -130,17 +129,7 @@ class PolicyEntry:
     bound: bool = False
 
 
-def _entries(family: str) -> dict[str, PolicyEntry]:
-    """Return the built-in policies of a family by their names."""
-    entries = {}
-    for usage, place in _BUILT_IN[family].items():
-        name, *args = usage.split(":")
-        path, bound = f"{__package__}.{place}", name in _BOUNDS
-        entries[name] = PolicyEntry(name, path, tuple(args), family, bound)
-    return entries
-
-
-POLICIES: Final = {family: _entries(family) for family in _BUILT_IN}
+POLICIES: Final[dict[str, dict[str, PolicyEntry]]] = {family: {} for family in _BUILT_IN}
 """Family -> name -> entry, in the order of registration."""
 
 
@@ -195,24 +184,21 @@ def resolve_policy(
                 raise ConfigError(f"{what}: {key} is given twice")
             if value:
                 kwargs[key] = value
-        path = entry.path
-    elif len(arguments) == 1 and all((arguments[0], *map(str.isidentifier, name.split(".")))):
-        path = text
-    else:
+        text = entry.path
+    elif len(arguments) != 1 or not all((arguments[0], *map(str.isidentifier, name.split(".")))):
         raise ConfigError(
             f"{unknown(noun, name, tuple(POLICIES[family]))} A policy of your own is written "
             "package.module:Class, for example my_policy:MyPolicy for the class MyPolicy in "
             "my_policy.py of this directory."
         )
-    what = f"{noun} {path!r}"
-    module, _, class_name = path.partition(":")
-    cls = _find_class(_import(module, what, tuple(POLICIES[family])), class_name, what)
+    what = f"{noun} {text!r}"
+    cls = _import_class(text, what, tuple(POLICIES[family]))
     _check_arguments(cls, what, kwargs)
     try:
         policy: Policy[Any, Any] = cls(**kwargs)
     except ImportError as error:  # of an extra that is not installed
         raise ConfigError(f"{what} cannot be made: {error}") from error
-    check_policy(policy, path, family=family)
+    check_policy(policy, text, family=family)
     if family == ROUTING and not _has_own(cls, "act_batch"):
         return PerRowPolicy(policy, lambda: cls(**kwargs))
     return policy
@@ -244,31 +230,42 @@ def _noun(family: str) -> str:
 
 def _has_own(cls: type[Any], method: str) -> bool:
     """Return whether a class has a method, and not that of `BasePolicy`."""
-    found = getattr(cls, method, None)
-    return callable(found) and found is not getattr(BasePolicy, method)
+    own = getattr(cls, method, None)
+    return callable(own) and own is not getattr(BasePolicy, method)
 
 
-def _import(module_name: str, what: str, names: tuple[str, ...]) -> ModuleType:
-    """Import a module; the working directory is searched last, so that it hides nothing."""
+def _import_class(path: str, what: str, names: tuple[str, ...]) -> type[Any]:
+    """Import a class; the working directory is searched last, so that it hides nothing."""
+    module_name, _, class_name = path.partition(":")
     cwd = os.getcwd()
     added = cwd not in sys.path and "" not in sys.path and not _is_installed(module_name)
     if added:
         sys.path.append(cwd)
         importlib.invalidate_caches()
     try:
-        return importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except Exception as error:
         if added:
             sys.path.remove(cwd)
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing and f"{module_name}.".startswith(f"{missing}."):
-            hint = did_you_mean(module_name, names)
-            if module_name.endswith(".py"):
-                hint = f" Write it without the ending: {module_name.removesuffix('.py')}"
-            message = f"{what}: no module named {module_name!r}, also not in {cwd}.{hint}"
-        else:
+        if not missing or not f"{module_name}.".startswith(f"{missing}."):
             message = f"{what}: importing {module_name} failed with {error!r}"
+            raise ConfigError(message) from error
+        hint = did_you_mean(module_name, names)
+        if module_name.endswith(".py"):
+            hint = f" Write it without the ending: {module_name.removesuffix('.py')}"
+        message = f"{what}: no module named {module_name!r}, also not in {cwd}.{hint}"
         raise ConfigError(message) from error
+    cls = getattr(module, class_name, None)
+    if cls is None:
+        classes = [name for name, value in vars(module).items() if inspect.isclass(value)]
+        raise ConfigError(f"{what}: {unknown('class', class_name, classes)}")
+    if not inspect.isclass(cls):
+        raise ConfigError(f"{what}: {class_name} is not a class but {cls!r}")
+    if abstract := getattr(cls, "__abstractmethods__", None):
+        lacks = ", ".join(sorted(abstract))
+        raise ConfigError(f"{what}: {class_name} is abstract: it must define {lacks}")
+    return cls
 
 
 def _is_installed(module_name: str) -> bool:
@@ -280,31 +277,27 @@ def _is_installed(module_name: str) -> bool:
     return spec is not None and spec.origin is not None  # a namespace may go on elsewhere
 
 
-def _find_class(module: ModuleType, class_name: str, what: str) -> type[Any]:
-    found = getattr(module, class_name, None)
-    if found is None:
-        classes = [name for name, value in vars(module).items() if inspect.isclass(value)]
-        raise ConfigError(f"{what}: {unknown('class', class_name, classes)}")
-    if not inspect.isclass(found):
-        raise ConfigError(f"{what}: {class_name} is not a class but {found!r}")
-    if abstract := getattr(found, "__abstractmethods__", None):
-        missing = ", ".join(sorted(abstract))
-        raise ConfigError(f"{what}: {class_name} is abstract: it must define {missing}")
-    return found
-
-
 def _check_arguments(cls: type[Any], what: str, kwargs: dict[str, Any]) -> None:
+    """Check that a class takes these arguments and JSON has them; read numbers."""
+    signature = inspect.signature(cls)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     try:
         json.dumps(kwargs)
-    except TypeError as error:
-        raise ConfigError(f"{what}: arguments must be plain JSON values: {error}") from error
-    signature = inspect.signature(cls)
-    kinds = {parameter.kind for parameter in signature.parameters.values()}
-    for key in () if inspect.Parameter.VAR_KEYWORD in kinds else kwargs:
-        if key not in signature.parameters:
-            known = tuple(signature.parameters)
-            raise ConfigError(f"{what}: {unknown('argument', key, known)}")
-    try:
+        for key in kwargs:
+            if key not in signature.parameters and not takes_any:
+                raise TypeError(unknown("argument", key, tuple(signature.parameters)))
         signature.bind(**kwargs)
     except TypeError as error:
         raise ConfigError(f"{what}: {error}") from error
+    for key, value in kwargs.items():
+        kind = str(signature.parameters[key].annotation) if key in signature.parameters else ""
+        if isinstance(value, str) and kind.startswith(("int", "float")):
+            with suppress(ValueError):  # what is no number is refused by the class
+                kwargs[key] = int(value) if value.isdigit() else float(value)
+
+
+for _family, _places in _BUILT_IN.items():
+    for _usage, _place in _places.items():
+        _name, *_args = _usage.split(":")
+        _path = f"{__package__}.{_place}"
+        register_policy(PolicyEntry(_name, _path, tuple(_args), _family, _name in _BOUNDS))

@@ -1,7 +1,9 @@
-"""Routers that are rules: a model first, then a strategy.
+"""Routers that are rules.
 
 Blind to the load: random, round robin, one fixed choice, the measured mix, Mixture of Agents,
 GPTSwarm. With telemetry: shortest queue, earliest expected answer, strongest model within budget.
+Then known rules of load balancing in the setting of their authors: one call, one agent a query, and
+the exact calls in flight of the router itself.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +21,7 @@ from pydantic import Field
 
 from inframind_gym.configs import StrictModel, validate
 from inframind_gym.envs.layout import PolicySpec
-from inframind_gym.errors import ConfigError
+from inframind_gym.errors import ConfigError, require_within
 from inframind_gym.files import read_json
 from inframind_gym.policies.base import (
     BasePolicy,
@@ -29,6 +32,7 @@ from inframind_gym.policies.base import (
     first_up,
     models_up,
 )
+from inframind_gym.simulator.item_response import sigmoid
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, graph
 
 MIX: Final = "mix"  # as a strategy: draw from the workload's measured mix of strategies
@@ -36,15 +40,17 @@ DRAW_MODEL, DRAW_STRATEGY, DRAW_TIE = range(3)  # uses of a decision's draws
 # A full batch of 16 decodes 1.2-1.4 times slower than a single sequence: roofline estimates for
 # 3B-32B models on H100 and H200 (TPOT at batch 16 over batch 1).
 FULL_BATCH_SLOWDOWN: Final = 0.3
+STRATEGY_LOGITS: Final = MappingProxyType({"Flash": -0.3, "Concise": 0.0, "DeepThink": 0.15})
 PUBLISHED_AGGREGATOR: Final = "deepseek-32b"
 SWARM: Final = Path(__file__).parent / "data" / "gptswarm.json"
 SWARM_STRATEGY: Final = "Concise"  # with which the shipped edges were learned
 
-Latencies = NDArray[np.float64]
+Floats = NDArray[np.float64]
+Edge = tuple[int, int]
 
 
 class Decisions(NamedTuple):
-    """Arguments of `act_batch`: one decision for each of n rows."""
+    """One decision for each of n rows: the arguments of `act_batch`, and what may be chosen."""
 
     observations: NDArray[np.float32]  # (n, d)
     contexts: Contexts  # (n,)
@@ -94,7 +100,7 @@ class Heuristic(BasePolicy, ABC):
         share = np.broadcast_to(self.spec.strategy_share, shape)
         return draw_from(share, self.uniform(due.rows, DRAW_STRATEGY))
 
-    def argmin(self, score: NDArray[np.float64], due: Decisions) -> Ints:
+    def argmin(self, score: Floats, due: Decisions) -> Ints:
         """The model of lowest `score` (n, M) among those that are up; ties are drawn."""
         masked = np.where(due.up, score, np.inf)
         lowest = masked == masked.min(axis=1, keepdims=True)
@@ -207,8 +213,7 @@ class MixtureOfAgentsPolicy(Heuristic):
         self.name = "moa" if (aggregator, strategy) == (None, "Concise") else f"moa:{strategy}"
         if aggregator is not None:
             self.name += f":{aggregator}"
-        if not 1 <= num_agents <= MAX_AGENTS:
-            raise ConfigError(f"num_agents is {num_agents}; it must be between 1 and {MAX_AGENTS}")
+        require_within(num_agents, 1, MAX_AGENTS, "num_agents")
         self.requires = {"planner": {"topology": "IO", "num_agents": num_agents}}
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
@@ -229,7 +234,6 @@ class MixtureOfAgentsPolicy(Heuristic):
         return np.asarray(self._order[first_up(turn, due.up[:, self._order])])
 
 
-Edge = tuple[int, int]
 Node = Annotated[int, Field(ge=0, lt=MAX_AGENTS)]
 
 
@@ -328,7 +332,7 @@ class QueueAware(Heuristic):
         sent: (rows, M) calls that were sent.
     """
 
-    sent: Ints | NDArray[np.float64]
+    sent: Ints | Floats
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Prepare for `len(seeds)` rows.
@@ -357,7 +361,7 @@ class QueueAware(Heuristic):
         self.sent[rows, self.spec.model_of(actions)] += 1
         return actions
 
-    def load_req(self, observations: NDArray[np.float32], rows: Ints) -> NDArray[np.float64]:
+    def load_req(self, observations: NDArray[np.float32], rows: Ints) -> Floats:
         """Calls believed to be at each model, (n, M): polled depth and own calls since."""
         # The feature is float32: rounding gives the whole numbers back, so that ties are ties.
         depth = np.round(self.spec.layout.queue_depth_req(observations), 3)
@@ -390,11 +394,9 @@ class LowestExpectedLatencyPolicy(QueueAware):
 
     def __init__(self, strategy: str = MIX, e2e_weight: float = 0.5) -> None:
         super().__init__(strategy)
-        if not 0.0 <= e2e_weight <= 1.0:
-            raise ConfigError(f"e2e_weight is {e2e_weight}; it must be between 0 and 1")
-        self.e2e_weight = e2e_weight
+        self.e2e_weight = require_within(e2e_weight, 0.0, 1.0, "e2e_weight")
 
-    def expected_latency_s(self, observations: NDArray[np.float32], rows: Ints) -> Latencies:
+    def expected_latency_s(self, observations: NDArray[np.float32], rows: Ints) -> Floats:
         """Seconds until a call sent now would be answered, (n, M).
 
         The light-load seconds of a call grow with the batch it joins; calls beyond the slots wait,
@@ -402,8 +404,7 @@ class LowestExpectedLatencyPolicy(QueueAware):
         is blended in with `e2e_weight` times the share of slots in use: with nothing running it is
         a memory of older load (the last value is held while nothing finishes).
         """
-        spec = self.spec
-        slots = spec.max_num_seqs
+        spec, slots = self.spec, self.spec.max_num_seqs
         load = self.load_req(observations, rows)
         busy = np.minimum(load / slots, 1.0)
         service = spec.expected_call_s * (1.0 + FULL_BATCH_SLOWDOWN * busy)
@@ -474,3 +475,133 @@ class BudgetGreedyPolicy(LowestExpectedLatencyPolicy):
         waves = contexts["num_waves"].astype(np.int64) - contexts["wave"]
         calls = np.maximum(waves, 1) * self._calls_per_node[contexts["topology"]]
         return np.asarray(calls + 1, np.int64)
+
+
+class OneAgentRule(BasePolicy, ABC):
+    """A rule that scores routes: the highest score among models that are up, the first of equals.
+
+    Every query is one call of one agent. The rule reads the calls that the router itself has sent
+    and that are not answered ("in_flight"), which are exact where polled metrics are old.
+
+    Args:
+        strategy: of every call.
+    """
+
+    requires = MappingProxyType(
+        {
+            "planner": {"topology": "IO", "num_agents": 1},
+            "system_features": ["in_flight"],
+            "observation": "index",
+        }
+    )
+    calls: ClassVar[float] = 2.0  # of a query with one agent: its answer, and the call that decides
+
+    def __init__(self, strategy: str = "Concise") -> None:
+        self.name = type(self).name + (f":{strategy}" if strategy != "Concise" else "")
+        self.strategy = strategy
+
+    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
+        """Return routes, (n,)."""
+        spec, up = self.spec, models_up(contexts, self.spec.num_models)
+        in_flight = spec.layout.in_flight_req(observations)
+        scores = self.scores(in_flight, Decisions(observations, contexts, rows, up))
+        if scores.ndim == 2:
+            models = np.where(up, scores, -np.inf).argmax(axis=1)
+            return np.asarray(spec.action(models, spec.strategy_index(self.strategy)), np.int64)
+        scores = np.where(up[..., None], scores, -np.inf)
+        return np.asarray(scores.reshape(len(rows), -1).argmax(axis=1), np.int64)
+
+    @abstractmethod
+    def scores(self, in_flight: Floats, due: Decisions) -> Floats:
+        """Return the scores of models (n, M) or routes (n, M, S), from calls in flight (n, M)."""
+
+    def left_s(self, contexts: Contexts) -> Floats:
+        """Return the seconds of the budgets that are left, (n, 1)."""
+        spent_s = contexts["time_s"] - contexts["arrival_s"]
+        return np.asarray(contexts["budget_s"] - spent_s)[:, None]
+
+    def expected_s(self, in_flight: Floats) -> Floats:
+        """Return the seconds until a query sent now would be answered, (n, M)."""
+        slots = self.spec.max_num_seqs
+        wait = np.maximum(in_flight + 1.0 - slots, 0.0) / slots
+        slow = 1.0 + FULL_BATCH_SLOWDOWN * np.minimum(in_flight / slots, 1.0)
+        return np.asarray(self.calls * self.spec.expected_call_s * slow * (1.0 + wait))
+
+
+class ShortestQueuePolicy(OneAgentRule):
+    """Join the shortest queue, by calls per slot.
+
+    Source: Winston, "Optimality of the shortest line discipline" (1977).
+    """
+
+    name = "jsq"
+
+    def scores(self, in_flight: Floats, due: Decisions) -> Floats:
+        """Return minus the calls per slot, (n, M)."""
+        return -in_flight / self.spec.max_num_seqs
+
+
+class PowerOfTwoPolicy(OneAgentRule):
+    """The shorter queue of two models that are drawn for each call.
+
+    Source: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001).
+    """
+
+    name = "sq2"
+
+    def scores(self, in_flight: Floats, due: Decisions) -> Floats:
+        """Return minus the calls per slot of two models that are up, (n, M); less for others."""
+        models = range(self.spec.num_models)
+        draws = np.stack([self.draw(due.rows, due.contexts["query"], m) for m in models], axis=1)
+        drawn = np.argsort(np.where(due.up, draws, 2.0), axis=1)[:, :2]
+        is_drawn = np.zeros(in_flight.shape, np.bool_)
+        np.put_along_axis(is_drawn, drawn, True, axis=1)
+        return np.where(is_drawn, -in_flight / self.spec.max_num_seqs, -1e9)
+
+
+class SpillPolicy(OneAgentRule):
+    """The strongest model with a free slot that makes the deadline, else the fastest with Flash.
+
+    Overflow routing, as in call centres and content networks.
+    """
+
+    name = "spill"
+
+    def scores(self, in_flight: Floats, due: Decisions) -> Floats:
+        """Return the abilities of models that fit, and below them minus the seconds, (n, M, S)."""
+        spec, expected_s = self.spec, self.expected_s(in_flight)
+        fits = (in_flight < spec.max_num_seqs) & (expected_s <= self.left_s(due.contexts))
+        scores = np.full((*in_flight.shape, spec.num_strategies), -1e12)
+        scores[..., spec.strategy_index("Flash")] = -1e6 - expected_s
+        scores[..., spec.strategy_index(self.strategy)] = np.where(fits, spec.ability, -1e12)
+        return scores
+
+
+class BackpressurePolicy(OneAgentRule):
+    """Drift plus penalty: V times the chance of an answer in time, less queue times service.
+
+    Source: Neely, "Stochastic Network Optimization" (2010), section 4.
+
+    Args:
+        value: V, in calls per slot times seconds that a right answer is worth. The default is the
+            best of 8 on the validation split of `steady/math` at two loads.
+
+    Raises:
+        ConfigError: it is no number above 0.
+    """
+
+    name = "backpressure"
+
+    def __init__(self, value: float = 30.0) -> None:
+        super().__init__()
+        self.value = require_within(value, 1e-9, 1e9, "backpressure: value")
+        self.name = "backpressure" if self.value == 30.0 else f"backpressure:{self.value:g}"
+
+    def scores(self, in_flight: Floats, due: Decisions) -> Floats:
+        """Return V·P(solved in time) - Q·s for every route, (n, M, S)."""
+        spec = self.spec
+        gains = np.array([STRATEGY_LOGITS.get(name, 0.0) for name in spec.strategies])
+        right = sigmoid(spec.ability[:, None] + gains)  # (M, S)
+        in_time = self.expected_s(in_flight) <= self.left_s(due.contexts)
+        drift = in_flight / spec.max_num_seqs * self.calls * spec.expected_call_s
+        return np.asarray(self.value * right * in_time[..., None] - drift[..., None])

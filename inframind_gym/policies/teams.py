@@ -7,7 +7,6 @@ sets `strategy`, the mode of the initial allocations that it wants.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import ClassVar, Final
 
 import numpy as np
@@ -244,9 +243,8 @@ class FixedCallsBudget(BaseTokenBudgetPolicy):
         ConfigError: `k` is no number from 1 to 1000.
     """
 
-    def __init__(self, k: int | str = 6) -> None:
-        number = int(k) if isinstance(k, str) and k.isdigit() else k
-        self.k = int(require_within(number, 1, 1000, "fixed_k: k (calls)"))
+    def __init__(self, k: int = 6) -> None:
+        self.k = int(require_within(k, 1, 1000, "fixed_k: k (calls)"))
         self.name = "fixed_k" if self.k == 6 else f"fixed_k:{self.k}"
 
     def choose(self, context: TokenBudgetContext, rows: Ints) -> Ints:
@@ -293,14 +291,11 @@ class AdaptiveRoiBudget(BaseTokenBudgetPolicy):
     name = "adaptive_roi"
     strict: ClassVar[bool] = False
 
-    def __init__(self, threshold: float | str | None = None) -> None:
-        self.threshold: float | None = None
+    def __init__(self, threshold: float | None = None) -> None:
+        self.threshold = threshold
         if threshold is not None:
-            value: object = threshold
-            with suppress(ValueError):
-                value = float(threshold)
-            self.threshold = require_within(value, 0.0, 1.0, f"{self.name}: threshold")
-            self.name += f":{self.threshold:g}"
+            require_within(threshold, 0.0, 1.0, f"{self.name}: threshold")
+            self.name += f":{threshold:g}"
 
     def reset(self, spec: TokenBudgetSpec, seeds: Sequence[int]) -> None:
         """Forget the rounds after which tokens were moved."""
