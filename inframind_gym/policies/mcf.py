@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from inframind_gym.envs.placement import PlacementContext, PlacementSpec
 from inframind_gym.errors import require
 from inframind_gym.policies.base import Bools, Ints
 from inframind_gym.policies.placement import BasePlacementPolicy
-from inframind_gym.simulator.placement.compiled import inner, placement_jit
+from inframind_gym.simulator.jit import inner, make_jit
 from inframind_gym.simulator.placement.state import ACTIVE, NONE, SLEPT, first_gpu, is_coming
 
 Floats = NDArray[np.float64]
@@ -361,7 +362,7 @@ def find_cycle(flow: Flow) -> int:
     return int(last)
 
 
-@placement_jit
+@make_jit(Path(__file__))
 def exchange(flow: Flow) -> None:
     """Improve an assignment along negative cycles until it is optimal."""
     hub = flow.copies.shape[0]

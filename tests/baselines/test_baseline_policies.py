@@ -194,10 +194,10 @@ def test_unknown_models_and_strategies(name, message) -> None:
 @pytest.mark.parametrize(
     ("name", "kwargs", "message"),
     [
-        ("lowest_expected_latency", {"e2e_weight": 1.5}, "between 0 and 1"),
-        ("budget_greedy", {"e2e_weight": float("nan")}, "between 0 and 1"),
+        ("lowest_expected_latency", {"e2e_weight": 1.5}, "from 0 to 1"),
+        ("budget_greedy", {"e2e_weight": float("nan")}, "from 0 to 1"),
         ("budget_greedy", {"deep_slack": 1.0}, "1 <= flash_slack <= deep_slack"),
-        ("moa", {"num_agents": 7}, "between 1 and 6"),
+        ("moa", {"num_agents": 7}, "from 1 to 6"),
         ("q_learning_load_tracker", {"window_size": 0}, "window_size: .* greater than 0"),
         ("q_learning_load_tracker", {"epsilon": 1.5}, "epsilon: .* less than or equal to 1"),
         ("linucb", {"alpha": -1.0}, "alpha: .* greater than or equal to 0"),

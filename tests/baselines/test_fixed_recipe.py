@@ -103,8 +103,8 @@ def test_what_leads_at_one_rate_goes_on_beside_what_leads_over_all() -> None:
     [
         ("Debate", "give all of topology"),
         ("Ring:1:qwen-14b:Flash", "unknown topology 'Ring'"),
-        ("IO:7:qwen-14b:Flash", "num_agents is '7'"),
-        ("IO:one:qwen-14b:Flash", "num_agents is 'one'"),
+        ("IO:7:qwen-14b:Flash", "from 1 to 6, got 7"),
+        ("IO:one:qwen-14b:Flash", "from 1 to 6, got 'one'"),
     ],
 )
 def test_a_recipe_that_is_none(arguments: str, message: str) -> None:

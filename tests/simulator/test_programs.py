@@ -103,16 +103,15 @@ def test_kernels_use_no_file_outside_of_their_sources() -> None:
 
 
 def test_the_walk_finds_constants_of_other_modules() -> None:
-    groups = source_of("inframind_gym.policies.mcf")
-    assert groups is not None
-    found = files_used_by(groups, "settle_groups")
+    kernel = source_of("inframind_gym.envs.placement_kernel")
+    assert kernel is not None
+    found = files_used_by(kernel, "drive")
     assert source_of("inframind_gym.simulator.placement.state") in found
 
 
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("inframind_gym.policies.mcf", "settle_groups"),
         ("inframind_gym.envs.placement_kernel", "drive"),
     ],
 )
