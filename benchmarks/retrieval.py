@@ -25,7 +25,7 @@ from benchmarks.pages import table
 from inframind_gym.evaluation.stats import interval, resample_counts
 from inframind_gym.files import read_objects
 from inframind_gym.teams.coordination import prompts, retrieval
-from inframind_gym.teams.coordination.agents import MOST_TOKENS, WAY, in_order
+from inframind_gym.teams.coordination.agents import WAY, in_order
 from inframind_gym.teams.coordination.check import find_issues
 from inframind_gym.teams.coordination.context import ContextManager
 from inframind_gym.teams.coordination.retrieval import (
@@ -122,7 +122,7 @@ def rewritten_by(service: LLMService, texts: Sequence[str]) -> dict[str, list[st
     """Return what a model makes of questions, its refined form first; unreadable: nothing."""
 
     async def ask(text: str) -> list[str]:
-        asked, most = prompts.rewriter(text), MOST_TOKENS["retrieval"]
+        asked, most = prompts.ask("retrieval", text), prompts.TASKS["retrieval"].most_tokens
         reply = await service.acall(
             asked.system, asked.user, WAY, most, asked.schema, agent="retrieval"
         )

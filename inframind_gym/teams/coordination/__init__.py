@@ -7,6 +7,6 @@ The application:
 
 app, session                  a query in and an answer out; the graph of one query
 agents, prompts, simulated    who works, what a model reads and answers, and rules in its place
-retrieval, check, lexical     passages; injection, grounding, abstention; a question by its words
+retrieval, check              passages; injection, grounding, abstention
 context, cli                  length of a conversation; commands
 """

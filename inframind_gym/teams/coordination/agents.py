@@ -13,18 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from inframind_gym.errors import InfraMindError, shortened
-from inframind_gym.teams.coordination import prompts, rules
+from inframind_gym.teams.coordination import prompts
 from inframind_gym.teams.coordination.check import find_issues, is_abstention, screen
 from inframind_gym.teams.coordination.context import Trimmed
-from inframind_gym.teams.coordination.lexical import in_context
-from inframind_gym.teams.coordination.retrieval import RRF, terms
-from inframind_gym.teams.coordination.rules import FAILURES, Outcome
+from inframind_gym.teams.coordination.retrieval import RRF, in_context, terms
 from inframind_gym.teams.coordination.settings import (
-    AGENTS,
-    COMPLEXITIES,
-    ISSUES,
-    SEVERITIES,
-    STRATEGIES,
     Document,
     Issue,
     Plan,
@@ -49,12 +42,6 @@ from inframind_gym.teams.token_budget.agents import Prompt
 
 WAY: Final = "team"  # name of the provider in the service
 AGENT_OF: Final = {"draft": "synthesis"}  # who does a task, where its name is another
-# Most tokens of an answer in JSON or text; a simulated model has lengths of its own.
-MOST_TOKENS: Final = {
-    **{"router": 96, "planner": 256, "retrieval": 160, "synthesis": 128},
-    **{"draft": 256, "validation": 256, "fallback": 128},
-}
-MOST_SUB_TASKS: Final = 3
 FALLBACK_DOCUMENTS: Final = 3
 SENTENCES: Final = {"simple": 2, "medium": 2, "complex": 3}  # of an answer
 MOST_USEFUL: Final = 5  # sources that the writer is pointed to
@@ -93,63 +80,6 @@ class Report:
     latency_s: float = 0.0  # of its calls; virtual where they are simulated
     began_s: float = field(default_factory=time.monotonic)
     ended_s: float = 0.0
-
-
-def outcome_of(
-    action: int, reports: Sequence[Report], known: set[str], handoff_tokens: int
-) -> Outcome:
-    """Return what the reports of an action amount to; its time is left at 0.
-
-    Args:
-        action: 0-14, or NOTHING.
-        reports: Of the agents, in the order of their slots.
-        known: Documents that were found before.
-        handoff_tokens: Of the message that each agent returns with.
-    """
-    outcome, found = Outcome.empty(1), []
-    outcome.prompt[0] = sum(report.input_tokens for report in reports)
-    outcome.completion[0] = outcome.context[0] = sum(report.output_tokens for report in reports)
-    for report in reports:
-        value = report.value
-        if action == rules.FALLBACK:  # it ends the query, whatever came of it
-            texts = () if report.failure else value[1]
-            outcome.context[0] += sum(estimate_tokens(document.text) for document in texts)
-            continue
-        if report.agent != "tools":
-            outcome.context[0] += handoff_tokens
-        if report.failure:
-            outcome.failed[0] = AGENTS.index(AGENT_OF.get(report.agent, report.agent))
-            outcome.failure[0] = max(outcome.failure[0], FAILURES.index(report.failure))
-        elif report.agent == "draft":
-            outcome.drafted[0] = True
-        match value:
-            case Route():
-                outcome.strategy[0] = STRATEGIES.index(value.strategy)
-                outcome.complexity[0] = COMPLEXITIES.index(value.complexity)
-                outcome.needs_planning[0] = value.needs_planning
-                outcome.confidence[0] = value.confidence
-            case Plan():
-                outcome.subtasks[0] = len(value.sub_tasks)
-            case Retrieved():
-                found.append(value)
-                outcome.docs[0] += len(value.documents)
-                for document in value.documents:
-                    outcome.context[0] += estimate_tokens(document.text)
-                    outcome.duplicates[0] += document.doc_id in known
-                    known.add(document.doc_id)
-            case Validation():
-                outcome.judged[0], outcome.valid[0] = True, value.valid
-                outcome.verdict[0] = value.confidence
-                for issue in value.issues:
-                    outcome.issues[0, ISSUES.index(issue.type)] += 1
-                    grade = 1 + SEVERITIES.index(issue.severity)
-                    outcome.severity[0] = max(outcome.severity[0], grade)
-            case Trimmed():
-                outcome.context[0] = value.tokens_after - value.tokens_before
-    if found:
-        outcome.answered[0] = len(found)
-        outcome.score[0] = sum(result.mean_score for result in found) / len(found)
-    return outcome
 
 
 @dataclass(slots=True)
@@ -210,30 +140,30 @@ class Work:
 
     def keep(self, report: Report) -> None:
         """Put a result in its place; what rests on older ones goes."""
-        value = report.value
-        if report.failure:
-            if report.agent == "fallback":
-                self.draft, self.documents = "", ()
-        elif report.agent == "router":
-            self.route = value
-        elif report.agent == "planner":
-            self.plan, self.pending = value, list(value.sub_tasks)
-        elif report.agent == "retrieval":
-            self.found.append(value)
-            if value.sub_task in self.pending:
-                self.pending.remove(value.sub_task)
-            self.draft, self.validation, self.ranked = "", None, ()
-        elif report.agent == "synthesis":
-            self.ranked = value.documents
-            self.missing = tuple(value.synthesis_metadata["missing"])
-        elif report.agent in ("draft", "fallback"):
-            (self.draft, self.documents), self.validation = value, None
-        elif report.agent == "validation":
-            self.validation = value
-        elif value == "rewrite":
-            self.is_rewritten = True
-        else:
-            self.history = value.messages
+        match report.value:
+            case None:
+                if report.agent == "fallback":
+                    self.draft, self.documents = "", ()
+            case Route() as route:
+                self.route = route
+            case Plan() as plan:
+                self.plan, self.pending = plan, list(plan.sub_tasks)
+            case Retrieved() as result:
+                self.found.append(result)
+                if result.sub_task in self.pending:
+                    self.pending.remove(result.sub_task)
+                self.draft, self.validation, self.ranked = "", None, ()
+            case Synthesis() as merged:
+                self.ranked = merged.documents
+                self.missing = tuple(merged.synthesis_metadata["missing"])
+            case Validation() as verdict:
+                self.validation = verdict
+            case Trimmed() as trimmed:
+                self.history = trimmed.messages
+            case "rewrite":
+                self.is_rewritten = True
+            case (draft, documents):
+                (self.draft, self.documents), self.validation = (draft, documents), None
 
 
 class Agents:
@@ -270,9 +200,8 @@ class Agents:
         """Carry out one task.
 
         Args:
-            task: `agent` ("router", "planner", "retrieval", "synthesis", "draft", "validation" or
-                "fallback"), `slot` (place among those that are sent out together), `limit_s` (time
-                after which it has failed), and the arguments of the agent.
+            task: `agent` (a task of `settings.TASKS`), `slot` (place among those that are sent out
+                together), `limit_s` (time after which it has failed), and the agent's arguments.
         """
         report = Report(str(task["agent"]), int(task["slot"]))
         try:
@@ -296,13 +225,12 @@ class Agents:
         return None if self.service.is_simulated else limit_s
 
     async def _router(self, report: Report, task: Mapping[str, Any]) -> Route:
-        asked = prompts.router(self.work.query, self.work.history)
-        return prompts.read(Route, await self._ask(report, asked))
+        prompt = prompts.ask("router", self.work.query, self.work.history)
+        return prompts.read(Route, await self._ask(report, prompt))
 
     async def _planner(self, report: Report, task: Mapping[str, Any]) -> Plan:
-        asked = prompts.planner(self.work.query, MOST_SUB_TASKS, self.work.history)
-        text = await self._ask(report, asked)
-        return prompts.read_plan(text, self.work.query, MOST_SUB_TASKS)
+        prompt = prompts.ask("planner", self.work.query, self.work.history)
+        return prompts.read_plan(await self._ask(report, prompt), self.work.query)
 
     async def _retrieval(self, report: Report, task: Mapping[str, Any]) -> Retrieved:
         """Search for one sub-task, by the words of the model, else of the rules, else its own.
@@ -315,8 +243,8 @@ class Agents:
             queries = [*self._rewrite(queries[0]), *queries]
         if self._model_queries:
             before = work.merged()[0] if work.is_sequential else ()
-            asked = prompts.rewriter(question, work.history, before)
-            text = await self._ask(report, asked, question=question)
+            prompt = prompts.ask("retrieval", question, work.history, before)
+            text = await self._ask(report, prompt, question=question)
             queries = in_order(question, queries, prompts.read_queries(text))
         queries = list(dict.fromkeys(queries))[:MOST_QUERIES]
         return await self._search(question, queries, task["strategy"], task["top_k"])
@@ -325,8 +253,10 @@ class Agents:
         """Bring the documents of all sub-tasks into one list, the most useful first."""
         work = self.work
         documents, duplicates = work.merged()
-        asked = prompts.merger(work.query, work.sub_tasks, documents, work.history)
-        text = await self._ask(report, asked)
+        notes = [f"{number}. {each}" for number, each in enumerate(work.sub_tasks, 1)]
+        written = prompts.marked("note", notes)
+        prompt = prompts.ask("synthesis", work.query, work.history, documents, written)
+        text = await self._ask(report, prompt)
         order, missing = prompts.read_merge(text, len(documents), len(work.sub_tasks))
         return Synthesis(
             documents=tuple(documents[i] for i in order),
@@ -341,27 +271,38 @@ class Agents:
     async def _draft(self, report: Report, task: Mapping[str, Any]) -> tuple[str, Any]:
         """Write an answer, or mend one; returns text and sources."""
         work, documents = self.work, tuple(self.work.merged()[0])
-        asked = prompts.writer(
+        useful = ", ".join(str(documents.index(each) + 1) for each in work.ranked[:MOST_USEFUL])
+        written = mend = ""
+        if task.get("mend") and work.draft:
+            issues = work.validation.issues if work.validation is not None else ()
+            notes = [f"{issue.type}: {issue.description}" for issue in issues]
+            written = prompts.marked("draft", [work.draft]) + prompts.marked("note", notes)
+            what = "what the notes say" if issues else "how it says it"
+            mend = f" Return the draft with {what} mended."
+        hint = f" Most useful sources: {useful}." if useful else ""
+        prompt = prompts.ask(
+            "draft",
             work.query,
-            documents,
             work.history,
+            documents,
+            written,
             sentences=work.sentences,
-            best=[documents.index(each) for each in work.ranked[:MOST_USEFUL]],
-            draft=work.draft if task.get("mend") else "",
-            issues=work.validation.issues if work.validation is not None else (),
+            hint=hint,
+            mend=mend,
         )
-        return _text(await self._ask(report, asked)), documents
+        return _text(await self._ask(report, prompt)), documents
 
     async def _validation(self, report: Report, task: Mapping[str, Any]) -> Validation:
         """Let the model and the rules look for issues; those of high severity reject."""
         work = self.work
-        asked = prompts.validator(work.query, work.draft, work.documents, work.history)
-        verdict = prompts.read(Validation, await self._ask(report, asked))
+        written = prompts.marked("draft", [work.draft])
+        prompt = prompts.ask("validation", work.query, work.history, work.documents, written)
+        verdict = prompts.read(Validation, await self._ask(report, prompt))
         if self.service.is_simulated:
             return verdict
-        found = await asyncio.to_thread(work.issues, self._is_about)
-        issues = tuple(dict.fromkeys((*verdict.issues, *found)))[:20]
-        if not found:
+        by_rules = await asyncio.to_thread(work.issues, self._is_about)
+        issues = tuple(dict.fromkeys((*verdict.issues, *by_rules)))[:20]
+        if not by_rules:
             return verdict.model_copy(update={"issues": issues})
         confidence = min(verdict.confidence, 0.5)
         return Validation(
@@ -375,15 +316,15 @@ class Agents:
         question before if the query refers to it.
         """
         work = self.work
-        found = await self._search(work.query, [work.asked], "vector", FALLBACK_DOCUMENTS)
-        documents = found.documents
+        result = await self._search(work.query, [work.asked], "vector", FALLBACK_DOCUMENTS)
+        documents = result.documents
         try:
             left_s = task["limit_s"] - _QUOTING_S - (time.monotonic() - report.began_s)
             async with asyncio.timeout(self._real(left_s)):
                 bound = [message for message in work.history if message["role"] == "system"]
-                most = SENTENCES["simple"]
-                asked = prompts.writer(work.asked, documents, bound, sentences=most)
-                return _text(await self._ask(report, asked, documents=documents)), documents
+                details: dict[str, Any] = {"sentences": SENTENCES["simple"], "hint": "", "mend": ""}
+                prompt = prompts.ask("fallback", work.asked, bound, documents, **details)
+                return _text(await self._ask(report, prompt, documents=documents)), documents
         except (TimeoutError, LLMError, BudgetError, prompts.GarbageError):
             if not self._is_about(work.asked, documents):
                 return NOTHING_SAID, documents
@@ -422,11 +363,10 @@ class Agents:
     async def _ask(self, report: Report, prompt: Prompt, **facts: Any) -> str:
         """Call the model for an agent, and count the call in its report."""
         agent = report.agent
-        context = {"agent": agent, **facts}
-        most, schema = MOST_TOKENS[agent], prompt.schema
+        most, context = prompts.TASKS[agent].most_tokens, {"agent": agent, **facts}
         try:
             reply = await self.service.acall(
-                prompt.system, prompt.user, WAY, most, schema, agent=agent, context=context
+                prompt.system, prompt.user, WAY, most, prompt.schema, agent=agent, context=context
             )
         except (LLMError, asyncio.CancelledError) as error:
             if not isinstance(error, LLMError) or error.outcome in ("timeout", "connection"):
@@ -480,8 +420,8 @@ class Faulty:
             raise AttemptError("timeout", "no answer", is_retryable=False, spent="unknown")
         if self._kind == "error":
             raise AttemptError("http_500", "internal error", is_retryable=False, spent="nothing")
-        found = await self._inner.complete(request)
-        return Completion("{\x00", found.input_tokens, found.output_tokens)
+        answer = await self._inner.complete(request)
+        return Completion("{\x00", answer.input_tokens, answer.output_tokens)
 
     async def aclose(self) -> None:
         """See `Provider`."""

@@ -16,7 +16,6 @@ from typing import Any, Final, Self
 
 from inframind_gym.configs import validate
 from inframind_gym.errors import ConfigError, InfraMindError, require
-from inframind_gym.teams.coordination import lexical
 from inframind_gym.teams.coordination.agents import (
     NO_SOURCE,
     NOT_ABOUT,
@@ -29,7 +28,7 @@ from inframind_gym.teams.coordination.agents import (
 from inframind_gym.teams.coordination.check import is_about, is_abstention, screen
 from inframind_gym.teams.coordination.context import ContextManager, messages_of
 from inframind_gym.teams.coordination.prompts import cited
-from inframind_gym.teams.coordination.retrieval import Corpus, Retriever, rewrite
+from inframind_gym.teams.coordination.retrieval import Corpus, Retriever, refers_back, rewrite
 from inframind_gym.teams.coordination.rules import REASONS
 from inframind_gym.teams.coordination.session import (
     LLM_SUPERVISOR,
@@ -41,6 +40,7 @@ from inframind_gym.teams.coordination.session import (
 )
 from inframind_gym.teams.coordination.settings import (
     MODEL,
+    MOST_CONTEXT,
     MOST_QUERY_CHARS,
     AgentResponse,
     CoordinationSettings,
@@ -49,7 +49,7 @@ from inframind_gym.teams.coordination.settings import (
     VllmServer,
     load_settings,
 )
-from inframind_gym.teams.coordination.simulated import RuleAnswers
+from inframind_gym.teams.coordination.simulated import RuleAnswers, complexity_of
 from inframind_gym.teams.llm import (
     SIMULATED,
     EventLog,
@@ -61,7 +61,6 @@ from inframind_gym.teams.llm import (
 )
 
 VLLM_URL: Final = "http://127.0.0.1:8000/v1"  # unless $VLLM_BASE_URL says otherwise
-MOST_CONTEXT: Final = 131_072
 NO_ANSWER: Final = "No answer could be found in time."
 TOO_LONG: Final = "The conversation is longer than the context of the model."
 REFUSED: Final = "This query was not processed: it looks like a prompt injection."
@@ -122,8 +121,6 @@ class MultiAgentCoordinator:
                 f"max_context_length is {max_context_length!r}; the model takes 1,024 to "
                 f"{MOST_CONTEXT:,} tokens"
             )
-        self.model_path, self.backend = model_path, backend
-        self.max_context_length = max_context_length
         self.server = server or VllmServer(model=model_path)
         self.is_simulated = provider is None and backend == SIMULATED
         self.settings = (team or load_settings()).within_context(max_context_length)
@@ -187,7 +184,7 @@ class MultiAgentCoordinator:
         Raises:
             ConfigError: The query, a message, a setting or a person's reply is wrong.
         """
-        wall = WallClock()  # it runs from here
+        clock = VirtualClock() if self.is_simulated else WallClock()  # it runs from here
         query, messages = checked_query(query), messages_of(context)
         if not isinstance(settings, QuerySettings):
             if not isinstance(settings, Mapping | None):
@@ -203,7 +200,9 @@ class MultiAgentCoordinator:
                 validation_score=0.0,
                 processing_time=0.0,
             )
-        session = self._session(query, messages, settings, wall)
+        if settings.policy == LLM_SUPERVISOR and self.is_simulated:
+            raise ConfigError(NO_MODEL)
+        session = self._session(self._screened(query, messages), settings, clock)
         await session.play()
         response = self._response(session)
         event = response.model_dump(include={"content", "validation_score", "processing_time"})
@@ -243,31 +242,25 @@ class MultiAgentCoordinator:
 
     # One query
 
-    def _session(
-        self,
-        query: str,
-        messages: list[dict[str, Any]],
-        options: QuerySettings,
-        wall: WallClock,
-    ) -> Session:
-        """Return the session of a query; earlier turns that look like an injection are withheld.
+    def _screened(self, query: str, messages: list[dict[str, Any]]) -> Work:
+        """Return the work of a query; earlier turns that look like an injection are withheld.
 
         Turns of the user are screened as queries, those of models and tools as documents, since
         they may pass on what a document said. System messages are instructions, and are left alone.
         """
-        history: list[Mapping[str, Any]] = []
-        withheld = []
+        work = Work(query)
         for number, message in enumerate(messages, 1):
-            role = message["role"]
+            role, turn = message["role"], f"turn {number}"
             reason = screen(message["content"], "query" if role == "user" else "document")
             if reason and role != "system":
-                withheld.append((f"turn {number}", reason))
-                self._log.append("turn_withheld", {"turn": f"turn {number}", "reason": reason})
+                work.withheld = (*work.withheld, (turn, reason))
+                self._log.append("turn_withheld", {"turn": turn, "reason": reason})
                 message = {**message, "content": WITHHELD}
-            history.append(message)
-        if options.policy == LLM_SUPERVISOR and self.is_simulated:
-            raise ConfigError(NO_MODEL)
-        work = Work(query, history, tuple(withheld))
+            work.history.append(message)
+        return work
+
+    def _session(self, work: Work, options: QuerySettings, clock: WallClock) -> Session:
+        """Return the session of a query: its agents, its policy, its clock."""
         settings = self.settings.of_query(options, slow=not self.is_simulated)
         provider = self.provider or RuleAnswers(work, settings, self.is_about)
         if options.fault is not None:
@@ -291,11 +284,11 @@ class MultiAgentCoordinator:
             settings,
             options,
             agents,
-            VirtualClock() if self.is_simulated else wall,
+            clock,
             decider(options, settings),
             self.context,
-            hint=lexical.complexity_of(query),
-            refers=lexical.refers_back(query, history),
+            hint=complexity_of(work.query),
+            refers=bool(work.history) and refers_back(work.query),
             log=self._log,
             ask=self._ask,
         )

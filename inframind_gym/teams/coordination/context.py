@@ -11,7 +11,7 @@ The oldest part keeps what a conversation was opened with, and the prefix that a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -22,7 +22,6 @@ from inframind_gym.teams.coordination.rules import kept_exchanges
 from inframind_gym.teams.coordination.settings import ContextLimits
 from inframind_gym.teams.llm import CHARS_PER_TOKEN
 
-ARCHITECTURE: Final = "qwen3-4b"
 _ROLES: Final = {"human": "user", "ai": "assistant"}  # names of LangChain
 
 
@@ -34,19 +33,6 @@ class Trimmed(NamedTuple):
     tokens_after: int  # more than the target where the messages that always stay are
 
 
-def kv_gib(tokens: int, bytes_per_number: int = 1) -> float:
-    """Return the GiB of keys and values of a context; a number takes one byte in FP8, else two."""
-    return tokens * find_architecture(ARCHITECTURE).kv_token_bytes * bytes_per_number / 2 / 2**30
-
-
-def message_tokens(message: Any) -> int:
-    """Return the estimated tokens of a message: four bytes of UTF-8 a token, calls included."""
-    size = _size(field_of(message, "content"))
-    for call in field_of(message, "tool_calls") or ():
-        size += _size(field_of(call, "function") or call)
-    return -(-size // CHARS_PER_TOKEN)
-
-
 class ContextManager:
     """Keeps a conversation within the context of a model.
 
@@ -55,20 +41,14 @@ class ContextManager:
 
     Args:
         limits: Lengths; None: the defaults of `ContextLimits`.
-        count: Tokens of one message; `message_tokens` by default.
     """
 
-    def __init__(
-        self,
-        limits: ContextLimits | None = None,
-        count: Callable[[Any], int] = message_tokens,
-    ) -> None:
+    def __init__(self, limits: ContextLimits | None = None) -> None:
         self.limits = limits or ContextLimits()
-        self._count = count
 
     def estimate_tokens(self, messages: Sequence[Any]) -> int:
         """Return the tokens of a conversation."""
-        return sum(map(self._count, messages))
+        return sum(map(message_tokens, messages))
 
     def trim(self, messages: Sequence[Any], target_tokens: int | None = None) -> Trimmed:
         """Cut a conversation to a length, however long it is.
@@ -79,10 +59,10 @@ class ContextManager:
                 always stay exceed leaves nothing but them.
         """
         target = self.limits.trim_to_tokens if target_tokens is None else target_tokens
-        tokens = [self._count(message) for message in messages]
+        tokens = [message_tokens(message) for message in messages]
         if sum(tokens) <= target:
             return Trimmed(list(messages), sum(tokens), sum(tokens))
-        roles = [role_of(message) for message in messages]
+        roles = [_role_of(message) for message in messages]
         users = [i for i, role in enumerate(roles) if role == "user"]
         stays = {i for i, role in enumerate(roles) if role == "system"} | set(users[-1:])
         groups = [group for group in _groups(messages, roles) if stays.isdisjoint(group)]
@@ -108,11 +88,11 @@ class ContextManager:
         messages = list(state.get("messages", ()))
         total = self.estimate_tokens(messages)
         too_long = total > self.limits.trim_above_tokens
-        found = self.trim(messages) if too_long else Trimmed(messages, total, total)
+        trimmed = self.trim(messages) if too_long else Trimmed(messages, total, total)
         return {
-            "llm_input_messages": found.messages,
-            "context_trimmed": len(found.messages) < len(messages),
-            "tokens_trimmed": found.tokens_before - found.tokens_after,
+            "llm_input_messages": trimmed.messages,
+            "context_trimmed": len(trimmed.messages) < len(messages),
+            "tokens_trimmed": trimmed.tokens_before - trimmed.tokens_after,
         }
 
     def post_model_hook(self, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,6 +120,19 @@ class ContextManager:
         }
 
 
+def kv_gib(tokens: int, bytes_per_number: int = 1) -> float:
+    """Return the GiB of Qwen3-4B's keys and values; a number takes one byte in FP8, else two."""
+    return tokens * find_architecture("qwen3-4b").kv_token_bytes * bytes_per_number / 2 / 2**30
+
+
+def message_tokens(message: Any) -> int:
+    """Return the estimated tokens of a message: four bytes of UTF-8 a token, calls included."""
+    calls = _field_of(message, "tool_calls") or ()
+    parts = [_field_of(message, "content"), *(_field_of(c, "function") or c for c in calls)]
+    size = sum(len(_text(part).encode(errors="surrogatepass")) for part in parts)
+    return -(-size // CHARS_PER_TOKEN)
+
+
 def messages_of(context: Any) -> list[dict[str, Any]]:
     """Return earlier messages as mappings with role and content, and their calls of tools.
 
@@ -153,24 +146,24 @@ def messages_of(context: Any) -> list[dict[str, Any]]:
     listed = context.get() if is_memory else [] if context is None else context
     if isinstance(listed, Mapping | str) or not isinstance(listed, Sequence):
         raise ConfigError("context: give a list of messages, or a chat memory with a method `get`.")
-    found = []
+    messages = []
     for message in listed:
-        content = field_of(message, "content")
+        content = _field_of(message, "content")
         names = ("tool_calls", "tool_call_id")
-        tools = {name: value for name in names if (value := field_of(message, name))}
+        tools = {name: value for name in names if (value := _field_of(message, name))}
         if content is None and not tools:
             raise ConfigError(f"context: {message!r:.80} is no message with role and content.")
-        found.append({"role": role_of(message), "content": _text(content), **tools})
-    return found
+        messages.append({"role": _role_of(message), "content": _text(content), **tools})
+    return messages
 
 
-def role_of(message: Any) -> str:
+def _role_of(message: Any) -> str:
     """Return "system", "user", "assistant" or "tool"."""
-    role = str(field_of(message, "role") or field_of(message, "type") or "user")
+    role = str(_field_of(message, "role") or _field_of(message, "type") or "user")
     return _ROLES.get(role, role)
 
 
-def field_of(message: Any, key: str) -> Any:
+def _field_of(message: Any, key: str) -> Any:
     """Return a field of a message, a mapping or an object; None where it has none."""
     return message.get(key) if isinstance(message, Mapping) else getattr(message, key, None)
 
@@ -184,27 +177,19 @@ def _text(content: Any) -> str:
     return "" if content is None else str(content)
 
 
-def _size(content: Any) -> int:
-    """Return the bytes of a text, or of the texts of blocks."""
-    if isinstance(content, list | tuple):
-        return sum(map(_size, content))
-    text = content if isinstance(content, str) else _text(content)
-    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
-
-
 def _groups(messages: Sequence[Any], roles: Sequence[str]) -> list[list[int]]:
     """Return messages that stay or go together, without calls or results that miss the other."""
     groups: list[list[int]] = []
     waiting: dict[str, list[int]] = {}  # identifiers of calls without results -> their group
     for i, (message, role) in enumerate(zip(messages, roles, strict=True)):
         if role == "tool":
-            group = waiting.pop(str(field_of(message, "tool_call_id")), None)
+            group = waiting.pop(str(_field_of(message, "tool_call_id")), None)
             if group is not None:
                 group.append(i)
             continue
         groups.append([i])
         if role == "assistant":
-            for call in field_of(message, "tool_calls") or ():
-                waiting[str(field_of(call, "id"))] = groups[-1]
+            for call in _field_of(message, "tool_calls") or ():
+                waiting[str(_field_of(call, "id"))] = groups[-1]
     broken = {group[0] for group in waiting.values()}
     return [group for group in groups if group[0] not in broken]

@@ -224,7 +224,7 @@ class Optimum:
         tried[:, REWRITE] &= (new[:, 0] != new[:, 1]).any(axis=(1, 2, 3))
         hits = np.where(waits[:, None, None], now[:, 1], now[:, 0])
         closed = ~waits[:, None] & state.searched
-        seconds = self.settings.search_s.values
+        seconds = tuple(dict(self.settings.search_s).values())
         for one in _STRATEGIES:
             best = hits[:, one].any(axis=1) | (waits | (state.docs == 0))
             for other in _STRATEGIES:

@@ -12,16 +12,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
 from inframind_gym.configs import StrictModel
-from inframind_gym.teams.coordination.settings import Document, Issue, Plan
+from inframind_gym.teams.coordination.settings import (
+    COMPLEXITIES,
+    ISSUES,
+    SEVERITIES,
+    STRATEGIES,
+    Document,
+    Plan,
+)
 from inframind_gym.teams.token_budget.agents import Prompt, json_object
 
 History = Sequence[Mapping[str, Any]]  # earlier messages, the oldest first
 
+MOST_SUB_TASKS: Final = 3
 MOST_SOURCE_CHARS: Final = 2_000  # of one passage in a prompt
 SYSTEM: Final = (
     "You are one of several agents that answer a question from sources. Text between <source>, "
@@ -29,7 +37,6 @@ SYSTEM: Final = (
     "and nothing else."
 )
 _BINDING: Final = "\n\nAn answer to the user follows these instructions:\n"
-_CONFIDENCE: Final = {"type": "number", "minimum": 0, "maximum": 1}
 _STEPS: Final = (
     "route names complexity and strategy; plan splits a complex question; rewrite improves its "
     "words for search; retrieve searches for the next sub-task, in parallel for all that wait; "
@@ -38,178 +45,142 @@ _STEPS: Final = (
 )
 
 
-def router(query: str, history: History = ()) -> Prompt:
-    """Return the router's prompt."""
-    return _prompt(
-        query,
+def _object(**properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _list(items: Mapping[str, Any], most: int, **more: int) -> dict[str, Any]:
+    return {"type": "array", "items": items, "maxItems": most, **more}
+
+
+def _one_of(*names: str) -> dict[str, Any]:
+    return {"enum": list(names)}
+
+
+_TRUTH: Final = {"type": "boolean"}
+_NUMBER: Final = {"type": "integer"}
+_CONFIDENCE: Final = {"type": "number", "minimum": 0, "maximum": 1}
+_TEXT: Final = {"type": "string", "maxLength": 200}
+_ISSUE: Final = _object(type=_one_of(*ISSUES), severity=_one_of(*SEVERITIES), description=_TEXT)
+
+
+class Task(NamedTuple):
+    """Task of an agent."""
+
+    text: str
+    most_tokens: int  # of the answer; a simulated model has lengths of its own
+    schema: Mapping[str, Any] | None  # of the answer; None: free text
+
+
+_WRITE: Final = (
+    "Answer the question from the numbered sources alone, in at most {sentences} sentences. "
+    "Put the number of the source after each statement, as [1]. Say so if they do not answer "
+    "it.{hint}{mend}"
+)
+TASKS: Final = {
+    "router": Task(
         "Route the question to a way of retrieval. Return one JSON object: strategy (vector for "
         "one fact, hybrid for names and several facts, graphrag for relations between things), "
         "complexity (simple, medium, complex), needs_planning (true if it is several questions), "
         "confidence (0 to 1).",
+        96,
         _object(
-            strategy={"enum": ["vector", "hybrid", "graphrag"]},
-            complexity={"enum": ["simple", "medium", "complex"]},
-            needs_planning={"type": "boolean"},
+            strategy=_one_of(*STRATEGIES),
+            complexity=_one_of(*COMPLEXITIES),
+            needs_planning=_TRUTH,
             confidence=_CONFIDENCE,
         ),
-        history,
-    )
-
-
-def planner(query: str, most: int, history: History = ()) -> Prompt:
-    """Return the planner's prompt; `most` is the number of sub-tasks."""
-    return _prompt(
-        query,
-        f"Split the question into at most {most} short questions that can be looked up one by "
-        "one. Return one JSON object: sub_tasks (list), execution_order (parallel, or sequential "
-        "if one needs the answer of another), estimated_complexity (low, medium, high).",
+    ),
+    "planner": Task(
+        f"Split the question into at most {MOST_SUB_TASKS} short questions that can be looked up "
+        "one by one. Return one JSON object: sub_tasks (list), execution_order (parallel, or "
+        "sequential if one needs the answer of another), estimated_complexity (low, medium, high).",
+        256,
         _object(
-            sub_tasks=_list({"type": "string", "maxLength": 200}, most) | {"minItems": 1},
-            execution_order={"enum": ["parallel", "sequential"]},
-            estimated_complexity={"enum": ["low", "medium", "high"]},
+            sub_tasks=_list(_TEXT, MOST_SUB_TASKS, minItems=1),
+            execution_order=_one_of("parallel", "sequential"),
+            estimated_complexity=_one_of("low", "medium", "high"),
         ),
-        history,
-    )
-
-
-def rewriter(query: str, history: History = (), documents: Sequence[Document] = ()) -> Prompt:
-    """Return the prompt that rewrites a query for retrieval; it may refer to the documents."""
-    return _prompt(
-        query,
+    ),
+    "retrieval": Task(
         "Rewrite the question for a search engine: names written out, what it refers to earlier "
         "or in sources put in. Return one JSON object: refined (text), variants (list of at most 2 "
         "texts).",
-        _object(
-            refined={"type": "string", "maxLength": 200},
-            variants=_list({"type": "string", "maxLength": 200}, 2),
-        ),
-        history,
-        documents,
-    )
-
-
-def merger(
-    query: str, sub_tasks: Sequence[str], documents: Sequence[Document], history: History = ()
-) -> Prompt:
-    """Return the prompt that ranks the documents of several sub-tasks."""
-    return _prompt(
-        query,
+        160,
+        _object(refined=_TEXT, variants=_list(_TEXT, 2)),
+    ),
+    "synthesis": Task(
         "Merge the results of several searches. Return one JSON object: order (numbers of the "
         "sources that help to answer the question, the most useful first), missing (numbers of "
         "the sub-tasks in the notes that no source answers).",
-        _object(order=_list({"type": "integer"}, 10), missing=_list({"type": "integer"}, 5)),
-        history,
-        documents,
-        _marked("note", [f"{number}. {task}" for number, task in enumerate(sub_tasks, 1)]),
-    )
-
-
-def writer(
-    query: str,
-    documents: Sequence[Document],
-    history: History = (),
-    *,
-    sentences: int = 4,
-    best: Sequence[int] = (),
-    draft: str = "",
-    issues: Sequence[Issue] = (),
-) -> Prompt:
-    """Return the prompt of an answer from sources.
-
-    Args:
-        query: The question.
-        documents: Sources; their numbers are their places, from 1.
-        history: Earlier turns.
-        sentences: Most sentences of the answer.
-        best: Places of the most useful sources.
-        draft: Answer that is to be mended; "": there is none.
-        issues: What is wrong with it.
-    """
-    useful = ", ".join(str(place + 1) for place in best)
-    hint = f" Most useful sources: {useful}." if useful else ""
-    what = "what the notes say" if issues else "how it says it"
-    mend = f" Return the draft with {what} mended." if draft else ""
-    found = [f"{issue.type}: {issue.description}" for issue in issues]
-    return _prompt(
-        query,
-        f"Answer the question from the numbered sources alone, in at most {sentences} sentences. "
-        "Put the number of the source after each statement, as [1]. Say so if they do not answer "
-        f"it.{hint}{mend}",
-        None,
-        history,
-        documents,
-        _marked("draft", [draft]) + _marked("note", found) if draft else "",
-    )
-
-
-def validator(
-    query: str, response: str, documents: Sequence[Document], history: History = ()
-) -> Prompt:
-    """Return the validator's prompt."""
-    issue = _object(
-        type={"enum": ["hallucination", "missing_source", "inaccuracy"]},
-        severity={"enum": ["low", "medium", "high"]},
-        description={"type": "string", "maxLength": 200},
-    )
-    return _prompt(
-        query,
+        128,
+        _object(order=_list(_NUMBER, 10), missing=_list(_NUMBER, 5)),
+    ),
+    "validation": Task(
         "Check the draft of an answer against the sources. Return one JSON object: valid (true or "
         "false), confidence (0 to 1), issues (list of type: hallucination, missing_source or "
         "inaccuracy; severity: low, medium, high; description: text), suggested_action (accept, "
         "regenerate, refine).",
+        256,
         _object(
-            valid={"type": "boolean"},
+            valid=_TRUTH,
             confidence=_CONFIDENCE,
-            issues=_list(issue, 5),
-            suggested_action={"enum": ["accept", "regenerate", "refine"]},
+            issues=_list(_ISSUE, 5),
+            suggested_action=_one_of("accept", "regenerate", "refine"),
         ),
-        history,
-        documents,
-        _marked("draft", [response]),
-    )
+    ),
+    "draft": Task(_WRITE, 256, None),
+    "fallback": Task(_WRITE, 128, None),
+}
 
 
-def supervisor(query: str, facts: Mapping[str, Any], names: Sequence[str]) -> Prompt:
+def ask(
+    task: str,
+    query: str,
+    history: History = (),
+    documents: Sequence[Document] = (),
+    written: str = "",
+    **details: Any,
+) -> Prompt:
+    """Return the prompt of a task.
+
+    Args:
+        task: A key of `TASKS`.
+        query: The question.
+        history: Earlier turns.
+        documents: Sources; their numbers are their places, from 1.
+        written: What models wrote, between marks (`marked`).
+        details: What the text of the task leaves open.
+    """
+    texts = enumerate((document.text[:MOST_SOURCE_CHARS] for document in documents), 1)
+    material = earlier(history) + marked("source", (f"[{n}] {text}" for n, text in texts))
+    binding = "\n".join(str(m["content"]) for m in history if m["role"] == "system")
+    system = f"{SYSTEM}{_BINDING}{binding}" if binding else SYSTEM
+    told = TASKS[task].text.format(**details)
+    user = f"{material}Question: {query}\n{written}\nTask: {told}"
+    return Prompt(system, user, TASKS[task].schema)
+
+
+def ask_supervisor(query: str, facts: Mapping[str, Any], names: Sequence[str]) -> Prompt:
     """Return the prompt of a supervisor's turn: where the query stands, and what is open."""
-    told = "; ".join(f"{key}: {value}" for key, value in facts.items())
+    known = "; ".join(f"{key}: {value}" for key, value in facts.items())
     return Prompt(
         SYSTEM,
         f"Question: {query}\n\nTask: Name the next step of the team as one JSON object with the "
-        f"key step. {_STEPS} State: {told}. Open steps: {', '.join(names)}.",
+        f"key step. {_STEPS} State: {known}. Open steps: {', '.join(names)}.",
         _object(step={"enum": list(names)}),
     )
 
 
 def earlier(history: History) -> str:
     """Return the turns of a conversation as prompts begin with them, the oldest first."""
-    turns = (f"{m['role']}: {m['content']}" for m in history if m["role"] != "system")
-    return _marked("turn", turns)
+    return marked(
+        "turn", (f"{m['role']}: {m['content']}" for m in history if m["role"] != "system")
+    )
 
 
-def _prompt(
-    query: str,
-    task: str,
-    schema: Mapping[str, Any] | None,
-    history: History = (),
-    documents: Sequence[Document] = (),
-    written: str = "",
-) -> Prompt:
-    texts = enumerate((document.text[:MOST_SOURCE_CHARS] for document in documents), 1)
-    material = earlier(history) + _marked("source", (f"[{n}] {text}" for n, text in texts))
-    binding = "\n".join(str(m["content"]) for m in history if m["role"] == "system")
-    system = f"{SYSTEM}{_BINDING}{binding}" if binding else SYSTEM
-    return Prompt(system, f"{material}Question: {query}\n{written}\nTask: {task}", schema)
-
-
-def _list(items: Mapping[str, Any], most: int) -> dict[str, Any]:
-    return {"type": "array", "items": items, "maxItems": most}
-
-
-def _object(**properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-def _marked(mark: str, texts: Iterable[str]) -> str:
+def marked(mark: str, texts: Iterable[str]) -> str:
+    """Return texts between marks that they cannot close."""
     safe = (text.replace("<", "&lt;").replace(">", "&gt;") for text in texts)
     return "".join(f"<{mark}>{text}</{mark}>\n" for text in safe)
 
@@ -225,7 +196,7 @@ class GarbageError(ValueError):
 
 
 def read(model: type[ModelT], text: str, **given: Any) -> ModelT:
-    """Return the contract that an answer holds; fields that it does not have are left out.
+    """Return the contract that an answer holds, without fields that the contract does not have.
 
     Args:
         model: The contract.
@@ -235,17 +206,17 @@ def read(model: type[ModelT], text: str, **given: Any) -> ModelT:
     Raises:
         GarbageError: The answer holds none.
     """
-    found = (json_object(text) or {}) | given
+    answer = (json_object(text) or {}) | given
     try:
-        return model.model_validate({k: v for k, v in found.items() if k in model.model_fields})
+        return model.model_validate({k: v for k, v in answer.items() if k in model.model_fields})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise GarbageError(f"no {model.__name__.lower()}: {place}: {first['msg']}") from None
 
 
-def read_plan(text: str, query: str, most: int) -> Plan:
-    """Return the planner's plan, of `most` sub-tasks at most, a line each.
+def read_plan(text: str, query: str) -> Plan:
+    """Return the planner's plan, of `MOST_SUB_TASKS` at most, a line each.
 
     Raises:
         GarbageError: The answer holds none.
@@ -253,7 +224,8 @@ def read_plan(text: str, query: str, most: int) -> Plan:
     tasks = (json_object(text) or {}).get("sub_tasks")
     given: dict[str, Any] = {"original_query": query}
     if isinstance(tasks, list):
-        given["sub_tasks"] = [" ".join(task.split())[:400] for task in _texts(tasks)][:most]
+        given["sub_tasks"] = [" ".join(each.split())[:400] for each in _texts(tasks)]
+        given["sub_tasks"] = given["sub_tasks"][:MOST_SUB_TASKS]
     return read(Plan, text, **given)
 
 
@@ -263,8 +235,8 @@ def read_queries(text: str) -> list[str]:
     Raises:
         GarbageError: The answer holds none.
     """
-    found = json_object(text) or {}
-    queries = list(dict.fromkeys(_texts([found.get("refined")]) + _texts(found.get("variants"))))
+    answer = json_object(text) or {}
+    queries = list(dict.fromkeys(_texts([answer.get("refined")]) + _texts(answer.get("variants"))))
     if not queries:
         raise GarbageError(f"no queries in {text[:200]!r}")
     return queries[:3]
@@ -282,16 +254,16 @@ def read_merge(text: str, documents: int, sub_tasks: int) -> tuple[list[int], li
     Raises:
         GarbageError: The answer holds no order.
     """
-    found = json_object(text) or {}
-    if not isinstance(found.get("order"), list):
+    answer = json_object(text) or {}
+    if not isinstance(answer.get("order"), list):
         raise GarbageError(f"no order in {text[:200]!r}")
 
     def places(listed: Any, most: int) -> list[int]:
         numbers = listed if isinstance(listed, list) else []
         return [n - 1 for n in numbers if type(n) is int and 1 <= n <= most]
 
-    order = [*places(found["order"], documents), *range(documents)]
-    return list(dict.fromkeys(order)), sorted({*places(found.get("missing"), sub_tasks)})
+    order = [*places(answer["order"], documents), *range(documents)]
+    return list(dict.fromkeys(order)), sorted({*places(answer.get("missing"), sub_tasks)})
 
 
 def cited(content: str, documents: Sequence[Document]) -> tuple[str, tuple[Document, ...]]:

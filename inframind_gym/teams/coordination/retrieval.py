@@ -49,7 +49,6 @@ Ranking = list[tuple[int, float]]  # passages by number, with their scores, best
 
 # Words
 
-_STEMMING: Final = threading.Lock()  # PyStemmer's stemmers are for one thread
 WORD: Final = re.compile(r"[A-Za-z0-9]+(?:[._/+-][A-Za-z0-9]+)*")
 _STOP: Final = """
 a about all also am an and any are as at be been being but by can could did do does
@@ -61,6 +60,7 @@ were what when where which while who whose why will with without would you your 
 didnt doesnt dont havent ill im isnt ive lets pls plz thats theres theyre u ur wasnt werent whats
 wont wouldnt youre well even"""
 STOP_WORDS: Final = frozenset(_STOP.split())
+_STEMMING: Final = threading.Lock()  # PyStemmer's stemmers are for one thread
 
 
 def words(text: str) -> list[str]:
@@ -110,14 +110,10 @@ class Passage:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Passages, in the order of files and lines.
+    """Passages in the order of files and lines, under the name of their folder.
 
     A section of a Markdown file is a passage, and so are about 200 words of a longer one or of a
     plain text.
-
-    Attributes:
-        name: Name of the folder, or "built-in".
-        passages: The passages.
     """
 
     name: str
@@ -137,9 +133,8 @@ class Corpus:
         root = SHIPPED if path is None else Path(path)
         if not root.exists():
             raise ConfigError(f"{root}: no such folder of texts.")
-        files = [root] if root.is_file() else sorted(root.rglob("*"))  # it follows no links
         passages: list[Passage] = []
-        for file in files:
+        for file in [root] if root.is_file() else sorted(root.rglob("*")):  # it follows no links
             name = file.name if file == root else file.relative_to(root).as_posix()
             is_text = file.suffix.lower() in SUFFIXES and not file.is_symlink()
             if not is_text or any(part.startswith(".") for part in Path(name).parts):
@@ -303,38 +298,30 @@ class EntityGraph:
 
     Entities are read off the texts: names with capitals inside, digits or joined words (`vLLM`,
     `p95`, `max_num_seqs`), headings, and pairs of words that occur together in at least three
-    passages and ten times as often as chance has it.
-
-    Attributes:
-        graph: networkx graph; nodes are numbers of passages and names of entities, weights are the
-            rarity of the entity.
+    passages and ten times as often as chance has it. Weights of edges are the rarity of the entity.
     """
 
     def __init__(self, passages: Sequence[Passage]) -> None:
         self._networkx: Any = require("networkx", "the graph of entities", "teams")
-        pairs: Counter[str] = Counter()
-        single: Counter[str] = Counter()
-        for passage in passages:
-            pairs.update(set(_pairs(passage.indexed)))
-            single.update(stem(word) for word in words(passage.indexed))
+        pairs = Counter(pair for p in passages for pair in set(_pairs(p.indexed)))
+        single = Counter(stem(word) for p in passages for word in words(p.indexed))
         total = max(1, single.total())
         frequent = {
             pair
             for pair, count in pairs.items()
             if count >= 3 and count * total > 10 * math.prod(single[one] for one in pair.split())
         }
-        found = [_named(p) | (frequent & set(_pairs(p.indexed))) for p in passages]
-        counts = Counter(entity for own in found for entity in own)
+        named = [_named(p) | (frequent & set(_pairs(p.indexed))) for p in passages]
         most = min(_MOST_AN_ENTITY, max(2.0, _MOST_SHARE * len(passages)))
         self._rarity = {
             entity: math.log(1 + len(passages) / count)
-            for entity, count in counts.items()
+            for entity, count in Counter(entity for own in named for entity in own).items()
             if 2 <= count <= most
         }
         self._size = len(passages)
         self.graph: Any = self._networkx.Graph()
         self.graph.add_nodes_from(range(self._size))
-        for i, own in enumerate(found):
+        for i, own in enumerate(named):
             for entity in sorted(own & self._rarity.keys()):
                 self.graph.add_edge(i, entity, weight=self._rarity[entity])
 
@@ -358,27 +345,25 @@ class EntityGraph:
         for weights, part in ((entities, share), (passages, 1.0 - share)):
             total = sum(weights.values())
             start |= {node: part * weight / total for node, weight in weights.items()}
-        found = self._networkx.pagerank(self.graph, 0.6, start, tol=1e-7)
-        return np.array([found[i] for i in range(self._size)])
+        shares = self._networkx.pagerank(self.graph, 0.6, start, tol=1e-7)
+        return np.array([shares[i] for i in range(self._size)])
 
 
 def _named(passage: Passage) -> set[str]:
     """Return the names in a text, and the words of its heading, as stems."""
-    named = {
-        t.lower() for t in _TOKEN.findall(passage.text) if _NAME.match(t) and not t[0].isdigit()
-    }
+    tokens = _TOKEN.findall(passage.text)
+    named = {token.lower() for token in tokens if _NAME.match(token) and not token[0].isdigit()}
     heading = {word for word in words(passage.title) if word not in STOP_WORDS}
     return {stem(word) for word in named | heading if len(word) > 1 and not word.isdigit()}
 
 
 def _pairs(text: str) -> list[str]:
     """Return the stems of two words that follow one another in a sentence."""
-
-    def counts(token: str) -> bool:
-        return len(token) > 1 and token not in STOP_WORDS and not token.isdigit()
-
     tokens = [token.lower() for token in _TOKEN.findall(text)]
-    return [f"{stem(a)} {stem(b)}" for a, b in pairwise(tokens) if counts(a) and counts(b)]
+    stems = [
+        stem(t) if len(t) > 1 and t not in STOP_WORDS and not t.isdigit() else "" for t in tokens
+    ]
+    return [f"{one} {two}" for one, two in pairwise(stems) if one and two]
 
 
 # Searches
@@ -499,13 +484,32 @@ def _best(scores: NDArray[Any], above: float = -np.inf) -> Ranking:
 # Rewriting
 
 MOST_VARIANTS: Final = 2
+_MOST_BEFORE_CHARS: Final = 300  # of a question before, in one that refers to it
 _JOINT: Final = re.compile(r"\s+(?:and|versus|vs\.?|compared (?:to|with)|or|while|but)\s+|[;?]\s+")
 _OPENING: Final = re.compile(r"^(?:please |compare |(?:what is )?the difference between )+", re.I)
+_BACK: Final = re.compile(
+    r"\b(?:it|its|they|them|their|those|that one|this|these|earlier|above|before|previous(?:ly)?|"
+    r"you said|again|same|each|both)\b",
+    re.I,
+)
 _SPELLINGS: Final = (
     *(("iz", "is"), ("yz", "ys"), ("is", "iz"), ("or", "our"), ("our", "or")),
     *(("er", "re"), ("ll", "l"), ("l", "ll")),
 )
 _ENDINGS: Final = ("s", "es", "ed", "ing", "er", "ly")
+
+
+def refers_back(text: str) -> bool:
+    """Return True if a text names something that was said before."""
+    return _BACK.search(text) is not None
+
+
+def in_context(question: str, history: Sequence[Mapping[str, Any]]) -> str:
+    """Return a question after the one before, where it refers to what was said."""
+    before = [m["content"] for m in history if m["role"] == "user"]
+    if not before or not refers_back(question):
+        return question
+    return f"{before[-1][:_MOST_BEFORE_CHARS]} {question}"
 
 
 @cache
@@ -542,8 +546,8 @@ def rewrite(query: str, corpus: Corpus) -> list[str]:
     pieces = [_OPENING.sub("", piece).strip() for piece in _JOINT.split(expanded)]
     pieces = [p for p in pieces if sum(word not in STOP_WORDS for word in words(p)) >= 2]
     parts = pieces[:MOST_VARIANTS] if len(pieces) > 1 else []
-    found = (expanded, _extended(expanded, _glossary().synonyms, corpus), *parts)
-    return list(dict.fromkeys(found))[: 1 + MOST_VARIANTS]
+    forms = (expanded, _extended(expanded, _glossary().synonyms, corpus), *parts)
+    return list(dict.fromkeys(forms))[: 1 + MOST_VARIANTS]
 
 
 def _corrected(word: str, corpus: Corpus) -> str:
@@ -592,8 +596,6 @@ class Question(StrictModel):
     """A question of the shipped corpus, with graded labels of the passages that answer it.
 
     Attributes:
-        id: Its name.
-        text: As a user would ask it.
         complexity: "simple" (one passage, in its words), "medium" (one passage, in other words,
             shortened or misspelt) or "complex" (needs two passages).
         half: "tune" or "test"; figures are those of the second.

@@ -13,6 +13,7 @@ import operator
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, TypedDict
 
 import numpy as np
@@ -22,19 +23,23 @@ from inframind_gym.envs.coordination import CoordinationSpec, coordination_conte
 from inframind_gym.errors import ConfigError, require
 from inframind_gym.policies import resolve_policy
 from inframind_gym.teams.coordination import prompts, rules
-from inframind_gym.teams.coordination.agents import AGENT_OF, WAY, Agents, Report, outcome_of
-from inframind_gym.teams.coordination.context import ContextManager
-from inframind_gym.teams.coordination.rules import REASONS, CoordinationState
+from inframind_gym.teams.coordination.agents import AGENT_OF, WAY, Agents, Report, Work
+from inframind_gym.teams.coordination.context import ContextManager, Trimmed
+from inframind_gym.teams.coordination.rules import REASONS, CoordinationState, Outcome
 from inframind_gym.teams.coordination.settings import (
     AGENTS,
     COMPLEXITIES,
+    ISSUES,
+    SEVERITIES,
     STRATEGIES,
     CoordinationSettings,
     Plan,
     QuerySettings,
+    Retrieved,
     Route,
+    Validation,
 )
-from inframind_gym.teams.llm import BudgetError, EventLog, LLMError
+from inframind_gym.teams.llm import BudgetError, EventLog, LLMError, estimate_tokens
 from inframind_gym.teams.token_budget.agents import json_object
 
 SUPERVISOR: Final = "supervisor"
@@ -55,11 +60,6 @@ Task = dict[str, Any]  # agent, slot, limit_s and the arguments of the agent: pl
 # Asks a person: "before" or "after", the node, and the route, plan or answer there is to see.
 # Returns what to go on with (fields of a route or plan will do), or None to end the query.
 Ask = Callable[[str, str, Any], Any]
-
-
-class _GraphState(TypedDict):
-    tasks: list[Task]  # what the supervisor sends out next; empty: nothing is left to do
-    handoffs: Annotated[list[dict[str, Any]], operator.add]
 
 
 class WallClock:
@@ -105,7 +105,8 @@ class VirtualClock(WallClock):
             read = np.array([[report.input_tokens for report in reports]])
             wrote = np.array([[report.output_tokens for report in reports]])
             wave_s = float(rules.wave_s(read, wrote, settings.server, state.max_num_seqs)[0])
-            seconds = wave_s + settings.search_s.values[int(rules.strategy_of(action))]
+            strategy = STRATEGIES[int(rules.strategy_of(action))]
+            seconds = wave_s + float(getattr(settings.search_s, strategy))
         late = action != rules.FALLBACK and any(r.failure == "timeout" for r in reports)
         return int(rules.milliseconds(settings.limits.call_timeout_s if late else seconds))
 
@@ -113,53 +114,37 @@ class VirtualClock(WallClock):
         """See `WallClock`: the state counts the wait."""
 
 
+class _GraphState(TypedDict):
+    tasks: list[Task]  # what the supervisor sends out next; empty: nothing is left to do
+    handoffs: Annotated[list[dict[str, Any]], operator.add]
+
+
+@dataclass
 class Session:
-    """One query.
+    """One query."""
 
-    Args:
-        settings: Constants of the team.
-        options: Settings of the query.
-        agents: The agents; their work has the query and the history.
-        clock: Time of the query.
-        decide: The policy; behind it stands the model where the options name `LLM_SUPERVISOR`.
-        context: Manager of the conversation.
-        hint: Complexity by the query's words, a place in COMPLEXITIES.
-        refers: The query refers to an earlier turn.
-        log: Where decisions and failures are written.
-        ask: Asks a person at the points that the options name; None: nobody is asked.
+    settings: CoordinationSettings  # constants of the team, with the limits of the query
+    options: QuerySettings
+    agents: Agents  # their work has the query and the history
+    clock: WallClock
+    decide: Callable[[CoordinationState], int]  # the policy; behind a model, where that decides
+    context: ContextManager
+    hint: int  # complexity by the query's words, a place in COMPLEXITIES
+    refers: bool  # the query refers to an earlier turn
+    log: EventLog
+    ask: Ask | None = None  # asks a person at the points that the options name
+    # What happened, in order, as plain data.
+    decisions: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    handoffs: list[dict[str, Any]] = field(default_factory=list)
+    overheads_ms: list[float] = field(default_factory=list)  # of decisions, less calls and waits
+    ended: str = ""  # "stopped" (by a person) or "failed" (basic retrieval may not answer)
 
-    Attributes:
-        state: What is done, and what is open.
-        decisions, failures, handoffs: What happened, in order, as plain data.
-        overheads_ms: Of decisions, without calls and waits.
-        ended: "stopped" (by a person) or "failed" (where basic retrieval may not answer), else "".
-    """
-
-    def __init__(
-        self,
-        settings: CoordinationSettings,
-        options: QuerySettings,
-        agents: Agents,
-        clock: WallClock,
-        decide: Callable[[CoordinationState], int],
-        context: ContextManager,
-        *,
-        hint: int,
-        refers: bool,
-        log: EventLog,
-        ask: Ask | None = None,
-    ) -> None:
-        self.settings, self.options, self.clock = settings, options, clock
-        self.agents, self.work = agents, agents.work
-        self.state = CoordinationState(settings, 1, settings.server.max_num_seqs)
-        history = context.estimate_tokens(self.work.history)
-        self.state.begin(_ROW, hint, refers, history, model=False)
-        self.decisions: list[dict[str, Any]] = []
-        self.failures: list[dict[str, Any]] = []
-        self.handoffs: list[dict[str, Any]] = []
-        self.overheads_ms: list[float] = []
-        self.ended = ""
-        self._decide, self._context, self._log, self._ask = decide, context, log, ask
+    def __post_init__(self) -> None:
+        self.work: Work = self.agents.work
+        self.state = CoordinationState(self.settings, 1, self.settings.server.max_num_seqs)
+        history = self.context.estimate_tokens(self.work.history)
+        self.state.begin(_ROW, self.hint, self.refers, history, model=False)
         self._action: int | None = None  # under way
         self._waves: list[list[Task]] = []  # of the action, that are still to be sent out
         self._reports: list[Report] = []  # of the action
@@ -223,20 +208,20 @@ class Session:
 
     async def _next_action(self) -> int:
         """Ask the policy, unless the fallback is forced; returns what is carried out."""
-        state = self.state
+        state, options = self.state, self.options
         if len(state.forced(_ROW)):
             self._decided(rules.FALLBACK, forced=REASONS[int(state.reason[0])])
             return int(rules.FALLBACK)
         action, thought_ms = int(rules.FALLBACK), 0
-        if self.options.enable_multi_agent and self.options.policy == LLM_SUPERVISOR:
+        if options.enable_multi_agent and options.policy == LLM_SUPERVISOR:
             began_s = time.monotonic()
             with suppress(TimeoutError):  # a model has what is left for agents
                 async with asyncio.timeout(self._left_s):
                     action = await self._named_by_model()
             self._idle_since_s += time.monotonic() - began_s  # no overhead of the graph
             thought_ms = round(1000.0 * (time.monotonic() - began_s))
-        elif self.options.enable_multi_agent:
-            action = self._decide(state)
+        elif options.enable_multi_agent:
+            action = self.decide(state)
         retries = int(state.retries[0])
         done = int(state.decide(_ROW, np.array([action]))[0])
         state.setup_ms[0] += thought_ms
@@ -273,22 +258,25 @@ class Session:
             "seconds": int(state.elapsed_ms[0]) / 1000.0,
             "seconds at most": self.settings.limits.hard_s,
         }
-        names = [rules.NAMES[i] for i in np.flatnonzero(state.mask[0])]
-        system, user, schema = prompts.supervisor(self.work.query, facts, names)
+        names = self._open_names()
+        system, user, schema = prompts.ask_supervisor(self.work.query, facts, names)
         try:
             reply = await self.agents.service.acall(
                 system, user, WAY, _MOST_STEP_TOKENS, schema, agent=SUPERVISOR
             )
         except (LLMError, BudgetError) as error:
-            self._log.append("supervisor_failed", {"reason": str(error)})
-            return self._decide(state)
-        self._thought = (reply.input_tokens, reply.output_tokens)
-        step = (json_object(reply.content) or {}).get("step")
-        if step in names:
-            return rules.NAMES.index(str(step))
-        reason = f"no open step: {reply.content[:100]}"
-        self._log.append("supervisor_failed", {"reason": reason})
-        return self._decide(state)
+            reason = str(error)
+        else:
+            self._thought = (reply.input_tokens, reply.output_tokens)
+            step = (json_object(reply.content) or {}).get("step")
+            if step in names:
+                return rules.NAMES.index(str(step))
+            reason = f"no open step: {reply.content[:100]}"
+        self.log.append("supervisor_failed", {"reason": reason})
+        return self.decide(state)
+
+    def _open_names(self) -> list[str]:
+        return [rules.NAMES[i] for i in np.flatnonzero(self.state.mask[0])]
 
     def _decided(self, action: int, **more: Any) -> None:
         """Write a decision and what it was based on."""
@@ -303,8 +291,7 @@ class Session:
             **{key: value for key, value in more.items() if value},
         }
         self.decisions.append(step)
-        names = [rules.NAMES[i] for i in np.flatnonzero(state.mask[0])]
-        self._log.append("decision", {**step, "open": names})
+        self.log.append("decision", {**step, "open": self._open_names()})
 
     def _waves_of(self, action: int) -> list[list[Task]]:
         """Return the tasks of an action, in waves that follow one another."""
@@ -386,11 +373,8 @@ class Session:
             limit_ms = self.options.agent_decision_timeout_ms
             self.overheads_ms.append(took_ms)
             if took_ms > limit_ms:
-                self._log.append("slow_decision", {"overhead_ms": took_ms, "limit_ms": limit_ms})
-        if agent == "tools":
-            report = self._use_tool(task["tool"])
-        else:
-            report = await self.agents.perform(task)
+                self.log.append("slow_decision", {"overhead_ms": took_ms, "limit_ms": limit_ms})
+        report = await self.agents.perform(task) if agent != "tools" else self._use(task["tool"])
         self._reports.append(report)
         self._idle_since_s = max(self._idle_since_s, report.ended_s)
         if report.failure:
@@ -403,7 +387,7 @@ class Session:
                 "after_s": round(report.ended_s - report.began_s, 3),
             }
             self.failures.append(event)
-            self._log.append("agent_failed", event)
+            self.log.append("agent_failed", event)
         elif node in self.options.interrupt_after:
             report.value = await self._asked("after", node, report.value) or report.value
         if not self.options.add_handoff_back_messages:
@@ -411,14 +395,14 @@ class Session:
         said = report.failure or type(report.value).__name__
         return [self._message("handoff_back", node, SUPERVISOR, said)]
 
-    def _use_tool(self, tool: str) -> Report:
+    def _use(self, tool: str) -> Report:
         """Note that questions are rewritten from now on, or trim the conversation."""
         report = Report("tools", value=tool)
         if tool == "trim":
             history = self.work.history
-            others = int(self.state.context[0]) - self._context.estimate_tokens(history)
+            others = int(self.state.context[0]) - self.context.estimate_tokens(history)
             target = self.settings.context.trim_to_tokens - others
-            report.value = self._context.trim(history, target)
+            report.value = self.context.trim(history, target)
         report.ended_s = time.monotonic()
         return report
 
@@ -428,23 +412,22 @@ class Session:
         Raises:
             ConfigError: The reply does not fit the node.
         """
-        if self._ask is None:
+        if self.ask is None:
             return value
         began_s = time.monotonic()
-        reply = self._ask(when, node, value)
+        reply = self.ask(when, node, value)
         reply = await reply if isinstance(reply, Awaitable) else reply
         took_s = time.monotonic() - began_s
         self._idle_since_s += took_s
         self.clock.paused_s += took_s
         event = {"when": when, "node": node, "goes_on": reply is not None, "s": took_s}
-        self._log.append("pause", event)
+        self.log.append("pause", event)
         if reply is None:
             self.ended = "stopped"
         elif when == "after":
             if node == "planner" and isinstance(reply, Mapping):
                 reply = {"original_query": self.work.query, **reply}
-            kind = Route if node == "router" else Plan
-            return validate(reply, kind, source=f"reply at {node}")
+            return validate(reply, Route if node == "router" else Plan, source=f"reply at {node}")
         elif not isinstance(reply, str):
             raise ConfigError(f"reply at {node}: give a text, not {reply!r:.80}.")
         return reply
@@ -466,7 +449,7 @@ class Session:
         state.take(_ROW, np.array([action]), outcome)
         if is_lost and reports:
             late = [report.agent for report in reports if not report.failure]
-            self._log.append("late", {"agents": late, "needed_ms": needed_ms, "left_ms": left_ms})
+            self.log.append("late", {"agents": late, "needed_ms": needed_ms, "left_ms": left_ms})
         for report in () if is_lost else reports:
             self.work.keep(report)
 
@@ -475,20 +458,77 @@ def _task(agent: str, slot: int = 0, **arguments: Any) -> Task:
     return {"agent": agent, "slot": slot, **arguments}
 
 
-def decider(options: QuerySettings, settings: CoordinationSettings) -> Callable[..., int]:
+def outcome_of(
+    action: int, reports: Sequence[Report], known: set[str], handoff_tokens: int
+) -> Outcome:
+    """Return what the reports of an action amount to; its time is left at 0.
+
+    Args:
+        action: 0-14, or NOTHING.
+        reports: Of the agents, in the order of their slots.
+        known: Documents that were found before.
+        handoff_tokens: Of the message that each agent returns with.
+    """
+    outcome, searches = Outcome.empty(1), []
+    outcome.prompt[0] = sum(report.input_tokens for report in reports)
+    outcome.completion[0] = outcome.context[0] = sum(report.output_tokens for report in reports)
+    for report in reports:
+        if action == rules.FALLBACK:  # it ends the query, whatever came of it
+            texts = () if report.failure else report.value[1]
+            outcome.context[0] += sum(estimate_tokens(document.text) for document in texts)
+            continue
+        if report.agent != "tools":
+            outcome.context[0] += handoff_tokens
+        if report.failure:
+            outcome.failed[0] = AGENTS.index(AGENT_OF.get(report.agent, report.agent))
+            failure = rules.FAILURES.index(report.failure)
+            outcome.failure[0] = max(outcome.failure[0], failure)
+        outcome.drafted[0] |= report.agent == "draft" and not report.failure
+        match report.value:
+            case Route() as route:
+                outcome.strategy[0] = STRATEGIES.index(route.strategy)
+                outcome.complexity[0] = COMPLEXITIES.index(route.complexity)
+                outcome.needs_planning[0] = route.needs_planning
+                outcome.confidence[0] = route.confidence
+            case Plan() as plan:
+                outcome.subtasks[0] = len(plan.sub_tasks)
+            case Retrieved() as result:
+                searches.append(result)
+                outcome.docs[0] += len(result.documents)
+                for document in result.documents:
+                    outcome.context[0] += estimate_tokens(document.text)
+                    outcome.duplicates[0] += document.doc_id in known
+                    known.add(document.doc_id)
+            case Validation() as verdict:
+                outcome.judged[0], outcome.valid[0] = True, verdict.valid
+                outcome.verdict[0] = verdict.confidence
+                for issue in verdict.issues:
+                    outcome.issues[0, ISSUES.index(issue.type)] += 1
+                    grade = 1 + SEVERITIES.index(issue.severity)
+                    outcome.severity[0] = max(outcome.severity[0], grade)
+            case Trimmed() as trimmed:
+                outcome.context[0] = trimmed.tokens_after - trimmed.tokens_before
+    if searches:
+        outcome.answered[0] = len(searches)
+        outcome.score[0] = sum(result.mean_score for result in searches) / len(searches)
+    return outcome
+
+
+def decider(
+    options: QuerySettings, settings: CoordinationSettings
+) -> Callable[[CoordinationState], int]:
     """Return the policy of a query as a function of the state; the model has one behind it.
 
     Raises:
         ConfigError: The policy is not known.
     """
     by_model = options.policy == LLM_SUPERVISOR
-    policy = resolve_policy(
-        QuerySettings().policy if by_model else options.policy, family="coordination"
-    )
+    name = QuerySettings().policy if by_model else options.policy
+    policy = resolve_policy(name, family="coordination")
     policy.reset(CoordinationSpec(settings, settings.server.max_num_seqs), [0])
 
     def decide(state: CoordinationState) -> int:
-        seen = coordination_contexts(state, _ROW)
-        return int(policy.act_batch(observe(state, _ROW), seen, _ROW)[0])
+        context = coordination_contexts(state, _ROW)
+        return int(policy.act_batch(observe(state, _ROW), context, _ROW)[0])
 
     return decide

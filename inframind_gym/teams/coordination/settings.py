@@ -1,7 +1,7 @@
 """Constants of the coordination team, settings of a query, and what agents hand to one another.
 
-The constants are read from `envs_configs/teams/coordination.yaml`, which says where its numbers
-come from; the settings of a query come from its caller, variables or an `.env` file.
+The constants are read from `envs_configs/teams/coordination.yaml`, which explains each of them and
+says where it comes from; the settings of a query come from its caller, variables or an `.env` file.
 """
 
 from __future__ import annotations
@@ -36,28 +36,22 @@ Severity = Literal["low", "medium", "high"]
 DEFAULT: Final = "coordination"
 MODEL: Final = "Qwen/Qwen3-4B-Instruct-2507-FP8"
 MOST_QUERY_CHARS: Final = 4096
+MOST_CONTEXT: Final = 131_072  # tokens
 AGENTS: Final = ("router", "planner", "retrieval", "synthesis", "validation")
 TASKS: Final = ("router", "planner", "retrieval", "synthesis", "draft", "validation", "fallback")
 FAULTS: Final = ("timeout", "garbage", "error")
 STRATEGIES: Final[tuple[str, ...]] = get_args(Strategy)
-COMPLEXITIES: Final[tuple[str, ...]] = get_args(Complexity)
+COMPLEXITIES: Final[tuple[Complexity, ...]] = get_args(Complexity)
 ISSUES: Final[tuple[str, ...]] = get_args(IssueType)
 SEVERITIES: Final[tuple[str, ...]] = get_args(Severity)
 ENV_FILE: Final = ".env"
 
 Two = tuple[Fraction, Fraction]
 Three = tuple[Fraction, Fraction, Fraction]
-_Facets = Annotated[int, Field(ge=1, le=3)]
+Facets = Annotated[int, Field(ge=1, le=3)]  # pieces of evidence, or sub-tasks
 
 
-# Constants of the team
-
-
-class _InOrder(StrictModel):
-    @property
-    def values(self) -> tuple[float, ...]:
-        """In the order of the fields."""
-        return tuple(dict(self).values())
+# Constants of the team: a class for each section of the file
 
 
 class ContextLimits(StrictModel):
@@ -70,13 +64,13 @@ class ContextLimits(StrictModel):
         oldest_share: Part of the kept history that is the oldest.
     """
 
-    max_tokens: PositiveInt = 131_072
+    max_tokens: PositiveInt = MOST_CONTEXT
     trim_above_tokens: PositiveInt = 120_000
     trim_to_tokens: PositiveInt = 108_800
     oldest_share: Fraction = 0.3
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _ascend(self) -> Self:
         if not self.trim_to_tokens <= self.trim_above_tokens <= self.max_tokens:
             raise ValueError(
                 "trim_to_tokens, trim_above_tokens and max_tokens must ascend, got "
@@ -154,7 +148,7 @@ class Passages(StrictModel):
     most: PositiveInt
 
 
-class SearchSeconds(_InOrder):
+class SearchSeconds(StrictModel):
     """Seconds of a search, in the order of STRATEGIES, and of a rewriting."""
 
     vector: NonNegative
@@ -176,7 +170,7 @@ class Questions(StrictModel):
     """Questions that are asked."""
 
     complexity: Three
-    facets: tuple[_Facets, _Facets, _Facets]
+    facets: tuple[Facets, Facets, Facets]
     kinds: tuple[str, str, str]
     kind_shares: tuple[Three, Three, Three]
     hint_right: Fraction
@@ -190,7 +184,7 @@ class Questions(StrictModel):
 
 
 class Router(StrictModel):
-    """Chances that the router is right, and its confidence when it is wrong and right."""
+    """Chances that the router is right; its confidence when it is wrong, and right."""
 
     complexity_right: Fraction
     strategy_right: Fraction
@@ -198,10 +192,10 @@ class Router(StrictModel):
 
 
 class Planner(StrictModel):
-    """Chance that a plan has all of a question, and the sub-tasks of plans by complexity."""
+    """Chance that a plan has all of a question; sub-tasks of plans by complexity."""
 
     covers_all: Fraction
-    subtasks: tuple[_Facets, _Facets, _Facets]
+    subtasks: tuple[Facets, Facets, Facets]
 
 
 class Retrieval(StrictModel):
@@ -229,7 +223,7 @@ class Draft(StrictModel):
     without_history: Fraction
 
 
-class Finds(_InOrder):
+class Finds(StrictModel):
     """Chances that a validation finds an issue that is there, in the order of ISSUES."""
 
     hallucination: Fraction
@@ -238,7 +232,7 @@ class Finds(_InOrder):
 
 
 class Validator(StrictModel):
-    """Chances of a validation, and its confidence when it rejects and accepts."""
+    """Chances of a validation, and its confidence when it rejects, and accepts."""
 
     finds: Finds
     false_alarm: Fraction
@@ -311,12 +305,8 @@ class CoordinationSettings(StrictModel):
         }
         rates = ("decode_tokens_per_s", "prefill_tokens_per_s")
         slower = {name: getattr(server, name) / (times if slow else 1.0) for name in rates}
-        return self.model_copy(
-            update={
-                "limits": limits.model_copy(update=narrowed),
-                "server": server.model_copy(update=slower),
-            }
-        )
+        limits, server = limits.model_copy(update=narrowed), server.model_copy(update=slower)
+        return self.model_copy(update={"limits": limits, "server": server})
 
 
 def load_settings(name_or_path: str | Path = DEFAULT) -> CoordinationSettings:
@@ -350,13 +340,7 @@ def check_fault(fault: str) -> str:
 
 
 class Retry(StrictModel):
-    """Repeated attempts of a call of a model, all of them inside the deadline.
-
-    Attributes:
-        max_retries: After the first attempt.
-        backoff_factor: Each wait is so many times the one before.
-        timeout_seconds: Limit of one attempt; what the deadline leaves limits it further.
-    """
+    """Attempts of a call after the first, all within the deadline of the query."""
 
     max_retries: Annotated[int, within(0, 10)] = 3
     backoff_factor: Annotated[float, within(1.0, 10.0)] = 1.5
@@ -407,25 +391,19 @@ class QuerySettings(StrictModel):
 
 
 class VllmServer(StrictModel):
-    """Options of the team's server, by vLLM's names.
+    """The team's server by vLLM's names, for estimates of its speed.
 
-    Attributes:
-        model: On the Hugging Face hub, or a folder.
-        max_model_len: Tokens of prompt and answer.
-        gpu_memory_utilization: Share of the GPU's memory that vLLM takes.
-        quantization: Of the weights.
-        kv_cache_dtype: "fp8" (e4m3); e5m2 does not go with a checkpoint in FP8.
-        max_num_seqs: Calls at once; fewer than three carry out parallel retrievals in turn.
-        max_num_batched_tokens: Tokens of a step; longer prompts are computed in several.
+    `kv_cache_dtype` "fp8" is e4m3: vLLM refuses e5m2 with a checkpoint in FP8. Fewer than three
+    `max_num_seqs` carry out parallel retrievals in turn.
     """
 
     model: str = MODEL
-    max_model_len: Annotated[int, within(1024, 131_072)] = 131_072
+    max_model_len: Annotated[int, within(1024, MOST_CONTEXT)] = MOST_CONTEXT
     gpu_memory_utilization: Annotated[float, within(0.1, 1.0)] = 0.95
     quantization: Literal["fp8", "none"] = "fp8"
     kv_cache_dtype: Literal["fp8", "fp8_e4m3", "fp8_e5m2", "auto"] = "fp8"
     max_num_seqs: Annotated[int, within(1, 1024)] = 3
-    max_num_batched_tokens: Annotated[int, within(256, 131_072)] = 2048
+    max_num_batched_tokens: Annotated[int, within(256, MOST_CONTEXT)] = 2048
 
     @model_validator(mode="after")
     def _servable(self) -> Self:
@@ -435,12 +413,6 @@ class VllmServer(StrictModel):
             )
         return self
 
-    def arguments(self) -> list[str]:
-        """Return the arguments of ``vllm serve`` after the model."""
-        given = self.model_dump(exclude={"model", "quantization"})
-        flags = [x for k, v in given.items() for x in (f"--{k.replace('_', '-')}", f"{v}")]
-        return [*flags, "--enable-prefix-caching"]
-
 
 class Environment(StrictModel):
     """Variables of the process or of an `.env` file."""
@@ -449,9 +421,9 @@ class Environment(StrictModel):
     AGENT_DECISION_TIMEOUT: Positive = 200.0  # ms
     FALLBACK_TO_BASIC_RAG: bool = True
     MODEL_PATH: str = MODEL
-    MAX_CONTEXT_LENGTH: Annotated[int, Field(ge=1024, le=131_072)] = 128_000
+    MAX_CONTEXT_LENGTH: Annotated[int, Field(ge=1024, le=MOST_CONTEXT)] = 128_000
     VLLM_GPU_MEMORY_UTILIZATION: Annotated[float, Field(ge=0.1, le=1.0)] = 0.95
-    VLLM_MAX_MODEL_LEN: Annotated[int, Field(ge=1024, le=131_072)] = 131_072
+    VLLM_MAX_MODEL_LEN: Annotated[int, Field(ge=1024, le=MOST_CONTEXT)] = MOST_CONTEXT
     VLLM_QUANTIZATION: Literal["fp8"] = "fp8"
 
     def settings(self) -> dict[str, Any]:
@@ -461,8 +433,7 @@ class Environment(StrictModel):
             "AGENT_DECISION_TIMEOUT": "agent_decision_timeout_ms",
             "FALLBACK_TO_BASIC_RAG": "fallback_to_basic_rag",
         }
-        given = self.model_fields_set
-        return {name: getattr(self, key) for key, name in names.items() if key in given}
+        return {names[k]: getattr(self, k) for k in names if k in self.model_fields_set}
 
     def server(self) -> VllmServer:
         """Return the team's server."""
@@ -473,26 +444,21 @@ class Environment(StrictModel):
         )
 
 
-def read_environment(environ: Mapping[str, str], env_file: str | Path = ENV_FILE) -> Environment:
-    """Read the variables of the team; those of the process win over those of the file.
-
-    Args:
-        environ: `os.environ`.
-        env_file: Lines of ``NAME=VALUE``; other names are left alone. The default may be missing.
+def read_environment(environ: Mapping[str, str]) -> Environment:
+    """Read the variables of the team; those of the process win over those of `.env`.
 
     Raises:
         ConfigError: A value is wrong, or the file cannot be read.
     """
-    found: dict[str, str] = {}
-    if str(env_file) != ENV_FILE or Path(env_file).is_file():
-        for line in read_text(env_file).splitlines():
-            name, _, value = line.strip().removeprefix("export ").partition("=")
-            value = value.strip().partition(" #")[0]
-            quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-            found[name.strip()] = value.strip()[1:-1] if quoted else value.strip()
-    given = {name: environ.get(name) or found.get(name) for name in Environment.model_fields}
-    set_ones = {name: value for name, value in given.items() if value is not None}
-    return validate(set_ones, Environment, source="environment")
+    lines: dict[str, str] = {}
+    for line in read_text(ENV_FILE).splitlines() if Path(ENV_FILE).is_file() else ():
+        name, _, value = line.strip().removeprefix("export ").partition("=")
+        value = value.strip().partition(" #")[0].strip()
+        quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+        lines[name.strip()] = value[1:-1] if quoted else value
+    values = {name: environ.get(name) or lines.get(name) for name in Environment.model_fields}
+    given = {name: value for name, value in values.items() if value is not None}
+    return validate(given, Environment, source="environment")
 
 
 # What agents hand to one another
@@ -503,7 +469,6 @@ class Document(StrictModel):
 
     Attributes:
         doc_id: Name of the passage in its corpus.
-        text: Its text.
         source: Where it comes from: a file and a heading.
         score: Of the strategy that found it, the higher the better; scales of strategies differ.
     """
@@ -520,7 +485,6 @@ class Issue(StrictModel):
     Attributes:
         type: "hallucination" (no source says so), "missing_source" (a claim without the source
             that it needs), or "inaccuracy" (a source says otherwise).
-        severity: "low", "medium" or "high".
         description: The claim, and what is wrong with it.
     """
 
@@ -553,8 +517,6 @@ class Retrieved(StrictModel):
     """Passages that retrieval found for one sub-task.
 
     Attributes:
-        sub_task: Question that was asked.
-        strategy: Strategy of the search.
         queries: What was searched for: the question, or its rewritten forms.
         documents: Best first, at most ten, without duplicates.
         mean_score: Of the documents, from 0 to 1 (the best that the strategy can give).

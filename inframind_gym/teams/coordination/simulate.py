@@ -47,6 +47,7 @@ from inframind_gym.teams.coordination.rules import (
 from inframind_gym.teams.coordination.settings import (
     AGENTS,
     COMPLEXITIES,
+    ISSUES,
     STRATEGIES,
     CoordinationSettings,
 )
@@ -139,7 +140,8 @@ class SimulatedQuestion:
         plain = np.concatenate([np.array(retrieval.whole)[:, None, None] * recall, recall[None]])
         misses = np.array(retrieval.rewritten_misses) * (1.0 - plain)
         self._chances = np.stack([plain, 1.0 - misses])
-        self._search_s = np.array(settings.search_s.values)
+        self._search_s = np.array([getattr(settings.search_s, name) for name in STRATEGIES])
+        self._finds = np.array([getattr(settings.validator.finds, issue) for issue in ISSUES])
         self._draft_length = np.array(tokens.draft)
         self._factors = np.array(tokens.factors if noise else (1.0,))
         self._weights = np.cumsum(tokens.weights if noise else (1.0,))
@@ -458,7 +460,7 @@ class SimulatedQuestion:
         validator = self.settings.validator
         short = self.covered[rows].sum(axis=1) < self.facets[rows]
         there = np.stack([self.hallucinated[rows], self.unsourced[rows], short], axis=1)
-        return there, np.where(there, validator.finds.values, validator.false_alarm)
+        return there, np.where(there, self._finds, validator.false_alarm)
 
     def _judge(self, rows: Ints, at: Ints, outcome: Outcome) -> None:
         """Validate the drafts of some rows."""
