@@ -18,12 +18,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Final, Literal, overload
+from typing import TYPE_CHECKING, Final, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import ConfigError, unknown
+
+if TYPE_CHECKING:
+    from inframind_gym.simulator.workflow.backend import Telemetry
 
 EMBED_DIM: Final = 384
 LOG_SCALE_S: Final = 300.0  # seconds at which the log-scaled features are 1
@@ -317,3 +320,47 @@ class PolicySpec:
             raise ConfigError(f"PolicySpec.{name} is {values.tolist()}; all must be finite")
         values.flags.writeable = False
         object.__setattr__(self, name, values)
+
+
+def observe(
+    spec: PolicySpec,
+    telemetry: Telemetry,
+    in_flight: NDArray[np.int64],
+    *,
+    task: int,
+    budget_s: float,
+    role: int = -1,
+) -> NDArray[np.float32]:
+    """Return what an environment would show of a decision, for policies outside of one.
+
+    Args:
+        spec: facts of the run.
+        telemetry: the servers' metrics as they were read last.
+        in_flight: (M,) the router's own calls that are not answered.
+        task: index into `spec.task_embeddings`.
+        budget_s: seconds that are left.
+        role: index into `spec.role_embeddings`; -1: a plan is due, not a route.
+
+    Returns:
+        (1, d), d = `spec.layout.size`, and at level "joint" one more.
+    """
+    layout = spec.layout
+    out = np.zeros((1, layout.size + (spec.level == "joint")), np.float32)
+    row = out[0]
+    if layout.embedding == "full":
+        row[layout.query] = spec.task_embeddings[task]
+        row[layout.role] = spec.role_embeddings[role] if role >= 0 else 0.0
+    else:
+        row[layout.query], row[layout.role] = task, role
+    row[layout.budget] = math.log(max(budget_s, 1.0)) / _LOG_SCALE
+    values = {
+        "queue": np.asarray(telemetry.depth_req) / spec.queue_norm,
+        "e2e": np.log1p(np.nan_to_num(telemetry.e2e_s)) / _LOG_SCALE,
+        "kv": np.asarray(telemetry.kv_frac),
+        "in_flight": in_flight / spec.queue_norm,
+    }
+    for feature in layout.system_features:
+        row[layout.system(feature)] = values[feature]
+    if spec.level == "joint":
+        row[-1] = role < 0
+    return out

@@ -10,13 +10,13 @@ from typing import Annotated, Any, Final
 import typer
 
 from inframind_gym.errors import ConfigError, friendly, require
+from inframind_gym.live.guard import LEAST_TOKEN_CHARS
 from inframind_gym.live.settings import LOOPBACK
 from inframind_gym.progress import say
 from inframind_gym.sockets import listening
 from inframind_gym.teams.runs import DEFAULT_FILE, ProviderName, Runs, RunStore
 
 TOKEN_VARIABLE: Final = "INFRAMIND_STUDIO_TOKEN"
-LEAST_TOKEN_CHARS: Final = 16
 
 
 def _option(words: str, **more: Any) -> Any:

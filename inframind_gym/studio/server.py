@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import json
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from hashlib import sha256
@@ -25,13 +26,11 @@ from typing import Annotated, Any, Final
 
 from fastapi import Body, FastAPI, Form, HTTPException, Query, Request, WebSocket
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
-from starlette.datastructures import MutableHeaders
-from starlette.requests import HTTPConnection
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.requests import cookie_parser
 from starlette.websockets import WebSocketDisconnect
 
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.live.gateway.guard import RequestError, check_head, check_length
+from inframind_gym.live.guard import Guard, RequestError, is_secret
 from inframind_gym.studio.boards import EPISODES, Boards, script_hashes
 from inframind_gym.studio.runs import BusyError, Launcher
 from inframind_gym.teams.runs import Run
@@ -73,65 +72,6 @@ def session_of(token: str) -> str:
     return hmac.new(token.encode(), b"inframind studio session", sha256).hexdigest()
 
 
-def _same(one: str, other: str) -> bool:
-    return hmac.compare_digest(one.encode(errors="replace"), other.encode())
-
-
-class Guard:
-    """ASGI middleware: refuses by host, origin, size and token before a body is read.
-
-    Without a token names of this machine are served alone.
-    """
-
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
-        self._app, self._token = app, token
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        connection = HTTPConnection(scope)
-        try:
-            self._check(connection)
-        except RequestError as error:
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1008, "reason": str(error)})
-                return
-            asks = error.status == 401 and "text/html" in connection.headers.get("accept", "")
-            content = {"detail": str(error)}
-            answer = HTMLResponse(_SIGN_IN, 401) if asks else JSONResponse(content, error.status)
-            answer.headers["connection"] = "close"  # what is left of a body ends with it
-            await answer(scope, receive, send_with_headers)
-            return
-        await self._app(scope, receive, send_with_headers)
-
-    def _check(self, connection: HTTPConnection) -> None:
-        """Check a request by its head; raise `RequestError` if it is refused."""
-        headers = connection.headers
-        check_head(headers, loopback_only=self._token is None)
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            raise RequestError(403, "wrong_origin", "pages of other sites are not admitted")
-        if connection.scope.get("method") == "POST" and "content-length" not in headers:
-            raise RequestError(411, "length_required", "Content-Length is needed")
-        check_length(headers, MOST_BODY_BYTES)
-        if self._token is None or connection.scope["path"] == "/sign-in":
-            return
-        cookie = connection.cookies.get(COOKIE, "")
-        bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        if not (_same(cookie, session_of(self._token)) or _same(bearer, self._token)):
-            words = "a token is needed: send `Authorization: Bearer TOKEN`"
-            raise RequestError(401, "invalid_token", words)
-
-
 def make_app(launcher: Launcher, boards: Boards, *, token: str | None = None) -> FastAPI:
     """Make the application without its pages, which `pages.attach` adds."""
     store = launcher.store
@@ -154,7 +94,29 @@ def make_app(launcher: Launcher, boards: Boards, *, token: str | None = None) ->
         return [{"event": e.kind, "data": e.data} for e in found if e.kind in kinds]
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(Guard, token=token)
+
+    def admit(scope: dict[str, Any], headers: dict[str, str]) -> None:
+        if token is None or scope["path"] == "/sign-in":
+            return
+        cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
+        bearer = headers.get("authorization", "").removeprefix("Bearer ")
+        if not (is_secret(cookie, session_of(token)) or is_secret(bearer, token)):
+            words = "a token is needed: send `Authorization: Bearer TOKEN`"
+            raise RequestError(401, "invalid_token", words)
+
+    def refuse(headers: dict[str, str], error: RequestError) -> tuple[str, bytes]:
+        if error.status == 401 and "text/html" in headers.get("accept", ""):
+            return "text/html; charset=utf-8", _SIGN_IN.encode()
+        return "application/json", json.dumps({"detail": str(error)}).encode()
+
+    app.add_middleware(
+        Guard,
+        admit=admit,
+        loopback_only=token is None,
+        most_bytes=MOST_BODY_BYTES,
+        refuse=refuse,
+        headers=_HEADERS,
+    )
 
     @app.exception_handler(InfraMindError)
     async def wrong(_: Request, error: InfraMindError) -> JSONResponse:
@@ -212,7 +174,7 @@ def make_app(launcher: Launcher, boards: Boards, *, token: str | None = None) ->
 
     @app.post("/sign-in")
     def sign_in(request: Request, given: Annotated[str, Form(alias="token")]) -> Response:
-        if token is None or not _same(given, token):
+        if token is None or not is_secret(given, token):
             return HTMLResponse(_SIGN_IN, 401)
         response = RedirectResponse("/", 303)
         secure, cookie = request.url.scheme == "https", session_of(token)

@@ -1,13 +1,16 @@
 """An OpenAI-compatible gateway in front of a pool: `inframind serve`. Needs the extra `serve`.
 
-command   `inframind serve`
+A request comes through the files in this order:
+
 app       routes and process
-guard     who may ask: keys, hosts, origins, sizes, addresses; errors in OpenAI's form
+auth      who may ask: keys and their rates (what every server checks is in `live/guard.py`)
 request   a request, checked; its line in the log
 gateway   servers, what is in flight, where a request goes, and whether it can make its budget
 choose    a policy asked for one call, expected latencies, servers that are left alone
-proxy     a request from admission to its last token: retries elsewhere
+proxy     attempts at servers until one answers; metrics and log
+
 team      a whole workflow for one question
 config    gateway.yaml
-metrics   for Prometheus; top: the same in a terminal
+metrics   for Prometheus
+command   `inframind serve` and `inframind top`
 """

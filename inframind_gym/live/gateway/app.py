@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, Final
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -17,23 +17,21 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from inframind_gym.live.gateway.auth import bounded_protocol
 from inframind_gym.live.gateway.config import GatewayConfig, Limits
-from inframind_gym.live.gateway.gateway import Gateway
-from inframind_gym.live.gateway.guard import Guard, RequestError, bounded_protocol
+from inframind_gym.live.gateway.gateway import TEAM, Gateway
 from inframind_gym.live.gateway.proxy import ClientAnswer, Exchange
-from inframind_gym.live.gateway.request import CHAT, COMPLETIONS, read_body, read_query, request_id
+from inframind_gym.live.gateway.request import CHAT, COMPLETIONS, read_query, request_id
 from inframind_gym.live.gateway.team import Teams
+from inframind_gym.live.guard import Guard, RequestError
 from inframind_gym.sockets import listening
 
 _log = logging.getLogger("inframind.gateway")
-_EMBEDDINGS: Final = (
-    "inframind serve routes chat completions; ask a server of embeddings for embeddings"
-)
 
 
 def make_app(gateway: Gateway) -> Starlette:
     """Return the application of a gateway."""
-    teams = Teams(gateway)
+    teams, limits = Teams(gateway), gateway.config.limits
 
     class Completions:  # no function: Starlette hands it ASGI as it is
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,21 +56,21 @@ def make_app(gateway: Gateway) -> Starlette:
         kind = "text/plain; version=0.0.4; charset=utf-8"
         return Response(gateway.metrics.write(gateway.gauges()), media_type=kind)
 
-    async def refused(request: Request, error: Exception) -> Response:
-        if isinstance(error, HTTPException):
-            path = request.url.path
-            if error.status_code == 405:
-                words = f"{request.method} is not for {path}"
-                error = RequestError(405, "method_not_allowed", words, headers=error.headers)
-            elif path == "/v1/embeddings":
-                error = RequestError(404, "no_embeddings", _EMBEDDINGS)
-            else:
-                error = RequestError(404, "not_found", "no such path")
-        assert isinstance(error, RequestError)
+    async def no_route(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        path = request.url.path
+        if error.status_code == 405:
+            words = f"{request.method} is not for {path}"
+            raise RequestError(405, "method_not_allowed", words, headers=error.headers)
+        if path == "/v1/embeddings":
+            words = "inframind serve routes chat completions; ask a server of embeddings for them"
+            raise RequestError(404, "no_embeddings", words)
+        raise RequestError(404, "not_found", "no such path")
+
+    def refuse(headers: dict[str, str], error: RequestError) -> tuple[str, bytes]:
         gateway.metrics.count("refused", error.code)
-        # What is left of a body that was not read ends with the connection.
-        names = {"x-request-id": request_id(request.headers), "connection": "close"}
-        return error.response(**names)
+        error.headers["x-request-id"] = request_id(headers)
+        return "application/json", error.content()
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -92,12 +90,13 @@ def make_app(gateway: Gateway) -> Starlette:
         middleware=[
             Middleware(
                 Guard,
-                keyring=gateway.keyring,
-                limits=gateway.config.limits,
-                refused=lambda code: gateway.metrics.count("refused", code),
+                admit=gateway.keyring.admit,
+                loopback_only=gateway.keyring.everybody is not None,
+                most_bytes=limits.max_body_bytes,
+                refuse=refuse,
             )
         ],
-        exception_handlers={RequestError: refused, HTTPException: refused},
+        exception_handlers={HTTPException: no_route},
         lifespan=lifespan,
     )
 
@@ -110,27 +109,38 @@ async def _complete(
     Raises:
         RequestError: it is refused before it has an answer.
     """
-    request, config = Request(scope), gateway.config
-    state, headers = request.state, request.headers
-    raw = await read_body(headers, receive, config.limits)
-    path = scope["path"]
-    query = read_query(path, headers, raw, state.tenant, state.arrived_s, config)
-    if gateway.draining:
-        raise RequestError(503, "draining", "the gateway is about to end", retry_after_s=1.0)
-    if gateway.open_requests >= config.limits.max_in_flight:
+    request, limits, under_way = Request(scope), gateway.config.limits, gateway.open_requests
+    state, address = request.state, (scope.get("client") or ("",))[0]
+    if under_way[address] >= limits.max_per_address:
+        words = "too many requests of this address at once"
+        raise RequestError(429, "too_many_requests_of_address", words, retry_after_s=1.0)
+    if under_way.total() >= limits.max_in_flight:
         raise RequestError(503, "overloaded", "too many requests at once", retry_after_s=1.0)
-    out = ClientAnswer(send, scope["state"]["abort"])
-    answering = asyncio.ensure_future(Exchange(gateway, query, out, teams.answer).answer())
-    gone = asyncio.ensure_future(receive())
+    under_way[address] += 1
     try:
-        await asyncio.wait([answering, gone], return_when=asyncio.FIRST_COMPLETED)
-        if not answering.done() and out.complete:  # all is sent; its transfer comes to its end
-            await answering
+        query = await read_query(
+            *(scope["path"], request.headers, receive, state.tenant, state.arrived_s),
+            gateway.config,
+        )
+        if gateway.draining:
+            raise RequestError(503, "draining", "the gateway is about to end", retry_after_s=1.0)
+        out = ClientAnswer(send, scope["state"]["abort"])
+        team = teams.answer if query.model == TEAM else None
+        answering = asyncio.ensure_future(Exchange(gateway, query, out).answer(team))
+        gone = asyncio.ensure_future(receive())
+        try:
+            await asyncio.wait([answering, gone], return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done() and out.complete:  # all is sent; its transfer comes to its end
+                await answering
+        finally:
+            gone.cancel()
+            answering.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await answering
     finally:
-        gone.cancel()
-        answering.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await answering
+        under_way[address] -= 1
+        if not under_way[address]:
+            del under_way[address]
 
 
 def peer_options(limits: Limits) -> dict[str, Any]:
@@ -165,6 +175,14 @@ def run(config: GatewayConfig) -> None:
             yield
 
     with contextlib.closing(listening(config.host, config.port)) as address:
+        with contextlib.suppress(ImportError, OSError, ValueError):  # a socket on both sides
+            import resource
+
+            needed = 2 * config.limits.max_in_flight + 256
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if soft not in (resource.RLIM_INFINITY,) and soft < needed:
+                most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         gateway = Gateway(config)
         server = Server(
             uvicorn.Config(

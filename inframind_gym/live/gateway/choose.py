@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.backend import BackendSimulation, OpenBackend
-from inframind_gym.envs.layout import ObservationLayout, PolicySpec
+from inframind_gym.envs.backend import BackendSimulation
+from inframind_gym.envs.layout import ObservationLayout, PolicySpec, observe
 from inframind_gym.envs.routing_config import env_config
 from inframind_gym.envs.spaces import check_actions
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.gateway.config import BreakerConfig, GatewayConfig
-from inframind_gym.policies import Policy, requires_of, resolve_policy
+from inframind_gym.policies import requires_of, resolve_policy
 from inframind_gym.policies.simple import LowestExpectedLatencyPolicy
-from inframind_gym.simulator.native import Bound
+from inframind_gym.simulator.rng import STREAM_ROLE, uniform_array
 from inframind_gym.simulator.server.pool import PoolConfig
-from inframind_gym.simulator.server.telemetry import E2E, KV, QUEUE
-from inframind_gym.simulator.workflow import backend_loop as rules
 from inframind_gym.simulator.workflow.backend import Telemetry
-from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, SEND, STEP
-from inframind_gym.simulator.workflow.state import PLAN, START
+from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
+from inframind_gym.simulator.workflow.roles import roles_of
+from inframind_gym.simulator.workflow.state import CONTEXT, PLAN, ROUTE
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from inframind_gym.tasks import DOMAINS, TaskSet
 
-L = TypeVar("L", bound=BackendSimulation)
 ROW: Final = np.zeros(1, np.int64)
 _IO: Final = TOPOLOGIES.index("IO")
+_LATE_S: Final = 1e9  # priority of what is late under "edf_late_last"
 _ORDINALS: Final = 1 << 12  # of requests; policies keep a place for each
-_QUERIES: Final = 1000  # of which one is played: queues are shown up to six times as many calls
-_PATIENCE_S: Final = 5.0  # of a workflow while all servers are down
 _BYTES_A_TOKEN: Final = 4.0
 
 
@@ -54,53 +51,30 @@ class World(NamedTuple):
     telemetry: Telemetry
 
 
-def make_loop(
-    config: GatewayConfig,
-    requires: Mapping[str, Any],
-    open_backend: OpenBackend,
-    *,
-    one_call: bool,
-    cls: type[L],
-) -> L:
-    """Return a loop for one query at a time.
+def make_simulation(
+    config: GatewayConfig, requires: Mapping[str, Any], *, one_call: bool
+) -> BackendSimulation:
+    """Return a simulation of one query at a time, for its rules and the facts of the run.
 
     Args:
         config: of the gateway.
         requires: of the policy.
-        open_backend: as of `BackendSimulation`.
         one_call: the query is one call.
-        cls: of the loop.
 
     Raises:
         ConfigError: pool, workload and policy do not go together.
     """
-    arguments: dict[str, Any] = {
-        "pool": config.pool,
-        "workload": config.workload,
-        "split": "all",
-        "num_queries": _QUERIES,
-        "observation": "index",
-        **requires,
-    }
+    arguments: dict[str, Any] = {"pool": config.pool, "workload": config.workload, "split": "all"}
+    arguments |= {"num_queries": 1, "observation": "index", **requires}
     if config.metrics_poll_s is not None:
         arguments["metrics_poll_s"] = config.metrics_poll_s
     if one_call and requires.get("level", "executor") == "executor":
         arguments["planner"] = {"topology": "IO", "num_agents": 1}
-    settings = env_config(arguments)
-    return cls(settings, open_backend, one_query=False, retries=1, patience_s=_PATIENCE_S)
 
+    def no_backend(simulation: BackendSimulation, key: int) -> Any:
+        raise InfraMindError("its servers are the gateway's")
 
-def act(
-    policy: Policy, loop: BackendSimulation, observations: NDArray[np.float32]
-) -> NDArray[np.int64]:
-    """Return a policy's action (a,) on the observations (1, d) that a loop has written.
-
-    Raises:
-        InfraMindError: it is not valid.
-    """
-    given = policy.act_batch(observations, loop.decisions, ROW)
-    action: NDArray[np.int64] = check_actions(given, loop.highs, 1)[0]
-    return action
+    return BackendSimulation(env_config(arguments), no_backend, one_query=False)
 
 
 def ordinal(count: int) -> int:
@@ -109,31 +83,35 @@ def ordinal(count: int) -> int:
     return count if count < _ORDINALS else half + count % half
 
 
-def typical_tasks(tasks: TaskSet) -> dict[str, int]:
-    """Return, by domain, the task that is nearest to the mean of its embeddings."""
-    found = {}
+def typical_tasks(tasks: TaskSet, usual: str) -> dict[str, int]:
+    """Return, by domain, the task that is nearest to the mean of its embeddings.
+
+    Args:
+        tasks: of the workload.
+        usual: domain of what stands for domains without a task.
+    """
+    nearest = {}
     for d, domain in enumerate(DOMAINS):
         members = np.flatnonzero(tasks.domain == d)
         if len(members):
             centre = tasks.embeddings[members].mean(axis=0)
-            found[domain] = int(members[(tasks.embeddings[members] @ centre).argmax()])
-    return found
+            nearest[domain] = int(members[(tasks.embeddings[members] @ centre).argmax()])
+    fallback = nearest.get(usual, next(iter(nearest.values())))
+    return dict.fromkeys(DOMAINS, fallback) | nearest
 
 
 class SingleCallPolicy:
-    """A policy that is asked for one call at a time, by the compiled rules of the environments.
+    """A policy that is asked for one call at a time, by the rules of the environments.
 
-    A request is a stream of one query with one agent. Arrival, plan, route and order are those of a
-    live environment; the policy sees telemetry as it was polled last, and the gateway's own calls
-    in flight. What a request asks is not embedded: it counts as the most typical shipped question
-    of its domain.
+    A request is a query with a plan of one agent. The policy sees telemetry as it was polled last,
+    and the gateway's own calls in flight. What a request asks is not embedded: it counts as the
+    most typical shipped question of its domain.
 
     Args:
         config: of the gateway.
 
     Attributes:
-        loop: whose rules are followed.
-        seen: (1, 3, M) the metrics as they were noted last, normalised.
+        spec: facts of the run.
 
     Raises:
         ConfigError: there is no such policy, or it cannot route single calls.
@@ -153,39 +131,21 @@ class SingleCallPolicy:
             why = "it routes along plans of several agents alone"
         if why is not None:
             raise ConfigError(f"policy {config.policy!r} cannot route single calls: {why}")
-
-        def no_backend(simulation: BackendSimulation, key: int) -> Any:
-            raise InfraMindError("nothing is sent from here")
-
-        self.loop = make_loop(config, requires, no_backend, one_call=True, cls=BackendSimulation)
-        self.spec = self.loop.policy_spec()
-        self._tasks, self._domain = typical_tasks(self.loop.tasks), config.domain
-        self._observations = self.loop.observations()
-        self._start, self._order = np.zeros(1, START), np.zeros(1, rules.ORDER)
-        self._start["num_queries"] = 1
-        self._no_action = np.zeros(self.loop.action_size, np.int64)
-        self._metrics = np.zeros((3, self.spec.num_models))
-        self.seen = np.zeros((1, 3, self.spec.num_models), np.float32)
-        self._enter, self._next_event = Bound(rules.enter), Bound(rules.next_event)
-        self._arrives, self._note = Bound(rules.query_arrives), Bound(rules.note_metrics)
+        simulation = make_simulation(config, requires, one_call=True)
+        self.spec, self._highs = simulation.policy_spec(), simulation.highs
+        self.tasks = typical_tasks(simulation.tasks, config.domain)
+        self._domains = simulation.tasks.domain
+        self._role_u = float(uniform_array(np.zeros(1, np.uint64), STREAM_ROLE, ROW)[0])
         self._count = 0
-        nothing = Telemetry(0, *([[0.0] * self.spec.num_models] * 4))
         models = self.spec.num_models
+        nothing = Telemetry(0, *([[0.0] * models] * 4))
         world = World(0.0, (1 << models) - 1, np.zeros(models, np.int64), nothing)
         for warm in (True, False):  # what is compiled is not waited for later
-            policy.reset(self.loop.policy_spec(), [config.seed])
+            policy.reset(self.spec, [config.seed])
             if not self._any_plan:
                 policy.plan_single_calls()  # type: ignore[attr-defined]
             if warm:
                 self.decide(world, 0.0, 60.0, config.domain)
-
-    def note(self, telemetry: Telemetry) -> None:
-        """Take note of the metrics."""
-        if telemetry.polls:
-            self._metrics[QUEUE] = telemetry.depth_req
-            self._metrics[E2E] = telemetry.e2e_s
-            self._metrics[KV] = telemetry.kv_frac
-            self._note(self.loop.params, self.seen, self._metrics)
 
     def decide(self, world: World, arrival_s: float, budget_s: float, domain: str) -> Decision:
         """Ask the policy for one call.
@@ -199,34 +159,45 @@ class SingleCallPolicy:
         Raises:
             InfraMindError: the policy gave no valid action.
         """
-        params, state, shown = self.loop.params, self.loop.state, self._observations
-        stream, fallback = state.stream[0], next(iter(self._tasks.values()))
-        usual = self._tasks.get(self._domain, fallback)
-        state.arrival_s[0, 0], state.task[0, 0] = arrival_s, self._tasks.get(domain, usual)
-        self._start["budget_s"], self._start["models_up"] = budget_s, world.up
-        self._enter(params, state, BEGIN, self._start, self._no_action)
-        stream["now_s"] = world.now_s
-        self._arrives(params, state)
-        state.in_flight[0] = world.in_flight
-        telemetry = world.telemetry
-        stream["polls"] = telemetry.polls
-        if telemetry.polls:
-            stream["last_poll_s"] = min(*telemetry.taken_s, world.now_s)
-        self.note(telemetry)
-        event = self._next_event(params, state, self._order)
-        while event == DECISION:
-            state.query[0, stream["slot"]]["ordinal"] = ordinal(self._count)
-            self.loop.show(self.seen, shown)
-            action = act(self._policy, self.loop, shown)
-            if self._any_plan and self.loop.decisions["kind"][0] == PLAN:
-                action[:2] = _IO, 0  # one agent, whatever it would have liked
-            self._enter(params, state, STEP, self._start, action)
-            event = self._next_event(params, state, self._order)
-        if event != SEND:
-            raise InfraMindError(f"policy {self._policy.name!r} decided on no call")
+        spec, now_s, telemetry = self.spec, world.now_s, world.telemetry
+        task, deadline_s = self.tasks[domain], arrival_s + budget_s
+        context = np.zeros(1, CONTEXT)
+        context["time_s"], context["models_up"] = now_s, world.up
+        context["arrival_s"], context["budget_s"] = arrival_s, budget_s
+        polled_s = min(*telemetry.taken_s, now_s) if telemetry.polls else 0.0
+        context["telemetry_age_s"], context["poll"] = now_s - polled_s, telemetry.polls
+        context["query"], context["task"] = ordinal(self._count), task
+        context["domain"], context["topology"] = self._domains[task], _IO
+        roles = roles_of(DOMAINS[self._domains[task]])
+        role = roles[int(self._role_u * len(roles))]
+        if spec.level == "joint":
+            context["kind"], context["role"], context["topology"] = PLAN, -1, 0
+            plan = self._ask(world, context, task, deadline_s - now_s, -1)
+            role = roles[int(plan[2]) % len(roles)]
+            # One agent, whatever a policy that can route along any plan would have liked.
+            context["topology"] = _IO if self._any_plan else plan[0]
+        context["kind"], context["role"] = ROUTE, role
+        for name in ("num_agents", "num_nodes", "num_waves"):
+            context[name] = 1
+        action = self._ask(world, context, task, deadline_s - now_s, role)
+        route = int(action[PLAN_ACTIONS if len(action) > PLAN_ACTIONS else 0])
+        model, strategy = divmod(route, spec.num_strategies)
+        if not world.up >> model & 1 and world.up:  # the next one that is up
+            later = ((model + step) % spec.num_models for step in range(spec.num_models))
+            model = next(m for m in later if world.up >> m & 1)
         self._count += 1
-        order = self._order[0]
-        return Decision(int(order["model"]), int(order["strategy"]), float(order["priority"]))
+        late_s = _LATE_S if spec.scheduler == "edf_late_last" and now_s >= deadline_s else 0.0
+        return Decision(model, strategy, 0.0 if spec.scheduler == "fcfs" else deadline_s + late_s)
+
+    def _ask(
+        self, world: World, context: NDArray[Any], task: int, left_s: float, role: int
+    ) -> NDArray[np.int64]:
+        seen = observe(
+            self.spec, world.telemetry, world.in_flight, task=task, budget_s=left_s, role=role
+        )
+        decided = self._policy.act_batch(seen, context, ROW)
+        action: NDArray[np.int64] = check_actions(decided, self._highs, 1)[0]
+        return action
 
 
 class Predictor:
@@ -238,14 +209,9 @@ class Predictor:
     """
 
     def __init__(self, pool: PoolConfig, spec: PolicySpec) -> None:
-        layout = ObservationLayout(
-            spec.num_models, "index", ("queue", "e2e"), queue_norm=spec.queue_norm
-        )
+        layout = ObservationLayout(spec.num_models, "index", ("queue",), queue_norm=spec.queue_norm)
         self._rule = LowestExpectedLatencyPolicy(e2e_weight=0.0)
-        facts = {name: getattr(spec, name) for name in PolicySpec.__dataclass_fields__}
-        self._rule.reset(PolicySpec(**(facts | {"layout": layout, "level": "executor"})), [0])
-        self._observation = np.zeros((1, layout.size), np.float32)
-        self._layout, self._call_s = layout, spec.expected_call_s
+        self._rule.reset(replace(spec, layout=layout, level="executor"), [0])
         cards = [model.server for model in pool.models]
         self._idle_s = np.array([card.call_s(0.0, 1.0) for card in cards])
         self._token_s = np.array([card.call_s(0.0, 2.0) for card in cards]) - self._idle_s
@@ -256,9 +222,7 @@ class Predictor:
 
     def latency_s(
         self,
-        seen: NDArray[np.float32],
-        polls: int,
-        depth_req: Sequence[float],
+        telemetry: Telemetry,
         in_flight: NDArray[np.int64],
         prompt_bytes: int,
         max_tokens: int | None,
@@ -270,27 +234,21 @@ class Predictor:
         or more of its own time.
 
         Args:
-            seen: (3, M) metrics, normalised.
-            polls: number of polls so far.
-            depth_req: (M,) requests at the last poll.
+            telemetry: of the servers.
             in_flight: (M,) own calls.
             prompt_bytes: of the request.
             max_tokens: of the answer; None: as usual.
         """
-        depth = np.asarray(depth_req, np.float64)
-        if polls != self._polls:
-            self._polls, self._own_at_poll = polls, in_flight.astype(np.float64)
-        load = in_flight + np.maximum(depth - self._own_at_poll, 0.0)
-        row = self._observation
-        row[:, self._layout.system("queue")] = seen[QUEUE]
-        row[:, self._layout.system("e2e")] = seen[E2E]
-        polled = np.round(self._layout.queue_depth_req(row[0]), 3)
-        self._rule.sent = (load - polled)[None]  # the rule adds what was sent since the poll
+        if telemetry.polls != self._polls:
+            self._polls, self._own_at_poll = telemetry.polls, in_flight.astype(np.float64)
+        others = np.maximum(np.asarray(telemetry.depth_req) - self._own_at_poll, 0.0)
+        loaded = replace(telemetry, depth_req=(in_flight + others).tolist())
+        row = observe(self._rule.spec, loaded, in_flight, task=0, budget_s=1.0)
         expected: NDArray[np.float64] = self._rule.expected_latency_s(row, ROW)[0]
         expected = expected + prompt_bytes / _BYTES_A_TOKEN * self._prompt_s
         if max_tokens is not None:
             longest_s = self._idle_s + (max_tokens - 1) * self._token_s
-            expected = expected - np.maximum(self._call_s - longest_s, 0.0)
+            expected = expected - np.maximum(self._rule.spec.expected_call_s - longest_s, 0.0)
         at_least: NDArray[np.float64] = np.maximum(expected, self._idle_s)
         return at_least
 

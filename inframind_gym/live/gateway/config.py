@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
@@ -19,20 +19,20 @@ from inframind_gym.configs import (
     within,
 )
 from inframind_gym.errors import ConfigError
+from inframind_gym.live.guard import LEAST_TOKEN_CHARS
 from inframind_gym.live.settings import LOOPBACK
 from inframind_gym.tasks import DOMAINS
 
-SHORTEST_KEY: Final = 16  # characters
 BudgetS = Annotated[float, within(0.01, 1e6)]
 
 
-def _domain(name: str) -> str:
+def _known(name: str) -> str:
     if name not in DOMAINS:
         raise ValueError(f"is no domain: give one of {', '.join(DOMAINS)}")
     return name
 
 
-Domain = Annotated[str, AfterValidator(_domain)]
+Domain = Annotated[str, AfterValidator(_known)]
 
 
 class KeyConfig(StrictModel):
@@ -62,9 +62,9 @@ class KeyConfig(StrictModel):
     def _one_secret(self) -> KeyConfig:
         if (self.key is None) == (self.sha256 is None):
             raise ValueError("give either key or sha256")
-        if self.key is not None and len(self.key.get_secret_value()) < SHORTEST_KEY:
-            raise ValueError(f"key is shorter than {SHORTEST_KEY} characters")
-        if self.sha256 is not None and len(self.digest) != hashlib.sha256().digest_size:
+        if self.key is not None and len(self.key) < LEAST_TOKEN_CHARS:  # its error quotes no key
+            raise ValueError(f"key is shorter than {LEAST_TOKEN_CHARS} characters")
+        if len(self.digest) != hashlib.sha256().digest_size:
             raise ValueError("sha256 must be 64 hexadecimal digits")
         return self
 
@@ -174,11 +174,10 @@ def gateway_config(path: Path | None, options: dict[str, Any]) -> GatewayConfig:
     Raises:
         ConfigError: a key or an option is wrong; never quotes a secret.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    if path is None:
-        return validate(given, GatewayConfig, source="inframind serve")
-    if not path.is_file():
-        raise ConfigError(f"{path}: no such file")
-    # The file has to be right by itself: without the options it may be served, too.
-    config = load_yaml_model(path, GatewayConfig)
-    return validate(config.model_dump() | given, GatewayConfig, source="inframind serve")
+    options = {name: value for name, value in options.items() if value is not None}
+    if path is not None:
+        if not path.is_file():
+            raise ConfigError(f"{path}: no such file")
+        # The file has to be right by itself: without the options it may be served, too.
+        options = load_yaml_model(path, GatewayConfig).model_dump() | options
+    return validate(options, GatewayConfig, source="inframind serve")

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.live.gateway.auth import Keyring
 from inframind_gym.live.gateway.choose import (
     Breakers,
     Decision,
@@ -22,10 +23,11 @@ from inframind_gym.live.gateway.choose import (
     World,
 )
 from inframind_gym.live.gateway.config import GatewayConfig
-from inframind_gym.live.gateway.guard import Keyring, RequestError
 from inframind_gym.live.gateway.metrics import Metrics
-from inframind_gym.live.servers import VllmServers
+from inframind_gym.live.guard import RequestError
+from inframind_gym.live.request_log import RequestLogWriter
 from inframind_gym.live.settings import LiveSettings, addresses, open_session
+from inframind_gym.live.watcher import MetricsWatcher
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Telemetry
 from inframind_gym.simulator.workflow.topology import STRATEGIES
@@ -52,6 +54,15 @@ class Choice:
     queue_req: int  # at the server, as polled last
 
 
+class Outlook(NamedTuple):
+    """Where a request could go."""
+
+    world: World
+    arrival_s: float  # of the request, on the gateway's clock
+    predicted_s: NDArray[np.float64]  # (M,) expected latency of a call that begins now
+    soonest: int  # of the servers that are up
+
+
 class Gateway:
     """Servers and decisions. Made on any thread; `open` and `close` on the loop.
 
@@ -59,10 +70,14 @@ class Gateway:
         config: checked.
 
     Attributes:
-        servers: connections of workflows, watcher and log.
         in_flight: (M,) calls at each server, those of workflows included.
-        open_requests: requests being answered.
+        open_requests: requests being answered, by their client's address.
         draining: no further requests are wanted.
+        names: by name of a model, the bit mask of its servers.
+        models: names that can be asked for.
+        watcher: metrics of the servers, and which are up.
+        log: of requests; None: none is written.
+        epoch_s: time of day when the monotonic clock stood at 0.
 
     Raises:
         InfraMindError: pool, policy and workload do not go together, or the log cannot be written.
@@ -80,10 +95,9 @@ class Gateway:
         count = len(self.pool.models)
         self.breakers = Breakers(count, config.breaker)
         self.in_flight = np.zeros(count, np.int64)
-        self.counting = threading.Lock()  # of `in_flight`
-        self.open_requests = 0
+        self.open_requests: Counter[str] = Counter()
         self.draining = False
-        self.names: dict[str, int] = {}  # bit masks: several servers may have one name
+        self.names: dict[str, int] = {}
         for m, model in enumerate(self.pool.models):
             for name in dict.fromkeys((model.alias, model.name)):
                 self.names[name] = self.names.get(name, 0) | 1 << m
@@ -91,19 +105,19 @@ class Gateway:
         self.session: Any = None  # of aiohttp
         self._attempts: list[set[Attempt]] = [set() for _ in range(count)]
         self._loop: asyncio.AbstractEventLoop | None = None
-        settings = LiveSettings(
-            connect_s=config.limits.connect_s,
-            max_in_flight=2 * config.limits.max_in_flight,  # sockets on both sides
-            floor_s=min(LiveSettings().floor_s, config.limits.answer_s),
-            cap_s=config.limits.answer_s,
+        self.log = None if config.log is None else RequestLogWriter(config.log)
+        self.epoch_s = time.time() - time.monotonic()
+        self.watcher = MetricsWatcher(
+            self.addresses,
+            LiveSettings(connect_s=config.limits.connect_s),
+            poll_s=self.pool.metrics_poll_s,
+            on_change=self._changed,
         )
-        self.servers = VllmServers(self.pool, settings, log=config.log)
-        self.servers.on_down = self._is_down
         try:
-            self.servers.watcher.wait_checked()
-            self.beginning = self.servers.watcher.begin()
+            self.watcher.wait_checked()
+            self.beginning = self.watcher.begin()
         except BaseException:
-            self.servers.close()
+            self.watcher.close()
             raise
 
     async def open(self) -> None:
@@ -113,9 +127,10 @@ class Gateway:
 
     async def close(self) -> None:
         """Disconnect."""
-        if self.session is not None:
-            await self.session.close()
-        await asyncio.get_running_loop().run_in_executor(None, self.servers.close)
+        await self.session.close()
+        await asyncio.to_thread(self.watcher.close)
+        if self.log is not None:
+            self.log.close()
 
     # The servers
 
@@ -125,11 +140,11 @@ class Gateway:
 
     def usable(self) -> int:
         """Return the bit mask of the servers that can be sent to now."""
-        return self.servers.watcher.up & self.breakers.closed()
+        return self.watcher.up & self.breakers.closed()
 
     def telemetry(self) -> Telemetry:
         """Return what was polled last, in the servers' seconds."""
-        telemetry, speed = self.servers.watcher.telemetry(self.beginning), self.config.speed
+        telemetry, speed = self.watcher.telemetry(self.beginning), self.config.speed
         if speed == 1.0:
             return telemetry
         taken_s, e2e_s = ([speed * s for s in x] for x in (telemetry.taken_s, telemetry.e2e_s))
@@ -138,31 +153,31 @@ class Gateway:
     def begin(self, attempt: Attempt) -> None:
         """An attempt begins."""
         m = attempt.choice.server
-        with self.counting:
-            self.in_flight[m] += 1
+        self.in_flight[m] += 1
         self._attempts[m].add(attempt)
         self.breakers.begin(m)
 
     def end(self, attempt: Attempt, ok: bool | None) -> None:
         """An attempt is over; see `Breakers.end`."""
         m = attempt.choice.server
-        with self.counting:
-            self.in_flight[m] -= 1
+        self.in_flight[m] -= 1
         self._attempts[m].discard(attempt)
         self.breakers.end(m, ok)
 
-    def _is_down(self, server: int, why: str) -> None:
+    def _changed(self, server: int, up: bool, asleep: bool, why: str) -> None:
         """End the attempts at a server that went down; on the watcher's thread.
 
         Streams that have begun go on while their server sends: they have a time limit of their own.
         """
+        alias = self.pool.models[server].alias
+        _log.warning("%s is %s", alias, "up" if up else f"down: {why}")
 
         def end() -> None:
             for attempt in list(self._attempts[server]):
                 if not attempt.started:
                     attempt.end()
 
-        if self._loop is not None:
+        if self._loop is not None and not up:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(end)
 
@@ -171,10 +186,10 @@ class Gateway:
         telemetry, closed = self.telemetry(), self.breakers.closed()
         run = ("gateway", self.pool.name, self.config.workload, self.config.policy)
         yield "router_info", run, 1.0
-        yield "queries_in_flight", (), self.open_requests
+        yield "queries_in_flight", (), self.open_requests.total()
         if telemetry.polls:
             yield "telemetry_age_seconds", (), self.now_s() - min(telemetry.taken_s)
-        for m, status in enumerate(self.servers.watcher.status()):
+        for m, status in enumerate(self.watcher.status()):
             labels = (status.alias,)
             yield "server_up", labels, status.up
             yield "breaker_open", labels, not closed >> m & 1
@@ -184,97 +199,76 @@ class Gateway:
 
     # Decisions
 
-    def choose(self, query: Query, excluded: int, *, admit: bool) -> Choice:
-        """Decide where a request goes.
+    def look(self, query: Query, wanted: int, excluded: int, *, admit: bool) -> Outlook:
+        """Look where a request could go.
 
         Args:
             query: the request.
+            wanted: bit mask of the servers of its model.
             excluded: bit mask of the servers that have failed it.
-            admit: refuse it if it cannot make its budget.
+            admit: refuse it if none of them can make its budget.
 
         Raises:
-            RequestError: no such model, no server, or no time.
+            RequestError: no server is up, or there is no time.
         """
-        auto = query.model == AUTO
-        wanted = (1 << len(self.pool.models)) - 1 if auto else self.names.get(query.model, 0)
-        if not wanted:
-            known = ", ".join(filter(query.tenant.may_ask, self.models))
-            raise RequestError(404, "model_not_found", f"no such model; there are: {known}")
         usable = wanted & self.usable()
         up = usable & ~excluded or usable  # at the same server again rather than not at all
         if not up:
-            raise RequestError(
-                503, "no_server", "no server of this model is up", retry_after_s=_AGAIN_S
-            )
-        now_s, telemetry = self.now_s(), self.telemetry()
+            words = "no server of this model is up"
+            raise RequestError(503, "no_server", words, retry_after_s=_AGAIN_S)
+        world = World(self.now_s(), up, self.in_flight, self.telemetry())
+        predicted_s = self.predictor.latency_s(
+            world.telemetry, self.in_flight, query.prompt_bytes, query.max_tokens
+        )
+        open_ = [bool(up >> m & 1) for m in range(len(predicted_s))]
+        soonest = int(np.where(open_, predicted_s, np.inf).argmin())
         arrival_s = (query.arrived_s - self.beginning.at_s) * self.config.speed
-        predicted, soonest = self.predict(query, telemetry, up)
-        if admit:
-            self.admit(query, float(predicted[soonest]))
-        decision = Decision(soonest, -1, arrival_s + query.budget_s)
-        if auto:
-            world = World(now_s, up, self.in_flight, telemetry)
-            decision = self._decide(query, world, arrival_s, decision)
-        alias = self.pool.models[decision.model].alias
-        strategy = decision.strategy if auto else None
-        self.metrics.count("decisions", alias, "-" if strategy is None else STRATEGIES[strategy])
-        priority = None
-        if self.pool.scheduler != "fcfs":  # the deadline in epoch microseconds
-            weighted_s = (decision.priority_s - query.lead_s) / self.config.speed
-            priority = round((self.servers.epoch_s + self.beginning.at_s + weighted_s) * 1e6)
-        return Choice(
-            server=decision.model,
-            alias=alias,
-            strategy=strategy,
-            priority=priority,
-            predicted_s=float(predicted[decision.model]),
-            queue_req=int(telemetry.depth_req[decision.model]),
-        )
-
-    def predict(
-        self, query: Query, telemetry: Telemetry, up: int
-    ) -> tuple[NDArray[np.float64], int]:
-        """Return the expected latency of one call at each server, (M,), and the soonest of `up`."""
-        self.policy.note(telemetry)
-        predicted = self.predictor.latency_s(
-            self.policy.seen[0],
-            telemetry.polls,
-            telemetry.depth_req,
-            self.in_flight,
-            query.prompt_bytes,
-            query.max_tokens,
-        )
-        open_ = np.array([bool(up >> m & 1) for m in range(len(predicted))])
-        return predicted, int(np.where(open_, predicted, np.inf).argmin())
-
-    def admit(self, query: Query, expected_s: float) -> None:
-        """Refuse a request that cannot make its budget.
-
-        Args:
-            query: the request.
-            expected_s: latency of a call that begins now, at the soonest server.
-
-        Raises:
-            RequestError: 429.
-        """
-        waited_s = (time.monotonic() - query.arrived_s) * self.config.speed
-        late_s = waited_s + expected_s - query.budget_s
-        if late_s > 0.0 and self.config.admission == "refuse":
+        late_s = world.now_s - arrival_s + float(predicted_s[soonest]) - query.budget_s
+        if admit and late_s > 0.0 and self.config.admission == "refuse":
             raise RequestError(
                 429,
                 "budget_unreachable",
                 f"no server can answer within {query.budget_s:g} s; the soonest is expected to take"
-                f" {expected_s:.1f} s",
+                f" {predicted_s[soonest]:.1f} s",
                 retry_after_s=late_s / self.config.speed,
             )
+        return Outlook(world, arrival_s, predicted_s, soonest)
 
-    def _decide(self, query: Query, world: World, arrival_s: float, fallback: Decision) -> Decision:
-        began_s = time.perf_counter()
-        try:
-            return self.policy.decide(world, arrival_s, query.budget_s, query.domain)
-        except Exception:  # foreign code: a request is served all the same
-            self.metrics.count("policy_errors")
-            _log.exception("policy %s failed; the soonest server is taken", self.config.policy)
-            return fallback._replace(strategy=STRATEGIES.index("Concise"))
-        finally:
+    def choose(self, query: Query, excluded: int, *, admit: bool) -> Choice:
+        """Decide where a request goes; arguments are those of `look`.
+
+        Raises:
+            RequestError: no such model, no server, or no time.
+        """
+        auto, every = query.model == AUTO, (1 << len(self.pool.models)) - 1
+        wanted = every if auto else self.names.get(query.model, 0)
+        if not wanted:
+            known = ", ".join(filter(query.tenant.may_ask, self.models))
+            raise RequestError(404, "model_not_found", f"no such model; there are: {known}")
+        world, arrival_s, predicted_s, soonest = self.look(query, wanted, excluded, admit=admit)
+        decision = Decision(soonest, -1, arrival_s + query.budget_s)
+        if auto:
+            began_s = time.perf_counter()
+            try:
+                decision = self.policy.decide(world, arrival_s, query.budget_s, query.domain)
+            except Exception:  # foreign code: a request is served all the same
+                self.metrics.count("policy_errors")
+                _log.exception("policy %s failed; the soonest is taken", self.config.policy)
+                decision = decision._replace(strategy=STRATEGIES.index("Concise"))
             self.metrics.observe("decision_seconds", time.perf_counter() - began_s)
+        m = decision.model
+        queue_req = int(world.telemetry.depth_req[m])
+        return self.as_sent(query, decision, float(predicted_s[m]), queue_req)
+
+    def as_sent(
+        self, query: Query, decision: Decision, predicted_s: float, queue_req: int
+    ) -> Choice:
+        """Return a decision as it is sent to a server, and count it."""
+        m, strategy = decision.model, decision.strategy if decision.strategy >= 0 else None
+        alias = self.pool.models[m].alias
+        self.metrics.count("decisions", alias, "-" if strategy is None else STRATEGIES[strategy])
+        priority = None
+        if self.pool.scheduler != "fcfs":  # the deadline in epoch microseconds
+            weighted_s = (decision.priority_s - query.lead_s) / self.config.speed
+            priority = round((self.epoch_s + self.beginning.at_s + weighted_s) * 1e6)
+        return Choice(m, alias, strategy, priority, predicted_s, queue_req)

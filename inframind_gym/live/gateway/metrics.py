@@ -7,7 +7,7 @@ one board shows both: a request is a query. Texts that clients make up are no la
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -46,31 +46,28 @@ GAUGES: Final = {
 
 
 class Metrics:
-    """Counters, histograms and gauges."""
+    """Counters, histograms and gauges, by the names above."""
 
     def __init__(self) -> None:
         self.registry = on = CollectorRegistry()
-        self._counters = {
-            name: Counter(f"inframind_{name}", text, labels.split(), registry=on)
-            for name, (text, labels) in COUNTERS.items()
-        }
-        self._histograms = {
-            name: Histogram(f"inframind_{name}", text, labels.split(), registry=on, buckets=buckets)
-            for name, (text, labels, buckets) in HISTOGRAMS.items()
-        }
-        self._gauges = {
-            name: Gauge(f"inframind_{name}", text, labels.split(), registry=on)
-            for name, (text, labels) in GAUGES.items()
-        }
+        self._families: dict[str, Any] = {}
+        for name, (text, labels) in COUNTERS.items():
+            self._families[name] = Counter(f"inframind_{name}", text, labels.split(), registry=on)
+        for name, (text, labels) in GAUGES.items():
+            self._families[name] = Gauge(f"inframind_{name}", text, labels.split(), registry=on)
+        for name, (text, labels, buckets) in HISTOGRAMS.items():
+            self._families[name] = Histogram(
+                f"inframind_{name}", text, labels.split(), registry=on, buckets=buckets
+            )
 
     def count(self, name: str, *labels: str, by: float = 1.0) -> None:
         """Add to a counter."""
-        counter = self._counters[name]
+        counter = self._families[name]
         (counter.labels(*labels) if labels else counter).inc(by)
 
     def observe(self, name: str, value: float, *labels: str) -> None:
         """Add a value to a histogram."""
-        histogram = self._histograms[name]
+        histogram = self._families[name]
         (histogram.labels(*labels) if labels else histogram).observe(value)
 
     def write(self, gauges: Iterable[tuple[str, Sequence[str], float]]) -> bytes:
@@ -79,10 +76,10 @@ class Metrics:
         Args:
             gauges: name, labels and value of each.
         """
-        for gauge in self._gauges.values():
-            if gauge._labelnames:
-                gauge.clear()
-        for name, labels, value in gauges:
-            gauge = self._gauges[name]
-            (gauge.labels(*labels) if labels else gauge).set(value)
+        for name, (_, labels) in GAUGES.items():
+            if labels:
+                self._families[name].clear()
+        for name, values, value in gauges:
+            gauge = self._families[name]
+            (gauge.labels(*values) if values else gauge).set(value)
         return bytes(generate_latest(self.registry))

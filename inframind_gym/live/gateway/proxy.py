@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import aiohttp
-from starlette.types import Message, Send
+from starlette.types import Send
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.client import ChatResult, ChatStream, StreamError, plausible_tokens
-from inframind_gym.live.gateway.gateway import AUTO, TEAM, Choice, Gateway
-from inframind_gym.live.gateway.guard import RequestError
+from inframind_gym.live.gateway.gateway import AUTO, Choice, Gateway
 from inframind_gym.live.gateway.request import CHAT, Query, log_line
+from inframind_gym.live.guard import RequestError
 from inframind_gym.simulator.workflow.topology import STRATEGIES, STRATEGY_INSTRUCTIONS
 
 JSON: Final = {"content-type": "application/json"}
@@ -92,8 +92,7 @@ class ClientAnswer:
         """Send status and headers."""
         self.status = status
         pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-        message: Message = {"type": "http.response.start", "status": status, "headers": pairs}
-        await self._send(message)
+        await self._send({"type": "http.response.start", "status": status, "headers": pairs})
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
         """Send a part of the body; waits for clients that read slowly."""
@@ -102,14 +101,13 @@ class ClientAnswer:
 
     async def fail(self, error: RequestError, request_id: str) -> None:
         """Send an error: as the answer, or as the last event of one that has begun."""
-        data = json.dumps(error.content()).encode()
         if not self.status:
             headers = JSON | error.headers | {"x-request-id": request_id}
-            await self.whole(error.status, headers, data)
+            await self.whole(error.status, headers, error.content())
             return
         try:
             async with asyncio.timeout(_END_S):
-                await self.write(b"data: " + data + b"\n\n", more=False)
+                await self.write(b"data: " + error.content() + b"\n\n", more=False)
         except TimeoutError:  # it was the client who did not read
             self._abort()
 
@@ -121,52 +119,71 @@ class Exchange:
         gateway: its servers.
         query: the request.
         out: the client.
-        team: answers requests for `inframind/team`.
+
+    Attributes:
+        attempt: the last one; None before the first.
+        text: of a streamed answer that is whole.
     """
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        query: Query,
-        out: ClientAnswer,
-        team: Callable[[Query, ClientAnswer], Awaitable[None]],
-    ) -> None:
-        self.gateway, self.query, self.out, self._team = gateway, query, out, team
+    def __init__(self, gateway: Gateway, query: Query, out: ClientAnswer) -> None:
+        self.gateway, self.query, self.out = gateway, query, out
         self.attempt: Attempt | None = None
-        self.attempts = 0
-        self.status: str | None = None
-        self.error: str | None = None
-        self.http = 0
+        self.text: str | None = None
+        self._attempts = 0
+        self._status: str | None = None
+        self._error: str | None = None
+        self._http = 0
 
-    async def answer(self) -> None:
-        """Answer the request. Errors are answers too; what came of it is logged and counted."""
+    async def answer(self, team: Callable[[Query, ClientAnswer], Awaitable[None]] | None) -> None:
+        """Answer the request. Errors are answers too; what came of it is logged and counted.
+
+        Args:
+            team: answers it in place of a server.
+        """
         gateway, query = self.gateway, self.query
-        gateway.open_requests += 1
         try:
             if not query.tenant.may_ask(query.model):
                 raise RequestError(403, "model_not_allowed", "this key may not ask for that model")
             query.tenant.enter()
             try:
-                if query.model == TEAM:
-                    await self._team(query, self.out)
-                else:
-                    await self._carry()
+                await (self._carry() if team is None else team(query, self.out))
             finally:
                 query.tenant.parallel -= 1
         except RequestError as refusal:
-            self.status, self.error = self.status or "refused", str(refusal)
-            self.http = self.out.status or refusal.status
+            self._status, self._error = self._status or "refused", str(refusal)
+            self._http = self.out.status or refusal.status
             gateway.metrics.count("refused", refusal.code)
             await self.out.fail(refusal, query.request_id)
         except asyncio.CancelledError:
-            self.status, self.error, self.http = "cancelled", "the client went away", 499
+            self._status, self._error, self._http = "cancelled", "the client went away", 499
             raise
         except Exception as error:
-            self.status, self.error, self.http = "fault", type(error).__name__, 500
+            self._status, self._error, self._http = "fault", type(error).__name__, 500
             raise
         finally:
-            gateway.open_requests -= 1
-            self._note()
+            status = self.log()
+            latency_s = (time.monotonic() - query.arrived_s) * gateway.config.speed
+            answered = status in ("ok", "truncated", "whole")
+            outcome = "answered" if answered else "cancelled" if status == "cancelled" else "failed"
+            in_budget = "true" if answered and latency_s <= query.budget_s else "false"
+            known = query.model if query.model in gateway.models else "unknown"
+            gateway.metrics.count("queries", outcome, in_budget, query.tenant.config.name, known)
+            if answered:
+                gateway.metrics.observe("query_latency_seconds", latency_s)
+                gateway.metrics.observe("cost_ratio", latency_s / query.budget_s)
+
+    def log(self) -> str:
+        """Write the request's line into the log; return what became of it."""
+        status = self._status or "ok"
+        if status in ("ok", "truncated") and (self.attempt is None or not self.query.stream):
+            status = "whole"
+        if self.gateway.log is not None:
+            ended = {"status": status, "http": self._http or self.out.status, "error": self._error}
+            ended["attempts"] = self._attempts
+            epoch_s = self.gateway.epoch_s
+            line = log_line(self.query, self.attempt, time.monotonic(), epoch_s, **ended)
+            self.gateway.log.write(line)
+        return status
 
     async def _carry(self) -> None:
         """Try servers until one answers.
@@ -179,29 +196,25 @@ class Exchange:
         """
         excluded, spared, most = 0, 0, self.gateway.config.limits.attempts
         failed: RequestError | None = None
-        while self.attempts < most + spared:
+        while self._attempts < most + spared:
             try:
-                choice = self.gateway.choose(self.query, excluded, admit=not self.attempts)
+                choice = self.gateway.choose(self.query, excluded, admit=not self._attempts)
             except RequestError as refused:
                 raise failed or refused from None
             if self.attempt is not None:
                 self.gateway.metrics.count("call_retries", self.attempt.choice.alias)
-            self.attempts += 1
             if excluded >> choice.server & 1:
-                await asyncio.sleep(_PAUSE_S * 2.0**self.attempts)
+                await asyncio.sleep(_PAUSE_S * 2.0 ** (self._attempts + 1))
             try:
-                await self._try(choice)
+                await self.try_server(choice)
                 return
             except ServerError as error:
-                self.status, self.error = error.reason, str(error)
                 excluded |= 1 << choice.server
                 spared += error.reason == "down" and spared < _SPARED
-                if error.reason in ("unreachable", "error", "garbled"):
-                    self.gateway.servers.watcher.suspect(choice.server)
                 failed = RequestError(
                     503 if error.reason in ("busy", "down") else 502,
                     f"server_{error.reason}",
-                    f"{choice.alias} failed after {self.attempts} attempts: {error}",
+                    f"{choice.alias} failed after {self._attempts} attempts: {error}",
                     retry_after_s=1.0,
                     headers=self._headers(choice),
                 )
@@ -210,15 +223,17 @@ class Exchange:
         assert failed is not None
         raise failed
 
-    async def _try(self, choice: Choice) -> None:
+    async def try_server(self, choice: Choice) -> None:
         """Make one attempt.
 
         Raises:
-            ServerError: there is no answer.
+            ServerError: there is no answer; part of a stream may have been sent (`out.status`).
+            RequestError: the server refuses the request.
         """
-        gateway, limits, ok = self.gateway, self.gateway.config.limits, None
-        left_s = limits.answer_s - (time.monotonic() - self.query.arrived_s)
+        gateway, ok = self.gateway, None
+        left_s = gateway.config.limits.answer_s - (time.monotonic() - self.query.arrived_s)
         over_s = asyncio.get_running_loop().time() + max(left_s, 0.001)
+        self._attempts += 1
         try:
             async with asyncio.timeout_at(over_s) as timer:
                 self.attempt = attempt = Attempt(choice, timer, over_s)
@@ -226,27 +241,29 @@ class Exchange:
                 try:
                     await self._send(attempt)
                     ok = True
-                except ServerError as error:
-                    ok = None if error.healthy else False
+                except ServerError as failure:
+                    ok = None if failure.healthy else False
                     raise
                 finally:
                     if timer.expired() and not attempt.ended and not attempt.started:
                         ok = False
                     gateway.end(attempt, ok)
-                    self._note_attempt(attempt, answered=ok is True)
-        except TimeoutError:
-            if attempt.ended:
-                raise ServerError("down", "its server went down") from None
-            raise ServerError("timeout", "no answer in time") from None
-        self.status, self.error = attempt.result.status, attempt.result.error
+                    self._count(attempt, answered=ok is True)
+        except (TimeoutError, ServerError) as failure:
+            if isinstance(failure, ServerError):
+                error = failure
+            elif attempt.ended:
+                error = ServerError("down", "its server went down")
+            else:
+                error = ServerError("timeout", "no answer in time")
+            if error.reason in ("unreachable", "error", "garbled"):
+                gateway.watcher.suspect(choice.server)
+            self._status, self._error = error.reason, str(error)
+            raise error from None
+        self._status, self._error = attempt.result.status, attempt.result.error
 
     async def _send(self, attempt: Attempt) -> None:
-        """Send the request to a server, and its answer to the client.
-
-        Raises:
-            ServerError: there is no answer; part of a stream may have been sent (`out.status`).
-            RequestError: the server refuses the request.
-        """
+        """Send the request to a server, and its answer to the client; raises as `try_server`."""
         query, choice, result = self.query, attempt.choice, attempt.result
         result.sent_s, result.attempts = time.monotonic(), 1
         try:
@@ -257,7 +274,7 @@ class Exchange:
                 allow_redirects=False,
             ) as response:
                 if response.status != 200:
-                    await self._refused(response, attempt)
+                    await self._refuse(response, choice)
                 elif query.stream:
                     model = self.gateway.pool.models[choice.server]
                     tokens = query.max_tokens or model.server.max_model_len
@@ -266,6 +283,7 @@ class Exchange:
                         await self._stream(response, attempt, stream)
                     finally:
                         stream.write(result)
+                        self.text = result.text
                         if result.error is not None:  # nothing of a server's own words
                             result.error = "the answer broke off"
                 else:
@@ -305,7 +323,7 @@ class Exchange:
         return body
 
     def _headers(self, choice: Choice) -> dict[str, str]:
-        """Return the headers that tell the client what was decided."""
+        """Return the headers that say what was decided."""
         waited_ms = 1e3 * (time.monotonic() - self.query.arrived_s)
         return {
             "x-request-id": self.query.request_id,
@@ -314,7 +332,7 @@ class Exchange:
             "x-inframind-plan": "one call",
             "x-inframind-queue": str(choice.queue_req),
             "x-inframind-predicted-s": f"{choice.predicted_s:.2f}",
-            "x-inframind-attempt": str(self.attempts),
+            "x-inframind-attempt": str(self._attempts),
             "x-inframind-overhead-ms": f"{waited_ms:.2f}",
             **self.query.tenant.headers(),
         }
@@ -330,13 +348,14 @@ class Exchange:
         stall_s = self.gateway.config.limits.stall_s
         async for data in response.content.iter_any():
             stream.feed(data, time.monotonic())
-            head, mark, rest = (rest + data).rpartition(b"\n\n")
+            events, mark, rest = (rest + data).rpartition(b"\n\n")
+            events += mark
             if stream.error is not None:
                 raise ServerError("aborted", "the server gave it up")
             if not all(plausible_tokens(stream.usage.get(name)) for name in _COUNTS):
                 raise ServerError("garbled", "the answer has impossible numbers of tokens")
             if stream.first_token_s is None and not stream.done:
-                rest = head + mark + rest
+                rest = events + rest
                 continue
             if not attempt.started:
                 if stream.finish_reason in ("abort", "error"):
@@ -345,9 +364,14 @@ class Exchange:
                     raise ServerError("broken", "the answer has no token")
                 attempt.started = True
                 await out.start(200, self._headers(attempt.choice) | EVENTS)
-            events = head + mark
             if not self.query.shows_usage and any(empty in events for empty in _NO_CHOICES):
-                events = _without_usage(events)
+                # The event of the usage, which the gateway asked for and the client did not.
+                shown = [
+                    event
+                    for event in events.split(b"\n\n")
+                    if b'"usage"' not in event or not any(empty in event for empty in _NO_CHOICES)
+                ]
+                events = b"\n\n".join(shown)
             if events:
                 await out.write(events)
             attempt.timer.reschedule(min(loop.time() + stall_s, attempt.over_s))
@@ -379,24 +403,26 @@ class Exchange:
         result.status = "truncated" if "length" in reasons else "ok"
         await self.out.whole(200, self._headers(attempt.choice) | JSON, data)
 
-    async def _refused(self, response: aiohttp.ClientResponse, attempt: Attempt) -> None:
-        """Tell the client what is its fault: anything else is the server's failure."""
+    async def _refuse(self, response: aiohttp.ClientResponse, choice: Choice) -> None:
+        """Raise what the client is at fault for as a `RequestError`; else it is the server."""
         data, code = await _read(response), response.status
         if code not in _REFUSALS:
             reason = "busy" if code in (429, 503) else "error"
             raise ServerError(reason, f"HTTP {code}", healthy=code == 429)
-        alias, long = attempt.choice.alias, any(words in data for words in _TOO_LONG)
-        most = self.gateway.pool.models[attempt.choice.server].server.max_model_len
-        words = f"the prompt is longer than {alias} takes: {most} tokens with its answer"
-        self.status = "too_long" if long else "rejected"
+        long = any(words in data for words in _TOO_LONG)
+        most = self.gateway.pool.models[choice.server].server.max_model_len
+        words = f"{choice.alias} refuses this request (HTTP {code}): check its fields"
+        if long:
+            words = f"the prompt is longer than {choice.alias} takes: {most} tokens with its answer"
+        self._status = "too_long" if long else "rejected"
         raise RequestError(
             400 if long else code,
             "context_length_exceeded" if long else "server_refused",
-            words if long else f"{alias} refuses this request (HTTP {code}): check its fields",
-            headers=self._headers(attempt.choice),
+            words,
+            headers=self._headers(choice),
         )
 
-    def _note_attempt(self, attempt: Attempt, *, answered: bool) -> None:
+    def _count(self, attempt: Attempt, *, answered: bool) -> None:
         metrics, result, speed = self.gateway.metrics, attempt.result, self.gateway.config.speed
         alias = attempt.choice.alias
         cut = "truncated" if result.status == "truncated" else "answered"
@@ -410,27 +436,6 @@ class Exchange:
             first_s = result.first_token_s - self.query.arrived_s
             metrics.observe("time_to_first_token_seconds", first_s * speed)
 
-    def _note(self) -> None:
-        """Count and log what has become of the request."""
-        query, gateway, metrics = self.query, self.gateway, self.gateway.metrics
-        end_s, status = time.monotonic(), self.status or "ok"
-        latency_s = (end_s - query.arrived_s) * gateway.config.speed
-        answered = status in ("ok", "truncated")
-        outcome = "answered" if answered else "cancelled" if status == "cancelled" else "failed"
-        in_budget = "true" if answered and latency_s <= query.budget_s else "false"
-        known = query.model if query.model in gateway.models else "unknown"
-        metrics.count("queries", outcome, in_budget, query.tenant.config.name, known)
-        if answered:
-            metrics.observe("query_latency_seconds", latency_s)
-            metrics.observe("cost_ratio", latency_s / query.budget_s)
-            if self.attempt is None or not query.stream:
-                status = "whole"
-        if gateway.servers.log is not None:
-            ended = {"status": status, "http": self.http or self.out.status, "error": self.error}
-            ended["attempts"] = self.attempts
-            line = log_line(query, self.attempt, end_s, gateway.servers.epoch_s, **ended)
-            gateway.servers.log.write(line)
-
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
     data = bytearray()
@@ -439,13 +444,3 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
         if len(data) > _MOST_BYTES:
             raise ServerError("garbled", f"the answer has more than {_MOST_BYTES} bytes")
     return bytes(data)
-
-
-def _without_usage(events: bytes) -> bytes:
-    """Leave out the event of the usage, which the gateway asked for and the client did not."""
-    kept = [
-        event
-        for event in events.split(b"\n\n")
-        if not (b'"usage"' in event and any(empty in event for empty in _NO_CHOICES))
-    ]
-    return b"\n\n".join(kept)

@@ -23,16 +23,17 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from starlette.datastructures import Headers
+from pydantic import BaseModel, Field, StrictBool, StrictStr, ValidationError
 from starlette.types import Receive
 
-from inframind_gym.configs import StrictModel, validate
+from inframind_gym.configs import StrictModel
 from inframind_gym.errors import ConfigError
 from inframind_gym.files import parse_json
-from inframind_gym.live.gateway.config import BudgetS, Domain, GatewayConfig, Limits
-from inframind_gym.live.gateway.guard import RequestError, Tenant, too_large
+from inframind_gym.live.gateway.auth import Tenant
+from inframind_gym.live.gateway.config import BudgetS, Domain, GatewayConfig
+from inframind_gym.live.guard import RequestError
 from inframind_gym.simulator.workflow.topology import STRATEGIES
 
 if TYPE_CHECKING:
@@ -42,15 +43,29 @@ CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
 _BUDGET: Final = "x-inframind-budget-s"
 _ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_MOST_TOKENS: Final = 1 << 24
 _MOST_CHOICES: Final = 128
+_Tokens = Annotated[int, Field(strict=True, ge=1, le=1 << 24)] | None
+_Object = dict[str, Any]
 
 
-class Extra(StrictModel):
+class _Extra(StrictModel):
     """The key "inframind" of a body, which `extra_body` of an SDK sets; servers do not get it."""
 
     budget_s: BudgetS | None = None
     domain: Domain | None = None
+
+
+class _Body(BaseModel):
+    """Fields of a body that the gateway reads."""
+
+    model: StrictStr
+    messages: Annotated[list[_Object], Field(min_length=1)] | None = None
+    prompt: StrictStr | list[Any] | None = None
+    stream: StrictBool | None = None
+    stream_options: _Object | None = None
+    max_tokens: _Tokens = None
+    max_completion_tokens: _Tokens = None
+    inframind: _Extra | None = None
 
 
 @dataclass(slots=True)
@@ -95,48 +110,43 @@ class Query:
         return count if isinstance(count, int) and 1 <= count <= _MOST_CHOICES else 1
 
 
-async def read_body(headers: Headers, receive: Receive, limits: Limits) -> bytes:
-    """Read a body.
-
-    Raises:
-        RequestError: it is too large or too slow, or no JSON by its type: a web page may send other
-            types to this machine without asking.
-    """
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise RequestError(415, "unsupported_media_type", "send Content-Type: application/json")
-    body = bytearray()
-    try:
-        async with asyncio.timeout(limits.body_s):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise RequestError(400, "incomplete", "the body did not end")
-                body += message.get("body", b"")
-                if len(body) > limits.max_body_bytes:
-                    raise too_large(limits.max_body_bytes)
-                if not message.get("more_body"):
-                    return bytes(body)
-    except TimeoutError:
-        raise RequestError(408, "timeout", f"no whole body in {limits.body_s:g} s") from None
-
-
-def read_query(
-    path: str, headers: Headers, raw: bytes, tenant: Tenant, arrived_s: float, config: GatewayConfig
+async def read_query(
+    path: str,
+    headers: Mapping[str, str],
+    receive: Receive,
+    tenant: Tenant,
+    arrived_s: float,
+    config: GatewayConfig,
 ) -> Query:
     """Read a request.
 
     Args:
         path: of the request.
         headers: of the request.
-        raw: its body.
+        receive: gives its body, which `Guard` limits.
         tenant: who asks.
         arrived_s: when.
         config: its budget and domain hold where neither request nor key names one.
 
     Raises:
-        RequestError: 400; the body is no request.
+        RequestError: the body is no request, does not come, or is no JSON by its type: a web page
+            may send other types to this machine without asking.
     """
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise RequestError(415, "unsupported_media_type", "send Content-Type: application/json")
+    raw, more = bytearray(), True
+    try:
+        async with asyncio.timeout(config.limits.body_s):
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise RequestError(400, "incomplete", "the body did not end")
+                raw += message.get("body", b"")
+                more = message.get("more_body", False)
+    except TimeoutError:
+        words = f"no whole body in {config.limits.body_s:g} s"
+        raise RequestError(408, "timeout", words) from None
     try:
         body = parse_json(raw.decode(), "the body")
         json.dumps(body, allow_nan=False)
@@ -145,48 +155,33 @@ def read_query(
         raise RequestError(400, "invalid_json", words[:300]) from None
     if not isinstance(body, dict):
         raise RequestError(400, "invalid_json", "the body is no JSON object")
-    model, messages = body.get("model"), body.get("messages")
-    if not isinstance(model, str):
-        raise RequestError(400, "missing_model", "model must be a text", param="model")
-    stream, options = body.get("stream") or False, body.get("stream_options") or {}
-    wrong: tuple[str, str] | None = None
-    if path == CHAT and not (
-        isinstance(messages, list) and messages and all(isinstance(m, dict) for m in messages)
-    ):
-        wrong = "messages", "must be a list of objects, and not empty"
-    elif path == COMPLETIONS and not isinstance(body.get("prompt"), str | list):
-        wrong = "prompt", "must be a text or a list"
-    elif not isinstance(stream, bool):
-        wrong = "stream", "must be true or false"
-    elif not isinstance(options, dict):
-        wrong = "stream_options", "must be an object"
-    max_tokens = None
-    for name in ("max_tokens", "max_completion_tokens"):
-        value = body.get(name)
-        if value is not None and (type(value) is not int or not 1 <= value <= _MOST_TOKENS):
-            wrong = name, "must be a whole number of at least 1"
-        max_tokens = max_tokens if value is None else value
-    if wrong is not None:
-        raise RequestError(400, "invalid_request", " ".join(wrong), param=wrong[0])
     try:
-        extra = validate(body.pop("inframind", None) or {}, Extra, source="inframind")
-    except ConfigError as error:
-        raise RequestError(400, "invalid_request", str(error), param="inframind") from None
-    body.pop("priority", None)  # the gateway's to say
+        fields = _Body.model_validate(body)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_input=False)[0]
+        param, place = str(wrong["loc"][0]), ".".join(map(str, wrong["loc"]))
+        code = "missing_model" if param == "model" else "invalid_request"
+        raise RequestError(400, code, f"{place}: {wrong['msg']}"[:300], param=param) from None
+    needed = "messages" if path == CHAT else "prompt"
+    if getattr(fields, needed) is None:
+        raise RequestError(400, "invalid_request", f"{needed} is missing", param=needed)
+    extra = fields.inframind or _Extra()
     budget_s = extra.budget_s or tenant.config.budget_s or config.budget_s
-    if (given := headers.get(_BUDGET)) is not None:
+    if (header := headers.get(_BUDGET)) is not None:
         try:
-            budget_s = Extra.model_validate({"budget_s": float(given)}).budget_s or budget_s
+            budget_s = _Extra.model_validate({"budget_s": float(header)}).budget_s or budget_s
         except ValueError:
             words = "X-InfraMind-Budget-S must be seconds, from 0.01 to 1e6"
             raise RequestError(400, "invalid_budget", words) from None
+    for name in ("inframind", "priority"):  # the gateway's to say
+        body.pop(name, None)
     return Query(
         path=path,
         body=body,
-        model=model,
-        stream=stream,
-        shows_usage=bool(options.get("include_usage")),
-        max_tokens=max_tokens,
+        model=fields.model,
+        stream=bool(fields.stream),
+        shows_usage=bool((fields.stream_options or {}).get("include_usage")),
+        max_tokens=fields.max_completion_tokens or fields.max_tokens,
         budget_s=budget_s,
         domain=extra.domain or config.domain,
         tenant=tenant,
@@ -198,8 +193,8 @@ def read_query(
 
 def request_id(headers: Mapping[str, str]) -> str:
     """Return the client's X-Request-Id, if it is fit for headers and logs; else a new one."""
-    given = headers.get("x-request-id", "")
-    return given if _ID.fullmatch(given) else secrets.token_hex(12)
+    sent = headers.get("x-request-id", "")
+    return sent if _ID.fullmatch(sent) else secrets.token_hex(12)
 
 
 def log_line(

@@ -1,59 +1,57 @@
-"""`inframind/team`: a whole workflow for one question, on the loop of the live environments.
+"""`inframind/team`: a whole workflow for one question, by the rules of the live environments.
 
-Each workflow is a stream of one query. The policy is one for all of them, and sees the calls of the
-whole gateway.
+Each workflow is a stream of one query, its calls are tasks of the gateway's loop. The policy is one
+for all of them, and sees the calls of the whole gateway.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import threading
+import math
 import time
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-import anyio.to_thread
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.backend import BackendSimulation
+from inframind_gym.envs.layout import observe
+from inframind_gym.envs.spaces import check_actions
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.backend import VllmBackend
-from inframind_gym.live.client import ChatResult
 from inframind_gym.live.config import LiveConfig
-from inframind_gym.live.gateway.choose import ROW, act, make_loop, ordinal, typical_tasks
+from inframind_gym.live.gateway.choose import (
+    ROW,
+    Decision,
+    make_simulation,
+    ordinal,
+    typical_tasks,
+)
 from inframind_gym.live.gateway.gateway import AUTO, Gateway
-from inframind_gym.live.gateway.guard import RequestError
-from inframind_gym.live.gateway.proxy import EVENTS, JSON, ClientAnswer
+from inframind_gym.live.gateway.proxy import EVENTS, JSON, ClientAnswer, Exchange, ServerError
 from inframind_gym.live.gateway.request import CHAT, Query
+from inframind_gym.live.guard import RequestError
 from inframind_gym.live.prompts import Message, Prompts
 from inframind_gym.live.simulation import compile_driver
-from inframind_gym.policies import Policy, requires_of, resolve_policy
-from inframind_gym.simulator.workflow.backend import Call
+from inframind_gym.policies import requires_of, resolve_policy
+from inframind_gym.simulator.workflow.backend import Call, Completion, Telemetry
+from inframind_gym.simulator.workflow.backend_loop import BackendLoop
 from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, STEP
-from inframind_gym.simulator.workflow.state import START
-from inframind_gym.simulator.workflow.topology import TOPOLOGIES
-from inframind_gym.tasks.taskset import TaskSet
+from inframind_gym.simulator.workflow.state import PLAN, START
+from inframind_gym.simulator.workflow.topology import FINAL, TOPOLOGIES
+from inframind_gym.tasks import TaskSet
 
 _BEAT_S: Final = 5.0  # between two comments of a stream whose answer is not there yet
+_PATIENCE_S: Final = 5.0  # of a workflow while all servers are down
+_RETRIES: Final = 2  # of a call that failed
+_ROOM: Final = (1.0, 0.75, 0.5)  # of a model for prompts: estimates of tokens can be too low
 # Fields that ask for what no workflow gives: leaving them out silently would be a wrong answer.
 _REFUSED: Final = (
     *("tools", "tool_choice", "functions", "function_call", "logprobs", "top_logprobs"),
     *("response_format", "structured_outputs", "stop", "audio", "modalities"),
 )
-
-
-class Played(NamedTuple):
-    """Result of a workflow."""
-
-    text: str
-    plan: str  # topology and agents
-    models: str
-    prompt_tokens: int
-    output_tokens: int
 
 
 class Teams:
@@ -64,16 +62,14 @@ class Teams:
     """
 
     def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        policy, lock = resolve_policy(gateway.config.policy), threading.Lock()
-        self._idle: deque[Workflow] = deque(
-            Workflow(gateway, policy, lock) for _ in range(gateway.config.limits.max_teams)
-        )
-        loop = self._idle[0].loop
-        self._tasks = typical_tasks(loop.tasks)
-        policy.reset(loop.policy_spec(), [gateway.config.seed])
-        compile_driver(LiveConfig(pool=gateway.config.pool, workload=gateway.config.workload))
-        self._count = 0
+        config = gateway.config
+        self._gateway, self._policy, self._count = gateway, resolve_policy(config.policy), 0
+        requires, count = requires_of(self._policy), config.limits.max_teams
+        self._idle = deque(make_simulation(config, requires, one_call=False) for _ in range(count))
+        self._tasks = typical_tasks(self._idle[0].tasks, config.domain)
+        self._spec = self._idle[0].policy_spec()
+        self._policy.reset(self._spec, [config.seed])
+        compile_driver(LiveConfig(pool=config.pool, workload=config.workload))
 
     async def answer(self, query: Query, out: ClientAnswer) -> None:
         """Answer a request with the result of a workflow.
@@ -82,53 +78,251 @@ class Teams:
             RequestError: it is none for a team, all are busy, or it has no answer.
         """
         gateway, limits = self._gateway, self._gateway.config.limits
-        question = _question(query, gateway.config.speed)
-        up = gateway.usable()
-        if not up:
-            raise RequestError(503, "no_server", "no server is up", retry_after_s=5.0)
-        expected_s, soonest = gateway.predict(query, gateway.telemetry(), up)
-        gateway.admit(query, float(expected_s[soonest]))  # the shortest workflow is one call
+        question = _question(query)
+        every = (1 << len(gateway.pool.models)) - 1
+        gateway.look(query, every, 0, admit=True)  # the shortest workflow is one call
         if not self._idle:
             words = f"{limits.max_teams} workflows are under way"
             raise RequestError(429, "all_teams_busy", words, retry_after_s=5.0)
-        workflow = self._idle.popleft()
-        workflow.abandoned = False
-        task = self._tasks.get(query.domain, next(iter(self._tasks.values())))
-        number, self._count = self._count, self._count + 1
-
-        def play() -> Played:
-            try:
-                return workflow.play(query, question, task, number)
-            finally:
-                self._idle.append(workflow)
-
-        running = asyncio.ensure_future(anyio.to_thread.run_sync(play, abandon_on_cancel=True))
+        playing = asyncio.ensure_future(self._play(query, question))
         left_s = limits.answer_s - (time.monotonic() - query.arrived_s)
         try:
             async with asyncio.timeout(max(left_s, 0.001)):
-                played = await self._wait(running, query, out)
+                # A stream gets comments meanwhile, which keep proxies awake.
+                beat_s = _BEAT_S if query.stream else None
+                while not (await asyncio.wait([playing], timeout=beat_s))[0]:
+                    if not out.status:
+                        await out.start(200, EVENTS | {"x-request-id": query.request_id})
+                    await out.write(b": working\n\n")
+            played = playing.result()
         except InfraMindError as error:
             raise RequestError(502, "team_failed", str(error)) from None
-        except (asyncio.CancelledError, TimeoutError) as error:
-            running.cancel()
-            asyncio.get_running_loop().run_in_executor(None, workflow.abandon)
-            if isinstance(error, TimeoutError):
-                raise RequestError(502, "team_failed", "no answer in time") from None
-            raise
+        except TimeoutError:
+            raise RequestError(502, "team_failed", "no answer in time") from None
+        finally:
+            playing.cancel()
         await _send(played, query, out)
 
-    async def _wait(
-        self, running: asyncio.Future[Played], query: Query, out: ClientAnswer
-    ) -> Played:
-        """Wait for the result; a stream gets comments meanwhile, which keep proxies awake."""
-        while not (await asyncio.wait([running], timeout=_BEAT_S if query.stream else None))[0]:
-            if not out.status:
-                await out.start(200, EVENTS | {"x-request-id": query.request_id})
-            await out.write(b": working\n\n")
-        return running.result()
+    async def _play(self, query: Query, question: str) -> _Played:
+        """Play a workflow to its end.
+
+        Raises:
+            InfraMindError: it has no answer.
+        """
+        gateway, simulation = self._gateway, self._idle.popleft()
+        number, self._count = self._count, self._count + 1
+        calls = _Calls(gateway, query, _OpenPrompts(simulation.tasks, question), number)
+        start, action = np.zeros(1, START), np.zeros(simulation.action_size, np.int64)
+        start["num_queries"], start["models_up"] = 1, simulation.models_up
+        waited_s = (time.monotonic() - query.arrived_s) * gateway.config.speed
+        start["budget_s"] = max(query.budget_s - waited_s, 1e-3)
+        state, seen = simulation.state, simulation.observations()
+        state.arrival_s[0, 0], state.task[0, 0] = calls.now_s(), self._tasks[query.domain]
+        try:
+            loop = BackendLoop(
+                *(simulation.params, state, start, calls),
+                retries=_RETRIES,
+                patience_s=_PATIENCE_S,
+            )
+            event = await calls.drive(loop, BEGIN, action)
+            while event == DECISION:
+                simulation.show(loop.read_metrics(), seen)
+                context = simulation.decisions
+                context["query"] = ordinal(number)
+                due = context[0]
+                seen = observe(
+                    self._spec,
+                    calls.telemetry(),
+                    gateway.in_flight,
+                    task=int(due["task"]),
+                    budget_s=float(due["arrival_s"] + due["budget_s"] - due["time_s"]),
+                    role=-1 if due["kind"] == PLAN else int(due["role"]),
+                )
+                decided = self._policy.act_batch(seen, context, ROW)
+                action = check_actions(decided, simulation.highs, 1)[0]
+                event = await calls.drive(loop, STEP, action)
+            if calls.final is None:
+                raise InfraMindError("the workflow has no answer: its deciding call failed")
+            done = simulation.completed(0)[-1]
+        finally:
+            await calls.cancel()
+            self._idle.append(simulation)
+        models = done["model"][: int(done["num_nodes"])].tolist()
+        return _Played(
+            text=calls.final,
+            plan=f"{TOPOLOGIES[done['topology']]} {done['num_agents']}",
+            models=", ".join(gateway.pool.aliases[m] for m in models),
+            prompt_tokens=int(done["prompt_tokens"]),
+            output_tokens=int(done["output_tokens"]),
+        )
 
 
-def _question(query: Query, speed: float) -> str:
+class _Played(NamedTuple):
+    """Result of a workflow."""
+
+    text: str
+    plan: str  # topology and agents
+    models: str
+    prompt_tokens: int
+    output_tokens: int
+
+
+class _Waiting(Exception):  # noqa: N818 (no error: the loop goes on when a call is over)
+    def __init__(self, until_s: float | None) -> None:
+        self.until_s = until_s
+
+
+class _Unsent(ClientAnswer):
+    """The answer to a call of an agent: nobody gets it piece by piece."""
+
+    def __init__(self) -> None:
+        super().__init__(self._drop, lambda: None)
+
+    async def _drop(self, message: Any) -> None:
+        pass
+
+
+class _Calls:
+    """Calls of one workflow, a `Backend` whose `wait` raises `_Waiting` in place of blocking.
+
+    Attributes:
+        final: text of the deciding call.
+    """
+
+    def __init__(self, gateway: Gateway, query: Query, prompts: Prompts, number: int) -> None:
+        self._gateway, self._query, self._prompts = gateway, query, prompts
+        self._name = f"{query.request_id}-{number}"
+        self._texts: dict[int, str] = {}  # by node
+        self._open: set[asyncio.Task[Completion]] = set()
+        self._done: list[Completion] = []
+        self.final: str | None = None
+
+    async def drive(self, loop: BackendLoop, mode: int, action: NDArray[np.int64]) -> int:
+        """Enter a loop and wait for its calls until an event is there, see `BackendLoop.enter`."""
+        go_on: Callable[[], int] = lambda: loop.enter(mode, action)  # noqa: E731
+        while True:
+            try:
+                return go_on()
+            except _Waiting as waiting:
+                go_on, left_s = loop.go_on, None
+                if waiting.until_s is not None:
+                    left_s = (waiting.until_s - self.now_s()) / self._gateway.config.speed
+                if not self._open:
+                    await asyncio.sleep(max(left_s or 0.0, 0.0))
+                    continue
+                over, self._open = await asyncio.wait(
+                    self._open, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                self._done += sorted((task.result() for task in over), key=lambda c: c.finish_s)
+
+    def now_s(self) -> float:
+        return self._gateway.now_s()
+
+    def telemetry(self) -> Telemetry:
+        return self._gateway.telemetry()
+
+    def models_up(self) -> int:
+        return self._gateway.usable()
+
+    def submit(self, call: Call) -> None:
+        self._open.add(asyncio.ensure_future(self._serve(call)))
+
+    def wait(self, until_s: float | None) -> list[Completion]:
+        done, self._done = self._done, []
+        if not done and (until_s is None or self.now_s() < until_s) and (self._open or until_s):
+            raise _Waiting(until_s)
+        return done
+
+    def close(self) -> None:
+        for task in self._open:
+            task.cancel()
+
+    async def cancel(self) -> None:
+        """Give up what is in flight, and wait until it is."""
+        self.close()
+        await asyncio.gather(*self._open, return_exceptions=True)
+
+    async def _serve(self, call: Call) -> Completion:
+        """Serve one call; a failure is part of its completion."""
+        gateway, begun_s = self._gateway, self.now_s()
+        model, retryable, exchange = gateway.pool.models[call.model], True, None
+        room = model.server.max_model_len - call.max_tokens
+        nodes = call.sources or call.reads
+        answers = {node: self._texts[node] for node in nodes if node in self._texts}
+        for share in _ROOM:
+            try:
+                messages = self._prompts.messages(call, answers, int(share * room))
+            except InfraMindError:
+                retryable = False
+                break
+            query = replace(
+                self._query,
+                path=CHAT,
+                body={"messages": messages, "max_tokens": call.max_tokens, "stream": True},
+                model=model.alias,
+                stream=True,
+                max_tokens=call.max_tokens,
+                request_id=f"{self._name}-{call.id}",
+            )
+            exchange = Exchange(gateway, query, _Unsent())
+            decision = Decision(call.model, call.strategy, call.priority)
+            retryable = True
+            try:
+                await exchange.try_server(gateway.as_sent(query, decision, 0.0, 0))
+                break
+            except ServerError:
+                break
+            except RequestError as refusal:
+                retryable = False
+                if refusal.code != "context_length_exceeded":
+                    break
+            finally:
+                exchange.log()
+        text = None if exchange is None else exchange.text
+        if text is not None:
+            if call.phase == FINAL:
+                self.final = text
+            else:
+                self._texts[call.node] = text
+        result = exchange.attempt.result if exchange and exchange.attempt else None
+        tokens = (result.output_tokens or result.pieces) if result and text is not None else 0
+        return Completion(
+            call=call.id,
+            submit_s=begun_s,
+            first_token_s=math.nan,
+            finish_s=self.now_s(),
+            output_tokens=tokens,
+            truncated=result is not None and result.status == "truncated",
+            failed=text is None,
+            retryable=retryable,
+            text=text,
+            right=text is not None,
+            prompt_tokens=None if result is None else result.prompt_tokens,
+        )
+
+
+class _OpenPrompts(Prompts):
+    """Prompts on a question whose answer has no prescribed form.
+
+    Args:
+        tasks: of the loop; the question takes the place of any of them.
+        question: the client's.
+    """
+
+    def __init__(self, tasks: TaskSet, question: str) -> None:
+        super().__init__(replace(tasks.select([0]), texts=(question,)))
+
+    def messages(self, call: Call, answers: Mapping[int, str], limit_tokens: int) -> list[Message]:
+        return super().messages(replace(call, task=0), answers, limit_tokens)
+
+    def check(self, call: Call) -> str:
+        return "Look for slips, and for what the question asks and the answer leaves out."
+
+    def form(self, call: Call) -> str:
+        return ""  # the question says what form it wants
+
+
+def _question(query: Query) -> str:
     """Return the text of a chat: its last message, what came before it above.
 
     Raises:
@@ -136,18 +330,15 @@ def _question(query: Query, speed: float) -> str:
     """
     if query.path != CHAT:
         raise RequestError(400, "not_for_teams", f"inframind/team answers {CHAT} alone")
-    if speed != 1.0:
-        words = "inframind/team runs in real time: start the gateway without --speed"
-        raise RequestError(400, "not_for_teams", words)
-    given = [name for name in _REFUSED if query.body.get(name)]
-    given += ["n"] * (query.body.get("n") not in (None, 1))
-    if given:
+    wrong = [name for name in _REFUSED if query.body.get(name)]
+    wrong += ["n"] * (query.body.get("n") not in (None, 1))
+    if wrong:
         raise RequestError(
             400,
             "unsupported_field",
-            f"{given[0]}: inframind/team answers with one text and takes no such field: leave it "
+            f"{wrong[0]}: inframind/team answers with one text and takes no such field: leave it "
             f"out, or ask {AUTO} or a model by its name",
-            param=given[0],
+            param=wrong[0],
         )
     texts = []
     for message in query.body["messages"]:
@@ -164,7 +355,7 @@ def _question(query: Query, speed: float) -> str:
     return "\n\n".join(f"[{role}]\n{text}" for role, text in texts)
 
 
-async def _send(played: Played, query: Query, out: ClientAnswer) -> None:
+async def _send(played: _Played, query: Query, out: ClientAnswer) -> None:
     """Send an answer as OpenAI's API has it."""
     usage = {
         "prompt_tokens": played.prompt_tokens,
@@ -199,173 +390,3 @@ async def _send(played: Played, query: Query, out: ClientAnswer) -> None:
         event = about | {"object": "chat.completion.chunk"} | chunk
         await out.write(b"data: " + json.dumps(event).encode() + b"\n\n")
     await out.write(b"data: [DONE]\n\n", more=False)
-
-
-class OpenPrompts(Prompts):
-    """Prompts on a question whose answer has no prescribed form.
-
-    Args:
-        tasks: of the loop; the question takes the place of any of them.
-        question: the client's.
-    """
-
-    def __init__(self, tasks: TaskSet, question: str) -> None:
-        super().__init__(replace(tasks.select([0]), texts=(question,)))
-
-    def messages(self, call: Call, answers: Mapping[int, str], limit_tokens: int) -> list[Message]:
-        """Return the messages of a call; see `Prompts.messages`."""
-        return super().messages(replace(call, task=0), answers, limit_tokens)
-
-    def check(self, call: Call) -> str:
-        """Return how an agent checks its own answer."""
-        return "Look for slips, and for what the question asks and the answer leaves out."
-
-    def form(self, call: Call) -> str:
-        """Return nothing: the question says what form it wants."""
-        return ""
-
-
-@dataclass(eq=False)
-class _Backend(VllmBackend):
-    """A backend whose calls count as the gateway's."""
-
-    gateway: Any = None
-    lead_s: float = 0.0  # see `Query.lead_s`
-    _counted: set[int] = field(default_factory=set)
-
-    def submit(self, call: Call) -> None:
-        with self.gateway.counting:
-            self.gateway.in_flight[call.model] += 1
-            self._counted.add(call.id)
-        super().submit(call)
-
-    def close(self) -> None:
-        super().close()
-        with self.gateway.counting:
-            for call, _ in self._open.values():
-                self._uncount(call)
-
-    def _finish(self, call: Call, result: ChatResult, right: bool | None) -> None:
-        with self.gateway.counting:
-            self._uncount(call)
-        super()._finish(call, result, right)
-
-    def _priority(self, call: Call) -> int | None:
-        priority = super()._priority(call)
-        return None if priority is None else priority - round(1e6 * self.lead_s)
-
-    def _record(self, call: Call, result: ChatResult, right: bool | None) -> dict[str, Any]:
-        line = super()._record(call, result, None)  # nobody has graded it
-        return line | {"error": result.status if result.error else None}  # nor a server's words
-
-    def _uncount(self, call: Call) -> None:
-        if call.id in self._counted:
-            self._counted.discard(call.id)
-            self.gateway.in_flight[call.model] -= 1
-
-
-class _Loop(BackendSimulation):
-    """A loop whose policy sees the calls of the whole gateway as its own."""
-
-    gateway: Any = None
-
-    def show(
-        self,
-        seen: NDArray[np.float32],
-        observations: NDArray[np.float32],
-        *,
-        charged: bool = False,
-    ) -> None:
-        """Write what a step ends with; see `BackendSimulation.show`."""
-        in_flight = self.state.in_flight[0]
-        own = in_flight.copy()
-        in_flight[:] = self.gateway.in_flight
-        super().show(seen, observations, charged=charged)
-        in_flight[:] = own
-
-
-class Workflow:
-    """Plays one workflow at a time.
-
-    Args:
-        gateway: whose servers it uses.
-        policy: of all workflows.
-        lock: held while the policy is asked.
-    """
-
-    def __init__(self, gateway: Gateway, policy: Policy, lock: threading.Lock) -> None:
-        self._gateway, self._policy, self._lock = gateway, policy, lock
-        self.backend: _Backend | None = None
-        self.abandoned = False
-        self._make_backend: Any = None
-        self.loop = make_loop(
-            gateway.config,
-            requires_of(policy),
-            lambda _, __: self._make_backend(),
-            one_call=False,
-            cls=_Loop,
-        )
-        self.loop.gateway = gateway
-        self._observations, self._start = self.loop.observations(), np.zeros(1, START)
-
-    def play(self, query: Query, question: str, task: int, number: int) -> Played:
-        """Play a workflow to its end; on a thread.
-
-        Raises:
-            InfraMindError: it has no answer.
-        """
-        gateway, loop, start, shown = self._gateway, self.loop, self._start, self._observations
-        actions = np.zeros((1, loop.action_size), np.int64)
-        final: list[str] = []
-
-        def keep(_: int, text: str) -> bool:
-            final.append(text)
-            return True
-
-        def make_backend() -> _Backend:
-            if self.abandoned:
-                raise InfraMindError("the client went away")
-            self.backend = _Backend(
-                gateway.servers,
-                gateway.beginning,
-                OpenPrompts(loop.tasks, question),
-                judge=keep,
-                episode=number,
-                priorities=gateway.pool.scheduler != "fcfs",
-                gateway=gateway,
-                lead_s=query.lead_s,
-            )
-            return self.backend
-
-        self.backend, self._make_backend = None, make_backend
-        loop.state.arrival_s[0, 0] = gateway.now_s()
-        loop.state.task[0, 0] = task
-        start["num_queries"], start["models_up"] = 1, loop.models_up
-        left_s = query.budget_s - (time.monotonic() - query.arrived_s)
-        start["budget_s"] = max(left_s, 1e-3)
-        try:
-            loop.drive(BEGIN, ROW, start, actions, shown)
-            while loop.status[0] == DECISION:
-                loop.decisions["query"] = ordinal(number)
-                with self._lock:
-                    actions[0] = act(self._policy, loop, shown)
-                loop.drive(STEP, ROW, start, actions, shown)
-            if not final:
-                raise InfraMindError("the workflow has no answer: its deciding call failed")
-            done = loop.completed(0)[-1]
-        finally:
-            loop.close()
-        models = done["model"][: int(done["num_nodes"])].tolist()
-        return Played(
-            text=final[-1],
-            plan=f"{TOPOLOGIES[done['topology']]} {done['num_agents']}",
-            models=", ".join(loop.pool.aliases[m] for m in models),
-            prompt_tokens=int(done["prompt_tokens"]),
-            output_tokens=int(done["output_tokens"]),
-        )
-
-    def abandon(self) -> None:
-        """Give up what is in flight; on any thread."""
-        self.abandoned = True
-        if self.backend is not None:
-            self.backend.close()

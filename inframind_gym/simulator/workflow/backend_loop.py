@@ -148,6 +148,10 @@ class BackendLoop:
             InfraMindError: no model was up for `patience_s`, or the backend broke its contract.
         """
         self._enter(self._params, self._state, mode, self._start, action)
+        return self.go_on()
+
+    def go_on(self) -> int:
+        """Go on after a `wait` of the backend that raised; results and errors are `enter`'s."""
         while True:
             self._look_around()
             held = self._is_held()

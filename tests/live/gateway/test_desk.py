@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from inframind_gym.live.gateway.choose import (
 )
 from inframind_gym.live.gateway.config import BreakerConfig, GatewayConfig
 from inframind_gym.policies import BasePolicy, PolicySpec
+from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Telemetry
 from inframind_gym.simulator.workflow.state import PLAN, ROUTE
 
@@ -75,8 +77,7 @@ def test_a_policy_sees_what_environments_show() -> None:
     assert layout.e2e_s(observation)[0] == pytest.approx(10.0, rel=1e-5)
     assert layout.kv_frac(observation)[0] == pytest.approx(0.5)
     assert layout.in_flight_req(observation)[0] == pytest.approx(IN_FLIGHT)
-    task = int(layout.query_index(observation)[0])
-    assert made.loop.tasks.domain[task] == context["domain"][0]
+    assert int(layout.query_index(observation)[0]) == made.tasks["Code"]
     assert context["kind"][0] == ROUTE
     assert context["models_up"][0] == 0b10110
     assert (context["time_s"][0], context["arrival_s"][0], context["budget_s"][0]) == (100, 98, 30)
@@ -120,14 +121,12 @@ def test_policies_remember_a_bounded_number_of_requests() -> None:
 
 
 def test_predictions_count_ones_own_calls_at_once() -> None:
-    made = desk("least_loaded")
-    predictor = Predictor(made.loop.pool, made.loop.policy_spec())
-    made.note(POLLED)
+    spec = desk("least_loaded").spec
+    predictor = Predictor(load_pool("b200-2gpu"), spec)
 
     def latency_s(polls: int, in_flight: Any, max_tokens: int | None = None, size: int = 0) -> Any:
-        return predictor.latency_s(
-            made.seen[0], polls, POLLED.depth_req, np.asarray(in_flight), size, max_tokens
-        )
+        telemetry = replace(POLLED, polls=polls)
+        return predictor.latency_s(telemetry, np.asarray(in_flight), size, max_tokens)
 
     own = np.array([16, 8, 0, 4, 2])
     usual = latency_s(7, own)

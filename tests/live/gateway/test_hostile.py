@@ -16,9 +16,10 @@ import pytest
 pytest.importorskip("httptools")
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.live.gateway import guard
+from inframind_gym.live.gateway import auth as guard
+from inframind_gym.live.gateway.auth import Keyring
 from inframind_gym.live.gateway.config import GatewayConfig, KeyConfig, gateway_config
-from inframind_gym.live.gateway.guard import Keyring, RequestError
+from inframind_gym.live.guard import RequestError
 from tests.live.gateway.rig import KEY, Rig, chat, code, running, settled
 from tests.live.vllm_server.fake import Answer, until
 

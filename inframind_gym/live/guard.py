@@ -1,0 +1,184 @@
+"""Admission to every HTTP server of this package, before a body is read.
+
+`check_head` reads nothing but headers, so that a server of any framework can use it. `Guard` is the
+same as ASGI middleware, with a limit on the body that holds for chunked ones, too.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from inframind_gym.errors import InfraMindError
+from inframind_gym.live.settings import LOOPBACK, host_name
+
+LEAST_TOKEN_CHARS: Final = 16
+_ONCE: Final = ("host", "authorization", "origin", "content-length", "content-type")
+_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+
+
+class RequestError(InfraMindError):
+    """A request that is refused; `content` has the form of OpenAI's API.
+
+    Args:
+        status: HTTP status.
+        code: for programs, e.g. "budget_unreachable".
+        message: for people.
+        param: field of the request that is wrong.
+        retry_after_s: when another attempt makes sense; None: it is not said.
+        headers: further headers.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.param = status, code, param
+        self.headers = dict(headers or {})
+        if retry_after_s is not None:
+            self.headers["retry-after"] = str(max(1, math.ceil(min(retry_after_s, 86_400.0))))
+
+    def content(self) -> bytes:
+        """Return the body of the answer, JSON."""
+        usual = "server_error" if self.status >= 500 else "invalid_request_error"
+        kind = _TYPES.get(HTTPStatus(self.status), usual)
+        error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        return json.dumps({"error": error}).encode()
+
+
+def is_secret(given: str, secret: str) -> bool:
+    """Return whether a client gave a secret, in a time that does not tell how much was right."""
+    return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())
+
+
+def check_head(
+    pairs: Iterable[tuple[str, str]], *, loopback_only: bool, most_bytes: int
+) -> dict[str, str]:
+    """Check the headers of a request.
+
+    Args:
+        pairs: names and values, as they came.
+        loopback_only: there is no token: the request has to name this machine.
+        most_bytes: of a body.
+
+    Returns:
+        The headers, names in lower case.
+
+    Raises:
+        RequestError: a header is given twice or malformed, the request comes from a page of another
+            site or names another machine, or the body is too large.
+    """
+    headers: dict[str, str] = {}
+    for name, value in ((name.lower(), value) for name, value in pairs):
+        if name in headers and name in _ONCE:
+            raise RequestError(400, "invalid_request", f"there are two headers {name}")
+        headers[name] = value
+    host, origin = headers.get("host", ""), headers.get("origin")
+    if loopback_only and host_name(host) not in LOOPBACK:
+        raise RequestError(403, "wrong_host", "without a token only this machine may ask")
+    try:
+        own = origin is None or urlsplit(origin).netloc.lower() == host.lower() != ""
+    except ValueError:
+        own = False
+    if not own or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        raise RequestError(403, "wrong_origin", "pages of other sites may not ask")
+    length = headers.get("content-length", "0")
+    if not (length.isascii() and length.isdigit()):
+        raise RequestError(400, "invalid_request", "content-length is no number")
+    if len(length) > 15 or int(length) > most_bytes:
+        raise _too_large(most_bytes)
+    return headers
+
+
+class Guard:
+    """ASGI middleware: checks a request by its head, and limits its body.
+
+    Args:
+        app: gets the requests that pass.
+        admit: called with scope and headers; raises `RequestError` for a request without a token.
+        loopback_only: there is no token.
+        most_bytes: of a body, and of a message of a WebSocket.
+        refuse: returns media type and body of the answer to a request that is refused.
+        headers: of every answer.
+    """
+
+    def __init__(
+        self,
+        app: Callable[..., Any],
+        *,
+        admit: Callable[[dict[str, Any], dict[str, str]], None],
+        loopback_only: bool,
+        most_bytes: int,
+        refuse: Callable[[dict[str, str], RequestError], tuple[str, bytes]],
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self._app, self._admit, self._refuse = app, admit, refuse
+        self._loopback_only, self._most_bytes = loopback_only, most_bytes
+        self._headers = [(n.encode(), value.encode()) for n, value in (headers or {}).items()]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve a request; see ASGI."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        pairs = [(n.decode("latin-1"), x.decode("latin-1")) for n, x in scope["headers"]]
+        length, began = 0, False
+
+        async def receive_some() -> Any:
+            nonlocal length
+            message = await receive()
+            length += len(message.get("body", b""))
+            if length > self._most_bytes:
+                raise _too_large(self._most_bytes)
+            return message
+
+        async def send_with_headers(message: Any) -> None:
+            nonlocal began
+            if message["type"] == "http.response.start":
+                began, names = True, {name for name, _ in message["headers"]}
+                more = (pair for pair in self._headers if pair[0] not in names)
+                message = {**message, "headers": [*message["headers"], *more]}
+            await send(message)
+
+        try:
+            headers = check_head(
+                pairs, loopback_only=self._loopback_only, most_bytes=self._most_bytes
+            )
+            self._admit(scope, headers)
+            await self._app(scope, receive_some, send_with_headers)
+        except RequestError as error:
+            if began:
+                raise
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008, "reason": str(error)})
+                return
+            media_type, body = self._refuse(dict(pairs), error)
+            # What is left of a body that was not read ends with the connection.
+            answer = error.headers | {"content-type": media_type, "connection": "close"}
+            answer["content-length"] = str(len(body))
+            sent = [(name.encode(), value.encode("latin-1")) for name, value in answer.items()]
+            start = {"type": "http.response.start", "status": error.status, "headers": sent}
+            await send_with_headers(start)
+            await send({"type": "http.response.body", "body": body})
+
+
+def _too_large(most_bytes: int) -> RequestError:
+    words = f"a body may have {most_bytes} bytes at most"
+    return RequestError(413, "request_too_large", words)
