@@ -37,8 +37,17 @@ from pydantic import model_validator
 from inframind_gym.configs import StrictModel, within
 from inframind_gym.envs import render
 from inframind_gym.envs.assignment_servers import AgentServers, Ended
-from inframind_gym.envs.core import Bools, Env, Float32s, Floats, Ints, Simulation, VectorEnv
-from inframind_gym.envs.spaces import ObservationForm, Places
+from inframind_gym.envs.core import (
+    Bools,
+    Env,
+    Float32s,
+    Floats,
+    Ints,
+    ObservationForm,
+    Places,
+    Simulation,
+    VectorEnv,
+)
 from inframind_gym.simulator.rng import uniform_array
 from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.assignment.rules import (

@@ -36,8 +36,14 @@ from numpy.typing import NDArray
 
 from inframind_gym.configs import Fraction, StrictModel, within
 from inframind_gym.envs import render
-from inframind_gym.envs.core import Env, Float32s, Simulation, VectorEnv, term_infos
-from inframind_gym.envs.spaces import ObservationForm, check_options
+from inframind_gym.envs.core import (
+    Env,
+    Float32s,
+    ObservationForm,
+    Simulation,
+    VectorEnv,
+    check_options,
+)
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.rules import (
     ANSWERED,
@@ -247,6 +253,7 @@ class CoordinationSimulation(Simulation):
     """
 
     config: CoordinationConfig
+    term_names = TERMS
 
     def __init__(self, config: CoordinationConfig, num_envs: int) -> None:
         form = ObservationForm(spaces.Box(LOW, HIGH))
@@ -263,7 +270,6 @@ class CoordinationSimulation(Simulation):
         )
         seqs = self.settings.server.max_num_seqs
         self.state = CoordinationState(self.settings, num_envs, seqs)
-        self.terms = np.zeros((num_envs, len(TERMS)))
         self.action = np.zeros(num_envs, np.int64)
 
     @property
@@ -357,7 +363,6 @@ class CoordinationSimulation(Simulation):
     def infos(self) -> dict[str, Any]:
         """Return terms of the rewards, actions and reasons of the last step."""
         return {
-            "rewards": term_infos(TERMS, self.terms),
             "action": self.action.copy(),
             "reason": self.state.reason.copy(),
         }
@@ -366,7 +371,6 @@ class CoordinationSimulation(Simulation):
         """Return the terms of the reward, what was carried out and why the episode ended."""
         done = int(self.action[0])
         return {
-            "rewards": dict(zip(TERMS, self.terms[0].tolist(), strict=True)),
             "carried_out": "" if done == NOTHING else NAMES[done],
             "reason": REASONS[int(self.state.reason[0])],
         }

@@ -3,22 +3,19 @@
 A family of environments is a `Simulation`, a batch of E environments with the same settings, and a
 pydantic model of its arguments. Its single environment is a batch of one:
 
-    class StreamEnv(Env):
-        arguments = EnvConfig  # whose fields are the constructor's signature
+    class PlacementEnv(Env):
+        arguments = PlacementConfig  # whose fields are the constructor's signature
+        simulate = PlacementSimulation
 
-        @staticmethod
-        def simulate(config, num_envs, num_threads):
-            return RoutingSimulation(config, num_envs, one_query=False, num_threads=num_threads)
-
-    class StreamVectorEnv(VectorEnv):
-        single = StreamEnv
+    class PlacementVectorEnv(VectorEnv):
+        single = PlacementEnv
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -32,8 +29,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from inframind_gym.configs import validate
-from inframind_gym.envs.spaces import ObservationForm, SampleMask, check_actions, check_options
-from inframind_gym.errors import ConfigError, require_within, unknown
+from inframind_gym.errors import ActionError, ConfigError, require_within, unknown
 from inframind_gym.simulator.threads import MOST_THREADS
 
 if TYPE_CHECKING:
@@ -47,6 +43,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Float32s = NDArray[np.float32]
+Places = dict[str, Ints]
 Seeds = int | Sequence[int | None] | None  # of environment 0, or one an environment
 # Observations, rewards, terminations, truncations and infos of a step.
 BatchStep = tuple[Any, Floats, Bools, Bools, dict[str, Any]]
@@ -54,6 +51,37 @@ BatchStep = tuple[Any, Floats, Bools, Bools, dict[str, Any]]
 MOST_ENVS: Final = 65_536
 RENDER_MODES: Final = ("ansi", "rgb_array")
 DECISIONS_SHOWN: Final = 12  # by a picture
+
+
+class ObservationForm:
+    """The form in which an environment shows its observations: a Box, or a Dict of its numbers.
+
+    Args:
+        flat: the Box of all numbers, (d,).
+        places: of each entry of a Dict the places of its numbers in the Box, in the entry's shape;
+            None: the Box itself is shown.
+
+    Attributes:
+        space: of the observations.
+        width: numbers of one observation in the Box.
+    """
+
+    def __init__(self, flat: spaces.Box, places: Places | None = None) -> None:
+        self._places = places
+        self.space: spaces.Space[Any] = flat
+        self.width = len(flat.low)
+        if places is not None:
+            boxes = {
+                name: spaces.Box(flat.low[at], flat.high[at], dtype=np.float32)
+                for name, at in places.items()
+            }
+            self.space = spaces.Dict(boxes)  # type: ignore[arg-type]
+
+    def of(self, flat: Float32s) -> Any:
+        """Return flat observations (..., d) in this form; the arrays of a Dict are new."""
+        if self._places is None:
+            return flat
+        return {name: flat[..., at] for name, at in self._places.items()}
 
 
 class Simulation(ABC):
@@ -69,11 +97,14 @@ class Simulation(ABC):
         highs: (a,) number of choices of each part of an action; empty for a Box.
         has_mask: whether some actions can be closed.
         rewards, costs: (E,) of the last step, 0 where there was none.
-        terminated, truncated: (E,) whose episodes ended in the last step.
+        terminated, truncated: (E,) whose episodes are over.
+        term_names: of the terms that the reward is the sum of; empty: it has none.
+        terms: (E, n) of the last step's reward, in the order of `term_names`.
     """
 
     config: Any
     has_mask: bool = True
+    term_names: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self, num_envs: int, form: ObservationForm, action_space: spaces.Space[Any]
@@ -81,10 +112,10 @@ class Simulation(ABC):
         self.num_envs, self.form, self.action_space = num_envs, form, action_space
         choices = getattr(action_space, "nvec", getattr(action_space, "n", ()))
         self.highs: Ints = np.atleast_1d(np.asarray(choices, np.int64))
-        self.sample_mask = SampleMask(action_space)
         self.rewards, self.costs = np.zeros(num_envs), np.zeros(num_envs)
         self.terminated = np.zeros(num_envs, np.bool_)
         self.truncated = np.zeros(num_envs, np.bool_)
+        self.terms = np.zeros((num_envs, len(self.term_names)))
 
     def observations(self) -> Float32s:
         """Return a fresh array (E, d)."""
@@ -141,23 +172,32 @@ class Simulation(ABC):
             observations: (E, d), written at `rows`.
         """
 
+    def over(self) -> Bools:
+        """Return (E,) whose episodes are over."""
+        return self.terminated | self.truncated
+
     # Results, and information for policies
 
     @property
-    @abstractmethod
     def mask(self) -> Bools:
         """Actions that are open, (E, n): all parts of an action one after the other."""
+        return np.ones((self.num_envs, int(self.highs.sum())), np.bool_)
 
     def mask_of(self, row: int) -> Bools:
         """Return the actions that are open to an environment, (n,); not to be written to."""
         mask: Bools = self.mask[row]
         return mask
 
+    def sample_mask(self, mask: Bools) -> Any:
+        """Return a mask (n,) as `action_space.sample` takes it: int8, a tuple of MultiDiscrete."""
+        numbers = mask.astype(np.int8)
+        if isinstance(self.action_space, spaces.Discrete):
+            return numbers
+        return tuple(np.split(numbers, np.cumsum(self.highs)[:-1]))
+
     def sample_masks(self) -> tuple[Any, ...]:
         """Return the masks of all environments as `action_space.sample` takes them."""
-        if isinstance(self.action_space, spaces.Discrete):
-            return tuple(self.mask.astype(np.int8))
-        return tuple(map(self.sample_mask.of, self.mask))
+        return tuple(map(self.sample_mask, self.mask))
 
     def infos(self) -> dict[str, Any]:
         """Return what the infos of a batch tell of the last step: (E, …) arrays by name."""
@@ -169,7 +209,7 @@ class Simulation(ABC):
 
     @abstractmethod
     def info(self) -> dict[str, Any]:
-        """Return what the info of a step tells of environment 0 besides cost and mask."""
+        """Return what the info of a step tells of environment 0 besides cost, terms and mask."""
 
     @abstractmethod
     def summaries(self, rows: Ints, rewards: Floats, costs: Floats) -> dict[str, NDArray[Any]]:
@@ -188,6 +228,14 @@ class Simulation(ABC):
     def policy_spec(self) -> Any:
         """Return the facts of the run that a policy is reset with."""
 
+    def describe(self, action: Any) -> tuple[str, str]:
+        """Return an action in words, and what it decides; called before its step."""
+        return " ".join(map(str, np.atleast_1d(action).tolist())), ""
+
+    def frame(self) -> Frame:
+        """Return what a picture of environment 0 shows: tables and bars; nothing changes."""
+        raise NotImplementedError
+
     def close(self) -> None:
         """Give up what the simulation holds."""
         return
@@ -202,17 +250,18 @@ def checked_arguments(model: type[BaseModel], arguments: Mapping[str, Any]) -> A
     return validate(dict(arguments), model, source="environment")
 
 
-def _parameters(model: type[BaseModel]) -> list[Parameter]:
-    """Return the fields of a model as parameters of a constructor."""
-    return [
-        Parameter(
-            name,
-            Parameter.KEYWORD_ONLY,
-            default=field.get_default(call_default_factory=True),
-            annotation=field.annotation,
-        )
+def _signature(model: type[BaseModel], **others: tuple[Any, str]) -> Signature:
+    """Return the fields of a model, and `others` with default and type, as a signature."""
+    fields = {
+        name: (field.get_default(call_default_factory=True), field.annotation)
         for name, field in model.model_fields.items()
-    ]
+    }
+    return Signature(
+        [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for name, (default, kind) in (fields | others).items()
+        ]
+    )
 
 
 class Env(gym.Env[Any, Any]):
@@ -228,21 +277,16 @@ class Env(gym.Env[Any, Any]):
 
     metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # noqa: RUF012
     arguments: ClassVar[type[BaseModel]]
+    simulate: ClassVar[Callable[..., Simulation]]  # of arguments, num_envs and num_threads
     simulation: Any
 
     def __init_subclass__(cls) -> None:
         """Show the arguments in the signature."""
         super().__init_subclass__()
         if "arguments" in vars(cls):
-            mode = Parameter(
-                "render_mode", Parameter.KEYWORD_ONLY, default=None, annotation="str | None"
+            cls.__signature__ = _signature(  # type: ignore[attr-defined]
+                cls.arguments, render_mode=(None, "str | None")
             )
-            cls.__signature__ = Signature([*_parameters(cls.arguments), mode])  # type: ignore[attr-defined]
-
-    @staticmethod
-    def simulate(config: Any, num_envs: int, num_threads: int) -> Simulation:
-        """Make the simulation of a batch from checked arguments."""
-        raise NotImplementedError
 
     @classmethod
     def simulation_of(
@@ -253,7 +297,8 @@ class Env(gym.Env[Any, Any]):
         Raises:
             ConfigError: an argument is unknown or has an impossible value; says what is possible.
         """
-        return cls.simulate(checked_arguments(cls.arguments, arguments), num_envs, num_threads)
+        config = checked_arguments(cls.arguments, arguments)
+        return cls.simulate(config, num_envs, num_threads=num_threads)
 
     def __init__(self, *, render_mode: str | None = None, **arguments: Any) -> None:
         if render_mode not in (None, *RENDER_MODES):
@@ -288,11 +333,8 @@ class Env(gym.Env[Any, Any]):
         self._started = self._running = True
         self._episode_cost = self._episode_reward = 0.0
         self._decisions.clear()
-        return simulation.form.of(self._observations[0].copy()), {
-            "cost": 0.0,
-            **simulation.reset_info(),
-            **self._mask(),
-        }
+        observation = simulation.form.of(self._observations[0].copy())
+        return observation, {"cost": 0.0, **simulation.reset_info(), **self._mask()}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Carry out a decision and let time run to the next one.
@@ -313,13 +355,14 @@ class Env(gym.Env[Any, Any]):
         self._episode_reward += reward
         terminated, truncated = simulation.terminated.item(), simulation.truncated.item()
         info = {"cost": cost, **simulation.info(), **self._mask()}
+        if simulation.term_names:
+            terms = simulation.terms[0].tolist()
+            info["rewards"] = dict(zip(simulation.term_names, terms, strict=True))
         if terminated or truncated:
             self._running = False
-            sums = np.array([self._episode_reward]), np.array([self._episode_cost])
-            info["episode_cost"] = self._episode_cost
-            info["episode_reward"] = self._episode_reward
-            for name, values in simulation.summaries(self._row, *sums).items():
-                info[name] = values[0].item()
+            sums = {"episode_reward": self._episode_reward, "episode_cost": self._episode_cost}
+            summaries = simulation.summaries(self._row, *(np.array([s]) for s in sums.values()))
+            info |= sums | {name: values[0].item() for name, values in summaries.items()}
         observation = simulation.form.of(self._observations[0].copy())
         return observation, reward, terminated, truncated, info
 
@@ -327,7 +370,7 @@ class Env(gym.Env[Any, Any]):
         simulation = self.simulation
         if not simulation.has_mask:
             return {}
-        return {"action_mask": simulation.sample_mask.of(simulation.mask_of(0))}
+        return {"action_mask": simulation.sample_mask(simulation.mask_of(0))}
 
     def render(self) -> Any:
         """Return tables ("ansi") or a picture, (540, 960, 3) uint8 ("rgb_array")."""
@@ -335,18 +378,20 @@ class Env(gym.Env[Any, Any]):
             return None
         from inframind_gym.envs import render
 
-        frame = self.frame()
         sums = f"reward {self._episode_reward:.2f}, cost {self._episode_cost:.4g}"
-        frame = frame._replace(decisions=tuple(reversed(self._decisions)), sums=sums)
+        decisions = tuple(reversed(self._decisions))
+        frame = self.frame()._replace(decisions=decisions, sums=sums)
         return render.text(frame) if self.render_mode == "ansi" else render.picture(frame)
 
     def describe(self, action: Any) -> tuple[str, str]:
         """Return an action in words, and what it decides; called before its step."""
-        return " ".join(map(str, np.atleast_1d(action).tolist())), ""
+        described: tuple[str, str] = self.simulation.describe(action)
+        return described
 
     def frame(self) -> Frame:
-        """Return what `render` shows: tables and bars."""
-        raise NotImplementedError
+        """Return what `render` shows: tables and bars; the simulation does not change."""
+        frame: Frame = self.simulation.frame()
+        return frame
 
     def close(self) -> None:
         """Give up what the simulation holds."""
@@ -396,15 +441,12 @@ class VectorEnv(_VectorEnv):
         """Show the arguments in the signature."""
         super().__init_subclass__()
         if "single" in vars(cls):
-            own = [
-                Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-                for name, default, kind in (
-                    ("num_envs", 1, "int"),
-                    ("num_threads", 1, "int"),
-                    ("autoreset_mode", "SameStep", "str"),
-                )
-            ]
-            cls.__signature__ = Signature([*own, *_parameters(cls.single.arguments)])  # type: ignore[attr-defined]
+            cls.__signature__ = _signature(  # type: ignore[attr-defined]
+                cls.single.arguments,
+                num_envs=(1, "int"),
+                num_threads=(1, "int"),
+                autoreset_mode=("SameStep", "str"),
+            )
 
     def __init__(
         self,
@@ -435,11 +477,10 @@ class VectorEnv(_VectorEnv):
         self.single_observation_space = simulation.form.space
         self.single_action_space = choices = simulation.action_space
         self.observation_space = batch_space(simulation.form.space, self.num_envs)
+        self.action_space = batch_space(choices, self.num_envs)
         if isinstance(choices, spaces.MultiDiscrete):
             # Not Gymnasium's Box of integers, which samples without masks.
             self.action_space = spaces.MultiDiscrete(np.tile(choices.nvec, (self.num_envs, 1)))
-        else:
-            self.action_space = batch_space(choices, self.num_envs)
         self._generators: list[np.random.Generator] = []  # none before the first reset
         self._episode_costs, self._episode_rewards = np.zeros(num_envs), np.zeros(num_envs)
         self._every_row = np.arange(num_envs)
@@ -492,6 +533,10 @@ class VectorEnv(_VectorEnv):
         terminated, truncated = simulation.terminated.copy(), simulation.truncated.copy()
         infos: dict[str, Any] = simulation.infos()
         infos |= {f"_{name}": self._everywhere() for name in tuple(infos)}
+        if simulation.term_names:
+            terms = dict(zip(simulation.term_names, simulation.terms.T.copy(), strict=True))
+            terms |= {f"_{name}": self._everywhere() for name in simulation.term_names}
+            infos |= {"rewards": terms, "_rewards": self._everywhere()}
         self._episode_costs += costs
         self._episode_rewards += rewards
         over = terminated | truncated
@@ -569,9 +614,61 @@ def row_seeds(seed: Seeds, num_envs: int) -> list[int | None]:
     return list(seed)
 
 
-def term_infos(names: Sequence[str], terms: Floats) -> dict[str, NDArray[Any]]:
-    """Return the terms (E, n) of rewards as the "rewards" of a batch's infos."""
-    return {
-        **{name: terms[:, i].copy() for i, name in enumerate(names)},
-        **{f"_{name}": np.ones(len(terms), np.bool_) for name in names},
-    }
+def check_actions(actions: Any, highs: Ints, num_envs: int, out: Ints | None = None) -> Ints:
+    """Return actions as an array (num_envs, a), every number in its range.
+
+    It is contiguous and writable, as compiled code takes it.
+
+    Args:
+        actions: one action an environment, in any form that NumPy takes.
+        highs: (a,) int64 number of choices of each part.
+        num_envs: how many are expected.
+        out: (num_envs, a), written and returned; None: a new array is.
+
+    Raises:
+        ActionError: a wrong shape, a number that is not an integer, or one out of range.
+    """
+    array = np.asarray(actions)
+    if array.dtype.kind not in "iu":
+        raise ActionError(
+            f"actions must be integers, got {array.dtype} ({actions!r}); use the action space"
+        )
+    parts = len(highs)
+    fits = (
+        array.shape == (num_envs, parts)
+        or (parts == 1 and array.shape == (num_envs,))
+        or (num_envs == 1 and array.shape == (parts,))
+        or (num_envs == parts == array.size == 1)
+    )
+    if not fits:
+        raise ActionError(
+            f"actions have shape {array.shape}; expected {num_envs} of {parts} numbers each"
+        )
+    array = array.reshape(num_envs, parts)
+    checked = np.empty((num_envs, parts), np.int64) if out is None else out
+    np.copyto(checked, array, casting="same_kind")
+    # What is negative is large.
+    if np.count_nonzero(checked.view(np.uint64) >= highs.view(np.uint64)):
+        env, part = np.argwhere((array < 0) | (array >= highs))[0].tolist()
+        where = f" of environment {env}" if num_envs > 1 else ""
+        where += f", part {part}" if parts > 1 else ""
+        raise ActionError(
+            f"action {array[env, part]}{where} is out of range: it must be in 0..{highs[part] - 1}"
+        )
+    return checked
+
+
+def check_options(options: object, known: Sequence[str]) -> dict[str, Any]:
+    """Return the options of a `reset`.
+
+    Raises:
+        ConfigError: they are not a dict, or one is unknown.
+    """
+    if options is None:
+        return {}
+    if not isinstance(options, dict):
+        raise ConfigError(f"reset: options must be a dict or None, got {options!r}")
+    for key in options:
+        if key not in known:
+            raise ConfigError(f"reset: {unknown('option', key, known)}")
+    return options

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, model_validator
 
 from inframind_gym.configs import Fraction, StrictModel, validate, within
 from inframind_gym.envs import render
-from inframind_gym.envs.core import Env, Simulation, VectorEnv, term_infos
+from inframind_gym.envs.core import Env, ObservationForm, Simulation, VectorEnv
 from inframind_gym.envs.placement_kernel import (
     BEGIN,
     GPU_FEATURES,
@@ -26,7 +26,6 @@ from inframind_gym.envs.placement_kernel import (
     observation_size,
     write_held,
 )
-from inframind_gym.envs.spaces import ObservationForm
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.placement.cards import ClusterConfig, ModelCard, load_cluster
 from inframind_gym.simulator.placement.demand import DemandConfig, JobArrivals, load_demand
@@ -209,6 +208,7 @@ class PlacementSimulation(Simulation):
     """
 
     config: PlacementConfig
+    term_names = TERMS
 
     def __init__(self, config: PlacementConfig, num_envs: int, num_threads: int = 1) -> None:
         self.config = config
@@ -225,7 +225,6 @@ class PlacementSimulation(Simulation):
         self.arrivals = JobArrivals(self.demand, rate, config.horizon_s, config.trace)
         self.world = self._build_world()
         self.state: ClusterState = allocate(self.world, num_envs, self.arrivals.capacity)
-        self.terms = np.zeros((num_envs, len(TERMS)))
         scratch = ("path_s", "prompt", "output", "target")  # each thread needs its own
         own = [{n: getattr(self.state, n).copy() for n in scratch} for _ in range(num_threads - 1)]
         states = [self.state, *(self.state._replace(**arrays) for arrays in own)]
@@ -319,7 +318,7 @@ class PlacementSimulation(Simulation):
     def infos(self) -> dict[str, Any]:
         """Return the terms of the rewards, and the numbers of illegal choices."""
         illegal = self.state.episode["illegal"].copy()
-        return {"rewards": term_infos(TERMS, self.terms), "illegal": illegal}
+        return {"illegal": illegal}
 
     def reset_info(self) -> dict[str, Any]:
         """Return the time."""
@@ -329,7 +328,6 @@ class PlacementSimulation(Simulation):
         """Return the terms of the reward, the number of illegal choices and the time."""
         episode = self.state.episode[0]
         return {
-            "rewards": dict(zip(TERMS, self.terms[0].tolist(), strict=True)),
             "illegal": int(episode["illegal"]),
             "time_s": float(episode["tick"] * self.config.routing_interval_s),
         }

@@ -16,9 +16,10 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.layout import EMBED_DIM, ObservationLayout, PolicySpec
+from inframind_gym.envs.core import Float32s, Ints
+from inframind_gym.envs.layout import EMBED_DIM, PolicySpec
 from inframind_gym.envs.routing import RoutingEnv, RoutingVectorEnv
-from inframind_gym.envs.routing_config import EnvConfig, PlannerConfig
+from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.errors import ActionError, ConfigError
 from inframind_gym.policies import Policy, feedback_of, requires_of, resolve_policy
@@ -31,6 +32,14 @@ USUAL_FEATURES: Final = ("queue", "e2e")  # an executor that requires nothing se
 _NO_CONTEXT: Final = np.zeros((), CONTEXT)
 # Beside a stream's key: the executor's seed tells nothing of the stream.
 _SEED_OF_EXECUTOR: Final = 1
+
+
+class PlannerConfig(EnvConfig):
+    """Keyword arguments of `InfraMind-Planner-v0` (see `PlannerEnv`)."""
+
+    level: Literal["planner"] = "planner"
+    executor: str = "static_mix"
+    observe: Literal["query", "infra"] = "query"
 
 
 class PlannerSimulation(RoutingSimulation):
@@ -50,13 +59,15 @@ class PlannerSimulation(RoutingSimulation):
             the plans of another.
     """
 
+    config: PlannerConfig
+
     def __init__(self, config: PlannerConfig, num_envs: int, num_threads: int = 1) -> None:
-        self._executor = config.executor
-        self._policy = None if config.executor in BUILT_IN else _find_executor(config.executor)
-        requires = {} if self._policy is None else _requirements(self._policy, config)
+        self._policy: Policy | None = None
+        requires: dict[str, Any] = {}
         infra = config.system_features if config.observe == "infra" else ()
-        shown: tuple[str, ...] = ()
-        if self._policy is not None:
+        shown: tuple[str, ...] = ()  # telemetry that the executor sees
+        if config.executor not in BUILT_IN:
+            self._policy, requires = _executor(config)
             usual = tuple(dict.fromkeys((*USUAL_FEATURES, *config.system_features)))
             shown = tuple(requires.get("system_features", usual))
         inner = config.model_dump(include=set(EnvConfig.model_fields))
@@ -73,39 +84,33 @@ class PlannerSimulation(RoutingSimulation):
             controlled_router=config.executor if self._policy is None else None,
             num_threads=num_threads,
         )
+        # The loops write wide observations, in which those of executor and planner are found.
         wide, self.config = self.layout, config
         self._wide = np.zeros((num_envs, self.observation_size), np.float32)
-        self._set_executor(wide, requires.get("level", "executor"), shown)
-        self._set_planner(wide, infra, "plan" if config.observe == "infra" else "query")
-        self._set_spaces()
-
-    def _set_executor(self, wide: ObservationLayout, level: str, shown: tuple[str, ...]) -> None:
-        """Say what the executor sees, and find it in what the loops write."""
-        self._executor_level = level
+        self._executor_level = requires.get("level", "executor")
         self._executor_layout = replace(wide, system_features=shown)
         self._seen = np.arange(self._executor_layout.size)
-        if level == "joint":  # with the flag of plans, which stands at the end
+        if self._executor_level == "joint":  # with the flag of plans, which stands at the end
             self._seen = np.append(self._seen, self._wide.shape[1] - 1)
         self._feedback = None if self._policy is None else feedback_of(self._policy)
-        self._joint = np.zeros((self.num_envs, PLAN_ACTIONS + 1), np.int64)
+        self._joint = np.zeros((num_envs, PLAN_ACTIONS + 1), np.int64)
         self._executor_is_stale = True
-        self._amid = False
-
-    def _set_planner(
-        self, wide: ObservationLayout, infra: tuple[str, ...], scope: Literal["plan", "query"]
-    ) -> None:
-        """Say what the planner sees, and find it in what the loops write."""
+        self._amid = False  # of a workflow
         self.layout = replace(
-            wide, embedding=self.config.embedding, system_features=infra, scope=scope
+            wide,
+            embedding=config.embedding,
+            system_features=infra,
+            scope="plan" if config.observe == "infra" else "query",
         )
         self.observation_size = self.layout.size
-        columns = [wide.budget] if scope == "plan" else []
+        columns = [wide.budget] if config.observe == "infra" else []
         for feature in infra:
             columns += range(wide.system(feature).start, wide.system(feature).stop)
         self._columns = np.array(columns, np.int64)
         # The last row is of no task: the query is over.
         nothing = np.zeros((1, EMBED_DIM), np.float32)
         self._embedding = np.concatenate([self.params.task_embedding, nothing])
+        self._set_spaces()
 
     @property
     def title(self) -> str:
@@ -125,40 +130,39 @@ class PlannerSimulation(RoutingSimulation):
     def drive(
         self,
         mode: int,
-        rows: NDArray[np.int64],
+        rows: Ints,
         starts: NDArray[Any],
-        actions: NDArray[np.int64],
-        observations: NDArray[np.float32],
+        actions: Ints,
+        observations: Float32s,
     ) -> None:
         """Run to the next decision; see `RoutingSimulation.drive`."""
         if mode == BEGIN:
-            self._reset_executor(starts)
+            self._amid = False
+            if self._policy is not None and self._executor_is_stale:
+                self._executor_is_stale = False
+                keys = [(key, _SEED_OF_EXECUTOR) for key in starts["key"].tolist()]
+                seeds = [np.random.SeedSequence(key).generate_state(1, np.uint64) for key in keys]
+                with _blame(self.config.executor):
+                    self._policy.reset(self.executor_spec(), [int(seed[0]) for seed in seeds])
         if self._policy is None or mode != STEP:
             super().drive(mode, rows, starts, actions, self._wide)
         else:
             self._carry_out(self._policy, rows, actions)
-        self._show(rows, observations)
+        due = self.state.stream["live"][rows] == IS_DUE
+        task = np.where(due, self.decisions["task"][rows], -1)
+        query = self.layout.query
+        if self.layout.embedding == "full":
+            observations[rows, query] = self._embedding[task]
+        else:
+            observations[rows, 0] = task
+        if len(self._columns):
+            observations[rows, query.stop :] = self._wide[np.ix_(rows, self._columns)]
 
-    def _reset_executor(self, starts: NDArray[Any]) -> None:
-        """Reset the executor if it is to be, with a seed for every row whose stream begins."""
-        self._amid = False
-        if self._policy is None or not self._executor_is_stale:
-            return
-        self._executor_is_stale = False
-        seeds = [
-            int(np.random.SeedSequence((key, _SEED_OF_EXECUTOR)).generate_state(1, np.uint64)[0])
-            for key in starts["key"].tolist()
-        ]
-        with _blame(self._executor):
-            self._policy.reset(self.executor_spec(), seeds)
-
-    def _carry_out(
-        self, policy: Policy, rows: NDArray[np.int64], actions: NDArray[np.int64]
-    ) -> None:
+    def _carry_out(self, policy: Policy, rows: Ints, actions: Ints) -> None:
         """Hand in the plans of `rows` and route their calls until their queries are over."""
         if self._amid:
             raise ConfigError(
-                f"executor {self._executor!r} failed in the middle of a workflow: call "
+                f"executor {self.config.executor!r} failed in the middle of a workflow: call "
                 "reset() before step()"
             )
         self._amid = True
@@ -175,66 +179,46 @@ class PlannerSimulation(RoutingSimulation):
                 self.decisions[running] = _NO_CONTEXT  # an episode that is over leaves no decision
         self.rewards[rows], self.costs[rows] = rewards[rows], costs[rows]
         if self._feedback is not None:
-            with _blame(self._executor):
+            with _blame(self.config.executor):
                 for row in rows.tolist():
                     self._feedback(self.completed(row), row)
         self._amid = False
 
-    def _routes(self, policy: Policy, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _routes(self, policy: Policy, rows: Ints) -> Ints:
         """The executor's routes for the calls that wait in `rows`, (n,)."""
-        with _blame(self._executor):
+        name = self.config.executor
+        with _blame(name):
             seen = self._wide[np.ix_(rows, self._seen)]
-            given = policy.act_batch(seen, self.decisions[rows], rows)
-        actions = np.asarray(given)
+            actions = np.asarray(policy.act_batch(seen, self.decisions[rows], rows))
         joint = self._executor_level == "joint"
         wanted = (len(rows), PLAN_ACTIONS + 1) if joint else (len(rows),)
         if actions.dtype.kind not in "iu" or actions.shape != wanted:
             raise ActionError(
-                f"executor {self._executor!r} gave {actions.dtype} of shape "
-                f"{actions.shape}; expected integers of shape {wanted}"
+                f"executor {name!r} gave {actions.dtype} of shape {actions.shape}; expected "
+                f"integers of shape {wanted}"
             )
         routes = actions[:, PLAN_ACTIONS] if joint else actions
         wrong = (routes < 0) | (routes >= self.num_routes)
         if wrong.any():
             raise ActionError(
-                f"executor {self._executor!r} gave route {routes[wrong][0]}; it must be in "
+                f"executor {name!r} gave route {routes[wrong][0]}; it must be in "
                 f"0..{self.num_routes - 1}"
             )
         return routes
 
-    def _show(self, rows: NDArray[np.int64], observations: NDArray[np.float32]) -> None:
-        """Write what the planner sees."""
-        due = self.state.stream["live"][rows] == IS_DUE
-        task = np.where(due, self.decisions["task"][rows], -1)
-        query = self.layout.query
-        if self.layout.embedding == "full":
-            observations[rows, query] = self._embedding[task]
-        else:
-            observations[rows, 0] = task
-        if len(self._columns):
-            observations[rows, query.stop :] = self._wide[np.ix_(rows, self._columns)]
 
-
-def _find_executor(name: str) -> Policy:
+def _executor(config: PlannerConfig) -> tuple[Policy, dict[str, Any]]:
+    """Return the executor, and the arguments that it insists on, which must suit the config's."""
+    name = f"executor {config.executor!r}"
     try:
-        return resolve_policy(name)
+        policy = resolve_policy(config.executor)
     except ConfigError as error:
         raise ConfigError(f"executor: {error} Built in: {', '.join(BUILT_IN)}.") from error
-
-
-def _requirements(policy: Policy, config: PlannerConfig) -> dict[str, Any]:
-    """Arguments that the executor insists on, checked against those given."""
     requires = requires_of(policy)
-    name = f"executor {config.executor!r}"
-    if "planner" in requires:
+    if "planner" in requires or not getattr(policy, "carries_out_any_plan", True):
         raise ConfigError(
-            f"{name} insists on a plan of its own, {requires['planner']}, and cannot carry out "
-            "those of another; choose one that routes the calls of any plan"
-        )
-    if not getattr(policy, "carries_out_any_plan", True):
-        raise ConfigError(
-            f"{name} routes along plans of its own, and cannot carry out those of another; choose "
-            "one that routes the calls of any plan"
+            f"{name} insists on plans of its own, {requires.get('planner', 'query by query')}, and "
+            "cannot carry out those of another; choose one that routes the calls of any plan"
         )
     if requires.get("level") == "planner":
         raise ConfigError(f"{name} plans and does not route; choose one that routes calls")
@@ -244,7 +228,7 @@ def _requirements(policy: Policy, config: PlannerConfig) -> dict[str, Any]:
             f"{name} insists on scheduler={scheduler!r}, the environment was made with "
             f"scheduler={config.scheduler!r}; leave it out or give the same"
         )
-    return requires
+    return policy, requires
 
 
 @contextmanager
@@ -345,11 +329,7 @@ class PlannerEnv(RoutingEnv):
 
     arguments = PlannerConfig
     simulation: PlannerSimulation
-
-    @staticmethod
-    def simulate(config: PlannerConfig, num_envs: int, num_threads: int) -> PlannerSimulation:
-        """Make the closed loops of E environments."""
-        return PlannerSimulation(config, num_envs, num_threads)
+    simulate = PlannerSimulation
 
 
 class PlannerVectorEnv(RoutingVectorEnv):

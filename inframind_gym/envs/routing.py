@@ -1,24 +1,27 @@
-"""InfraMind-Executor-v0 and InfraMind-Stream-v0: models and strategies of multi-agent queries."""
+"""InfraMind-Executor-v0 and InfraMind-Stream-v0: models and strategies of multi-agent queries.
+
+Their arguments are in `routing_config`, the batch of closed loops in `routing_simulation`, the
+compiled step with reward, cost and observation in `routing_kernel`.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs import render
-from inframind_gym.envs.core import Env, Simulation, VectorEnv
+from inframind_gym.envs.core import Env, Ints, VectorEnv
 from inframind_gym.envs.routing_config import EnvConfig
+from inframind_gym.envs.routing_kernel import remaining_s
 from inframind_gym.envs.routing_simulation import RoutingSimulation
-from inframind_gym.simulator.jit import jit
 from inframind_gym.simulator.server.telemetry import E2E, LOG_SCALE, QUEUE
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
-from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.roles import ROLES
-from inframind_gym.simulator.workflow.state import PLAN, EnvState
+from inframind_gym.simulator.workflow.state import PLAN
 from inframind_gym.simulator.workflow.topology import CUSTOM, STRATEGIES, TOPOLOGIES
-from inframind_gym.simulator.workflow.workflow import remaining_budget_s
 from inframind_gym.tasks import DOMAINS
 
 
@@ -47,49 +50,57 @@ class RoutingEnv(Env):
         """Return every completed call of the stream, (k,) CALL; needs `record_calls=True`."""
         return self.simulation.calls(0)
 
-    # The picture
-
-    def describe(self, action: NDArray[np.int64]) -> tuple[str, str]:
+    def describe(self, action: Ints) -> tuple[str, str]:
         """Return the choice of an action, and the call or plan that waited for it."""
         context = self.simulation.decisions[0]
         is_plan = context["kind"] == PLAN
         role = "planner" if is_plan else ROLES[context["role"]].name
-        what = f"query {context['query'] + 1}, {role}, {_seconds(float(context['time_s']))}"
+        what = f"query {context['query'] + 1}, {role}, {context['time_s']:.1f} s"
         if is_plan:
-            return f"{TOPOLOGIES[action[0]]}, {_agents(int(action[1]) + 1)}", what
+            return f"{TOPOLOGIES[action[0]]}, {_agents(action[1] + 1)}", what
         route = int(action[PLAN_ACTIONS if len(action) > PLAN_ACTIONS else 0])
         model, strategy = divmod(route, len(STRATEGIES))
         return f"{self.simulation.pool.models[model].alias}, {STRATEGIES[strategy]}", what
 
     def frame(self) -> render.Frame:
-        """Return servers, budget and the outcome so far; the simulation does not change."""
-        simulation = self.simulation
+        """Return servers, budget and the outcome so far."""
+        simulation, pool, rows = self.simulation, self.simulation.pool, []
         stream = simulation.state.stream[0]
+        seen, up = simulation.seen(0), simulation.models_up_now()
+        depth_req, e2e_s = seen[QUEUE] * pool.queue_norm, np.expm1(seen[E2E] * LOG_SCALE)
+        for m, (model, load) in enumerate(zip(pool.models, simulation.loads(0), strict=True)):
+            slots = model.server.slots
+            cells = (
+                model.gpu,
+                render.Bar(load.running / slots, f"{load.running}/{slots}"),
+                render.Bar(load.waiting / (2 * slots), str(load.waiting), render.WAITING),
+                render.Bar(load.kv_frac, f"{load.kv_frac:.0%}", render.CACHE),
+                f"{depth_req[m]:.0f}",
+                f"{e2e_s[m]:.1f} s" if e2e_s[m] else "-",
+            )
+            rows.append((model.alias if up >> m & 1 else f"{model.alias}: down", *cells))
+        heads = ("GPU", "running", "waiting", "KV cache", "depth", "e2e")
+        age = f"polled {stream['now_s'] - stream['last_poll_s']:.1f} s ago"
+        note = f"depth and e2e {age if stream['polls'] else 'not polled yet'}"
         ended = simulation.state.completed[0, : stream["finished"]]
         ended = ended[ended["is_controlled"] == 1]
         in_time = (ended["latency_s"] <= ended["budget_s"]).sum()
-        arrived, total, over = stream["arrived"], stream["num_queries"], stream["finished"]
+        arrived, in_flight = stream["arrived"], stream["arrived"] - stream["finished"]
         rate = f"{simulation.rates_per_min[0]:g} queries/min"
+        names = pool.name, simulation.workload.name, rate
         return render.Frame(
             simulation.title,
-            (
-                simulation.pool.name,
-                simulation.workload.name,
-                rate,
-                simulation.scheduler,
-                simulation.execution,
-            ),
+            (*names, simulation.scheduler, simulation.execution),
             f"{stream['now_s']:.1f} s",
-            f"{arrived} of {total} queries arrived, {arrived - over} in flight",
-            (self._servers_table(),),
+            f"{arrived} of {stream['num_queries']} queries arrived, {in_flight} in flight",
+            (render.Table("Servers", heads, tuple(rows), note),),
             self._headline(ended),
             results=f"{len(ended)} done, {ended['solved'].sum()} solved, {in_time} on time",
         )
 
     def _headline(self, ended: NDArray[Any]) -> render.Headline:
         """Return the decision that waits, or what became of the last query."""
-        simulation = self.simulation
-        context = simulation.decisions[0]
+        simulation, context = self.simulation, self.simulation.decisions[0]
         if not simulation.state.stream[0]["live"]:
             if not len(ended):
                 return render.Headline("No decision waits", "")
@@ -103,62 +114,21 @@ class RoutingEnv(Env):
         if context["kind"] != PLAN:
             topology = (*TOPOLOGIES, CUSTOM)[context["topology"]]
             facts[1:] = [
-                f"{topology}, {_agents(int(context['num_agents']))}",
+                f"{topology}, {_agents(context['num_agents'])}",
                 f"call {context['node'] + 1} of {context['num_nodes']}, "
                 f"wave {context['wave'] + 1} of {context['num_waves']}",
                 ROLES[context["role"]].name,
             ]
-        left_s, budget_s = _remaining_s(simulation.params, simulation.state), context["budget_s"]
+        left_s, budget_s = remaining_s(simulation.params, simulation.state), context["budget_s"]
         share = left_s / budget_s
         colour = render.GOOD if share > 0.5 else render.WAITING if share > 0.2 else render.BAD
         words = f"{left_s:.1f} s left" if left_s >= 0 else f"{-left_s:.1f} s late"
         bar = render.Bar(share, f"{words} of {budget_s:g} s", colour)
         return render.Headline(f"Query {context['query'] + 1}", render.SEPARATOR.join(facts), bar)
 
-    def _servers_table(self) -> render.Table:
-        """Return a row a model: bars are of the present, depth and e2e of the last poll."""
-        simulation = self.simulation
-        stream, pool = simulation.state.stream[0], simulation.pool
-        depth_req = simulation.seen(0)[QUEUE] * pool.queue_norm
-        e2e_s = np.expm1(simulation.seen(0)[E2E] * LOG_SCALE)
-        up, rows = simulation.models_up_now(), []
-        for m, (model, load) in enumerate(zip(pool.models, simulation.loads(0), strict=True)):
-            slots = model.server.slots
-            rows.append(
-                (
-                    model.alias if up >> m & 1 else f"{model.alias}: down",
-                    model.gpu,
-                    render.Bar(load.running / slots, f"{load.running}/{slots}"),
-                    render.Bar(load.waiting / (2 * slots), str(load.waiting), render.WAITING),
-                    render.Bar(load.kv_frac, f"{load.kv_frac:.0%}", render.CACHE),
-                    f"{depth_req[m]:.0f}",
-                    _seconds(e2e_s[m]) if e2e_s[m] else "-",
-                )
-            )
-        age = f"polled {stream['now_s'] - stream['last_poll_s']:.1f} s ago"
-        return render.Table(
-            "Servers",
-            ("GPU", "running", "waiting", "KV cache", "depth", "e2e"),
-            tuple(rows),
-            f"depth and e2e {age if stream['polls'] else 'not polled yet'}",
-        )
-
-
-@jit
-def _remaining_s(params: EnvParams, state: EnvState) -> float:
-    """Seconds that the query whose decision waits has left of its budget; 0 if none does."""
-    stream = state.stream[0]
-    if stream.live:
-        return float(remaining_budget_s(params, state, 0, stream.slot, stream.node))
-    return 0.0
-
 
 def _agents(count: int) -> str:
     return f"{count} agent{'s' if count > 1 else ''}"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.{0 if seconds >= 1000 else 1}f} s"
 
 
 class RoutingVectorEnv(VectorEnv):
@@ -170,7 +140,7 @@ class RoutingVectorEnv(VectorEnv):
 
     simulation: RoutingSimulation
 
-    def completed(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    def completed(self) -> tuple[Ints, NDArray[Any]]:
         """Return what ended in the last step: (k,) environments and (k,) COMPLETED."""
         return self.simulation.completed_batch()
 
@@ -265,12 +235,7 @@ class ExecutorEnv(RoutingEnv):
     * v0: first version.
     """
 
-    arguments = EnvConfig
-
-    @staticmethod
-    def simulate(config: EnvConfig, num_envs: int, num_threads: int) -> Simulation:
-        """Make the closed loops of E environments."""
-        return RoutingSimulation(config, num_envs, one_query=True, num_threads=num_threads)
+    simulate = staticmethod(partial(RoutingSimulation, one_query=True))
 
 
 class StreamEnv(RoutingEnv):
@@ -331,12 +296,7 @@ class StreamEnv(RoutingEnv):
     * v0: first version.
     """
 
-    arguments = EnvConfig
-
-    @staticmethod
-    def simulate(config: EnvConfig, num_envs: int, num_threads: int) -> Simulation:
-        """Make the closed loops of E environments."""
-        return RoutingSimulation(config, num_envs, one_query=False, num_threads=num_threads)
+    simulate = staticmethod(partial(RoutingSimulation, one_query=False))
 
 
 class ExecutorVectorEnv(RoutingVectorEnv):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
@@ -17,7 +16,6 @@ from inframind_gym.simulator.workload import AgentProfile
 
 DEFAULT_POOL: Final = "b200-2gpu"
 DEFAULT_WORKLOAD: Final = "mixed"
-
 # Of the numbers among the arguments, both ends included. Beyond them a step could take minutes.
 RANGES: Final = {
     "arrival_rate_per_min": (0.01, 100_000.0),
@@ -37,11 +35,6 @@ def _budget(value: Any) -> float | tuple[float, ...]:
     if not value:
         raise ValueError("is an empty list; null draws from the workload's tiers")
     return tuple(require_within(one, *limits) for one in value)
-
-
-def _none_if_mix(value: Any) -> Any:
-    """Take "mix", the name of the workload's measured mix of plans, for None."""
-    return None if value == "mix" else value
 
 
 class FixedPlan(StrictModel):
@@ -89,7 +82,10 @@ class EnvConfig(StrictModel):
     arrivals: str | dict[str, Any] = "poisson"
     scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None
     execution: Literal["parallel", "sequential"] | None = None
-    planner: Annotated[FixedPlan | None, BeforeValidator(_none_if_mix)] = None
+    # "mix" is the workload's measured mix of plans, which is None.
+    planner: Annotated[
+        FixedPlan | None, BeforeValidator(lambda plan: None if plan == "mix" else plan)
+    ] = None
     agents: AgentProfile | None = None
     background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix"
     level: Literal["executor", "planner", "joint"] = "executor"
@@ -109,22 +105,9 @@ class EnvConfig(StrictModel):
         return self
 
     @property
-    def one_budget_s(self) -> float:
-        """Budget of every query; NaN where each draws its own."""
-        return self.budget_s if isinstance(self.budget_s, float) else math.nan
-
-    @property
     def embedding(self) -> Literal["full", "index"]:
         """Form of query and role among the numbers of an observation."""
         return "index" if self.observation == "index" else "full"
-
-
-class PlannerConfig(EnvConfig):
-    """Keyword arguments of `InfraMind-Planner-v0` (see `PlannerEnv`)."""
-
-    level: Literal["planner"] = "planner"
-    executor: str = "static_mix"
-    observe: Literal["query", "infra"] = "query"
 
 
 def env_config(arguments: Mapping[str, Any]) -> EnvConfig:

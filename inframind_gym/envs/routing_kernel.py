@@ -139,18 +139,10 @@ def observe(params: EnvParams, state: EnvState, seen: Any, e: int, row: Any, con
     head = 2
     if settings.embeddings:
         head = 2 * EMBED_DIM
-        if task >= 0:
-            for i in range(EMBED_DIM):
-                row[i] = params.task_embedding[task, i]
-        else:
-            for i in range(EMBED_DIM):
-                row[i] = np.float32(0.0)
-        if role >= 0:
-            for i in range(EMBED_DIM):
-                row[EMBED_DIM + i] = params.role_embedding[role, i]
-        else:
-            for i in range(EMBED_DIM):
-                row[EMBED_DIM + i] = np.float32(0.0)
+        for i in range(EMBED_DIM):
+            row[i] = params.task_embedding[task, i] if task >= 0 else np.float32(0.0)
+        for i in range(EMBED_DIM):
+            row[EMBED_DIM + i] = params.role_embedding[role, i] if role >= 0 else np.float32(0.0)
     else:
         row[0] = np.float32(task)
         row[1] = np.float32(role)
@@ -218,20 +210,9 @@ def drive(
     """
     one_query = params.settings[0].one_query
     share = rows[first:last]
-    count = share.shape[0]
-    for i in range(count):
+    for i in range(share.shape[0]):
         if mode == STEP:
-            if i + HEADS < count:
-                fetch_heads(state, cluster, share[i + HEADS])
-            if i + SERVERS < count:
-                later = share[i + SERVERS]
-                fetch_servers(state, cluster, later, routed_to(params, actions[later]))
-            if i + REQUESTS < count:
-                later = share[i + REQUESTS]
-                fetch_requests(state, cluster, later, routed_to(params, actions[later]))
-            if i + QUERIES < count:
-                fetch_queries(state, cluster, share[i + QUERIES])
-                fetch_row(observations, share[i + QUERIES])
+            fetch_ahead(params, state, cluster, share, i, actions, observations)
         e = share[i]
         stream = state.stream[e]
         if mode == BEGIN:
@@ -276,7 +257,75 @@ def show(
     observe(params, state, seen, 0, observation, context[0])
 
 
+@jit
+def remaining_s(params: EnvParams, state: EnvState) -> float:
+    """Seconds that the query whose decision waits in environment 0 has left; 0 if none does."""
+    stream = state.stream[0]
+    if stream.live:
+        return float(remaining_budget_s(params, state, 0, stream.slot, stream.node))
+    return 0.0
+
+
 # Fetching ahead, which only costs or saves time
+
+
+@inner
+def fetch_ahead(
+    params: EnvParams,
+    state: EnvState,
+    cluster: Cluster,
+    share: NDArray[np.int64],
+    i: int,
+    actions: NDArray[np.int64],
+    observations: NDArray[np.float32],
+) -> None:
+    """Prefetch what the next environments need; further ahead, what says where the rest is."""
+    ahead = share.shape[0] - i
+    models, requests = cluster.server.shape[1], cluster.request.shape[1]
+    if ahead > HEADS:
+        e = share[i + HEADS]
+        fetch_record(state.stream, e)
+        fetch_row(state.in_flight, e)
+        fetch_row(cluster.counts, e)
+        fetch_row(cluster.end_s, e)
+        fetch_row(cluster.seen, e)
+    if ahead > SERVERS:  # the query that waits for a decision, and the servers that it meets
+        e = share[i + SERVERS]
+        stream = state.stream[e]
+        fetch_query(state, e, stream.slot)
+        prefetch(state.ready, e * state.ready.shape[1] + stream.ready_head, 0)
+        prefetch(cluster.free, e * cluster.free.shape[1] + cluster.counts[e, FREE_IDS] - 1, 0)
+        if time_passes(state, e):
+            for of_servers in (cluster.running, cluster.finish_clock, cluster.base_tokens):
+                fetch_row(of_servers, e)
+            fetch_row(cluster.reached, e)
+            for m in range(models):
+                fetch_record(cluster.server, e * models + m)
+            prefetch(state.arrival_s, e * state.arrival_s.shape[1] + stream.arrived, 0)
+            prefetch(state.task, e * state.task.shape[1] + stream.arrived, 0)
+        else:
+            fetch_record(cluster.server, e * models + routed_to(params, actions[e]))
+    if ahead > REQUESTS:  # the call's place in its queue, and the requests that end next
+        e = share[i + REQUESTS]
+        routed = routed_to(params, actions[e])
+        prefetch(cluster.request, e * requests + next_request(cluster, e), 0)
+        queue = (e * models + routed) * requests
+        prefetch(cluster.waiting, queue + cluster.server[e, routed].waiting, 0)
+        prefetch(cluster.waiting, queue + ((cluster.server[e, routed].waiting + 1) >> 1), 0)
+        if time_passes(state, e):
+            for m in range(models):
+                prefetch(cluster.request, e * requests + cluster.server[e, m].ending, 0)
+                prefetch(cluster.waiting, (e * models + m) * requests, 0)
+    if ahead > QUERIES:  # the queries of the calls that end next, and of those that begin
+        e = share[i + QUERIES]
+        fetch_row(observations, e)
+        if time_passes(state, e):
+            for m in range(models):
+                server = cluster.server[e, m]
+                fetch_query(state, e, cluster.request[e, server.ending].query)
+                if server.waiting > 0:
+                    first = cluster.waiting[e, m, 0].request
+                    prefetch(cluster.request, e * requests + first, 0)
 
 
 @inner
@@ -299,61 +348,6 @@ def time_passes(state: EnvState, e: int) -> bool:
     """Return whether no other decision of environment `e` can be made at the present instant."""
     stream = state.stream[e]
     return bool(stream.ready_head == stream.ready_tail)
-
-
-@inner
-def fetch_heads(state: EnvState, cluster: Cluster, e: int) -> None:
-    """Prefetch what is known of environment `e` at a glance."""
-    fetch_record(state.stream, e)
-    fetch_row(state.in_flight, e)
-    fetch_row(cluster.counts, e)
-    fetch_row(cluster.end_s, e)
-    fetch_row(cluster.seen, e)
-
-
-@inner
-def fetch_servers(state: EnvState, cluster: Cluster, e: int, routed: int) -> None:
-    """Prefetch the query that environment `e` decides on, and the servers that it meets."""
-    stream = state.stream[e]
-    fetch_query(state, e, stream.slot)
-    prefetch(state.ready, e * state.ready.shape[1] + stream.ready_head, 0)
-    prefetch(cluster.free, e * cluster.free.shape[1] + cluster.counts[e, FREE_IDS] - 1, 0)
-    if time_passes(state, e):
-        for of_servers in (cluster.running, cluster.finish_clock, cluster.base_tokens):
-            fetch_row(of_servers, e)
-        fetch_row(cluster.reached, e)
-        for m in range(cluster.server.shape[1]):
-            fetch_record(cluster.server, e * cluster.server.shape[1] + m)
-        prefetch(state.arrival_s, e * state.arrival_s.shape[1] + stream.arrived, 0)
-        prefetch(state.task, e * state.task.shape[1] + stream.arrived, 0)
-    else:
-        fetch_record(cluster.server, e * cluster.server.shape[1] + routed)
-
-
-@inner
-def fetch_requests(state: EnvState, cluster: Cluster, e: int, routed: int) -> None:
-    """Prefetch the place in the queue of environment `e`'s call, and the requests that are next."""
-    models, requests = cluster.server.shape[1], cluster.request.shape[1]
-    prefetch(cluster.request, e * requests + next_request(cluster, e), 0)
-    behind = (e * models + routed) * requests + cluster.server[e, routed].waiting
-    prefetch(cluster.waiting, behind, 0)
-    prefetch(cluster.waiting, behind - (cluster.server[e, routed].waiting >> 1), 0)
-    if time_passes(state, e):
-        for m in range(models):
-            prefetch(cluster.request, e * requests + cluster.server[e, m].ending, 0)
-            prefetch(cluster.waiting, (e * models + m) * requests, 0)
-
-
-@inner
-def fetch_queries(state: EnvState, cluster: Cluster, e: int) -> None:
-    """Prefetch the queries of environment `e`'s calls that end next, and those that begin."""
-    if time_passes(state, e):
-        for m in range(cluster.server.shape[1]):
-            server = cluster.server[e, m]
-            fetch_query(state, e, cluster.request[e, server.ending].query)
-            if server.waiting > 0:
-                first = cluster.waiting[e, m, 0].request
-                prefetch(cluster.request, e * cluster.request.shape[1] + first, 0)
 
 
 @inner

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -9,11 +10,20 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from inframind_gym.envs.core import Simulation
+from inframind_gym.envs.core import (
+    Bools,
+    Float32s,
+    Floats,
+    Ints,
+    ObservationForm,
+    Places,
+    Simulation,
+    check_actions,
+    check_options,
+)
 from inframind_gym.envs.layout import LOG_SCALE_S, SYSTEM_FEATURES, ObservationLayout, PolicySpec
-from inframind_gym.envs.routing_config import RANGES, EnvConfig, FixedPlan
+from inframind_gym.envs.routing_config import RANGES, EnvConfig
 from inframind_gym.envs.routing_kernel import drive
-from inframind_gym.envs.spaces import ObservationForm, Places, check_actions, check_options
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.arrivals import make_arrivals
 from inframind_gym.simulator.faults import Faults
@@ -29,7 +39,6 @@ from inframind_gym.simulator.workflow.dispatch import (
     RESUME,
     STEP,
     STREAM_OVER,
-    TAGGED_QUERY_OVER,
 )
 from inframind_gym.simulator.workflow.params import (
     EXECUTIONS,
@@ -47,7 +56,12 @@ from inframind_gym.simulator.workflow.state import (
     EnvState,
     allocate_state,
 )
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, STRATEGIES, TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import (
+    MAX_AGENTS,
+    MAX_NODES,
+    STRATEGIES,
+    TOPOLOGIES,
+)
 from inframind_gym.simulator.workload import drift_of, load_profiles, load_workload
 from inframind_gym.tasks import DOMAINS, TaskSet, load_tasks
 
@@ -56,8 +70,6 @@ MOST_POLLS: Final = 2e7  # of the servers in a stream: half a second of computin
 LONGEST_S: Final = 1e6  # bound of the time features: nothing observed lasts longer
 MOST_ROLES: Final = max(len(roles_of(role.domain)) for role in ROLES)  # of one domain
 RESET_OPTIONS: Final = ("arrival_rate_per_min", "budget_s")
-
-__all__ = ["DECISION", "STREAM_OVER", "TAGGED_QUERY_OVER", "RoutingSimulation"]
 
 
 class Load(NamedTuple):
@@ -105,9 +117,8 @@ class RoutingSimulation(Simulation):
         controlled_router: str | None = None,
         num_threads: int = 1,
     ) -> None:
-        self.config = config
-        self.num_envs = num_envs
-        self.one_query = one_query
+        self.config, self.num_envs, self.one_query = config, num_envs, one_query
+        self._num_threads = num_threads
         if config.level == "planner" and config.background == "none" and not controlled_router:
             raise ConfigError('level "planner" needs a `background` router that routes the calls')
         self.pool = load_pool(config.pool)
@@ -134,7 +145,11 @@ class RoutingSimulation(Simulation):
             )
         self.scheduler = config.scheduler or self.pool.scheduler
         self.execution = config.execution or self.workload.execution
-        self.models_up = self._models_up(config.down_models)
+        self.models_up = (1 << len(self.pool.models)) - 1
+        for alias in config.down_models:
+            self.models_up &= ~(1 << self.pool.index(alias))
+        if not self.models_up:
+            raise ConfigError("down_models names every model of the pool; one must be up")
         self.faults = Faults(config.faults, self.pool, self.models_up)
         self.layout = ObservationLayout(
             len(self.pool.models), config.embedding, config.system_features, self.pool.queue_norm
@@ -142,10 +157,24 @@ class RoutingSimulation(Simulation):
         self.max_queue = self.num_queries * MAX_AGENTS / self.pool.queue_norm
         self.observation_size = self.layout.size + (config.level == "joint")
         self._alone = one_query and config.background == "none"
+        self._allocate(task_profile, controlled_router or config.background)
+        self.status = np.zeros(num_envs, np.int64)
+        self.decisions = np.zeros(num_envs, CONTEXT)
+        self.rates_per_min = np.full(num_envs, config.arrival_rate_per_min)
+        drawn = not isinstance(config.budget_s, float)
+        self.budgets_s = np.full(num_envs, math.nan if drawn else config.budget_s)
+        self._no_starts = np.zeros(0, START)
+        self._completed: tuple[Ints, NDArray[Any]] | None = None
+        self._set_spaces()
 
-        self._num_threads = num_threads
+    def _allocate(self, task_profile: NDArray[np.int32], controlled_router: str) -> None:
+        """Make the constants and the state that compiled code reads."""
+        config, plan = self.config, self.config.planner
+        graph = None if plan is None else plan.graph()
+        topology = -1 if plan is None else len(TOPOLOGIES)
+        if plan is not None and plan.topology is not None:
+            topology = TOPOLOGIES.index(plan.topology)
         ready = MAX_NODES * (self._open_servers() + 1)
-        own_graph = config.planner.graph() if config.planner else None
         self.params: EnvParams = build_params(
             self.pool,
             self.profiles,
@@ -161,31 +190,42 @@ class RoutingSimulation(Simulation):
                 "execution": EXECUTIONS.index(self.execution),
                 "scheduler": SCHEDULERS.index(self.scheduler),
                 "router": ROUTERS.index(config.background),
-                "controlled_router": ROUTERS.index(controlled_router or config.background),
+                "controlled_router": ROUTERS.index(controlled_router),
                 "level": LEVELS.index(config.level),
-                "one_query": int(one_query),
-                "fixed_topology": _topology_of(config.planner),
-                "fixed_agents": config.planner.num_agents if config.planner else -1,
+                "one_query": int(self.one_query),
+                "fixed_topology": topology,
+                "fixed_agents": -1 if plan is None else plan.num_agents,
                 "embeddings": int(config.embedding == "full"),
                 "call_timeout_s": config.call_timeout_s or np.inf,
                 "call_attempts": config.call_attempts,
             },
-            [] if own_graph is None else [own_graph],
+            [] if graph is None else [graph],
         )
         self.state: EnvState = allocate_state(
-            num_envs,
+            self.num_envs,
             len(self.pool.models),
             self.num_queries,
             1 << (ready - 1).bit_length(),
             config.record_calls,
         )
-        self.status = np.zeros(num_envs, np.int64)
-        self.decisions = np.zeros(num_envs, CONTEXT)
-        self.rates_per_min = np.full(num_envs, config.arrival_rate_per_min)
-        self.budgets_s = np.full(num_envs, config.one_budget_s)
-        self._no_starts = np.zeros(0, START)
-        self._completed: tuple[NDArray[np.int64], NDArray[Any]] | None = None
-        self._set_spaces()
+
+    def _open_servers(self) -> int:
+        """Make the servers; says how many calls can end before the next decision is made."""
+        card = cards(self.pool)
+        slots = int(card["max_num_seqs"].sum())
+        # A call that follows another is sent before that one's place is free, and what is aborted
+        # while it runs keeps its place until the step ends.
+        in_flight = self.num_queries * MAX_AGENTS + 1
+        if self.config.call_timeout_s is not None:
+            in_flight += slots
+        self.cluster: Cluster = allocate(
+            card, self.num_envs, in_flight, self.faults.size, self.faults.late_polls
+        )
+        done = self.cluster.done  # scratch: each thread needs its own
+        others = (self.cluster._replace(done=done.copy()) for _ in range(self._num_threads - 1))
+        self._threads = ThreadPool(drive, [self.cluster, *others], place=2)
+        # All that is in flight can be lost at once, and waits while no model is up.
+        return max(slots, self.num_queries) if self.faults.size else slots
 
     def _set_spaces(self) -> None:
         """Set what an environment shows and takes, by `config`, `layout` and `observation_size`.
@@ -205,11 +245,13 @@ class RoutingSimulation(Simulation):
         longest = np.log(LONGEST_S) / np.log(LOG_SCALE_S)
         if layout.scope != "query":
             high[layout.budget] = longest
-        for counted in ("queue", "in_flight"):
-            if layout.has(counted):
-                high[layout.system(counted)] = self.max_queue
-        if layout.has("e2e"):
-            high[layout.system("e2e")] = longest
+        for feature, highest in (
+            ("queue", self.max_queue),
+            ("in_flight", self.max_queue),
+            ("e2e", longest),
+        ):
+            if layout.has(feature):
+                high[layout.system(feature)] = highest
         places: Places | None = None
         if self.config.observation == "dict":
             places = {"query": every[layout.query], "role": every[layout.role]}
@@ -230,38 +272,19 @@ class RoutingSimulation(Simulation):
         )
         # Compiled code reads the same array at every step: it need not be told again.
         self._actions = np.zeros((self.num_envs, len(self.highs)), np.int64)
-        self._masks: dict[int, NDArray[np.bool_]] = {}
-        self._shared: dict[int, Any] = {}
-        self._look()
+        self._masks: dict[int, tuple[Bools, Any]] = {}  # by the models that are up
+        self._view_decisions()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._look()  # at the copy's own
+        self._view_decisions()  # the copy's own
 
-    def _look(self) -> None:
+    def _view_decisions(self) -> None:
         """Take views of what a step reads of its decisions: fields of records are slow to find."""
         self._decision_bytes = self.decisions.view(np.uint8)
         names = ("time_s", "query", "node", "models_up")
         self._time_s, self._query, self._node, self._up = (self.decisions[name] for name in names)
         self._is_single = self.num_envs == 1 and self.config.level == "executor"
-
-    def _open_servers(self) -> int:
-        """Make the servers; says how many calls can end before the next decision is made."""
-        card = cards(self.pool)
-        slots = int(card["max_num_seqs"].sum())
-        # A call that follows another is sent before that one's place is free, and what is aborted
-        # while it runs keeps its place until the step ends.
-        in_flight = self.num_queries * MAX_AGENTS + 1
-        if self.config.call_timeout_s is not None:
-            in_flight += slots
-        self.cluster: Cluster = allocate(
-            card, self.num_envs, in_flight, self.faults.size, self.faults.late_polls
-        )
-        done = self.cluster.done  # scratch: each thread needs its own
-        others = (self.cluster._replace(done=done.copy()) for _ in range(self._num_threads - 1))
-        self._threads = ThreadPool(drive, [self.cluster, *others], place=2)
-        # All that is in flight can be lost at once, and waits while no model is up.
-        return max(slots, self.num_queries) if self.faults.size else slots
 
     @property
     def title(self) -> str:
@@ -271,14 +294,14 @@ class RoutingSimulation(Simulation):
     @property
     def action_size(self) -> int:
         """Numbers in an action: 1 (route), 8 (plan) or 9 (plan and route)."""
-        return {"executor": 1, "planner": PLAN_ACTIONS, "joint": PLAN_ACTIONS + 1}[
-            self.config.level
-        ]
+        return len(self.highs)
 
     @property
     def num_routes(self) -> int:
         """Number of routes: models times strategies."""
         return len(self.pool.models) * len(STRATEGIES)
+
+    # Episodes
 
     def set_options(self, options: dict[str, Any] | None) -> None:
         """Take `arrival_rate_per_min` and `budget_s`: numbers, or one an environment, (E,).
@@ -304,9 +327,9 @@ class RoutingSimulation(Simulation):
 
     def reset(
         self,
-        rows: NDArray[np.int64],
+        rows: Ints,
         generators: Sequence[np.random.Generator],
-        observations: NDArray[np.float32],
+        observations: Float32s,
         *,
         first: bool = True,
     ) -> None:
@@ -331,9 +354,9 @@ class RoutingSimulation(Simulation):
 
     def begin_streams(
         self,
-        rows: NDArray[np.int64],
+        rows: Ints,
         generators: Sequence[np.random.Generator],
-        observations: NDArray[np.float32],
+        observations: Float32s,
         *,
         inside: bool,
     ) -> None:
@@ -344,7 +367,14 @@ class RoutingSimulation(Simulation):
             starts[i]["key"] = rng.integers(2**64, dtype=np.uint64)
             starts[i]["tagged_from"] = rng.integers(queries) if inside else 0
             arrival_s = self.arrivals.sample(float(self.rates_per_min[e]), queries, rng)
-            self._check_length(arrival_s[-1])
+            polls = arrival_s[-1] / self.pool.metrics_poll_s
+            if not polls <= MOST_POLLS:
+                raise ConfigError(
+                    f"the last of {self.num_queries} queries would arrive after "
+                    f"{arrival_s[-1]:g} s, and the servers be polled {polls:.1g} times, at most "
+                    f"{MOST_POLLS:.0g}; raise arrival_rate_per_min or metrics_poll_s, or lower "
+                    "num_queries"
+                )
             self.state.arrival_s[e, :queries] = arrival_s
             self.state.task[e, :queries] = self._draw_tasks(queries, rng)
             self._set_faults(e, int(starts[i]["key"]), float(arrival_s[-1]))
@@ -353,7 +383,27 @@ class RoutingSimulation(Simulation):
         starts["models_up"] = self.models_up
         self.drive(BEGIN, rows, starts, self._actions, observations)
 
-    def checked(self, actions: Any) -> NDArray[np.int64]:
+    def _draw_tasks(self, count: int, rng: np.random.Generator) -> NDArray[np.int32]:
+        """`count` tasks: datasets by weight, within one all of its tasks before any returns."""
+        out = np.empty(count, np.int32)
+        if self._drift is None:
+            which = rng.choice(len(self._members), count, p=self._weights)
+        else:
+            shares = np.cumsum(self._drift.weights(np.arange(count)), axis=1)
+            which = (rng.random(count)[:, None] > shares[:, :-1]).sum(axis=1)
+        for p, members in enumerate(self._members):
+            wanted = int((which == p).sum())
+            order = [rng.permutation(members) for _ in range(-(-wanted // len(members)))]
+            if order:
+                out[which == p] = np.concatenate(order)[:wanted]
+        return out
+
+    def _set_faults(self, e: int, key: int, last_s: float) -> None:
+        """Write the faults of a stream whose last query arrives at `last_s`."""
+        if self.faults.size:
+            self.cluster.fault[e] = self.faults.changes(key, last_s)
+
+    def checked(self, actions: Any) -> Ints:
         """Return the actions of all environments, (E, a), until the next step."""
         if self._is_single and isinstance(actions, int | np.integer):
             route = int(actions)
@@ -362,12 +412,7 @@ class RoutingSimulation(Simulation):
                 return self._actions
         return check_actions(actions, self.highs, self.num_envs, self._actions)
 
-    def step(
-        self,
-        rows: NDArray[np.int64],
-        actions: NDArray[np.int64],
-        observations: NDArray[np.float32],
-    ) -> None:
+    def step(self, rows: Ints, actions: Ints, observations: Float32s) -> None:
         """Carry out one action an environment and run to the next decision; see `Simulation`."""
         if len(rows) == self.num_envs:
             self._decision_bytes.fill(0)
@@ -378,28 +423,13 @@ class RoutingSimulation(Simulation):
         self.drive(STEP, rows, self._no_starts, actions, observations)
         np.not_equal(self.status, DECISION, out=self.terminated)
 
-    def _set_faults(self, e: int, key: int, last_s: float) -> None:
-        """Write the faults of a stream whose last query arrives at `last_s`."""
-        if self.faults.size:
-            self.cluster.fault[e] = self.faults.changes(key, last_s)
-
-    def _check_length(self, last_s: float) -> None:
-        """Refuse a stream in which the servers would be polled for minutes of computing."""
-        polls = last_s / self.pool.metrics_poll_s
-        if not polls <= MOST_POLLS:
-            raise ConfigError(
-                f"the last of {self.num_queries} queries would arrive after {last_s:g} s, and the "
-                f"servers be polled {polls:.1g} times, at most {MOST_POLLS:.0g}; raise "
-                "arrival_rate_per_min or metrics_poll_s, or lower num_queries"
-            )
-
     def drive(
         self,
         mode: int,
-        rows: NDArray[np.int64],
+        rows: Ints,
         starts: NDArray[Any],
-        actions: NDArray[np.int64],
-        observations: NDArray[np.float32],
+        actions: Ints,
+        observations: Float32s,
     ) -> None:
         """Run the environments `rows` to their next decision (`routing_kernel.drive`)."""
         self._threads.run(
@@ -424,41 +454,35 @@ class RoutingSimulation(Simulation):
     # Results, and information for policies
 
     @property
-    def mask(self) -> NDArray[np.bool_]:
+    def mask(self) -> Bools:
         """Actions that make sense, (E, n): routes to models that are up, and any plan."""
-        if not self.faults.size:
-            return np.tile(self._mask(self.models_up), (self.num_envs, 1))
-        return np.stack([self._mask(up) for up in self._up.tolist()])
+        return np.stack([self._mask(up)[0] for up in self._up.tolist()])
 
-    def mask_of(self, row: int) -> NDArray[np.bool_]:
+    def mask_of(self, row: int) -> Bools:
         """Return the actions that make sense in an environment, (n,)."""
-        return self._mask(self._up.item(row))
+        return self._mask(self._up.item(row))[0]
 
     def sample_masks(self) -> tuple[Any, ...]:
         """Return the masks of all environments; equal ones are one array, not to be written to."""
         if not self.faults.size:
-            return (self._shared_mask(self.models_up),) * self.num_envs
-        ups = self._up.tolist()
-        masks = {up: self._shared_mask(up) for up in set(ups)}
-        return tuple(masks[up] for up in ups)
+            return (self._mask(self.models_up)[1],) * self.num_envs
+        return tuple([self._mask(up)[1] for up in self._up.tolist()])
 
-    def _shared_mask(self, up: int) -> Any:
-        if up not in self._shared:
-            shared = self.sample_mask.of(self._mask(up))
-            for part in shared if isinstance(shared, tuple) else (shared,):
-                part.flags.writeable = False
-            self._shared = {up: shared}
-        return self._shared[up]
+    def _mask(self, up: int) -> tuple[Bools, Any]:
+        """Return the mask while the models of the bit mask `up` are up, and its form for `sample`.
 
-    def _mask(self, up: int) -> NDArray[np.bool_]:
-        """Return the mask while the models of the bit mask `up` can be routed to."""
+        Both are kept, and not to be written to.
+        """
         if up not in self._masks:
             models = [bool(up >> m & 1) for m in range(self.layout.num_models)]
             routes = np.repeat(np.array(models, np.bool_), len(STRATEGIES))
-            parts = [] if self.config.level == "executor" else [self.highs[:PLAN_ACTIONS].sum()]
-            masks = [np.ones(int(choices), np.bool_) for choices in parts]
-            masks += [] if self.config.level == "planner" else [routes]
-            self._masks = {up: np.concatenate(masks)}  # the last one: it rarely changes
+            plans = [] if self.config.level == "executor" else self.highs[:PLAN_ACTIONS].tolist()
+            parts = [np.ones(choices, np.bool_) for choices in plans]
+            mask = np.concatenate([*parts, *([] if self.config.level == "planner" else [routes])])
+            sample = self.sample_mask(mask)
+            for part in sample if isinstance(sample, tuple) else (sample,):
+                part.flags.writeable = False
+            self._masks[up] = mask, sample
         return self._masks[up]
 
     def reset_info(self) -> dict[str, Any]:
@@ -474,12 +498,7 @@ class RoutingSimulation(Simulation):
             "node": self._node.item(),
         }
 
-    def summaries(
-        self,
-        rows: NDArray[np.int64],
-        rewards: NDArray[np.float64],
-        costs: NDArray[np.float64],
-    ) -> dict[str, NDArray[Any]]:
+    def summaries(self, rows: Ints, rewards: Floats, costs: Floats) -> dict[str, NDArray[Any]]:
         """Return the outcome of tagged queries, or means over the queries of streams."""
         if not self.one_query:
             return {
@@ -495,7 +514,7 @@ class RoutingSimulation(Simulation):
             "budget_s": record["budget_s"],
         }
 
-    def contexts(self, rows: NDArray[np.int64], *, truth: bool = False) -> NDArray[Any]:
+    def contexts(self, rows: Ints, *, truth: bool = False) -> NDArray[Any]:
         """Return the decisions that wait, (k,) CONTEXT (`simulator.workflow.state`)."""
         waiting: NDArray[Any] = self.decisions[rows]
         return waiting
@@ -511,7 +530,7 @@ class RoutingSimulation(Simulation):
         rows = self.state.completed[e, stream["reported"] : stream["finished"]]
         return rows[rows["is_controlled"] == 1] if self.one_query else rows.copy()
 
-    def completed_batch(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    def completed_batch(self) -> tuple[Ints, NDArray[Any]]:
         """The same for all environments: (k,) environments and (k,) COMPLETED, in their order."""
         if self._completed is None:
             first, last = self.state.stream["reported"], self.state.stream["finished"]
@@ -542,42 +561,17 @@ class RoutingSimulation(Simulation):
             for m, server in enumerate(self.cluster.server[e])
         )
 
-    def seen(self, e: int) -> NDArray[np.float32]:
+    def seen(self, e: int) -> Float32s:
         """The metrics that environment `e` polled last, (3, M); see `server/telemetry.py`."""
-        seen: NDArray[np.float32] = self.cluster.seen[e]
+        seen: Float32s = self.cluster.seen[e]
         return seen
 
     def policy_spec(self) -> PolicySpec:
         """The public facts of this run, for `Policy.reset`."""
-        params, weights = self.params, self._weights
-        budgets = self.workload.budget_tiers_s
-        if isinstance(self.config.budget_s, float):
-            budgets = (self.config.budget_s,)
-        return PolicySpec(
-            models=self.pool.aliases,
-            strategies=STRATEGIES,
-            layout=self.layout,
-            level=self.config.level,
-            workload=self.workload.name,
-            budget_tiers_s=np.asarray(budgets),
-            model_share=_shares(weights @ np.diff(params.model_cdf, prepend=0.0, axis=1)),
-            strategy_share=_shares(weights @ np.diff(params.strategy_cdf, prepend=0.0, axis=1)),
-            expected_call_s=self._expected_call_s(),
-            ability=weights @ params.response.ability,
-            max_num_seqs=np.array([m.server.slots for m in self.pool.models]),
-            gpu=np.array(self.pool.gpu_index),
-            queue_norm=self.pool.queue_norm,
-            scheduler=self.scheduler,
-            metrics_poll_s=self.pool.metrics_poll_s,
-            task_embeddings=params.task_embedding,
-            role_embeddings=params.role_embedding,
-        )
-
-    def _expected_call_s(self) -> NDArray[np.float64]:
-        out = np.zeros(len(self.pool.models))
-        for weight, profile, members in zip(
-            self._weights, self.profiles, self._members, strict=True
-        ):
+        params, weights, config, models = self.params, self._weights, self.config, self.pool.models
+        fixed = (config.budget_s,) if isinstance(config.budget_s, float) else None
+        expected_call_s = np.zeros(len(models))
+        for weight, profile, members in zip(weights, self.profiles, self._members, strict=True):
             prompt = (
                 float(self.tasks.prompt_tokens[members].mean()) + profile.prompt.overhead_tokens
             )
@@ -585,48 +579,33 @@ class RoutingSimulation(Simulation):
                 share * profile.output.strategy_factor[s]
                 for s, share in profile.strategy_mix.items()
             )
-            for m, model in enumerate(self.pool.models):
+            for m, model in enumerate(models):
                 tokens = profile.models[model.alias].output_tokens_median * factor
                 tokens = min(tokens, float(self.pool.max_output_tokens))
-                out[m] += weight * model.server.call_s(prompt, tokens)
-        return out
-
-    def _models_up(self, down: tuple[str, ...]) -> int:
-        up = (1 << len(self.pool.models)) - 1
-        for alias in down:
-            up &= ~(1 << self.pool.index(alias))
-        if not up:
-            raise ConfigError("down_models names every model of the pool; one must be up")
-        return up
-
-    def _draw_tasks(self, count: int, rng: np.random.Generator) -> NDArray[np.int32]:
-        """`count` tasks: datasets by weight, within one all of its tasks before any returns."""
-        out = np.empty(count, np.int32)
-        if self._drift is None:
-            which = rng.choice(len(self._members), count, p=self._weights)
-        else:
-            shares = np.cumsum(self._drift.weights(np.arange(count)), axis=1)
-            which = (rng.random(count)[:, None] > shares[:, :-1]).sum(axis=1)
-        for p, members in enumerate(self._members):
-            wanted = int((which == p).sum())
-            rounds = -(-wanted // len(members))
-            order = [rng.permutation(members) for _ in range(rounds)]
-            if order:
-                out[which == p] = np.concatenate(order)[:wanted]
-        return out
-
-
-def _topology_of(plan: FixedPlan | None) -> int:
-    """Index of the topology that every query has; -1 where they differ."""
-    if plan is None:
-        return -1
-    return len(TOPOLOGIES) if plan.topology is None else TOPOLOGIES.index(plan.topology)
-
-
-def _shares(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    total: np.float64 = values.sum()
-    out: NDArray[np.float64] = values / total
-    return out
+                expected_call_s[m] += weight * model.server.call_s(prompt, tokens)
+        model_share, strategy_share = (
+            weights @ np.diff(cdf, prepend=0.0, axis=1)
+            for cdf in (params.model_cdf, params.strategy_cdf)
+        )
+        return PolicySpec(
+            models=self.pool.aliases,
+            strategies=STRATEGIES,
+            layout=self.layout,
+            level=config.level,
+            workload=self.workload.name,
+            budget_tiers_s=np.asarray(fixed or self.workload.budget_tiers_s),
+            model_share=model_share / model_share.sum(),
+            strategy_share=strategy_share / strategy_share.sum(),
+            expected_call_s=expected_call_s,
+            ability=weights @ params.response.ability,
+            max_num_seqs=np.array([m.server.slots for m in models]),
+            gpu=np.array(self.pool.gpu_index),
+            queue_norm=self.pool.queue_norm,
+            scheduler=self.scheduler,
+            metrics_poll_s=self.pool.metrics_poll_s,
+            task_embeddings=params.task_embedding,
+            role_embeddings=params.role_embedding,
+        )
 
 
 def _draw_from(config: EnvConfig, datasets: list[str]) -> tuple[TaskSet, NDArray[np.int32]]:
@@ -638,10 +617,8 @@ def _draw_from(config: EnvConfig, datasets: list[str]) -> tuple[TaskSet, NDArray
     if config.tasks == "builtin":
         tasks = load_tasks("builtin", split=config.split)
         profiles = load_profiles(load_workload(config.workload))
-        groups = [
-            np.flatnonzero(tasks.domain == DOMAINS.index(profiles[name].profile.domain))
-            for name in datasets
-        ]
+        domains = [DOMAINS.index(profiles[name].profile.domain) for name in datasets]
+        groups = [np.flatnonzero(tasks.domain == domain) for domain in domains]
     else:
         tasks = load_tasks(config.tasks, datasets=datasets, split=config.split)
         of = np.asarray(tasks.datasets)

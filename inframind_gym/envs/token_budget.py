@@ -47,8 +47,7 @@ from pydantic import AfterValidator
 
 from inframind_gym.configs import StrictModel, within
 from inframind_gym.envs import render
-from inframind_gym.envs.core import Env, Float32s, Simulation, VectorEnv, term_infos
-from inframind_gym.envs.spaces import ObservationForm
+from inframind_gym.envs.core import Env, Float32s, ObservationForm, Simulation, VectorEnv
 from inframind_gym.errors import ActionError
 from inframind_gym.teams.token_budget import rules
 from inframind_gym.teams.token_budget.optimum import state_of
@@ -306,6 +305,7 @@ class TokenBudgetSimulation(Simulation):
     """
 
     config: TokenBudgetConfig
+    term_names = TERMS
 
     def __init__(self, config: TokenBudgetConfig, num_envs: int) -> None:
         self.has_mask = config.action == "discrete"
@@ -326,7 +326,6 @@ class TokenBudgetSimulation(Simulation):
             self.self_eval,
             config.max_steps,
         )
-        self.terms = np.zeros((num_envs, len(TERMS)))
         self.tokens, self.action, self._turn = np.zeros((3, num_envs), np.int64)
         self._area = np.zeros(num_envs)
 
@@ -435,7 +434,6 @@ class TokenBudgetSimulation(Simulation):
     def infos(self) -> dict[str, Any]:
         """Return terms of the rewards, actions, tokens and reasons of the last step."""
         return {
-            "rewards": term_infos(TERMS, self.terms),
             "action": self.action.copy(),
             "tokens": self.tokens.copy(),
             "reason": self.state.reason.copy(),
@@ -454,7 +452,6 @@ class TokenBudgetSimulation(Simulation):
     def info(self) -> dict[str, Any]:
         """Return the terms of the reward, the event of the step and why the team stopped."""
         return {
-            "rewards": dict(zip(TERMS, self.terms[0].tolist(), strict=True)),
             "event": self.event(0),
             "cutoff_reason": REASONS[int(self.state.reason[0])],
         }

@@ -12,7 +12,7 @@ from gymnasium import Space
 from gymnasium.spaces import MultiDiscrete
 from numpy.typing import NDArray
 
-from inframind_gym.envs.spaces import check_actions
+from inframind_gym.envs.core import check_actions
 from inframind_gym.errors import InfraMindError
 
 _SHOWN = 60  # characters of a wrong action

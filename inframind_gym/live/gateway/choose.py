@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from inframind_gym.envs.backend import BackendSimulation
 from inframind_gym.envs.layout import ObservationLayout, PolicySpec, observe
 from inframind_gym.envs.routing_config import env_config
-from inframind_gym.envs.spaces import check_actions
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.gateway.config import BreakerConfig, GatewayConfig
 from inframind_gym.policies import requires_of, resolve_policy

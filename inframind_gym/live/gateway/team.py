@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.envs.core import check_actions
 from inframind_gym.envs.layout import observe
-from inframind_gym.envs.spaces import check_actions
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.config import LiveConfig
 from inframind_gym.live.gateway.choose import (

@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.envs.core import check_actions
 from inframind_gym.envs.placement import PlacementSimulation
-from inframind_gym.envs.spaces import check_actions
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
 from inframind_gym.live.client import ChatResult
 from inframind_gym.live.config import PlacementLiveConfig, instance_pool, served_models
