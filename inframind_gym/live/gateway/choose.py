@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.backend import BackendSimulation
+from inframind_gym.envs.core import check_actions
 from inframind_gym.envs.layout import ObservationLayout, PolicySpec, observe
 from inframind_gym.envs.routing_config import env_config
 from inframind_gym.errors import ConfigError, InfraMindError
