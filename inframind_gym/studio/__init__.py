@@ -1,12 +1,14 @@
 """Studio: a web page on which pools, runs of teams and boards are watched, live or from records.
 
-    runs      settings of a run, checked; threads that carry runs out
+    settings  of a run, checked; what it may reach
+    runs      threads that carry runs out
     pool      plays a simulated stream; watches live servers and a gateway
     boards    results folders and their reports
-    server    requests that are admitted, REST and WebSocket, the command
+    server    who is admitted, REST and WebSocket
     parts     charts, tables and bars of the pages
     views     one run of each team
     pages     the pages themselves (NiceGUI)
+    command   `inframind studio`
 
 Everything that is watched is a run of a `RunStore`: numbered events, written as they happen. A page
 or a client reads them from any number on, so that a reload or a lost socket misses nothing.

@@ -69,10 +69,8 @@ def studio(
 
             load_pool(pool)
         with RunStore(runs) as store:
-            launcher, boards = (
-                Launcher(store, Ways(provider, model, gateway, pool)),
-                Boards(results),
-            )
+            launcher = Launcher(store, Ways(provider, model, gateway, pool))
+            boards = Boards(results)
             app = make_app(launcher, boards, token=token)
             attach(app, launcher, boards)
             address = listening(host, port)

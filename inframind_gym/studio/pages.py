@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,26 +55,8 @@ TEAMS: Final = {
         "{ended_by}",
     ),
 }
-_LABELS: Final = {  # fields of the forms, in order; of the pool: those of a simulation
-    "pool": {
-        **{"pool": "pool", "workload": "workload", "policy": "router", "num_queries": "queries"},
-        **{"arrival_rate_per_min": "queries a minute", "budget_s": "budget, s (empty: tiers)"},
-        **{"speed": "speed (empty: at once)", "seed": "seed"},
-    },
-    "live": {"watch_s": "watch for, s", "poll_s": "poll every, s"},
-    "token-budget": {
-        **{"task": "task", "budget": "budget, tokens", "strategy": "strategy"},
-        **{"profile": "simulated as", "seed": "seed", "scope_down": "narrow too large a task"},
-    },
-    "assignment": {
-        **{"router": "router", "arrivals": "arrivals", "ties": "equal values"},
-        **{"iterations": "tasks", "epsilon": "exploration at first", "seed": "seed"},
-    },
-    "coordination": {
-        **{"question": "question", "policy": "supervisor"},
-        **{"deadline_s": "deadline, s (empty: own)", "fault": "fault, e.g. planner:timeout"},
-    },
-}
+_LIVE: Final = ("watch_s", "poll_s")  # fields of the pool's form that are those of live servers
+_HIDDEN: Final = ("source", "variant")
 _EXAMPLES: Final = {
     "task": "Write a migration plan from a monolith to three services.",
     "question": "Compare chunked prefill and a separate pool of servers for long prompts.",
@@ -220,12 +203,17 @@ def attach(app: FastAPI, launcher: Launcher, boards: Boards) -> None:
 
 
 def _form(launcher: Launcher, team: str, source: str) -> None:
-    """Add the form that starts a run of a team; of the pool: of one source."""
+    """Add the form that starts a run of a team, by its settings; of the pool: of one source."""
     live = source in ("pool", "gateway")
     controls: dict[str, Any] = {}
     with ui.element("form").classes("order").props(f'aria-label="start {source or team}"'):
-        for name, label in _LABELS["live" if live else team].items():
-            default = _EXAMPLES.get(name, SETTINGS[team].model_fields[name].default)
+        for name, field in SETTINGS[team].model_fields.items():
+            if name in _HIDDEN or (team == "pool" and (name in _LIVE) != live):
+                continue
+            default = _EXAMPLES.get(name, field.default)
+            label = re.sub(r" s$", ", s", name.replace("_", " ")) + " (optional)" * (
+                default is None
+            )
             if name in CHOICES[team]:
                 controls[name] = ui.select(list(CHOICES[team][name]), value=default, label=label)
             elif name in _EXAMPLES:

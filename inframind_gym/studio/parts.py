@@ -86,10 +86,10 @@ def table(label: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, An
     )
 
 
-def stats(figures: Mapping[str, Any]) -> Markup:
-    """Return figures with their names."""
-    pairs = each("<div><dt>{}</dt><dd>{}</dd></div>", figures.items())
-    return html('<dl class="stats">{}</dl>', pairs)
+def stats(**figures: Any) -> Markup:
+    """Return figures with their names; "_" in a name stands for a space."""
+    pairs = ((name.replace("_", " "), x) for name, x in figures.items())
+    return html('<dl class="stats">{}</dl>', each("<div><dt>{}</dt><dd>{}</dd></div>", pairs))
 
 
 def bar(share: float, text: str, colour: int = 0, name: str = "") -> Markup:
@@ -100,6 +100,21 @@ def bar(share: float, text: str, colour: int = 0, name: str = "") -> Markup:
         html('<span class="name">{}</span>', name) if name else "",
         *(100.0 * min(max(share, 0.0), 1.0), COLOURS[colour], text),
     )
+
+
+def section(title: str, *content: Markup | str) -> Markup:
+    """Return content below its title."""
+    return html("<section><h2>{}</h2>{}</section>", title, Markup().join(content))
+
+
+def panels(*sections: Markup) -> Markup:
+    """Return sections side by side, where there is room."""
+    return html('<div class="panels">{}</div>', Markup().join(sections))
+
+
+def errors(texts: Iterable[str]) -> Markup:
+    """Return errors, a paragraph each."""
+    return each('<p class="error">{}</p>', ([text] for text in texts))
 
 
 class Lines(NamedTuple):
@@ -128,41 +143,34 @@ class Lines(NamedTuple):
     def options(self) -> dict[str, Any]:
         """Return the chart in ECharts' words."""
         every = -(-len(self.x) // _MOST_POINTS) or 1
-        kept = sorted({*range(0, len(self.x), every), len(self.x) - 1})
+        shown = sorted({*range(0, len(self.x), every), len(self.x) - 1})
         points = {
-            name: [[self.x[i], own[i]] for i in kept if own[i] is not None]
-            for name, own in self.lines.items()
+            name: [[self.x[i], values[i]] for i in shown if values[i] is not None]
+            for name, values in self.lines.items()
         }
-        series: list[dict[str, Any]] = [
-            {
-                **{
-                    "name": name,
-                    "type": "line",
-                    "data": own,
-                    "showSymbol": len(own) < 40 and not self.step,
-                },
-                "step": "end" if self.step else False,
-                "lineStyle": {"type": "dashed" if name == self.dashed else "solid"},
-            }
-            for name, own in points.items()
-        ]
         text = {"color": _GREY}
+        series: list[dict[str, Any]] = []
+        for name, line in points.items():
+            one: dict[str, Any] = {"name": name, "type": "line", "data": line}
+            one |= {"showSymbol": len(line) < 40 and not self.step}
+            one |= {"step": "end" if self.step else False}
+            one |= {"lineStyle": {"type": "dashed" if name == self.dashed else "solid"}}
+            series.append(one)
         marks = [{"xAxis": at, "label": {"formatter": word, **text}} for at, word in self.marks]
         series[0]["markLine"] = {"symbol": "none", "data": marks, "lineStyle": text}
         axis = {"type": "value", "axisLabel": {**text, "hideOverlap": True, "showMaxLabel": False}}
         axis |= {"splitLine": {"lineStyle": {"opacity": 0.25}}, "nameTextStyle": text}
-        most = max(self.most, *(1.05 * y for own in points.values() for _, y in own), 0.0)
-        last = ", ".join(f"{name} {own[-1][1]:,.4g}" for name, own in points.items() if own)
+        x_axis = {**axis, "name": self.x_label, "nameLocation": "middle", "nameGap": 24}
+        most = max(self.most, *(1.05 * y for line in points.values() for _, y in line), 0.0)
+        last = ", ".join(f"{name} {line[-1][1]:,.4g}" for name, line in points.items() if line)
         return {
-            **{"animation": False, "color": list(COLOURS)},
+            "animation": False,
+            "color": list(COLOURS),
             "aria": {"enabled": True, "label": {"description": f"{self.title}. Last: {last}."}},
             "grid": {"left": 44, "right": 16, "top": 48, "bottom": 40},
             "legend": {"top": 0, "left": 0, "itemGap": 8, "itemWidth": 14, "textStyle": text},
             "tooltip": {"trigger": "axis", "confine": True},
-            "xAxis": {
-                **{**axis, "name": self.x_label, "nameLocation": "middle", "nameGap": 24},
-                **{"min": "dataMin", "max": "dataMax", "minInterval": 1},
-            },
+            "xAxis": {**x_axis, "min": "dataMin", "max": "dataMax", "minInterval": 1},
             "yAxis": {**axis, "min": 0.0, "max": most},
             "series": series,
         }

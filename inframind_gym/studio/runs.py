@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 MOST_RUNS: Final = 8  # at once
 MOST_DELAY_S: Final = 5.0
 _ENDING_S: Final = 5.0  # that runs get to end when the studio does
-Play = Callable[[PacedLog], None]
 
 
 class BusyError(InfraMindError):
@@ -48,8 +47,7 @@ class Launcher:
     """
 
     def __init__(self, store: RunStore, ways: Ways, most_runs: int = MOST_RUNS) -> None:
-        self.store, self.ways = store, ways
-        self._most = most_runs
+        self.store, self.ways, self._most = store, ways, most_runs
         self._running: dict[str, tuple[PacedLog, threading.Thread]] = {}
         self._lock = threading.Lock()
 
@@ -64,38 +62,43 @@ class Launcher:
             raise ConfigError(unknown("team", team, SETTINGS))
         if not 0.0 <= delay_s <= MOST_DELAY_S:
             raise ConfigError(f"delay_s must be from 0 to {MOST_DELAY_S:g}, got {delay_s:g}")
-        checked = validate(dict(settings), SETTINGS[team], source="settings")
+        checked: Any = validate(dict(settings), SETTINGS[team], source="settings")
+        players: dict[str, Callable[..., None]] = {"pool": pool.play}
+        players |= {"token-budget": _token_budget, "assignment": _assignment}
+        players |= {"coordination": _coordination}
         record = checked.model_dump(mode="json")
-        play = _PLAYERS[team](checked, self.ways)
         record["provider"] = record["source"] if team == "pool" else self.ways.provider
-        if team != "pool" and self.ways.model is not None:
+        if team == "pool":
+            pool.check_source(checked, self.ways)
+        elif self.ways.model is not None:
             record["model"] = self.ways.model
         if team == "token-budget":
+            checked.policy()  # before a run is created: it may refuse its arguments
             record["roi_threshold"] = load_settings().roi_threshold
         with self._lock:
             if len(self._running) >= self._most:
                 raise BusyError(f"{self._most} runs are under way; stop one, or try again later")
             log = PacedLog(self.store, team, record, delay_s)
-            thread = threading.Thread(target=self._carry_out, args=(log, play), daemon=True)
+
+            def carry_out() -> None:  # whatever happens, the log finishes the run in the file
+                try:
+                    with suppress(Stopped, InfraMindError), log:
+                        players[team](checked, self.ways, log)
+                finally:
+                    with self._lock:
+                        self._running.pop(log.run_id, None)
+
+            thread = threading.Thread(target=carry_out, daemon=True)
             self._running[log.run_id] = (log, thread)
         thread.start()
         return log.run_id
 
-    def _carry_out(self, log: PacedLog, play: Play) -> None:
-        """Play a run; whatever happens, its log finishes it in the file."""
-        try:
-            with suppress(Stopped, InfraMindError), log:
-                play(log)
-        finally:
-            with self._lock:
-                self._running.pop(log.run_id, None)
-
     def stop(self, run_id: str) -> bool:
         """Stop a run at its next event; False if it is not under way here."""
-        found = self._running.get(run_id)
-        if found is not None:
-            found[0].stopping.set()
-        return found is not None
+        running = self._running.get(run_id)
+        if running is not None:
+            running[0].stopping.set()
+        return running is not None
 
     def owned(self) -> list[str]:
         """Return the runs that are under way here, and can be stopped."""
@@ -110,34 +113,26 @@ class Launcher:
             thread.join(_ENDING_S)
 
 
-def _token_budget(settings: Order, ways: Ways) -> Play:
+def _token_budget(settings: Order, ways: Ways, log: PacedLog) -> None:
     from inframind_gym.teams.token_budget.app import Orchestrator, play
 
-    settings.policy()  # before a run is created: it may refuse its arguments
-
-    def run(log: PacedLog) -> None:
-        orchestrator = Orchestrator(settings, log, log.run_id, ways.open())
-        try:
-            asyncio.run(play(orchestrator, log))
-        except Stopped as stop:
-            log.finish("interrupted", {**orchestrator.summary(), "error": str(stop)})
-
-    return run
+    orchestrator = Orchestrator(settings, log, log.run_id, ways.open())
+    try:
+        asyncio.run(play(orchestrator, log))
+    except Stopped as stop:
+        log.finish("interrupted", {**orchestrator.summary(), "error": str(stop)})
 
 
-def _assignment(settings: AssignmentSettings, ways: Ways) -> Play:
+def _assignment(settings: AssignmentSettings, ways: Ways, log: PacedLog) -> None:
     from inframind_gym.teams.assignment.app import Options, make_run
     from inframind_gym.teams.assignment.cli import open_providers
 
-    def run(log: PacedLog) -> None:
-        models = [] if ways.model is None else [ways.model]
-        providers = open_providers([ways.provider], models)
-        training = make_run(Options(**settings.model_dump()), providers, log=log)
-        with training.service:
-            training.train()
-            log.finish("complete", training.summary())
-
-    return run
+    models = [] if ways.model is None else [ways.model]
+    providers = open_providers([ways.provider], models)
+    training = make_run(Options(**settings.model_dump()), providers, log=log)
+    with training.service:
+        training.train()
+        log.finish("complete", training.summary())
 
 
 @cache
@@ -149,35 +144,23 @@ def _texts() -> tuple[Corpus, Retriever]:
     return corpus, Retriever(corpus)
 
 
-def _coordination(settings: CoordinationSettings, ways: Ways) -> Play:
+def _coordination(settings: CoordinationSettings, ways: Ways, log: PacedLog) -> None:
     from inframind_gym.teams.coordination.app import MultiAgentCoordinator
     from inframind_gym.teams.coordination.settings import MODEL
 
-    def run(log: PacedLog) -> None:
-        corpus, index = _texts()
-        provider = ways.open()
-        with MultiAgentCoordinator(
-            ways.model or MODEL,
-            backend=SIMULATED if provider is None else "vllm",
-            provider=provider,
-            corpus=corpus,
-            searcher=index,
-            log=log,
-        ) as team:
-            team.warm_up()
-            of_query = settings.model_dump(exclude={"question"}, exclude_none=True)
-            response = team.process_query(settings.question, settings=of_query)
-        kinds = (str, int, float, bool)
-        figures = {key: x for key, x in response.metadata.items() if isinstance(x, kinds)}
-        failed = figures["ended_by"] in ("failed", "context")
-        log.finish("failed" if failed else "complete", {"content": response.content, **figures})
-
-    return run
-
-
-_PLAYERS: Final[dict[str, Callable[[Any, Ways], Play]]] = {
-    "pool": pool.player,
-    "token-budget": _token_budget,
-    "assignment": _assignment,
-    "coordination": _coordination,
-}
+    (corpus, index), provider = _texts(), ways.open()
+    with MultiAgentCoordinator(
+        ways.model or MODEL,
+        backend=SIMULATED if provider is None else "vllm",
+        provider=provider,
+        corpus=corpus,
+        searcher=index,
+        log=log,
+    ) as team:
+        team.warm_up()
+        of_query = settings.model_dump(exclude={"question"}, exclude_none=True)
+        response = team.process_query(settings.question, settings=of_query)
+    kinds = (str, int, float, bool)
+    figures = {key: x for key, x in response.metadata.items() if isinstance(x, kinds)}
+    failed = figures["ended_by"] in ("failed", "context")
+    log.finish("failed" if failed else "complete", {"content": response.content, **figures})

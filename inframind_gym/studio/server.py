@@ -72,6 +72,26 @@ def session_of(token: str) -> str:
     return hmac.new(token.encode(), b"inframind studio session", sha256).hexdigest()
 
 
+def _admission(token: str | None) -> dict[str, Any]:
+    """Return how `Guard` admits and refuses: by the token, or by its cookie."""
+
+    def admit(scope: dict[str, Any], headers: dict[str, str]) -> None:
+        if token is None or scope["path"] == "/sign-in":
+            return
+        cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
+        bearer = headers.get("authorization", "").removeprefix("Bearer ")
+        if not (is_secret(cookie, session_of(token)) or is_secret(bearer, token)):
+            words = "a token is needed: send `Authorization: Bearer TOKEN`"
+            raise RequestError(401, "invalid_token", words)
+
+    def refuse(headers: dict[str, str], error: RequestError) -> tuple[str, bytes]:
+        if error.status == 401 and "text/html" in headers.get("accept", ""):
+            return "text/html; charset=utf-8", _SIGN_IN.encode()
+        return "application/json", json.dumps({"detail": str(error)}).encode()
+
+    return {"admit": admit, "refuse": refuse, "loopback_only": token is None}
+
+
 def make_app(launcher: Launcher, boards: Boards, *, token: str | None = None) -> FastAPI:
     """Make the application without its pages, which `pages.attach` adds."""
     store = launcher.store
@@ -94,29 +114,7 @@ def make_app(launcher: Launcher, boards: Boards, *, token: str | None = None) ->
         return [{"event": e.kind, "data": e.data} for e in found if e.kind in kinds]
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-
-    def admit(scope: dict[str, Any], headers: dict[str, str]) -> None:
-        if token is None or scope["path"] == "/sign-in":
-            return
-        cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
-        bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        if not (is_secret(cookie, session_of(token)) or is_secret(bearer, token)):
-            words = "a token is needed: send `Authorization: Bearer TOKEN`"
-            raise RequestError(401, "invalid_token", words)
-
-    def refuse(headers: dict[str, str], error: RequestError) -> tuple[str, bytes]:
-        if error.status == 401 and "text/html" in headers.get("accept", ""):
-            return "text/html; charset=utf-8", _SIGN_IN.encode()
-        return "application/json", json.dumps({"detail": str(error)}).encode()
-
-    app.add_middleware(
-        Guard,
-        admit=admit,
-        loopback_only=token is None,
-        most_bytes=MOST_BODY_BYTES,
-        refuse=refuse,
-        headers=_HEADERS,
-    )
+    app.add_middleware(Guard, most_bytes=MOST_BODY_BYTES, headers=_HEADERS, **_admission(token))
 
     @app.exception_handler(InfraMindError)
     async def wrong(_: Request, error: InfraMindError) -> JSONResponse:

@@ -58,7 +58,7 @@ CHOICES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
 PACED: Final = {"token-budget": "trace", "assignment": "iteration"}
 
 
-def _chosen(team: str, field: str) -> AfterValidator:
+def _one_of(team: str, field: str) -> AfterValidator:
     def check(name: str) -> str:
         if name not in CHOICES[team][field]:
             raise ValueError(unknown(field, name, CHOICES[team][field]))
@@ -73,7 +73,7 @@ class AssignmentSettings(StrictModel):
     iterations: Annotated[int, within(1, 2000)] = 50
     seed: NonNegativeInt = 0
     arrivals: Arrivals = "uniform"
-    router: Annotated[str, _chosen("assignment", "router")] = "q_learning"
+    router: Annotated[str, _one_of("assignment", "router")] = "q_learning"
     variant: Variant = "source"
     ties: Ties = "first"
     epsilon: Fraction = 1.0
@@ -83,7 +83,7 @@ class CoordinationSettings(StrictModel):
     """A question to the coordination team; `deadline_s` None: the team's own."""
 
     question: Annotated[str, Field(min_length=1, max_length=MOST_QUERY_CHARS)]
-    policy: Annotated[str, _chosen("coordination", "policy")] = "seed_supervisor"
+    policy: Annotated[str, _one_of("coordination", "policy")] = "seed_supervisor"
     deadline_s: Annotated[float, within(0.1, 3600.0)] | None = None
     fault: Annotated[str, AfterValidator(check_fault)] | None = None
 
@@ -99,9 +99,9 @@ class PoolSettings(StrictModel):
     """
 
     source: Literal["simulation", "pool", "gateway"] = "simulation"
-    pool: Annotated[str, _chosen("pool", "pool")] = DEFAULT_POOL
-    workload: Annotated[str, _chosen("pool", "workload")] = DEFAULT_WORKLOAD
-    policy: Annotated[str, _chosen("pool", "policy")] = "bid_price"
+    pool: Annotated[str, _one_of("pool", "pool")] = DEFAULT_POOL
+    workload: Annotated[str, _one_of("pool", "workload")] = DEFAULT_WORKLOAD
+    policy: Annotated[str, _one_of("pool", "policy")] = "bid_price"
     arrival_rate_per_min: Annotated[float, within(0.1, 2000.0)] = 100.0
     num_queries: Annotated[int, within(1, 2000)] = 200
     budget_s: Positive | None = None

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("fastapi")
-from inframind_gym.studio.runs import Launcher
-from inframind_gym.studio.settings import Ways
+from inframind_gym.studio.runs import Launcher, Ways
 from inframind_gym.teams.runs import Run, RunStore
 
 TOKEN = "a token of sufficient length"

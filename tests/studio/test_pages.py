@@ -98,7 +98,7 @@ def test_the_form_of_the_gateway_watches_the_gateway(
 ) -> None:
     page.goto(serve("--gateway", gateway))
     page.get_by_role("radio", name="gateway").click()
-    page.get_by_label("watch for, s").fill("600")
+    page.get_by_label("watch, s").fill("600")
     page.get_by_role("button", name="Start").locator("visible=true").click()
     page.wait_for_url(re.compile("/show/"))
     servers = page.get_by_role("region", name="servers")

@@ -15,8 +15,7 @@ pytest.importorskip("prometheus_client")
 
 from inframind_gym.errors import ConfigError
 from inframind_gym.live.gateway.metrics import Metrics
-from inframind_gym.studio.runs import BusyError, Launcher
-from inframind_gym.studio.settings import Ways
+from inframind_gym.studio.runs import BusyError, Launcher, Ways
 from inframind_gym.teams.runs import Run, RunStore
 from tests.studio.conftest import SCRIPTED, until_over
 

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from inframind_gym.live.gateway.auth import bounded_protocol
 from inframind_gym.live.gateway.config import GatewayConfig, Limits
 from inframind_gym.live.gateway.gateway import TEAM, Gateway
-from inframind_gym.live.gateway.proxy import ClientAnswer, Exchange
+from inframind_gym.live.gateway.proxy import Exchange
 from inframind_gym.live.gateway.request import CHAT, COMPLETIONS, read_query, request_id
 from inframind_gym.live.gateway.team import Teams
 from inframind_gym.live.guard import Guard, RequestError
@@ -124,13 +124,13 @@ async def _complete(
         )
         if gateway.draining:
             raise RequestError(503, "draining", "the gateway is about to end", retry_after_s=1.0)
-        out = ClientAnswer(send, scope["state"]["abort"])
-        team = teams.answer if query.model == TEAM else None
-        answering = asyncio.ensure_future(Exchange(gateway, query, out).answer(team))
+        exchange = Exchange(gateway, query, send, scope["state"]["abort"])
+        play = teams.answer if query.model == TEAM else None
+        answering = asyncio.ensure_future(exchange.answer(play))
         gone = asyncio.ensure_future(receive())
         try:
             await asyncio.wait([answering, gone], return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done() and out.complete:  # all is sent; its transfer comes to its end
+            if not answering.done() and exchange.complete:  # its transfer comes to its end
                 await answering
         finally:
             gone.cancel()
@@ -180,7 +180,7 @@ def run(config: GatewayConfig) -> None:
 
             needed = 2 * config.limits.max_in_flight + 256
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            if soft not in (resource.RLIM_INFINITY,) and soft < needed:
+            if soft != resource.RLIM_INFINITY and soft < needed:
                 most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
                 resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         gateway = Gateway(config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -253,14 +253,6 @@ class Predictor:
         return at_least
 
 
-@dataclass(slots=True)
-class _Breaker:
-    failures: int = 0  # in a row
-    opened: int = 0  # times since it last answered
-    until_s: float = 0.0  # closed to all before, to all but one request after
-    trying: bool = False
-
-
 class Breakers:
     """Servers that fail request after request while they report that they are well.
 
@@ -277,30 +269,33 @@ class Breakers:
         self, servers: int, config: BreakerConfig, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._config, self._clock = config, clock
-        self._breakers = [_Breaker() for _ in range(servers)]
+        self._failures = [0] * servers  # in a row, but for those while a server is left alone
+        self._until_s = [0.0] * servers  # left alone
+        self._trying = [False] * servers
 
     def closed(self) -> int:
         """Return the bit mask of the servers that may be tried now."""
-        now_s = self._clock()
+        now_s, few = self._clock(), self._config.failures
         return sum(
             1 << m
-            for m, each in enumerate(self._breakers)
-            if not each.opened or (now_s >= each.until_s and not each.trying)
+            for m, failures in enumerate(self._failures)
+            if failures < few or (now_s >= self._until_s[m] and not self._trying[m])
         )
 
     def begin(self, server: int) -> None:
         """A request is sent."""
-        self._breakers[server].trying = self._breakers[server].opened > 0
+        self._trying[server] = self._failures[server] >= self._config.failures
 
     def end(self, server: int, ok: bool | None) -> None:
         """A request was answered, failed, or (None) says nothing of the server."""
-        breaker = self._breakers[server]
-        was_trying, breaker.trying = breaker.trying, False
+        few = self._config.failures
+        counts = self._trying[server] or self._failures[server] < few
+        self._trying[server] = False
         if ok:
-            breaker.failures = breaker.opened = 0
-        elif ok is not None:
-            breaker.failures += 1
-            if was_trying or (not breaker.opened and breaker.failures >= self._config.failures):
-                pause_s = self._config.open_s * 2.0 ** min(breaker.opened, 30)
-                breaker.until_s = self._clock() + min(pause_s, self._config.open_most_s)
-                breaker.opened += 1
+            self._failures[server] = 0
+        elif ok is not None and counts:
+            self._failures[server] += 1
+            doubled = min(self._failures[server] - few, 30)
+            if doubled >= 0:
+                pause_s = min(self._config.open_s * 2.0**doubled, self._config.open_most_s)
+                self._until_s[server] = self._clock() + pause_s

@@ -27,7 +27,7 @@ EVENTS: Final = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",  # of nginx, should there be one before us
 }
-_PAUSE_S: Final = 0.2  # before a server that has failed a request is asked again; doubles
+_PAUSE_S: Final = 0.4  # before a server that has failed a request is asked again; doubles
 _SPARED: Final = 6  # attempts that do not count, because their servers went down
 _END_S: Final = 1.0  # for the end of a transfer whose answer is complete
 _MOST_BYTES: Final = 64 << 20  # of an answer that is not streamed
@@ -70,75 +70,62 @@ class Attempt:
             self.timer.reschedule(0.0)
 
 
-class ClientAnswer:
-    """The answer that a client gets; counts as started with its first byte.
-
-    Args:
-        send: of ASGI.
-        abort: closes the connection at once.
-    """
-
-    def __init__(self, send: Send, abort: Callable[[], None]) -> None:
-        self._send, self._abort = send, abort
-        self.status = 0  # 0: not started
-        self.complete = False
-
-    async def whole(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        """Send all of it."""
-        await self.start(status, headers | {"content-length": str(len(body))})
-        await self.write(body, more=False)
-
-    async def start(self, status: int, headers: dict[str, str]) -> None:
-        """Send status and headers."""
-        self.status = status
-        pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-        await self._send({"type": "http.response.start", "status": status, "headers": pairs})
-
-    async def write(self, data: bytes, *, more: bool = True) -> None:
-        """Send a part of the body; waits for clients that read slowly."""
-        self.complete = not more
-        await self._send({"type": "http.response.body", "body": data, "more_body": more})
-
-    async def fail(self, error: RequestError, request_id: str) -> None:
-        """Send an error: as the answer, or as the last event of one that has begun."""
-        if not self.status:
-            headers = JSON | error.headers | {"x-request-id": request_id}
-            await self.whole(error.status, headers, error.content())
-            return
-        try:
-            async with asyncio.timeout(_END_S):
-                await self.write(b"data: " + error.content() + b"\n\n", more=False)
-        except TimeoutError:  # it was the client who did not read
-            self._abort()
-
-
 class Exchange:
     """One request on its way.
 
     Args:
         gateway: its servers.
         query: the request.
-        out: the client.
+        send: of ASGI; None: nobody gets the answer, which is in `text`.
+        abort: closes the client's connection at once.
 
     Attributes:
         attempt: the last one; None before the first.
         text: of a streamed answer that is whole.
+        http: status that the client got; 0: nothing yet.
+        complete: the client got all of the answer.
     """
 
-    def __init__(self, gateway: Gateway, query: Query, out: ClientAnswer) -> None:
-        self.gateway, self.query, self.out = gateway, query, out
+    def __init__(
+        self,
+        gateway: Gateway,
+        query: Query,
+        send: Send | None = None,
+        abort: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.gateway, self.query, self._send, self._abort = gateway, query, send, abort
         self.attempt: Attempt | None = None
         self.text: str | None = None
+        self.http, self.complete = 0, False
         self._attempts = 0
-        self._status: str | None = None
+        self._status = "ok"
         self._error: str | None = None
-        self._http = 0
 
-    async def answer(self, team: Callable[[Query, ClientAnswer], Awaitable[None]] | None) -> None:
+    # What the client gets
+
+    async def start(self, status: int, headers: dict[str, str]) -> None:
+        """Send status and headers to the client."""
+        self.http = status
+        if self._send is not None:
+            pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+            await self._send({"type": "http.response.start", "status": status, "headers": pairs})
+
+    async def write(self, data: bytes, *, more: bool = True) -> None:
+        """Send a part of the body to the client; waits where it reads slowly."""
+        self.complete = not more
+        if self._send is not None:
+            await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def whole(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        """Send all of an answer to the client."""
+        await self.start(status, headers | JSON | {"content-length": str(len(body))})
+        await self.write(body, more=False)
+
+    async def answer(self, play: Callable[[Exchange], Awaitable[None]] | None) -> None:
         """Answer the request. Errors are answers too; what came of it is logged and counted.
 
         Args:
-            team: answers it in place of a server.
+            play: answers it in place of a server.
         """
         gateway, query = self.gateway, self.query
         try:
@@ -146,44 +133,52 @@ class Exchange:
                 raise RequestError(403, "model_not_allowed", "this key may not ask for that model")
             query.tenant.enter()
             try:
-                await (self._carry() if team is None else team(query, self.out))
+                await (self._carry() if play is None else play(self))
             finally:
                 query.tenant.parallel -= 1
-        except RequestError as refusal:
-            self._status, self._error = self._status or "refused", str(refusal)
-            self._http = self.out.status or refusal.status
-            gateway.metrics.count("refused", refusal.code)
-            await self.out.fail(refusal, query.request_id)
+        except RequestError as error:
+            self._status = "refused" if self._status == "ok" else self._status
+            self._error = str(error)
+            gateway.metrics.count("refused", error.code)
+            if not self.http:
+                id_ = {"x-request-id": query.request_id}
+                await self.whole(error.status, error.headers | id_, error.content())
+            else:  # the last event of an answer that has begun
+                try:
+                    async with asyncio.timeout(_END_S):
+                        await self.write(b"data: " + error.content() + b"\n\n", more=False)
+                except TimeoutError:  # it was the client who did not read
+                    self._abort()
         except asyncio.CancelledError:
-            self._status, self._error, self._http = "cancelled", "the client went away", 499
+            self._status, self._error, self.http = "cancelled", "the client went away", 499
             raise
-        except Exception as error:
-            self._status, self._error, self._http = "fault", type(error).__name__, 500
+        except Exception as fault:
+            self._status, self._error, self.http = "fault", type(fault).__name__, 500
             raise
         finally:
-            status = self.log()
+            status, metrics = self.log(), gateway.metrics
             latency_s = (time.monotonic() - query.arrived_s) * gateway.config.speed
             answered = status in ("ok", "truncated", "whole")
             outcome = "answered" if answered else "cancelled" if status == "cancelled" else "failed"
             in_budget = "true" if answered and latency_s <= query.budget_s else "false"
             known = query.model if query.model in gateway.models else "unknown"
-            gateway.metrics.count("queries", outcome, in_budget, query.tenant.config.name, known)
+            metrics.count("queries", outcome, in_budget, query.tenant.config.name, known)
             if answered:
-                gateway.metrics.observe("query_latency_seconds", latency_s)
-                gateway.metrics.observe("cost_ratio", latency_s / query.budget_s)
+                metrics.observe("query_latency_seconds", latency_s)
+                metrics.observe("cost_ratio", latency_s / query.budget_s)
 
     def log(self) -> str:
         """Write the request's line into the log; return what became of it."""
-        status = self._status or "ok"
+        status, gateway = self._status, self.gateway
         if status in ("ok", "truncated") and (self.attempt is None or not self.query.stream):
             status = "whole"
-        if self.gateway.log is not None:
-            ended = {"status": status, "http": self._http or self.out.status, "error": self._error}
+        if gateway.log is not None:
+            ended = {"status": status, "http": self.http, "error": self._error}
             ended["attempts"] = self._attempts
-            epoch_s = self.gateway.epoch_s
-            line = log_line(self.query, self.attempt, time.monotonic(), epoch_s, **ended)
-            self.gateway.log.write(line)
+            gateway.log.write(log_line(self.query, self.attempt, gateway.epoch_s, **ended))
         return status
+
+    # Servers
 
     async def _carry(self) -> None:
         """Try servers until one answers.
@@ -196,15 +191,15 @@ class Exchange:
         """
         excluded, spared, most = 0, 0, self.gateway.config.limits.attempts
         failed: RequestError | None = None
-        while self._attempts < most + spared:
+        while failed is None or self._attempts < most + spared:
             try:
-                choice = self.gateway.choose(self.query, excluded, admit=not self._attempts)
+                choice = self.gateway.choose(self.query, excluded, admit=failed is None)
             except RequestError as refused:
                 raise failed or refused from None
             if self.attempt is not None:
                 self.gateway.metrics.count("call_retries", self.attempt.choice.alias)
             if excluded >> choice.server & 1:
-                await asyncio.sleep(_PAUSE_S * 2.0 ** (self._attempts + 1))
+                await asyncio.sleep(_PAUSE_S * 2.0**self._attempts)
             try:
                 await self.try_server(choice)
                 return
@@ -218,16 +213,15 @@ class Exchange:
                     retry_after_s=1.0,
                     headers=self._headers(choice),
                 )
-                if self.out.status:
-                    raise failed from None
-        assert failed is not None
+                if self.http:  # part of a stream was sent
+                    break
         raise failed
 
     async def try_server(self, choice: Choice) -> None:
         """Make one attempt.
 
         Raises:
-            ServerError: there is no answer; part of a stream may have been sent (`out.status`).
+            ServerError: there is no answer; part of a stream may have been sent (`http`).
             RequestError: the server refuses the request.
         """
         gateway, ok = self.gateway, None
@@ -239,7 +233,7 @@ class Exchange:
                 self.attempt = attempt = Attempt(choice, timer, over_s)
                 gateway.begin(attempt)
                 try:
-                    await self._send(attempt)
+                    await self._ask(attempt)
                     ok = True
                 except ServerError as failure:
                     ok = None if failure.healthy else False
@@ -250,19 +244,32 @@ class Exchange:
                     gateway.end(attempt, ok)
                     self._count(attempt, answered=ok is True)
         except (TimeoutError, ServerError) as failure:
+            error = ServerError("timeout", "no answer in time")
             if isinstance(failure, ServerError):
                 error = failure
             elif attempt.ended:
                 error = ServerError("down", "its server went down")
-            else:
-                error = ServerError("timeout", "no answer in time")
             if error.reason in ("unreachable", "error", "garbled"):
                 gateway.watcher.suspect(choice.server)
             self._status, self._error = error.reason, str(error)
             raise error from None
         self._status, self._error = attempt.result.status, attempt.result.error
 
-    async def _send(self, attempt: Attempt) -> None:
+    def _count(self, attempt: Attempt, *, answered: bool) -> None:
+        metrics, result, speed = self.gateway.metrics, attempt.result, self.gateway.config.speed
+        alias = attempt.choice.alias
+        cut = "truncated" if result.status == "truncated" else "answered"
+        metrics.count("calls", alias, cut if answered else "failed")
+        if answered:
+            took_s = time.monotonic() - result.submit_s
+            metrics.observe("call_latency_seconds", took_s * speed, alias)
+            metrics.count("tokens", alias, "prompt", by=result.prompt_tokens or 0)
+            metrics.count("tokens", alias, "output", by=result.output_tokens or 0)
+        if result.first_token_s is not None:
+            first_s = result.first_token_s - self.query.arrived_s
+            metrics.observe("time_to_first_token_seconds", first_s * speed)
+
+    async def _ask(self, attempt: Attempt) -> None:
         """Send the request to a server, and its answer to the client; raises as `try_server`."""
         query, choice, result = self.query, attempt.choice, attempt.result
         result.sent_s, result.attempts = time.monotonic(), 1
@@ -270,24 +277,13 @@ class Exchange:
             async with self.gateway.session.post(
                 self.gateway.addresses[choice.server].url + query.path,
                 data=json.dumps(self._body(choice)).encode(),
-                headers={"Content-Type": "application/json", "X-Request-Id": query.request_id},
+                headers=JSON | {"X-Request-Id": query.request_id},
                 allow_redirects=False,
             ) as response:
-                if response.status != 200:
-                    await self._refuse(response, choice)
-                elif query.stream:
-                    model = self.gateway.pool.models[choice.server]
-                    tokens = query.max_tokens or model.server.max_model_len
-                    stream = ChatStream(tokens * query.choices)
-                    try:
-                        await self._stream(response, attempt, stream)
-                    finally:
-                        stream.write(result)
-                        self.text = result.text
-                        if result.error is not None:  # nothing of a server's own words
-                            result.error = "the answer broke off"
+                if response.status == 200 and query.stream:
+                    await self._pass_on(response, attempt)
                 else:
-                    await self._whole(response, attempt)
+                    await self._read(response, attempt)
         except StreamError as error:
             words, _, _ = str(error).partition(": ")  # the rest quotes the answer
             raise ServerError("garbled", words) from None
@@ -312,14 +308,12 @@ class Exchange:
             body["max_tokens"] = self.gateway.pool.max_output_tokens
         plain = query.path == CHAT and not any(name in body for name in _AS_THEY_ARE)
         if choice.strategy is not None and plain and config.strategies == "prompt":
-            instruction = STRATEGY_INSTRUCTIONS[STRATEGIES[choice.strategy]]
+            words = STRATEGY_INSTRUCTIONS[STRATEGIES[choice.strategy]]
             first, *others = body["messages"]
             if first.get("role") == "system" and isinstance(first.get("content"), str):
-                first = {**first, "content": f"{first['content']}\n\n{instruction}"}
-                body["messages"] = [first, *others]
+                body["messages"] = [first | {"content": f"{first['content']}\n\n{words}"}, *others]
             else:
-                system = {"role": "system", "content": instruction}
-                body["messages"] = [system, first, *others]
+                body["messages"] = [{"role": "system", "content": words}, first, *others]
         return body
 
     def _headers(self, choice: Choice) -> dict[str, str]:
@@ -337,60 +331,76 @@ class Exchange:
             **self.query.tenant.headers(),
         }
 
-    async def _stream(
-        self, response: aiohttp.ClientResponse, attempt: Attempt, stream: ChatStream
-    ) -> None:
+    async def _pass_on(self, response: aiohttp.ClientResponse, attempt: Attempt) -> None:
         """Pass a stream on, event by event.
 
         Nothing is sent before the first token: a server that fails until then can be replaced.
         """
-        out, loop, rest = self.out, asyncio.get_running_loop(), b""
+        query, loop, rest = self.query, asyncio.get_running_loop(), b""
         stall_s = self.gateway.config.limits.stall_s
-        async for data in response.content.iter_any():
-            stream.feed(data, time.monotonic())
-            events, mark, rest = (rest + data).rpartition(b"\n\n")
-            events += mark
-            if stream.error is not None:
-                raise ServerError("aborted", "the server gave it up")
-            if not all(plausible_tokens(stream.usage.get(name)) for name in _COUNTS):
-                raise ServerError("garbled", "the answer has impossible numbers of tokens")
-            if stream.first_token_s is None and not stream.done:
-                rest = events + rest
-                continue
-            if not attempt.started:
-                if stream.finish_reason in ("abort", "error"):
+        most = self.gateway.pool.models[attempt.choice.server].server.max_model_len
+        stream = ChatStream((query.max_tokens or most) * query.choices)
+        try:
+            async for data in response.content.iter_any():
+                stream.feed(data, time.monotonic())
+                events, mark, rest = (rest + data).rpartition(b"\n\n")
+                events += mark
+                if stream.error is not None:
                     raise ServerError("aborted", "the server gave it up")
-                if stream.finish_reason is None and stream.first_token_s is None:
-                    raise ServerError("broken", "the answer has no token")
-                attempt.started = True
-                await out.start(200, self._headers(attempt.choice) | EVENTS)
-            if not self.query.shows_usage and any(empty in events for empty in _NO_CHOICES):
-                # The event of the usage, which the gateway asked for and the client did not.
-                shown = [
-                    event
-                    for event in events.split(b"\n\n")
-                    if b'"usage"' not in event or not any(empty in event for empty in _NO_CHOICES)
-                ]
-                events = b"\n\n".join(shown)
-            if events:
-                await out.write(events)
-            attempt.timer.reschedule(min(loop.time() + stall_s, attempt.over_s))
-            if stream.done:
-                break
-        if not stream.done:
-            raise ServerError("broken", "the answer stopped short")
-        await out.write(rest, more=False)
-        attempt.timer.reschedule(None)
-        # The rest is the end of the transfer: with it, the connection can be used again.
-        with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
-            async with asyncio.timeout(_END_S):
-                await response.content.read(1)
+                if not all(plausible_tokens(stream.usage.get(name)) for name in _COUNTS):
+                    raise ServerError("garbled", "the answer has impossible numbers of tokens")
+                if stream.first_token_s is None and not stream.done:
+                    rest = events + rest
+                    continue
+                if not attempt.started:
+                    if stream.finish_reason in ("abort", "error"):
+                        raise ServerError("aborted", "the server gave it up")
+                    if stream.finish_reason is None and stream.first_token_s is None:
+                        raise ServerError("broken", "the answer has no token")
+                    attempt.started = True
+                    await self.start(200, self._headers(attempt.choice) | EVENTS)
+                if not query.shows_usage and any(empty in events for empty in _NO_CHOICES):
+                    events = _without_usage(events)
+                if events:
+                    await self.write(events)
+                attempt.timer.reschedule(min(loop.time() + stall_s, attempt.over_s))
+                if stream.done:
+                    break
+            if not stream.done:
+                raise ServerError("broken", "the answer stopped short")
+            await self.write(rest, more=False)
+            attempt.timer.reschedule(None)
+            # The rest is the end of the transfer: with it, the connection can be used again.
+            with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
+                async with asyncio.timeout(_END_S):
+                    await response.content.read(1)
+        finally:
+            stream.write(attempt.result)
+            self.text = attempt.result.text
+            if attempt.result.error is not None:  # nothing of a server's own words
+                attempt.result.error = "the answer broke off"
 
-    async def _whole(self, response: aiohttp.ClientResponse, attempt: Attempt) -> None:
-        data, result = await _read(response), attempt.result
+    async def _read(self, response: aiohttp.ClientResponse, attempt: Attempt) -> None:
+        """Read a whole answer, and pass it on; or say whose fault an error is."""
+        data, code, choice = bytearray(), response.status, attempt.choice
+        async for part in response.content.iter_any():
+            data += part
+            if len(data) > _MOST_BYTES:
+                raise ServerError("garbled", f"the answer has more than {_MOST_BYTES} bytes")
+        if code in _REFUSALS:
+            words = f"{choice.alias} refuses this request (HTTP {code}): check its fields"
+            name, self._status = "server_refused", "rejected"
+            if any(phrase in data for phrase in _TOO_LONG):
+                code, name, self._status = 400, "context_length_exceeded", "too_long"
+                most = self.gateway.pool.models[choice.server].server.max_model_len
+                words = f"the prompt is longer than {choice.alias} takes: {most} tokens"
+            raise RequestError(code, name, words, headers=self._headers(choice))
+        if code != 200:
+            reason = "busy" if code in (429, 503) else "error"
+            raise ServerError(reason, f"HTTP {code}", healthy=code == 429)
         try:
             answer = json.loads(data)
-            reasons = {choice.get("finish_reason") for choice in answer["choices"]}
+            reasons = {each.get("finish_reason") for each in answer["choices"]}
             usage = answer.get("usage") or {}
             tokens = [usage.get(name) for name in _COUNTS]
             if not reasons or not all(map(plausible_tokens, tokens)):
@@ -399,48 +409,16 @@ class Exchange:
             raise ServerError("garbled", "the answer is garbled") from None
         if reasons & {"abort", "error"}:
             raise ServerError("aborted", "the server gave it up")
-        result.prompt_tokens, result.output_tokens = tokens
-        result.status = "truncated" if "length" in reasons else "ok"
-        await self.out.whole(200, self._headers(attempt.choice) | JSON, data)
-
-    async def _refuse(self, response: aiohttp.ClientResponse, choice: Choice) -> None:
-        """Raise what the client is at fault for as a `RequestError`; else it is the server."""
-        data, code = await _read(response), response.status
-        if code not in _REFUSALS:
-            reason = "busy" if code in (429, 503) else "error"
-            raise ServerError(reason, f"HTTP {code}", healthy=code == 429)
-        long = any(words in data for words in _TOO_LONG)
-        most = self.gateway.pool.models[choice.server].server.max_model_len
-        words = f"{choice.alias} refuses this request (HTTP {code}): check its fields"
-        if long:
-            words = f"the prompt is longer than {choice.alias} takes: {most} tokens with its answer"
-        self._status = "too_long" if long else "rejected"
-        raise RequestError(
-            400 if long else code,
-            "context_length_exceeded" if long else "server_refused",
-            words,
-            headers=self._headers(choice),
-        )
-
-    def _count(self, attempt: Attempt, *, answered: bool) -> None:
-        metrics, result, speed = self.gateway.metrics, attempt.result, self.gateway.config.speed
-        alias = attempt.choice.alias
-        cut = "truncated" if result.status == "truncated" else "answered"
-        metrics.count("calls", alias, cut if answered else "failed")
-        if answered:
-            took_s = time.monotonic() - result.submit_s
-            metrics.observe("call_latency_seconds", took_s * speed, alias)
-            metrics.count("tokens", alias, "prompt", by=result.prompt_tokens or 0)
-            metrics.count("tokens", alias, "output", by=result.output_tokens or 0)
-        if result.first_token_s is not None:
-            first_s = result.first_token_s - self.query.arrived_s
-            metrics.observe("time_to_first_token_seconds", first_s * speed)
+        attempt.result.prompt_tokens, attempt.result.output_tokens = tokens
+        attempt.result.status = "truncated" if "length" in reasons else "ok"
+        await self.whole(200, self._headers(choice), bytes(data))
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    data = bytearray()
-    async for part in response.content.iter_any():
-        data += part
-        if len(data) > _MOST_BYTES:
-            raise ServerError("garbled", f"the answer has more than {_MOST_BYTES} bytes")
-    return bytes(data)
+def _without_usage(events: bytes) -> bytes:
+    """Leave out the event of the usage, which the gateway asked for and the client did not."""
+    shown = [
+        event
+        for event in events.split(b"\n\n")
+        if not (b'"usage"' in event and any(empty in event for empty in _NO_CHOICES))
+    ]
+    return b"\n\n".join(shown)

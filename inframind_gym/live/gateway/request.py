@@ -21,6 +21,7 @@ import asyncio
 import json
 import re
 import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -197,52 +198,29 @@ def request_id(headers: Mapping[str, str]) -> str:
     return sent if _ID.fullmatch(sent) else secrets.token_hex(12)
 
 
-def log_line(
-    query: Query, attempt: Attempt | None, end_s: float, epoch_s: float, **ended: Any
-) -> dict[str, Any]:
-    """Return the line of a request.
+def log_line(query: Query, attempt: Attempt | None, epoch_s: float, **ended: Any) -> dict[str, Any]:
+    """Return the line of a request that is over.
 
     Args:
         query: the request.
         attempt: the last one; None: none was made.
-        end_s: when it was over.
         epoch_s: time of day when the monotonic clock stood at 0.
         ended: how: status (as of the request log, or "whole"), http, attempts, error.
     """
-    line: dict[str, Any] = {
-        "request_id": query.request_id,
-        "model": None,
-        **ended,
-        "input_toks": None,
-        "output_toks": None,
-        "submit_ts": round(query.arrived_s, 6),
-        "end_ts": round(end_s, 6),
-        "asked": query.model[:100],
-        "tenant": query.tenant.config.name,
-        "budget_s": query.budget_s,
-        "latency_s": round(end_s - query.arrived_s, 6),
-        "path": query.path,
-        "stream": query.stream,
-        "domain": query.domain,
-        "max_tokens": query.max_tokens,
-    }
-    if attempt is None:
-        return line
-    choice, result = attempt.choice, attempt.result
-    times_s = {
-        "sent_ts": result.sent_s,
-        "queued_ts": result.queued_s,
-        "scheduled_ts": result.scheduled_s,
-        "first_token_ts": result.first_token_s,
-        "last_token_ts": result.last_token_s,
-        "arrival_time": None if result.sent_s is None else result.sent_s + epoch_s,
-    }
-    return line | {
-        **{name: None if s is None else round(s, 6) for name, s in times_s.items()},
-        "model": choice.alias,
-        "input_toks": result.prompt_tokens,
-        "output_toks": result.output_tokens,
-        "priority": choice.priority,
-        "strategy": None if choice.strategy is None else STRATEGIES[choice.strategy],
-        "predicted_s": round(choice.predicted_s, 3),
-    }
+    line: dict[str, Any] = {"request_id": query.request_id, "model": None, **ended}
+    times_s: dict[str, float | None] = {"submit_ts": query.arrived_s, "end_ts": time.monotonic()}
+    times_s["latency_s"] = time.monotonic() - query.arrived_s
+    line |= {"input_toks": None, "output_toks": None, "tenant": query.tenant.config.name}
+    line |= {"asked": query.model[:100], "budget_s": query.budget_s, "path": query.path}
+    line |= {"stream": query.stream, "domain": query.domain, "max_tokens": query.max_tokens}
+    if attempt is not None:
+        choice, result = attempt.choice, attempt.result
+        line |= {"model": choice.alias, "priority": choice.priority}
+        line |= {"input_toks": result.prompt_tokens, "output_toks": result.output_tokens}
+        line["strategy"] = None if choice.strategy is None else STRATEGIES[choice.strategy]
+        line["predicted_s"] = round(choice.predicted_s, 3)
+        times_s |= {"sent_ts": result.sent_s, "queued_ts": result.queued_s}
+        times_s |= {"scheduled_ts": result.scheduled_s, "first_token_ts": result.first_token_s}
+        times_s["last_token_ts"] = result.last_token_s
+        times_s["arrival_time"] = None if result.sent_s is None else result.sent_s + epoch_s
+    return line | {name: None if s is None else round(s, 6) for name, s in times_s.items()}

@@ -30,7 +30,7 @@ from inframind_gym.live.gateway.choose import (
     typical_tasks,
 )
 from inframind_gym.live.gateway.gateway import AUTO, Gateway
-from inframind_gym.live.gateway.proxy import EVENTS, JSON, ClientAnswer, Exchange, ServerError
+from inframind_gym.live.gateway.proxy import EVENTS, Exchange, ServerError
 from inframind_gym.live.gateway.request import CHAT, Query
 from inframind_gym.live.guard import RequestError
 from inframind_gym.live.prompts import Message, Prompts
@@ -71,13 +71,13 @@ class Teams:
         self._policy.reset(self._spec, [config.seed])
         compile_driver(LiveConfig(pool=config.pool, workload=config.workload))
 
-    async def answer(self, query: Query, out: ClientAnswer) -> None:
+    async def answer(self, exchange: Exchange) -> None:
         """Answer a request with the result of a workflow.
 
         Raises:
             RequestError: it is none for a team, all are busy, or it has no answer.
         """
-        gateway, limits = self._gateway, self._gateway.config.limits
+        gateway, limits, query = self._gateway, self._gateway.config.limits, exchange.query
         question = _question(query)
         every = (1 << len(gateway.pool.models)) - 1
         gateway.look(query, every, 0, admit=True)  # the shortest workflow is one call
@@ -91,9 +91,9 @@ class Teams:
                 # A stream gets comments meanwhile, which keep proxies awake.
                 beat_s = _BEAT_S if query.stream else None
                 while not (await asyncio.wait([playing], timeout=beat_s))[0]:
-                    if not out.status:
-                        await out.start(200, EVENTS | {"x-request-id": query.request_id})
-                    await out.write(b": working\n\n")
+                    if not exchange.http:
+                        await exchange.start(200, EVENTS | {"x-request-id": query.request_id})
+                    await exchange.write(b": working\n\n")
             played = playing.result()
         except InfraMindError as error:
             raise RequestError(502, "team_failed", str(error)) from None
@@ -101,7 +101,7 @@ class Teams:
             raise RequestError(502, "team_failed", "no answer in time") from None
         finally:
             playing.cancel()
-        await _send(played, query, out)
+        await _send(played, exchange)
 
     async def _play(self, query: Query, question: str) -> _Played:
         """Play a workflow to its end.
@@ -170,16 +170,6 @@ class _Played(NamedTuple):
 class _Waiting(Exception):  # noqa: N818 (no error: the loop goes on when a call is over)
     def __init__(self, until_s: float | None) -> None:
         self.until_s = until_s
-
-
-class _Unsent(ClientAnswer):
-    """The answer to a call of an agent: nobody gets it piece by piece."""
-
-    def __init__(self) -> None:
-        super().__init__(self._drop, lambda: None)
-
-    async def _drop(self, message: Any) -> None:
-        pass
 
 
 class _Calls:
@@ -264,7 +254,7 @@ class _Calls:
                 max_tokens=call.max_tokens,
                 request_id=f"{self._name}-{call.id}",
             )
-            exchange = Exchange(gateway, query, _Unsent())
+            exchange = Exchange(gateway, query)
             decision = Decision(call.model, call.strategy, call.priority)
             retryable = True
             try:
@@ -355,38 +345,27 @@ def _question(query: Query) -> str:
     return "\n\n".join(f"[{role}]\n{text}" for role, text in texts)
 
 
-async def _send(played: _Played, query: Query, out: ClientAnswer) -> None:
+async def _send(played: _Played, exchange: Exchange) -> None:
     """Send an answer as OpenAI's API has it."""
-    usage = {
-        "prompt_tokens": played.prompt_tokens,
-        "completion_tokens": played.output_tokens,
-        "total_tokens": played.prompt_tokens + played.output_tokens,
-    }
-    about: dict[str, Any] = {
-        "id": f"chatcmpl-{query.request_id}",
-        "created": int(time.time()),
-        "model": query.model,
-    }
-    headers = {
-        "x-request-id": query.request_id,
-        "x-inframind-plan": played.plan,
-        "x-inframind-model": played.models,
-    }
+    query, usage = exchange.query, {"prompt_tokens": played.prompt_tokens}
+    usage["completion_tokens"] = played.output_tokens
+    usage["total_tokens"] = sum(usage.values())
+    about: dict[str, Any] = {"id": f"chatcmpl-{query.request_id}", "created": int(time.time())}
+    about["model"] = query.model
+    headers = {"x-request-id": query.request_id, "x-inframind-plan": played.plan}
+    headers["x-inframind-model"] = played.models
     message = {"role": "assistant", "content": played.text}
     if not query.stream:
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         body = about | {"object": "chat.completion", "choices": [choice], "usage": usage}
-        await out.whole(200, headers | JSON, json.dumps(body).encode())
+        await exchange.whole(200, headers, json.dumps(body).encode())
         return
-    if not out.status:
-        await out.start(200, headers | EVENTS)
-    chunks: list[dict[str, Any]] = [
-        {"choices": [{"index": 0, "delta": message, "finish_reason": None}]},
-        {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
-    ]
-    if query.shows_usage:
-        chunks.append({"choices": [], "usage": usage})
-    for chunk in chunks:
-        event = about | {"object": "chat.completion.chunk"} | chunk
-        await out.write(b"data: " + json.dumps(event).encode() + b"\n\n")
-    await out.write(b"data: [DONE]\n\n", more=False)
+    if not exchange.http:
+        await exchange.start(200, headers | EVENTS)
+    choice = {"index": 0, "delta": message, "finish_reason": "stop"}
+    events: list[dict[str, Any]] = [{"choices": [choice]}]
+    events += [{"choices": [], "usage": usage}] * query.shows_usage
+    for event in events:
+        data = json.dumps(about | {"object": "chat.completion.chunk"} | event)
+        await exchange.write(f"data: {data}\n\n".encode())
+    await exchange.write(b"data: [DONE]\n\n", more=False)
