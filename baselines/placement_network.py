@@ -12,7 +12,7 @@ from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from torch import nn
 
 from inframind_gym.envs.placement_kernel import GPU_FEATURES, MODEL_FEATURES
-from inframind_gym.policies.placement import INPUTS, LAYERS, PARTS, take_apart
+from inframind_gym.policies.mlp import INPUTS, LAYERS, PARTS, take_apart
 
 
 def _network(inputs: int, hidden: int) -> nn.Sequential:
@@ -95,7 +95,7 @@ class ScorerPolicy(MaskableActorCriticPolicy):
 
 
 def export(policy: ScorerPolicy) -> dict[str, NDArray[np.float32]]:
-    """Return the tensors of the acting network, as in `maskable_ppo.shapes`."""
+    """Return the tensors of the acting network, as its player takes them."""
     tensors = {}
     for part in PARTS:
         network: Any = policy.mlp_extractor.actor[part]

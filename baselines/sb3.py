@@ -51,8 +51,7 @@ from inframind_gym.envs.sb3 import SB3VecEnv
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.evaluation.tracker import Tracker
 from inframind_gym.policies import checkpoint
-from inframind_gym.policies.mlp import ASSIGNMENT, COORDINATION, ROUTING, TOKEN_BUDGET
-from inframind_gym.policies.placement import KIND as PLACEMENT
+from inframind_gym.policies.mlp import ASSIGNMENT, COORDINATION, PLACEMENT, ROUTING, TOKEN_BUDGET
 from inframind_gym.progress import ProgressReport
 
 LEARNERS: Final[dict[str, type[BaseAlgorithm]]] = {

@@ -2,15 +2,15 @@
 
 No torch, no pickle. A checkpoint holds `layer0.weight`, `layer0.bias`, … and in `config.json` what
 its training has chosen. The player takes the best action that is open by the network's logits or
-values.
+values; that of placements, whose network scores pairs of a GPU and a model, draws.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, TypeVar
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from inframind_gym.configs import NonNegative, PositiveInt, StrictModel, validate
 from inframind_gym.envs import assignment, coordination, token_budget
 from inframind_gym.envs.layout import EMBED_DIM, PolicySpec
+from inframind_gym.envs.placement import PlacementContext
+from inframind_gym.envs.placement_kernel import GPU_FEATURES, MODEL_FEATURES, STATES
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
-from inframind_gym.policies.base import BasePolicy, Contexts, Ints, models_up
-from inframind_gym.policies.checkpoint import SHIPPED
+from inframind_gym.policies.base import BasePolicy, Contexts, Floats, Ints, models_up
+from inframind_gym.policies.placement import BasePlacementPolicy
 from inframind_gym.teams.assignment import rules as assignment_rules
 from inframind_gym.teams.coordination import rules as coordination_rules
 from inframind_gym.teams.token_budget import rules as token_budget_rules
@@ -32,6 +34,7 @@ ACTIVATIONS: Final[dict[str, Callable[..., NDArray[Any]]]] = {
 }
 # `kind` of the checkpoints of each family.
 ROUTING: Final = "sb3"
+PLACEMENT: Final = "placement_scorer"
 ASSIGNMENT: Final = "assignment_ppo"
 TOKEN_BUDGET: Final = "token_budget_perceptron"
 COORDINATION: Final = "coordination_perceptron"
@@ -44,20 +47,27 @@ class MlpCheckpoint(StrictModel):
     training: dict[str, Any]  # how it was made
 
 
-class LayersCheckpoint(MlpCheckpoint):
-    """`config.json` of a network that names its layers."""
+class ScorerCheckpoint(MlpCheckpoint):
+    """`config.json` of a placement's networks."""
+
+    hidden: PositiveInt  # width of the hidden layers
+
+
+class AssignmentCheckpoint(ScorerCheckpoint):
+    """`config.json` of a network for assignment: two hidden layers with tanh."""
+
+    load: assignment.Load  # form of the environment
+
+
+class TeamCheckpoint(MlpCheckpoint):
+    """`config.json` of a network for a budget of tokens or for coordination."""
 
     activation: Literal["tanh", "relu"]  # between the layers
     layers: tuple[PositiveInt, ...]  # widths, the observation's first and the actions' last
-
-
-class TeamCheckpoint(LayersCheckpoint):
-    """`config.json` of a network for a budget of tokens or for coordination."""
-
     price: NonNegative | None = None  # of a token in the training, where there was one
 
 
-class RoutingCheckpoint(LayersCheckpoint):
+class RoutingCheckpoint(TeamCheckpoint):
     """`config.json` of a router's network."""
 
     algorithm: str  # which one trained it
@@ -67,104 +77,179 @@ class RoutingCheckpoint(LayersCheckpoint):
     queue_norm: float  # requests at which the queue feature is 1
 
 
-class AssignmentCheckpoint(MlpCheckpoint):
-    """`config.json` of a network for assignment: two hidden layers with tanh."""
+class Network(NamedTuple):
+    """A checkpoint that was opened."""
 
-    hidden: PositiveInt  # width of the hidden layers
-    load: assignment.Load  # form of the environment
-
-
-C = TypeVar("C", bound=MlpCheckpoint)
+    folder: Path
+    tensors: checkpoint.Tensors
+    config: Any  # of its policy's `schema`
 
 
-def open_mlp(folder: Path, schema: type[C], kind: str) -> tuple[Path, checkpoint.Tensors, C]:
-    """Return the folder, the tensors and the configuration of a checkpoint.
-
-    Args:
-        folder: checkpoint, or that of a training with a folder `best` in it.
-        schema: of its configuration.
-        kind: that it must have.
-
-    Raises:
-        ConfigError: there is no checkpoint, or it is of another kind.
-    """
-    inside = folder / "best"
-    folder = inside if inside.is_dir() else folder
-    tensors, content = checkpoint.load(folder)
-    source = str(folder / checkpoint.CONFIG_FILE)
-    config = validate(content, schema, source=source)
-    if config.kind != kind:
-        raise ConfigError(f"{source}: kind is {config.kind!r}, not {kind!r}")
-    return folder, tensors, config
-
-
-def check_layers(
-    folder: Path, tensors: checkpoint.Tensors, layers: Sequence[int], inputs: int, outputs: int
-) -> None:
-    """Check the shapes of layers of some widths.
-
-    Raises:
-        ConfigError: they do not lead from `inputs` to `outputs`, or a tensor is missing or of
-            another shape.
-    """
-    if len(layers) < 2 or (layers[0], layers[-1]) != (inputs, outputs):
-        raise ConfigError(
-            f"{folder / checkpoint.CONFIG_FILE}: layers: {list(layers)} must start with {inputs} "
-            f"(the observation) and end with {outputs} (the actions)"
-        )
+def layer_shapes(layers: Sequence[int], prefix: str = "layer") -> dict[str, tuple[int, ...]]:
+    """Return the names and shapes of the tensors of layers of some widths, input first."""
     shapes: dict[str, tuple[int, ...]] = {}
     for i, (width, following) in enumerate(pairwise(layers)):
-        shapes |= {f"layer{i}.weight": (following, width), f"layer{i}.bias": (following,)}
-    checkpoint.check_shapes(folder, tensors, shapes)
+        shapes |= {f"{prefix}{i}.weight": (following, width), f"{prefix}{i}.bias": (following,)}
+    return shapes
 
 
 def forward(
-    tensors: checkpoint.Tensors, x: NDArray[Any], activation: str = "tanh"
+    tensors: checkpoint.Tensors, x: NDArray[Any], activation: str = "tanh", first: int = 0
 ) -> NDArray[np.float64]:
-    """Return the outputs (n, a) for observations (n, d); a row's bits are its own."""
+    """Return the outputs (n, a) for the inputs (n, d) of a layer; a row's bits are its own."""
     layers = len(tensors) // 2
-    for i in range(layers):
+    for i in range(first, layers):
         weight = tensors[f"layer{i}.weight"].astype(np.float64)
         x = np.einsum("ni,oi->no", x.astype(np.float64), weight) + tensors[f"layer{i}.bias"]
         x = ACTIVATIONS[activation](x) if i < layers - 1 else x
     return np.asarray(x, np.float64)
 
 
-class Sb3Policy(BasePolicy):
-    """The best route by an exported network, among the models that are up.
-
-    The first layer is linear, so the parts of the query and of the role are projected once for
-    every task and every role, and a decision costs the numbers of budget and telemetry and two
-    small layers.
+class MlpPolicy(BasePolicy[Any, Any]):
+    """The best open action by a network.
 
     Args:
-        folder: checkpoint, or the folder of a training that holds one; the shipped one if None.
+        folder: checkpoint, or the folder of a training that holds one in `best`; the shipped one if
+            None.
 
     Raises:
-        ConfigError: there is no checkpoint, or it is of another algorithm or shape.
+        ConfigError: there is no checkpoint, or it is of another kind or shape.
     """
 
-    algorithm: ClassVar[str]
+    short: ClassVar[str] = "sb3_maskable_ppo"  # name of the policy with the shipped checkpoint
+    kind: ClassVar[str]
+    schema: ClassVar[type[MlpCheckpoint]] = TeamCheckpoint
+    shipped: ClassVar[tuple[str, ...]]  # folders; several where an environment has several forms
+    sizes: ClassVar[tuple[int, int]]  # of an observation, and number of actions
 
     def __init__(self, folder: str | None = None) -> None:
-        short = f"sb3_{self.algorithm}"
-        self.name = short if folder is None else f"{short}:{folder}"
-        place = SHIPPED / short if folder is None else Path(folder)
-        self.folder, self._tensors, self.config = open_mlp(place, RoutingCheckpoint, ROUTING)
-        config = self.config
-        if config.algorithm != self.algorithm:
+        self.name = self.short if folder is None else f"{self.short}:{folder}"
+        shipped = [checkpoint.SHIPPED / place for place in self.shipped]
+        self.networks = [self._open(place) for place in ([Path(folder)] if folder else shipped)]
+        self.folder, self._tensors, self.config = self.networks[0]
+        self.fingerprint = " ".join(checkpoint.fingerprint(of.folder) for of in self.networks)
+
+    def _open(self, folder: Path) -> Network:
+        inside = folder / "best"
+        folder = inside if inside.is_dir() else folder
+        tensors, content = checkpoint.load(folder)
+        source = str(folder / checkpoint.CONFIG_FILE)
+        config: Any = validate(content, self.schema, source=source)
+        if config.kind != self.kind:
+            raise ConfigError(f"{source}: kind is {config.kind!r}, not {self.kind!r}")
+        network = Network(folder, tensors, config)
+        checkpoint.check_shapes(folder, tensors, self.shapes(network))
+        return network
+
+    def shapes(self, network: Network) -> dict[str, tuple[int, ...]]:
+        """Return the names and shapes of the tensors that a checkpoint must have.
+
+        Raises:
+            ConfigError: the layers do not lead from observations to actions.
+        """
+        layers = network.config.layers
+        if len(layers) < 2 or (layers[0], layers[-1]) != self.sizes:
             raise ConfigError(
-                f"{self.folder / checkpoint.CONFIG_FILE}: was trained by {config.algorithm!r}, not "
-                f"by {self.algorithm!r}; play it as sb3_{config.algorithm}:{self.folder}"
+                f"{network.folder / checkpoint.CONFIG_FILE}: layers: {list(layers)} must start "
+                f"with {self.sizes[0]} (the observation) and end with {self.sizes[1]} (the actions)"
+            )
+        return layer_shapes(layers)
+
+    def act_batch(self, observations: NDArray[np.float32], contexts: Any, rows: Ints) -> Ints:
+        """Return the open action of the largest logit, (n,)."""
+        logits = forward(self._tensors, observations, self.config.activation)
+        return np.asarray(np.where(contexts.mask, logits, -np.inf).argmax(axis=1), np.int64)
+
+
+class MaskablePpoBudget(MlpPolicy):
+    """MaskablePPO for a budget of tokens, whose allocations start in the adaptive mode."""
+
+    strategy: ClassVar[str] = "adaptive"
+    kind = TOKEN_BUDGET
+    shipped = ("token_budget_maskable_ppo",)
+    sizes = token_budget.OBSERVATION_SIZE, token_budget_rules.NUM_ACTIONS
+
+
+class MaskablePpoSupervisor(MlpPolicy):
+    """MaskablePPO for coordination."""
+
+    version = 2  # trained where what follows a trim is read again
+    kind = COORDINATION
+    shipped = ("coordination_maskable_ppo",)
+    sizes = coordination.OBSERVATION_SIZE, coordination_rules.NUM_ACTIONS
+
+
+class PpoAssignment(MlpPolicy):
+    """The best action by a network of Stable-Baselines3's PPO, from the "flat" observation.
+
+    There is a shipped checkpoint for each form of load.
+    """
+
+    name = short = "sb3_ppo"
+    kind = ASSIGNMENT
+    schema = AssignmentCheckpoint
+    shipped = ("assignment_ppo/window", "assignment_ppo/queue")
+
+    def shapes(self, network: Network) -> dict[str, tuple[int, ...]]:
+        """Return those of two hidden layers."""
+        config = network.config
+        size = assignment.flat_space(config.load == "queue")[0].shape[0]
+        return layer_shapes((size, config.hidden, config.hidden, assignment_rules.NUM_ACTIONS))
+
+    def reset(self, spec: assignment.AssignmentSpec, seeds: Sequence[int]) -> None:
+        """Take the network of the form of load.
+
+        Raises:
+            ConfigError: the checkpoint is of the other form.
+        """
+        super().reset(spec, seeds)
+        load, by_load = spec.config.load, {of.config.load: of.tensors for of in self.networks}
+        if load not in by_load:
+            raise ConfigError(
+                f"policy {self.name!r} was trained for load {self.config.load!r}, not "
+                f"{load!r}; train one: inframind train assignment_ppo --set env.load={load}"
+            )
+        self._tensors = by_load[load]
+
+    def act_batch(
+        self,
+        observations: NDArray[np.float32],
+        contexts: assignment.AssignmentContext,
+        rows: Ints,
+    ) -> Ints:
+        """Return the best actions, (n,)."""
+        flat = assignment.write_flat(contexts, self.spec.config.queues)
+        return np.asarray(forward(self._tensors, flat).argmax(axis=1))
+
+
+class Sb3Policy(MlpPolicy):
+    """The best route by an exported network, among the models that are up.
+
+    The first layer is linear, so its parts of the query and of the role are computed once for every
+    task and every role.
+    """
+
+    kind = ROUTING
+    schema = RoutingCheckpoint
+
+    def __init__(self, folder: str | None = None) -> None:
+        super().__init__(folder)
+        self.requires = {"system_features": list(self.config.system_features)}
+
+    def shapes(self, network: Network) -> dict[str, tuple[int, ...]]:
+        """Return those of layers from the observation to the routes."""
+        config, algorithm = network.config, self.short.removeprefix("sb3_")
+        if config.algorithm != algorithm:
+            raise ConfigError(
+                f"{network.folder / checkpoint.CONFIG_FILE}: was trained by {config.algorithm!r}, "
+                f"not by {algorithm!r}; play it as sb3_{config.algorithm}:{network.folder}"
             )
         observed = 2 * EMBED_DIM + 1 + len(config.models) * len(config.system_features)
-        routes = len(config.models) * len(config.strategies)
-        check_layers(self.folder, self._tensors, config.layers, observed, routes)
-        self.requires = {"system_features": list(config.system_features)}
-        self.fingerprint = checkpoint.fingerprint(self.folder)
+        self.sizes = observed, len(config.models) * len(config.strategies)  # type: ignore[misc]
+        return super().shapes(network)
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        """Check that the pool is the network's, and project the run's tasks and roles.
+        """Check that the pool is the network's.
 
         Raises:
             ConfigError: the pool, the strategies or the observation are not those of the training.
@@ -180,26 +265,16 @@ class Sb3Policy(BasePolicy):
             if ours != theirs:
                 raise ConfigError(
                     f"policy {self.name!r} was trained with {what} {ours}, this run has {theirs}; "
-                    f"train one for it: inframind train sb3_{self.algorithm}"
+                    f"train one for it: inframind train {self.short}"
                 )
-        self._layers = [
-            (
-                self._tensors[f"layer{i}.weight"].astype(np.float64).T,
-                self._tensors[f"layer{i}.bias"].astype(np.float64),
+        if layout.embedding == "index" and not len(spec.task_embeddings):
+            raise ConfigError(
+                f"policy {self.name!r} needs the embeddings of the tasks; make the environment "
+                'with observation="full", or use a PolicySpec with task_embeddings'
             )
-            for i in range(len(config.layers) - 1)
-        ]
-        first = self._layers[0][0]
-        self._of_query, self._of_role = first[:EMBED_DIM], first[EMBED_DIM : 2 * EMBED_DIM]
-        self._of_resource = first[2 * EMBED_DIM :]
-        if layout.embedding == "index":
-            if not len(spec.task_embeddings):
-                raise ConfigError(
-                    f"policy {self.name!r} needs the embeddings of the tasks; make the environment "
-                    'with observation="full", or use a PolicySpec with task_embeddings'
-                )
-            self._tasks = spec.task_embeddings.astype(np.float64) @ self._of_query
-            self._roles = spec.role_embeddings.astype(np.float64) @ self._of_role
+        self._first = self._tensors["layer0.weight"].astype(np.float64).T
+        self._tasks = spec.task_embeddings @ self._first[:EMBED_DIM]
+        self._roles = spec.role_embeddings @ self._first[EMBED_DIM : 2 * EMBED_DIM]
 
     def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
         """Return the routes of `rows`, (n,)."""
@@ -208,138 +283,136 @@ class Sb3Policy(BasePolicy):
         return np.asarray(values.argmax(axis=1), np.int64)
 
     def values(self, observations: NDArray[np.float32]) -> NDArray[np.float64]:
-        """The network's outputs, (n, A): logits, or DQN's values."""
+        """Return the network's outputs, (n, A): logits, or DQN's values."""
         layout = self.spec.layout
         if layout.embedding == "index":
             hidden = self._tasks[layout.query_index(observations)]
             hidden = hidden + self._roles[layout.role_index(observations)]
         else:
-            hidden = observations[:, layout.query].astype(np.float64) @ self._of_query
-            hidden += observations[:, layout.role].astype(np.float64) @ self._of_role
-        hidden += observations[:, layout.resource].astype(np.float64) @ self._of_resource
-        hidden += self._layers[0][1]
-        for weight, bias in self._layers[1:]:
-            hidden = ACTIVATIONS[self.config.activation](hidden) @ weight + bias
-        return np.asarray(hidden, np.float64)
+            hidden = observations[:, : 2 * EMBED_DIM] @ self._first[: 2 * EMBED_DIM]
+        hidden = hidden + observations[:, layout.resource] @ self._first[2 * EMBED_DIM :]
+        hidden = ACTIVATIONS[self.config.activation](hidden + self._tensors["layer0.bias"])
+        return forward(self._tensors, hidden, self.config.activation, first=1)
 
 
 class PpoPolicy(Sb3Policy):
     """Stable-Baselines3's PPO."""
 
-    algorithm = "ppo"
+    short = "sb3_ppo"
+    shipped = ("sb3_ppo",)
 
 
 class A2cPolicy(Sb3Policy):
     """Stable-Baselines3's A2C."""
 
-    algorithm = "a2c"
+    short = "sb3_a2c"
+    shipped = ("sb3_a2c",)
 
 
 class DqnPolicy(Sb3Policy):
     """Stable-Baselines3's DQN."""
 
-    algorithm = "dqn"
+    short = "sb3_dqn"
+    shipped = ("sb3_dqn",)
 
 
 class MaskablePpoPolicy(Sb3Policy):
     """sb3-contrib's MaskablePPO."""
 
-    algorithm = "maskable_ppo"
+    shipped = ("sb3_maskable_ppo",)
 
 
-class MaskedMlp(BasePolicy[Any, Any]):
-    """The best open action of a team's network, by sb3-contrib's MaskablePPO.
-
-    Args:
-        folder: checkpoint, or the folder of a training that holds one; the shipped one if None.
-
-    Raises:
-        ConfigError: there is no checkpoint, or it is of another kind or shape.
-    """
-
-    kind: ClassVar[str]
-    shipped: ClassVar[Path]
-    sizes: ClassVar[tuple[int, int]]  # of an observation, and number of actions
-
-    def __init__(self, folder: str | None = None) -> None:
-        self.name = "sb3_maskable_ppo" if folder is None else f"sb3_maskable_ppo:{folder}"
-        place = self.shipped if folder is None else Path(folder)
-        self.folder, self._tensors, self.config = open_mlp(place, TeamCheckpoint, self.kind)
-        check_layers(self.folder, self._tensors, self.config.layers, *self.sizes)
-        self.fingerprint = checkpoint.fingerprint(self.folder)
-
-    def act_batch(self, observations: NDArray[np.float32], contexts: Any, rows: Ints) -> Ints:
-        """Return the open action of the largest logit, (n,)."""
-        logits = forward(self._tensors, observations, self.config.activation)
-        return np.asarray(np.where(contexts.mask, logits, -np.inf).argmax(axis=1), np.int64)
+PARTS: Final = ("pair", "keep")  # networks of three layers
+AROUND: Final = GPU_FEATURES + 2 * MODEL_FEATURES  # of a GPU: its own, its model's, the mean's
+INPUTS: Final = {"pair": STATES + MODEL_FEATURES + AROUND, "keep": AROUND}
+LAYERS: Final = 3
 
 
-class MaskablePpoBudget(MaskedMlp):
-    """MaskablePPO for a budget of tokens, whose allocations start in the adaptive mode."""
+class Parts(NamedTuple):
+    """An observation of a cluster taken apart; arrays or tensors with any leading axes."""
 
-    strategy: ClassVar[str] = "adaptive"
-    kind = TOKEN_BUDGET
-    shipped = SHIPPED / "token_budget_maskable_ppo"
-    sizes = token_budget.OBSERVATION_SIZE, token_budget_rules.NUM_ACTIONS
-
-
-class MaskablePpoSupervisor(MaskedMlp):
-    """MaskablePPO for coordination."""
-
-    version = 2  # trained where what follows a trim is read again
-    kind = COORDINATION
-    shipped = SHIPPED / "coordination_maskable_ppo"
-    sizes = coordination.OBSERVATION_SIZE, coordination_rules.NUM_ACTIONS
+    bits: Any  # (..., G, M, STATES)
+    gpu: Any  # (..., G, GPU_FEATURES)
+    model: Any  # (..., M, MODEL_FEATURES)
 
 
-class PpoAssignment(BasePolicy[assignment.AssignmentSpec, assignment.AssignmentContext]):
-    """The best action by a network of Stable-Baselines3's PPO, from the "flat" observation.
+def take_apart(observations: Any, gpus: int, models: int) -> Parts:
+    """Split observations (n, d) of a cluster, NumPy's or PyTorch's."""
+    width = STATES * models + GPU_FEATURES
+    of_gpus = observations[:, : gpus * width].reshape(-1, gpus, width)
+    bits = of_gpus[:, :, : STATES * models].reshape(-1, gpus, models, STATES)
+    of_models = observations[:, gpus * width :].reshape(-1, models, MODEL_FEATURES)
+    return Parts(bits, of_gpus[:, :, STATES * models :], of_models)
+
+
+def placement_logits(
+    tensors: Mapping[str, NDArray[Any]], observations: NDArray[np.float32], gpus: int, models: int
+) -> NDArray[np.float64]:
+    """Return the scores of every choice.
 
     Args:
-        folder: checkpoint, or the folder of a training that holds one; if None the shipped ones,
-            one for each form of load.
+        tensors: of `MaskablePpoPlacement.shapes`.
+        observations: (n, d).
+        gpus: G.
+        models: M.
 
-    Raises:
-        ConfigError: there is no checkpoint, or it is of another kind or shape.
+    Returns:
+        (n, G, M + 1): leaving the GPU alone first.
+    """
+    parts = take_apart(observations.astype(np.float64), gpus, models)
+    host = parts.bits[..., 0] @ parts.model
+    mean = np.broadcast_to(parts.model.mean(axis=1, keepdims=True), host.shape)
+    around = np.concatenate([parts.gpu, host, mean], axis=-1)
+    wide = np.broadcast_to(around[:, :, None, :], (*parts.bits.shape[:3], AROUND))
+    each = np.broadcast_to(parts.model[:, None], (*parts.bits.shape[:3], MODEL_FEATURES))
+
+    def network(part: str, x: Floats) -> Floats:
+        for i in range(LAYERS):
+            x = x @ tensors[f"{part}{i}.weight"].T.astype(np.float64) + tensors[f"{part}{i}.bias"]
+            x = np.tanh(x) if i < LAYERS - 1 else x
+        return x
+
+    pair = network("pair", np.concatenate([parts.bits, each, wide], axis=-1))
+    return np.concatenate([network("keep", around), pair[..., 0]], axis=-1)
+
+
+class MaskablePpoPlacement(MlpPolicy, BasePlacementPolicy):
+    """Draws every GPU's choice from a network's scores of the choices that are open to it.
+
+    One small network scores every pair (GPU g, model m), another one leaving GPU g alone; the
+    scores are the logits of a MultiDiscrete action. All weights are shared, so one checkpoint fits
+    every cluster, whatever its order of GPUs and models. Of a pair it sees the four bits of m on g,
+    the numbers of g, those of m, those of the model that is awake on g (zeros if none is) and the
+    mean over all models. `baselines.placement_network` is the same network in PyTorch.
+
+    It was trained to draw: GPUs that look alike have the same scores, and the best choice alone
+    would send all of them after the same model. Groups that are not complete are left alone.
     """
 
-    name = "sb3_ppo"
+    kind = PLACEMENT
+    schema = ScorerCheckpoint
+    shipped = ("placement_maskable_ppo",)
 
-    def __init__(self, folder: str | None = None) -> None:
-        shipped = SHIPPED / "assignment_ppo"
-        places = [shipped / "window", shipped / "queue"] if folder is None else [Path(folder)]
-        self._networks: dict[str, checkpoint.Tensors] = {}
-        prints = []
-        for place in places:
-            where, tensors, config = open_mlp(place, AssignmentCheckpoint, ASSIGNMENT)
-            size = assignment.flat_space(config.load == "queue")[0].shape[0]
-            widths = (size, config.hidden, config.hidden, assignment_rules.NUM_ACTIONS)
-            check_layers(where, tensors, widths, widths[0], widths[-1])
-            self._networks[config.load] = tensors
-            prints.append(checkpoint.fingerprint(where))
-        self.fingerprint = " ".join(prints)
-
-    def reset(self, spec: assignment.AssignmentSpec, seeds: Sequence[int]) -> None:
-        """Take the network of the form of load.
-
-        Raises:
-            ConfigError: the checkpoint is of the other form.
-        """
-        super().reset(spec, seeds)
-        load = spec.config.load
-        if load not in self._networks:
-            raise ConfigError(
-                f"policy {self.name!r} was trained for load {next(iter(self._networks))!r}, not "
-                f"{load!r}; train one: inframind train assignment_ppo --set env.load={load}"
-            )
-        self._tensors = self._networks[load]
+    def shapes(self, network: Network) -> dict[str, tuple[int, ...]]:
+        """Return those of both networks."""
+        hidden = network.config.hidden
+        widths = {part: (INPUTS[part], hidden, hidden, 1) for part in PARTS}
+        return {k: v for part in PARTS for k, v in layer_shapes(widths[part], part).items()}
 
     def act_batch(
-        self,
-        observations: NDArray[np.float32],
-        contexts: assignment.AssignmentContext,
-        rows: Ints,
+        self, observations: NDArray[np.float32], contexts: PlacementContext, rows: Ints
     ) -> Ints:
-        """Return the best actions, (n,)."""
-        seen = assignment.write_flat(contexts, self.spec.config.queues)
-        return np.asarray(forward(self._tensors, seen).argmax(axis=1))
+        """Return the drawn choices, (n, G)."""
+        spec = self.spec
+        shape = (spec.num_gpus, spec.num_models)
+        # Row by row: a row's bits do not depend on its company.
+        scores = [placement_logits(self._tensors, row[None], *shape)[0] for row in observations]
+        luck = [self.generators[row].gumbel(size=scores[0].shape) for row in rows.tolist()]
+        perturbed = np.stack(scores) + np.stack(luck)
+        actions = np.where(contexts.mask, perturbed, -np.inf).argmax(axis=-1)
+        for m in np.flatnonzero(spec.tp > 1).tolist():
+            tp = int(spec.tp[m])
+            for first in range(0, spec.num_gpus, tp):
+                block = actions[:, first : first + tp]
+                block[(block == m + 1) & ~(block == m + 1).all(axis=1, keepdims=True)] = 0
+        return np.asarray(actions, dtype=np.int64)

@@ -62,7 +62,7 @@ _BUILT_IN: Final = {
         "threshold": "placement:ThresholdPlacement",
         "mcf_spec": "mcf:SpecFlowPlacement",
         "mcf_plus": "mcf:PlusFlowPlacement",
-        "sb3_maskable_ppo:folder": "placement:MaskablePpoPlacement",
+        "sb3_maskable_ppo:folder": "mlp:MaskablePpoPlacement",
         "everywhere": "bounds:EverywherePlacement",
     },
     "assignment": {

@@ -34,8 +34,7 @@ from inframind_gym.envs.sb3 import SB3VecEnv
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint, policy_names, resolve_policy
 from inframind_gym.policies.checkpoint import SHIPPED
-from inframind_gym.policies.mlp import COORDINATION, TOKEN_BUDGET, forward
-from inframind_gym.policies.placement import MaskablePpoPlacement
+from inframind_gym.policies.mlp import COORDINATION, TOKEN_BUDGET, MaskablePpoPlacement, forward
 from inframind_gym.policies.rollout import play_assignment, play_coordination, play_token_budget
 from inframind_gym.train import read_config
 from tests.golden.trainers import BASELINES

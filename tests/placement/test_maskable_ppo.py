@@ -10,18 +10,20 @@ import inframind_gym  # noqa: F401
 from inframind_gym.envs.placement_kernel import observation_size
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
-from inframind_gym.policies.placement import (
-    SHIPPED,
+from inframind_gym.policies.mlp import (
+    INPUTS,
+    PARTS,
     MaskablePpoPlacement,
-    logits,
-    shapes,
+    layer_shapes,
+    placement_logits,
     take_apart,
 )
 
 
 def tensors(hidden: int = 4) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
-    return {name: rng.normal(size=shape).astype("f4") for name, shape in shapes(hidden).items()}
+    shapes = [layer_shapes((INPUTS[part], hidden, hidden, 1), part) for part in PARTS]
+    return {k: rng.normal(size=of).astype("f4") for each in shapes for k, of in each.items()}
 
 
 def observations(gpus: int, models: int, rows: int = 2) -> np.ndarray:
@@ -47,7 +49,7 @@ def test_pytorch_and_numpy_score_alike() -> None:
     )
     with torch.no_grad():
         theirs = policy.action_net(policy.mlp_extractor.forward_actor(torch.tensor(seen)))
-    ours = logits(export(policy), seen, gpus, models)
+    ours = placement_logits(export(policy), seen, gpus, models)
     assert ours.shape == (2, gpus, models + 1)
     assert np.allclose(ours.reshape(2, -1), theirs.numpy(), atol=1e-5)
     assert ours[..., 0].mean() - ours[..., 1:].mean() == pytest.approx(2.0, abs=0.3)
@@ -61,14 +63,14 @@ def test_scores_follow_gpus_and_models_wherever_they_stand() -> None:
     bits = parts.bits[:, of_gpus][:, :, of_models].reshape(2, gpus, -1)
     moved = np.concatenate([bits, parts.gpu[:, of_gpus]], axis=-1).reshape(2, -1)
     moved = np.concatenate([moved, parts.model[:, of_models].reshape(2, -1)], axis=-1)
-    before, after = (logits(tensors(), x, gpus, models) for x in (seen, moved))
+    before, after = (placement_logits(tensors(), x, gpus, models) for x in (seen, moved))
     assert np.allclose(after[..., 0], before[:, of_gpus, 0])
     assert np.allclose(after[..., 1:], before[..., 1:][:, of_gpus][:, :, of_models])
 
 
 def test_the_shipped_policy_plays_every_size_legally() -> None:
-    assert sum(path.stat().st_size for path in SHIPPED.iterdir()) < 100_000
     policy = MaskablePpoPlacement()
+    assert sum(path.stat().st_size for path in policy.folder.iterdir()) < 100_000
     for cluster in ("h100-4gpu", "h100-16gpu", "h100-64gpu"):
         env = gym.make_vec("InfraMind-Placement-v0", num_envs=2, cluster=cluster)
         seen, _ = env.reset(seed=3)
