@@ -52,12 +52,8 @@ _Seen = TypeVar("_Seen", default=Contexts, contravariant=True)
 class Policy(Protocol[_Spec, _Seen]):
     """Decides for several rows at once.
 
-    A router, at level "executor", gives routes (`PolicySpec.action`). At level "planner" an action
-    is a plan, eight numbers: topology, agents less one, and the role of each of six agents within
-    the query's domain. At level "joint" it is a plan and a route, nine numbers, of which only those
-    that the decision's kind needs are read: `contexts["kind"]` is PLAN or ROUTE
-    (`inframind_gym.simulator.workflow.state`). Placements give a number for each GPU, the teams'
-    policies one number.
+    A router gives routes (`PolicySpec.action`), plans or both, as `inframind_gym.policies` says.
+    Placements give a number for each GPU, the teams' policies one number.
 
     Some members are optional:
 
@@ -97,9 +93,9 @@ class BasePolicy(Generic[Spec, Seen]):
     """A policy of which only one of `act` and `act_batch` has to be written.
 
     The other follows: `act` asks `act_batch` for one row, `act_batch` asks `act` row after row with
-    `self.row` set. `reset` keeps `self.spec` and `self.seeds`, an (n,) uint64 array. What a
-    subclass remembers between decisions must be kept per row. A class that has only `act` and is
-    loaded by path gets one instance a row and so needs no care (`PerRowPolicy`).
+    `self.row` set. What a subclass remembers between decisions must be kept per row. A class that
+    has only `act` and is loaded by path gets one instance a row and so needs no care
+    (`PerRowPolicy`).
 
     Attributes:
         name: unique name, under which results are filed.
@@ -107,6 +103,8 @@ class BasePolicy(Generic[Spec, Seen]):
         requires: arguments of the environment that the policy insists on.
         carries_out_any_plan: whether it routes queries that somebody else has planned.
         row: the row that `act` is asked for.
+        spec: the facts of the run.
+        seeds: (rows,) uint64.
         decisions: (rows,) decisions that a row has made, where a subclass counts them for
             `uniform`.
     """
@@ -140,13 +138,18 @@ class BasePolicy(Generic[Spec, Seen]):
         """The actions of `rows`, one call of `act` each."""
         if type(self).act is BasePolicy.act:
             raise TypeError(f"{type(self).__name__} must define act or act_batch")
-        actions = []
+        actions: list[Any] = []
         records: Any = contexts
         for i, row in enumerate(rows.tolist()):
             self.row = row
             actions.append(self.act(observations[i], records[i]))
         self.row = 0
-        return stack_actions(actions)
+        try:
+            stacked = np.array(actions, None if actions else np.int64)
+        except ValueError:  # of different shapes
+            stacked = np.zeros(0)
+        # As objects where they are no integers (2.7, NaN): the caller can name the wrong action.
+        return stacked if stacked.dtype.kind in "iu" else np.fromiter(actions, object, len(actions))
 
     def draw(self, rows: Ints, ordinals: Ints, use: Ints | int = 0) -> NDArray[np.float64]:
         """Return a number in (0, 1) for each of `rows`: of its seed, an ordinal and a use alone."""
@@ -217,18 +220,6 @@ class PerRowPolicy(BasePolicy):
             observe(completed, 0)
 
 
-def stack_actions(actions: Sequence[Any]) -> NDArray[Any]:
-    """The actions of several rows as one array; of objects where they are no integers (2.7, NaN).
-
-    Who asked checks the array, and can name the wrong action.
-    """
-    try:
-        stacked = np.array(actions, None if len(actions) else np.int64)
-    except ValueError:  # of different shapes
-        stacked = np.zeros(0)
-    return stacked if stacked.dtype.kind in "iu" else np.fromiter(actions, object, len(actions))
-
-
 def models_up(contexts: Contexts, num_models: int) -> Bools:
     """Models that may be chosen.
 
@@ -253,7 +244,7 @@ def first_up(start: Ints, up: Bools) -> Ints:
     return np.asarray((start + ahead) % num_models, np.int64)
 
 
-def draw_from(weights: NDArray[np.float64], u: NDArray[np.float64]) -> Ints:
+def draw_from(weights: Floats, u: Floats) -> Ints:
     """Draw one column a row.
 
     Args:
@@ -264,8 +255,7 @@ def draw_from(weights: NDArray[np.float64], u: NDArray[np.float64]) -> Ints:
         (n,) columns; a column of weight 0 is never drawn.
     """
     edges = np.cumsum(weights, axis=1)
-    threshold = u * edges[:, -1]
-    return np.asarray((edges <= threshold[:, None]).sum(axis=1), np.int64)
+    return np.asarray((edges <= (u * edges[:, -1])[:, None]).sum(axis=1), np.int64)
 
 
 def feedback_of(policy: Any) -> Callable[[Any, Any], None] | None:

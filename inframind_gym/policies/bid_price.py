@@ -26,8 +26,8 @@ from inframind_gym.envs.layout import EMBED_DIM, PolicySpec
 from inframind_gym.errors import ConfigError, shortened, unknown
 from inframind_gym.files import read_json
 from inframind_gym.policies import checkpoint
-from inframind_gym.policies.base import BasePolicy, Contexts
-from inframind_gym.policies.checkpoint import fingerprint, folders
+from inframind_gym.policies.base import BasePolicy, Contexts, Ints
+from inframind_gym.policies.checkpoint import folders as _folders
 from inframind_gym.simulator.jit import make_jit
 from inframind_gym.simulator.native import Bound, as_taken
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
@@ -42,7 +42,27 @@ from inframind_gym.simulator.workflow.topology import (
 )
 from inframind_gym.tasks import DOMAINS
 
+Floats = NDArray[np.float64]
+
+ALGORITHM: Final = "bid_price"
+FORMAT: Final = 2  # of checkpoints
+SHIPPED: Final = checkpoint.SHIPPED / ALGORITHM
+BY_RECIPE: Final = ("logit", "log_latency", "spread", "path_s", "path_calls", "work_s")
+MAX_LOAD: Final = 10.0  # calls in flight per slot beyond which a price rises no further
+FALLBACK: Final = "mixed"  # the checkpoint of workloads that have none of their own
+MODES: Final = ("no-prices", "no-state", "no-difficulty", "polled")
+"""Ablations: work costs nothing; calls in flight are not seen; all questions of a domain count as
+equally hard; the polled queue depths take the place of the policy's own calls in flight."""
+TRAIN: Final = (
+    "Train one in a checkout: `inframind train bid_price --pool POOL.yaml "
+    "--workload WORKLOAD.yaml --out FOLDER`, and play bid_price:FOLDER/best"
+)
 _DEBATE: Final = TOPOLOGIES.index("Debate")
+_SQRT_HALF: Final = math.sqrt(0.5)
+_FREE: Final = -1e3  # log of a price
+_NEVER: Final = np.uint32(2**32 - 1)  # models that a recipe needs to be left out
+_WINDOW: Final = 256  # arrivals from which their rate is estimated
+_PRIOR_QUERIES: Final = 8.0  # assumed before any arrival, at the highest rate that has prices
 
 
 class Recipe(NamedTuple):
@@ -61,29 +81,27 @@ class Recipe(NamedTuple):
 class RecipeTable(NamedTuple):
     """R recipes as columns."""
 
-    topology: NDArray[np.int64]  # (R,)
-    num_agents: NDArray[np.int64]  # (R,)
-    roles: NDArray[np.int64]  # (R,) RoleRule
-    strategy: NDArray[np.int64]  # (R,)
-    models: NDArray[np.int64]  # (R, MAX_NODES), -1 beyond the nodes
-    routes: NDArray[np.int64]  # (R, MAX_NODES) route of each node, 0 beyond the nodes
-    waves: NDArray[np.int64]  # (R, MAX_NODES), -1 beyond the nodes
+    topology: Ints  # (R,)
+    num_agents: Ints  # (R,)
+    roles: Ints  # (R,) RoleRule
+    strategy: Ints  # (R,)
+    models: Ints  # (R, MAX_NODES), -1 beyond the nodes
+    routes: Ints  # (R, MAX_NODES) route of each node, 0 beyond the nodes
+    waves: Ints  # (R, MAX_NODES), -1 beyond the nodes
     needs: NDArray[np.uint32]  # (R,) bit mask of the models that it uses
 
     def __len__(self) -> int:
         """Number of recipes."""
         return int(self.topology.shape[0])
 
-    def select(self, rows: NDArray[np.int64]) -> RecipeTable:
+    def select(self, rows: Ints) -> RecipeTable:
         """Return some of the recipes, in the order of `rows`."""
         return RecipeTable(**{name: column[rows] for name, column in self._asdict().items()})
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
-        """Columns that a checkpoint keeps; the others follow from them."""
-        return {
-            f"recipes.{name}": getattr(self, name).astype(np.int16)
-            for name in ("topology", "num_agents", "roles", "strategy", "models")
-        }
+        """Return the columns that a checkpoint keeps; the others follow from them."""
+        names = ("topology", "num_agents", "roles", "strategy", "models")
+        return {f"recipes.{name}": getattr(self, name).astype(np.int16) for name in names}
 
 
 def tabulate(recipes: Sequence[Recipe], num_strategies: int) -> RecipeTable:
@@ -113,22 +131,18 @@ def tabulate(recipes: Sequence[Recipe], num_strategies: int) -> RecipeTable:
 
 def table_from_tensors(tensors: Mapping[str, NDArray[Any]], num_strategies: int) -> RecipeTable:
     """Return the table whose `to_tensors` these are."""
-    columns = [
-        tensors[f"recipes.{n}"].tolist() for n in ("topology", "models", "strategy", "roles")
+    columns = [tensors[f"recipes.{name}"].tolist() for name in Recipe._fields]
+    recipes = [
+        Recipe(topology, tuple(m for m in team if m >= 0), strategy, roles)
+        for topology, team, strategy, roles in zip(*columns, strict=True)
     ]
-    return tabulate(
-        [
-            Recipe(topology, tuple(m for m in team if m >= 0), strategy, roles)
-            for topology, team, strategy, roles in zip(*columns, strict=True)
-        ],
-        num_strategies,
-    )
+    return tabulate(recipes, num_strategies)
 
 
 def role_orders(
     task_embeddings: NDArray[np.float32], role_embeddings: NDArray[np.float32]
 ) -> NDArray[np.int8]:
-    """Roles of the agents by question, the best fit first: by the cosine of the embeddings.
+    """Return the agents' roles by question, the best fit first: by the cosine of the embeddings.
 
     Args:
         task_embeddings: (T, 384), unit length.
@@ -140,29 +154,17 @@ def role_orders(
     """
     fit = task_embeddings.astype(np.float64) @ role_embeddings.astype(np.float64).T
     out = np.zeros((len(fit), len(DOMAINS), len(RoleRule), MAX_AGENTS), np.int8)
+    twice = np.array([role.calls == 2 for role in ROLES])
+    codes = np.array([role.writes_code for role in ROLES])
+    members = {RoleRule.SINGLE: ~twice, RoleRule.DOUBLE: twice, RoleRule.CODER: ~twice & codes}
     for d, domain in enumerate(DOMAINS):
-        own = np.array(roles_of(domain))
+        roles = np.array(roles_of(domain))
         for rule in RoleRule:
-            group = np.flatnonzero([_belongs(int(role), rule) for role in own])
-            if not len(group):
-                group = np.flatnonzero([_belongs(int(role), RoleRule.SINGLE) for role in own])
-            order = group[np.argsort(-fit[:, own[group]], axis=1, kind="stable")]
+            is_member = members[rule][roles]
+            group = np.flatnonzero(is_member if is_member.any() else ~twice[roles])
+            order = group[np.argsort(-fit[:, roles[group]], axis=1, kind="stable")]
             out[:, d, rule] = order[:, np.arange(MAX_AGENTS) % len(group)]
     return out
-
-
-def _belongs(role: int, rule: RoleRule) -> bool:
-    calls, codes = ROLES[role].calls, ROLES[role].writes_code
-    if rule == RoleRule.DOUBLE:
-        return calls == 2
-    return calls == 1 and (codes or rule == RoleRule.SINGLE)
-
-
-ALGORITHM: Final = "bid_price"
-FORMAT: Final = 2  # of checkpoints
-BY_RECIPE: Final = ("logit", "log_latency", "spread", "path_s", "path_calls", "work_s")
-MAX_LOAD: Final = 10.0  # calls in flight per slot beyond which a price rises no further
-_SQRT_HALF: Final = math.sqrt(0.5)
 
 
 class Estimates(NamedTuple):
@@ -171,17 +173,17 @@ class Estimates(NamedTuple):
     Times are wall-clock seconds of single calls under the workload's lengths.
     """
 
-    logit: NDArray[np.float64]  # (D, R) log odds of a right answer to a question of mean difficulty
-    log_latency: NDArray[np.float64]  # (D, R) mean of the log of the latency in s
-    spread: NDArray[np.float64]  # (D, R) standard deviation of the same
-    path_s: NDArray[np.float64]  # (D, R, M) seconds of each model on the slowest line of calls
-    path_calls: NDArray[np.float64]  # (D, R, M) calls of each model on it
-    work_s: NDArray[np.float64]  # (D, R, M) seconds of all calls: the time for which slots are held
-    call_s: NDArray[np.float64]  # (M,) seconds of one call
-    slots: NDArray[np.float64]  # (M,) calls that a server runs at once
-    slowdown: NDArray[np.float64]  # (M, M + 1) log slowdown by every busy model, and by the batch
-    budgets_s: NDArray[np.float64]  # (B,) rising: budgets for which waiting is estimated
-    turns: NDArray[np.float64]  # (B, M) waiting per round of slots that is ahead, in calls
+    logit: Floats  # (D, R) log odds of a right answer to a question of mean difficulty
+    log_latency: Floats  # (D, R) mean of the log of the latency in s
+    spread: Floats  # (D, R) standard deviation of the same
+    path_s: Floats  # (D, R, M) seconds of each model on the slowest line of calls
+    path_calls: Floats  # (D, R, M) calls of each model on it
+    work_s: Floats  # (D, R, M) seconds of all calls: the time for which slots are held
+    call_s: Floats  # (M,) seconds of one call
+    slots: Floats  # (M,) calls that a server runs at once
+    slowdown: Floats  # (M, M + 1) log slowdown by every busy model, and by the batch
+    budgets_s: Floats  # (B,) rising: budgets for which waiting is estimated
+    turns: Floats  # (B, M) waiting per round of slots that is ahead, in calls
 
 
 class Prices(NamedTuple):
@@ -190,14 +192,14 @@ class Prices(NamedTuple):
     A second of a slot of model m costs exp(base + load · calls in flight / slots) right answers.
     """
 
-    load: NDArray[np.float64]  # (...)
-    late_value: NDArray[np.float64]  # (...) value of a right answer that comes too late
-    caution: NDArray[np.float64]  # (...) log of the factor by which latencies are overestimated
-    patience_s: NDArray[np.float64]  # (...) budgets above count as this
-    doubt: NDArray[np.float64]  # (...) variance added to that of log latency
-    base: NDArray[np.float64]  # (..., M)
+    load: Floats  # (...)
+    late_value: Floats  # (...) value of a right answer that comes too late
+    caution: Floats  # (...) log of the factor by which latencies are overestimated
+    patience_s: Floats  # (...) budgets above count as this
+    doubt: Floats  # (...) variance added to that of log latency
+    base: Floats  # (..., M)
 
-    def packed(self) -> NDArray[np.float64]:
+    def packed(self) -> Floats:
         """Return the numbers of each set in the order of the fields, (..., 5 + M)."""
         return np.concatenate([np.stack(self[:-1], axis=-1), self.base], axis=-1)
 
@@ -205,9 +207,7 @@ class Prices(NamedTuple):
 _LOAD, _LATE_VALUE, _CAUTION, _PATIENCE_S, _DOUBT, _BASE = range(6)  # in `packed`
 
 
-def between(
-    packed: NDArray[np.float64], row: NDArray[np.int64], place: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def between(packed: Floats, row: Ints, place: Floats) -> Floats:
     """Return sets (n, 5 + M) of `Prices.packed` (C, K, 5 + M).
 
     Args:
@@ -221,22 +221,22 @@ def between(
     return low
 
 
-def edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def edges(values: Floats) -> Floats:
     """Boundaries (K - 1,) at which the nearest in ratio of K rising positive values changes."""
     return np.asarray(np.sqrt(values[:-1] * values[1:]), np.float64)
 
 
 def choose(
     known: Estimates,
-    prices: NDArray[np.float64],
+    prices: Floats,
     needs: NDArray[np.uint32],
-    in_flight: NDArray[np.float64],
-    budget_s: NDArray[np.float64],
-    domain: NDArray[np.int64],
-    ease: NDArray[np.float64],
+    in_flight: Floats,
+    budget_s: Floats,
+    domain: Ints,
+    ease: Floats,
     models_up: NDArray[np.uint32],
     call: Bound | None = None,
-) -> NDArray[np.int64]:
+) -> Ints:
     """Choose the recipe of the best expected balance of success and price for each of n queries.
 
     Args:
@@ -256,35 +256,29 @@ def choose(
     chosen = np.zeros(len(in_flight), np.int64)
     if call is None:
         known, needs, call = as_taken(known), as_taken(needs), Bound(choose_each)
-    call(
-        known,
-        as_taken(prices),
-        needs,
-        as_taken(in_flight),
-        as_taken(budget_s),
+    tiers, scratch = (
         np.searchsorted(edges(known.budgets_s), budget_s),
-        as_taken(domain),
-        as_taken(ease),
-        as_taken(models_up),
         np.zeros((3, in_flight.shape[1])),
-        chosen,
     )
+    queries = (as_taken(part) for part in (domain, ease, models_up))
+    load = as_taken(in_flight), as_taken(budget_s), tiers
+    call(known, as_taken(prices), needs, *load, *queries, scratch, chosen)
     return chosen
 
 
 @make_jit(Path(__file__))
 def choose_each(
     known: Estimates,
-    prices: NDArray[np.float64],
+    prices: Floats,
     needs: NDArray[np.uint32],
-    in_flight: NDArray[np.float64],
-    budget_s: NDArray[np.float64],
-    tiers: NDArray[np.int64],
-    domain: NDArray[np.int64],
-    ease: NDArray[np.float64],
+    in_flight: Floats,
+    budget_s: Floats,
+    tiers: Ints,
+    domain: Ints,
+    ease: Floats,
     models_up: NDArray[np.uint32],
-    scratch: NDArray[np.float64],
-    out: NDArray[np.int64],
+    scratch: Floats,
+    out: Ints,
 ) -> None:
     """Write the choices; `tiers` (n,) are those of the budgets, `scratch` is (3, M)."""
     n, models = in_flight.shape
@@ -340,17 +334,17 @@ class BidPriceModel:
     recipes: RecipeTable  # R recipes
     known: Estimates  # of them
     prices: Prices  # (C, K), by candidate and rate; C = 1 in a checkpoint
-    rates_per_min: NDArray[np.float64]  # (K,) rising, of the prices
-    ease_weights: NDArray[np.float64]  # (384,) by which an embedding makes a question easier
-    ease_centres: NDArray[np.float64]  # (D,) mean of that over a domain's questions
+    rates_per_min: Floats  # (K,) rising, of the prices
+    ease_weights: Floats  # (384,) by which an embedding makes a question easier
+    ease_centres: Floats  # (D,) mean of that over a domain's questions
 
-    def ease(self, task_embeddings: NDArray[np.float32]) -> NDArray[np.float64]:
+    def ease(self, task_embeddings: NDArray[np.float32]) -> Floats:
         """Log odds by which each question looks easier than others of a domain, (T, D)."""
-        scores: NDArray[np.float64] = task_embeddings.astype(np.float64) @ self.ease_weights
+        scores: Floats = task_embeddings.astype(np.float64) @ self.ease_weights
         return scores[:, None] - self.ease_centres
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
-        """Named arrays at full precision; `from_tensors` is the inverse."""
+        """Return named arrays at full precision; `from_tensors` is the inverse."""
         tensors: dict[str, NDArray[Any]] = {
             "ease.weights": self.ease_weights,
             "ease.centres": self.ease_centres,
@@ -390,12 +384,8 @@ def save_model(folder: str | Path, model: BidPriceModel, about: Mapping[str, Any
         model: with the prices of one candidate.
         about: JSON values: configuration and seed of the training.
     """
-    facts = {
-        "algorithm": ALGORITHM,
-        "format": FORMAT,
-        "models": list(model.models),
-        "strategies": model.strategies,
-    }
+    facts: dict[str, Any] = {"algorithm": ALGORITHM, "format": FORMAT}
+    facts |= {"models": list(model.models), "strategies": model.strategies}
     tensors = {
         name: array.astype(np.float32) if array.dtype.kind == "f" else array
         for name, array in model.to_tensors().items()
@@ -439,9 +429,8 @@ def read_about(folder: Path) -> BidPriceCheckpoint:
     path = folder / checkpoint.CONFIG_FILE
     about = validate(read_json(path), BidPriceCheckpoint, source=str(path))
     if about.algorithm != ALGORITHM:
-        raise ConfigError(
-            f"{folder}: is a checkpoint of {shortened(about.algorithm)!r}, not of {ALGORITHM!r}."
-        )
+        algorithm = shortened(about.algorithm)
+        raise ConfigError(f"{folder}: is a checkpoint of {algorithm!r}, not of {ALGORITHM!r}.")
     if about.format != FORMAT:
         raise ConfigError(
             f"{folder}: is a checkpoint of format {about.format}; this version reads {FORMAT}. "
@@ -458,49 +447,14 @@ def load_model(folder: str | Path) -> BidPriceModel:
     """
     tensors, _ = checkpoint.load(folder)
     about = read_about(Path(folder))
-    models, strategies = about.models, about.strategies
-    sizes = {"E": EMBED_DIM, "D": len(DOMAINS), "N": MAX_NODES, "M": len(models)}
-    sizes |= {"+": len(models) + 1, "1": 1}
-    for axis, name in {
-        "R": "recipes.topology",
-        "K": "rates_per_min",
-        "B": "known.budgets_s",
-    }.items():
+    models = len(about.models)
+    sizes = {"E": EMBED_DIM, "D": len(DOMAINS), "N": MAX_NODES, "M": models, "+": models + 1}
+    sizes["1"] = 1
+    for axis, name in (("R", "recipes.topology"), ("K", "rates_per_min"), ("B", "known.budgets_s")):
         sizes[axis] = len(tensors.get(name, ()))
     shapes = {name: tuple(sizes[axis] for axis in axes) for name, axes in _AXES.items()}
     checkpoint.check_shapes(folder, tensors, shapes)
-    for name, low, count in (
-        ("topology", 0, len(TOPOLOGIES)),
-        ("strategy", 0, strategies),
-        ("roles", 0, len(RoleRule)),
-        ("models", -1, len(models)),
-    ):
-        array = tensors[f"recipes.{name}"]
-        if array.size == 0 or array.min() < low or array.max() >= count:
-            raise ConfigError(
-                f"{folder}: recipes.{name} must hold numbers from {low} to {count - 1}."
-            )
-    for name in ("rates_per_min", "known.budgets_s"):
-        values = tensors[name]
-        if not len(values) or values[0] <= 0.0 or not (np.diff(values) > 0.0).all():
-            raise ConfigError(f"{folder}: {name} must hold positive numbers that rise.")
-    return from_tensors(tensors, models, strategies)
-
-
-SHIPPED: Final = checkpoint.SHIPPED / "bid_price"
-TRAIN: Final = (
-    "Train one in a checkout: `inframind train bid_price --pool POOL.yaml "
-    "--workload WORKLOAD.yaml --out FOLDER`, and play bid_price:FOLDER/best"
-)
-FALLBACK: Final = "mixed"  # the checkpoint of workloads that have none of their own
-MODES: Final = ("no-prices", "no-state", "no-difficulty", "polled")
-"""Ablations: work costs nothing; calls in flight are not seen; all questions of a domain count as
-equally hard; the polled queue depths take the place of the policy's own calls in flight."""
-
-_FREE: Final = -1e3  # log of a price
-_NEVER: Final = np.uint32(2**32 - 1)  # models that a recipe needs to be left out
-_WINDOW: Final = 256  # arrivals from which their rate is estimated
-_PRIOR_QUERIES: Final = 8.0  # assumed before any arrival, at the highest rate that has prices
+    return from_tensors(tensors, about.models, about.strategies)
 
 
 def requirements(mode: str | None = None) -> dict[str, Any]:
@@ -564,47 +518,37 @@ class RecipePolicy(BasePolicy):
         needs = as_taken(np.where(alone, self.recipes.needs, _NEVER))
         self.recipes = RecipeTable(**{**self.recipes._asdict(), "needs": needs})
 
-    def calls_at_servers(self, observations: NDArray[np.float32]) -> NDArray[np.float64]:
+    def calls_at_servers(self, observations: NDArray[np.float32]) -> Floats:
         """Return the calls at each model that the policy knows of, (n, M): its own, exactly."""
         return self.spec.layout.in_flight_req(observations)
 
-    def choose(
-        self, in_flight: NDArray[np.float64], contexts: Contexts, rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def choose(self, in_flight: Floats, contexts: Contexts, rows: Ints) -> Ints:
         """Return recipes (n,) for queries that have just arrived, with calls in flight (n, M)."""
         draws = self.draw(rows, contexts["query"])
         return np.minimum((draws * len(self.recipes)).astype(np.int64), len(self.recipes) - 1)
 
-    def act_batch(
-        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
         """Return plans and routes of `rows`, (n, 9)."""
         actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
-        planning = contexts["kind"] == PLAN
-        due = np.flatnonzero(planning)
-        if len(due):
-            actions[due, :PLAN_ACTIONS] = self._plan(observations[due], contexts[due], rows[due])
-        due = np.flatnonzero(~planning)
-        chosen = self.assigned[rows[due], contexts["query"][due]]
-        actions[due, PLAN_ACTIONS] = self.recipes.routes[chosen, contexts["node"][due]]
+        is_plan = contexts["kind"] == PLAN
+        if is_plan.any():
+            in_flight = self.calls_at_servers(observations[is_plan])
+            due, places = contexts[is_plan], (rows[is_plan], contexts["query"][is_plan])
+            room, needed = self.assigned.shape[1], int(places[1].max()) + 1
+            if needed > room:
+                more = max(needed, 2 * room, 64) - room
+                self.assigned = np.pad(self.assigned, ((0, 0), (0, more)))
+                self.in_flight = np.pad(self.in_flight, ((0, 0), (0, more), (0, 0)))
+            chosen, recipes = self.choose(in_flight, due, places[0]), self.recipes
+            self.assigned[places], self.in_flight[places] = chosen, in_flight
+            actions[is_plan, 0] = recipes.topology[chosen]
+            actions[is_plan, 1] = recipes.num_agents[chosen] - 1
+            roles = self._roles[due["task"], due["domain"], recipes.roles[chosen]]
+            actions[is_plan, 2:PLAN_ACTIONS] = roles
+        due = contexts[~is_plan]
+        chosen = self.assigned[rows[~is_plan], due["query"]]
+        actions[~is_plan, PLAN_ACTIONS] = self.recipes.routes[chosen, due["node"]]
         return actions
-
-    def _plan(
-        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        queries, recipes = contexts["query"], self.recipes
-        room, needed = self.assigned.shape[1], int(queries.max()) + 1
-        if needed > room:
-            more = max(needed, 2 * room, 64) - room
-            self.assigned = np.pad(self.assigned, ((0, 0), (0, more)))
-            self.in_flight = np.pad(self.in_flight, ((0, 0), (0, more), (0, 0)))
-        in_flight = self.calls_at_servers(observations)
-        chosen = self.choose(in_flight, contexts, rows)
-        self.assigned[rows, queries] = chosen
-        self.in_flight[rows, queries] = in_flight
-        roles = self._roles[contexts["task"], contexts["domain"], recipes.roles[chosen]]
-        topology, agents = recipes.topology[chosen], recipes.num_agents[chosen]
-        return np.column_stack([topology, agents - 1, roles])
 
 
 class BidPricePolicy(RecipePolicy):
@@ -629,19 +573,19 @@ class BidPricePolicy(RecipePolicy):
         mode: str | None = None,
         *,
         model: BidPriceModel | None = None,
-        candidate: NDArray[np.int64] | None = None,
+        candidate: Ints | None = None,
     ) -> None:
         self.name = ":".join(["bid_price", *(p for p in (checkpoint, mode) if p is not None)])
         self._root = Path(checkpoint) if checkpoint else SHIPPED
         self._given, self._candidate = model, candidate
         self._mode, self.requires = mode, requirements(mode)
-        if model is None and not [read_about(place) for place in folders(self._root)]:
+        if model is None and not [*map(read_about, _folders(self._root))]:
             raise ConfigError(f"{self._root}: holds no checkpoint. {TRAIN}")
 
     @property
     def fingerprint(self) -> str:
         """Digest of all weights that it may play with."""
-        return " ".join(map(fingerprint, folders(self._root)))
+        return " ".join(map(checkpoint.fingerprint, _folders(self._root)))
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Open the checkpoint for workload and pool, and prepare for `len(seeds)` rows.
@@ -662,7 +606,7 @@ class BidPricePolicy(RecipePolicy):
         first = np.zeros(len(seeds), np.int64)
         self._of_row = first if self._candidate is None else self._candidate
 
-    def calls_at_servers(self, observations: NDArray[np.float32]) -> NDArray[np.float64]:
+    def calls_at_servers(self, observations: NDArray[np.float32]) -> Floats:
         """Return the calls at each model that the mode lets the policy see, (n, M)."""
         if self._mode == "no-state":
             return np.zeros((len(observations), self.spec.num_models))
@@ -670,25 +614,23 @@ class BidPricePolicy(RecipePolicy):
             return self.spec.layout.queue_depth_req(observations)
         return super().calls_at_servers(observations)
 
-    def rate_per_min(self, contexts: Contexts, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    def rate_per_min(self, contexts: Contexts, rows: Ints) -> Floats:
         """Estimate arrival rates (n,) from the last arrivals, this one included, and a prior."""
         now_s, queries = contexts["arrival_s"], contexts["query"]
         self._arrivals_s[rows, queries % _WINDOW] = now_s
         back = np.minimum(queries, _WINDOW - 1)
         elapsed_s = now_s - self._arrivals_s[rows, (queries - back) % _WINDOW]
         prior_s = 60.0 * _PRIOR_QUERIES / float(self.model.rates_per_min[-1])
-        rate: NDArray[np.float64] = 60.0 * (back + _PRIOR_QUERIES) / (elapsed_s + prior_s)
+        rate: Floats = 60.0 * (back + _PRIOR_QUERIES) / (elapsed_s + prior_s)
         return rate
 
-    def choose(
-        self, in_flight: NDArray[np.float64], contexts: Contexts, rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def choose(self, in_flight: Floats, contexts: Contexts, rows: Ints) -> Ints:
         """Return the recipes of the best balance of success and price, (n,)."""
         model, domain = self.model, contexts["domain"].astype(np.int64)
         rate, rates = self.rate_per_min(contexts, rows), model.rates_per_min
         place = np.interp(np.log(rate), np.log(rates), np.arange(len(rates)))
         left_s = contexts["budget_s"] - (contexts["time_s"] - contexts["arrival_s"])
-        chosen: NDArray[np.int64] = choose(
+        chosen: Ints = choose(
             self._known,
             between(self._packed, self._of_row[rows], place),
             self.recipes.needs,
@@ -710,15 +652,19 @@ class BidPricePolicy(RecipePolicy):
             ConfigError: there is none for the workload, or none for its servers.
         """
         names = [spec.workload, FALLBACK]
-        found = [f for f in folders(self._root) if f == self._root or f.name.split("@")[0] in names]
-        if not found:
+        suited = [
+            folder
+            for folder in _folders(self._root)
+            if folder == self._root or folder.name.split("@")[0] in names
+        ]
+        if not suited:
             raise ConfigError(
                 f"{self._root}: has no checkpoint for workload {spec.workload!r}, and none for "
                 f"{FALLBACK!r} to fall back on. {TRAIN}"
             )
-        found.sort(key=lambda f: (f != self._root, names[0] != f.name.split("@")[0], f.name))
+        suited.sort(key=lambda f: (f != self._root, names[0] != f.name.split("@")[0], f.name))
         slots = spec.max_num_seqs.tolist()
-        for folder in found:
+        for folder in suited:
             model = load_model(folder)
             if model.models == spec.models and model.known.slots.tolist() == slots:
                 return model

@@ -99,11 +99,10 @@ def load(folder: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     folder = Path(folder)
     _recovered(folder)
     model, config = folder / MODEL_FILE, folder / CONFIG_FILE
+    if not folder.is_dir():
+        hint = did_you_mean(folder.name, [path.name for path in folder.parent.glob("*")])
+        raise ConfigError(f"{folder}: is no checkpoint, there is no such folder.{hint}")
     for path in (model, config):
-        if not folder.is_dir():
-            siblings = [p.name for p in folder.parent.glob("*")]
-            hint = did_you_mean(folder.name, siblings)
-            raise ConfigError(f"{folder}: is no checkpoint, there is no such folder.{hint}")
         if not path.is_file():
             raise ConfigError(f"{folder}: is no checkpoint, it has no {path.name}.")
     if model.stat().st_size > MAX_BYTES:

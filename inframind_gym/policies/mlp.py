@@ -212,10 +212,7 @@ class PpoAssignment(MlpPolicy):
         self._tensors = by_load[load]
 
     def act_batch(
-        self,
-        observations: NDArray[np.float32],
-        contexts: assignment.AssignmentContext,
-        rows: Ints,
+        self, observations: NDArray[np.float32], contexts: assignment.AssignmentContext, rows: Ints
     ) -> Ints:
         """Return the best actions, (n,)."""
         flat = assignment.write_flat(contexts, self.spec.config.queues)

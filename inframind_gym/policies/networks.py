@@ -19,8 +19,15 @@ from pydantic import BaseModel, Field
 from inframind_gym.configs import Number, validate
 from inframind_gym.envs.layout import EMBED_DIM, PolicySpec
 from inframind_gym.errors import ConfigError, shortened
-from inframind_gym.policies import checkpoint
-from inframind_gym.policies.base import BasePolicy, Contexts, draw_from, models_up
+from inframind_gym.policies.base import (
+    BasePolicy,
+    Bools,
+    Contexts,
+    Floats,
+    Ints,
+    draw_from,
+    models_up,
+)
 from inframind_gym.policies.checkpoint import (
     CONFIG_FILE,
     SHIPPED,
@@ -37,17 +44,23 @@ from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 from inframind_gym.tasks import DOMAINS
 
 Weights = Mapping[str, NDArray[np.floating[Any]]]
-Floats = NDArray[np.floating[Any]]
-Indices = NDArray[np.int64]
 
 MODE_TEMPERATURE: Final = 0.8
 ROLE_TEMPERATURE: Final = 0.5
 COUNT_SPREAD: Final = 0.7  # agents: standard deviation of the count around 6 * sigmoid
 
+DEFAULT_CHECKPOINT: Final = SHIPPED / "masrouter"
+SAMPLE: Final = "sample"
+TRAIN: Final = "Train one with `inframind train masrouter`"
+LAYER_NORM_EPS: Final = 1e-5
+
 DRAW_MODE: Final = 0  # columns of `uniforms`
 DRAW_COUNT: Final = 1
 DRAW_ROLE: Final = 2  # and the five that follow
 PLAN_DRAWS: Final = DRAW_ROLE + MAX_AGENTS
+DRAW_ROUTE: Final = 0  # uses of a row's draws in InfraMind; the parts of a plan follow
+DRAW_MODEL: Final = PLAN_DRAWS  # uses of a query's numbers in MasRouter: 0..7 the plan, 8..13 the
+DRAW_STRATEGY: Final = PLAN_DRAWS + MAX_AGENTS  # models, 14.. the strategies of its nodes
 
 ROLE_START: Final = np.array([roles_of(domain)[0] for domain in DOMAINS])
 ROLE_DOMAIN: Final = np.array([DOMAINS.index(role.domain) for role in ROLES])
@@ -72,7 +85,7 @@ class Candidates:
         self._values = linear(weights, "fusion.value", self.latents)
         self._units = unit(self.latents)
 
-    def scores(self, context: Floats, mask: NDArray[np.bool_] | None = None) -> Floats:
+    def scores(self, context: Floats, mask: Bools | None = None) -> Floats:
         """Return cosines (B, n) of contexts (B, 64) and candidates, -inf where `mask` is false."""
         attention = linear(self._weights, "fusion.query", context) @ self._keys.T
         attention /= math.sqrt(context.shape[-1])
@@ -121,11 +134,11 @@ class NumpyPlanner:
     def plan(
         self,
         latent: Floats,
-        domain: Indices,
+        domain: Ints,
         uniforms: Floats | None = None,
         *,
         draw_count: bool = True,
-    ) -> tuple[Indices, Indices, Indices]:
+    ) -> tuple[Ints, Ints, Ints]:
         """Return plans of B queries.
 
         Args:
@@ -159,7 +172,7 @@ class NumpyPlanner:
             history[more] = total[more] / (k + 1)
         return topology, count, roles
 
-    def mean_role(self, domain: Indices, count: Indices, roles: Indices) -> Floats:
+    def mean_role(self, domain: Ints, count: Ints, roles: Ints) -> Floats:
         """Return the mean latent (B, 64) of the roles of plans."""
         chosen = self.roles.latents[roles + ROLE_START[domain][:, None]]
         present = np.arange(MAX_AGENTS) < count[:, None]
@@ -193,21 +206,11 @@ def softmax(logits: Floats) -> Floats:
     return powers
 
 
-def pick(logits: Floats, uniforms: Floats | None) -> Indices:
+def pick(logits: Floats, uniforms: Floats | None) -> Ints:
     """Return one index a row of logits (B, n), drawn with `uniforms` (B,) or the likeliest."""
     if uniforms is None:
         return np.asarray(logits.argmax(axis=-1), np.int64)
-    edges = softmax(logits).cumsum(axis=-1)
-    last = np.isfinite(logits).cumsum(axis=-1).argmax(axis=-1)  # the sum may end just below 1
-    drawn = np.minimum((edges <= uniforms[:, None]).sum(axis=-1), last)
-    return np.asarray(drawn, np.int64)
-
-
-DRAW_ROUTE: Final = 0  # uses of a row's draws; the parts of a plan follow
-SAMPLE: Final = "sample"
-LAYER_NORM_EPS: Final = 1e-5
-
-Array = NDArray[Any]
+    return draw_from(softmax(logits), uniforms)
 
 
 def executor_shapes(models: int, strategies: int, features: int) -> dict[str, tuple[int, ...]]:
@@ -250,7 +253,7 @@ class Player:
         self._of_query, of_role = np.split(self._w["semantic.weight"], 2)
         self._of_role = spec.role_embeddings @ of_role + self._w["semantic.bias"]
 
-    def plans(self, contexts: Contexts, uniforms: Array | None = None) -> NDArray[np.int64]:
+    def plans(self, contexts: Contexts, uniforms: Floats | None = None) -> Ints:
         """Return plans (n, 8): topology, agents less one, roles.
 
         Args:
@@ -269,7 +272,7 @@ class Player:
             resource[:, 1:] = 0.0
         return resource
 
-    def log_probs(self, resource: NDArray[np.float32], contexts: Contexts) -> Array:
+    def log_probs(self, resource: NDArray[np.float32], contexts: Contexts) -> Floats:
         """Return log-probabilities (n, M·S) of routes; those to models that are down are -inf.
 
         Args:
@@ -288,14 +291,14 @@ class Player:
         up = models_up(contexts, self.spec.num_models)
         return log_softmax(np.where(up.repeat(self.spec.num_strategies, axis=1), logits, -np.inf))
 
-    def _relu(self, name: str, x: Array) -> Array:
-        out: Array = np.maximum(x @ self._w[f"{name}.weight"] + self._w[f"{name}.bias"], 0.0)
+    def _relu(self, name: str, x: Floats) -> Floats:
+        out: Floats = np.maximum(x @ self._w[f"{name}.weight"] + self._w[f"{name}.bias"], 0.0)
         return out
 
-    def _norm(self, name: str, x: Array) -> Array:
+    def _norm(self, name: str, x: Floats) -> Floats:
         centred = x - x.mean(axis=1, keepdims=True)
         scaled = centred / np.sqrt(np.square(centred).mean(axis=1, keepdims=True) + LAYER_NORM_EPS)
-        out: Array = scaled * self._w[f"{name}.weight"] + self._w[f"{name}.bias"]
+        out: Floats = scaled * self._w[f"{name}.weight"] + self._w[f"{name}.bias"]
         return out
 
 
@@ -365,9 +368,7 @@ class InfraMindPolicy(BasePolicy):
             )
         self._player = Player(self._tensors, spec, system_state=self.config.system_state)
 
-    def act_batch(
-        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
         """Return the actions (n, 9) of `rows`: a plan or a route, whichever is due."""
         actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
         plan, route = (np.flatnonzero(due) for due in kinds(contexts))
@@ -394,33 +395,25 @@ class InfraMindPIDPolicy(InfraMindPolicy):
     name = "inframind_pid"
 
 
-def kinds(contexts: Contexts) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def kinds(contexts: Contexts) -> tuple[Bools, Bools]:
     """Return (n,) which decisions are plans, and which are routes."""
     is_plan = np.asarray(contexts["kind"] == PLAN)
     return is_plan, ~is_plan
 
 
-def log_softmax(logits: Array) -> Array:
+def log_softmax(logits: Floats) -> Floats:
     """Return log-probabilities (n, A) of logits (n, A)."""
     shifted = logits - logits.max(axis=1, keepdims=True)
-    out: Array = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    out: Floats = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return out
 
 
-def draw(log_probs: Array, uniforms: Array) -> NDArray[np.int64]:
+def draw(log_probs: Floats, uniforms: Floats) -> Ints:
     """Draw one column a row with the probabilities exp(log_probs) (n, A), from (n,) uniforms."""
-    edges = np.cumsum(np.exp(log_probs), axis=1)
-    below = edges <= (uniforms * edges[:, -1])[:, None]
-    return np.asarray(np.minimum(below.sum(axis=1), log_probs.shape[1] - 1), np.int64)
+    return draw_from(np.exp(log_probs), uniforms)
 
 
-DEFAULT_CHECKPOINT: Final = checkpoint.SHIPPED / "masrouter"
-DRAW_MODEL: Final = PLAN_DRAWS  # uses of a query's numbers: 0..7 the plan, 8..13 the models,
-DRAW_STRATEGY: Final = PLAN_DRAWS + MAX_AGENTS  # 14.. the strategies of its nodes
-TRAIN: Final = "Train one with `inframind train masrouter`"
-
-
-class _Facts(BaseModel):
+class MasRouterCheckpoint(BaseModel):
     """Keys of `config.json` that are read."""
 
     algorithm: str = ""
@@ -446,9 +439,9 @@ class TextRouter(BasePolicy):
     carries_out_any_plan = False
 
     def __init__(
-        self, tensors: checkpoint.Tensors, models: Sequence[str], *, draw_count: bool = False
+        self, tensors: Tensors, models: Sequence[str], *, draw_count: bool = False
     ) -> None:
-        self.planner = NumpyPlanner(checkpoint.part(tensors, "planner."))
+        self.planner = NumpyPlanner(part(tensors, "planner."))
         self.routers = Candidates(subset(tensors, "llm_router."))
         self.models, self.draw_count = tuple(models), draw_count
 
@@ -473,9 +466,7 @@ class TextRouter(BasePolicy):
         self._order = [self.models.index(model) for model in spec.models]
         self._probabilities = np.zeros((len(seeds), 0, spec.num_models))  # by row and query
 
-    def act_batch(
-        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
         """Return the plans or routes of `rows`, (n, 9); see `Policy.act_batch`."""
         actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
         plans = contexts["kind"] == PLAN
@@ -485,12 +476,12 @@ class TextRouter(BasePolicy):
             actions[~plans, PLAN_ACTIONS] = self._route(contexts[~plans], rows[~plans])
         return actions
 
-    def _plan(self, contexts: Contexts, rows: NDArray[np.int64]) -> Indices:
+    def _plan(self, contexts: Contexts, rows: Ints) -> Ints:
         """Return plans (n, 8) and keep the probabilities that the models are drawn with."""
         query = contexts["query"].astype(np.int64)
         latent = self.planner.encode(self.spec.task_embeddings[contexts["task"]])
         domain = contexts["domain"].astype(np.int64)
-        uniforms = np.stack([self._uniform(rows, query, use) for use in range(PLAN_DRAWS)], axis=-1)
+        uniforms = np.stack([self.draw(rows, query, use) for use in range(PLAN_DRAWS)], axis=-1)
         plan = self.planner.plan(latent, domain, uniforms, draw_count=self.draw_count)
         of_models = self.probabilities(latent, domain, *plan)
         known, needed = self._probabilities.shape[1], int(query.max()) + 1
@@ -502,28 +493,23 @@ class TextRouter(BasePolicy):
         return np.column_stack([topology, count - 1, roles])
 
     def probabilities(
-        self, latent: Floats, domain: Indices, topology: Indices, count: Indices, roles: Indices
+        self, latent: Floats, domain: Ints, topology: Ints, count: Ints, roles: Ints
     ) -> Floats:
         """Return probabilities (B, M) of the models, the same for every agent of a query."""
         mode = self.planner.modes.latents[topology]
         mean_role = self.planner.mean_role(domain, count, roles)
         return softmax(self.routers.scores(self.routers.context(latent, mode, mean_role)))
 
-    def _route(self, contexts: Contexts, rows: NDArray[np.int64]) -> Indices:
+    def _route(self, contexts: Contexts, rows: Ints) -> Ints:
         """Return routes (n,): an agent's model is the same in all of its turns."""
         query, node = contexts["query"].astype(np.int64), contexts["node"].astype(np.int64)
         agent = agent_of(node, contexts["num_agents"].astype(np.int64))
         up = models_up(contexts, self.spec.num_models)
         of_models = self._probabilities[rows, query] * up
-        model = draw_from(of_models, self._uniform(rows, query, DRAW_MODEL + agent))
+        model = draw_from(of_models, self.draw(rows, query, DRAW_MODEL + agent))
         share = np.broadcast_to(self.spec.strategy_share, (len(rows), self.spec.num_strategies))
-        strategy = draw_from(share, self._uniform(rows, query, DRAW_STRATEGY + node))
+        strategy = draw_from(share, self.draw(rows, query, DRAW_STRATEGY + node))
         return self.spec.action(model, strategy)
-
-    def _uniform(
-        self, rows: NDArray[np.int64], query: Indices, use: Indices | int
-    ) -> NDArray[np.float64]:
-        return self.draw(rows, query, use)
 
 
 class MasRouterPolicy(TextRouter):
@@ -538,28 +524,28 @@ class MasRouterPolicy(TextRouter):
 
     def __init__(self, checkpoint_folder: str | None = None) -> None:
         folder = DEFAULT_CHECKPOINT if checkpoint_folder is None else Path(checkpoint_folder)
-        tensors, content = checkpoint.load(folder)
-        facts = validate(content, _Facts, source=str(folder / checkpoint.CONFIG_FILE))
-        if facts.algorithm != "masrouter":
+        tensors, content = load(folder)
+        about = validate(content, MasRouterCheckpoint, source=str(folder / CONFIG_FILE))
+        if about.algorithm != "masrouter":
+            algorithm = shortened(about.algorithm)
             raise ConfigError(
-                f"{folder}: is a checkpoint of {shortened(facts.algorithm)!r}, not of a MasRouter. "
-                f"{TRAIN}."
+                f"{folder}: is a checkpoint of {algorithm!r}, not a MasRouter. {TRAIN}."
             )
         try:
-            super().__init__(tensors, facts.models)
+            super().__init__(tensors, about.models)
             latent, domain = self.planner.encode(np.zeros((1, EMBED_DIM))), np.zeros(1, np.int64)
-            self.probabilities(latent, domain, *self.planner.plan(latent, domain))  # fits?
+            shares = self.probabilities(latent, domain, *self.planner.plan(latent, domain))
         except (KeyError, IndexError, ValueError) as error:
             raise ConfigError(f"{folder}: is no whole MasRouter: {error}. {TRAIN}.") from None
-        if len(self.models) != len(self.routers.latents):
+        if shares.shape[1] != len(about.models):
             raise ConfigError(
-                f"{folder}: names {len(self.models)} models, its weights are of "
-                f"{len(self.routers.latents)}. {TRAIN}."
+                f"{folder}: names {len(about.models)} models, its weights are of "
+                f"{shares.shape[1]}. {TRAIN}."
             )
         self.name = "masrouter" if checkpoint_folder is None else f"masrouter:{checkpoint_folder}"
-        self.fingerprint = checkpoint.fingerprint(folder)  # results of other weights are not these
+        self.fingerprint = fingerprint(folder)  # results of other weights are not these
 
 
-def agent_of(node: Indices, count: Indices) -> Indices:
+def agent_of(node: Ints, count: Ints) -> Ints:
     """Return the agents (n,) that execute nodes: in Debate, node K + k is agent k's second turn."""
     return np.minimum(node % np.maximum(count, 1), MAX_AGENTS - 1)

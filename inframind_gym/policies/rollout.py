@@ -56,10 +56,7 @@ def play_token_budget(
 
 
 def play_coordination(
-    policy: Policy[Any, Any],
-    seeds: Sequence[int],
-    scenario: str | None = None,
-    **arguments: Any,
+    policy: Policy[Any, Any], seeds: Sequence[int], scenario: str | None = None, **arguments: Any
 ) -> dict[str, NDArray[Any]]:
     """Play one episode a seed.
 

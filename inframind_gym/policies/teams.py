@@ -30,14 +30,7 @@ from inframind_gym.teams.coordination.rules import (
     TRIM,
     VALIDATE,
 )
-from inframind_gym.teams.token_budget.rules import (
-    CRITIC,
-    CUT,
-    EXECUTOR,
-    PLANNER,
-    REALLOCATE,
-    STOP,
-)
+from inframind_gym.teams.token_budget.rules import CRITIC, CUT, EXECUTOR, PLANNER, REALLOCATE, STOP
 from inframind_gym.teams.token_budget.settings import SIZES
 
 
