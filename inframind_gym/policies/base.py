@@ -173,8 +173,7 @@ class ContextPolicy(BasePolicy[Spec, Seen]):
 
     def draw_open(self, rows: Ints, ordinals: Ints, mask: Bools) -> Ints:
         """Return one of the open actions of each row, all equally likely, (n,)."""
-        place = np.floor(self.draw(rows, ordinals) * mask.sum(axis=1)).astype(np.int64) + 1
-        return np.asarray((np.cumsum(mask, axis=1) >= place[:, None]).argmax(axis=1))
+        return place_in(mask, self.draw(rows, ordinals))
 
 
 class PerRowPolicy(BasePolicy):
@@ -242,6 +241,12 @@ def first_up(start: Ints, up: Bools) -> Ints:
     order = (start[:, None] + np.arange(num_models)) % num_models
     ahead = np.take_along_axis(up, order, axis=1).argmax(axis=1)
     return np.asarray((start + ahead) % num_models, np.int64)
+
+
+def place_in(mask: Bools, u: Floats) -> Ints:
+    """Return one true column a row of `mask` (n, k), all equally likely for uniform `u` (n,)."""
+    place = np.floor(u * mask.sum(axis=1)).astype(np.int64) + 1
+    return np.asarray((np.cumsum(mask, axis=1) >= place[:, None]).argmax(axis=1))
 
 
 def draw_from(weights: Floats, u: Floats) -> Ints:

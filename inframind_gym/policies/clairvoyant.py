@@ -195,6 +195,16 @@ def large_recipes(routes: int) -> NDArray[Any]:
 
 
 @inner
+def first_free(slots: Any, size: int) -> int:
+    """Return the index of the slot that is free first."""
+    best = 0
+    for i in range(1, size):
+        if slots[i] < slots[best]:
+            best = i
+    return best
+
+
+@inner
 def present_pace(
     cluster: Cluster, card: Any, e: int, m: int, rank: float, slots: Any, pace: Any
 ) -> float:
@@ -230,7 +240,7 @@ def present_pace(
         left = float(request.output_tokens - request.generated)
         work_s += left * token_s + request.prompt_tokens * card.per_new_token_s
         if entry.priority <= rank:
-            slots[np.argmin(slots[:size])] += left
+            slots[first_free(slots, size)] += left
     peers = 0
     for other in range(cluster.card.shape[0]):
         state = cluster.server[e, other]
@@ -243,7 +253,7 @@ def present_pace(
     if card.sparse_s > 0.0:
         step_s += card.sparse_s * (1.0 - math.exp(-seqs / card.sparse_tokens))
     pace.step_s = pace.factor * step_s
-    pace.wait_s = slots[:size].min() * pace.step_s
+    pace.wait_s = slots[first_free(slots, size)] * pace.step_s
     return float(work_s)
 
 

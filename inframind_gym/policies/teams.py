@@ -15,7 +15,7 @@ from inframind_gym.envs.assignment import AssignmentContext, AssignmentSpec, Com
 from inframind_gym.envs.coordination import CoordinationContext, CoordinationSpec
 from inframind_gym.envs.token_budget import TokenBudgetContext, TokenBudgetSpec
 from inframind_gym.errors import require_within
-from inframind_gym.policies.base import ContextPolicy, Floats, Ints
+from inframind_gym.policies.base import ContextPolicy, Floats, Ints, place_in
 from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.coordination.rules import (
     ANSWER,
@@ -42,10 +42,7 @@ class BaseAssignmentPolicy(ContextPolicy[AssignmentSpec, AssignmentContext]):
 
     def best(self, values: Floats, rows: Ints, ordinals: Ints, use: int = 99) -> Ints:
         """Return the places of the largest of `values` (n, k), drawn where several are, (n,)."""
-        largest = values >= values.max(axis=1, keepdims=True)
-        place = self.draw(rows, ordinals, use) * largest.sum(axis=1)
-        found = np.cumsum(largest, axis=1) > np.floor(place)[:, None]
-        return np.asarray((found & largest).argmax(axis=1))
+        return place_in(values >= values.max(axis=1, keepdims=True), self.draw(rows, ordinals, use))
 
 
 def penalties(spec: AssignmentSpec, context: AssignmentContext) -> Floats:

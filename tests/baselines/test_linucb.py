@@ -34,7 +34,7 @@ def test_choices_of_a_stream_equal_the_reference() -> None:
     policy = LinUCBPolicy(alpha=0.4, ridge=2.0, embedding_components=3, cost_weight=0.5)
     spec = make_spec(task_embeddings=embeddings(), role_embeddings=np.zeros((25, EMBED_DIM)))
     policy.reset(spec, [1])
-    size = policy.learners[0].target.shape[1]
+    size = policy.ridge.target.shape[2]
     gram, target = np.tile(2.0 * np.eye(size), (ARMS, 1, 1)), np.zeros((ARMS, size))
     rng = np.random.default_rng(3)
     chosen_by_both = 0
@@ -78,14 +78,14 @@ def test_a_deadline_that_has_passed_is_learned_from_once() -> None:
 
     arm = decide(0, time_s=0.0, arrival_s=0.0)
     decide(1, time_s=9.0, arrival_s=9.0)
-    assert not policy.learners[0].target.any()
+    assert not policy.ridge.target[0].any()
     decide(2, time_s=11.0, arrival_s=11.0)  # query 0 is late
-    assert policy.learners[0].target[arm, 0] == -1.0
-    before = policy.learners[0].target.copy()
+    assert policy.ridge.target[0][arm, 0] == -1.0
+    before = policy.ridge.target[0].copy()
     policy.observe(make_completed([0], solved=1), 0)
-    np.testing.assert_array_equal(policy.learners[0].target, before)
+    np.testing.assert_array_equal(policy.ridge.target[0], before)
     decide(0, time_s=0.0, arrival_s=0.0)  # a new episode: queries 1 and 2 are forgotten
-    np.testing.assert_array_equal(policy.learners[0].target, before)
+    np.testing.assert_array_equal(policy.ridge.target[0], before)
 
 
 def test_components_are_the_same_from_index_and_embedding() -> None:
