@@ -13,9 +13,7 @@ import pytest
 import baselines
 from baselines.recipes import (
     RATES_PER_MIN,
-    Round,
     candidates,
-    leading,
     recast,
     solved_in_time,
 )
@@ -90,12 +88,6 @@ def test_the_search_prefers_what_solves_more_in_time() -> None:
     assert shares.shape == (2, len(RATES_PER_MIN))
     assert shares[0].mean() > shares[1].mean() + 0.2
     assert shares[1, 0] > shares[1, -1]  # in the order of the rates
-
-
-def test_what_leads_at_one_rate_goes_on_beside_what_leads_over_all() -> None:
-    goodput = np.array([[0.5, 0.5, 0.5, 0.5], [0.9, 0.2, 0.2, 0.2], [0.1, 0.6, 0.1, 0.1]])
-    assert leading(goodput, Round(seed=0, episodes=1, overall=1, at_rate=0)).tolist() == [0]
-    assert leading(goodput, Round(seed=0, episodes=1, overall=1, at_rate=1)).tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

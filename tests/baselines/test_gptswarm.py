@@ -11,7 +11,7 @@ import pytest
 import baselines
 import inframind_gym  # noqa: F401
 from agents.runs import Run
-from baselines.gptswarm import PlayedUtility, learn_edges, train
+from baselines.gptswarm import learn_edges, train
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies.simple import SWARM, SWARM_STRATEGY, edges_of, load_swarm
 from inframind_gym.train import read_config
@@ -56,18 +56,6 @@ def test_one_update_by_hand() -> None:
     logits = 0.5 * (-(drawn[0] - 0.5) + (drawn[1] - 0.5))
     found = learn_edges(utility, 3, settings, seed=1)
     np.testing.assert_allclose(found, 1.0 / (1.0 + np.exp(-logits)))
-
-
-def test_the_utility_is_a_function_of_graph_and_seed() -> None:
-    utility = PlayedUtility(SMALL)
-    chain = ((0, 1), (1, 2), (2, 3), (3, 4))
-    first = utility(chain, 7)
-    assert 0.0 < first <= 1.0
-    assert (first * 20) % 1 == pytest.approx(0.0, abs=1e-9), "a share of 4 x 5 queries"
-    utility((), 7)
-    assert utility(chain, 7) == first
-    assert PlayedUtility(SMALL)(chain, 7) == first
-    assert len({utility(chain, seed) for seed in range(6)}) > 1
 
 
 def test_a_training_makes_a_file_that_can_be_played(tmp_path: Path) -> None:
@@ -126,8 +114,3 @@ def test_wrong_files(tmp_path: Path, content, message: str) -> None:
         path.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(ConfigError, match=message):
         baselines.resolve_policy(f"gptswarm:{path}")
-
-
-def test_another_pool_lacks_its_models() -> None:
-    with pytest.raises(ConfigError, match="unknown model 'deepseek-32b'"):
-        baselines.resolve_policy("gptswarm").reset(make_spec(("a", "b", "c", "d", "e")), [0])

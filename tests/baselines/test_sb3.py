@@ -15,7 +15,6 @@ from gymnasium import spaces
 
 pytest.importorskip("stable_baselines3")
 
-import sb3_contrib
 import stable_baselines3
 import torch
 
@@ -30,11 +29,10 @@ from baselines.sb3 import (
     make_learner,
     train,
 )
-from inframind_gym.envs.sb3 import SB3VecEnv
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint, policy_names, resolve_policy
 from inframind_gym.policies.checkpoint import SHIPPED
-from inframind_gym.policies.mlp import COORDINATION, TOKEN_BUDGET, MaskablePpoPlacement, forward
+from inframind_gym.policies.mlp import COORDINATION, MaskablePpoPlacement, forward
 from inframind_gym.policies.rollout import play_assignment, play_coordination, play_token_budget
 from inframind_gym.train import read_config
 from tests.golden.trainers import BASELINES
@@ -98,15 +96,6 @@ def test_a_short_training_is_played_and_not_repeated(trained: tuple[str, Path, A
         assert config.training["config"]["env"]["split"] == "train"
 
 
-def test_other_seeds_and_models_that_are_down_change_a_training(tmp_path: Path) -> None:
-    found = []
-    for seed, down in ((0, "[]"), (1, "[]"), (0, "[deepseek-32b]")):
-        out = tmp_path / f"{seed}{len(down)}"
-        train(short("sb3_maskable_ppo", f"env.down_models={down}"), Run(out, seed))
-        found.append((out / "best" / checkpoint.MODEL_FILE).read_bytes())
-    assert len(set(found)) == 3
-
-
 def test_unknown_arguments_and_environments_without_costs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'learning_rate'"):
         train(short("sb3_ppo", "arguments.learning_rat=1"), Run(tmp_path))
@@ -162,28 +151,6 @@ def test_the_dual_update_by_hand() -> None:
     assert steps[4][1] == pytest.approx(0.55 - 0.1 * 0.7)
     assert list(envs.cost_queue) == pytest.approx([2.0, 1.0, 0.2, 0.4])
     assert [info["reward"] for info in steps[3][2]] == [1.0, 1.0]
-
-
-def test_lambda_stays_within_its_bounds() -> None:
-    dear = [([0.0, 0.0], [50.0, 50.0], [True, True])] * 3
-    envs, steps = play(dear)
-    assert envs.multiplier.value == 0.7
-    assert steps[0][0] == pytest.approx([-1.5, -1.5]), "a step is charged 3 at most"
-    assert list(envs.cost_queue) == [50.0] * 6, "the dual update sees all of it"
-    free = [([0.0, 0.0], [0.0, 0.0], [True, True])] * 9
-    assert play(free)[0].multiplier.value == 0.0
-    above = SETTINGS.model_copy(update={"start": 5.0})
-    assert LagrangianVecEnv(scripted([]), above).multiplier.value == 0.7
-
-
-def test_a_reset_ends_episodes_without_counting_them() -> None:
-    script = [([0.0, 0.0], [9.0, 9.0], [False, False]), ([0.0, 0.0], [0.5, 0.1], [True, True])]
-    envs = LagrangianVecEnv(scripted(script), SETTINGS)
-    envs.reset()
-    envs.step(np.zeros(2, np.int64))
-    envs.reset()
-    envs.step(np.zeros(2, np.int64))
-    assert list(envs.cost_queue) == [0.5, 0.1]
 
 
 def test_budgets_are_drawn_costs_charged_and_every_row_keeps_its_arrival_rate() -> None:
@@ -376,25 +343,3 @@ def test_the_players_of_teams_compute_what_was_trained() -> None:
     own = forward(export_network(ppo)[0], seen)
     own -= np.log(np.exp(own).sum(axis=1, keepdims=True))
     assert own == pytest.approx(expected.numpy(), abs=1e-5)
-
-
-def test_the_player_of_token_budgets_acts_as_the_trained_network(tmp_path: Path) -> None:
-    batch: Any = gym.make_vec("InfraMind-TokenBudget-v0", num_envs=64, budget=[1000, 20_000])
-    envs = SB3VecEnv(batch)
-    model = sb3_contrib.MaskablePPO("MlpPolicy", envs, seed=0, device="cpu", n_steps=8)
-    model.learn(512)
-    tensors, network = export_network(model)
-    facts = {"kind": TOKEN_BUDGET, "price": 0.001, "training": {}}
-    checkpoint.save(tmp_path, tensors, {**network, **facts})
-    player = resolve_policy(f"sb3_maskable_ppo:{tmp_path}", family="token_budget")
-    player.reset(batch.unwrapped.policy_spec(), range(64))
-    observations, _ = batch.reset(seed=0)
-    seen: set[int] = set()
-    for _ in range(12):
-        masks = batch.unwrapped.action_masks()
-        wanted, _ = model.predict(observations, action_masks=masks, deterministic=True)
-        actions = player.act_batch(observations, batch.unwrapped.contexts(), np.arange(64))
-        assert (actions == wanted).mean() > 0.98  # float32 there, float64 here
-        seen |= set(actions.tolist())
-        observations = batch.step(np.random.default_rng(len(seen)).permuted(actions))[0]
-    assert len(seen) > 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -60,15 +59,9 @@ def test_a_log_is_read_and_its_clocks_are_matched(tmp_path: Path) -> None:
         ([], "no answered request"),
         ([line(0), line(1, output_toks=None)], "line 2: 'output_toks' is missing"),
         ([line(0, queued_ts=None, queued_tss=1.0)], "Did you mean 'queued_tss'"),
-        ([line(0, queued_ts=-1.0)], "line 1: queued_ts"),
         ([line(0), line(1, last_token_ts=501.5)], r"line 2: last_token_ts \(501.5\) comes before"),
-        ([line(0, arrival_time=math.nan)], "arrival_time"),
         ([line(0, arrival_time=10**290)], "arrival_time"),
-        ([line(0, input_toks=10**12)], "input_toks"),
-        ([line(0, last_token_ts=math.inf)], "last_token_ts"),
         ([line(0, input_toks="12")], "input_toks"),
-        ([line(0, input_toks=True)], "input_toks"),
-        ([line(0, output_toks=0)], "output_toks"),
         ([line(0, output_toks=1.5)], "output_toks"),
         ([line(0), line(0)], "line 2: request_id 'bench-0' was used on line 1"),
         ([line(1), line(0)], "sort the lines by arrival_time"),
@@ -212,11 +205,9 @@ def test_limits_that_the_log_proves(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "fraction", "message"),
     [
-        (Limits(0, 1024), 0.5, "max-num-seqs"),
         (Limits(16, 8), 0.5, "must be at least max-num-seqs"),
         (Limits(16, 1024, 20), 0.5, r"request 'r-\d+' needs \d+ KV blocks"),
         (Limits(16, 1024), 1.0, "fit-fraction"),
-        (Limits(16, 1024), float("nan"), "fit-fraction"),
         (Limits(16, 1024), 0.01, "1 of 120 requests would be fitted"),
     ],
 )
@@ -225,14 +216,6 @@ def test_limits_that_cannot_be(
 ) -> None:
     with pytest.raises(InfraMindError, match=message):
         calibrate(read_log(write(tmp_path, rows(card()))), wrong, fit_fraction=fraction)
-
-
-def test_decoding_must_show(tmp_path: Path) -> None:
-    lines = [
-        each | {"output_toks": 1, "last_token_ts": each["first_token_ts"]} for each in rows(card())
-    ]
-    with pytest.raises(InfraMindError, match="more than one token"):
-        calibrate(read_log(write(tmp_path, lines)), Limits(16, 1024))
 
 
 # Command

@@ -100,31 +100,14 @@ def test_a_cell_is_read_as_it_stands(tmp_path: Path) -> None:
     assert cell.prompt_tokens is None and cell.edges is None
 
 
-def test_what_a_method_has_no_use_for_can_be_missing(tmp_path: Path) -> None:
-    bare = {"arrival_rate_per_min": 50, "accuracy": 0.5, "latency_s": {"mean": 9.0, "p50": 8.0}}
-    edges = {**bare, "edges_per_episode": {"mean": 5.2, "p5": 4}}
-    path = written(tmp_path, {"moa": {"math": [bare]}, "gptswarm": {"math": [edges]}})
-    moa, swarm = read_runs(path)
-    assert moa.num_queries is None and moa.model_share is None and moa.edges is None
-    assert moa.latency_s == {"mean": 9.0, "median": 8.0}
-    assert swarm.edges == 5.2
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"accuracy": ...}, r"mas\.math\[0\]: accuracy: this key is required"),
         ({"accuracy": 70}, r"accuracy: input should be less than or equal to 1, got 70"),
-        ({"accuracy": "0.7"}, r"accuracy: input should be a valid number, got '0.7'"),
-        ({"arrival_rate": ...}, r"arrival_rate: this key is required"),
-        ({"arrival_rate": 1e-8}, r"arrival_rate: .* greater than or equal to 0.01"),
-        ({"latency": ...}, r"latency: this key is required"),
         ({"latency": {"p5": 1.0}}, r"latency: lacks its mean"),
         ({"latency": {**latencies(), "p5": 99.0}}, r"p5 \(99\) exceeds p25 \(18\)"),
         ({"model_distribution": {"a": 0.3}}, r"model_distribution: the shares sum to 0\.3"),
         ({"n_episodes": 0}, r"n_episodes: .* greater than or equal to 1, got 0"),
-        ({"n_episodes": 10**290}, r"n_episodes: .* less than or equal to 100000"),
-        ({"n_episodes": {"mean": 1e6}}, r"n_episodes: .* less than or equal to 100000"),
     ],
 )
 def test_a_wrong_cell_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -236,18 +219,6 @@ def test_moa_is_as_slow_as_its_slowest_proposal_and_the_aggregator(
     both, one = predict([moa, alone], usual, 4)
     assert both.calls == 6.0
     assert both.latency_s["mean"] == pytest.approx(2.0 * one.latency_s["mean"], rel=0.15)
-
-
-def test_gptswarm_makes_one_call_after_the_other_whatever_its_edges(
-    tmp_path: Path, constants: Constants
-) -> None:
-    usual = replace(constants, length_factors={})
-    cells = [read_cell(tmp_path, "gptswarm", arrival_rate=0.01, edges=n) for n in (0, 10)]
-    moa = read_cell(tmp_path, "moa", arrival_rate=0.01)
-    free, all_, at_once = predict([*cells, moa], usual, 2)
-    assert free.calls == all_.calls == 6.0
-    assert free.latency_s["mean"] == pytest.approx(all_.latency_s["mean"], rel=0.05)
-    assert free.latency_s["mean"] > 1.2 * at_once.latency_s["mean"]
 
 
 def test_lengths_are_fitted_at_one_rate(tmp_path: Path, constants: Constants) -> None:
@@ -388,8 +359,6 @@ def test_the_command_writes_a_report(tmp_path: Path) -> None:
     ("content", "arguments", "message"),
     [
         ({"mas": {"math": [raw_cell()]}}, ["--methods", "mass"], "Did you mean 'mas'"),
-        ({"mas": {"math": [raw_cell()]}}, ["--methods", "moa"], "unknown method 'moa'"),
-        ({"mas": {"maths": [raw_cell()]}}, [], "Did you mean 'math'"),
         ({"mine": {"math": [raw_cell()]}}, [], "no measured cell"),
         ({"mas": {"math": [raw_cell(accuracy=2)]}}, [], "accuracy: input should be less"),
     ],

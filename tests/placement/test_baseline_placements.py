@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 from inframind_gym.envs.placement import placement_config
-from inframind_gym.errors import ConfigError
 from inframind_gym.policies import Policy, policy_names, resolve_policy
 from inframind_gym.policies.bounds import EverywhereSimulation
 from inframind_gym.simulator.placement.state import ACTIVE
@@ -76,13 +74,6 @@ def test_threshold_adds_copies_under_load(tmp_path: Path) -> None:
     assert max((context.state[0, :, 0] == ACTIVE).sum() for context, *_ in played) >= 2
 
 
-def test_wrong_names_are_explained() -> None:
-    with pytest.raises(ConfigError, match="Did you mean 'mcf_plus'"):
-        resolve_policy("mcf_pluss", family="placement")
-    with pytest.raises(ConfigError, match="unknown argument 'size'"):
-        resolve_policy("threshold", size=3, family="placement")
-
-
 def optimistic(
     arguments: dict[str, Any], seeds: list[int]
 ) -> tuple[EverywhereSimulation, NDArray[np.float64]]:
@@ -129,9 +120,3 @@ def test_nobody_beats_the_bound(cluster: str) -> None:
         assert latency[1] < latency[0]
         late = [s.state.episode[row]["jobs_late"] for s in (bound, env.simulation)]
         assert late[0] <= late[1]
-
-
-def test_the_linear_flow_is_refused_without_networkx(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "networkx", None)
-    with pytest.raises(ConfigError, match="needs networkx"):
-        resolve_policy("mcf_spec", family="placement")

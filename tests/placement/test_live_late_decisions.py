@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("aiohttp")
@@ -56,20 +55,6 @@ def test_a_decision_that_has_become_impossible_is_not_carried_out(
     may_end.set()
     play.settle()
     assert play.states(0) == ["absent"] * 3
-
-
-def test_what_a_policy_raises_is_raised(tmp_path: Path) -> None:
-    with stage(tmp_path, initial="empty") as play:
-        play.live.begin(0)
-
-        def think() -> Any:
-            raise KeyError("mine")
-
-        with pytest.raises(KeyError, match="mine"):
-            play.live.decide_by(think)
-        play.decide(0, 0)
-    with pytest.raises(InfraMindError, match="closed"):
-        play.live.decide_by(lambda: np.zeros(2, np.int64))
 
 
 def test_a_caller_that_is_late_is_counted(tmp_path: Path) -> None:

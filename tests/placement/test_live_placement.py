@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.live.config import live_placement_config
 from inframind_gym.live.loop import LoopThread
 from inframind_gym.live.placement import cluster
 from inframind_gym.simulator.placement.state import OFFLOAD, WAKE
@@ -117,19 +116,6 @@ def test_a_server_that_can_neither_wake_nor_sleep_is_stopped(
         play.until(lambda: play.states(0)[0] == "active")  # loaded again
 
 
-@pytest.mark.parametrize("fault", [{"mute": {SLEEP}}, {"refuses": {SLEEP: 500}}])
-def test_a_server_that_does_not_sleep_is_stopped(tmp_path: Path, fault: dict[str, Any]) -> None:
-    with stage(tmp_path, initial="empty", live={"sleep_s": 0.5}) as play:
-        on_gpu_0(play, 0)
-        vars(play.fake(0, 0)).update(fault)
-        play.decide(LLAMA8, 0)
-        play.until(lambda: play.states(0)[1] == "active")  # it got the slot all the same
-        assert play.states(0) == ["absent", "active", "absent"]
-        assert play.counters["sleeps"] == 0 and play.counters["offloads"] == 1
-        (failed,) = [t for t in play.live.transitions if t.why]
-        assert (failed.phase, failed.now) == ("sleep", "absent")
-
-
 def test_a_server_is_drained_before_it_sleeps(play: Stage) -> None:
     play.servers[0, 0].script = lambda r, n: Answer(tokens=5, each_s=0.3)
     answers = [play.live.ask("qwen-14b", HELLO, 5) for _ in range(3)]
@@ -214,15 +200,6 @@ def test_a_server_that_dies(play: Stage, was: str) -> None:
     assert [answer.result().status for answer in answers] == ["ok"] * len(answers)
     assert play.fake(0, 0) is not first
     assert len(play.fake(0, 0).requests) == len(answers)  # each answered once
-
-
-def test_a_server_that_somebody_else_puts_to_sleep(play: Stage) -> None:
-    play.fake(0, 0).asleep = True
-    play.until(lambda: play.states(0)[0] == "slept")
-    answer = play.live.ask("qwen-14b", HELLO, 5)
-    play.decide(QWEN, 0)
-    play.until(answer.done)
-    assert answer.result().status == "ok"
 
 
 def test_times_are_learned_and_a_first_sleep_is_not(play: Stage) -> None:
@@ -316,28 +293,13 @@ def test_closing_in_the_middle(tmp_path: Path) -> None:
         time.sleep(0.05)
 
 
-def test_asking_needs_an_episode_without_jobs(tmp_path: Path) -> None:
-    with stage(tmp_path, initial="empty") as play:
-        play.live.begin(0)
-        with pytest.raises(InfraMindError, match="begin\\(jobs=False\\)"):
-            play.live.ask("qwen-14b", HELLO, 5)
-        with pytest.raises(ConfigError, match="qwen-14b"):
-            play.live.ask("qwen-14", HELLO, 5)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"foreign_memory": {"max_MB": 5}}, "foreign_memory.max_MB must be 0"),
-        ({"sleep_level": 2}, "sleep_level: unknown key"),
         ({"pool": "b200-2gpu", "cluster": "h100-8gpu"}, "gpus: has 2, cluster 'h100-8gpu' has 8"),
-        ({"cluster": "h100-4gpu"}, "max_num_seqs is 4.*, .* has slots: 32. Make them equal"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Stage(tmp_path, **arguments)
-
-
-def test_the_cluster_is_the_pools_by_default() -> None:
-    assert live_placement_config({"pool": "some/folder/mine.yaml"}).cluster == "mine"

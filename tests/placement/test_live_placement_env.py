@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -93,20 +92,6 @@ def test_spaces_infos_and_records_are_those_of_the_simulation(arguments: dict[st
         env.step(np.zeros(2, np.int64))
 
 
-def test_a_slow_agent_makes_all_wait(arguments: dict[str, Any]) -> None:
-    env = gym.make(LIVE, **arguments).unwrapped
-    assert isinstance(env, PlacementLiveEnv)
-    try:
-        env.reset(seed=0)
-        _, quick, *_ = env.step(np.zeros(2, np.int64))
-        time.sleep(2.0)
-        _, slow, _, _, info = env.step(np.zeros(2, np.int64))
-        assert info["time_s"] > 2.0
-        assert slow < quick < 0.0
-    finally:
-        env.close()
-
-
 def test_the_command(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inframind_gym.live.command.end_by_exception", lambda: None)
     given = ["--pool", "cpu-tiny", "--demand", arguments["demand"], "--state", arguments["state"]]
@@ -128,11 +113,7 @@ def test_the_command(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch)
     [
         (["--pool", "cpu-tyni"], "Did you mean 'cpu-tiny'?"),
         (["--pool", "single-gpu"], "unknown placement cluster|cluster"),
-        (["--pool", "cpu-tiny", "--policy", "mcf_puls"], "Did you mean 'mcf_plus'?"),
-        (["--pool", "cpu-tiny", "--policy", "nothing:Here"], "no module named 'nothing'"),
         (["--pool", "cpu-tiny", "--policy", "sb3_maskable_ppo:none"], "none: is no checkpoint"),
-        (["--pool", "cpu-tiny", "--policy", "pathlib:PurePath"], "lacks reset"),
-        (["--pool", "cpu-tiny", "--initial", "spraed"], "initial: 'spraed' is not valid"),
     ],
 )
 def test_what_the_command_refuses(given: list[str], message: str) -> None:

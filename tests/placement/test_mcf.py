@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from inframind_gym.envs.placement import PlacementContext, PlacementSpec
-from inframind_gym.policies import resolve_policy
 from inframind_gym.policies.mcf import (
     FORBIDDEN,
     UNIT_S,
@@ -28,7 +27,6 @@ from inframind_gym.policies.mcf import (
     spec_costs,
 )
 from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, NONE, SLEPT
-from tests.placement.toys import decisions, make
 
 # Three models A, B, C: t_sleep 1, 2, 3; t_wake 2, 3, 4; t_load 20, 30, 40; t_offload 4, 5, 6;
 # slept memory 1,000, 1,500 and 2,000 MB. GPUs of 80,000 MB, alpha 0.05: 4,000 MB may sleep.
@@ -315,29 +313,3 @@ def test_plans_worked_out(
     """`copies`: GPUs of each model after the decision."""
     found = solve(toy_plan(tp, target, gains))
     assert np.bincount(found, minlength=len(tp)).tolist() == copies
-
-
-@pytest.mark.parametrize("cluster", ["h100-4gpu", "h100-8gpu", "h100-16gpu"])
-def test_nothing_is_woken_and_slept_in_alternate_cycles(cluster: str) -> None:
-    """Under constant demand, whatever became ACTIVE is ACTIVE in the two decisions after."""
-    states, switches, _ = play(cluster, seed=11)
-    awake = states == ACTIVE  # (decisions, rows, G, M)
-    became = awake[1:] & ~awake[:-1]
-    for later in (1, 2):
-        kept = awake[1 + later :] | ~became[: len(became) - later]
-        assert kept.all()
-    asleep_again = (states[2:] == SLEPT) & became[:-1]
-    assert not asleep_again.any()
-    assert switches > 0 or cluster != "h100-4gpu"
-
-
-def play(cluster: str, seed: int) -> tuple[Any, int, Any]:
-    """States before each decision, transitions in all, and GPUs that change per decision."""
-    env = make(3, cluster=cluster, demand="steady")
-    policy = resolve_policy("mcf_plus", family="placement")
-    played = list(decisions(env, policy, [seed, seed + 1, seed + 2]))
-    assert not any(infos["illegal"].any() for *_, infos in played)
-    final = played[-1][3]["final_info"]
-    switches = int(final["wakes"].sum() + final["loads"].sum() + final["sleeps"].sum())
-    states = np.array([contexts.state for contexts, *_ in played])
-    return states, switches, np.array([(actions > 0).sum() for _, actions, _, _ in played])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import warnings
 from pathlib import Path
@@ -17,11 +16,7 @@ from gymnasium.utils.env_checker import check_env, data_equivalence
 from gymnasium.vector import AutoresetMode
 
 import inframind_gym  # noqa: F401
-from inframind_gym.envs.core import VectorEnv
-from inframind_gym.envs.live import PlacementLiveEnv
-from inframind_gym.envs.placement import PlacementConfig, PlacementEnv, PlacementVectorEnv
 from inframind_gym.errors import ActionError, ConfigError
-from inframind_gym.live.config import PlacementLiveConfig
 from tests.placement.toys import card, tight_cluster, write_cluster, write_demand
 
 PLACEMENT = "InfraMind-Placement-v0"
@@ -39,21 +34,6 @@ def test_check_env_passes_without_a_warning(variant: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(env.unwrapped)
-
-
-def test_the_constructors_name_every_argument() -> None:
-    """Arguments, their order and their defaults are those of the checked configuration."""
-    fields = {name: field.default for name, field in PlacementConfig.model_fields.items()}
-    live = set(inspect.signature(PlacementLiveEnv).parameters)
-    assert live == {*PlacementLiveConfig.model_fields, "render_mode"}
-    for cls, arguments in (
-        (PlacementEnv, [*fields, "render_mode"]),
-        (PlacementVectorEnv, ["num_envs", "num_threads", "autoreset_mode", *fields]),
-    ):
-        found = inspect.signature(cls).parameters
-        assert list(found) == arguments
-        for name, default in fields.items():
-            assert found[name].default == default, name
 
 
 def test_spaces_are_as_documented() -> None:
@@ -126,26 +106,6 @@ def test_a_row_of_the_batch_is_a_single_environment(num_envs: int) -> None:
             assert data_equivalence(infos["action_mask"][row], info["action_mask"])
 
 
-def test_the_batch_hands_out_no_memory_twice() -> None:
-    batch: Any = gym.make_vec(PLACEMENT, num_envs=2, cluster="h100-4gpu", num_decisions=3)
-    kept: list[tuple[Any, bytes]] = []
-
-    def keep(*arrays: Any) -> None:
-        for array in arrays:
-            assert not any(np.shares_memory(array, other) for other, _ in kept)
-            kept.append((array, array.tobytes()))
-
-    observations, infos = batch.reset(seed=0)
-    keep(observations, infos["cost"])
-    for _ in range(8):
-        observations, rewards, over, cut, infos = batch.step(batch.action_space.sample())
-        keep(observations, rewards, over, cut, infos["cost"], infos["illegal"])
-        keep(batch.action_masks(), *batch.contexts(), *infos["rewards"].values())
-        if cut.any():
-            keep(*infos["final_obs"])
-    assert all(array.tobytes() == before for array, before in kept)
-
-
 def test_contexts_agree_with_observations(tmp_path: Path) -> None:
     env: Any = gym.make(PLACEMENT, cluster=tight_cluster(tmp_path), num_decisions=30).unwrapped
     env.reset(seed=4)
@@ -179,16 +139,10 @@ def test_contexts_agree_with_observations(tmp_path: Path) -> None:
     [
         ({"clutser": "h100-4gpu"}, "clutser: unknown key. Did you mean 'cluster'?"),
         ({"cluster": "h100-4gpus"}, "unknown cluster 'h100-4gpus'. Did you mean 'h100-4gpu'?"),
-        ({"demand": "study"}, "unknown demand 'study'. Did you mean 'steady'?"),
         ({"demand": "trace"}, "Give the path of a CSV file as the argument `trace`"),
         ({"trace": "x.csv"}, "the demand's arrivals are 'poisson'"),
         ({"decision_interval_s": 2.5}, "must be a whole multiple of routing_interval_s"),
-        ({"load": 0}, "load: must be a number from 0.001 to 1000, got 0"),
-        ({"initial": "full"}, "'full' is not valid"),
-        ({"num_decisions": True}, "must be a number"),
-        ({"load": None}, "load: must be a number from 0.001 to 1000, got None"),
         ({"decision_interval_s": 3600, "routing_interval_s": 0.01}, "10000 times at most"),
-        ({"num_decisions": 10**6, "load": 1000}, "jobs would come in an episode"),
     ],
     ids=str,
 )
@@ -224,42 +178,3 @@ def test_wrong_actions_are_explained() -> None:
             env.step(action)
     with pytest.raises(ConfigError, match="unknown option"):
         env.reset(options={"rate": 1})
-
-
-def test_rendering() -> None:
-    env: Any = gym.make(PLACEMENT, cluster="h100-4gpu", render_mode="ansi").unwrapped
-    env.reset(seed=0)
-    env.step(np.zeros(4, np.int64))
-    picture = env.render()
-    assert "5 s, " in picture and picture.count("  active") == 4
-    assert "\nqwen-7b  " in picture
-
-
-def test_maskable_ppo_learns_on_it() -> None:
-    """The masks have the form that sb3-contrib wants, and a few updates run through."""
-    contrib = pytest.importorskip("sb3_contrib")
-    env = gym.make(PLACEMENT, cluster="h100-4gpu", num_decisions=16).unwrapped
-    learner = contrib.MaskablePPO("MlpPolicy", env, n_steps=32, batch_size=32, seed=0)
-    learner.learn(64)
-    observation, info = env.reset(seed=0)
-    for _ in range(8):
-        action, _ = learner.predict(
-            observation, action_masks=env.get_wrapper_attr("action_masks")()
-        )
-        mask = np.stack(info["action_mask"])
-        assert mask[np.arange(4), action].all()
-        observation, _, _, _, info = env.step(action)
-
-
-@pytest.mark.parametrize("name", ["InfraMind-Placement-v0", "InfraMind-Stream-v0"])
-def test_batches_of_both_families_keep_one_contract(name: str) -> None:
-    batch = gym.make_vec(name, num_envs=2)
-    assert isinstance(batch.unwrapped, VectorEnv)
-    with pytest.raises(ConfigError, match=r"call reset\(\) before step"):
-        batch.step(np.zeros(2, np.int64))
-    with pytest.raises(ConfigError, match="2 environments"):
-        batch.reset(seed=[1, 2, 3])
-    with pytest.raises(ConfigError, match="num_envs must be a number from 1"):
-        gym.make_vec(name, num_envs=0)
-    with pytest.raises(ConfigError, match="not rendered"):
-        gym.make_vec(name, num_envs=2, render_mode="ansi")

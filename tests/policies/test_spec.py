@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
@@ -30,26 +29,6 @@ def test_size(embedding, features, size) -> None:
         covered[part] += 1
     assert (covered == 1).all()
     assert layout.resource == slice(layout.budget, size)
-
-
-@pytest.mark.parametrize(("embedding", "query"), [("full", 384), ("index", 1)])
-def test_a_planner_sees_no_role(embedding, query) -> None:
-    plan = ObservationLayout(5, embedding, ("e2e", "queue"), scope="plan")
-    assert plan.size == query + 11
-    assert (plan.query, plan.budget) == (slice(0, query), query)
-    assert plan.resource == slice(query, plan.size)
-    assert plan.role == slice(query, query)
-    assert (plan.system("e2e").start, plan.system("queue").stop) == (query + 1, plan.size)
-    with pytest.raises(ConfigError, match="holds no role"):
-        plan.role_index(np.zeros(plan.size, np.float32))
-
-    alone = ObservationLayout(5, embedding, ("e2e", "queue"), scope="query")
-    assert alone.size == query
-    assert alone.resource == slice(query, query)
-    assert not alone.has("e2e")
-    for asked in (lambda: alone.budget, lambda: alone.remaining_budget_s(np.zeros(query))):
-        with pytest.raises(ConfigError, match='make the environment with observe="infra"'):
-            asked()
 
 
 @pytest.mark.parametrize("embedding", ["full", "index"])
@@ -119,16 +98,6 @@ def test_action_is_model_times_strategies_plus_strategy() -> None:
     assert actions.tolist() == [2, 12]
     assert spec.model_of(actions).tolist() == [0, 4]
     assert spec.strategy_of(actions).tolist() == [2, 0]
-
-
-def test_fields_are_read_only_and_converted() -> None:
-    spec = make_spec()
-    assert spec.expected_call_s.dtype == np.float64
-    assert spec.max_num_seqs.dtype == np.int64
-    with pytest.raises(ValueError, match="read-only"):
-        spec.ability[0] = 3.0
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        spec.workload = "mbpp"
 
 
 def test_names() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inframind_gym.envs.core import checked_arguments
 from inframind_gym.envs.token_budget import (
     TokenBudgetConfig,
     TokenBudgetSimulation,
@@ -40,27 +39,6 @@ def test_a_row_gets_the_same_actions_alone_or_in_a_batch(name: str) -> None:
         alone = play(resolve_policy(name, family="token_budget"), [seed], budget=[3000, 20_000])
         for key, value in alone.items():
             assert value[0] == batch[key][seed], key
-
-
-@pytest.mark.parametrize("budget", [700, 4000, 20_000])
-@pytest.mark.parametrize("name", ALL)
-def test_policies_choose_open_actions_and_end_their_episodes(name: str, budget: int) -> None:
-    policy = resolve_policy(name, family="token_budget")
-    strategy = getattr(policy, "strategy", "adaptive")
-    simulation = TokenBudgetSimulation(
-        checked_arguments(TokenBudgetConfig, {"budget": budget, "strategy": strategy}), 50
-    )
-    rows, observations = np.arange(50), simulation.observations()
-    simulation.reset(rows, [np.random.default_rng(i) for i in range(50)], observations)
-    policy.reset(simulation.policy_spec(), range(50))
-    actions = np.zeros(50, np.int64)
-    while len(rows := np.flatnonzero(~simulation.over())):
-        seen = simulation.contexts(rows, truth=name == "optimum")
-        actions[rows] = policy.act_batch(observations[rows], seen, rows)
-        assert simulation.state.mask[rows, actions[rows]].all()
-        simulation.step(rows, actions, observations)
-    if name != "random":
-        assert not simulation.state.truncated.any()
 
 
 def test_what_the_policies_are_named_for() -> None:
