@@ -20,7 +20,7 @@ import typer
 from inframind_gym.errors import TaskError, friendly
 from inframind_gym.files import replace_bytes
 from inframind_gym.simulator.workflow.roles import ROLES
-from inframind_gym.tasks import loaders
+from inframind_gym.tasks import loaders, taskset
 from inframind_gym.tasks.embedding import MODEL_HASHES, MiniLMEmbedder
 
 MANIFEST_FILE = "manifest.json"
@@ -33,7 +33,7 @@ def role_texts() -> list[str]:
 
 def manifest() -> dict[str, Any]:
     """Return counts and hashes of the shipped tasks, the present roles and the encoder."""
-    packed = gzip.decompress((loaders.DATA / loaders.TASKS_FILE).read_bytes())
+    packed = gzip.decompress((taskset.DATA / loaders.TASKS_FILE).read_bytes())
     found: dict[str, Any] = {}
     for name, lines in (
         ("tasks", packed.decode().rstrip("\n").split("\n")),
@@ -47,10 +47,10 @@ def manifest() -> dict[str, Any]:
 def check() -> None:
     """Raise a TaskError unless tasks, roles and embeddings are those of the manifest."""
     expected = manifest()
-    found = json.loads((loaders.DATA / MANIFEST_FILE).read_text(encoding="utf-8"))
+    found = json.loads((taskset.DATA / MANIFEST_FILE).read_text(encoding="utf-8"))
     wrong = [key for key in sorted(expected | found) if expected.get(key) != found.get(key)]
     for name, rows in ((loaders.EMBEDDINGS_FILE, "tasks"), (loaders.ROLES_FILE, "roles")):
-        if np.load(loaders.DATA / name, allow_pickle=False).shape[0] != expected[rows]:
+        if np.load(taskset.DATA / name, allow_pickle=False).shape[0] != expected[rows]:
             wrong.append(name)
     if wrong:
         raise TaskError(
@@ -70,9 +70,9 @@ def main(
             for name, lines in texts.items():
                 buffer = io.BytesIO()
                 np.save(buffer, embedder(lines).astype(np.float16), allow_pickle=False)
-                replace_bytes(loaders.DATA / name, buffer.getvalue())
+                replace_bytes(taskset.DATA / name, buffer.getvalue())
             content = json.dumps(manifest(), indent=2) + "\n"
-            replace_bytes(loaders.DATA / MANIFEST_FILE, content.encode())
+            replace_bytes(taskset.DATA / MANIFEST_FILE, content.encode())
         check()
 
 

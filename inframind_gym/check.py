@@ -36,7 +36,7 @@ from inframind_gym.simulator.posterior import draws_of, split_draw
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.traces import load_trace
 from inframind_gym.simulator.workload import WorkloadConfig, estimates, load_workload
-from inframind_gym.tasks.checking import check_tasks
+from inframind_gym.tasks.grading import check_tasks
 from inframind_gym.tasks.loaders import read_folder
 from inframind_gym.tasks.sandbox import PACKAGES
 from inframind_gym.teams.assignment.settings import AssignmentSettings, load_team

@@ -191,7 +191,7 @@ def measure(outcomes: Outcomes, ids: Sequence[str], embeddings: Array) -> tuple[
         "embedding_difficulty_r2": (
             r2,
             f"of difficulty, 5-fold ridge regression on the embedding, {len(known)} questions",
-            "tasks.difficulty.VISIBLE_R2 is chosen to give it",
+            "tasks.taskset.VISIBLE_R2 is chosen to give it",
         ),
     }
     table = {

@@ -24,8 +24,8 @@ from inframind_gym.simulator.workflow.topology import (
     STRATEGY_INSTRUCTIONS,
     TOPOLOGIES,
 )
-from inframind_gym.tasks.extract import without_reasoning
-from inframind_gym.tasks.formats import LETTERS
+from inframind_gym.tasks.grading import without_reasoning
+from inframind_gym.tasks.loaders import LETTERS
 from inframind_gym.tasks.taskset import Answer, TaskSet
 
 TEMPLATE_TOKENS: Final = 64  # what a model's chat template may add around two messages

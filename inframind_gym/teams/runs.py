@@ -37,7 +37,6 @@ CREATE TABLE IF NOT EXISTS events (
     kind TEXT NOT NULL, data TEXT NOT NULL, PRIMARY KEY (run_id, seq)
 ) WITHOUT ROWID;
 """
-_COLUMNS: Final = "run_id, team, status, settings, summary, started_s, finished_s, process"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ class RunStore:
         self._execute(
             "INSERT INTO runs (run_id, team, status, settings, started_s, process) "
             "VALUES (?, ?, 'running', ?, ?, ?)",
-            (run_id, team, _text(settings), time.time(), process),
+            *(run_id, team, _text(settings), time.time(), process),
         )
         return run_id
 
@@ -113,7 +112,7 @@ class RunStore:
         rows = self._execute(
             "INSERT INTO events SELECT ?1, COALESCE(MAX(seq), 0) + 1, ?2, ?3, ?4 FROM events "
             "WHERE run_id = ?1 RETURNING seq",
-            (run_id, time.time(), kind, _text(data)),
+            *(run_id, time.time(), kind, _text(data)),
         )
         return int(rows[0][0])
 
@@ -121,7 +120,7 @@ class RunStore:
         """End a run."""
         self._execute(
             "UPDATE runs SET status = ?, summary = ?, finished_s = ? WHERE run_id = ?",
-            (status, _text(summary), time.time(), run_id),
+            *(status, _text(summary), time.time(), run_id),
         )
 
     def get_run(self, run_id: str) -> Run:
@@ -130,8 +129,8 @@ class RunStore:
         Raises:
             ConfigError: there is none, or more than one.
         """
-        query = f"SELECT {_COLUMNS} FROM runs WHERE substr(run_id, 1, ?) = ?"
-        rows = self._execute(query, (len(run_id), run_id)) if run_id else []
+        query = "SELECT * FROM runs WHERE substr(run_id, 1, ?) = ?"
+        rows = self._execute(query, len(run_id), run_id) if run_id else []
         if len(rows) != 1:
             known = [run.run_id for run in self.list_runs(most=20)]
             more = f"{len(rows)} runs begin with {run_id!r}. Give more of its name."
@@ -140,17 +139,18 @@ class RunStore:
 
     def list_runs(self, team: str | None = None, most: int = 1000) -> list[Run]:
         """Return the runs of a team or of all, the newest first."""
-        query = (
-            f"SELECT {_COLUMNS} FROM runs WHERE ?1 IS NULL OR team = ?1 "
-            "ORDER BY started_s DESC, rowid DESC LIMIT ?2"
+        rows = self._execute(
+            "SELECT * FROM runs WHERE ?1 IS NULL OR team = ?1 "
+            "ORDER BY started_s DESC, rowid DESC LIMIT ?2",
+            *(team, most),
         )
-        return [_run(row) for row in self._execute(query, (team, most))]
+        return [_run(row) for row in rows]
 
     def events(self, run_id: str, after_seq: int = 0) -> list[Event]:
         """Return the events of a run whose number is greater than `after_seq`, in order."""
         rows = self._execute(
             "SELECT seq, time_s, kind, data FROM events WHERE run_id = ? AND seq > ? ORDER BY seq",
-            (run_id, after_seq),
+            *(run_id, after_seq),
         )
         return [Event(seq, time_s, kind, json.loads(data)) for seq, time_s, kind, data in rows]
 
@@ -165,7 +165,7 @@ class RunStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _execute(self, command: str, values: tuple[Any, ...]) -> list[Any]:
+    def _execute(self, command: str, *values: Any) -> list[Any]:
         with self._lock:
             try:
                 return self._database.execute(command, values).fetchall()
@@ -283,19 +283,16 @@ def compare(store: RunStore, first: str, second: str) -> dict[str, Any]:
         ]
         for run in runs
     ]
-    a, b = (_numbers(run.summary or {}) for run in runs)
+    numbers = {}
+    before, after = (_numbers(run.summary or {}) for run in runs)
+    for key, a in before.items():
+        if key in after:
+            change = None if a == 0 else 100.0 * (after[key] - a) / abs(a)
+            numbers[key] = {"a": a, "b": after[key], "change_percent": change}
     keys = ("run_id", "team", "status", "settings")
     return {
         "runs": [{key: getattr(run, key) for key in keys} for run in runs],
-        "numbers": {
-            key: {
-                "a": a[key],
-                "b": b[key],
-                "change_percent": None if a[key] == 0 else 100.0 * (b[key] - a[key]) / abs(a[key]),
-            }
-            for key in a
-            if key in b
-        },
+        "numbers": numbers,
         "traces": [list(pair) for pair in zip_longest(*traces)],
         "curves": [[[step.get(key) for key in curve] for step in trace] for trace in traces],
         "cutoffs": [[step for step in trace if step.get("cutoff_reason")] for trace in traces],

@@ -112,7 +112,7 @@ def test_the_likeliest_count_is_masrouters():
 def test_shipped_embeddings_are_those_of_the_texts():
     if importlib.util.find_spec("sentence_transformers") is None:
         pytest.skip("the encoder is not installed")
-    from inframind_gym.tasks import embed_texts
+    from inframind_gym.tasks.embedding import embed_texts
 
     fresh = embed_texts(list(TEXTS.values()))
     shipped = np.load(EMBEDDINGS_FILE, allow_pickle=False).astype(np.float32)

@@ -7,7 +7,7 @@ import pytest
 from benchmarks import embed_shipped
 from inframind_gym.errors import TaskError
 from inframind_gym.simulator.workflow.roles import ROLES
-from inframind_gym.tasks.loaders import DATA
+from inframind_gym.tasks.taskset import DATA
 
 
 def test_a_changed_role_shows(monkeypatch: pytest.MonkeyPatch) -> None:

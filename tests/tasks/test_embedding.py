@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import socket
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +16,15 @@ from benchmarks import embed_shipped
 from inframind_gym.errors import TaskError
 from inframind_gym.tasks import (
     EMBED_DIM,
-    MiniLMEmbedder,
-    embed_texts,
     load_role_embeddings,
     load_tasks,
 )
-from inframind_gym.tasks.cache import read_array, write_array
 from inframind_gym.tasks.embedding import (
     NEEDED_FILES,
+    MiniLMEmbedder,
     cache_key,
     check_model,
+    embed_texts,
 )
 
 needs_encoder = pytest.mark.skipif(
@@ -79,39 +75,20 @@ def test_other_texts_order_or_model_are_other_entries(tmp_path: Path) -> None:
     assert len({cache_key("m", t) for t in (["a", "b"], ["ab"], ["a", "", "b"], ["a\n", "b"])}) == 4
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda content: content[: len(content) // 2],
-        lambda content: content[:-5] + bytes([content[-5] ^ 1]) + content[-4:],
-        lambda content: b"",
-        lambda content: b"x" * 5000,
-    ],
-    ids=["truncated", "flipped", "empty", "garbage"],
-)
-def test_a_damaged_cache_file_is_written_again(
-    tmp_path: Path, damage: Callable[[bytes], bytes]
-) -> None:
+@pytest.mark.parametrize("kept", [0, 40, 900])
+def test_a_damaged_cache_file_is_written_again(tmp_path: Path, kept: int) -> None:
     embed = CountingEmbedder()
     expected = embed_texts(["a", "bcd"], embed, tmp_path)
     (path,) = cache_files(tmp_path)
-    path.write_bytes(damage(path.read_bytes()))
-    assert read_array(path) is None
-    assert np.array_equal(embed_texts(["a", "bcd"], embed, tmp_path), expected)
-    assert embed.calls == 2
-    assert embed_texts(["a", "bcd"], embed, tmp_path).shape == (2, EMBED_DIM)
+    path.write_bytes(path.read_bytes()[:kept])
+    for _ in range(2):
+        assert np.array_equal(embed_texts(["a", "bcd"], embed, tmp_path), expected)
     assert embed.calls == 2  # repaired
-    write_array(path, np.zeros((2, 7), dtype=np.float16))  # whole, but of another shape
+    np.save(path, np.zeros((2, 7), dtype=np.float16))  # whole, but of another shape
     assert np.array_equal(embed_texts(["a", "bcd"], embed, tmp_path), expected)
-    assert embed.calls == 3
-
-
-def test_objects_are_never_read_from_the_cache(tmp_path: Path) -> None:
-    """A pickle in a cache file would run code: such a file is treated as damaged."""
-    path = tmp_path / "x.bin"
-    with pytest.raises(ValueError, match="Object arrays cannot be saved"):
-        write_array(path, np.array([{}], dtype=object))
-    assert read_array(path) is None
+    np.save(path, np.array([{}], dtype=object))  # a pickle could run code: it is not read
+    assert np.array_equal(embed_texts(["a", "bcd"], embed, tmp_path), expected)
+    assert embed.calls == 4
 
 
 @pytest.mark.parametrize(
@@ -151,12 +128,6 @@ def test_other_weights_are_not_used(tmp_path: Path) -> None:
         check_model(fake_model(tmp_path))
 
 
-def test_no_sentence_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(TaskError, match=r"needs sentence-transformers.*pip install .*\[embed\]"):
-        embed_texts(["a"], cache_dir=tmp_path)
-
-
 @needs_encoder
 def test_the_model_embeds_without_a_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -172,27 +143,6 @@ def test_the_model_embeds_without_a_network(
     assert np.abs(np.linalg.norm(found, axis=1) - 1.0).max() < 2e-3
     assert found[0] @ found[1] > found[0] @ found[2] + 0.3
     assert MiniLMEmbedder()([]).shape == (0, EMBED_DIM)
-
-
-def test_two_processes_may_write_at_once(tmp_path: Path) -> None:
-    code = (
-        "import sys, numpy as np; from pathlib import Path\n"
-        "from inframind_gym.tasks.cache import write_array\n"
-        "for _ in range(30): write_array(Path(sys.argv[1]), np.ones((200, 384), np.float16))\n"
-    )
-    path = tmp_path / "shared.bin"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    workers = [
-        subprocess.Popen([sys.executable, "-c", code, str(path)], env=environment) for _ in range(2)
-    ]
-    seen = 0
-    while any(worker.poll() is None for worker in workers):
-        if path.exists():
-            assert read_array(path) is not None  # never half a file
-            seen += 1
-    assert [worker.returncode for worker in workers] == [0, 0]
-    assert seen > 0
-    assert cache_files(tmp_path) == [path]
 
 
 @needs_encoder

@@ -11,7 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from inframind_gym.tasks import DOMAINS, grade, load_tasks, loaders
+from inframind_gym.tasks import DOMAINS, load_tasks, loaders
+from inframind_gym.tasks.grading import grade
 
 TASKS = load_tasks(split="all")
 IMPORTED = """
@@ -42,7 +43,7 @@ def test_loading_is_fast_and_imports_little() -> None:
     assert min(times_s) < 0.3  # of CPU; 0.07 on an idle core, 0.11 beside other work
     modules = modules_after("from inframind_gym.tasks import load_tasks; load_tasks()")
     assert not modules & {"torch", "sentence_transformers", "transformers", "sklearn"}
-    assert not modules & {f"inframind_gym.tasks.{name}" for name in ("graders", "judging")}
+    assert not modules & {f"inframind_gym.tasks.{name}" for name in ("grading", "sandbox")}
 
 
 def test_every_answer_grades_itself() -> None:

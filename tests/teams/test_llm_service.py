@@ -13,14 +13,10 @@ import pytest
 from inframind_gym.errors import ConfigError
 from inframind_gym.teams.llm import (
     BudgetError,
-    Completion,
     LLMError,
-    LLMRequest,
     LLMService,
     OpenAICompatible,
     Retries,
-    Simulated,
-    load_prices,
     open_provider,
     shipped_prices,
 )
@@ -132,18 +128,6 @@ def test_attempts_have_a_limit(opened: Opened) -> None:
     assert waits == [1.0, 4.0, 7.0, 10.0]  # a server may say how long to wait
 
 
-def test_a_server_that_is_not_there_spends_nothing() -> None:
-    log, guard = Log(), TokenCeiling(10_000)
-    provider = OpenAICompatible("m", "http://127.0.0.1:9/v1")
-    with (
-        LLMService({"openai": provider}, log=log, guard=guard, retries=QUICK) as service,
-        pytest.raises(LLMError, match="connection"),
-    ):
-        ask(service)
-    assert guard.lost_tokens == guard.reserved_tokens == 0
-    assert [data["spent"] for data in log.of("llm_attempt")] == ["nothing"] * 3
-
-
 def test_a_model_that_ignores_its_limit_is_charged_in_full(opened: Opened) -> None:
     service, server, log, _ = opened(Reply("x", completion_tokens=400), ceiling=200)
     assert ask(service).output_tokens == 400
@@ -154,12 +138,6 @@ def test_a_model_that_ignores_its_limit_is_charged_in_full(opened: Opened) -> No
     assert log.of("llm_refused")[0]["agent"] == "coder"
 
 
-def test_an_answer_is_cut_to_what_the_budget_has_left(opened: Opened) -> None:
-    service, server, _, _ = opened(Reply("2"), ceiling=55)
-    ask(service)
-    assert server.requests[0]["max_tokens"] == 50  # the prompt has 5
-
-
 def test_a_server_without_usage_is_estimated(opened: Opened) -> None:
     service, _, log, _ = opened(Reply("four letters each", prompt_tokens=None))
     response = ask(service)
@@ -167,42 +145,12 @@ def test_a_server_without_usage_is_estimated(opened: Opened) -> None:
     assert log.of("llm_attempt")[0]["tokens_estimated"] is True
 
 
-class Slow(Simulated):
-    """Calls of 10 + 30 tokens that take a moment; counts how many run at once."""
-
-    def __init__(self) -> None:
-        super().__init__("gpt-4o-mini", lambda request: Completion("x", 10, 30, latency_s=1.0))
-        self.running, self.most, self.calls = 0, 0, 0
-
-    async def complete(self, request: LLMRequest) -> Completion:
-        self.running, self.calls = self.running + 1, self.calls + 1
-        self.most = max(self.most, self.running)
-        await asyncio.sleep(0.01)
-        self.running -= 1
-        return await super().complete(request)
-
-
-def test_calls_at_once_stay_below_the_ceiling() -> None:
-    log, guard, way = Log(), TokenCeiling(1000), Slow()
-    service = LLMService({"openai": way}, log=log, guard=guard)
-
-    async def many() -> list[Any]:
-        calls = (service.acall("s" * 20, "u" * 20, "openai", 90, agent=str(n)) for n in range(50))
-        return await asyncio.gather(*calls, return_exceptions=True)
-
-    refused = [result for result in asyncio.run(many()) if isinstance(result, BudgetError)]
-    assert (len(refused), way.calls, way.most) == (40, 10, 10)  # ten of 100 fill the pool
-    assert (guard.used_tokens, guard.reserved_tokens) == (10 * 40, 0)
-    assert len(log.of("llm_refused")) == 40
-
-
-def test_a_cancelled_call_keeps_its_reservation_as_lost() -> None:
-    log, guard = Log(), TokenCeiling(1000)
-    service = LLMService({"openai": Slow()}, log=log, guard=guard)
+def test_a_cancelled_call_keeps_its_reservation_as_lost(opened: Opened) -> None:
+    service, _, log, guard = opened(Reply(hangs=True))
 
     async def leave() -> None:
         call = asyncio.create_task(service.acall("", "", "openai", 90, agent="coder"))
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.1)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -231,8 +179,8 @@ def test_wrong_names_and_missing_keys(
     with pytest.raises(ConfigError, match=named) as raised:
         open_provider(name)
     assert "hidden" not in str(raised.value)
-    with pytest.raises(ConfigError, match="openai"):
-        LLMService({"openai": Slow()}).call("", "", "opena", 10, agent="coder")
+    with pytest.raises(ConfigError, match="opena"):
+        LLMService({}).call("", "", "opena", 10, agent="coder")
 
 
 def test_the_vendors_key_stays_with_the_vendor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,4 +215,4 @@ def test_prices_are_dated_and_sourced(tmp_path: Path) -> None:
     path = tmp_path / "prices.yaml"
     path.write_text("models:\n  m:\n    input_usd_per_mtok: 1\n    output_usd_per_mtokens: 2\n")
     with pytest.raises(ConfigError, match="output_usd_per_mtok"):
-        load_prices(path)
+        shipped_prices(path)

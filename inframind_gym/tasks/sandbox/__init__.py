@@ -47,17 +47,17 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inframind_gym.errors import ConfigError, require_within
-from inframind_gym.tasks.extract import MAX_TEXT
+from inframind_gym.errors import ConfigError
 from inframind_gym.tasks.sandbox.lift import holds, lift
 from inframind_gym.tasks.sandbox.lockdown import landlock_version, this_machine
 from inframind_gym.tasks.sandbox.plain import decode
 from inframind_gym.tasks.sandbox.process import Formulas, Process, SandboxError, package_places
 from inframind_gym.tasks.taskset import Answer
 
-__all__ = ["PACKAGES", "Isolation", "Limits", "Sandbox", "SandboxError", "Verdict", "isolation"]
+__all__ = ["MAX_TEXT", "PACKAGES", "Limits", "Sandbox", "SandboxError", "Verdict"]
 
 PACKAGES = ("numpy",)
+MAX_TEXT = 64_000  # characters of an answer's code
 _TRIES = 2  # of a check: the machine may have been busy
 
 
@@ -67,14 +67,13 @@ class Limits:
 
     cpu_s: int = 4  # processor time of the process, whole seconds
     wall_s: float = 8.0  # from when the process is ready to the verdict
-    memory_mb: int = 512  # address space of the process
+    memory_mb: int = 512  # address space of the process; Python needs 64
 
     def __post_init__(self) -> None:
-        require_within(self.wall_s, 0.001, 86_400.0, "wall_s")
-        if self.cpu_s < 1:
-            raise ConfigError(f"cpu_s is {self.cpu_s!r}; it must be at least 1 (whole seconds)")
-        if self.memory_mb < 64:
-            raise ConfigError(f"memory_mb is {self.memory_mb!r}; Python needs at least 64")
+        if self.cpu_s < 1 or not 0.0 < self.wall_s <= 86_400.0 or self.memory_mb < 64:
+            raise ConfigError(
+                f"{self}: cpu_s must be at least 1, wall_s above 0 and memory_mb at least 64"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,49 +84,23 @@ class Verdict:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Isolation:
-    """Isolation of code on this machine."""
-
-    # Version of the kernel's Landlock; 0: none, answers can open no file and import what is loaded.
-    landlock: int
-
-    def __str__(self) -> str:
-        files = (
-            f"only the standard library can be read (Landlock {self.landlock})"
-            if self.landlock
-            else "no file can be opened (no Landlock; imports are limited to common modules)"
-        )
-        return f"allow-list of system calls (seccomp); {files}"
-
-
-def isolation() -> Isolation:
-    """Return how code is isolated on this machine.
-
-    Raises:
-        SandboxError: it cannot be.
-    """
-    if sys.platform != "linux":
-        raise SandboxError(
-            f"code that a model wrote is only run on Linux, where it can be isolated; this is "
-            f"{sys.platform}. Judge code tasks on Linux (a container or a virtual machine will "
-            "do), or leave them out: datasets without code need no sandbox."
-        )
-    if this_machine() is None:
-        raise SandboxError(
-            f"code that a model wrote is only run where the sandbox knows the system calls: 64-bit "
-            f"x86_64 and aarch64; this machine is {os.uname().machine}."
-        )
-    return Isolation(landlock_version())
-
-
 class Sandbox:
     """Judge of answers that are code or formulas. Threads can share one.
 
+    Args:
+        limits: of one judgement; None: the defaults.
+        workers: judgements that run at a time, others wait; None: one a processor.
+        landlock: use the kernel's Landlock where it has one.
+        packages: installed packages that answers and tests may import beside the standard
+            library. Each is imported, before the lock, where a text mentions it.
+
     Attributes:
-        limits: of one judgement.
-        isolation: how code is isolated here.
-        workers: judgements that run at a time.
+        landlock: version of Landlock that is used; 0: answers can open no file, and import what
+            is loaded.
+
+    Raises:
+        SandboxError: code cannot be isolated on this machine.
+        ConfigError: `workers` is below 1, or a package is not installed.
     """
 
     def __init__(
@@ -135,30 +108,19 @@ class Sandbox:
         limits: Limits | None = None,
         *,
         workers: int | None = None,
-        landlock: bool | None = None,
+        landlock: bool = True,
         packages: Sequence[str] = PACKAGES,
     ) -> None:
-        """Make a sandbox.
-
-        Args:
-            limits: of one judgement; None: the defaults.
-            workers: judgements that run at a time, others wait; None: one a processor.
-            landlock: False does without it, as on a kernel that has none; None: as the kernel is.
-            packages: installed packages that answers and tests may import beside the standard
-                library. Each is imported, before the lock, where a text mentions it.
-
-        Raises:
-            SandboxError: code cannot be isolated on this machine.
-            ConfigError: `workers` is below 1, or a package is not installed.
-        """
-        self.limits = limits or Limits()
-        self.isolation = isolation()
-        if landlock is False:
-            self.isolation = Isolation(0)
-        elif landlock and not self.isolation.landlock:
-            raise SandboxError("this kernel has no Landlock; leave out landlock=True")
-        count = workers if workers is not None else os.cpu_count() or 1
-        if count < 1:
+        if sys.platform != "linux" or this_machine() is None:
+            raise SandboxError(
+                "code that a model wrote is only run where it can be isolated: on Linux with a "
+                f"64-bit x86_64 or aarch64 processor; this is {sys.platform}, {os.uname().machine}."
+                " Judge code tasks there (a container or a virtual machine will do), or leave them "
+                "out: datasets without code need no sandbox."
+            )
+        self.limits, self.landlock = limits or Limits(), landlock_version() if landlock else 0
+        self.workers = workers if workers is not None else os.cpu_count() or 1
+        if self.workers < 1:
             raise ConfigError(f"workers is {workers!r}; it must be at least 1")
         self._packages = tuple(packages)
         for name in self._packages:
@@ -167,9 +129,8 @@ class Sandbox:
                     f"packages: {name!r} is not an installed package with a folder of its own; "
                     f"install it or leave it out (default: {', '.join(PACKAGES)})"
                 )
-        self.workers = count
-        self._slots = threading.BoundedSemaphore(count)
-        self._formulas = Formulas(self.isolation.landlock > 0, count)
+        self._slots = threading.BoundedSemaphore(self.workers)
+        self._formulas = Formulas(self.landlock > 0, self.workers)
 
     def __enter__(self) -> Sandbox:
         return self
@@ -247,7 +208,7 @@ class Sandbox:
         process = Process(
             {
                 "part": "tests",
-                "landlock": self.isolation.landlock > 0,
+                "landlock": self.landlock > 0,
                 "packages": packages,
                 "cpu_s": self.limits.cpu_s,
                 "memory_mb": self.limits.memory_mb,

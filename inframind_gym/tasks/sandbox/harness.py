@@ -93,8 +93,8 @@ def run_tests(job: dict[str, Any], send: Callable[..., None]) -> None:
 
     Args:
         job: "sources" of the answer, "preamble" of the tests, "tests" (with lifted asserts),
-            "entry_point",
-            "plain" (results are plain data: the task has no classes), "words" of the tests.
+            "entry_point", "plain" (results are plain data: the task has no classes), "words" of
+            the tests.
         send: sends a message.
 
     Raises:

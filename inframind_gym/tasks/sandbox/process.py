@@ -169,9 +169,16 @@ class Process:
 
 MAX_FORMULA = 2000  # characters; what a question asks for is never longer
 TIMEOUT_S = 5
-_MEMORY_MB = 1024
 _PER_PROCESS = 500  # comparisons: SymPy's caches grow
 _MATH_PACKAGES = ("math_verify", "latex2sympy2_extended", "antlr4", "sympy", "mpmath")
+_FORMULAS: dict[str, Any] = {
+    "part": "formulas",
+    "packages": [],
+    "cpu_s": None,
+    "memory_mb": 1024,
+    "parent": None,
+    "timeout_s": TIMEOUT_S,
+}
 
 
 class Formulas:
@@ -202,7 +209,11 @@ class Formulas:
         with self._slots:
             with self._lock:
                 process, count = self._idle.pop() if self._idle else (None, 0)
-            process = process or self._start()
+            if process is None:
+                missing = [name for name in _MATH_PACKAGES if not package_places(name)]
+                if missing:
+                    raise SandboxError(needs("comparing formulas", missing[0], "live"))
+                process = Process({**_FORMULAS, "landlock": self._landlock}, _MATH_PACKAGES)
             process.request([expected, candidate])
             answer = next(process.messages(TIMEOUT_S + 1), None)
             with self._lock:
@@ -212,21 +223,6 @@ class Formulas:
             if not keep:
                 process.end()
             return answer == ["same", True]
-
-    def _start(self) -> Process:
-        for name in _MATH_PACKAGES:
-            if not package_places(name):
-                raise SandboxError(needs("comparing formulas", name, "live"))
-        job = {
-            "part": "formulas",
-            "landlock": self._landlock,
-            "packages": [],
-            "cpu_s": None,
-            "memory_mb": _MEMORY_MB,
-            "parent": None,
-            "timeout_s": TIMEOUT_S,
-        }
-        return Process(job, _MATH_PACKAGES)
 
     def close(self) -> None:
         """End the processes that wait."""

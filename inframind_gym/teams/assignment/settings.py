@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from inframind_gym.configs import (
     Fraction,
@@ -29,16 +28,7 @@ Agent = Literal["analyst", "coder", "researcher", "validator"]
 Provider = Literal["openai", "anthropic"]
 
 
-def _all_of(names: Sequence[str]) -> AfterValidator:
-    def check(values: dict[str, Any]) -> dict[str, Any]:
-        if missing := set(names) - values.keys():
-            raise ValueError(f"{', '.join(sorted(missing))} missing")
-        return values
-
-    return AfterValidator(check)
-
-
-ByType = Annotated[dict[TaskType, Number], _all_of(TASK_TYPES)]
+ByType = Annotated[dict[TaskType, Number], Field(min_length=len(TASK_TYPES))]
 
 
 class Quality(StrictModel):
@@ -108,9 +98,9 @@ class AssignmentSettings(StrictModel):
 
     name: Name
     description: str = ""
-    skill: Annotated[dict[Agent, ByType], _all_of(AGENTS)]
+    skill: Annotated[dict[Agent, ByType], Field(min_length=len(AGENTS))]
     quality: Quality
-    providers: Annotated[dict[Provider, SimulatedProvider], _all_of(PROVIDERS)]
+    providers: Annotated[dict[Provider, SimulatedProvider], Field(min_length=len(PROVIDERS))]
     calls: Calls
     judge: Judge
     arrivals: ArrivalSettings

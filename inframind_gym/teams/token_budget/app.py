@@ -65,7 +65,6 @@ MOST_TASK_CHARS: Final = 100_000
 MAX_STEPS: Final = 20
 RATING_TOKENS: Final = 60  # of a rating's answer at most
 PREFLIGHT_TOKENS: Final = 30  # of the pre-flight's
-FALLBACK: Final = COMPLEXITIES.index("moderate")  # where no usable answer came
 _LEAST_OVERHEAD: Final = 8  # tokens of an answer to pre-flight or rating
 _MOST_TOKENS: Final = 10**12  # of a call, whatever a server says
 _ROW: Final = np.zeros(1, np.int64)
@@ -74,12 +73,10 @@ _WAY: Final = "team"  # name of the provider in the service
 
 def _known(strategy: str) -> str:
     # Orders come from the network: no module is imported and no folder read at their word.
-    if strategy in MODES:
-        return strategy
     name, *arguments = strategy.split(":")
     entries = POLICIES["token_budget"]
     takes = {name: entries[name].args for name in policy_names("token_budget")}
-    if name not in takes:
+    if strategy not in MODES and name not in takes:
         raise ValueError(unknown("strategy", strategy, dict.fromkeys((*MODES, *takes))))
     if arguments and "folder" in takes[name]:
         raise ValueError(f"{name} takes no folder in an order; write {name}, the shipped network")
@@ -111,6 +108,11 @@ class Order(StrictModel):
             ConfigError: its arguments are wrong.
         """
         return resolve_policy(MODES.get(self.strategy, self.strategy), family="token_budget")
+
+
+def by_agent(numbers: Any) -> dict[str, Any]:
+    """Return three numbers of one team by the agents' names."""
+    return dict(zip(AGENTS, numbers.tolist(), strict=True))
 
 
 class BudgetController:
@@ -260,26 +262,24 @@ class Orchestrator:
         complexity = (agents.json_object(answer or "") or {}).get("complexity")
         if answer is not None and complexity not in COMPLEXITIES:
             self._log.append("malformed", {"agent": PREFLIGHT, "answer": answer[:500]})
-        seen = COMPLEXITIES.index(complexity) if complexity in COMPLEXITIES else FALLBACK
+        seen = COMPLEXITIES.index(complexity if complexity in COMPLEXITIES else "moderate")
         state.seen[0] = seen
         minimum = int(state.minimum_budget(_ROW)[0])
-        found: dict[str, Any] = {"complexity": COMPLEXITIES[seen], "minimum_budget": minimum}
+        result: dict[str, Any] = {"complexity": COMPLEXITIES[seen], "minimum_budget": minimum}
         if order.budget < minimum:
             self._warning = rules.suggestion(order.budget, minimum, seen)
-            found |= {"warning": self._warning, "suggested_minimum": minimum}
+            result |= {"warning": self._warning, "suggested_minimum": minimum}
             if order.scope_down:
-                self.product.is_narrowed = found["narrowed"] = True
+                self.product.is_narrowed = result["narrowed"] = True
                 state.seen[0] = max(seen - 1, 0)
                 if self._task is not None:
                     self._task.scope_down(_ROW)
                     state.seen[:] = self._task.seen
-        self._log.append("preflight", found)
-        shares = dict(zip(AGENTS, state.ledger.left[0].tolist(), strict=True))
-        self._log.append("allocation", {"strategy": strategy, **shares})
-        facts = TokenBudgetSpec(
-            self.settings, self.settings.roi_threshold, order.budget, MAX_STEPS, state.self_eval
-        )
-        self._policy.reset(facts, [order.seed])
+        self._log.append("preflight", result)
+        self._log.append("allocation", {"strategy": strategy, **by_agent(state.ledger.left[0])})
+        threshold, rating = self.settings.roi_threshold, state.self_eval
+        spec = TokenBudgetSpec(self.settings, threshold, order.budget, MAX_STEPS, rating)
+        self._policy.reset(spec, [order.seed])
         self._look()
 
     def _look(self) -> None:
@@ -288,44 +288,27 @@ class Orchestrator:
             estimates = self._task.prompt_estimates(_ROW)
         else:
             longest = self.state.max_tokens[:, -1].tolist()
-            made = [
-                prompt(self.product, most)
-                for prompt, most in zip(agents.PROMPTS, longest, strict=True)
-            ]
-            tokens = [estimate_tokens(p.system) + estimate_tokens(p.user) for p in made]
+            pairs = zip(agents.PROMPTS, longest, strict=True)
+            prompts = [prompt(self.product, most) for prompt, most in pairs]
+            tokens = [estimate_tokens(p.system) + estimate_tokens(p.user) for p in prompts]
             estimates = np.array([tokens])
         self.state.look(_ROW, estimates, np.array([bool(self.product.draft)]))
 
     async def _step(self) -> None:
-        """Take one decision, carry it out, and write what came of it."""
+        """Take one decision, carry it out, and write its result."""
         state = self.state
-        action = self._policy.act_batch(
-            observe(state, _ROW), token_budget_contexts(state, _ROW), _ROW
-        )
+        contexts = token_budget_contexts(state, _ROW)
+        action = self._policy.act_batch(observe(state, _ROW), contexts, _ROW)
         calling, called, sizes, limits = state.decide(_ROW, np.asarray(action, np.int64))
         chosen = int(action[0])
         output = rules.describe(chosen)
         if len(calling):
             output = await self._call(int(called[0]), int(sizes[0]), int(limits[0]))
         elif rules.REALLOCATE <= chosen < rules.STOP:
-            left = dict(zip(AGENTS, state.ledger.left[0].tolist(), strict=True))
+            left = by_agent(state.ledger.left[0])
             self._log.append("reallocation", {"to": AGENTS[chosen - rules.REALLOCATE], **left})
         self._look()
-        progress, agent = state.progress, int(state.agent[0])
-        was_called = state.called(0, chosen)
-        trace = {
-            "agent": AGENTS[agent],
-            "action": rules.describe(chosen),
-            "iteration": int(progress.calls[0, agent]),
-            "tokens": int(progress.last_tokens[0, agent]) if was_called else 0,
-            "quality": float(progress.score[0]),
-            "quality_delta": float(progress.last_delta[0, agent]) if was_called else 0.0,
-            "roi": float(progress.last_roi[0, agent]),
-            "cutoff_reason": REASONS[int(state.reason[0])],
-            "cumulative_tokens": int(state.ledger.spent[0]),
-            "output": output,
-        }
-        self._log.append("trace", trace)
+        self._log.append("trace", {**state.facts(0, chosen), "output": output})
         event = state.event(0, chosen, self._run_id, output)
         if event:
             self._log.append(AGENT_STEP, event["data"])
@@ -407,34 +390,34 @@ class Orchestrator:
     def summary(self) -> dict[str, Any]:
         """Return output, cost report and the facts of the run, as JSON values."""
         ledger, progress = self.state.ledger, self.state.progress
-        spent = int(ledger.spent[0])
-        report = {
-            "budget": self.order.budget,
-            "tokens": spent,
-            "unspent": max(self.order.budget - spent, 0),
-            "overshoot": max(spent - self.order.budget, 0),
-            "overhead_tokens": int(ledger.overhead[0]),
-            "lost_tokens": self.budget.lost,
-            "by_agent": dict(zip(AGENTS, ledger.used[0].tolist(), strict=True)),
-            "last_roi": dict(zip(AGENTS, progress.last_roi[0].tolist(), strict=True)),
-            "cut": [a for a, is_cut in zip(AGENTS, ledger.cut[0], strict=True) if is_cut],
-        }
-        cost = self.service.get_cost_summary()
-        found = {
+        budget, spent, cost = (
+            self.order.budget,
+            int(ledger.spent[0]),
+            self.service.get_cost_summary(),
+        )
+        summary = {
             "output": self.product.draft or self.product.plan,
             "quality": float(progress.score[0]),
-            "cost_report": report,
+            "cost_report": {
+                "budget": budget,
+                "tokens": spent,
+                "unspent": max(budget - spent, 0),
+                "overshoot": max(spent - budget, 0),
+                "overhead_tokens": int(ledger.overhead[0]),
+                "lost_tokens": self.budget.lost,
+                "by_agent": by_agent(ledger.used[0]),
+                "last_roi": by_agent(progress.last_roi[0]),
+                "cut": [name for name, is_cut in by_agent(ledger.cut[0]).items() if is_cut],
+            },
             "ended_by": REASONS[int(self.state.reason[0])],
-            "calls": cost["calls"],
-            "cost_usd": cost["cost_usd"],
-            "unpriced_models": cost["unpriced_models"],
+            **{key: cost[key] for key in ("calls", "cost_usd", "unpriced_models")},
             "simulated": self.service.is_simulated,
         }
         if self._warning:
-            found["warning"] = self._warning
+            summary["warning"] = self._warning
         if isinstance(self._task, SimulatedTask):
-            found["true_quality"] = float(self._task.truth(_ROW)[0])
-        return found
+            summary["true_quality"] = float(self._task.truth(_ROW)[0])
+        return summary
 
 
 async def play(orchestrator: Orchestrator, log: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -21,14 +21,7 @@ from inframind_gym.teams.runs import (
     plain_table,
 )
 
-if TYPE_CHECKING:
-    from inframind_gym.teams.llm import Provider
-
 DEMONSTRATION: Final = "Write a guide for new users of a GPU cluster."  # of a run without a task
-
-Model = Annotated[
-    str | None, typer.Option(help="Model of the provider; needed for a URL.", show_default=False)
-]
 
 
 def run_token_budget(
@@ -42,7 +35,9 @@ def run_token_budget(
         bool, typer.Option("--scope-down", help="Narrow a task that the budget is too small for.")
     ] = False,
     provider: ProviderName = "simulated",
-    model: Model = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model of the provider; needed for a URL.")
+    ] = None,
     profile: Annotated[
         str, typer.Option(help="Of the simulated provider: simulated, or seed-example.")
     ] = "simulated",
@@ -55,13 +50,14 @@ def run_token_budget(
     The team stops where further tokens buy too little quality. What it does not spend it returns.
     """
     from inframind_gym.configs import validate
+    from inframind_gym.teams.llm import SIMULATED, open_provider
     from inframind_gym.teams.token_budget.app import TEAM, Orchestrator, Order, play
 
     order = {"task": task, "budget": budget, "strategy": strategy, "scope_down": scope_down}
     order |= {"profile": profile, "seed": seed}
     with friendly():
         checked = validate(order, Order, source="inframind team run token-budget")
-        way = _provider(provider, model)
+        way = None if provider == SIMULATED else open_provider(provider, model)
         checked.policy()
         with RunStore(runs) as store:
             settings = {**checked.model_dump(), "provider": provider if way is None else way.model}
@@ -76,13 +72,6 @@ def run_token_budget(
     if "error" in summary:
         say(f"error: {summary['error']}")
         raise typer.Exit(1)
-
-
-def _provider(name: str, model: str | None) -> Provider | None:
-    """Return the way to the model; None for the simulated one."""
-    from inframind_gym.teams.llm import SIMULATED, open_provider
-
-    return None if name == SIMULATED else open_provider(name, model)
 
 
 def _print(run_id: str, summary: dict[str, Any], steps: list[dict[str, Any]]) -> None:

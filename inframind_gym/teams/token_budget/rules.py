@@ -21,6 +21,7 @@ from inframind_gym.teams.token_budget.settings import (
     AGENTS,
     COMPLEXITIES,
     SIZES,
+    STRATEGIES,
     ProxyWeights,
     TeamSettings,
 )
@@ -214,7 +215,7 @@ class TeamState:
         self, rows: Ints, budget: Any, strategy: int, seen: Ints, preflight_tokens: Any
     ) -> None:
         """Open new budgets (k,) and charge the pre-flight to them."""
-        ledger, shares = self.ledger, list(vars(self.settings.strategies).values())[strategy]
+        ledger, shares = self.ledger, self.settings.strategies[STRATEGIES[strategy]]
         ledger.budget[rows], ledger.left[rows] = budget, allocate(budget, shares)
         ledger.overhead[rows] = preflight_tokens
         for part in (ledger.free, ledger.used, ledger.cut):
@@ -228,7 +229,7 @@ class TeamState:
 
     def minimum_budget(self, rows: Ints) -> Ints:
         """Return (k,) tokens below which such a task is not worth starting."""
-        least = np.array(self.settings.minimum_budget.values, np.int64)
+        least = np.array([self.settings.minimum_budget[c] for c in COMPLEXITIES], np.int64)
         return np.asarray(least[self.seen[rows]])
 
     def look(self, rows: Ints, estimates: Ints, has_draft: Bools) -> None:
@@ -344,16 +345,31 @@ class TeamState:
         progress.last_delta[rows, agents] = delta
         progress.last_roi[rows, agents] = delta / np.maximum(tokens, 1)
 
-    def called(self, row: int, action: int) -> bool:
-        """Return whether a team's last step was a call: `action` is one, and was open."""
-        return bool(self.was_open[row]) and action < CUT
+    def facts(self, row: int, action: int) -> dict[str, Any]:
+        """Return a team's last step, in which `action` was carried out, as JSON values.
+
+        `iteration` counts the agent's calls; tokens and points are 0 where nobody was called.
+        """
+        ledger, progress, agent = self.ledger, self.progress, int(self.agent[row])
+        called = bool(self.was_open[row]) and action < CUT
+        return {
+            "agent": AGENTS[agent],
+            "action": describe(action),
+            "iteration": int(progress.calls[row, agent]),
+            "tokens": int(progress.last_tokens[row, agent]) if called else 0,
+            "quality": float(progress.score[row]),
+            "quality_delta": float(progress.last_delta[row, agent]) if called else 0.0,
+            "roi": float(progress.last_roi[row, agent]),
+            "cutoff_reason": REASONS[int(self.reason[row])],
+            "cumulative_tokens": int(ledger.spent[row]),
+        }
 
     def event(self, row: int, action: int, run_id: str, output: str) -> dict[str, Any]:
         """Return the event of a team's last step, as JSON values that WebSocket clients get.
 
         A reallocation and an action that was refused have none (an empty dict), unless the run
-        ends with them. `iteration` counts the agent's calls; `status` is "cutoff" when the agent is
-        cut off, "complete" at the end of the run.
+        ends with them. `status` is "cutoff" when the agent is cut off, "complete" at the end of the
+        run.
 
         Args:
             row: a team.
@@ -361,23 +377,21 @@ class TeamState:
             run_id: name of the run.
             output: answer of the agent.
         """
-        ledger, progress, agent = self.ledger, self.progress, int(self.agent[row])
         is_open, over = bool(self.was_open[row]), bool(self.over[row])
-        called = self.called(row, action)
         if not over and (not is_open or REALLOCATE <= action < STOP):
             return {}
-        delta = float(progress.last_delta[row, agent]) if called else 0.0
+        facts, running = self.facts(row, action), is_open and action < CUT
         data = {
             "run_id": run_id,
-            "agent": AGENTS[agent],
-            "iteration": int(progress.calls[row, agent]),
-            "tokens_used": int(progress.last_tokens[row, agent]) if called else 0,
-            "tokens_remaining": int(ledger.remaining[row]),
-            "quality_score": round(float(progress.score[row]), 4),
-            "quality_delta": round(delta, 4),
-            "roi": round(float(progress.last_roi[row, agent]), 6),
-            "cumulative_tokens": int(ledger.spent[row]),
-            "status": "complete" if over else "running" if called else "cutoff",
+            "agent": facts["agent"],
+            "iteration": facts["iteration"],
+            "tokens_used": facts["tokens"],
+            "tokens_remaining": int(self.ledger.remaining[row]),
+            "quality_score": round(facts["quality"], 4),
+            "quality_delta": round(facts["quality_delta"], 4),
+            "roi": round(facts["roi"], 6),
+            "cumulative_tokens": facts["cumulative_tokens"],
+            "status": "complete" if over else "running" if running else "cutoff",
             "output_preview": output[:PREVIEW_CHARS],
         }
         return {"event": AGENT_STEP, "data": data}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -32,25 +32,10 @@ Lengths = tuple[PositiveInt, PositiveInt, PositiveInt]
 Points3 = tuple[NonNegative, NonNegative, NonNegative]
 
 
-class Shares(StrictModel):
-    """Initial shares of planner, executor and critic in the budget, mode by mode."""
-
-    frontload: Shares3
-    critique_heavy: Shares3
-    adaptive: Shares3
-
-
-class PerComplexity(StrictModel):
-    """A number for each complexity of a task."""
-
-    simple: NonNegative
-    moderate: NonNegative
-    complex: NonNegative
-
-    @property
-    def values(self) -> tuple[float, float, float]:
-        """In the order of COMPLEXITIES."""
-        return self.simple, self.moderate, self.complex
+AgentName = Literal["planner", "executor", "critic"]
+Complexity = Literal["simple", "moderate", "complex"]
+Strategy = Literal["frontload", "critique_heavy", "adaptive"]
+PerComplexity = Annotated[dict[Complexity, NonNegative], Field(min_length=3)]
 
 
 class Overhead(StrictModel):
@@ -58,14 +43,6 @@ class Overhead(StrictModel):
 
     preflight: NonNegativeInt
     self_eval: NonNegativeInt
-
-
-class PerAgent(StrictModel):
-    """Three sizes for each agent."""
-
-    planner: Lengths
-    executor: Lengths
-    critic: Lengths
 
 
 class ProxyWeights(StrictModel):
@@ -160,20 +137,15 @@ class ScriptedCall(StrictModel):
     claimed: NonNegative = 0.0
 
 
-class ScriptedCalls(StrictModel):
-    """The calls of each agent, in order."""
-
-    planner: tuple[ScriptedCall, ...] = Field(min_length=1)
-    executor: tuple[ScriptedCall, ...] = Field(min_length=1)
-    critic: tuple[ScriptedCall, ...] = Field(min_length=1)
+ScriptedCalls = Annotated[tuple[ScriptedCall, ...], Field(min_length=1)]
 
 
 class Script(StrictModel):
     """A run whose calls are written down; it has no overhead."""
 
-    preflight: Literal["simple", "moderate", "complex"]
+    preflight: Complexity
     proxy_weights: ProxyWeights
-    calls: ScriptedCalls
+    calls: Annotated[dict[AgentName, ScriptedCalls], Field(min_length=3)]  # of each, in order
 
 
 class TeamSettings(StrictModel):
@@ -182,21 +154,21 @@ class TeamSettings(StrictModel):
     name: str
     description: str
     token_unit: PositiveInt
-    strategies: Shares
+    strategies: Annotated[dict[Strategy, Shares3], Field(min_length=3)]  # of each agent
     roi_threshold: NonNegative
     minimum_budget: PerComplexity
     min_completion_tokens: PositiveInt
     prompt_estimate: Fraction
     reallocation_share: Fraction
     overhead: Overhead
-    max_tokens: PerAgent
+    max_tokens: Annotated[dict[AgentName, Lengths], Field(min_length=3)]  # by size
     proxy_weights: ProxyWeights
     simulation: SimulationSettings
     profiles: dict[str, Script]
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        for name, shares in vars(self.strategies).items():
+        for name, shares in self.strategies.items():
             if abs(sum(shares) - 1.0) > 1e-9:
                 raise ValueError(f"strategies.{name}: the shares sum to {sum(shares):g}, not to 1")
         of = self.simulation.lengths
@@ -205,7 +177,7 @@ class TeamSettings(StrictModel):
         numbers = [
             self.min_completion_tokens,
             *vars(self.overhead).values(),
-            *(size for sizes in vars(self.max_tokens).values() for size in sizes),
+            *(size for sizes in self.max_tokens.values() for size in sizes),
             *vars(self.simulation.prompt_tokens).values(),
         ]
         if wrong := [number for number in numbers if number % self.token_unit]:

@@ -181,7 +181,7 @@ class SimulatedTask:
     def __init__(self, settings: TeamSettings, n: int) -> None:
         self._simulation, self.rules = settings.simulation, TaskRules(settings)
         self.max_tokens, self.weights = self.rules.max_tokens, settings.proxy_weights
-        self._shares = np.cumsum(settings.simulation.complexity_share.values)
+        self._shares = np.cumsum([settings.simulation.complexity_share[c] for c in COMPLEXITIES])
         self._ticked = np.array(settings.simulation.checklist_of_plan, np.float64)
         self.keys = np.zeros(n, np.uint64)
         self.complexity, self.seen, self.plan, self.sections, self.hidden, self.flagged = np.zeros(
@@ -288,7 +288,7 @@ class ScriptedTask:
     has_overhead: Final = False
 
     def __init__(self, settings: TeamSettings, n: int, script: Script) -> None:
-        calls = [getattr(script.calls, agent) for agent in AGENTS]
+        calls = [script.calls[agent] for agent in AGENTS]
         self._most = np.array([len(own) for own in calls])
         padded = [[own[min(i, len(own) - 1)] for i in range(self._most.max())] for own in calls]
         self._tokens = np.array([[call.tokens for call in own] for own in padded], np.int64)
@@ -346,7 +346,7 @@ Task = SimulatedTask | ScriptedTask
 
 def max_tokens(settings: TeamSettings) -> Ints:
     """Return (3, 3) tokens of an answer at most, by agent and size."""
-    return np.array([getattr(settings.max_tokens, agent) for agent in AGENTS], np.int64)
+    return np.array([settings.max_tokens[agent] for agent in AGENTS], np.int64)
 
 
 def make_task(settings: TeamSettings, profile: str, n: int) -> Task:

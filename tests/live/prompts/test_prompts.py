@@ -30,7 +30,7 @@ from inframind_gym.simulator.workflow.topology import (
     graph,
 )
 from inframind_gym.tasks import load_tasks
-from inframind_gym.tasks.judging import judge
+from inframind_gym.tasks.grading import judge
 from inframind_gym.tasks.sandbox import Sandbox
 from inframind_gym.tasks.taskset import ANSWER_KINDS
 

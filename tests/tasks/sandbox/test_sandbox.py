@@ -220,9 +220,9 @@ REFUSED = re.compile(
 )
 
 
-@pytest.mark.parametrize("landlock", [None, False], ids=["as the kernel is", "no Landlock"])
+@pytest.mark.parametrize("landlock", [True, False])
 def test_nothing_can_be_reached(
-    landlock: bool | None,
+    landlock: bool,
     places: dict[str, str],
     sessions: list[int],
     monkeypatch: pytest.MonkeyPatch,
@@ -263,24 +263,31 @@ def test_nothing_can_be_used_up(sessions: list[int]) -> None:
     assert grown_kb < 40 << 10
 
 
-def test_a_right_answer_passes_without_landlock() -> None:
-    code = "import re, math, collections, heapq, decimal, datetime\n" + RIGHT
-    with Sandbox(landlock=False) as box:
-        assert box.isolation.landlock == 0
-        assert box.run_tests(code, ANSWER).passed
-
-
-def test_all_of_the_standard_library_can_be_imported_where_files_can_be_read(
-    sandbox: Sandbox,
-) -> None:
-    if not sandbox.isolation.landlock:
-        pytest.skip("this kernel has no Landlock")
-    code = "def f(x):\n    import csv, email.message, xml.dom.minidom, zoneinfo\n    return 2"
-    assert sandbox.run_tests(code, ANSWER).passed
-
-
 QUESTION = 'import math\n\ndef helper(x):\n    return math.floor(x)\n\ndef f(x):\n    """Text."""\n'
 CHECK = "def check(candidate):\n    assert candidate(1) == helper(2.5)\n\ncheck(f)\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "answer", "passes"),
+    [
+        (RIGHT, asks("assert f(1) == math.gcd(2, 4)\n", reference="import math\n"), True),
+        ("def sum(a, b): return 6", asks("assert sum(10, 15) == 6\n", "sum"), True),
+        ("def other(a, b): return 6", asks("assert sum(10, 15) == 6\n", "sum"), False),
+        ("def g(x): return 2", asks("assert g(1) == 2\n", ""), True),  # found by its name
+        ("def h(x): return 2", asks("assert g(1) == 2\n", ""), False),
+        (RIGHT, asks("assert True\n"), False),  # never called
+        (RIGHT, asks("for x in f: assert x.name"), False),
+        ("def f(x):\n    import csv, zoneinfo, xml.dom.minidom\n    return 2", ANSWER, True),
+        (f"import re, math, collections, heapq, decimal, datetime\n{RIGHT}", ANSWER, True),
+    ],
+)
+def test_which_names_tests_and_answers_have(
+    sandbox: Sandbox, code: str, answer: Answer, passes: bool
+) -> None:
+    assert sandbox.run_tests(code, answer).passed is passes
+    with Sandbox(landlock=False) as box:
+        assert box.landlock == 0
+        assert box.run_tests(code, answer).passed is (passes and "zoneinfo" not in code)
 
 
 def test_a_question_in_python_brings_its_helpers(sandbox: Sandbox) -> None:
@@ -294,28 +301,6 @@ def test_a_question_in_python_brings_its_helpers(sandbox: Sandbox) -> None:
     # The question's own, empty function is no answer.
     reason = sandbox.run_tests("x = 1", answer, QUESTION).reason
     assert reason == "AssertionError"
-
-
-def test_the_tests_have_the_imports_of_the_reference(sandbox: Sandbox) -> None:
-    answer = asks("assert f(1) == math.gcd(2, 4)\n", reference="import math\n")
-    assert sandbox.run_tests(RIGHT, answer).passed
-
-
-def test_a_function_named_like_a_builtin_one_is_the_answers(sandbox: Sandbox) -> None:
-    answer = Answer("tests", "assert sum(10, 15) == 6\n", entry_point="sum")
-    assert sandbox.run_tests("def sum(a, b): return 6", answer).passed
-    assert not sandbox.run_tests("def other(a, b): return 6", answer).passed
-
-
-def test_without_a_known_name_the_answers_functions_are_found(sandbox: Sandbox) -> None:
-    answer = Answer("tests", "assert g(1) == 2\n")
-    assert sandbox.run_tests("def g(x): return 2", answer).passed
-    assert not sandbox.run_tests("def h(x): return 2", answer).passed
-
-
-def test_tests_that_never_call_the_answer_prove_nothing(sandbox: Sandbox) -> None:
-    verdict = sandbox.run_tests(RIGHT, Answer("tests", "assert True\n", entry_point="f"))
-    assert (verdict.passed, verdict.reason) == (False, "the tests never called the answer")
 
 
 @pytest.mark.parametrize(
@@ -333,11 +318,6 @@ def test_tests_that_never_call_the_answer_prove_nothing(sandbox: Sandbox) -> Non
 def test_broken_tests_are_an_error_and_no_verdict(sandbox: Sandbox, tests: str, error: str) -> None:
     with pytest.raises(ConfigError, match=f"task 'mbpp/7': its tests fail before .*({error})"):
         sandbox.run_tests(RIGHT, asks(tests), task="mbpp/7")
-
-
-def test_what_tests_cannot_do_with_an_answer_is_the_answers_fault(sandbox: Sandbox) -> None:
-    verdict = sandbox.run_tests(RIGHT, asks("for x in f: assert x.name"))
-    assert verdict.reason == "TypeError: 'function' object is not iterable"
 
 
 EVALPLUS = """
@@ -360,8 +340,8 @@ def test_tests_can_import_the_allowed_packages(sandbox: Sandbox) -> None:
         box.run_tests("def f(x): return x + 1", asks(EVALPLUS))
 
 
-@pytest.mark.parametrize("landlock", [None, False])
-def test_packages_are_locked_in(landlock: bool | None) -> None:
+@pytest.mark.parametrize("landlock", [True, False])
+def test_packages_are_locked_in(landlock: bool) -> None:
     code = "import numpy as np\nimport os\ndef f(x):\n    {}\n    return int(np.int64(x)) + 1"
     attempts = {
         "": True,
@@ -374,11 +354,6 @@ def test_packages_are_locked_in(landlock: bool | None) -> None:
     with Sandbox(landlock=landlock) as box:
         found = verdicts(box, ((a, code.format(a), ANSWER) for a in attempts))
     assert {name: verdict.passed for name, verdict in found.items()} == attempts
-
-
-def test_a_package_that_is_not_there_is_named() -> None:
-    with pytest.raises(ConfigError, match="packages: 'no_such_package' is not an installed"):
-        Sandbox(packages=["no_such_package"])
 
 
 def test_threads_can_share_a_sandbox(sessions: list[int]) -> None:
@@ -396,32 +371,17 @@ def test_nothing_is_run_where_a_process_cannot_be_locked(monkeypatch: pytest.Mon
         box.run_tests(RIGHT, ANSWER)
 
 
-@pytest.mark.parametrize("system", ["darwin", "win32"])
-def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch, system: str) -> None:
-    monkeypatch.setattr(sys, "platform", system)
-    with pytest.raises(InfraMindError, match=f"only run on Linux.*this is {system}"):
-        Sandbox()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"cpu_s": 0}, "cpu_s is 0"),
-        ({"wall_s": 0.0}, "wall_s must be"),
-        ({"memory_mb": 8}, "memory_mb is 8"),
-    ],
-)
-def test_limits_are_checked(arguments: dict[str, float], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Limits(**arguments)  # type: ignore[arg-type]
+def test_what_a_sandbox_cannot_be_made_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments in ({"cpu_s": 0}, {"wall_s": 0.0}, {"memory_mb": 8}):
+        with pytest.raises(ConfigError, match=next(iter(arguments))):
+            Limits(**arguments)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="workers"):
         Sandbox(workers=0)
-
-
-def test_a_sandbox_that_can_be_had_passes_its_check() -> None:
-    pytest.importorskip("math_verify", reason="math-verify is not installed (extra `live`)")
-    with Sandbox(workers=1) as box:
-        box.check()
+    with pytest.raises(ConfigError, match="packages: 'no_such_package' is not an installed"):
+        Sandbox(packages=["no_such_package"])
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(InfraMindError, match=r"on Linux.*this is darwin"):
+        Sandbox()
 
 
 def test_a_sandbox_that_cannot_be_had_fails_its_check(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,46 +91,6 @@ def test_fifty_tasks_are_a_hundred_calls() -> None:
     assert states == ["Setup", "Initialized", "GraphCompiled", *around * 50]
 
 
-def test_each_row_of_the_log_follows_from_the_rules() -> None:
-    log = Log()
-    run = trained(log, seed=4)
-    window: list[int] = [-1]
-    totals = dict.fromkeys(rules.AGENTS, 0.0)
-    for row in log.of("iteration"):
-        counts = rules.window_counts(window[-8:])
-        agent = rules.AGENTS.index(row["agent_id"])
-        assert row["load_state"] == rules.LOAD_STATES[int(rules.load_state(counts))]
-        assert row["load_penalty"] == rules.load_penalty(counts, agent)  # before it is recorded
-        scores = [row["scores"][criterion] for criterion in rules.CRITERIA]
-        assert row["raw_reward"] == rules.raw_reward(scores, row["cost_usd"], row["latency_s"])
-        assert row["adjusted_reward"] == max(0.0, row["raw_reward"] - row["load_penalty"])
-        window.append(agent)
-        assert row["imbalance"] == rules.imbalance(rules.window_counts(window[-8:]))
-        totals[row["agent_id"]] += row["adjusted_reward"]
-    for name, state in run.agents.items():
-        assert state.avg_quality == pytest.approx(totals[name] / state.completed_tasks)
-
-
-def test_three_corrections_can_be_seen() -> None:
-    rows = []
-    for seed in range(3):
-        log = Log()
-        trained(log, seed=seed, iterations=100)
-        rows += log.of("iteration")
-    for key in ("row_shift", "load_penalty", "cooled_down"):
-        assert any(row[key] for row in rows), key
-    balanced = [row for row in rows if row["load_state"] == "balanced"]
-    assert not any(row["row_shift"] or row["cooled_down"] for row in balanced)
-
-
-@pytest.mark.parametrize(
-    ("router", "counts"),
-    [("least_busy", [0, 0, 0, 50]), ("round_robin", [12, 12, 13, 13])],
-)
-def test_least_busy_collapses_where_calls_come_one_by_one(router: str, counts: list[int]) -> None:
-    assert sorted(trained(router=router).load_tracker.lifetime_counts.values()) == counts
-
-
 def rows_of_the_environment(arrivals: Arrivals, tasks: int, seed: int) -> list[dict[str, Any]]:
     """Play a learner through the environment; a row a task, as the application logs it."""
     env = gym.make(

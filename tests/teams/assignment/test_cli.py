@@ -74,17 +74,6 @@ def test_two_models_of_one_server(runs: Path) -> None:
     assert summary["mean_raw_reward"] == pytest.approx(0.75, abs=0.01)
 
 
-def test_a_server_that_refuses_fails_the_run(runs: Path) -> None:
-    pytest.importorskip("openai")
-    with StandIn([Reply(status=404, message="no such model.")]) as server:
-        status, output = play(runs, "--provider", f"{server.url}/v1", "--model", "m")
-    assert (status, "no such model." in output) == (2, True), output
-    with RunStore(runs) as store:
-        run = store.list_runs()[0]
-    assert run.status == "failed"
-    assert run.summary is not None and "http_404" in run.summary["error"]
-
-
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_is_stopped_is_interrupted_and_readable(runs: Path, how: signal.Signals) -> None:
     pytest.importorskip("openai")

@@ -97,15 +97,6 @@ def test_one_team_and_many_agree_with_the_tracker() -> None:
         assert rules.imbalance(many)[i] == pytest.approx(tracker.get_imbalance_score(), abs=1e-15)
 
 
-def test_a_tracker_refuses_unknown_agents_and_empty_windows() -> None:
-    for agents, window in ((["a", "a"], 8), ([], 8), (["a"], 0)):
-        with pytest.raises(ConfigError):
-            LoadTracker(agents, window)
-    for method in ("record", "get_load_penalty"):
-        with pytest.raises(ConfigError, match="coder"):
-            getattr(LoadTracker(), method)("codr")
-
-
 # Q-learning and the other routers
 
 
@@ -120,15 +111,6 @@ def test_an_update_by_hand() -> None:
     assert [entry["action_idx"] for entry in coordinator.history] == [3, 3]
     assert coordinator.policy()["coding"] == all_actions()[3]
     assert coordinator.policy()["analysis"] is None  # never tried
-
-
-def test_exploration_decays_to_its_floor() -> None:
-    coordinator = learner(epsilon=1.0, epsilon_min=0.36)
-    for _ in range(50):
-        coordinator.decay_epsilon()
-    assert coordinator.epsilon == pytest.approx(0.98**50)
-    coordinator.decay_epsilon()
-    assert coordinator.epsilon == 0.36
 
 
 def test_choices() -> None:
@@ -194,18 +176,6 @@ def test_one_agent_loses_its_best_type_within_the_episode() -> None:
         assert set(late[:, best].tolist()) == {0.0, -0.30}
         assert not np.delete(late, best, axis=1).any()
         assert (late[:, best] < 0.0).mean() == pytest.approx(0.25, abs=0.015)
-
-
-def test_answers_have_the_means_of_the_settings() -> None:
-    task, coder = 4, rules.action_index(1, 1)  # coding, complexity 0.8
-    drawn = simulate.answer(TEAM, KEYS, FIRST, np.full(N, task), np.full(N, coder))
-    true = 0.86 + 0.10 - 0.20 * 0.3
-    assert drawn.quality.mean() == pytest.approx(true, abs=0.005)
-    assert drawn.scores[:, 0].mean() == pytest.approx(true + 0.03, abs=0.01)
-    assert drawn.scores[:, 3].mean() == pytest.approx(0.92, abs=0.01)
-    assert np.median(drawn.output_tokens) == pytest.approx(240 * 1.18, rel=0.02)
-    usd = 0.8e-6 * drawn.input_tokens + 4e-6 * drawn.output_tokens
-    assert drawn.cost_usd == pytest.approx(usd)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from inframind_gym.teams.llm import (
     LLMRequest,
     LLMResponse,
 )
-from inframind_gym.teams.runs import RunLog, RunStore
 from inframind_gym.teams.token_budget.app import play
 from tests.teams.token_budget.runs import Log, Model, agent_of, make, sensible
 
@@ -77,15 +75,6 @@ def test_refused_attempts_cost_nothing_and_are_tried_again(agent: str) -> None:
     assert len(log.of("llm_attempt")) == len(plain_log.of("llm_attempt")) + 2
 
 
-def test_an_attempt_that_never_came_back_is_charged_in_full_and_once() -> None:
-    log, summary = finish(failing("executor", 1, is_retryable=True, spent="unknown"))
-    report = summary["cost_report"]
-    assert report["lost_tokens"] > 2500  # the prompt and all of the answer that was asked for
-    assert report["tokens"] == charged(log) + report["lost_tokens"]
-    step = log.of("agent_step")[1]
-    assert step["tokens_used"] > report["lost_tokens"]
-
-
 def test_a_lost_call_reports_its_own_tokens() -> None:
     """The revision never comes back, and after two attempts no room is left for a third."""
     drafts = []
@@ -120,7 +109,7 @@ def test_a_call_that_fails_for_good_ends_the_run_with_what_there_is() -> None:
 
 
 @pytest.mark.parametrize("agent", ["preflight", "planner", "critic", "self_eval"])
-@pytest.mark.parametrize("text", ["", "no JSON", "{", '{"a": 1', "[1]", '{"flags": 3}', "{}"])
+@pytest.mark.parametrize("text", ["", "no JSON", "[1]", '{"a": 1'])
 def test_malformed_answers_are_paid_and_change_little(agent: str, text: str) -> None:
     def answer(request: LLMRequest) -> Completion:
         good = sensible(request)
@@ -132,8 +121,7 @@ def test_malformed_answers_are_paid_and_change_little(agent: str, text: str) -> 
     assert log.status == "complete"
     assert summary["cost_report"]["tokens"] == charged(log)
     assert summary["output"].startswith("## One")
-    if (agent, text) != ("planner", "{}") and (agent, text) != ("planner", '{"flags": 3}'):
-        assert log.of("malformed")[0]["agent"] == agent
+    assert log.of("malformed")[0]["agent"] == agent
     if agent == "self_eval":  # the other proxies count alone
         assert [step["quality_score"] for step in log.of("agent_step")[:2]] == [75.0, 50.0]
 
@@ -155,14 +143,6 @@ def test_a_model_that_ignores_its_limit_is_charged_and_not_called_again() -> Non
     assert log.of("rating_missing")
     assert log.of("agent_step")[-1]["status"] == "complete"
     assert log.of("agent_step")[-1]["tokens_remaining"] < 0
-
-
-@pytest.mark.parametrize("counted", [-10_000, 10**30])
-def test_servers_that_count_nonsense_break_nothing(counted: int) -> None:
-    model = Model(lambda request: Completion(sensible(request).content, 1, counted))
-    log, summary = finish(model, strategy="fixed_k:3")
-    assert log.status == "complete"
-    assert summary["cost_report"]["tokens"] in (0, 10**12)
 
 
 def test_the_rating_of_a_call_is_kept_for_it() -> None:
@@ -208,18 +188,3 @@ def test_an_overshoot_is_at_most_the_error_of_prompt_estimates() -> None:
 
 def _opening(budget: int) -> tuple[Any, ...]:
     return np.zeros(1, np.int64), budget, 2, np.zeros(1, np.int64), 0
-
-
-def test_answers_that_no_file_can_hold_are_written_all_the_same(tmp_path: Path) -> None:
-    def answer(request: LLMRequest) -> Completion:
-        good = sensible(request)
-        text = good.content + "\ud800\x00"  # half of a surrogate pair
-        return Completion(text, good.input_tokens, good.output_tokens)
-
-    with RunStore(tmp_path / "runs.sqlite") as store:
-        with RunLog(store, "token-budget", {}) as log:
-            asyncio.run(play(make(log, Model(answer)), log))
-        run = store.get_run(log.run_id)
-    assert run.status == "complete"
-    assert run.summary is not None
-    assert run.summary["output"].endswith("text?\x00")

@@ -1,7 +1,10 @@
-"""Finding the final answer in what a model wrote: a number, a letter, an expression, code.
+"""Judging responses: finding the final answer in what a model wrote, and comparing it.
 
-Nothing here runs any code. Of a response the last ``MAX_TEXT`` characters are read, where final
-answers stand. A model's text holds the caller for milliseconds: every pattern takes linear time.
+A final answer is a number, a letter, an expression or code. Reading is safe and comes first:
+nothing here runs any code. Of a response the last ``MAX_TEXT`` characters are read, where final
+answers stand, in milliseconds: every pattern takes linear time. Formulas that differ as texts are
+compared by math-verify, and code is run against the task's tests: both in the sandbox, and nowhere
+else.
 """
 
 from __future__ import annotations
@@ -9,16 +12,25 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from itertools import zip_longest
+from pathlib import Path
+
+from inframind_gym.errors import ConfigError, TaskError
+from inframind_gym.tasks.loaders import TaskRecord, read_folder
+from inframind_gym.tasks.sandbox import MAX_TEXT, PACKAGES, Sandbox
+from inframind_gym.tasks.sandbox.process import MAX_FORMULA
+from inframind_gym.tasks.taskset import Answer
+
+# Numbers and formulas in a response
 
 # After a word character or a closing bracket, "-" is an operator and no sign.
 _SIGN = r"(?<![\w)\]])[-+]?"
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)"
 # Exact fractions hold every digit: an exponent of nine digits would fill the memory.
 _EXPONENT = r"(?:[eE][-+]?\d{1,3}(?!\d))?"
-MAX_TEXT = 64_000
 MAX_DIGITS = 400
 MAX_MARKS = 20  # of "the answer is", the last ones
 MAX_LINE = 400  # characters after "the answer is" in which the answer has to come
@@ -94,23 +106,19 @@ def final_number(text: str) -> Fraction | None:
     Looked for in this order: in the last ``\boxed{}``; after the last ``####``; after the last
     "answer is", "answer:" or "answer ="; the last number of the text.
     """
-    text = final_part(text)
+    text = text[-MAX_TEXT:]
     inside = boxed(text)
-    if inside is not None:
-        found = parse_number(_result(inside)) or parse_number(inside)
-        if found is not None:
-            return found
+    parts = [] if inside is None else [_result(inside), inside]
     _, mark, tail = text.rpartition("####")
-    if mark:
-        found = parse_number(tail)
-        if found is not None:
-            return found
+    parts += [tail] if mark else []
     for match in reversed(list(_MARKED.finditer(text))[-MAX_MARKS:]):
         line = text[match.end() : match.end() + MAX_LINE].split("\n", 1)[0]
         # "... is 3 + 4 = 7": what counts stands after the last sign of equality.
-        found = parse_number(line.rpartition("=")[2]) or parse_number(line)
-        if found is not None:
-            return found
+        parts += [line.rpartition("=")[2], line]
+    for part in parts:
+        number = parse_number(part)
+        if number is not None:
+            return number
     numbers = list(_NUMBER.finditer(_plain(text)))
     return _value(numbers[-1]) if numbers else None
 
@@ -153,13 +161,9 @@ def needs_working_out(formula: str) -> bool:
     if parse_number(plain) is None:
         plain = formula
     plain = _TYPE.sub("", _DECORATION.sub(" ", _plain(plain)))
-    plain = _UNIT_POWER.sub(_without_variable, plain)
+    # A unit's exponent goes, a variable's is kept.
+    plain = _UNIT_POWER.sub(lambda m: m[0] if m[1].strip(" {}") in "abinxyz" else m[1], plain)
     return _WORKING.search(_NUMBER.sub(_VALUE, plain)) is not None
-
-
-def _without_variable(match: re.Match[str]) -> str:
-    """Return a unit without its exponent; a variable's is kept."""
-    return match[0] if match[1].strip(" {}") in "abinxyz" else match[1]
 
 
 _LETTER_RULES = (
@@ -192,22 +196,22 @@ def final_letter(text: str, options: Sequence[str] = ()) -> str | None:
     def valid(letter: str) -> bool:
         return "A" <= letter <= last
 
-    text = final_part(text)
+    text = text[-MAX_TEXT:]
     inside = boxed(text)
     if inside is not None:
         plain = re.sub(r"\\(?:text|mathrm|mathbf|textbf)\b", "", inside).strip(" {}()$.")
         if len(plain) == 1 and valid(plain.upper()):
             return plain.upper()
-    found = [m for rule in _LETTER_RULES for m in rule.finditer(text) if valid(m[1])]
-    if found:
-        return max(found, key=lambda m: m.start())[1]
+    decisions = [m for rule in _LETTER_RULES for m in rule.finditer(text) if valid(m[1])]
+    if decisions:
+        return max(decisions, key=lambda m: m.start())[1]
     line = last_line(text)
     match = _LINE_LETTER.match(line)
     if match and valid(match[1].upper()):
         return match[1].upper()
     for candidate in (line, text):
-        said = _words(candidate)
-        same = [i for i, option in enumerate(options) if said and _words(option) == said]
+        words = _words(candidate)
+        same = [i for i, option in enumerate(options) if words and _words(option) == words]
         if len(same) == 1:
             return chr(ord("A") + same[0])
     for rule in (_LINE_START, _IN_BRACKETS):
@@ -237,7 +241,7 @@ def final_expression(text: str) -> str:
     "answer:"; else the last formula of the last line, between dollars or in ``\(...\)`` or
     ``\[...\]``; else the last line.
     """
-    text = final_part(text)
+    text = text[-MAX_TEXT:]
     inside = boxed(text)
     if inside is not None:
         return inside
@@ -250,11 +254,6 @@ def final_expression(text: str) -> str:
 def without_reasoning(text: str) -> str:
     """Return what follows a model's train of thought, which ends on ``</think>``, or all of it."""
     return text.rpartition("</think>")[2]
-
-
-def final_part(text: str) -> str:
-    """Return what is read of a response: its last ``MAX_TEXT`` characters."""
-    return text[-MAX_TEXT:]
 
 
 _FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)", re.MULTILINE)
@@ -275,8 +274,15 @@ def final_code(text: str, entry_point: str = "") -> str:
         text: the response.
         entry_point: the function that is asked for; "" if that is not known.
     """
-    text = final_part(text)
-    blocks = [_flush(body) for language, body in _blocks(text) if language in _LANGUAGES]
+    text = text[-MAX_TEXT:]
+    fences, blocks = list(_FENCE.finditer(text)), []
+    for first, last in zip_longest(fences[::2], fences[1::2]):  # the last one may be cut off
+        begin = text.find("\n", first.end()) + 1
+        if begin and first[1].lower() in _LANGUAGES:
+            lines = text[begin : last.start() if last else len(text)].splitlines()
+            # Indentation that all lines share: a fence in a list.
+            margin = min((len(x) - len(x.lstrip(" ")) for x in lines if x.strip()), default=0)
+            blocks.append("\n".join(line[margin:] for line in lines) + "\n")
     if blocks:
         patterns = [_DEFINES.format(re.escape(entry_point))] if entry_point else []
         for pattern in [*patterns, r"^(?:async\s+)?(?:def|class)\s"]:
@@ -291,22 +297,6 @@ def final_code(text: str, entry_point: str = "") -> str:
         if kept:
             return text[starts[0] : start] + kept
     return text[starts[0] :] if starts else ""
-
-
-def _blocks(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the language and the lines of each fenced block; the last one may be cut off."""
-    fences = list(_FENCE.finditer(text))
-    for first, last in zip_longest(fences[::2], fences[1::2]):
-        body = text.find("\n", first.end()) + 1
-        if body:
-            yield first[1].lower(), text[body : last.start() if last else len(text)]
-
-
-def _flush(block: str) -> str:
-    """Return a block without the indentation that all of its lines share (a fence in a list)."""
-    lines = block.splitlines()
-    margin = min((len(x) - len(x.lstrip(" ")) for x in lines if x.strip()), default=0)
-    return "\n".join(line[margin:] for line in lines) + "\n"
 
 
 def _without_prose(code: str) -> str:
@@ -324,3 +314,198 @@ def _without_prose(code: str) -> str:
         else:
             return "\n".join(lines)
     return ""
+
+
+# Comparing
+
+# A whole number must be met; other numbers may be rounded to two decimals.
+WHOLE_TOLERANCE = Fraction(1, 1000)
+DECIMAL_TOLERANCE = Fraction(5, 1000)
+NEARLY_WHOLE = Fraction(1, 10**6)  # floats that stand for whole numbers, as in GSM-Hard
+
+
+def grade(answer: Answer, text: str) -> bool:
+    """Return whether a response is right.
+
+    Args:
+        answer: a task's answer, of the kind "number", "expression" or "choice".
+        text: the whole response of a model; the final answer is looked for in it. A response in
+            which none is found is wrong.
+
+    Raises:
+        TaskError: the kind is "tests" (code is only run in the sandbox backend), or the answer
+            itself is not valid.
+    """
+    if answer.kind == "number":
+        number = final_number(text)
+        return number is not None and numbers_agree(exact_number(answer.value), number)
+    if answer.kind == "choice":
+        return final_letter(text, answer.options) == answer.value
+    if answer.kind == "expression":
+        return expressions_agree(answer.value, final_expression(text))
+    raise TaskError(
+        "answers of code tasks are only judged in the sandbox: grade() never runs code that a "
+        "model wrote. Use the surrogate's quality model, or `judge` with a Sandbox."
+    )
+
+
+def exact_number(value: str) -> Fraction:
+    """Return the number of an answer ("42", "-0.5", "1e16", "3/7"); TaskError if it is none."""
+    try:
+        return Fraction(value.replace(",", "").replace(" ", ""))
+    except (ValueError, ZeroDivisionError):
+        raise TaskError(f"the answer {value!r} is not a number") from None
+
+
+def numbers_agree(expected: Fraction, number: Fraction) -> bool:
+    """Return whether two numbers are the same, but for rounding.
+
+    A whole number must be met within 0.001; any other within 0.005 (two decimals), or within 0.5 %
+    of it if it is smaller than 1, so that small numbers are not all the same.
+    """
+    whole = abs(expected - round(expected)) < NEARLY_WHOLE and round(expected) != 0
+    if whole or expected == 0:
+        return abs(expected - number) <= WHOLE_TOLERANCE
+    return abs(expected - number) <= DECIMAL_TOLERANCE * min(Fraction(1), abs(expected))
+
+
+def expressions_agree(expected: str, candidate: str) -> bool:
+    """Return whether two expressions are the same once they are normalised.
+
+    Two plain numbers are compared as numbers, everything else as text: x+1 and 1+x differ here.
+    """
+    first, second = normalised(expected), normalised(candidate)
+    if first == second:
+        return True
+    if first.isalpha() and second.isalpha() and len(first) > 1:
+        return first.lower() == second.lower()
+    a, b = _plain_number(first), _plain_number(second)
+    return a is not None and b is not None and numbers_agree(a, b)
+
+
+_REWRITES = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\\(?:left|right|big|Big|bigg|Bigg)(?![a-zA-Z])", ""),
+        (r"\\(?:[!,;: ]|quad|qquad)", ""),
+        (r"\\[dt]frac", r"\\frac"),
+        (r"\\(?:text|mbox)\{\s[^{}]*\}$", ""),  # a unit behind the value
+        (r"\\(?:text|mbox|mathrm|mathbf|textbf|operatorname)\{([^{}]*)\}", r"\1"),
+        (r"\^\{?\\circ\}?|\\degree|°", ""),
+        (r"\\?%|\\\$|\$", ""),
+        (r"\\(?:cdot|times)|×|·", "*"),
+        (r"\\?\bpi\b|π", r"\\pi "),
+        (r"−", "-"),
+        (r"\{,\}", ","),
+        (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
+        (r"\\frac\s*(\d)\s*\{", r"\\frac{\1}{"),
+        (r"\\sqrt\s*(\d)", r"\\sqrt{\1}"),
+        (r"\s+", ""),
+        (r"\*\*", "^"),
+        (r"([\^_])\{(\w)\}", r"\1\2"),
+        (r"(?<=\d)\*(?=[a-zA-Z\\(])", ""),
+        (r"^[a-zA-Z]=", ""),  # "x=3"
+        (r"(?<![\d.])\.(?=\d)", "0."),
+    )
+)
+_ENDS = " \t\n\r\f\v.,;:"
+
+
+def normalised(expression: str) -> str:
+    """Return an expression in a plain form that ignores spacing, layout and equal notations."""
+    result = expression.strip().strip("`*").rstrip(_ENDS)
+    for pattern, replacement in _REWRITES:
+        result = pattern.sub(replacement, result)
+    result = result.rstrip(_ENDS)
+    if re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", result):
+        result = result.replace(",", "")
+    return result
+
+
+def _plain_number(text: str) -> Fraction | None:
+    """Return the value of a normalised number or fraction, or None for anything else."""
+    match = re.fullmatch(r"(-?)\\frac\{(-?\d+)\}\{(\d+)\}", text)
+    plain = f"{match[1]}{match[2]}/{match[3]}".replace("--", "") if match else text
+    if len(plain) > MAX_DIGITS or not re.fullmatch(
+        r"[-+]?\d+(\.\d+)?([eE][-+]?\d{1,3})?(/[1-9]\d*)?", plain
+    ):
+        return None
+    top, _, bottom = plain.partition("/")
+    return Fraction(top) / int(bottom or 1)
+
+
+# Judging
+
+
+def judge(answer: Answer, text: str, sandbox: Sandbox, question: str = "", task: str = "") -> bool:
+    """Return whether a response is right.
+
+    Takes microseconds for numbers and letters, a few milliseconds for formulas, about 25 ms of a
+    processor for code, and never longer than the sandbox's limits. Threads can call it.
+
+    Args:
+        answer: a task's answer.
+        text: the whole response of a model. A train of thought that ends on ``</think>`` does not
+            count, nor does what stands before the last 64,000 characters. A response in which no
+            answer is found is wrong.
+        sandbox: where code is run and formulas are compared.
+        question: the task's text (see :meth:`Sandbox.run_tests`).
+        task: the task's name, for messages.
+
+    Raises:
+        ConfigError: the task's tests fail before they first call the answer.
+        TaskError: the answer itself is not valid.
+        SandboxError: the sandbox cannot be had; nothing was run.
+    """
+    text = without_reasoning(text)[-MAX_TEXT:]
+    if answer.kind == "tests":
+        code = final_code(text, answer.entry_point)
+        return bool(code) and sandbox.run_tests(code, answer, question, task).passed
+    if answer.kind == "number":
+        inside = boxed(text)
+        if inside is not None and needs_working_out(inside):
+            return sandbox.same_formula(answer.value, inside)  # a number in it is not its value
+    if answer.kind != "expression":
+        return grade(answer, text)
+    formula = final_expression(text)
+    if len(formula) > MAX_FORMULA:
+        return False
+    return grade(answer, text) or sandbox.same_formula(answer.value, formula)
+
+
+def check_tasks(source: str | Path, packages: Sequence[str] = PACKAGES) -> tuple[str, list[str]]:
+    """Read a folder of tasks, or one file, and judge its reference answers in the sandbox.
+
+    Args:
+        source: the folder or file.
+        packages: what code may import beside the standard library.
+
+    Returns:
+        The share of the references that pass, and a line for each that does not.
+
+    Raises:
+        ConfigError: a package is not installed.
+        TaskError: the files cannot be read, or a record is broken; names file, line and key.
+        SandboxError: code cannot be isolated on this machine.
+    """
+    records = read_folder(Path(source))
+    tests = [record for record in records if record.answer.kind == "tests"]
+    run = [record for record in tests if record.answer.reference]
+
+    def failure(record: TaskRecord) -> str | None:
+        answer = record.answer
+        try:
+            verdict = sandbox.run_tests(answer.reference, answer, record.text, record.id)
+        except ConfigError as error:
+            return f"{record.dataset} {record.id}: {error}"
+        return None if verdict.passed else f"{record.dataset} {record.id}: {verdict.reason}"
+
+    with Sandbox(packages=packages) as sandbox, ThreadPoolExecutor(sandbox.workers) as pool:
+        failed = [line for line in pool.map(failure, run) if line is not None]
+    passed = len(run) - len(failed)
+    share = f" ({100 * passed / len(run):.1f} %)" if run else ""
+    return (
+        f"{passed} of {len(run)} reference answers pass{share}; {len(tests) - len(run)} tasks have "
+        f"tests and no reference, {len(records) - len(tests)} have no tests",
+        failed,
+    )

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inframind_gym.errors import ConfigError, TaskError
-from inframind_gym.tasks import grade
+from inframind_gym.errors import ConfigError
+from inframind_gym.tasks.grading import grade
 from inframind_gym.tasks.loaders import read_file, read_folder
-from inframind_gym.tasks.records import TaskRecord
 from inframind_gym.tasks.taskset import Answer
 
 REAL = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "tasks"
@@ -59,17 +58,10 @@ def write(path: Path, *items: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["math500.jsonl", "anything.jsonl", "x.jsonl.gz"])
-def test_math(tmp_path: Path, name: str) -> None:
-    (record,) = read_file(write(tmp_path / name, MATH))
-    assert record == TaskRecord(
-        "m/0", "What is 1/4 + 1/4?", "math", "Math", Answer("expression", "\\frac{1}{2}")
-    )
-
-
 @pytest.mark.parametrize(
     ("item", "dataset", "domain", "text"),
     [
+        (MATH, "math", "Math", MATH["problem"]),
         (GSM, "gsm_hard", "Math", GSM["problem"]),
         (
             MBPP,
@@ -84,10 +76,12 @@ def test_math(tmp_path: Path, name: str) -> None:
 def test_public_formats(
     tmp_path: Path, item: dict[str, Any], dataset: str, domain: str, text: str
 ) -> None:
-    (record,) = read_file(write(tmp_path / "x.jsonl", item))
+    (record,) = read_file(write(tmp_path / "x.jsonl.gz", item))
     assert (record.dataset, record.domain, record.text) == (dataset, domain, text)
     answer = record.answer
-    if dataset == "gsm_hard":
+    if dataset == "math":
+        assert answer == Answer("expression", "\\frac{1}{2}")
+    elif dataset == "gsm_hard":
         assert answer == Answer("number", "4003")
     elif dataset == "mmlu_pro":
         assert answer == Answer("choice", "B", ("wood", "iron", "wool"))
@@ -143,106 +137,57 @@ def test_own_format(tmp_path: Path) -> None:
     assert (second.difficulty, second.split) == (1.5, "val")
 
 
-def test_splits_by_record_by_file_and_by_hash(tmp_path: Path) -> None:
-    (by_file,) = read_file(write(tmp_path / "mbpp_train.jsonl", MBPP))
-    assert by_file.actual_split == "train"
-    (by_record,) = read_file(write(tmp_path / "mbpp_train.jsonl", dict(MBPP, split="test")))
-    assert by_record.actual_split == "test"
-    (by_hash,) = read_file(write(tmp_path / "mbpp.jsonl", MBPP))
-    assert by_hash.split is None
-    assert by_hash.actual_split in ("train", "val", "test")
-
-
-def test_datasets_filter(tmp_path: Path) -> None:
+def test_splits_and_datasets(tmp_path: Path) -> None:
+    write(tmp_path / "mbpp_train.jsonl", MBPP, dict(MBPP, id="b/1", split="test"))
     write(tmp_path / "a.jsonl", MATH)
-    write(tmp_path / "b.jsonl", MBPP)
-    assert [r.dataset for r in read_folder(tmp_path, ["mbpp"])] == ["mbpp"]
-    with pytest.raises(TaskError, match=r"unknown dataset 'mbbp'. Did you mean 'mbpp'\?"):
-        read_folder(tmp_path, ["mbbp"])
-    with pytest.raises(TaskError, match=r"no dataset of .* is chosen; it holds math, mbpp"):
-        read_folder(tmp_path, [])
-
-
-def test_missing_and_empty_folders(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match="neither 'builtin' nor a folder"):
-        read_folder(tmp_path / "nowhere")
-    with pytest.raises(TaskError, match="holds no task file"):
-        read_folder(tmp_path)
-    write(tmp_path / "a.jsonl", "")
-    with pytest.raises(TaskError, match="the task files hold no task"):
-        read_folder(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"id": "m/1", "problem": ', r"math\.jsonl, line 3: is not valid JSON"),
-        ("[1, 2]", r"math\.jsonl, line 3: is not a JSON object but \[1, 2\]"),
-        ({"id": "x", "answer": "1"}, r"line 3: the key 'problem' is missing \(nor 'question'\)"),
-        ({"id": "x", "problem": "p"}, r"line 3: the key 'answer' is missing"),
-        (dict(MATH, id="x", problem=""), "line 3: 'problem' must be a text that is not empty"),
-        (dict(MATH, id="x", answer=None), "line 3: 'answer' must be a text or a number"),
-        (dict(MATH, id="x", split="trian"), "line 3: unknown split 'trian'.*Did you mean 'train'"),
-    ],
-)
-def test_a_broken_line_is_named(tmp_path: Path, line: Any, message: str) -> None:
-    write(tmp_path / "math.jsonl", MATH, "", line)
-    with pytest.raises(ConfigError, match=message):
-        read_folder(tmp_path)
+    by_hash, by_file, by_record = (record.actual_split for record in read_folder(tmp_path))
+    assert (by_file, by_record) == ("train", "test") and by_hash in ("train", "val", "test")
+    assert [r.dataset for r in read_folder(tmp_path, ["math"])] == ["math"]
 
 
 @pytest.mark.parametrize(
     ("name", "item", "message"),
     [
-        ("mbpp", {"id": 1, "prompt": "p"}, "line 1: the key 'test_list' is missing"),
-        ("x", dict(MBPP, test_list=[]), "'test_list' must be a list of texts, at least one"),
-        ("x", dict(MBPP, test_list="assert"), "'test_list' must be a list of texts"),
-        ("humaneval", {"prompt": "p"}, "the key 'entry_point' is missing"),
-        ("x", {"prompt": "p", "entry_point": "f"}, "the key 'test' is missing"),
+        ("mbpp", {"id": 1, "prompt": "p"}, "test_list"),
+        ("x", dict(MBPP, test_list=[]), "test_list"),
+        ("x", {"prompt": "p", "entry_point": "f"}, "test"),
         ("x", dict(MMLU, answer="D"), "'answer' must be a letter of A to C, not 'D'"),
-        ("x", dict(MMLU, options=["a"] * 27), "27 options, and only 26 letters"),
-        ("x", dict(GSM, answer=[1]), "'answer' must be a number"),
+        ("x", dict(MMLU, options=["a"] * 27), "options"),
+        ("x", dict(GSM, answer=[1]), "answer"),
+        ("math", dict(MATH, problem=""), "problem"),
+        ("x", dict(MATH, split="trian"), "Did you mean 'train'"),
         ("x", '{"problem": "p", "answer": NaN}', "must be a finite number, not nan"),
-        (
-            "x",
-            {"foo": 1, "bar": 2},
-            "the format is not known. The record has the keys 'foo', 'bar'",
-        ),
+        ("x", {"foo": 1, "bar": 2}, "The record has the keys 'foo', 'bar'"),
         ("x", dict(OWN, domain="Maths"), "domain.*Math"),
-        ("x", {"text": "t", "domain": "Math", "answer": 1}, "id: "),
-        ("x", dict(OWN, answer=None), "answer: "),
-        ("x", dict(OWN, answer={"value": 1}), "answer.kind"),
         ("x", dict(OWN, answer={"kind": "nummer", "value": 1}), "Did you mean 'number'"),
-        ("x", dict(OWN, answer={"kind": "number", "value": []}), "answer.value"),
         ("x", dict(OWN, difficulty="hard"), "difficulty"),
+        ("x", '{"id": "m/1", "problem": ', "is not valid JSON"),
     ],
 )
 def test_a_broken_record_is_named(tmp_path: Path, name: str, item: Any, message: str) -> None:
     write(tmp_path / f"{name}.jsonl", item)
-    with pytest.raises(TaskError, match=message) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         read_folder(tmp_path)
     assert f"{name}.jsonl, line 1: " in str(caught.value)
 
 
-def test_an_id_that_occurs_twice(tmp_path: Path) -> None:
-    write(tmp_path / "a.jsonl", MATH)
-    write(tmp_path / "b.jsonl", MATH)
-    with pytest.raises(TaskError, match=r"b\.jsonl: the id 'm/0'.*twice \(first in a\.jsonl\)"):
+def test_folders_that_hold_no_set_of_tasks(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="neither 'builtin' nor a folder"):
+        read_folder(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="holds no task file"):
         read_folder(tmp_path)
-
-
-def test_broken_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"id": "\xff\xfe"}\n')
-    with pytest.raises(ConfigError, match=r"a\.jsonl:1: is not UTF-8"):
-        read_folder(path)
-    packed = gzip.compress(json.dumps(MATH).encode() * 200)
-    (tmp_path / "b.jsonl.gz").write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(ConfigError, match=r"b\.jsonl\.gz: is a gzip file that is cut"):
-        read_folder(tmp_path / "b.jsonl.gz")
-    (tmp_path / "c.jsonl.gz").write_bytes(b"this is no gzip file")
-    with pytest.raises(ConfigError, match=r"c\.jsonl\.gz: is a gzip file that is cut or damaged"):
-        read_folder(tmp_path / "c.jsonl.gz")
+    write(tmp_path / "a.jsonl", "")
+    with pytest.raises(ConfigError, match="hold no task"):
+        read_folder(tmp_path)
+    for name in ("a", "b"):
+        write(tmp_path / f"{name}.jsonl", MATH)
+    with pytest.raises(ConfigError, match=r"b\.jsonl: the id 'm/0'.*twice"):
+        read_folder(tmp_path)
+    with pytest.raises(ConfigError, match=r"Did you mean 'math'\?"):
+        read_folder(tmp_path / "a.jsonl", ["mathe"])
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(json.dumps(MATH).encode() * 200)[:60])
+    with pytest.raises(ConfigError, match=r"a\.jsonl\.gz: is a gzip file that is cut"):
+        read_folder(tmp_path / "a.jsonl.gz")
 
 
 @pytest.mark.skipif(
