@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, Final, TypedDict, cast
+from typing import Any, ClassVar, Final, TypedDict, cast
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from inframind_gym.teams.assignment.agents import (
     AgentState,
     LLMJudge,
     LLMProvider,
-    TaskAssignment,
     all_actions,
     all_agents,
 )
@@ -41,7 +40,6 @@ from inframind_gym.teams.llm import (
     BudgetError,
     EventLog,
     LLMError,
-    LLMResponse,
     LLMService,
     NoLog,
     Provider,
@@ -69,123 +67,6 @@ class Options:
     max_rpm: int = 60  # requests a minute in production
 
 
-class TaskSteps:
-    """Steps of a task, in training and in production.
-
-    Args:
-        coordinator: Router of tasks.
-        llm_service: The gateway.
-        judge: Scores answers.
-        agents: Statistics of the agents.
-        load_tracker: Window of assignments.
-        online_learning: Learn from every answer.
-        options: Settings; None: the defaults.
-        log: Receiver of events; None: none.
-
-    Attributes:
-        state: The last step that was entered.
-    """
-
-    machine = ""  # name of the state machine in events
-
-    def __init__(
-        self,
-        coordinator: Router,
-        llm_service: LLMService,
-        judge: LLMJudge,
-        agents: dict[str, AgentState],
-        load_tracker: LoadTracker,
-        online_learning: bool = True,
-        *,
-        options: Options | None = None,
-        log: EventLog | None = None,
-    ) -> None:
-        self.coordinator, self.llm_service, self.judge = coordinator, llm_service, judge
-        self.agents, self.load_tracker, self.online_learning = agents, load_tracker, online_learning
-        self.options, self.log, self.state = options or Options(), log or NoLog(), "Start"
-        self.team, self._key = simulate.team(self.options.team), simulate.key_of(self.options.seed)
-
-    def enter(self, state: str, **data: Any) -> None:
-        """Go to a state; its event has `data` besides."""
-        self.state = state
-        self.log.append("state", {"machine": self.machine, "state": state, **data})
-
-    def assign(self, task_type: str) -> tuple[str, int, TaskAssignment]:
-        """Return the load state, and the action that the coordinator takes in it."""
-        load_state = self.load_tracker.get_load_state()
-        return load_state, *self.coordinator.select_action(task_type, load_state)
-
-    def execute(self, description: str, task_type: str, place: Mapping[str, Any]) -> LLMResponse:
-        """Let the agent of `place["action"]` answer a task: the first of two calls."""
-        assignment = self.coordinator.actions[place["action"]]
-        return self.llm_service.call(
-            AGENT_SYSTEM[assignment.role],
-            f"Task ({task_type}): {description}",
-            assignment.provider,
-            self.options.max_tokens,
-            agent=assignment.agent_id,
-            context={"call": "agent", **place},
-        )
-
-    def score(
-        self,
-        description: str,
-        task_type: str,
-        place: Mapping[str, Any],
-        answer: str,
-        cost_usd: float,
-        latency_s: float,
-    ) -> tuple[dict[str, Any], float]:
-        """Let the judge score an answer: the second of two calls; return scores and raw reward."""
-        role, context = self.coordinator.actions[place["action"]].role, {"call": "judge", **place}
-        scores = self.judge.evaluate(description, task_type, role, answer, context).model_dump()
-        values = [scores[criterion] for criterion in rules.CRITERIA]
-        return scores, float(rules.raw_reward(values, cost_usd, latency_s))
-
-    def settle(
-        self, task_type: str, load_state: str, index: int, raw: float, next_at: int | None
-    ) -> tuple[float, float]:
-        """Penalise, record, learn and count an answer, in this order.
-
-        The next state is of a sampled task type.
-
-        Args:
-            task_type, load_state, index: The state and the action that was taken in it.
-            raw: Reward before load counts.
-            next_at: Place of the sampled type in the run; None: there is no next state.
-
-        Returns:
-            The load penalty, and the reward after it.
-        """
-        is_training = self.machine == "training"
-        agent_id = self.coordinator.actions[index].agent_id
-        self.enter("ComputingPenalty" if is_training else "LoadPenaltyCalc")
-        penalty = self.load_tracker.get_load_penalty(agent_id)
-        adjusted = float(rules.adjusted_reward(raw, penalty))
-        if is_training:
-            self.enter("RecordingLoad", agent=agent_id)
-        self.load_tracker.record(agent_id)
-        if is_training:
-            self.enter("UpdatingRL")
-        else:
-            self.enter("OnlineLearning", learns=self.online_learning)
-        if self.online_learning:
-            next_type = None
-            if next_at is not None:
-                draw = uniform(self._key, STREAM_NEXT_TYPE, next_at)
-                next_type = TASK_TYPES[int(draw * len(TASK_TYPES))]
-            now = self.load_tracker.get_load_state()
-            self.coordinator.update(task_type, load_state, index, adjusted, next_type, now)
-        agent = self.agents[agent_id]
-        agent.completed_tasks += 1
-        agent.total_reward += adjusted
-        agent.avg_quality = agent.total_reward / agent.completed_tasks
-        return penalty, adjusted
-
-
-# Training
-
-
 class WorkflowState(TypedDict):
     """State of the graph. Lists are never changed: each node returns new ones."""
 
@@ -207,6 +88,132 @@ class WorkflowState(TypedDict):
     load_log: list[dict[str, Any]]
 
 
+class TaskSteps:
+    """Steps of a task, in training and in production.
+
+    Args:
+        coordinator: Router of tasks.
+        llm_service: The gateway.
+        judge: Scores answers.
+        agents: Statistics of the agents.
+        load_tracker: Window of assignments.
+        online_learning: Learn from every answer.
+        options: Settings; None: the defaults.
+        log: Receiver of events; None: none.
+
+    Attributes:
+        state: The last step that was entered.
+    """
+
+    machine = ""  # name of the state machine in events
+    # Its states by step, with what their events tell; a step without a state is not seen.
+    states: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    def __init__(
+        self,
+        coordinator: Router,
+        llm_service: LLMService,
+        judge: LLMJudge,
+        agents: dict[str, AgentState],
+        load_tracker: LoadTracker,
+        online_learning: bool = True,
+        *,
+        options: Options | None = None,
+        log: EventLog | None = None,
+    ) -> None:
+        self.coordinator, self.llm_service, self.judge = coordinator, llm_service, judge
+        self.agents, self.load_tracker, self.online_learning = agents, load_tracker, online_learning
+        self.options, self.log, self.state = options or Options(), log or NoLog(), "Start"
+        self.team, self._key = simulate.team(self.options.team), simulate.key_of(self.options.seed)
+        self._task = simulate.NO_TASK  # place in the bank
+
+    def enter(self, state: str, **data: Any) -> None:
+        """Go to a state; its event has `data` besides."""
+        self.state = state
+        self.log.append("state", {"machine": self.machine, "state": state, **data})
+
+    def step(self, step: str, **data: Any) -> None:
+        """Go to the state of a step, if it has one."""
+        if step in self.states:
+            state, *keys = self.states[step]
+            self.enter(state, **{key: data[key] for key in keys})
+
+    def assign_agent(self, state: WorkflowState) -> dict[str, Any]:
+        """Ask the tracker for the load state and the coordinator for an action."""
+        self.step("query")
+        load_state = self.load_tracker.get_load_state()
+        self.step("assign", load_state=load_state)
+        index, chosen = self.coordinator.select_action(state["task"]["task_type"], load_state)
+        texts = {**{k: str(v) for k, v in asdict(chosen).items()}, "key": chosen.key()}
+        return {"assignment": texts, "action_idx": index, "load_state": load_state}
+
+    def agent_execute(self, state: WorkflowState) -> dict[str, Any]:
+        """Let the agent answer: the first of two calls."""
+        action, task = state["assignment"]["key"], state["task"]
+        self.step("execute", action=action, load_state=state["load_state"])
+        chosen = self.coordinator.actions[state["action_idx"]]
+        response = self.llm_service.call(
+            AGENT_SYSTEM[chosen.role],
+            f"Task ({task['task_type']}): {task['description']}",
+            chosen.provider,
+            self.options.max_tokens,
+            agent=chosen.agent_id,
+            context={"call": "agent", **self._place(state)},
+        )
+        meta = asdict(response)
+        return {"agent_output": meta.pop("content"), "llm_response_meta": meta}
+
+    def judge_output(self, state: WorkflowState) -> dict[str, Any]:
+        """Let the judge score the answer, the second of two calls; return the raw reward too."""
+        self.step("judge")
+        task, meta, role = state["task"], state["llm_response_meta"], state["assignment"]["role"]
+        context = {"call": "judge", **self._place(state)}
+        texts = task["description"], task["task_type"], role, state["agent_output"]
+        scores = self.judge.evaluate(*texts, context).model_dump()
+        self.step("score")
+        values = [scores[criterion] for criterion in rules.CRITERIA]
+        reward = float(rules.raw_reward(values, meta["cost_usd"], meta["latency_s"]))
+        return {"scores": scores, "reward": reward}
+
+    def _place(self, state: WorkflowState) -> dict[str, Any]:
+        """Return what a simulated provider draws by."""
+        return {"ordinal": state["iteration"], "task": self._task, "action": state["action_idx"]}
+
+    def settle(self, state: WorkflowState, *, bootstraps: bool) -> tuple[float, float]:
+        """Penalise, record, learn and count an answer, in this order.
+
+        Args:
+            state: After the judge.
+            bootstraps: Learn with a next state, of a sampled task type; else without one.
+
+        Returns:
+            The load penalty, and the reward after it.
+        """
+        agent_id, task_type = state["assignment"]["agent_id"], state["task"]["task_type"]
+        self.step("penalise")
+        penalty = self.load_tracker.get_load_penalty(agent_id)
+        adjusted = float(rules.adjusted_reward(state["reward"], penalty))
+        self.step("record", agent=agent_id)
+        self.load_tracker.record(agent_id)
+        self.step("learn", learns=self.online_learning)
+        if self.online_learning:
+            next_type = None
+            if bootstraps:
+                draw = uniform(self._key, STREAM_NEXT_TYPE, state["iteration"])
+                next_type = TASK_TYPES[int(draw * len(TASK_TYPES))]
+            cell = task_type, state["load_state"], state["action_idx"]
+            now = self.load_tracker.get_load_state()
+            self.coordinator.update(*cell, adjusted, next_type, now)
+        agent = self.agents[agent_id]
+        agent.completed_tasks += 1
+        agent.total_reward += adjusted
+        agent.avg_quality = agent.total_reward / agent.completed_tasks
+        return penalty, adjusted
+
+
+# Training
+
+
 class Run(TaskSteps):
     """A run: the five nodes of its training, and its results. Arguments are those of `TaskSteps`.
 
@@ -217,10 +224,18 @@ class Run(TaskSteps):
     """
 
     machine = "training"
+    states: ClassVar = {
+        "query": ("QueryingLoad",),
+        "assign": ("AssigningAgent", "load_state"),
+        "execute": ("ExecutingLLM", "action"),
+        "judge": ("JudgingOutput",),
+        "penalise": ("ComputingPenalty",),
+        "record": ("RecordingLoad", "agent"),
+        "learn": ("UpdatingRL",),
+    }
     final: WorkflowState | None = None
     elapsed_s = 0.0
     costs: Mapping[str, Any]
-    _task = simulate.NO_TASK
 
     @property
     def service(self) -> LLMService:
@@ -235,30 +250,6 @@ class Run(TaskSteps):
         self._task = int(place[0])
         return {"task": self.team.settings.tasks[self._task].model_dump()}
 
-    def assign_agent(self, state: WorkflowState) -> dict[str, Any]:
-        """Ask the tracker for the load state and the coordinator for an action."""
-        self.enter("QueryingLoad")
-        load_state, index, chosen = self.assign(state["task"]["task_type"])
-        self.enter("AssigningAgent", load_state=load_state)
-        texts = {**{k: str(v) for k, v in asdict(chosen).items()}, "key": chosen.key()}
-        return {"assignment": texts, "action_idx": index, "load_state": load_state}
-
-    def agent_execute(self, state: WorkflowState) -> dict[str, Any]:
-        """Let the agent answer."""
-        self.enter("ExecutingLLM", action=state["assignment"]["key"])
-        task = state["task"]
-        meta = asdict(self.execute(task["description"], task["task_type"], self._place(state)))
-        return {"agent_output": meta.pop("content"), "llm_response_meta": meta}
-
-    def judge_output(self, state: WorkflowState) -> dict[str, Any]:
-        """Let the judge score the answer."""
-        self.enter("JudgingOutput")
-        task, meta = state["task"], state["llm_response_meta"]
-        place, paid = self._place(state), (meta["cost_usd"], meta["latency_s"])
-        texts = task["description"], task["task_type"], place, state["agent_output"]
-        scores, reward = self.score(*texts, *paid)
-        return {"scores": scores, "reward": reward}
-
     def rl_update(self, state: WorkflowState) -> dict[str, Any]:
         """Settle the answer, explore less, and log."""
         iteration, index, before = state["iteration"], state["action_idx"], state["load_state"]
@@ -268,7 +259,7 @@ class Run(TaskSteps):
         if table is not None and before != "balanced":
             usual, here = (table.policy(s)[task_type] for s in ("balanced", before))
             shifted = usual.key() if usual and here and usual != here else None
-        penalty, adjusted = self.settle(task_type, before, index, state["reward"], iteration)
+        penalty, adjusted = self.settle(state, bootstraps=True)
         self.coordinator.decay_epsilon()
         now = tracker.get_load_state()
         snapshot = {
@@ -297,9 +288,6 @@ class Run(TaskSteps):
             "load_log": [*state["load_log"], snapshot],
             "iteration": iteration + 1,
         }
-
-    def _place(self, state: WorkflowState) -> dict[str, Any]:
-        return {"ordinal": state["iteration"], "task": self._task, "action": state["action_idx"]}
 
     def train(self) -> WorkflowState:
         """Play the graph and return its last state.
@@ -446,6 +434,14 @@ class ProductionMultiAgentSystem(TaskSteps):
     """
 
     machine = "production"
+    states: ClassVar = {
+        "query": ("LoadAwareRouting",),
+        "execute": ("Executing", "action", "load_state"),
+        "judge": ("Judging",),
+        "score": ("Scoring",),
+        "penalise": ("LoadPenaltyCalc",),
+        "learn": ("OnlineLearning", "learns"),
+    }
 
     def __init__(
         self, *parts: Any, clock: Callable[[], float] = time.monotonic, **more: Any
@@ -499,36 +495,36 @@ class ProductionMultiAgentSystem(TaskSteps):
 
     def _answer(self, description: str, task_type: str, result: dict[str, Any]) -> None:
         """Take the steps of a request and write as far as it gets into `result`."""
-        self.enter("LoadAwareRouting")
         self.coordinator.epsilon, ordinal = 0.0, self._ordinal
-        load_state, index, chosen = self.assign(task_type)
+        self._ordinal += 1
         # A simulated answer is drawn as one to a task of the bank: this one, or one of its type.
         same, tasks = self.team.of_type[TASK_TYPES.index(task_type)], self.team.settings.tasks
         places = (at for at, task in enumerate(tasks) if task.description == description)
-        task_at = next(places, int(same[ordinal % len(same)]))
-        place = {"ordinal": ordinal, "task": task_at, "action": index}
-        self._ordinal += 1
-        self.enter("Executing", action=chosen.key(), load_state=load_state)
-        response = self.execute(description, task_type, place)
-        paid = {"cost_usd": response.cost_usd, "latency_s": response.latency_s}
+        self._task = next(places, int(same[ordinal % len(same)]))
+        task = {"description": description, "task_type": task_type}
+        state: Any = {"iteration": ordinal, "task": task}
+        state |= self.assign_agent(state)
+        state |= self.agent_execute(state)
+        meta = state["llm_response_meta"]
         result |= {
-            "agent": chosen.agent_id,
-            "provider": str(chosen.provider),
-            "model": response.model,
-            "response": response.content,
-            "load_state": load_state,
+            "agent": state["assignment"]["agent_id"],
+            "provider": state["assignment"]["provider"],
+            "model": meta["model"],
+            "response": state["agent_output"],
+            "load_state": state["load_state"],
             "task_type": task_type,
-            "tokens": response.total_tokens,
-            **paid,
+            "tokens": meta["total_tokens"],
+            "cost_usd": meta["cost_usd"],
+            "latency_s": meta["latency_s"],
         }
-        self.enter("Judging")
-        scores, raw = self.score(description, task_type, place, response.content, **paid)
-        self.enter("Scoring")
-        next_at = ordinal if self.options.variant == "bootstrap" else None
-        penalty, adjusted = self.settle(task_type, load_state, index, raw, next_at)
-        result |= {"reward": adjusted, "raw_reward": raw, "load_penalty": penalty, "scores": scores}
+        state |= self.judge_output(state)
+        penalty, adjusted = self.settle(state, bootstraps=self.options.variant == "bootstrap")
+        rewards = {"reward": adjusted, "raw_reward": state["reward"], "load_penalty": penalty}
+        result |= {**rewards, "scores": state["scores"]}
         self.enter("Logging")
-        self.log.append("request", {"ordinal": ordinal, "action_idx": index, **result})
+        self.log.append(
+            "request", {"ordinal": ordinal, "action_idx": state["action_idx"], **result}
+        )
         self.request_log.append(result)
 
     def health(self) -> dict[str, Any]:

@@ -70,6 +70,11 @@ class Product:
         return [(i, flag) for i, flag in enumerate(self.flags, 1) if not flag.is_resolved]
 
     @property
+    def defects(self) -> str:
+        """The open flags as a numbered list."""
+        return "\n".join(f"{number}. {flag.issue}" for number, flag in self.open_flags)
+
+    @property
     def checklist(self) -> float:
         """Share of the structure that is there: parts of the plan, or sections of the draft."""
         if not self.draft:
@@ -78,7 +83,7 @@ class Product:
         return sum(title.lower() in lines for title in self.sections) / len(self.sections)
 
 
-# Prompts
+# Prompts, in the order of AGENTS, then those of pre-flight and ratings
 
 
 def planner(product: Product, max_tokens: int) -> Prompt:
@@ -87,8 +92,8 @@ def planner(product: Product, max_tokens: int) -> Prompt:
         "You plan how a task is answered; you do not answer it. Return one JSON object: goal "
         "(text), steps (list), sections (list of four headings of the answer), risks (list)."
         + _length(max_tokens),
-        _task(product) + _part("Earlier plan, to be improved", product.plan),
-        _object(goal="string", **dict.fromkeys(PLAN_PARTS[1:], _list_of("string"))),
+        _parts(product, ("Earlier plan, to be improved", product.plan)),
+        _object(goal=_TEXT, **dict.fromkeys(PLAN_PARTS[1:], _list_of(_TEXT))),
     )
 
 
@@ -100,8 +105,8 @@ def executor(product: Product, max_tokens: int) -> Prompt:
     )
     if product.draft:
         system += " Return the whole answer, improved; mend every defect that is listed."
-    user = _task(product) + _part("Plan", product.plan) + _part("Draft", product.draft)
-    return Prompt(system + _length(max_tokens), user + _defects(product), None)
+    parts = ("Plan", product.plan), ("Draft", product.draft), ("Defects", product.defects)
+    return Prompt(system + _length(max_tokens), _parts(product, *parts), None)
 
 
 def critic(product: Product, max_tokens: int) -> Prompt:
@@ -110,8 +115,8 @@ def critic(product: Product, max_tokens: int) -> Prompt:
         f"You review an answer. Return one JSON object: flags, a list of at most {MOST_FLAGS} "
         "defects, each with issue (text) and points (0-20, what mending it would add to a quality "
         "of 0-100). Return an empty list where there is no defect." + _length(max_tokens),
-        _task(product) + _part("Answer", product.draft),
-        _object(flags={"type": "array", "items": _object(issue="string", points="number")}),
+        _parts(product, ("Answer", product.draft)),
+        _object(flags=_list_of(_object(issue=_TEXT, points=_NUMBER))),
     )
 
 
@@ -121,8 +126,8 @@ def self_eval(product: Product) -> Prompt:
         "Rate this output 0-100 on completeness, clarity, actionability. Return one JSON object "
         "with these three numbers, and resolved: the numbers of the listed defects that the "
         "output no longer has.",
-        _task(product) + _part("Output", product.draft or product.plan) + _defects(product),
-        _object(**dict.fromkeys(CRITERIA, "number"), resolved=_list_of("integer")),
+        _parts(product, ("Output", product.draft or product.plan), ("Defects", product.defects)),
+        _object(**dict.fromkeys(CRITERIA, _NUMBER), resolved=_list_of({"type": "integer"})),
     )
 
 
@@ -136,35 +141,29 @@ def preflight(task: str) -> Prompt:
     )
 
 
-PROMPTS: Final = (planner, executor, critic)  # in the order of AGENTS
+PROMPTS: Final = (planner, executor, critic)
+_TEXT: Final = {"type": "string"}
+_NUMBER: Final = {"type": "number"}
 
 
 def _length(max_tokens: int) -> str:
     return f" Use at most {int(_WORDS_PER_TOKEN * max_tokens)} words."
 
 
-def _task(product: Product) -> str:
+def _parts(product: Product, *parts: tuple[str, str]) -> str:
+    """Return the task, and the titled parts of the product that there are."""
     narrowed = "\nAnswer the core of it alone." if product.is_narrowed else ""
-    return f"Task: {product.task}{narrowed}"
-
-
-def _part(title: str, text: str) -> str:
-    return f"\n\n{title}:\n{text}" if text else ""
-
-
-def _defects(product: Product) -> str:
-    flags = "\n".join(f"{number}. {flag.issue}" for number, flag in product.open_flags)
-    return _part("Defects", flags)
+    listed = "".join(f"\n\n{title}:\n{text}" for title, text in parts if text)
+    return f"Task: {product.task}{narrowed}{listed}"
 
 
 def _object(**properties: Any) -> dict[str, Any]:
-    """Return the schema of an object that has all of these, each a schema or a type's name."""
-    own = {k: {"type": v} if isinstance(v, str) else v for k, v in properties.items()}
-    return {"type": "object", "properties": own, "required": list(own)}
+    """Return the schema of an object that has all of these."""
+    return {"type": "object", "properties": properties, "required": list(properties)}
 
 
-def _list_of(kind: str) -> dict[str, Any]:
-    return {"type": "array", "items": {"type": kind}}
+def _list_of(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": schema}
 
 
 # Reading answers
@@ -185,14 +184,13 @@ def take_plan(product: Product, text: str) -> bool:
 
 def take_flags(product: Product, text: str) -> list[Flag] | None:
     """Put new flags into the product and return them; None if the answer was malformed."""
-    found = json_object(text)
-    listed = None if found is None else found.get("flags")
-    if not isinstance(listed, list):
+    items = (json_object(text) or {}).get("flags")
+    if not isinstance(items, list):
         return None
     flags = [
-        Flag(str(one["issue"]), _between(one.get("points"), 0.0, 20.0) or 0.0)
-        for one in listed[:MOST_FLAGS]
-        if isinstance(one, dict) and one.get("issue")
+        Flag(str(item["issue"]), _between(item.get("points"), 0.0, 20.0) or 0.0)
+        for item in items[:MOST_FLAGS]
+        if isinstance(item, dict) and item.get("issue")
     ]
     product.flags += flags
     return flags
@@ -200,14 +198,13 @@ def take_flags(product: Product, text: str) -> list[Flag] | None:
 
 def read_rating(text: str) -> tuple[float, list[int]] | None:
     """Return a rating (0-100) and the numbers of resolved flags; None if it was malformed."""
-    found = json_object(text) or {}
-    scores = [s for name in CRITERIA if (s := _between(found.get(name), 0.0, 100.0)) is not None]
+    rating = json_object(text) or {}
+    scores = [s for name in CRITERIA if (s := _between(rating.get(name), 0.0, 100.0)) is not None]
     if len(scores) < len(CRITERIA):
         return None
-    numbers = found.get("resolved")
-    listed = numbers if isinstance(numbers, list) else []
-    resolved = [n for n in listed if isinstance(n, int) and not isinstance(n, bool)]
-    return sum(scores) / len(CRITERIA), resolved
+    items = rating.get("resolved")
+    numbers = [n for n in items if type(n) is int] if isinstance(items, list) else []
+    return sum(scores) / len(CRITERIA), numbers
 
 
 def json_object(text: str) -> dict[str, Any] | None:
@@ -216,10 +213,10 @@ def json_object(text: str) -> dict[str, Any] | None:
     if start < 0 or end < start or len(text) > _MOST_ANSWER_CHARS:
         return None
     try:
-        found = parse_json(text[start : end + 1], "answer")
+        value = parse_json(text[start : end + 1], "answer")
     except ConfigError:
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _between(value: object, low: float, high: float) -> float | None:
@@ -269,15 +266,15 @@ class DrawnAnswers:
         which, size = AGENTS.index(agent), SIZES.index(request.context["size"])
         limit = np.array([request.max_tokens])
         self._last = calls = self.task.call(_ROW, np.array([which]), np.array([size]), limit)
-        made = int(calls.completion[0])
         reason = "length" if calls.cut_off[0] else "stop"
-        text = self._text(which, calls)
-        return Completion(text, int(calls.prompt[0]), made, reason, self._seconds(made))
+        tokens = int(calls.prompt[0]), int(calls.completion[0])
+        return Completion(self._text(which, calls), *tokens, reason, self._seconds(tokens[1]))
 
     def _overhead(self, answer: dict[str, Any], tokens: int) -> Completion:
         tokens = tokens if self.task.has_overhead else 0
-        made = min(OVERHEAD_ANSWER, tokens)
-        return Completion(json.dumps(answer), tokens - made, made, "stop", self._seconds(made))
+        output = min(OVERHEAD_ANSWER, tokens)
+        seconds = self._seconds(output)
+        return Completion(json.dumps(answer), tokens - output, output, "stop", seconds)
 
     def _seconds(self, tokens: int) -> float:
         seconds = self._settings.simulation.seconds
@@ -292,7 +289,7 @@ class DrawnAnswers:
             body = f"{MARK} version {number}"
             return "\n\n".join(f"## {title}\n{body}" for title in titles) or body
         if agent == CRITIC:
-            count = int(evidence.found[0])
+            count = int(evidence.new_flags[0])
             points = float(evidence.claimed[0]) / max(count, 1)
             issues = [f"{MARK} defect {i + 1} of review {number}" for i in range(count)]
             return json.dumps({"flags": [{"issue": issue, "points": points} for issue in issues]})

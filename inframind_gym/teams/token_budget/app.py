@@ -337,8 +337,8 @@ class Orchestrator:
             fits = bool(text.strip())
             self.product.draft = text if fits else self.product.draft
         else:
-            found = agents.take_flags(self.product, text)
-            fits, flags = found is not None, found or []
+            taken = agents.take_flags(self.product, text)
+            fits, flags = taken is not None, taken or []
         if not fits:
             self._log.append("malformed", {"agent": name, "answer": text[:500]})
         evidence = await self._evaluate(flags, is_review=agent == rules.CRITIC)

@@ -131,24 +131,26 @@ def _expectation(
     rules: TaskRules, complexity: int, product: Product, kinds: Ints
 ) -> Callable[[Floats], Floats]:
     """Return the function from values (S,) to their expectations after each call, (calls, 2, S)."""
-    found = np.zeros((CUT, 2, STATES, STATES))
+    transitions = np.zeros((CUT, 2, STATES, STATES))
     for call, cut_off, kind in combinations(range(CUT), range(2), range(REVISION + 1)):
         states = np.flatnonzero(kinds[call] == kind)
         if not len(states):
             continue
         before = Product(*(part[states] for part in product))
         same = np.ones_like(states)
-        chances = rules.outcomes(
+        sums = rules.outcomes(
             kind, complexity * same, before, call % len(SIZES) * same, cut_off * same
         )
-        single = [np.diff(chance, axis=1, prepend=0.0) for chance in chances]
-        for counts in combinations(*(range(chance.shape[1]) for chance in single)):
-            p = np.prod([chance[:, k] for chance, k in zip(single, counts, strict=True)], axis=0)
+        single = [np.diff(chances, axis=1, prepend=0.0) for chances in sums]
+        for counts in combinations(*(range(chances.shape[1]) for chances in single)):
+            pairs = zip(single, counts, strict=True)
+            p = np.prod([chances[:, k] for chances, k in pairs], axis=0)
             at = np.flatnonzero(p)
-            own = Product(*(part[at] for part in before))
-            made = rules.after(kind, own, [np.full(len(at), k) for k in counts])
-            found[call, cut_off, states[at], state_of(*made)] += p[at]
-    row, to = np.nonzero(found.reshape(-1, STATES))
-    chance, first = found.reshape(-1, STATES)[row, to], np.searchsorted(row, np.arange(row[-1] + 1))
+            likely = Product(*(part[at] for part in before))
+            after = rules.after(kind, likely, [np.full(len(at), k) for k in counts])
+            transitions[call, cut_off, states[at], state_of(*after)] += p[at]
+    table = transitions.reshape(-1, STATES)
+    row, to = np.nonzero(table)
+    chance, first = table[row, to], np.searchsorted(row, np.arange(row[-1] + 1))
     shape = CUT, 2, STATES
     return lambda values: np.add.reduceat(chance * values[to], first).reshape(shape)

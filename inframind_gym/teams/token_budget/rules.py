@@ -97,7 +97,7 @@ class Evidence(NamedTuple):
 
     self_eval: Floats  # rating of the team's product by an LLM, 0-100; NaN where none came
     checklist: Floats  # share of the structural checklist; NaN where there is none
-    found: Ints  # new flags of the critic
+    new_flags: Ints  # of the critic
     resolved: Ints  # flags that a revision resolved
     claimed: Floats  # points that the critic says its new flags are worth
 
@@ -116,9 +116,9 @@ def allocate(budget: Any, shares: Any) -> Ints:
 
 def spend(ledger: Ledger, rows: Ints, agents: Ints, tokens: Ints) -> None:
     """Charge k calls to their agents: to the allocation first, then to what was returned."""
-    own = np.minimum(ledger.left[rows, agents], tokens)
-    ledger.left[rows, agents] -= own
-    ledger.free[rows] -= np.minimum(ledger.free[rows], tokens - own)
+    allocated = np.minimum(ledger.left[rows, agents], tokens)
+    ledger.left[rows, agents] -= allocated
+    ledger.free[rows] -= np.minimum(ledger.free[rows], tokens - allocated)
     ledger.used[rows, agents] += tokens
 
 
@@ -131,8 +131,8 @@ def cut(ledger: Ledger, rows: Ints, agents: Ints) -> None:
 
 def movable(ledger: Ledger, rows: Ints, share: float) -> Ints:
     """Return (k, 3) tokens that `reallocate` would move to each agent."""
-    given = np.floor(share * ledger.left[rows]).astype(np.int64)
-    return np.asarray(given.sum(axis=1)[:, None] - given + ledger.free[rows, None])
+    shares = np.floor(share * ledger.left[rows]).astype(np.int64)
+    return np.asarray(shares.sum(axis=1)[:, None] - shares + ledger.free[rows, None])
 
 
 def reallocate(ledger: Ledger, rows: Ints, agents: Ints, share: float) -> Ints:
@@ -141,18 +141,18 @@ def reallocate(ledger: Ledger, rows: Ints, agents: Ints, share: float) -> Ints:
     Returns:
         (k,) tokens that were moved.
     """
-    given = np.floor(share * ledger.left[rows]).astype(np.int64)
+    shares = np.floor(share * ledger.left[rows]).astype(np.int64)
     at = np.arange(len(rows)), agents
-    given[at] = 0
-    moved = given.sum(axis=1) + ledger.free[rows]
-    given[at] = -moved
-    ledger.left[rows] -= given
+    shares[at] = 0
+    moved = shares.sum(axis=1) + ledger.free[rows]
+    shares[at] = -moved
+    ledger.left[rows] -= shares
     ledger.free[rows] = 0
     return np.asarray(moved)
 
 
 def share_out(ledger: Ledger, rows: Ints, shares: Floats) -> None:
-    """Allocate all that remains anew, by shares (k, 3)."""
+    """Allocate all that remains by shares (k, 3)."""
     ledger.left[rows] = allocate(np.maximum(ledger.remaining[rows], 0), shares)
     ledger.free[rows] = 0
 
@@ -169,14 +169,14 @@ def quality(self_eval: Any, flag_share: Any, checklist: Any, weights: ProxyWeigh
         weights: of the three.
     """
     total, weight = np.zeros(np.shape(self_eval)), np.zeros(np.shape(self_eval))
-    for points, own in (
+    for points, factor in (
         (np.asarray(self_eval, np.float64), weights.self_eval),
         (100.0 * np.asarray(flag_share, np.float64), weights.flags),
         (100.0 * np.asarray(checklist, np.float64), weights.checklist),
     ):
         there = ~np.isnan(points)
-        total = total + np.where(there, own * points, 0.0)
-        weight = weight + np.where(there, own, 0.0)
+        total = total + np.where(there, factor * points, 0.0)
+        weight = weight + np.where(there, factor, 0.0)
     return np.asarray(np.clip(total / np.where(weight > 0.0, weight, 1.0), 0.0, 100.0))
 
 
@@ -324,7 +324,7 @@ class TeamState:
             evidence: of the steps.
         """
         progress, is_critic = self.progress, agents == CRITIC
-        progress.flags_open[rows] += evidence.found - evidence.resolved
+        progress.flags_open[rows] += evidence.new_flags - evidence.resolved
         progress.flags_resolved[rows] += evidence.resolved
         known = progress.flags_open[rows] + progress.flags_resolved[rows]
         share = np.where(known > 0, progress.flags_resolved[rows] / np.maximum(known, 1), np.nan)

@@ -239,24 +239,24 @@ class SimulatedTask:
         draws = uniform_array(self.keys[rows, None], STREAM_CALL, place[:, None], _DRAWS)
         kinds = np.where((agents == EXECUTOR) & (self.sections[rows] > 0), REVISION, agents)
         factor = (draws[:, :1] > rules.weights).sum(axis=1)
-        wanted = rules.lengths[kinds, sizes, factor]
-        cut_off = wanted > limits
+        length = rules.lengths[kinds, sizes, factor]
+        cut_off = length > limits
         x = cut_off.astype(np.int64)
-        found, resolved = np.zeros((2, len(rows)), np.int64)
+        new_flags, resolved = np.zeros((2, len(rows)), np.int64)
         for kind in range(REVISION + 1):
             these = np.flatnonzero(kinds == kind)
             if not len(these):
                 continue
-            own = rows[these]
-            product = self.product(own)
-            chances = rules.outcomes(kind, self.complexity[own], product, sizes[these], x[these])
+            tasks = rows[these]
+            product = self.product(tasks)
+            chances = rules.outcomes(kind, self.complexity[tasks], product, sizes[these], x[these])
             counts = [
                 (draws[these, 1 + i, None] > chance).sum(axis=1) for i, chance in enumerate(chances)
             ]
             for name, values in rules.after(kind, product, counts)._asdict().items():
-                getattr(self, name)[own] = values
+                getattr(self, name)[tasks] = values
             if kind == CRITIC:
-                found[these] = counts[0]
+                new_flags[these] = counts[0]
             elif kind == REVISION:
                 resolved[these] = counts[1]
         self.calls[rows, agents] += 1
@@ -265,13 +265,11 @@ class SimulatedTask:
         bias = np.where(drafted, noise.bias, noise.plan_bias) + self._bias[rows]
         rating = self.truth(rows) + bias + noise.step_sd * _normal(draws[:, 5], draws[:, 6])
         ticked = np.where(drafted, self.sections[rows] / SECTIONS, self._ticked[self.plan[rows]])
-        claimed = np.asarray(self._simulation.claimed_points_per_flag * found, np.float64)
+        claimed = np.asarray(self._simulation.claimed_points_per_flag * new_flags, np.float64)
         rating = np.clip(np.rint(rating), 0.0, 100.0)  # a whole number, as LLMs rate
-        evidence, gain = (
-            Evidence(rating, ticked, found, resolved, claimed),
-            self.truth(rows) - before,
-        )
-        return Calls(prompt, np.minimum(wanted, limits), cut_off, gain, evidence)
+        evidence = Evidence(rating, ticked, new_flags, resolved, claimed)
+        gain = self.truth(rows) - before
+        return Calls(prompt, np.minimum(length, limits), cut_off, gain, evidence)
 
 
 class ScriptedTask:
@@ -289,11 +287,11 @@ class ScriptedTask:
 
     def __init__(self, settings: TeamSettings, n: int, script: Script) -> None:
         calls = [script.calls[agent] for agent in AGENTS]
-        self._most = np.array([len(own) for own in calls])
-        padded = [[own[min(i, len(own) - 1)] for i in range(self._most.max())] for own in calls]
-        self._tokens = np.array([[call.tokens for call in own] for own in padded], np.int64)
-        self._quality = np.array([[call.quality for call in own] for own in padded])
-        self._claimed = np.array([[call.claimed for call in own] for own in padded])
+        self._most = np.array([len(row) for row in calls])
+        padded = [[row[min(i, len(row) - 1)] for i in range(self._most.max())] for row in calls]
+        self._tokens = np.array([[call.tokens for call in row] for row in padded], np.int64)
+        self._quality = np.array([[call.quality for call in row] for row in padded])
+        self._claimed = np.array([[call.claimed for call in row] for row in padded])
         self.max_tokens = np.full((3, 3), self._tokens.max())  # of a written call none is cut
         self.keys = np.zeros(n, np.uint64)
         self.complexity = np.full(n, COMPLEXITIES.index(script.preflight))
@@ -331,14 +329,14 @@ class ScriptedTask:
         before = self._score[rows]
         self._score[rows] = np.where(fresh, np.maximum(self._quality[at], before), before)
         self.calls[rows, agents] += 1
-        wanted, claimed = self._tokens[at], np.where(fresh, self._claimed[at], 0.0)
-        found = (claimed > 0.0).astype(np.int64)
+        length, claimed = self._tokens[at], np.where(fresh, self._claimed[at], 0.0)
+        new_flags = (claimed > 0.0).astype(np.int64)
         resolved = np.where(agents == EXECUTOR, self._flagged[rows], 0)
-        self._flagged[rows] += found - resolved
+        self._flagged[rows] += new_flags - resolved
         unknown, none = np.full(len(rows), np.nan), np.zeros(len(rows), np.int64)
-        evidence = Evidence(self.truth(rows), unknown, found, resolved, claimed)
+        evidence = Evidence(self.truth(rows), unknown, new_flags, resolved, claimed)
         gain = self._score[rows] - before
-        return Calls(none, np.minimum(wanted, limits), wanted > limits, gain, evidence)
+        return Calls(none, np.minimum(length, limits), length > limits, gain, evidence)
 
 
 Task = SimulatedTask | ScriptedTask
@@ -361,13 +359,13 @@ def make_task(settings: TeamSettings, profile: str, n: int) -> Task:
 
 def _chances(chance: Chance) -> Floats:
     """Return the products of the factors by complexity, plan, size, and cut off: (3, 3, 3, 2)."""
-    found = (
+    chances = (
         np.array(chance.by_complexity)[:, None, None, None]
         * np.array(chance.by_plan)[:, None, None]
         * np.array(chance.by_size)[:, None]
         * np.array([1.0, chance.cut])
     )
-    return np.asarray(np.minimum(found, LIKELIEST))
+    return np.asarray(np.minimum(chances, LIKELIEST))
 
 
 def _sums(chance: Floats, most: int) -> Floats:
