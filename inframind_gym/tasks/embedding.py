@@ -187,11 +187,6 @@ def embed_texts(
     """
     if isinstance(embedder, np.ndarray):
         return check_embeddings(embedder, len(texts), "the embeddings given").astype(np.float32)
-    if embedder is not None and not callable(embedder):
-        raise TaskError(
-            "an embedder must be a callable from texts to an array (n, 384), or such an array, "
-            f"not {type(embedder).__name__}"
-        )
     embed: Embedder = MiniLMEmbedder() if embedder is None else embedder
     fingerprint = getattr(embed, "fingerprint", None)
     if not isinstance(fingerprint, str):

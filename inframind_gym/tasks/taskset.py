@@ -61,10 +61,6 @@ class TaskSet:
         prompt_tokens: (n,) int32, estimated tokens of the text, see :func:`estimate_tokens`.
         embeddings: (n, 384) float32, L2-normalised where this package made them.
         answers: (n,)
-
-    Raises:
-        TaskError: the fields differ in length, or an embedding has the wrong width or is not
-            finite.
     """
 
     name: str
@@ -76,16 +72,6 @@ class TaskSet:
     prompt_tokens: NDArray[np.int32]
     embeddings: NDArray[np.float32]
     answers: tuple[Answer, ...]
-
-    def __post_init__(self) -> None:
-        n = len(self.ids)
-        lengths = {field: len(getattr(self, field)) for field in _COLUMNS}
-        wrong = {field: length for field, length in lengths.items() if length != n}
-        if wrong:
-            raise TaskError(
-                f"task set {self.name!r} has {n} ids, but {wrong} entries in other fields"
-            )
-        check_embeddings(self.embeddings, n, f"task set {self.name!r}")
 
     def __len__(self) -> int:
         return len(self.ids)

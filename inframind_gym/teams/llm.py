@@ -454,10 +454,7 @@ class LLMService:
         Raises:
             BudgetError: The guard refused; nothing was sent.
             LLMError: The call failed for good.
-            ConfigError: There is no such provider.
         """
-        if provider not in self.providers:
-            raise ConfigError(unknown("provider", provider, self.providers))
         way = self.providers[provider]
         request = LLMRequest(system, user, max_tokens, response_format, context or {})
         number = next(self._numbers)

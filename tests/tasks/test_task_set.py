@@ -48,19 +48,6 @@ def test_select_by_indices_keeps_their_order_and_all_fields() -> None:
     assert tasks.embeddings.max() == tasks.difficulty.max() == 1.0
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"texts": ("a",)}, "5 ids, but {'texts': 1}"),
-        ({"embeddings": np.zeros((5, 512), dtype=np.float32)}, r"\(5, 384\).*\(5, 512\)"),
-        ({"embeddings": np.full((5, 384), np.nan, dtype=np.float32)}, "NaN or an infinite"),
-    ],
-)
-def test_a_set_is_checked(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(TaskError, match=message):
-        make_set(**changes)
-
-
 def test_split_never_changes() -> None:
     """Pinned: results of other versions are compared on the same tasks."""
     found = [split_of(f"math/{i}", "What is 1 + 1?") for i in range(16)]

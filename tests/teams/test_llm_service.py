@@ -179,8 +179,6 @@ def test_wrong_names_and_missing_keys(
     with pytest.raises(ConfigError, match=named) as raised:
         open_provider(name)
     assert "hidden" not in str(raised.value)
-    with pytest.raises(ConfigError, match="opena"):
-        LLMService({}).call("", "", "opena", 10, agent="coder")
 
 
 def test_the_vendors_key_stays_with_the_vendor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ from inframind_gym.teams.assignment.coordinator import (
     Router,
     uniform,
 )
-from inframind_gym.teams.assignment.rules import PROVIDERS, TASK_TYPES, VARIANTS, Arrivals, Variant
+from inframind_gym.teams.assignment.rules import PROVIDERS, TASK_TYPES, Arrivals, Variant
 from inframind_gym.teams.assignment.settings import DEFAULT_TEAM
 from inframind_gym.teams.llm import (
     BudgetError,
@@ -428,9 +428,6 @@ class ProductionMultiAgentSystem(TaskSteps):
     Attributes:
         request_times: Times of the requests of the last minute.
         request_log: One mapping for each request that was answered.
-
-    Raises:
-        ConfigError: `max_rpm` is below 1, or the variant is unknown.
     """
 
     machine = "production"
@@ -447,10 +444,6 @@ class ProductionMultiAgentSystem(TaskSteps):
         self, *parts: Any, clock: Callable[[], float] = time.monotonic, **more: Any
     ) -> None:
         super().__init__(*parts, **more)
-        if self.options.max_rpm < 1:
-            raise ConfigError(f"max_rpm is {self.options.max_rpm}; it must be at least 1.")
-        if self.options.variant not in VARIANTS:
-            raise ConfigError(unknown("variant", self.options.variant, VARIANTS))
         self.request_times: deque[float] = deque()
         self.request_log: list[dict[str, Any]] = []
         self._rejected = self._failed = 0

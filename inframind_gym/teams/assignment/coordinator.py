@@ -9,7 +9,6 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator import rng
 from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.assignment.rules import Ties
@@ -33,9 +32,6 @@ class LoadTracker:
         recent: The window, oldest first.
         lifetime_counts: Assignments ever recorded, for reports only.
         load_states: "balanced", and "<agent>_hot" for each agent.
-
-    Raises:
-        ConfigError: There are no agents, one is given twice, or the window has no length.
     """
 
     def __init__(
@@ -46,11 +42,6 @@ class LoadTracker:
         penalty_weight: float = rules.PENALTY_WEIGHT,
         max_penalty: float = rules.MAX_PENALTY,
     ) -> None:
-        if not agent_ids or len(set(agent_ids)) != len(agent_ids) or window_size < 1:
-            raise ConfigError(
-                f"agent_ids {list(agent_ids)} must be distinct and at least one, window_size "
-                f"{window_size} at least 1."
-            )
         self.agent_ids, self.window_size = list(agent_ids), window_size
         self.hot_threshold = hot_threshold
         self.penalty_weight, self.max_penalty = penalty_weight, max_penalty
@@ -67,11 +58,7 @@ class LoadTracker:
         """Enter one assignment; the oldest leaves a full window.
 
         To be called after `get_load_penalty` and before the next `get_load_state`.
-
-        Raises:
-            ConfigError: There is no such agent.
         """
-        self._index(agent_id)
         self.recent.append(agent_id)
         self.lifetime_counts[agent_id] += 1
 
@@ -84,22 +71,13 @@ class LoadTracker:
         return self.load_states[int(rules.load_state(self.counts, self.hot_threshold))]
 
     def get_load_penalty(self, agent_id: str) -> float:
-        """Return the penalty of an assignment that is not recorded yet, see `rules.load_penalty`.
-
-        Raises:
-            ConfigError: There is no such agent.
-        """
-        agent = self._index(agent_id)
+        """Return the penalty of an assignment to come, see `rules.load_penalty`."""
+        agent = self.agent_ids.index(agent_id)
         return float(rules.load_penalty(self.counts, agent, self.penalty_weight, self.max_penalty))
 
     def get_imbalance_score(self, ddof: int = 0) -> float:
         """Return the coefficient of variation of the utilizations, see `rules.imbalance`."""
         return float(rules.imbalance(self.counts, ddof))
-
-    def _index(self, agent_id: str) -> int:
-        if agent_id not in self.lifetime_counts:
-            raise ConfigError(unknown("agent", agent_id, self.agent_ids))
-        return self.agent_ids.index(agent_id)
 
 
 def uniform(key: Keys, stream: int, ordinal: int, place: int = 0) -> float:

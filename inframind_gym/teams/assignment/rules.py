@@ -40,7 +40,6 @@ Arrivals = Literal["uniform", "skewed", "bursty", "drifting"]  # orders of tasks
 Variant = Literal["source", "bootstrap", "bandit"]  # of learning in production
 Ties = Literal["first", "random"]
 ARRIVALS: Final[tuple[Arrivals, ...]] = get_args(Arrivals)
-VARIANTS: Final[tuple[str, ...]] = get_args(Variant)
 TIES: Final[tuple[str, ...]] = get_args(Ties)
 ROUTERS: Final = ("q_learning", "random", "round_robin", "least_busy")
 

@@ -237,7 +237,3 @@ def test_a_failed_or_refused_call_fails_its_request_alone() -> None:
 def test_wrong_arguments() -> None:
     with pytest.raises(ConfigError, match="coding"):
         system_of().process("x", "codin")
-    with pytest.raises(ConfigError, match="max_rpm"):
-        system_of(max_rpm=0)
-    with pytest.raises(ConfigError, match="bandit"):
-        system_of(variant="bandits")
