@@ -201,7 +201,7 @@ class Sandbox:
     def _examine(self, code: str, answer: Answer, preamble: str) -> tuple[str, str]:
         """Run an answer beside the tests; return "passed", "failed" or "broken", and why."""
         preamble_of_tests = f"{_imports(answer.reference)}\n{preamble}"
-        provides, plain, words = _said(answer, preamble)
+        provides, plain, words = _task_facts(answer, preamble)
         tests, lifted = _lifted(answer.value, answer.entry_point, preamble_of_tests, plain)
         texts = (preamble, answer.reference, answer.value, code)
         packages = [name for name in self._packages if any(name in text for text in texts)]
@@ -235,11 +235,11 @@ class Sandbox:
                     return ("failed", "an assert was passed over") if missed else ("passed", "")
                 elif kind == "raised":
                     text, line, missing, offered = content
-                    said = (tests.split("\n")[int(line) - 1 :] or [""])[0] if line else ""
-                    its_own = any(word in offered for word in re.findall(r"\w+", said))
+                    source = (tests.split("\n")[int(line) - 1 :] or [""])[0] if line else ""
+                    is_its_fault = any(word in offered for word in re.findall(r"\w+", source))
                     if missing is not None:
-                        its_own = provides is None or missing in provides
-                    return "failed" if its_own else "broken", str(text)
+                        is_its_fault = provides is None or missing in provides
+                    return "failed" if is_its_fault else "broken", str(text)
                 else:
                     return str(kind), str(content[0])[:300]
         except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError):
@@ -253,7 +253,7 @@ _lifted = functools.lru_cache(1024)(lift)
 
 
 @functools.lru_cache(1024)
-def _said(answer: Answer, preamble: str) -> tuple[list[str] | None, bool, list[str]]:
+def _task_facts(answer: Answer, preamble: str) -> tuple[list[str] | None, bool, list[str]]:
     """Return what a task says of the names and objects of its answers.
 
     Returns:

@@ -185,7 +185,7 @@ def holds(test: CodeType, values: Sequence[Any]) -> bool:
     names = {f"_{number}": value for number, value in enumerate(values)}
     try:
         return bool(eval(test, {**_FUNCTIONS, **names, "__builtins__": {}, **_OWN}))
-    except (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError):
+    except (*_FAILURES, RecursionError):
         return False
 
 
@@ -202,4 +202,6 @@ def _arithmetic(operation: str, left: Any, right: Any) -> Any:
     return _ARITHMETIC[operation](left, right)
 
 
+# A test that cannot be computed, or whose values were not sent.
+_FAILURES: Final = (ArithmeticError, LookupError, MemoryError, NameError, TypeError, ValueError)
 _OWN: Final = {"_arithmetic": _arithmetic}

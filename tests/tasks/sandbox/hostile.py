@@ -163,6 +163,13 @@ FORGED = {
         "frame.f_locals['send']('value', 99, [['i']])\n"
         "def f(x): return 2"
     ),
+    "sends fewer values than an assert needs": (
+        "import sys\n"
+        "frame = sys._getframe()\n"
+        "while 'send' not in frame.f_locals: frame = frame.f_back\n"
+        "frame.f_locals['send']('value', 0, [])\n"
+        "def f(x): return 2"
+    ),
     "sends without an end": (
         "import sys\n"
         "frame = sys._getframe()\n"
