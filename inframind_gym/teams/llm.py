@@ -29,6 +29,7 @@ SIMULATED: Final = "simulated"
 DEFAULT_MODELS: Final = {"openai": "gpt-4o-mini", "anthropic": "claude-3-5-haiku-latest"}
 _URLS: Final = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1/"}
 _FINAL: Final = ("insufficient_quota", "billing_hard_limit_reached")  # codes that come with 429
+_MOST_TOKENS: Final = 10**12  # of a call, whatever a server says
 _MOST_CHARS: Final = 300  # of a server's message in events and errors
 
 # "nothing" where a server refused the request, "unknown" where it may have generated tokens that
@@ -219,8 +220,8 @@ class OpenAICompatible:
             choice, usage = reply.choices[0], reply.usage
             return Completion(
                 choice.message.content or "",
-                None if usage is None else int(usage.prompt_tokens),
-                None if usage is None else int(usage.completion_tokens),
+                None if usage is None else min(max(0, usage.prompt_tokens), _MOST_TOKENS),
+                None if usage is None else min(max(0, usage.completion_tokens), _MOST_TOKENS),
                 str(choice.finish_reason or "stop"),
             )
         except sdk.APIStatusError as error:

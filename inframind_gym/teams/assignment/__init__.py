@@ -2,6 +2,6 @@
 
 settings, rules, simulate   constants; load and rewards; tasks and answers that are drawn
 coordinator                 the window of assignments, Q-learning over it, fixed routers
-agents, app                 agents, judge and drawn answers; training graph and production
+agents, app                 agents and judge; training graph and production, over the same steps
 cli, plots                  terminal and pictures
 """

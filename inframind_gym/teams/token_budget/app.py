@@ -66,7 +66,6 @@ MAX_STEPS: Final = 20
 RATING_TOKENS: Final = 60  # of a rating's answer at most
 PREFLIGHT_TOKENS: Final = 30  # of the pre-flight's
 _LEAST_OVERHEAD: Final = 8  # tokens of an answer to pre-flight or rating
-_MOST_TOKENS: Final = 10**12  # of a call, whatever a server says
 _ROW: Final = np.zeros(1, np.int64)
 _WAY: Final = "team"  # name of the provider in the service
 
@@ -118,25 +117,22 @@ def by_agent(numbers: Any) -> dict[str, Any]:
 class BudgetController:
     """Ledger of one run behind the guard of its `LLMService`: a hard ceiling for every call.
 
-    A call reserves the estimate of its prompt and all tokens of its answer, and an agent's call
-    the rating that follows; what other calls under way have reserved is not there. So the ceiling
-    is exceeded by errors in estimates of prompts alone, however many calls run at once, unless a
-    model ignores its limit; that is charged as well. Once the ceiling is exceeded nothing is sent,
-    not even the rating that tokens are held for. An attempt whose outcome is unknown counts as
-    spent in full.
+    A call may take what is left of the budget after the estimate of its prompt; an agent's call
+    leaves room for the rating that follows. Calls come one after the other. So the ceiling is
+    exceeded by errors in estimates of prompts alone, unless a model ignores its limit; that is
+    charged as well. Once the ceiling is exceeded nothing is sent, not even a rating. An attempt
+    whose outcome is unknown counts as spent in full.
 
     Args:
         state: one team; its ledger is written here alone.
 
     Attributes:
-        reserved: tokens of calls under way.
-        held: tokens kept for ratings of calls that were answered.
         lost: tokens of attempts whose outcome is unknown.
     """
 
     def __init__(self, state: TeamState) -> None:
         self._state = state
-        self.reserved = self.held = self.lost = 0
+        self.lost = 0
 
     @property
     def tokens_used(self) -> int:
@@ -145,50 +141,45 @@ class BudgetController:
 
     @property
     def tokens_remaining(self) -> int:
-        """Tokens that may still be reserved; 0 after an overshoot."""
-        return max(0, int(self._state.ledger.remaining[0]) - self.reserved - self.held)
+        """Tokens below the ceiling; 0 after an overshoot."""
+        return max(0, int(self._state.ledger.remaining[0]))
 
     def reserve(self, request: LLMRequest, agent: str) -> Grant:
-        """Set aside what an attempt may spend.
+        """Return what an attempt may spend.
 
         Raises:
             BudgetError: it does not fit, or the agent was cut.
         """
-        state, ledger = self._state, self._state.ledger
+        state, ledger, least = self._state, self._state.ledger, _LEAST_OVERHEAD
         prompt = int(request.context.get("prompt_tokens", request.prompt_tokens_estimate))
-        remaining = int(ledger.remaining[0]) - self.reserved - self.held
-        least = _LEAST_OVERHEAD
+        room = int(ledger.remaining[0])
         if agent in AGENTS:
             least = state.settings.min_completion_tokens
-            remaining -= state.self_eval
+            room -= state.self_eval
             if ledger.cut[0, AGENTS.index(agent)]:
                 raise BudgetError(f"{agent}: was cut off and is not called again.")
-        is_kept = agent == SELF_EVAL and ledger.remaining[0] >= 0
-        hold = min(self.held, state.self_eval) if is_kept else 0
-        answer = min(request.max_tokens, max(remaining + hold, hold) - prompt)
+        elif agent == SELF_EVAL and room >= 0:
+            room = max(room, state.self_eval)  # its room was left, however long the prompts were
+        answer = min(request.max_tokens, room - prompt)
         if answer < min(least, request.max_tokens):
             raise BudgetError(
                 f"{agent}: the call needs {prompt} tokens for its prompt and at least {least} "
-                f"for its answer; {max(remaining + hold, 0)} of {int(ledger.budget[0])} are left "
-                "to it."
+                f"for its answer; {max(room, 0)} of {int(ledger.budget[0])} are left to it."
             )
-        self.held -= hold
-        self.reserved += prompt + answer
         return Grant(prompt + answer, answer)
 
     def settle(
         self, grant: Grant, agent: str, response: LLMResponse | None, spent: Spent = "nothing"
     ) -> None:
-        """Charge what an attempt has spent, in place of its reservation."""
-        tokens = grant.tokens if spent == "unknown" else 0
+        """Charge what an attempt has spent."""
         if response is not None:
-            tokens = min(max(response.total_tokens, 0), _MOST_TOKENS)
-        self.reserved -= grant.tokens
-        self.lost += tokens if response is None else 0
+            tokens = response.total_tokens
+        else:
+            tokens = grant.tokens if spent == "unknown" else 0
+            self.lost += tokens
         if agent not in AGENTS:
             self._state.ledger.overhead[0] += tokens
             return
-        self.held += self._state.self_eval if response is not None else 0
         rules.spend(self._state.ledger, _ROW, np.array([AGENTS.index(agent)]), np.array([tokens]))
 
 
@@ -342,7 +333,6 @@ class Orchestrator:
         if not fits:
             self._log.append("malformed", {"agent": name, "answer": text[:500]})
         evidence = await self._evaluate(flags, is_review=agent == rules.CRITIC)
-        self.budget.held = 0
         spent = np.array([int(state.ledger.used[0, agent]) - before])
         state.score(_ROW, np.array([agent]), spent, evidence)
         return text

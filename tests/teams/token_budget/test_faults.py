@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import numpy as np
 import pytest
 
 from inframind_gym.teams.llm import (
     AttemptError,
-    BudgetError,
     Completion,
-    Grant,
     LLMRequest,
-    LLMResponse,
 )
 from inframind_gym.teams.token_budget.app import play
 from tests.teams.token_budget.runs import Log, Model, agent_of, make, sensible
@@ -145,33 +141,6 @@ def test_a_model_that_ignores_its_limit_is_charged_and_not_called_again() -> Non
     assert log.of("agent_step")[-1]["tokens_remaining"] < 0
 
 
-def test_the_rating_of_a_call_is_kept_for_it() -> None:
-    """From the answer on 150 tokens are held; the rating takes them, and gives the rest back."""
-    orchestrator = make(Log(), Model(), budget=10_000)
-    orchestrator.state.begin(*_opening(10_000))
-    budget = orchestrator.budget
-
-    def ask(agent: str, prompt: int, most: int) -> Grant:
-        request = LLMRequest("", "", most, None, {"prompt_tokens": prompt})
-        return budget.reserve(request, agent)
-
-    def answer(tokens: int) -> LLMResponse:
-        return LLMResponse("", "", "", tokens, 0, tokens, 0.0, 0.0, "stop")
-
-    grant = ask("executor", 100, 20_000)
-    assert grant.max_tokens == 10_000 - 150 - 100
-    budget.settle(grant, "executor", answer(9_900))
-    assert (budget.held, budget.tokens_remaining) == (150, 0)
-    with pytest.raises(BudgetError, match="critic"):
-        ask("critic", 0, 400)
-    rating = ask("self_eval", 120, 60)  # the answer was 50 tokens over: what is held is there
-    assert (rating.max_tokens, budget.held, budget.reserved) == (30, 0, 150)
-    budget.settle(rating, "self_eval", answer(140))
-    assert (budget.tokens_used, budget.reserved) == (10_040, 0)
-    with pytest.raises(BudgetError, match="self_eval"):
-        ask("self_eval", 120, 60)
-
-
 def test_an_overshoot_is_at_most_the_error_of_prompt_estimates() -> None:
     """Prompts are twice as long as estimated: each call may exceed by that, and no more."""
 
@@ -184,7 +153,3 @@ def test_an_overshoot_is_at_most_the_error_of_prompt_estimates() -> None:
     last = model.requests[-2:]
     assert summary["cost_report"]["overshoot"] <= sum(r.prompt_tokens_estimate for r in last)
     assert log.status == "complete"
-
-
-def _opening(budget: int) -> tuple[Any, ...]:
-    return np.zeros(1, np.int64), budget, 2, np.zeros(1, np.int64), 0

@@ -30,7 +30,7 @@ def compare(strategy: str = "adaptive", seed: int = 0, **arguments: Any) -> tupl
         observation, _, terminated, truncated, info = env.step(action[0])
         over = terminated or truncated
         events += [info["event"]["data"]] if info["event"] else []
-    orchestrator, log, summary = run(strategy=strategy, seed=seed, **arguments)
+    _, log, summary = run(strategy=strategy, seed=seed, **arguments)
     for data in (*events, *log.of("agent_step")):
         assert data.pop("run_id") and data.pop("output_preview")
     assert log.of("agent_step") == events
@@ -40,7 +40,6 @@ def compare(strategy: str = "adaptive", seed: int = 0, **arguments: Any) -> tupl
     assert summary["quality"] == info["reported_quality"]
     assert summary.get("true_quality", info["quality"]) == info["quality"]
     assert summary["ended_by"] == info["cutoff_reason"]
-    assert orchestrator.budget.reserved == orchestrator.budget.held == 0
     return log, summary
 
 
