@@ -46,7 +46,7 @@ from inframind_gym.files import replace_text
 from inframind_gym.progress import say
 from inframind_gym.simulator.estimate.architecture import find_architecture
 from inframind_gym.simulator.estimate.roofline import Server, find_gpu, hardware
-from inframind_gym.simulator.server.replay import replay_requests
+from inframind_gym.simulator.server.open_loop import replay_requests
 from inframind_gym.simulator.server.state import card_record
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Machine code that a wheel carries: ``python -m benchmarks.kernels FOLDER``.
 
 Every entry point of the package is called once, in processes that compile for processors in general
-(`inframind_gym.simulator.programs.SHIPPED_FOR`) and that know no code but their own. Their cache,
+(`inframind_gym.simulator.jit.SHIPPED_FOR`) and that know no code but their own. Their cache,
 under the names that `shipped` looks for, is the folder.
 """
 
@@ -29,7 +29,7 @@ def write_kernels(folder: Path) -> Path:
     Raises:
         SystemExit: There is no such processor in general, or an entry point was not compiled.
     """
-    from inframind_gym.simulator.programs import SHIPPED_FOR
+    from inframind_gym.simulator.jit import SHIPPED_FOR
 
     machine = platform.machine()
     if machine not in SHIPPED_FOR:
@@ -123,11 +123,16 @@ def _use_oracles() -> None:
 
 
 def _use_backend() -> None:
-    """Play a stream on simulated servers behind the protocol of live ones."""
-    from inframind_gym.envs.backend import BackendSimulation, open_surrogate
+    """Play a stream on a scripted backend, by the rules of live servers."""
+    from inframind_gym.envs.backend import BackendSimulation
     from inframind_gym.envs.routing_config import env_config
+    from inframind_gym.simulator.workflow.backend import Reply, ScriptedBackend
 
-    simulation = BackendSimulation(env_config({"num_queries": 3}), open_surrogate, one_query=False)
+    simulation = BackendSimulation(
+        env_config({"num_queries": 3}),
+        lambda _, __: ScriptedBackend(5, lambda _: Reply(1.0)),
+        one_query=False,
+    )
     observations, row = simulation.observations(), np.zeros(1, np.int64)
     simulation.set_options({"arrival_rate_per_min": 60.0, "budget_s": 30.0})
     simulation.reset(row, [np.random.default_rng(0)], observations)
@@ -156,9 +161,8 @@ def _use_placement() -> None:
 
 
 def _use_replay() -> None:
-    from inframind_gym.simulator.server.open_loop import OpenLoop
+    from inframind_gym.simulator.server.open_loop import OpenLoop, replay_requests
     from inframind_gym.simulator.server.pool import load_pool
-    from inframind_gym.simulator.server.replay import replay_requests
     from inframind_gym.simulator.server.state import cards
 
     card = cards(load_pool("b200-2gpu"))

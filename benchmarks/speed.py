@@ -167,8 +167,8 @@ def single(env_id: str, steps: int, kwargs: Any) -> Work:
 
 def kernel(requests: int) -> Work:
     """Serve requests by deadline on the servers of b200-2gpu alone, at load 0.7."""
+    from inframind_gym.simulator.server.open_loop import replay_requests
     from inframind_gym.simulator.server.pool import load_pool
-    from inframind_gym.simulator.server.replay import replay_requests
     from inframind_gym.simulator.server.state import cards
 
     card, rng, mean_tokens = cards(load_pool("b200-2gpu")), np.random.default_rng(0), 300

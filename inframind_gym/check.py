@@ -29,12 +29,17 @@ from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.evaluation.tracks import TrackSuite
 from inframind_gym.files import read_yaml
 from inframind_gym.policies import POLICIES, checkpoint, policy_names, resolve_policy
-from inframind_gym.simulator import programs
-from inframind_gym.simulator.placement.cards import Catalogue, ClusterConfig, load_cluster
-from inframind_gym.simulator.placement.demand import DemandConfig, load_demand
+from inframind_gym.simulator import jit
+from inframind_gym.simulator.arrivals import load_trace
+from inframind_gym.simulator.placement.config import (
+    Catalogue,
+    ClusterConfig,
+    DemandConfig,
+    load_cluster,
+    load_demand,
+)
 from inframind_gym.simulator.posterior import draws_of, split_draw
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
-from inframind_gym.simulator.traces import load_trace
 from inframind_gym.simulator.workload import WorkloadConfig, estimates, load_workload
 from inframind_gym.tasks.grading import check_tasks
 from inframind_gym.tasks.loaders import read_folder
@@ -119,7 +124,7 @@ def check(target: str, kind: str | None = None, *, packages: Sequence[str] = PAC
     if kinds:
         return [line for kind in kinds for line in KINDS[kind](target)]
     if target == "install":
-        return [f"inframind-gym {version('inframind-gym')}, {_PACKAGE}", programs.described()]
+        return [f"inframind-gym {version('inframind-gym')}, {_PACKAGE}", jit.described()]
     looks_like_path = "/" in target or target.endswith((".yaml", ".csv", ".json", ".jsonl", ".gz"))
     if looks_like_path and ":" not in target:
         folder = Path(target).parent

@@ -26,10 +26,9 @@ from inframind_gym.policies import checkpoint
 from inframind_gym.policies import resolve_policy as make_policy
 from inframind_gym.policies.bid_price import load_model
 from inframind_gym.policies.simple import load_swarm
-from inframind_gym.simulator.placement.cards import load_cluster
-from inframind_gym.simulator.placement.demand import load_demand
+from inframind_gym.simulator.arrivals import load_trace
+from inframind_gym.simulator.placement.config import load_cluster, load_demand
 from inframind_gym.simulator.server.pool import load_pool
-from inframind_gym.simulator.traces import load_trace
 from inframind_gym.simulator.workload import load_workload
 from inframind_gym.tasks.loaders import read_folder
 

@@ -23,8 +23,8 @@ from inframind_gym.calibration.server_card import minimise
 from inframind_gym.configs import find_config
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.files import read_objects, read_yaml
+from inframind_gym.simulator.server.open_loop import replay_requests
 from inframind_gym.simulator.server.pool import PoolConfig
-from inframind_gym.simulator.server.replay import replay_requests
 from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.workflow.state import CALL
 

@@ -38,10 +38,10 @@ from numpy.typing import NDArray
 from inframind_gym.calibration.measured_runs import QUANTILES, SLO_S, MeasuredCell
 from inframind_gym.envs.routing_kernel import drive
 from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.simulator.jit import ThreadPool
 from inframind_gym.simulator.server.evidence import warn_outside
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.server.state import allocate, cards
-from inframind_gym.simulator.threads import ThreadPool
 from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, PLAN_ACTIONS, STEP
 from inframind_gym.simulator.workflow.params import (
     EXECUTIONS,

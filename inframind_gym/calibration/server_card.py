@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from inframind_gym.calibration.request_log import RequestLog
 from inframind_gym.errors import InfraMindError
+from inframind_gym.simulator.server.open_loop import replay_requests
 from inframind_gym.simulator.server.pool import Evidence, ServerCard, StepCost
-from inframind_gym.simulator.server.replay import replay_requests
 from inframind_gym.simulator.server.state import card_record
 
 Vector = NDArray[np.float64]

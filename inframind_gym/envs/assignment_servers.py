@@ -19,14 +19,13 @@ from inframind_gym.simulator.jit import make_jit
 from inframind_gym.simulator.server import engine
 from inframind_gym.simulator.server.engine import (
     finish_stretch,
-    flush,
-    next_end,
     release_request,
     reset_cluster,
     submit,
 )
+from inframind_gym.simulator.server.faults import STRETCH_ENDS, next_event
 from inframind_gym.simulator.server.pool import load_pool
-from inframind_gym.simulator.server.state import DIRTY, NEVER_S, Cluster, allocate, cards
+from inframind_gym.simulator.server.state import NEVER_S, Cluster, allocate, cards
 from inframind_gym.teams.assignment.rules import NUM_ACTIONS
 
 MOST_IN_FLIGHT: Final = 2_000_000  # tasks of all environments of a batch
@@ -169,15 +168,11 @@ def _advance(
         identity = submit(cluster, e, actions[i], now_s[e], 0.0, prompt_tokens[i], output_tokens[i])
         cluster.request[e, identity].query = ordinals[i]
         while True:
-            end_s, m = next_end(cluster, e)
-            next_s = min(end_s, until_s[i])
-            if cluster.counts[e, DIRTY] and next_s > now_s[e]:
-                flush(cluster, e, now_s[e])
-                continue
+            kind, next_s, m = next_event(cluster, e, now_s[e], until_s[i], NEVER_S, NEVER_S)
             if next_s == NEVER_S:
                 break
             now_s[e] = next_s
-            if end_s > next_s:
+            if kind != STRETCH_ENDS:
                 break
             for k in range(finish_stretch(cluster, e, m, next_s)):
                 done = int(cluster.done[k])

@@ -1,6 +1,6 @@
 """A single closed loop on a backend of one's choice, with the face of a `RoutingSimulation`.
 
-    simulation = BackendSimulation(config, open_surrogate, one_query=False)
+    simulation = BackendSimulation(config, open_backend, one_query=False)
 
 Environments, policies and records are those of the compiled loop.
 """
@@ -16,14 +16,10 @@ from numpy.typing import NDArray
 from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.envs.routing_kernel import show
 from inframind_gym.envs.routing_simulation import Load, RoutingSimulation
-from inframind_gym.simulator.native import Bound
-from inframind_gym.simulator.server.pool import PoolConfig
-from inframind_gym.simulator.server.state import cards
-from inframind_gym.simulator.server.surrogate_backend import Lengths, SurrogateBackend
+from inframind_gym.simulator.jit import Bound
 from inframind_gym.simulator.workflow.backend import Backend
 from inframind_gym.simulator.workflow.backend_loop import BackendLoop
 from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, STEP
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 
 # Opens the backend of a stream: what is run, and the key of the stream's random numbers.
 OpenBackend = Callable[["BackendSimulation", int], Backend]
@@ -149,34 +145,3 @@ class BackendSimulation(RoutingSimulation):
             self.rewards,
             self.costs,
         )
-
-
-def open_surrogate(
-    simulation: BackendSimulation,
-    key: int,
-    *,
-    pool: PoolConfig | None = None,
-    lengths: Lengths | None = None,
-) -> SurrogateBackend:
-    """Simulated servers, in virtual time.
-
-    Args:
-        simulation: what is run.
-        key: of the stream's random numbers.
-        pool: whose server cards are believed; None: the simulation's.
-        lengths: as of `SurrogateBackend`.
-    """
-    params, faults = simulation.params, simulation.faults
-    last_s = float(simulation.state.arrival_s[0, simulation.num_queries - 1])
-    return SurrogateBackend(
-        cards(pool or simulation.pool),
-        params.response,
-        params.role_fit,
-        key,
-        max_calls=simulation.num_queries * MAX_AGENTS + 1,
-        poll_s=simulation.pool.metrics_poll_s,
-        call_timeout_s=simulation.config.call_timeout_s,
-        faults=faults.changes(key, last_s),
-        late_polls=faults.late_polls,
-        lengths=lengths,
-    )

@@ -30,7 +30,7 @@ from pydantic import BaseModel
 
 from inframind_gym.configs import validate
 from inframind_gym.errors import ActionError, ConfigError, require_within, unknown
-from inframind_gym.simulator.threads import MOST_THREADS
+from inframind_gym.simulator.jit import MOST_THREADS
 
 if TYPE_CHECKING:
     from inframind_gym.envs.render import Frame

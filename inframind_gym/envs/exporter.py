@@ -22,7 +22,7 @@ import numpy as np
 from inframind_gym.envs.routing import RoutingEnv
 from inframind_gym.errors import ConfigError, InfraMindError, require
 from inframind_gym.policies import multiplier_of
-from inframind_gym.simulator.server.telemetry import QUEUE
+from inframind_gym.simulator.server.state import QUEUE
 from inframind_gym.simulator.workflow.state import ALL, IS_DUE
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 

@@ -27,8 +27,15 @@ from inframind_gym.envs.placement_kernel import (
     write_held,
 )
 from inframind_gym.errors import ConfigError
-from inframind_gym.simulator.placement.cards import ClusterConfig, ModelCard, load_cluster
-from inframind_gym.simulator.placement.demand import DemandConfig, JobArrivals, load_demand
+from inframind_gym.simulator.jit import ThreadPool
+from inframind_gym.simulator.placement.config import (
+    ClusterConfig,
+    DemandConfig,
+    JobArrivals,
+    ModelCard,
+    load_cluster,
+    load_demand,
+)
 from inframind_gym.simulator.placement.jobs import dag_table
 from inframind_gym.simulator.placement.state import (
     ABSENT,
@@ -51,7 +58,6 @@ from inframind_gym.simulator.placement.state import (
     first_gpu,
     is_coming,
 )
-from inframind_gym.simulator.threads import ThreadPool
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
 
 DEFAULT_CLUSTER: Final = "h100-8gpu"
@@ -570,7 +576,7 @@ class PlacementEnv(Env):
     each GPU, and so does `action_masks()`, (G·(M + 1),) of bool: the GPU is STABLE, the model fits,
     is not loading anywhere and its block of GPUs is free. A mask cannot express that all GPUs of a
     block choose the same model; a choice of only some of them is illegal. Illegal choices do
-    nothing and cost reward; the rule is in `inframind_gym.simulator.placement.choices`. No legal
+    nothing and cost reward; the rule is in `inframind_gym.simulator.placement.instances`. No legal
     action is masked out.
 
     ## Observation Space

@@ -53,16 +53,21 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.placement.choices import decide, write_mask
-from inframind_gym.simulator.placement.compiled import inner, placement_jit
+from inframind_gym.simulator.jit import inner, placement_jit
 from inframind_gym.simulator.placement.episode import (
     begin_episode,
     close_interval,
     open_interval,
     run_tick,
 )
-from inframind_gym.simulator.placement.memory import held, leader_of, slept_on
-from inframind_gym.simulator.placement.service import drain_latency
+from inframind_gym.simulator.placement.instances import (
+    decide,
+    held,
+    leader_of,
+    slept_on,
+    write_mask,
+)
+from inframind_gym.simulator.placement.jobs import drain_latency
 from inframind_gym.simulator.placement.state import (
     ACTIVE,
     NONE,

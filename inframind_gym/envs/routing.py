@@ -17,7 +17,8 @@ from inframind_gym.envs.core import Env, Ints, VectorEnv
 from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.envs.routing_kernel import remaining_s
 from inframind_gym.envs.routing_simulation import RoutingSimulation
-from inframind_gym.simulator.server.telemetry import E2E, LOG_SCALE, QUEUE
+from inframind_gym.simulator.server.state import E2E, QUEUE
+from inframind_gym.simulator.server.telemetry import LOG_SCALE
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.simulator.workflow.state import PLAN

@@ -21,10 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.layout import EMBED_DIM
-from inframind_gym.simulator.jit import inner, jit, prefetch
-from inframind_gym.simulator.native import CACHE_LINE
+from inframind_gym.simulator.jit import CACHE_LINE, inner, jit, prefetch
 from inframind_gym.simulator.server.engine import next_request, reset_cluster
-from inframind_gym.simulator.server.faults import reset_conditions
 from inframind_gym.simulator.server.state import FREE_IDS, Cluster
 from inframind_gym.simulator.server.telemetry import IN_FLIGHT, LOG_SCALE
 from inframind_gym.simulator.workflow.dispatch import (
@@ -33,12 +31,12 @@ from inframind_gym.simulator.workflow.dispatch import (
     RESUME,
     STEP,
     act,
+    advance,
     begin_step,
     routed_to,
     start_stream,
 )
-from inframind_gym.simulator.workflow.event_loop import advance
-from inframind_gym.simulator.workflow.lifecycle import LEVEL_PLANNER
+from inframind_gym.simulator.workflow.lifecycle import LEVEL_PLANNER, SEQUENTIAL, remaining_budget_s
 from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.state import (
     CONTROLLED,
@@ -49,7 +47,6 @@ from inframind_gym.simulator.workflow.state import (
     EnvState,
 )
 from inframind_gym.simulator.workflow.topology import MAX_NODES
-from inframind_gym.simulator.workflow.workflow import SEQUENTIAL, remaining_budget_s
 
 HEADS, SERVERS, REQUESTS, QUERIES = 4, 3, 2, 1  # environments: how far ahead each is fetched
 FEW_NODES = 6  # of a query: most have no more
@@ -217,7 +214,6 @@ def drive(
         stream = state.stream[e]
         if mode == BEGIN:
             reset_cluster(cluster, e)
-            reset_conditions(cluster, e)
             start_stream(params, state, e, starts[first + i])
         begin_step(state, e)
         if mode == RESUME:

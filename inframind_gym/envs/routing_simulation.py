@@ -27,11 +27,11 @@ from inframind_gym.envs.routing_kernel import drive
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.arrivals import make_arrivals
 from inframind_gym.simulator.faults import Faults
+from inframind_gym.simulator.jit import ThreadPool
 from inframind_gym.simulator.server.evidence import has_evidence, warn_outside
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.server.state import Cluster, allocate, cards
 from inframind_gym.simulator.server.telemetry import kv_use
-from inframind_gym.simulator.threads import ThreadPool
 from inframind_gym.simulator.workflow.dispatch import (
     BEGIN,
     DECISION,

@@ -33,10 +33,9 @@ from inframind_gym.evaluation.tables import (
     of_planned,
     short,
 )
-from inframind_gym.simulator.placement.cards import load_cluster
-from inframind_gym.simulator.placement.demand import load_demand
+from inframind_gym.simulator.arrivals import load_trace
+from inframind_gym.simulator.placement.config import load_cluster, load_demand
 from inframind_gym.simulator.placement.state import C_LOADS, C_WAKES, NONE
-from inframind_gym.simulator.traces import load_trace
 
 TRACED: Final = "trace"  # the demand that replays recorded arrivals
 METRICS: Final = by_name(

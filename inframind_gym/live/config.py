@@ -14,7 +14,7 @@ from inframind_gym.envs.placement import ForeignMemory, PlacementConfig
 from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.live.settings import LiveSettings
-from inframind_gym.simulator.placement.cards import ClusterConfig, ModelCard
+from inframind_gym.simulator.placement.config import ClusterConfig, ModelCard
 from inframind_gym.simulator.server.pool import GpuConfig, ModelConfig, PoolConfig
 
 DEFAULT_POOL: Final = "cpu-tiny"  # of placement

@@ -15,8 +15,7 @@ from inframind_gym.live.config import LiveConfig
 from inframind_gym.live.prompts import Prompts
 from inframind_gym.live.servers import VllmServers
 from inframind_gym.live.settings import addresses
-from inframind_gym.simulator.workflow.backend import Backend
-from inframind_gym.simulator.workflow.scripted_backend import Reply, ScriptedBackend
+from inframind_gym.simulator.workflow.backend import Backend, Reply, ScriptedBackend
 from inframind_gym.tasks import TaskSet
 from inframind_gym.tasks.grading import judge
 from inframind_gym.tasks.sandbox import Sandbox, SandboxError

@@ -28,8 +28,7 @@ from inframind_gym.files import read_json
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.base import BasePolicy, Contexts, Ints
 from inframind_gym.policies.checkpoint import folders as _folders
-from inframind_gym.simulator.jit import make_jit
-from inframind_gym.simulator.native import Bound, as_taken
+from inframind_gym.simulator.jit import Bound, as_taken, make_jit
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.roles import ROLES, RoleRule, roles_of
 from inframind_gym.simulator.workflow.state import PLAN

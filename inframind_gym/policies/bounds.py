@@ -33,7 +33,7 @@ from inframind_gym.policies.teams import (
     request,
 )
 from inframind_gym.simulator.jit import make_jit
-from inframind_gym.simulator.placement.cards import GpuGroup
+from inframind_gym.simulator.placement.config import GpuGroup
 from inframind_gym.simulator.placement.state import EVERYWHERE, ClusterParams
 from inframind_gym.teams.assignment import rules, simulate
 from inframind_gym.teams.assignment.rules import Arrivals

@@ -4,9 +4,9 @@
     workflow    topologies, the life of a query, dispatch, the event loop
     placement   GPUs that hold, wake and load models
     quality     the item-response model: right or wrong, and how many tokens
-    workload    workload profiles (YAML); arrivals, traces: when queries arrive
+    workload    workload profiles (YAML); arrivals: when queries arrive
     telemetry   metrics as a router sees them
-    rng, jit    counter-based random numbers; the decorators of compiled code
+    rng, jit    counter-based random numbers; compiled code and its calls
 
 `SIMULATOR_VERSION` is what recorded results declare. A change that alters an episode bumps it; a
 rename, a moved file or an extracted function does not. `tests/golden` holds digests of about fifty

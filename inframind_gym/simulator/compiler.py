@@ -34,7 +34,7 @@ _NUMBERS: Final = {"i": types.int64, "f": types.float64, "b": types.boolean, "u"
 _RESULTS: Final = {types.int64: "i", types.float64: "f", types.boolean: "b", types.none: ""}
 
 
-# Arguments behind one address: `native` has their layout.
+# Arguments behind one address: `jit` has their layout.
 
 
 class Arguments(types.Type):  # type: ignore[misc]
@@ -58,7 +58,7 @@ class _AddressModel(models.PrimitiveModel):
 
 
 def _type_of(kind: Any) -> Any:
-    """Return numba's type of an argument, by its kind (`native.kind_of`)."""
+    """Return numba's type of an argument, by its kind (`jit.kind_of`)."""
     if isinstance(kind, str):
         return _NUMBERS[kind]
     first, *rest = kind
@@ -254,7 +254,7 @@ def compile_entry(
 
     Args:
         function: the entry point.
-        kinds: of its arguments (`native.kind_of`).
+        kinds: of its arguments (`jit.kind_of`).
         symbol: name of the function in the object file.
         cpu: processor, by LLVM's name.
         features: of the processor, as LLVM writes them; "": those of its name.

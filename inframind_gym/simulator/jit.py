@@ -1,22 +1,51 @@
-"""Decorators of all compiled code.
+"""Compiled code from Python: decorators, calls by one address, machine code on disk, threads.
 
 A function of ours is compiled together with everything that it calls and with the constants that
 it names, in other files too. So what is kept of it carries the digest of all sources that are
 compiled in: stale code is never found. A test checks that no entry point uses another file.
+`compiler` makes the machine code, and is imported where something has to be compiled.
+
+A compiled rule takes NamedTuples of arrays, more than five hundred numbers in all. Unpacking them
+from Python objects takes longer than most steps. Here they are written once, in the form in which
+compiled code holds them, and an entry point is given one address:
+
+    address -> [word of the result, word of argument 0, word of argument 1, ...]
+
+The word of a number is its bits. The word of an array is the address of a block of words: two
+zeros (no owner to count references of), the number of elements, their size, the address of the
+data, the shape and the strides. The word of a NamedTuple is the address of the blocks of its
+arrays, one after the other.
 """
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import hashlib
-from collections.abc import Callable
-from functools import cache
+import math
+import os
+import platform
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cache, partial
+from importlib.metadata import version
+from operator import is_
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from inframind_gym.simulator.native import Entry, Program
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.progress import say
 
 F = TypeVar("F", bound=Callable[..., object])
+V = TypeVar("V")
 
+CACHE_LINE: Final = 64  # bytes
 _PACKAGE: Final = Path(__file__).parents[1]
 # Sources of the kernels of the routing environments.
 SIMULATOR: Final = tuple(
@@ -31,14 +60,15 @@ SIMULATOR: Final = tuple(
     )
 )
 # Sources of the compiler, which every entry point is made by.
-COMPILER: Final = tuple(
-    Path(__file__).with_name(name) for name in ("jit.py", "native.py", "compiler.py")
-)
+COMPILER: Final = (Path(__file__), Path(__file__).with_name("compiler.py"))
+
+
+# Decorators
 
 
 @cache
 def source_digest(sources: tuple[Path, ...]) -> str:
-    """Digest of Python sources, those of the compiler included.
+    """Return the digest of Python sources, those of the compiler included.
 
     Args:
         sources: modules, and folders in place of the modules right in them.
@@ -58,23 +88,15 @@ def make_jit(*sources: Path) -> Callable[[F], F]:
     """Return the decorator of compiled entry points that use these sources.
 
     A function is compiled at its first call with all that it calls, unless its machine code is
-    kept (`programs`). It takes numbers, arrays and NamedTuples of arrays, and returns a number or
-    nothing. It allocates nothing: scratch space is handed in, which is faster where many arrays are
-    passed on.
+    kept. It takes numbers, arrays and NamedTuples of arrays, and returns a number or nothing. It
+    allocates nothing: scratch space is handed in, which is faster where many arrays are passed on.
 
     Args:
         sources: modules and folders whose text is compiled in; a change of one recompiles.
     """
 
     def decorate(function: F) -> F:
-        digest = source_digest(sources)
-
-        def load(kinds: tuple[Any, ...]) -> Program:
-            from inframind_gym.simulator.programs import load_program
-
-            return load_program(function, digest, kinds)
-
-        entry = Entry(function, load)
+        entry = Entry(function, source_digest(sources))
         entry_points[entry] = sources
         return cast(F, entry)
 
@@ -82,6 +104,9 @@ def make_jit(*sources: Path) -> Callable[[F], F]:
 
 
 jit: Final = make_jit(*SIMULATOR)  # for the routing environments
+placement_jit: Final = make_jit(
+    *SIMULATOR, _PACKAGE / "simulator/placement", _PACKAGE / "envs/placement_kernel.py"
+)
 
 
 def inner(function: F) -> F:
@@ -103,3 +128,401 @@ def prefetch(array: Any, element: int, byte: int) -> None:
     A hint without any effect on results: a batch of environments is larger than the caches, and
     what the next one needs can be on its way while this one is worked on.
     """
+
+
+# Calls
+
+
+_DATA: Final = 4  # word of an array's block that holds the address of its data
+_PROTOTYPE: Final = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+_BITS: Final[dict[type, tuple[str, type]]] = {  # Python type: kind, type of the word
+    int: ("i", np.int64),
+    np.int64: ("i", np.int64),
+    float: ("f", np.float64),
+    np.float64: ("f", np.float64),
+    bool: ("b", np.int64),
+    np.bool_: ("b", np.int64),
+    np.uint64: ("u", np.uint64),
+}
+_RESULTS: Final[dict[str, type]] = {"i": np.int64, "f": np.float64, "b": np.int64}
+
+
+def kind_of(value: Any) -> Any:
+    """Return what compiled code depends on: "i", "f", "b" or "u", dtype and axes, or a tuple.
+
+    Raises:
+        TypeError: A value that is no number, no array and no NamedTuple of arrays.
+        ValueError: An array that is not contiguous in C order, not aligned or not writable.
+    """
+    if isinstance(value, np.ndarray):
+        if not value.flags.carray:
+            raise ValueError("compiled code takes arrays that are writable and in C order alone")
+        return value.dtype, value.ndim
+    if isinstance(value, tuple):
+        return type(value), *map(kind_of, value)
+    if type(value) in _BITS:
+        return _BITS[type(value)][0]
+    raise TypeError(f"compiled code takes no {type(value).__name__}")
+
+
+def as_taken(value: V) -> V:
+    """Return an array, or a NamedTuple of arrays, as compiled code takes it: copied if need be."""
+    if isinstance(value, tuple):
+        return type(value)(*map(as_taken, value))
+    taken: Any = np.require(value, requirements=["C", "W", "A"])
+    return cast(V, taken)
+
+
+def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Zeros that begin at a line of the processor's cache, so that small records span few lines."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + CACHE_LINE, np.uint8)
+    start = -raw.ctypes.data % CACHE_LINE
+    return np.asarray(raw[start : start + size].view(dtype).reshape(shape))
+
+
+def _words_of(value: Any) -> list[int]:
+    """Return the block of an array, or the blocks of a NamedTuple of arrays."""
+    if isinstance(value, tuple):
+        return [word for part in value for word in _words_of(part)]
+    return [0, 0, value.size, value.itemsize, value.ctypes.data, *value.shape, *value.strides]
+
+
+class Program(NamedTuple):
+    """Machine code of an entry point for arguments of some kinds.
+
+    Attributes:
+        address: of a function ``int32 (int64 *words)``.
+        result: kind of what it returns: "i", "f", "b", or "" for nothing.
+    """
+
+    address: int
+    result: str
+
+
+class Entry:
+    """A compiled entry point; it compiles at the first call with arguments of other kinds.
+
+    Args:
+        function: What is compiled.
+        digest: Of the sources that are compiled in.
+    """
+
+    def __init__(self, function: Callable[..., object], digest: str) -> None:
+        self.py_func, self.digest = function, digest
+        self.__module__ = function.__module__
+        self.programs: dict[tuple[Any, ...], Program] = {}  # by kinds of arguments
+
+    def __reduce__(self) -> str:
+        return self.py_func.__qualname__  # the same one in every copy
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call it once; who calls it often with the same arrays keeps a `Bound`."""
+        return Bound(self)(*arguments)
+
+
+class Bound:
+    """An entry point and the arguments of its last call.
+
+    A call writes only the arguments that are other objects than in the call before. A NamedTuple,
+    or an array, that is passed again must not have been given another size or place in between.
+    Not to be called by two threads at a time.
+
+    Args:
+        entry: an entry point, as `make_jit` returns it.
+    """
+
+    def __init__(self, entry: Any) -> None:
+        self._entry: Entry = entry
+        self._last: list[Any] = [self]  # no argument: nothing is written yet
+
+    def __reduce__(self) -> tuple[type[Bound], tuple[Entry]]:
+        return Bound, (self._entry,)  # addresses are of this one's arguments
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the compiled code; other threads may run meanwhile."""
+        self.prepare(*arguments)
+        return self.run()
+
+    def prepare(self, *arguments: Any) -> None:
+        """Write the arguments of the next `run` that are other objects than before."""
+        if all(map(is_, arguments, self._last)):
+            return
+        for i, (value, last) in enumerate(zip(arguments, self._last, strict=False)):
+            if value is not last:
+                if last is self or kind_of(value) != self._kinds[i]:
+                    self._bind(arguments)
+                    return
+                block = self._blocks[i]
+                if block is not None and not isinstance(value, tuple) and value.shape == last.shape:
+                    block[_DATA] = value.ctypes.data
+                else:
+                    self._write(i, value)
+                self._last[i] = value
+
+    def run(self) -> Any:
+        """Run the compiled code with the arguments that were written last."""
+        if self._call():
+            raise RuntimeError(f"the compiled code of {self._entry.py_func.__name__} has failed")
+        if not self._returns:
+            return None
+        value: Any = self._words[:1].view(_RESULTS[self._returns]).item()
+        return bool(value) if self._returns == "b" else value
+
+    def _bind(self, arguments: tuple[Any, ...]) -> None:
+        """Find the code for arguments of these kinds, and write all of them."""
+        self._kinds = list(map(kind_of, arguments))
+        kinds, programs = tuple(self._kinds), self._entry.programs
+        if kinds not in programs:
+            programs[kinds] = load_program(self._entry, kinds)
+        address, self._returns = programs[kinds]
+        self._words = np.zeros(1 + len(arguments), np.int64)
+        self._blocks: list[NDArray[np.int64] | None] = [None] * len(arguments)
+        self._call = partial(_PROTOTYPE(address), self._words.ctypes.data)
+        for i, value in enumerate(arguments):
+            self._write(i, value)
+        self._last = list(arguments)
+
+    def _write(self, i: int, value: Any) -> None:
+        if type(value) in _BITS:
+            self._words[i + 1 : i + 2].view(_BITS[type(value)][1])[0] = value
+            return
+        block = np.array(_words_of(value), np.int64)
+        self._blocks[i] = block
+        self._words[i + 1] = block.ctypes.data
+
+
+MOST_THREADS: Final = 256
+_WORTHWHILE: Final = 32  # rows of a thread: waking one takes as long as dozens of them
+
+
+class ThreadPool:
+    """Threads that run an entry point together, each on its share of the rows.
+
+    The caller's thread is one of them; the others start when they are first needed, and end with
+    the pool. Not to be called by two threads at a time.
+
+    Args:
+        entry: an entry point, whose last two arguments are the first row of a share and the one
+            behind its last.
+        scratch: T values of one argument, one a thread: what it writes that is nobody else's.
+        place: which argument that is.
+    """
+
+    def __init__(self, entry: Any, scratch: Sequence[Any], place: int) -> None:
+        self._entry, self._scratch, self._place = entry, scratch, place
+        self._calls = [Bound(entry) for _ in scratch]
+        self._count, self._ends = -1, [0]  # rows of the last run, and where its shares end
+        self._executor: ThreadPoolExecutor | None = None
+        self._process = 0  # that the executor's threads are of: a forked one has none
+
+    def __reduce__(self) -> tuple[type[ThreadPool], tuple[Any, Sequence[Any], int]]:
+        return ThreadPool, (self._entry, self._scratch, self._place)
+
+    def run(self, count: int, *arguments: Any) -> None:
+        """Work on `count` rows, and wait until all are done.
+
+        Args:
+            count: number of rows.
+            arguments: the entry point's without the last two, as the caller's thread takes them.
+
+        Raises:
+            RuntimeError: The compiled code has failed.
+        """
+        if count != self._count:
+            shares = max(1, min(len(self._scratch), count // _WORTHWHILE))
+            self._count, self._ends = count, [count * i // shares for i in range(shares + 1)]
+        first, *others = self._calls[: len(self._ends) - 1]
+        if not others:
+            first(*arguments, 0, count)
+            return
+        before, behind = arguments[: self._place], arguments[self._place + 1 :]
+        for i, call in enumerate(others, 1):
+            call.prepare(*before, self._scratch[i], *behind, self._ends[i], self._ends[i + 1])
+        first.prepare(*arguments, 0, self._ends[1])
+        if self._executor is None or self._process != os.getpid():
+            self._executor = ThreadPoolExecutor(len(self._scratch) - 1, "inframind_gym")
+            self._process = os.getpid()
+        running = [self._executor.submit(call.run) for call in others]
+        try:
+            first.run()
+        finally:
+            failures = [future.exception() for future in running]
+        for failure in filter(None, failures):
+            raise failure
+
+
+# Machine code: what came with the package or was kept, or else compiled now. A wheel of a release
+# carries object files for processors in general. Without them the first process compiles, which it
+# says, and keeps the result; others wait for it.
+
+
+_STALE_S: Final = 7 * 86_400.0  # without a start that uses a folder, after which it is deleted
+_one_thread: Final = threading.RLock()
+# By machine: the processors that a wheel's code is for, by LLVM's name, and what they must have.
+SHIPPED_FOR: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "x86_64": ("x86-64-v2", ("cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")),
+    "aarch64": ("generic", ()),
+}
+
+
+def load_program(entry: Entry, kinds: tuple[Any, ...]) -> Program:
+    """Return the machine code of an entry point, loaded for as long as the process lives.
+
+    Args:
+        entry: the entry point.
+        kinds: of its arguments (`kind_of`).
+    """
+    function = entry.py_func
+    text = repr((function.__module__, function.__qualname__, entry.digest, kinds))
+    symbol = f"{function.__name__}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    with _one_thread:
+        folder = shipped()
+        data = None if folder is None else _read(folder / f"{symbol}.bin")
+        data = data or _compiled(entry, kinds, symbol)
+        import llvmlite.binding as llvm
+
+        engine = _engine()
+        engine.add_object_file(llvm.ObjectFileRef.from_data(data[1:]))
+        engine.finalize_object()
+        return Program(engine.get_function_address(symbol), data[:1].decode().strip())
+
+
+def described() -> str:
+    """Return where machine code comes from, for people."""
+    folder = shipped()
+    if folder is not None:
+        count, (processor, _) = len(list(folder.glob("*.bin"))), SHIPPED_FOR[folder.name]
+        return (
+            f"compiled code: came with the package, {count} entry points for {processor}, "
+            f"{folder}; what it lacks numba {version('numba')} compiles"
+        )
+    kept = _folder("").parent
+    return f"compiled code: numba {version('numba')} makes it at first use, and keeps it in {kept}"
+
+
+@cache
+def shipped() -> Path | None:
+    """Return the folder of the code that came with the package, if this processor can run it.
+
+    INFRAMIND_KERNELS names another folder; set to nothing, that code is left alone.
+    """
+    setting = os.environ.get("INFRAMIND_KERNELS")
+    folder = _PACKAGE / "_kernels" if setting is None else Path(setting or os.devnull)
+    machine = platform.machine()
+    if machine not in SHIPPED_FOR or not (folder / machine).is_dir():
+        return None
+    import llvmlite.binding as llvm
+
+    has = llvm.get_host_cpu_features()
+    _, needed = SHIPPED_FOR[machine]
+    return folder / machine if all(has.get(feature) for feature in needed) else None
+
+
+def _compiled(entry: Entry, kinds: tuple[Any, ...], symbol: str) -> bytes:
+    """Return kind of the result, one letter, and object file for this machine's processor."""
+    import llvmlite.binding as llvm
+
+    # numba's two variables; what a wheel carries is compiled with them.
+    cpu = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
+    features = os.environ.get("NUMBA_CPU_FEATURES")
+    if features is None:
+        features = llvm.get_host_cpu_features().flatten()
+    made_for = repr((cpu, features, version("numba"), version("llvmlite")))
+    path = (
+        _folder(entry.digest) / f"{symbol}-{hashlib.sha256(made_for.encode()).hexdigest()[:8]}.bin"
+    )
+    if data := _read(path):
+        return data
+    with _alone(path, entry.py_func.__name__):
+        if data := _read(path):  # another process has saved it meanwhile
+            return data
+        from inframind_gym.simulator.compiler import compile_entry
+
+        start_s, what = time.monotonic(), f"`{entry.py_func.__name__}`"
+        say(f"inframind_gym: compiling {what}: up to a minute, later runs take it from the cache")
+        result, code = compile_entry(entry.py_func, kinds, symbol, cpu, features)
+        say(f"inframind_gym: compiled {what} in {time.monotonic() - start_s:.0f} s")
+        data = result.ljust(1).encode() + code
+        new = path.with_name(f"{path.name}.{os.getpid()}")
+        try:
+            new.write_bytes(data + hashlib.sha256(data).digest())
+            new.replace(path)
+        except OSError as error:
+            with suppress(OSError):
+                new.unlink()
+            say(
+                f"inframind_gym: compiled code cannot be kept in {path.parent}: "
+                f"{error.strerror or error}. Set NUMBA_CACHE_DIR to a folder that can be written."
+            )
+        return data
+
+
+def _read(path: Path) -> bytes | None:
+    """Return what a file holds before the sha256 of that; None where it is damaged or missing."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    return data[:-32] if hashlib.sha256(data[:-32]).digest() == data[-32:] else None
+
+
+@contextmanager
+def _alone(path: Path, name: str) -> Iterator[None]:
+    """Keep other processes from making the same file; wait where one does.
+
+    The lock is the operating system's: it ends with its process, however that ends.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_suffix(".lock").open("a")
+    except OSError:  # nothing can be kept there, which is said later
+        yield
+        return
+    with lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            say(f"inframind_gym: waits for another process, which compiles `{name}`")
+            fcntl.lockf(lock, fcntl.LOCK_EX)
+        except OSError:  # a file system without locks: two processes may compile the same
+            pass
+        yield
+
+
+def _folder(digest: str) -> Path:
+    """Return the folder of machine code from sources of that digest.
+
+    It is below NUMBA_CACHE_DIR where that is set, else in the package, or in the user's cache where
+    the package cannot be written to. A new one deletes those that no process has started with for
+    a week: every change of the sources makes one.
+    """
+    own = _PACKAGE / "__pycache__"
+    if setting := os.environ.get("NUMBA_CACHE_DIR"):
+        base = Path(setting)
+    elif os.access(own if own.is_dir() else _PACKAGE, os.W_OK):
+        base = own
+    else:
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        base = Path(home if os.path.isabs(home) else os.devnull) / "inframind_gym"  # no home: none
+    folder = base / f"kernels-{digest}"
+    with suppress(OSError):
+        os.utime(folder)
+        return folder
+    for other in base.glob("kernels-*"):
+        with suppress(OSError):
+            if time.time() - other.stat().st_mtime > _STALE_S:
+                shutil.rmtree(other)
+    return folder
+
+
+@cache
+def _engine() -> Any:
+    """Return LLVM's loader of object files."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    machine = target.create_target_machine(reloc="pic", codemodel="default")
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)

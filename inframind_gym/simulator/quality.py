@@ -168,7 +168,6 @@ def answer_bonus(
     that decides has the gain of the workflow's structure, which the answers do not explain.
 
     Args:
-        tables: constants of the response model.
         role_fit: (T, R) how well a role suits a task.
         task: what is asked.
         role: who answers; not read in the FINAL phase.
@@ -225,7 +224,6 @@ def answer_right(
     """Return whether an answer is right.
 
     Args:
-        tables: constants of the response model.
         key: of the stream's random numbers.
         ordinal: the query's position in the stream.
         task: what it asks.

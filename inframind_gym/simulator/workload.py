@@ -7,7 +7,7 @@ workloads; in a mix every task uses the profile of its own dataset's workload.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,12 +15,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from inframind_gym.configs import (
     Fraction,
@@ -34,17 +29,13 @@ from inframind_gym.configs import (
     list_configs,
     load_yaml_model,
     validate,
+    within,
 )
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.files import read_yaml
 from inframind_gym.simulator.item_response import ability_of
 from inframind_gym.simulator.posterior import POSTERIOR, DrawnWorkload, split_draw, with_draw
-from inframind_gym.simulator.workflow.topology import (
-    MAX_AGENTS,
-    STRATEGIES,
-    STRUCTURES,
-    TOPOLOGIES,
-)
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, STRATEGIES, STRUCTURES, TOPOLOGIES
 
 Domain = Literal["Math", "Code", "Commonsense"]
 Execution = Literal["parallel", "sequential"]
@@ -87,16 +78,26 @@ def _normalised(shares: dict[KeyT, float]) -> dict[KeyT, float]:
     return {key: share / total for key, share in shares.items()}
 
 
-def _as_shares(value: Any) -> Any:
-    """Turn a single agent count into shares: 5 means that every query has five agents."""
-    return {value: 1.0} if isinstance(value, int) and not isinstance(value, bool) else value
+def _filled(names: tuple[str, ...]) -> Callable[[dict[str, float]], dict[str, float]]:
+    """Return a validator that gives 0 to the names that a file leaves out."""
+    return lambda given: {name: given.get(name, 0.0) for name in names}
+
+
+def _all_strategies(table: dict[str, float]) -> dict[str, float]:
+    missing = [strategy for strategy in STRATEGIES if strategy not in table]
+    if missing:
+        raise ValueError(f"lacks {', '.join(missing)}: give a number for every strategy")
+    return table
 
 
 class PlannerMix(StrictModel):
     """The planner of the oblivious router: how often it picks each topology and agent count."""
 
+    # A single count instead of shares: every query has so many agents
     num_agents: Annotated[
-        dict[AgentCount, Fraction], BeforeValidator(_as_shares), AfterValidator(_normalised)
+        dict[AgentCount, Fraction],
+        BeforeValidator(lambda value: {value: 1.0} if type(value) is int else value),
+        AfterValidator(_normalised),
     ]
     topologies: Annotated[dict[Topology, Fraction], AfterValidator(_normalised)]
 
@@ -109,13 +110,7 @@ class ModelProfile(StrictModel):
     ability: Number  # logits: 0 solves a task of average difficulty half of the time
 
 
-def _percent(value: object) -> object:
-    if isinstance(value, int | float) and not 1.0 <= value <= 99.5:
-        raise ValueError(f"{value:g} is no score in percent from 1 to 99.5: write 52.1 for 0.521")
-    return value
-
-
-Percent = Annotated[Positive, BeforeValidator(_percent)]
+Percent = Annotated[float, within(1.0, 99.5)]
 
 
 class ModelEntry(StrictModel):
@@ -143,16 +138,9 @@ class ModelEntry(StrictModel):
 def _with_shares(models: Any) -> Any:
     """Give all models one share, if the file gives none."""
     entries = models.values() if isinstance(models, dict) else ()
-    if not entries or not all(isinstance(entry, dict) for entry in entries):
+    if any(not isinstance(entry, dict) or "share" in entry for entry in entries):
         return models
-    given = sum("share" in entry for entry in entries)
-    if 0 < given < len(entries):
-        raise ValueError(
-            f"share: given for {given} of {len(entries)} models; give it for all, or for none "
-            "(equal shares)"
-        )
-    share = {} if given else {"share": 1.0 / len(entries)}
-    return {alias: {**entry, **share} for alias, entry in models.items()}
+    return {alias: {**entry, "share": 1.0 / len(entries)} for alias, entry in models.items()}
 
 
 def _normalised_models(models: dict[str, ModelEntry]) -> dict[str, ModelEntry]:
@@ -166,13 +154,9 @@ class OutputProfile(StrictModel):
     sigma_query: NonNegative  # sd of log length between queries, shared by all calls of a query
     sigma_call: NonNegative  # sd of log length between calls of one query
     difficulty_slope: Number  # log length for each standard deviation of difficulty
-    strategy_factor: dict[Strategy, Positive]  # length relative to the neutral prompt
+    # length relative to the neutral prompt
+    strategy_factor: Annotated[dict[Strategy, Positive], AfterValidator(_all_strategies)]
     final_factor: Positive = 1.0  # length of the deciding call relative to an agent's
-
-    @model_validator(mode="after")
-    def _check(self) -> OutputProfile:
-        _require_strategies("strategy_factor", self.strategy_factor)
-        return self
 
     def mean_factor(self) -> float:
         """Return mean over median of the lengths (before the cut), of the neutral strategy."""
@@ -197,19 +181,14 @@ class AgentProfile(StrictModel):
     single_call: bool = Field(default=False, exclude_if=lambda single_call: not single_call)
 
 
-def _every_structure(gains: dict[str, float]) -> dict[str, float]:
-    """Give every structure a gain: one that the file leaves out has none."""
-    return {structure: gains.get(structure, 0.0) for structure in STRUCTURES}
-
-
 class QualityProfile(StrictModel):
     """Item-response model of solving; gains are logits added to a model's ability."""
 
     discrimination: Positive  # slope of the response curve
     difficulty_sd: NonNegative  # logits: spread of the queries' difficulty
-    strategy_gain: dict[Strategy, Number]
+    strategy_gain: Annotated[dict[Strategy, Number], AfterValidator(_all_strategies)]
     # of a workflow's structure, to the call that decides, beyond what the answers it reads bring
-    structure_gain: Annotated[dict[Structure, Number], AfterValidator(_every_structure)] = Field(
+    structure_gain: Annotated[dict[Structure, Number], AfterValidator(_filled(STRUCTURES))] = Field(
         default_factory=dict, validate_default=True
     )
     role_gain: Number  # of a role that suits the domain
@@ -219,25 +198,10 @@ class QualityProfile(StrictModel):
     latent_correlation: Fraction  # of the latent noise of two calls of one model on one query
     truncated_right_frac: Fraction  # P(right) of an answer cut at max_output_tokens, over uncut
 
-    @model_validator(mode="after")
-    def _check(self) -> QualityProfile:
-        _require_strategies("strategy_gain", self.strategy_gain)
-        return self
 
-
-def _require_strategies(name: str, table: Collection[str]) -> None:
-    missing = [strategy for strategy in STRATEGIES if strategy not in table]
-    if missing:
-        raise ValueError(f"{name} lacks {', '.join(missing)}: give a number for every strategy")
-
-
-def _complete(shares: dict[str, float]) -> dict[str, float]:
-    """Give every strategy a share: one that the file leaves out is never chosen."""
-    return {strategy: shares.get(strategy, 0.0) for strategy in STRATEGIES}
-
-
+# A strategy that the file leaves out is never chosen
 StrategyMix = Annotated[
-    dict[Strategy, Fraction], AfterValidator(_normalised), AfterValidator(_complete)
+    dict[Strategy, Fraction], AfterValidator(_normalised), AfterValidator(_filled(STRATEGIES))
 ]
 ModelTable = Annotated[
     dict[str, ModelEntry], BeforeValidator(_with_shares), AfterValidator(_normalised_models)
@@ -317,18 +281,20 @@ class WorkloadConfig(StrictModel):
         if self.mix is None and len(given) < len(_PROFILE_KEYS):
             missing = ", ".join(key for key in _PROFILE_KEYS if key not in given)
             raise ValueError(f"{missing}: required. Add them, or name other workloads under `mix`")
-        if self.prompt != PromptProfile():
-            given.append("prompt")
-        if self.agents != AgentProfile():
-            given.append("agents")
-        if (self.mix_to is None) != (self.drift_queries is None):
-            raise ValueError("mix_to and drift_queries: give both, or neither")
-        if self.mix_to is not None and self.mix_to.keys() != (self.mix or {}).keys():
-            raise ValueError("mix_to: must weigh the workloads of `mix`, all of them and no other")
+        given += ["prompt"] * (self.prompt != PromptProfile())
+        given += ["agents"] * (self.agents != AgentProfile())
         if self.mix is not None and given:
-            extra = ", ".join(given)
             raise ValueError(
-                f"{extra}: not valid beside `mix`, every task uses its own workload's profile"
+                f"{', '.join(given)}: not valid beside `mix`, every task uses its own workload's "
+                "profile"
+            )
+        drifts = self.drift_queries is not None and self.mix_to is not None
+        if (self.mix_to or self.drift_queries) and not (
+            drifts and (self.mix_to or {}).keys() == (self.mix or {}).keys()
+        ):
+            raise ValueError(
+                "mix_to and drift_queries: give both, or neither; mix_to weighs all workloads of "
+                "`mix` and no other"
             )
         return self
 
@@ -341,25 +307,20 @@ class WorkloadConfig(StrictModel):
         """
         if self.mix is not None:
             raise ConfigError(f"workload {self.name!r} is a mix, it has no profile of its own.")
-        sections = {key: getattr(self, key) for key in ("name", *_PROFILE_KEYS, "prompt", "agents")}
-        return TaskProfile.model_validate({**sections, "models": self._resolved()})
-
-    def _resolved(self) -> dict[str, ModelProfile]:
-        """Return the models; published scores stand for the mean of the abilities they say."""
-        resolved = {}
+        models = {}
         for alias, entry in (self.models or {}).items():
             ability = entry.ability
-            if ability is None:
-                scores = entry.ability_from or {}
+            if ability is None:  # published scores stand for the mean of the abilities they say
                 try:
-                    abilities = [self._placed(*score) for score in scores.items()]
+                    scores = (entry.ability_from or {}).items()
+                    ability = math.fsum(self._placed(*score) for score in scores) / len(scores)
                 except ConfigError as error:
                     raise ConfigError(f"models.{alias}.ability_from: {error}") from None
-                ability = math.fsum(abilities) / len(abilities)
-            resolved[alias] = ModelProfile(
+            models[alias] = ModelProfile(
                 share=entry.share, output_tokens_median=entry.output_tokens_median, ability=ability
             )
-        return resolved
+        sections = {key: getattr(self, key) for key in ("name", *_PROFILE_KEYS, "prompt", "agents")}
+        return TaskProfile.model_validate({**sections, "models": models})
 
     def _placed(self, benchmark: str, score: float) -> float:
         """Return the ability on this workload that a published score stands for.
@@ -373,14 +334,12 @@ class WorkloadConfig(StrictModel):
         """
         other, moved = self, 0.0
         if benchmark != self.dataset:
-            # shipped workloads that profile one dataset
-            known = {str(self.dataset): None}
-            for name in list_configs("workloads"):
-                content, _ = read_yaml(find_config("workloads", name))
-                if not isinstance(content, dict) or not {"mix", "like"} & content.keys():
-                    known[name] = None
+            contents = {
+                n: read_yaml(find_config("workloads", n))[0] for n in list_configs("workloads")
+            }
+            known = [n for n, content in contents.items() if not {"mix", "like"} & {*content}]
             if benchmark not in known:
-                raise ConfigError(unknown("benchmark", benchmark, known))
+                raise ConfigError(unknown("benchmark", benchmark, (str(self.dataset), *known)))
             other = load_yaml_model(find_config("workloads", benchmark), WorkloadConfig)
             ours, theirs = (
                 {a: e.ability for a, e in (w.models or {}).items() if e.ability is not None}
@@ -458,8 +417,8 @@ def _read_once(path: Path, draw: int | None, _: tuple[int | None, ...]) -> Workl
     if draw is None:
         return workload
     if workload.mix is None:
-        content = with_draw(path, read_yaml(path)[0], draw)
-        workload = validate(content, WorkloadConfig, source=f"{path}, draw {draw}")
+        drawn = with_draw(path, content, draw)
+        workload = validate(drawn, WorkloadConfig, source=f"{path}, draw {draw}")
     return workload.model_copy(update={"draw": draw})
 
 
@@ -473,20 +432,21 @@ def _with_base(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
         ConfigError: There is no such workload or model, or the other is a mix or like a third one.
     """
     base, _ = read_yaml(find_config("workloads", str(content["like"])))
-    if not isinstance(base, dict) or not isinstance(base.get("models"), dict):
+    known = base.get("models") if isinstance(base, dict) else None
+    if not isinstance(known, dict):
         raise ConfigError(f"{path}: like: {content['like']} has no profile of its own.")
-    own = {key: value for key, value in content.items() if key != "like"}
-    known, models = base["models"], own.get("models", base["models"])
-    if isinstance(models, dict):
-        own["models"] = dict(models)
+    merged = {**base, **content}
+    del merged["like"]
+    if isinstance(merged["models"], dict):
+        models = merged["models"] = dict(merged["models"])
         for alias, name in models.items():
             if isinstance(name, str):
                 if name not in known:
-                    where = f"{path}: models.{alias}"
-                    raise ConfigError(f"{where}: {unknown('model', name, tuple(known))}")
-                entry = {key: value for key, value in known[name].items() if key != "share"}
-                own["models"][alias] = entry
-    return {**base, **own}
+                    raise ConfigError(
+                        f"{path}: models.{alias}: {unknown('model', name, tuple(known))}"
+                    )
+                models[alias] = {k: v for k, v in known[name].items() if k != "share"}
+    return merged
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from inframind_gym.simulator.server.open_loop import replay_requests
 from inframind_gym.simulator.server.pool import ModelConfig, ServerCard, StepCost
-from inframind_gym.simulator.server.replay import replay_requests
 from inframind_gym.simulator.server.state import card_record
 
 STEP = StepCost(base_s=0.012, per_kv_token_s=8e-8, per_new_token_s=4e-5, per_attention_unit_s=2e-9)

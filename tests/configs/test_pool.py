@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from inframind_gym.configs import find_config, list_configs, validate
 from inframind_gym.errors import ConfigError
-from inframind_gym.simulator.placement.cards import Catalogue, ClusterConfig
+from inframind_gym.simulator.placement.config import Catalogue, ClusterConfig
 from inframind_gym.simulator.server.pool import PoolConfig, ServerCard, StepCost, load_pool
 from inframind_gym.simulator.server.state import card_record, linear_cards
 

@@ -24,8 +24,7 @@ from inframind_gym.envs.wrappers import ExportMetrics
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.policies import resolve_policy
 from inframind_gym.simulator.server.pool import load_pool
-from inframind_gym.simulator.workflow.backend import Call
-from inframind_gym.simulator.workflow.scripted_backend import Outage, Reply, ScriptedBackend
+from inframind_gym.simulator.workflow.backend import Call, Outage, Reply, ScriptedBackend
 from inframind_gym.simulator.workflow.state import PLAN
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 from tests.envs.test_live import pool_file

@@ -31,7 +31,7 @@ from inframind_gym.policies import (
     rollout,
 )
 from inframind_gym.simulator import SIMULATOR_VERSION
-from inframind_gym.simulator.server import pool, replay, state
+from inframind_gym.simulator.server import open_loop, pool, state
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGESTS = Path(__file__).with_name("digests.json")
@@ -229,7 +229,7 @@ def _replay_server(changes: dict[str, Any]) -> str:
     digest = Digest()
     for order in (None, priority):
         digest.add(
-            replay.replay_requests(card, np.zeros(300, np.int64), times, prompts, outputs, order)
+            open_loop.replay_requests(card, np.zeros(300, np.int64), times, prompts, outputs, order)
         )
     return digest.text()
 

@@ -15,11 +15,9 @@ from typer.testing import CliRunner
 from inframind_gym.configs import list_configs
 from inframind_gym.simulator.arrivals import make_arrivals
 from inframind_gym.simulator.faults import Fault, Faults
-from inframind_gym.simulator.placement.cards import load_cluster
-from inframind_gym.simulator.placement.demand import load_demand
-from inframind_gym.simulator.server.open_loop import OpenLoop
+from inframind_gym.simulator.placement.config import load_cluster, load_demand
+from inframind_gym.simulator.server.open_loop import OpenLoop, replay_requests
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
-from inframind_gym.simulator.server.replay import replay_requests
 from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.workload import estimates, load_profiles, load_workload
 from tests.golden.net import digest_of

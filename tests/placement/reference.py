@@ -17,16 +17,15 @@ import numpy as np
 
 from inframind_gym.envs.placement import PlacementSimulation
 from inframind_gym.simulator.placement.episode import STREAM_START
-from inframind_gym.simulator.placement.instances import STREAM_NOISE, STREAM_SPREAD
+from inframind_gym.simulator.placement.instances import STREAM_FOREIGN, STREAM_NOISE, STREAM_SPREAD
 from inframind_gym.simulator.placement.jobs import (
+    ONE_STEP,
     STREAM_AGENTS,
     STREAM_MODEL,
     STREAM_OUTPUT,
     STREAM_PROMPT,
     STREAM_TOPOLOGY,
 )
-from inframind_gym.simulator.placement.memory import STREAM_FOREIGN
-from inframind_gym.simulator.placement.service import ONE_STEP
 from inframind_gym.simulator.rng import uniform_array
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.simulator.server.replay import replay_requests
+from inframind_gym.simulator.server.open_loop import replay_requests
 from inframind_gym.simulator.server.state import CARD, FAULT
 from tests.simulator.reference.kernel import ReferenceKernel, RefFault, RefRequest, RefServer
 
@@ -90,10 +90,7 @@ def changes(faults: list[RefFault]) -> np.ndarray | None:
     for fault in faults:
         down = fault.slower == np.inf
         pace = 1.0 if down else fault.slower
-        rows += [
-            (fault.from_s, pace, 0, fault.server, down),
-            (fault.to_s, 1.0, 0, fault.server, 0),
-        ]
+        rows += [(fault.from_s, pace, 0, fault.server, down), (fault.to_s, 1.0, 0, fault.server, 0)]
     return np.array([*sorted(rows), (np.inf, 1.0, 0, 0, 0)], FAULT)
 
 
@@ -211,8 +208,7 @@ def test_a_shared_head_is_neither_computed_nor_stored_twice() -> None:
         ({"submit_s": [1.0, 0.5]}, "ascending"),
         ({"submit_s": [0.0, np.nan]}, "finite"),
         ({"prompt_tokens": [0, 5]}, "at least one"),
-        ({"server": [0, 7]}, "server must be in"),
-        ({"output_tokens": [5]}, "differ in length"),
+        ({"server": [0, 7]}, "a server in"),
         ({"output_tokens": [5, 10**6]}, "request 1 needs"),
     ],
 )

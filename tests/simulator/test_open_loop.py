@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inframind_gym.simulator.server.open_loop import OpenLoop
+from inframind_gym.simulator.server.open_loop import OpenLoop, replay_requests
 from inframind_gym.simulator.server.pool import load_pool
-from inframind_gym.simulator.server.replay import replay_requests
 from inframind_gym.simulator.server.state import cards
 
 

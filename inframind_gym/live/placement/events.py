@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.placement_kernel import observe, write_reward
-from inframind_gym.simulator.placement.choices import decide, write_mask
-from inframind_gym.simulator.placement.compiled import inner, placement_jit
+from inframind_gym.simulator.jit import inner, placement_jit
 from inframind_gym.simulator.placement.episode import (
     begin_awake,
     clear,
@@ -33,6 +32,7 @@ from inframind_gym.simulator.placement.episode import (
 from inframind_gym.simulator.placement.instances import (
     begin,
     close_server,
+    decide,
     end_drain,
     end_phase,
     is_drained,
@@ -43,15 +43,19 @@ from inframind_gym.simulator.placement.instances import (
     start_or_roll_back,
     stop_serving,
     vanish,
+    write_mask,
 )
 from inframind_gym.simulator.placement.jobs import (
     call_done,
+    count_answer,
     create_job,
     enter_job,
     mark_late,
+    route,
+    start_next,
+    take_out,
     take_slot,
 )
-from inframind_gym.simulator.placement.service import count_answer, route, start_next, take_out
 from inframind_gym.simulator.placement.state import (
     ABSENT,
     ACTIVE,

@@ -25,7 +25,7 @@ from inframind_gym.live.client import ChatRequest, ChatResult
 from inframind_gym.live.config import LiveLimits
 from inframind_gym.live.placement import events
 from inframind_gym.live.placement.instance import Instance
-from inframind_gym.simulator.native import Bound
+from inframind_gym.simulator.jit import Bound
 from inframind_gym.simulator.placement.state import NONE
 from inframind_gym.simulator.server.pool import ModelConfig
 

@@ -301,11 +301,7 @@ def pool_yaml(pool: PoolConfig, wanted: Sequence[Wanted], command: str) -> str:
         f"# {line}"
         for paragraph in paragraphs
         for line in textwrap.wrap(
-            paragraph,
-            98,
-            subsequent_indent="  ",
-            break_on_hyphens=False,
-            break_long_words=False,
+            paragraph, 98, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
         )
     ]
     content = pool.model_dump(mode="json", exclude_defaults=True)

@@ -3,15 +3,13 @@
 Jobs of several agent calls arrive; every call needs one model; a model answers only where it is
 awake on a GPU, and a GPU holds one awake model. Every `routing_interval_s` (δt1, 1 s) the calls
 that are ready are routed; every `decision_interval_s` (δt2, 5 s) the agent decides for each GPU
-which model to make active. Each rule has a module:
+which model to make active.
 
-- `jobs`: jobs are the six topologies as graphs of calls, with a final call that decides.
-- `service`: calls go to the awake instance of least drain latency, which batches continuously.
-- `memory`: what a GPU's memory holds, and which model leaves when room is needed.
-- `instances`: the life of an instance, LOADING → ACTIVE ⇄ SLEPT → VANISHING, in finer steps.
-- `choices`: which choices are legal, and which transitions a choice begins.
+- `jobs`: jobs are the six topologies as graphs of calls, with a final call that decides; calls go
+  to the awake instance of least drain latency, which batches continuously.
+- `instances`: what a GPU's memory holds, LOADING → ACTIVE ⇄ SLEPT → VANISHING, and decisions.
 - `episode`: how an episode begins, and the order of events in its intervals.
 
-`state` has the records, `cards` and `demand` the YAML files. Observation, reward and the compiled
+`state` has the records, `config` the YAML files. Observation, reward and the compiled
 entry point are in `inframind_gym.envs.placement`, policies in `inframind_gym.policies.placement`.
 """

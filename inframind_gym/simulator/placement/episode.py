@@ -2,10 +2,10 @@
 
 One decision interval from t to t + δt2, in order:
 
-1. The decision is carried out (`choices`).
+1. The decision is carried out (`instances`).
 2. For each tick T = t, t + δt1, …: waiting calls are routed and servers run from T to T + δt1
-   (`service`); transitions that end by T + δt1 end (`instances`); jobs that arrived in
-   (T, T + δt1] come in (`jobs`); where it is due, foreign memory is redrawn (`memory`).
+   (`jobs`); transitions that end by T + δt1 end (`instances`); jobs that arrived in (T, T + δt1]
+   come in (`jobs`); where it is due, foreign memory is redrawn (`instances`).
 3. Servers are polled, and deadlines that have passed are noted.
 """
 
@@ -16,11 +16,14 @@ from typing import Final
 
 import numpy as np
 
-from inframind_gym.simulator.placement.compiled import inner
-from inframind_gym.simulator.placement.instances import STREAM_SPREAD, advance, wake_up
-from inframind_gym.simulator.placement.jobs import create_job, pass_deadlines
-from inframind_gym.simulator.placement.memory import redraw_foreign
-from inframind_gym.simulator.placement.service import poll, route, serve
+from inframind_gym.simulator.jit import inner
+from inframind_gym.simulator.placement.instances import (
+    STREAM_SPREAD,
+    advance,
+    redraw_foreign,
+    wake_up,
+)
+from inframind_gym.simulator.placement.jobs import create_job, pass_deadlines, poll, route, serve
 from inframind_gym.simulator.placement.state import (
     ACTIVE,
     EPISODE,
@@ -68,18 +71,6 @@ def clear(world: ClusterParams, cluster: ClusterState, e: int) -> None:
 
 
 @inner
-def draw_times(world: ClusterParams, cluster: ClusterState, e: int) -> None:
-    """Draw by how much each model's true times differ from its card, which the agent believes."""
-    settings = world.settings[0]
-    for m in range(world.model.shape[0]):
-        for kind in range(TIMES):
-            z = normal(cluster.episode[e].key, STREAM_SPREAD, m, kind)
-            cluster.spread[e, m, kind] = math.exp(settings.timing_spread * z)
-            cluster.seen_s[e, m, kind] = world.model[m].time_s[kind]
-        cluster.spread[e, m, FIRST_SLEEP] = cluster.spread[e, m, SLEEP]
-
-
-@inner
 def fits_here(world: ClusterParams, g: int, m: int) -> bool:
     """Return whether a block of model `m` begins at GPU `g` of an empty cluster and fits there."""
     model = world.model[m]
@@ -96,16 +87,6 @@ def begin_awake(world: ClusterParams, cluster: ClusterState, e: int, g: int, m: 
     """Let an episode begin with model `m` awake on the block from GPU `g` on."""
     cluster.instance[e, g, m].state = ACTIVE
     wake_up(world, cluster, e, g, m, 0.0)
-
-
-@inner
-def wake_everywhere(world: ClusterParams, cluster: ClusterState, e: int) -> None:
-    """Make every model awake on an equal share of the GPUs, of its own."""
-    models = world.model.shape[0]
-    share = world.gpu.shape[0] // models
-    for m in range(models):
-        for g in range(m * share, (m + 1) * share, world.model[m].tp):
-            begin_awake(world, cluster, e, g, m)
 
 
 @inner
@@ -130,12 +111,22 @@ def spread_models(world: ClusterParams, cluster: ClusterState, e: int) -> None:
 @inner
 def begin_episode(world: ClusterParams, cluster: ClusterState, e: int) -> None:
     """Begin an episode; key, ranking and arrivals are in place."""
+    settings = world.settings[0]
+    gpus, models = world.gpu.shape[0], world.model.shape[0]
     clear(world, cluster, e)
-    draw_times(world, cluster, e)
-    if world.settings[0].initial == SPREAD:
+    for m in range(models):  # by how much true times differ from the card, which the agent believes
+        for kind in range(TIMES):
+            z = normal(cluster.episode[e].key, STREAM_SPREAD, m, kind)
+            cluster.spread[e, m, kind] = math.exp(settings.timing_spread * z)
+            cluster.seen_s[e, m, kind] = world.model[m].time_s[kind]
+        cluster.spread[e, m, FIRST_SLEEP] = cluster.spread[e, m, SLEEP]
+    if settings.initial == SPREAD:
         spread_models(world, cluster, e)
-    elif world.settings[0].initial == EVERYWHERE:
-        wake_everywhere(world, cluster, e)
+    elif settings.initial == EVERYWHERE:  # each model on an equal share of the GPUs, of its own
+        share = gpus // models
+        for m in range(models):
+            for g in range(m * share, (m + 1) * share, world.model[m].tp):
+                begin_awake(world, cluster, e, g, m)
     redraw_foreign(world, cluster, e, 0)
 
 

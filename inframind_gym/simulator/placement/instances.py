@@ -1,18 +1,44 @@
-"""The life of an instance: LOADING → ACTIVE ⇄ SLEPT → VANISHING, in finer steps.
+"""Instances of models on GPUs: their memory, their lives, and the decisions about them.
 
     ABSENT ─ QUEUED ─ LOADING ─┐
     SLEPT  ─ QUEUED ─ WAKING ──┴─ ACTIVE ─ DRAINING ─┬─ SLEEPING ─── SLEPT
                                                      └─ VANISHING ── ABSENT ── (SLEPT ─ VANISHING)
 
-An instance that has to leave first drains: it finishes what is in flight and gets nothing new. One
-that was chosen is QUEUED until everything else has left its GPUs, then it wakes or loads.
-It starts only if the memory is there at that instant (`memory.starts_now`); otherwise the start
-fails and is rolled back: a sleeper goes on sleeping, a cold one is not there.
+*Phases*. An instance that has to leave first drains: it finishes what is in flight and gets nothing
+new. One that was chosen is QUEUED until everything else has left its GPUs, then it wakes or loads.
+It starts only if the memory is there at that instant (`starts_now`); otherwise the start fails and
+is rolled back: a sleeper goes on sleeping, a cold one is not there. Phases follow each other at
+exact times; the control loop learns of them at ticks. A phase takes its card's time, times the
+model's factor of the episode, times a factor of its own. What it took is averaged into the times
+that the agent sees. The first sleep of a process takes longer (`t_first_sleep_s`) and is left out
+of the average.
 
-Phases follow each other at exact times; the control loop learns of them at ticks. A phase takes its
-card's time, times the model's factor of the episode, times a factor of its own. What it took is
-averaged into the times that the agent sees. The first sleep of a process takes longer
-(`t_first_sleep_s`) and is left out of the average.
+*Memory*. Per GPU, at every instant: an awake instance holds `active_mem_MB`, and so does one that
+drains, falls asleep, wakes up or loads; a sleeping one holds its slept memory; other processes hold
+the foreign memory. The sum never exceeds `vram_total_MB`, what sleepers hold never `alpha` times
+it.
+
+*Sleep or offload*. An instance that has to make room falls asleep if the sleepers on its GPUs, it
+itself and the slept memory of the model that comes stay within `alpha`, and if the model that comes
+fits next to the sleepers. Otherwise the resident of least `t_offload_s + outstanding calls ·
+t_load_s` is offloaded, by the observed times, until the rest fits: the instance itself or one that
+sleeps there, on all its GPUs.
+
+*Legal choices*. A decision names for each GPU a model to make active, or 0 to leave the GPU alone.
+A choice is legal
+
+- if the model is ACTIVE on a GPU that is STABLE (it stays); or
+- if every GPU of the model's block is STABLE and could hold it once all others have left, no
+  instance of the model is loading or waking anywhere, and every GPU of the block chooses it.
+
+A GPU beyond the last whole block of a model never has it. The first part of the rule is the mask;
+the last, that a tensor-parallel group is complete, depends on the other choices. A choice that is
+not legal does nothing and is charged. All choices are judged by the state before the decision, so
+several GPUs may load one model at once.
+
+After a legal choice every instance that is ACTIVE on one of the block's GPUs drains, on all its own
+GPUs, whether these chose something or not; the rule above decides which sleep and which are
+offloaded; the model is QUEUED, to wake where it sleeps and to load where it does not.
 """
 
 from __future__ import annotations
@@ -20,9 +46,11 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from inframind_gym.simulator.placement.compiled import inner
-from inframind_gym.simulator.placement.memory import starts_now
-from inframind_gym.simulator.placement.service import open_server
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.simulator.jit import inner
+from inframind_gym.simulator.placement.jobs import open_server
 from inframind_gym.simulator.placement.state import (
     ABSENT,
     ACTIVE,
@@ -43,29 +71,141 @@ from inframind_gym.simulator.placement.state import (
     SLEEPING,
     SLEPT,
     TO_SLEEP,
+    TO_VANISH,
     VANISHING,
     WAKE,
     WAKING,
     ClusterParams,
     ClusterState,
+    first_gpu,
 )
-from inframind_gym.simulator.rng import normal
+from inframind_gym.simulator.rng import normal, uniform
 
+STREAM_FOREIGN: Final = 106
 STREAM_SPREAD: Final = 107
 STREAM_NOISE: Final = 108
 
+# Memory
+
 
 @inner
-def duration(
-    world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int, kind: int
-) -> float:
-    """Draw the seconds that a phase takes."""
+def leader_of(world: ClusterParams, g: int, m: int) -> int:
+    """Return the first GPU of model `m`'s block around GPU `g`, NONE beyond the last block."""
+    tp = int(world.model[m].tp)
+    leader = first_gpu(g, tp)
+    return leader if leader + tp <= world.gpu.shape[0] else NONE
+
+
+@inner
+def state_on(world: ClusterParams, cluster: ClusterState, e: int, g: int, m: int) -> int:
+    """Return the state of model `m` on GPU `g`."""
+    leader = leader_of(world, g, m)
+    return ABSENT if leader == NONE else int(cluster.instance[e, leader, m].state)
+
+
+@inner
+def held_by(world: ClusterParams, cluster: ClusterState, e: int, g: int, m: int) -> float:
+    """Return the memory in MB that model `m` holds on GPU `g`."""
+    leader = leader_of(world, g, m)
+    if leader == NONE:
+        return 0.0
     instance = cluster.instance[e, leader, m]
-    instance.turns += 1
-    place = leader * world.model.shape[0] + m
-    z = normal(cluster.episode[e].key, STREAM_NOISE, place, instance.turns)
-    noise = math.exp(world.settings[0].timing_noise * z)
-    return float(world.model[m].time_s[kind] * cluster.spread[e, m, kind] * noise)
+    model = world.model[m]
+    if instance.state == ABSENT:
+        return 0.0
+    if instance.state == SLEPT:
+        return float(model.slept_mb)
+    if instance.state == QUEUED:
+        return float(model.slept_mb) if instance.from_slept else 0.0
+    if instance.state == VANISHING and not instance.heavy:
+        return float(model.slept_mb)
+    return float(model.active_mb)
+
+
+@inner
+def held(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> float:
+    """Return the memory in MB that all models hold on GPU `g`."""
+    total = 0.0
+    for m in range(world.model.shape[0]):
+        total += held_by(world, cluster, e, g, m)
+    return total
+
+
+@inner
+def slept_on(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> float:
+    """Return the memory in MB that sleepers, also those about to wake, hold on GPU `g`."""
+    total = 0.0
+    for m in range(world.model.shape[0]):
+        state = state_on(world, cluster, e, g, m)
+        if state in (SLEPT, QUEUED):
+            total += held_by(world, cluster, e, g, m)
+    return total
+
+
+@inner
+def redraw_foreign(world: ClusterParams, cluster: ClusterState, e: int, tick: int) -> None:
+    """Redraw what other processes hold on each GPU: never more than is free."""
+    settings = world.settings[0]
+    for g in range(world.gpu.shape[0]):
+        wanted = settings.foreign_mb * uniform(cluster.episode[e].key, STREAM_FOREIGN, tick, g)
+        free = world.gpu[g].vram_mb - held(world, cluster, e, g)
+        cluster.foreign_mb[e, g] = max(0.0, min(wanted, free))
+
+
+@inner
+def starts_now(world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int) -> bool:
+    """Return whether a queued model finds its memory on all GPUs of its block."""
+    model = world.model[m]
+    for g in range(leader, leader + model.tp):
+        others = held(world, cluster, e, g) - held_by(world, cluster, e, g, m)
+        if others + model.active_mb + cluster.foreign_mb[e, g] > world.gpu[g].vram_mb:
+            return False
+    return True
+
+
+@inner
+def is_overbooked(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> bool:
+    """Return whether the plan for GPU `g` breaks a limit once all that leaves it has left."""
+    slept = 0.0
+    total = cluster.foreign_mb[e, g]
+    for m in range(world.model.shape[0]):
+        leader = leader_of(world, g, m)
+        if leader == NONE:
+            continue
+        instance = cluster.instance[e, leader, m]
+        model = world.model[m]
+        stays = instance.state == DRAINING and instance.fate == TO_SLEEP
+        if instance.state == SLEPT or stays:
+            slept += model.slept_mb
+            total += model.slept_mb
+        elif instance.state == QUEUED:
+            slept += model.slept_mb  # room to fall asleep here later
+            total += model.active_mb
+    return bool(slept > world.gpu[g].slept_limit_mb or total > world.gpu[g].vram_mb)
+
+
+@inner
+def cheapest_resident(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> int:
+    """Return the model whose offload from GPU `g` costs least, or NONE if none can go."""
+    best = NONE
+    least = np.inf
+    for m in range(world.model.shape[0]):
+        leader = leader_of(world, g, m)
+        if leader == NONE:
+            continue
+        instance = cluster.instance[e, leader, m]
+        stays = instance.state == DRAINING and instance.fate == TO_SLEEP
+        if instance.state == SLEPT or stays:
+            waiting = cluster.waiting[e, m]
+            calls = waiting.count + waiting.potential
+            cost = cluster.seen_s[e, m, OFFLOAD] + calls * cluster.seen_s[e, m, LOAD]
+            if cost < least:
+                least = cost
+                best = m
+    return best
+
+
+# Phases
 
 
 @inner
@@ -82,7 +222,12 @@ def set_end(
 ) -> None:
     """Let the phase that has begun last as long as the card says, more or less."""
     instance = cluster.instance[e, leader, m]
-    instance.until_s = instance.begun_s + duration(world, cluster, e, leader, m, kind)
+    instance.turns += 1
+    place = leader * world.model.shape[0] + m
+    z = normal(cluster.episode[e].key, STREAM_NOISE, place, instance.turns)
+    noise = math.exp(world.settings[0].timing_noise * z)
+    duration_s = world.model[m].time_s[kind] * cluster.spread[e, m, kind] * noise
+    instance.until_s = instance.begun_s + duration_s
 
 
 @inner
@@ -310,3 +455,110 @@ def advance(world: ClusterParams, cluster: ClusterState, e: int, now_s: float) -
                 state = cluster.instance[e, g, m].state
                 if state in (QUEUED, WAKING, LOADING):
                     come(world, cluster, e, g, m, now_s)
+
+
+# Decisions
+
+
+@inner
+def block_is_free(world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int) -> bool:
+    """Return whether every GPU of a block is STABLE and large enough for the model."""
+    model = world.model[m]
+    for g in range(leader, leader + model.tp):
+        if cluster.moving[e, g] > 0:
+            return False
+        if model.active_mb + cluster.foreign_mb[e, g] > world.gpu[g].vram_mb:
+            return False
+    return True
+
+
+@inner
+def write_mask(world: ClusterParams, cluster: ClusterState, e: int) -> None:
+    """Write which choices are open to each GPU."""
+    mask = cluster.mask[e]
+    gpus = world.gpu.shape[0]
+    for g in range(gpus):
+        mask[g, 0] = True
+    for m in range(world.model.shape[0]):
+        tp = int(world.model[m].tp)
+        loading = cluster.waiting[e, m].loading > 0
+        for leader in range(0, gpus, tp):
+            whole = leader + tp <= gpus
+            active = whole and cluster.instance[e, leader, m].state == ACTIVE
+            free = whole and not loading and block_is_free(world, cluster, e, leader, m)
+            for g in range(leader, min(leader + tp, gpus)):
+                mask[g, m + 1] = cluster.moving[e, g] == 0 if active else free
+
+
+@inner
+def is_legal(
+    world: ClusterParams, cluster: ClusterState, e: int, g: int, action: NDArray[np.int64]
+) -> bool:
+    """Return whether GPU `g` may do as the action says."""
+    choice = int(action[g])
+    if not cluster.mask[e, g, choice]:
+        return False
+    if choice == 0 or state_on(world, cluster, e, g, choice - 1) == ACTIVE:
+        return True
+    leader = leader_of(world, g, choice - 1)
+    for other in range(leader, leader + world.model[choice - 1].tp):
+        if action[other] != choice:
+            return False
+    return True
+
+
+@inner
+def make_room(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> None:
+    """Offload residents of GPU `g` until what is planned for it fits."""
+    now_s = cluster.episode[e].tick * world.settings[0].routing_s
+    while is_overbooked(world, cluster, e, g):
+        m = cheapest_resident(world, cluster, e, g)
+        if m == NONE:
+            return
+        leader = leader_of(world, g, m)
+        instance = cluster.instance[e, leader, m]
+        if instance.state == DRAINING:
+            instance.fate = TO_VANISH
+        else:
+            vanish(cluster, e, leader, m, False, now_s)
+            set_end(world, cluster, e, leader, m, OFFLOAD)
+            move(world, cluster, e, leader, m)
+
+
+@inner
+def decide(world: ClusterParams, cluster: ClusterState, e: int, action: NDArray[np.int64]) -> None:
+    """Carry out a decision: `action` (G,) has per GPU 0, or 1 + the model to make active."""
+    episode = cluster.episode[e]
+    gpus = world.gpu.shape[0]
+    episode.illegal = 0
+    for g in range(gpus):  # the state is that before the decision until all are judged
+        cluster.target[g] = 0
+        if not is_legal(world, cluster, e, g, action):
+            episode.illegal += 1
+        elif action[g] > 0 and state_on(world, cluster, e, g, action[g] - 1) != ACTIVE:
+            cluster.target[g] = action[g]
+    started = False
+    now_s = episode.tick * world.settings[0].routing_s
+    for g in range(gpus):
+        if cluster.target[g] == 0:
+            continue
+        started = True
+        leader = int(cluster.host[e, g])
+        if leader != NONE:  # what is ACTIVE on the GPU drains
+            other = int(cluster.server[e, leader].model)
+            instance = cluster.instance[e, leader, other]
+            if instance.state == ACTIVE:
+                begin(cluster, e, leader, other, DRAINING, now_s)
+                instance.fate = TO_SLEEP
+                stop_serving(world, cluster, e, leader, other)
+        m = int(cluster.target[g]) - 1
+        if leader_of(world, g, m) == g:  # the model waits until its GPUs are clear
+            instance = cluster.instance[e, g, m]
+            instance.from_slept = instance.state == SLEPT
+            begin(cluster, e, g, m, QUEUED, now_s)
+            cluster.waiting[e, m].loading += 1
+            move(world, cluster, e, g, m)
+    if started:
+        for g in range(gpus):
+            if cluster.moving[e, g] > 0:
+                make_room(world, cluster, e, g)

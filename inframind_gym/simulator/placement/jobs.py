@@ -1,4 +1,4 @@
-"""Jobs: graphs of calls, which of them are ready, and how much work each is.
+"""Jobs and their calls: which are ready, where they are routed, how they are served.
 
 A job is one of the six topologies (`inframind_gym.simulator.workflow.topology`) for 1 to 6 agents.
 Every node is one call; in Reflection each is followed by the same agent's revising call; a last
@@ -13,6 +13,24 @@ computed within the first of them: `prefill_s` is by how much that step is longe
 A call becomes ready at the instant when its job arrives or the last answer it reads is there; it is
 put into `waiting_for_scheduling` at the next tick and stamped with it. Ages count from the stamp;
 the waiting that the reward charges counts from the instant.
+
+*Routing*, every δt1. A model's calls go in the order in which they began to wait, each to the
+ACTIVE instance of least drain latency (the lowest GPU among equals), and what was sent counts at
+once. An instance takes as many calls as it has slots and queue places; the others go on waiting
+with the router. Without that limit copies made later would find no work, since what was sent cannot
+be fetched back, and a server that is to sleep would drain for minutes.
+
+*Serving*. B running calls advance together: an engine step takes `base_s + per_seq_s · B` and gives
+each a token, so that a call takes longer in a fuller batch. The step that computes a prompt takes
+longer, and all that run wait for it: a call that starts first stops the engine's clock for its
+`prefill_s`. Otherwise the clock runs evenly between two events of a server, and the next call to
+end is the one of least finish clock: time jumps from end to end. A call whose slot is taken waits
+in the server, first come first served. Servers do not see each other within a routing interval,
+because calls are routed at ticks only. docs/placement.md compares this with the kernel of the
+routing environments.
+
+Arguments: `tick_s` is the tick at which calls that become ready are stamped, `end_s` the end of the
+decision interval.
 """
 
 from __future__ import annotations
@@ -23,8 +41,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.placement.compiled import inner
-from inframind_gym.simulator.placement.state import DAG, NONE, ClusterParams, ClusterState
+from inframind_gym.simulator.jit import inner
+from inframind_gym.simulator.placement.state import (
+    ACTIVE,
+    DAG,
+    NONE,
+    SERVER,
+    ClusterParams,
+    ClusterState,
+)
 from inframind_gym.simulator.rng import normal, uniform
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, graph
 
@@ -34,7 +59,10 @@ STREAM_MODEL: Final = 103
 STREAM_OUTPUT: Final = 104
 STREAM_PROMPT: Final = 105
 
+ONE_STEP: Final = 1e-9  # on the clock: answers that are so close end with the same step
+
 _ONE: Final = np.uint32(1)
+_SERVER: Final = np.zeros(1, SERVER)
 
 
 def dag_table() -> NDArray[Any]:
@@ -81,14 +109,6 @@ def pick(cdf: NDArray[np.float64], u: float) -> int:
 
 
 @inner
-def model_asked(world: ClusterParams, cluster: ClusterState, e: int, u: float, now_s: float) -> int:
-    """Return the model that a call needs: a rank drawn by `u`, in the ranking of that moment."""
-    settings = world.settings[0]
-    rank = pick(world.mix_cdf, u) + int(now_s // settings.shift_s) * settings.shift_by
-    return int(cluster.rank[e, rank % world.model.shape[0]])
-
-
-@inner
 def tokens(log_median: float, sigma: float, z: float, most: float) -> float:
     """Return a log-normal whole number of tokens in 1..most."""
     return float(min(max(math.floor(math.exp(log_median + sigma * z)), 1.0), most))
@@ -119,12 +139,7 @@ def enter_job(
     tick_s: float,
     end_s: float,
 ) -> None:
-    """Begin a job whose graph, models and work are written: its first calls wait.
-
-    Args:
-        tick_s: the tick at which its calls are stamped.
-        end_s: end of the decision interval.
-    """
+    """Begin a job whose graph, models and work are written: its first calls wait."""
     job = cluster.job[e, slot]
     dag = world.dag[job.dag]
     job.arrival_s = arrival_s
@@ -148,10 +163,6 @@ def create_job(
 ) -> int:
     """Let job `ordinal` of the episode come: draw it, and make its first calls wait.
 
-    Args:
-        tick_s: the tick at which its calls are stamped.
-        end_s: end of the decision interval.
-
     Returns:
         Its place. The tokens of its calls are in `cluster.prompt` and `cluster.output` until the
         next job comes.
@@ -173,9 +184,9 @@ def create_job(
         prompt = tokens(settings.prompt_log, settings.prompt_sigma, z, settings.max_tokens)
     longest_s = 0.0
     for call in range(dag.calls):
-        m = model_asked(
-            world, cluster, e, uniform(key, STREAM_MODEL, ordinal, dag.agent[call]), arrival_s
-        )
+        u = uniform(key, STREAM_MODEL, ordinal, dag.agent[call])
+        rank = pick(world.mix_cdf, u) + int(arrival_s // settings.shift_s) * settings.shift_by
+        m = int(cluster.rank[e, rank % world.model.shape[0]])
         model = world.model[m]
         if settings.traced:
             output = min(max(world.trace_output[row], 1.0), settings.max_tokens)
@@ -313,3 +324,207 @@ def pass_deadlines(cluster: ClusterState, e: int, now_s: float) -> None:
     for slot in range(cluster.episode[e].used_jobs):
         if cluster.deadline_s[e, slot] <= now_s:
             mark_late(cluster, e, slot)
+
+
+# Routing and serving
+
+
+@inner
+def open_server(cluster: ClusterState, e: int, g: int, m: int, now_s: float) -> None:
+    """Put an empty server of model `m` at leader `g`."""
+    cluster.server[e, g] = _SERVER[0]
+    server = cluster.server[e, g]
+    server.model = m
+    server.next_finish = np.inf
+    server.last_s = now_s
+    server.mean_s = cluster.waiting[e, m].latency_s
+    server.next_slot = NONE
+
+
+@inner
+def drain_latency(cluster: ClusterState, e: int, g: int) -> float:
+    """Return num_requests · Δlatency_sum / Δlatency_count of the server at leader `g`.
+
+    The deltas are those of the last decision interval in which a call ended.
+    """
+    server = cluster.server[e, g]
+    return float((server.running + server.queued) * server.mean_s)
+
+
+@inner
+def has_room(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> bool:
+    """Return whether the server takes one more call."""
+    server = cluster.server[e, g]
+    model = world.model[server.model]
+    return bool(server.running + server.queued < model.slots + model.queue)
+
+
+@inner
+def submit(
+    world: ClusterParams,
+    cluster: ClusterState,
+    e: int,
+    g: int,
+    identity: int,
+    now_s: float,
+    end_s: float,
+) -> None:
+    """Send a request to the server at leader `g`, which has room."""
+    server = cluster.server[e, g]
+    cluster.request[e, identity].submit_s = now_s
+    if server.running < world.model[server.model].slots:
+        start(cluster, e, g, identity, now_s, end_s)
+    else:
+        places = cluster.queue.shape[2]
+        cluster.queue[e, g, (server.queue_head + server.queued) % places] = identity
+        server.queued += 1
+
+
+@inner
+def start(cluster: ClusterState, e: int, g: int, identity: int, now_s: float, end_s: float) -> None:
+    """Let a request run in a free slot."""
+    server = cluster.server[e, g]
+    episode = cluster.episode[e]
+    server.prefill_s += cluster.request[e, identity].prefill_s
+    finish = server.clock + cluster.request[e, identity].work
+    cluster.run_finish[e, g, server.running] = finish
+    cluster.run_request[e, g, server.running] = identity
+    if finish < server.next_finish:
+        server.next_finish = finish
+        server.next_slot = server.running
+    server.running += 1
+    left_s = end_s - now_s
+    episode.waiting -= 1
+    episode.waiting_s -= left_s
+    episode.serving += 1
+    episode.service_s += left_s
+
+
+@inner
+def take_out(cluster: ClusterState, e: int, g: int, now_s: float, end_s: float) -> int:
+    """Remove the running call at `next_slot`, keeping the order of the others: its request."""
+    server = cluster.server[e, g]
+    episode = cluster.episode[e]
+    slot = int(server.next_slot)
+    identity = int(cluster.run_request[e, g, slot])
+    server.running -= 1
+    for i in range(slot, server.running):
+        cluster.run_request[e, g, i] = cluster.run_request[e, g, i + 1]
+        cluster.run_finish[e, g, i] = cluster.run_finish[e, g, i + 1]
+    least = np.inf
+    where = NONE
+    for i in range(server.running):
+        if cluster.run_finish[e, g, i] < least:
+            least = cluster.run_finish[e, g, i]
+            where = i
+    server.next_finish = least
+    server.next_slot = where
+    episode.serving -= 1
+    episode.service_s -= end_s - now_s
+    return identity
+
+
+@inner
+def start_next(cluster: ClusterState, e: int, g: int, now_s: float, end_s: float) -> None:
+    """Give the slot that has become free to the call that waits longest in the server, if any."""
+    server = cluster.server[e, g]
+    if server.queued > 0:
+        following = int(cluster.queue[e, g, server.queue_head])
+        server.queue_head = (server.queue_head + 1) % cluster.queue.shape[2]
+        server.queued -= 1
+        start(cluster, e, g, following, now_s, end_s)
+
+
+@inner
+def count_answer(cluster: ClusterState, e: int, g: int, identity: int, now_s: float) -> None:
+    """Count a call that the server at leader `g` has answered into its metrics."""
+    server = cluster.server[e, g]
+    server.latency_sum_s += now_s - cluster.request[e, identity].submit_s
+    server.latency_count += 1
+    server.last_s = now_s
+
+
+@inner
+def serve(
+    world: ClusterParams,
+    cluster: ClusterState,
+    e: int,
+    g: int,
+    from_s: float,
+    to_s: float,
+    end_s: float,
+) -> None:
+    """Run the server at leader `g` from one tick to the next, `to_s`."""
+    server = cluster.server[e, g]
+    if server.running == 0:
+        return
+    model = world.model[server.model]
+    now_s = from_s
+    while server.running > 0:
+        step_s = model.base_s + model.per_seq_s * server.running
+        left_s = server.prefill_s + (server.next_finish - server.clock) * step_s
+        finish_s = max(now_s, now_s + left_s)
+        if finish_s > to_s:
+            prefill_s = min(server.prefill_s, to_s - now_s)
+            server.prefill_s -= prefill_s
+            server.clock += (to_s - now_s - prefill_s) / step_s
+            return
+        now_s = finish_s
+        server.prefill_s = 0.0
+        server.clock = server.next_finish
+        ended = 0
+        while server.next_finish <= server.clock + ONE_STEP:
+            identity = take_out(cluster, e, g, now_s, end_s)
+            count_answer(cluster, e, g, identity, now_s)
+            call_done(world, cluster, e, identity, now_s, to_s, end_s)
+            ended += 1
+        for _ in range(ended):
+            start_next(cluster, e, g, now_s, end_s)
+
+
+@inner
+def route(world: ClusterParams, cluster: ClusterState, e: int, now_s: float, end_s: float) -> None:
+    """Route the waiting calls of every model that is awake somewhere."""
+    for m in range(world.model.shape[0]):
+        waiting = cluster.waiting[e, m]
+        if waiting.count == 0 or waiting.active == 0:
+            continue
+        open_servers = 0
+        for g in range(0, world.gpu.shape[0], world.model[m].tp):
+            if cluster.instance[e, g, m].state == ACTIVE and has_room(world, cluster, e, g):
+                cluster.target[open_servers] = g
+                open_servers += 1
+        while waiting.count > 0 and open_servers > 0:
+            least_s = np.inf
+            where = 0
+            for i in range(open_servers):
+                drain_s = drain_latency(cluster, e, cluster.target[i])
+                if drain_s < least_s:
+                    least_s = drain_s
+                    where = i
+            identity = int(waiting.head)
+            request = cluster.request[e, identity]
+            waiting.head = request.next
+            waiting.count -= 1
+            waiting.stamp_sum_s -= request.stamp_s
+            request.next = NONE
+            g = int(cluster.target[where])
+            submit(world, cluster, e, g, identity, now_s, end_s)
+            if not has_room(world, cluster, e, g):
+                open_servers -= 1
+                for i in range(where, open_servers):
+                    cluster.target[i] = cluster.target[i + 1]
+
+
+@inner
+def poll(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> None:
+    """Read the metrics of the server at leader `g`: the deltas since the last poll."""
+    server = cluster.server[e, g]
+    count = server.latency_count - server.polled_count
+    if count > 0:
+        server.mean_s = (server.latency_sum_s - server.polled_sum_s) / count
+        ema = world.settings[0].ema
+        waiting = cluster.waiting[e, server.model]
+        waiting.latency_s = (1.0 - ema) * waiting.latency_s + ema * server.mean_s
+    server.polled_sum_s = server.latency_sum_s
+    server.polled_count = server.latency_count

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.placement.compiled import inner
+from inframind_gym.simulator.jit import inner
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES
 
 Whole = TypeVar("Whole", int, NDArray[np.int64])
@@ -50,6 +50,7 @@ def is_coming(state: Any) -> Any:
     return state >= QUEUED
 
 
+@inner
 def first_gpu(g: Whole, tp: Whole) -> Whole:
     """Return the first GPU of the block that GPU `g` is in; the last block may be incomplete.
 
@@ -58,9 +59,6 @@ def first_gpu(g: Whole, tp: Whole) -> Whole:
         tp: GPUs of an instance, one number or an array that goes with `g`.
     """
     return g // tp * tp
-
-
-first_gpu_inner: Final = inner(first_gpu)  # for compiled code
 
 
 # Fates of one that drains.

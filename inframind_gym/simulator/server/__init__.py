@@ -2,12 +2,10 @@
 
 pool                pools of GPUs and models, server cards (YAML)
 state               records and arrays of a batch of servers
-scheduler           one engine step: running requests first, then waiting ones
-queue               the waiting queue, ordered by priority and submission
-kv_cache            KV blocks, prefix caching
-async_scheduling    planning a step while the one before it runs
+scheduler           one engine step: waiting queue, KV blocks, prefix caching, async scheduling
 engine              stretches of steps in closed form; submit, next end, finish
 telemetry           metrics as a router polls them
-replay              given requests through given servers, without workflows
-surrogate_backend   the same servers behind the `Backend` protocol
+faults              servers that are down or slow, time-outs; what happens next
+open_loop           the kernel from outside: submit, abort, advance; replay of given requests
+evidence            a warning where servers leave the load that their cards were fitted to
 """

@@ -34,7 +34,9 @@ from inframind_gym.simulator.server.scheduler import (
     serve_running_contended,
 )
 from inframind_gym.simulator.server.state import (
+    CONDITION,
     DIRTY,
+    E2E,
     FAR_CLOCK,
     FREE_IDS,
     NEVER_S,
@@ -42,11 +44,14 @@ from inframind_gym.simulator.server.state import (
     NEXT_SEQ,
     NO_REQUEST,
     OLDEST,
+    SERVER,
     USED_IDS,
     Cluster,
 )
 
 _ONE = np.uint32(1)
+_SERVER = np.zeros(1, SERVER)
+_CONDITION = np.zeros(1, CONDITION)
 _AT_ONCE = 16  # finish clocks in a line of the processor's cache
 
 
@@ -76,15 +81,12 @@ def clear_work(cluster: Cluster, e: int, m: int) -> None:
 def reset_cluster(cluster: Cluster, e: int) -> None:
     """Empty servers, at time 0, with nothing polled yet."""
     for m in range(cluster.card.shape[0]):
-        server = cluster.server[e, m]
+        cluster.server[e, m] = _SERVER[0]
         clear_work(cluster, e, m)
-        server.start_s = 0.0
-        server.lead_s = 0.0
-        server.clock = 0
-        server.finished = 0
-        server.e2e_sum_s = 0.0
-        server.polled_finished = 0
-        server.polled_e2e_sum_s = 0.0
+        cluster.condition[e, m] = _CONDITION[0]
+        cluster.condition[e, m].pace = 1.0
+        for value in range(cluster.reading.shape[2]):
+            cluster.reading[e, 0, value, m] = np.nan if value == E2E else 0.0
         for feature in range(cluster.seen.shape[1]):
             cluster.seen[e, feature, m] = np.float32(0.0)
     for i in range(cluster.counts.shape[1]):
@@ -101,18 +103,6 @@ def next_request(cluster: Cluster, e: int) -> int:
     if counts[FREE_IDS] > 0:
         return int(cluster.free[e, counts[FREE_IDS] - 1])
     return int(counts[USED_IDS])
-
-
-@inner
-def new_request(cluster: Cluster, e: int) -> int:
-    """Take a free request id."""
-    identity = next_request(cluster, e)
-    counts = cluster.counts[e]
-    if counts[FREE_IDS] > 0:
-        counts[FREE_IDS] -= 1
-    else:
-        counts[USED_IDS] += 1
-    return identity
 
 
 @inner
@@ -137,9 +127,13 @@ def submit(
 
     The caller fills in whose call it is (`query`, `node`, `phase`).
     """
-    identity = new_request(cluster, e)
+    identity = next_request(cluster, e)
     request = cluster.request[e, identity]
     counts = cluster.counts[e]
+    if counts[FREE_IDS] > 0:
+        counts[FREE_IDS] -= 1
+    else:
+        counts[USED_IDS] += 1
     card = cluster.card[m]
     request.priority = priority
     request.submit_s = now_s
@@ -168,14 +162,6 @@ def submit(
 
 
 @inner
-def sparse_weights_s(card: Any, tokens: int) -> float:
-    """Time to read the experts that a step of `tokens` tokens needs (`StepCost.sparse_s`)."""
-    if card.sparse_s == 0.0:
-        return 0.0
-    return float(card.sparse_s * (1.0 - math.exp(-tokens / card.sparse_tokens)))
-
-
-@inner
 def computing_s(card: Any, tokens: int) -> float:
     """Time that computing `tokens` tokens adds to reading the weights (`StepCost.computing_s`)."""
     alone_s = card.per_new_token_s * tokens
@@ -184,6 +170,29 @@ def computing_s(card: Any, tokens: int) -> float:
     longer_s, shorter_s = max(card.base_s, alone_s), min(card.base_s, alone_s)
     ratio = (shorter_s / longer_s) ** card.roofline_power
     return float(longer_s * (1.0 + ratio) ** (1.0 / card.roofline_power) - card.base_s)
+
+
+@inner
+def step_cost_s(card: Any, seqs: int, kv_tokens: int, tokens: int, attention: float) -> float:
+    """Duration of a step without neighbours (`StepCost`).
+
+    Args:
+        card: of the server.
+        seqs: sequences that it serves.
+        kv_tokens: cached tokens that it reads.
+        tokens: that it computes.
+        attention: its prefilled tokens times the context that they attend to.
+    """
+    cost_s = (
+        card.base_s
+        + card.per_seq_s * seqs
+        + card.per_kv_token_s * kv_tokens
+        + computing_s(card, tokens)
+        + card.per_attention_unit_s * attention
+    )
+    if card.sparse_s > 0.0:  # the experts that its tokens are sent to
+        cost_s += card.sparse_s * (1.0 - math.exp(-tokens / card.sparse_tokens))
+    return float(cost_s)
 
 
 @inner
@@ -300,7 +309,9 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
         cluster.end_s[e, m] = NEVER_S
         return
 
-    note_reached(cluster, e, m, decoders + prefill)
+    reached = cluster.reached[e, m]
+    reached[0] = max(reached[0], server.running)
+    reached[1] = max(reached[1], decoders + prefill)
     factor = 1.0 + card.slowdown * busy_peers
     if cluster.fault.shape[1] > 0:
         factor *= cluster.condition[e, m].pace
@@ -310,19 +321,9 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
         tokens = decoders + prefill
         server.lead = 1
         server.lead_tokens = tokens
-        server.lead_s = (
-            0.0
-            if tokens == 0
-            else factor
-            * (
-                card.base_s
-                + card.per_seq_s * served
-                + card.per_kv_token_s * kv_tokens
-                + computing_s(card, tokens)
-                + card.per_attention_unit_s * attention
-                + sparse_weights_s(card, tokens)
-            )
-        )
+        server.lead_s = 0.0
+        if tokens > 0:
+            server.lead_s = factor * step_cost_s(card, served, kv_tokens, tokens, attention)
         if prefill > 0:
             note_first_tokens(cluster, e, m, prefilling, now_s + server.lead_s)
         if not decodes_after_lead(cluster, e, m, evictions, steps):
@@ -333,13 +334,7 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
         kv_tokens = int(server.kv_tokens) + tokens
         server.steps = steps
     server.decoders = decoders
-    server.step_s = factor * (
-        card.base_s
-        + card.per_seq_s * decoders
-        + card.per_kv_token_s * kv_tokens
-        + computing_s(card, decoders)
-        + sparse_weights_s(card, decoders)
-    )
+    server.step_s = factor * step_cost_s(card, decoders, kv_tokens, decoders, 0.0)
     server.growth_s = factor * card.per_kv_token_s * decoders
     if not server.lead:
         free_slots = card.max_num_seqs - server.running
@@ -347,14 +342,6 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
             steps = 1
         server.steps = steps_within_cache(cluster, e, m, steps)
     cluster.end_s[e, m] = now_s + stretch_s(server, server.steps)
-
-
-@inner
-def note_reached(cluster: Cluster, e: int, m: int, tokens: int) -> None:
-    """Keep the largest batch and step of the server: requests that run, tokens that it computes."""
-    reached = cluster.reached[e, m]
-    reached[0] = max(reached[0], cluster.server[e, m].running)
-    reached[1] = max(reached[1], tokens)
 
 
 @inner

@@ -24,7 +24,7 @@ class EvidenceWarning(UserWarning):
 
     Args:
         text: Card, quantity, range of the fit, value that was reached, and remedy.
-        subject: Card and quantity.
+        subject: Pool, card and quantity.
     """
 
     def __init__(self, text: str, subject: tuple[str, str, str]) -> None:

@@ -20,37 +20,78 @@ At one instant faults come after the ends of steps and arrivals, then time-outs,
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from inframind_gym.simulator.jit import inner
-from inframind_gym.simulator.server.engine import clear_work, cut_short, release_request
+from inframind_gym.simulator.server.engine import (
+    clear_work,
+    cut_short,
+    flush,
+    next_end,
+    release_request,
+)
 from inframind_gym.simulator.server.scheduler import remove
 from inframind_gym.simulator.server.state import (
     DIRTY,
     FAR_CLOCK,
+    KV,
     NEVER_S,
     NEWEST,
     NEXT_FAULT,
     NO_REQUEST,
     OLDEST,
-    Cluster,
-)
-from inframind_gym.simulator.server.telemetry import (
-    E2E,
-    KV,
     QUEUE,
     TAKEN,
-    depth_req,
-    kv_frac,
-    note,
-    recent_e2e_s,
+    Cluster,
 )
 
 ABORTED = -1  # as `query` of a request that nobody waits for
-NO_NEWS = -1
-_ONE = np.uint32(1)
+
+# What happens next at the servers (`next_event`), in the order in which it does at one instant.
+STRETCH_ENDS = 0
+OUTSIDE = 1
+CHANGES = 2
+TIMES_OUT = 3
+POLL = 4
+
+
+@inner
+def next_event(
+    cluster: Cluster, e: int, now_s: float, outside_s: float, poll_s: float, limit_s: float
+) -> tuple[int, float, int]:
+    """Start the steps that begin now, and find what happens next.
+
+    Args:
+        now_s: the present.
+        outside_s: time of the caller's own next event: an arrival, or where it wants to stop.
+        poll_s: time of the next poll.
+        limit_s: from submission to time-out, the same for all; infinity: none.
+
+    Returns:
+        Kind of the event, its time, and which server (STRETCH_ENDS) or request (TIMES_OUT) it is.
+    """
+    fault_s = NEVER_S
+    if cluster.fault.shape[1] > 0:
+        fault_s = cluster.fault[e, cluster.counts[e, NEXT_FAULT]].at_s
+    others_s = min(fault_s, min(outside_s, poll_s))
+    end_s, m = next_end(cluster, e)
+    if cluster.counts[e, DIRTY] and min(end_s, others_s) > now_s:
+        flush(cluster, e, now_s)
+        end_s, m = next_end(cluster, e)
+    timeout_s, oldest = NEVER_S, NO_REQUEST
+    if limit_s < NEVER_S and cluster.counts[e, OLDEST] != NO_REQUEST:
+        oldest = int(cluster.counts[e, OLDEST])
+        timeout_s = cluster.request[e, oldest].submit_s + limit_s
+    next_s = min(min(end_s, others_s), timeout_s)
+    if end_s == next_s:
+        return STRETCH_ENDS, next_s, m
+    if outside_s == next_s:
+        return OUTSIDE, next_s, 0
+    if fault_s == next_s:
+        return CHANGES, next_s, 0
+    if timeout_s == next_s:
+        return TIMES_OUT, next_s, oldest
+    return POLL, next_s, 0
 
 
 @inner
@@ -88,21 +129,6 @@ def unwatch(cluster: Cluster, e: int, identity: int) -> None:
 
 
 @inner
-def next_timeout(cluster: Cluster, e: int, limit_s: float) -> tuple[float, int]:
-    """Time at which the next request times out, and its id; (infinity, -1) where none is watched.
-
-    Args:
-        cluster: the servers.
-        e: environment of the batch.
-        limit_s: from submission to time-out, the same for all.
-    """
-    oldest = int(cluster.counts[e, OLDEST])
-    if oldest == NO_REQUEST:
-        return NEVER_S, NO_REQUEST
-    return float(cluster.request[e, oldest].submit_s + limit_s), oldest
-
-
-@inner
 def abort(cluster: Cluster, e: int, identity: int, now_s: float) -> None:
     """Take a request that is not watched any more out of its server."""
     request = cluster.request[e, identity]
@@ -110,8 +136,15 @@ def abort(cluster: Cluster, e: int, identity: int, now_s: float) -> None:
     server = cluster.server[e, m]
     card = cluster.card[m]
     for i in range(server.running):
-        if cluster.running[e, m, i] == identity:
-            leave_with_step(cluster, e, m, i, now_s)
+        if cluster.running[e, m, i] == identity:  # it ends with the step under way, for nobody
+            request.query = ABORTED
+            cut_short(cluster, e, m, now_s, 0)
+            last = server.clock + server.steps
+            if cluster.finish_clock[e, m, i] == FAR_CLOCK:
+                server.partial = NO_REQUEST
+                cluster.base_tokens[e, m, i] = request.computed - last
+            cluster.finish_clock[e, m, i] = last
+            server.next_finish = last
             return
     remove(cluster.waiting[e, m], server.waiting, identity)
     server.waiting -= 1
@@ -127,51 +160,10 @@ def abort(cluster: Cluster, e: int, identity: int, now_s: float) -> None:
 
 
 @inner
-def leave_with_step(cluster: Cluster, e: int, m: int, i: int, now_s: float) -> None:
-    """The running request at `i` ends with the step under way, for nobody."""
-    server = cluster.server[e, m]
-    request = cluster.request[e, cluster.running[e, m, i]]
-    request.query = ABORTED
-    cut_short(cluster, e, m, now_s, 0)
-    last = server.clock + server.steps
-    if cluster.finish_clock[e, m, i] == FAR_CLOCK:
-        server.partial = NO_REQUEST
-        cluster.base_tokens[e, m, i] = request.computed - last
-    cluster.finish_clock[e, m, i] = last
-    server.next_finish = last
-
-
-@inner
-def reset_conditions(cluster: Cluster, e: int) -> None:
-    """Servers without a fault, at time 0; the stream's changes have been written."""
-    if cluster.fault.shape[1] == 0:
-        return
-    for m in range(cluster.card.shape[0]):
-        condition = cluster.condition[e, m]
-        condition.pace = 1.0
-        condition.taken_s = 0.0
-        condition.late_polls = 0
-        condition.shown = 0
-        condition.down = 0
-        for value in range(cluster.reading.shape[2]):
-            cluster.reading[e, 0, value, m] = 0.0
-        cluster.reading[e, 0, E2E, m] = np.nan
-
-
-@inner
-def next_fault_s(cluster: Cluster, e: int) -> float:
-    """Time of the next change; infinity where no fault is left."""
-    if cluster.fault.shape[1] == 0:
-        return NEVER_S
-    return float(cluster.fault[e, cluster.counts[e, NEXT_FAULT]].at_s)
-
-
-@inner
 def change_condition(cluster: Cluster, e: int, now_s: float, polls: int) -> int:
     """The next change happens now.
 
-    The calls of a server that goes down are taken out of it; whoever waits for them has to give
-    them up (`is_lost`).
+    The calls of a server that goes down are taken out of it; whoever waits for them gives them up.
 
     Returns:
         Its server m; m + M where it has come back.
@@ -232,68 +224,3 @@ def empty_server(cluster: Cluster, e: int, m: int) -> None:
     server.polled_finished = server.finished
     server.polled_e2e_sum_s = server.e2e_sum_s
     cluster.counts[e, DIRTY] |= 1 << m
-
-
-@inner
-def read_metrics(cluster: Cluster, e: int, now_s: float, polls: int, with_kv: bool) -> None:
-    """Read the metrics of the servers that are up, in poll number `polls`; they may arrive later.
-
-    Of a server that is down the last reading is kept.
-    """
-    kept = cluster.reading.shape[1]
-    slot, before = polls % kept, (polls - 1) % kept
-    for m in range(cluster.card.shape[0]):
-        for value in range(cluster.reading.shape[2]):
-            cluster.reading[e, slot, value, m] = cluster.reading[e, before, value, m]
-        if cluster.condition[e, m].down == 1:
-            continue
-        cluster.reading[e, slot, TAKEN, m] = now_s
-        cluster.reading[e, slot, QUEUE, m] = depth_req(cluster, e, m)
-        e2e_s = recent_e2e_s(cluster, e, m)
-        if e2e_s == e2e_s:
-            cluster.reading[e, slot, E2E, m] = e2e_s
-        cluster.reading[e, slot, KV, m] = kv_frac(cluster, e, m, now_s) if with_kv else 0.0
-
-
-@inner
-def news_of(cluster: Cluster, e: int, m: int, polls: int) -> int:
-    """Return the place of a server's reading that has arrived since the last one, or NO_NEWS."""
-    condition = cluster.condition[e, m]
-    newest = polls - condition.late_polls
-    if newest <= condition.shown:
-        return NO_NEWS
-    condition.shown = newest
-    slot = newest % cluster.reading.shape[1]
-    condition.taken_s = cluster.reading[e, slot, TAKEN, m]
-    return int(slot)
-
-
-@inner
-def show_news(
-    cluster: Cluster, e: int, m: int, polls: int, queue_norm: float, queue_high: float
-) -> None:
-    """Note a server's reading in `cluster.seen`, if one has arrived."""
-    slot = news_of(cluster, e, m, polls)
-    if slot != NO_NEWS:
-        note(
-            cluster.seen,
-            e,
-            m,
-            cluster.reading[e, slot, QUEUE, m],
-            cluster.reading[e, slot, E2E, m],
-            cluster.reading[e, slot, KV, m],
-            queue_norm,
-            queue_high,
-        )
-
-
-@inner
-def oldest_reading_s(cluster: Cluster, e: int, models_up: Any) -> float:
-    """When the oldest reading shown of the models that are up was taken; of all where none is."""
-    oldest_s, oldest_up_s = NEVER_S, NEVER_S
-    for m in range(cluster.card.shape[0]):
-        taken_s = float(cluster.condition[e, m].taken_s)
-        oldest_s = min(oldest_s, taken_s)
-        if models_up >> np.uint32(m) & _ONE:
-            oldest_up_s = min(oldest_up_s, taken_s)
-    return oldest_up_s if oldest_up_s < NEVER_S else oldest_s

@@ -5,6 +5,8 @@ request = servers.submit(0, priority=0.0, prompt_tokens=100, output_tokens=20)
 ended = servers.advance(3.0)  # virtual s
 next_s = servers.look()  # servers.tokens[request] are out
 
+`replay_requests` serves requests whose times are known: what calibration fits against request logs,
+what the tests hold against the step-by-step reference and what `python -m benchmarks speed` times.
 At one instant the ends of steps come first, then what is submitted, faults, time-outs and polls.
 """
 
@@ -13,10 +15,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from inframind_gym.simulator.jit import inner, jit
-from inframind_gym.simulator.native import Bound
+from inframind_gym.errors import InfraMindError
+from inframind_gym.simulator.jit import Bound, inner, jit
 from inframind_gym.simulator.server.engine import (
     finish_stretch,
     flush,
@@ -29,22 +31,23 @@ from inframind_gym.simulator.server.engine import (
 )
 from inframind_gym.simulator.server.faults import (
     ABORTED,
-    NO_NEWS,
+    CHANGES,
+    OUTSIDE,
+    POLL,
+    STRETCH_ENDS,
+    TIMES_OUT,
     abort,
     change_condition,
     empty_servers_down,
     forget_future,
     is_down,
-    news_of,
-    next_fault_s,
-    next_timeout,
-    read_metrics,
-    reset_conditions,
+    next_event,
     unwatch,
     watch,
 )
 from inframind_gym.simulator.server.state import (
     DIRTY,
+    E2E,
     FAR_CLOCK,
     NEVER_S,
     NO_REQUEST,
@@ -52,15 +55,7 @@ from inframind_gym.simulator.server.state import (
     Cluster,
     allocate,
 )
-from inframind_gym.simulator.server.telemetry import (
-    E2E,
-    KV,
-    QUEUE,
-    depth_req,
-    kv_frac,
-    kv_use,
-    recent_e2e_s,
-)
+from inframind_gym.simulator.server.telemetry import NO_NEWS, kv_use, news_of, read_metrics
 
 _LOOP: Final = np.dtype(
     [
@@ -234,10 +229,80 @@ class OpenLoop:
         self.advance(1e9)
 
 
+SERVED: Final = np.dtype(
+    [("admitted_s", "f8"), ("first_token_s", "f8"), ("finish_s", "f8"), ("evictions", "i8")]
+)
+
+
+def replay_requests(
+    card: NDArray[Any],
+    server: ArrayLike,
+    submit_s: ArrayLike,
+    prompt_tokens: ArrayLike,
+    output_tokens: ArrayLike,
+    priority: ArrayLike | None = None,
+    timeout_s: float = NEVER_S,
+    faults: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """Serve requests that arrive at given times and say what became of each.
+
+    Args:
+        card: (M,) server cards (`inframind_gym.simulator.server.state.cards(pool)`).
+        server: (n,) index of the server that each request is sent to.
+        submit_s: (n,) times of submission, s, ascending.
+        prompt_tokens: (n,) tokens to prefill, at least 1.
+        output_tokens: (n,) tokens to emit, at least 1.
+        priority: (n,) lower first; without it, first come first served.
+        timeout_s: after which a client aborts its request.
+        faults: as of `OpenLoop`; requests at a server that is down are lost.
+
+    Returns:
+        (n,) SERVED records: start of the step of first admission, end of the step that emitted the
+        first token, end of the last step, s; and how often it was evicted. Of one that was aborted
+        or lost NaN and 0.
+
+    Raises:
+        InfraMindError: times not ascending, counts below 1, a server that does not exist, or a
+            request that can never fit the KV cache of its server.
+    """
+    times = np.asarray(submit_s, np.float64)
+    if not len(times):
+        return np.zeros(0, SERVED)
+    planned = np.zeros(len(times), PLANNED)
+    planned["submit_s"], planned["priority"] = times, 0.0 if priority is None else priority
+    planned["server"], planned["prompt_tokens"] = server, prompt_tokens
+    planned["output_tokens"] = output_tokens
+    where, prompts, outputs = (
+        planned[field] for field in ("server", "prompt_tokens", "output_tokens")
+    )
+    if not np.isfinite(times).all() or (np.diff(times) < 0).any():
+        raise InfraMindError("submit_s must be finite and ascending; sort the requests first")
+    if prompts.min() < 1 or outputs.min() < 1 or where.min() < 0 or where.max() >= len(card):
+        raise InfraMindError(
+            f"every request needs at least one prompt and one output token, and a server in "
+            f"0..{len(card) - 1}"
+        )
+    needed = -(-(prompts + outputs) // card["block_size"][where])
+    if (needed > card["usable_blocks"][where]).any():
+        i = int(np.argmax(needed > card["usable_blocks"][where]))
+        raise InfraMindError(
+            f"request {i} needs {needed[i]} KV blocks and its server has "
+            f"{card['usable_blocks'][where[i]]}; raise num_kv_blocks or drop the request"
+        )
+    ended = OpenLoop(card, len(times), timeout_s=timeout_s, faults=faults).serve(planned)
+    out = np.empty(len(times), SERVED)
+    for field in ("admitted_s", "first_token_s", "finish_s", "evictions"):
+        out[field] = ended[field]
+    out[ended["failed"] == 1] = (np.nan, np.nan, np.nan, 0)
+    return out
+
+
+# Compiled; `cluster` is that of one environment, `time` and `loop` hold its _LOOP record.
+
+
 @jit
 def _reset(cluster: Cluster) -> None:
     reset_cluster(cluster, 0)
-    reset_conditions(cluster, 0)
 
 
 @inner
@@ -325,24 +390,6 @@ def _show(
             metrics[value, m] = cluster.reading[0, slot, value, m]
 
 
-@inner
-def _poll(cluster: Cluster, time: Any, metrics: NDArray[Any], taken_s: NDArray[Any]) -> None:
-    """Read the metrics, now; with faults they may arrive later."""
-    time.polls += 1
-    if cluster.fault.shape[1] > 0:
-        read_metrics(cluster, 0, time.now_s, time.polls, True)
-        for m in range(metrics.shape[1]):
-            _show(cluster, m, time.polls, metrics, taken_s)
-        return
-    for m in range(metrics.shape[1]):
-        taken_s[m] = time.now_s
-        metrics[QUEUE, m] = depth_req(cluster, 0, m)
-        e2e_s = recent_e2e_s(cluster, 0, m)
-        if e2e_s == e2e_s:
-            metrics[E2E, m] = e2e_s
-        metrics[KV, m] = kv_frac(cluster, 0, m, time.now_s)
-
-
 @jit
 def _advance(
     cluster: Cluster,
@@ -363,46 +410,32 @@ def _advance(
             count = _lose_requests(cluster, time, ended, count)
         if count > 0 and not gathers:
             return count
-        end_s, m = next_end(cluster, 0)
         submit_s = NEVER_S
         if time.planned < planned.shape[0]:
             submit_s = planned[time.planned].submit_s
-        timeout_s, late = NEVER_S, NO_REQUEST
-        if limit_s < NEVER_S:
-            timeout_s, late = next_timeout(cluster, 0, limit_s)
-        fault_s = next_fault_s(cluster, 0)
+        outside_s = min(until_s, submit_s)
         poll_s = time.poll_s * (time.polls + 1)
-        next_s = min(min(min(end_s, fault_s), min(until_s, submit_s)), poll_s)
-        if cluster.counts[0, DIRTY] and next_s > time.now_s:
-            flush(cluster, 0, time.now_s)
-            continue
-        idle = min(min(end_s, timeout_s), min(until_s, submit_s)) == NEVER_S
-        if idle and not cluster.counts[0, DIRTY]:
-            return count
-        next_s = min(next_s, timeout_s)
+        kind, next_s, which = next_event(cluster, 0, time.now_s, outside_s, poll_s, limit_s)
+        if outside_s == NEVER_S and (next_s == NEVER_S or kind in (CHANGES, POLL)):
+            idle = next_end(cluster, 0)[0] == NEVER_S and not cluster.counts[0, DIRTY]
+            if idle and (limit_s == NEVER_S or cluster.counts[0, OLDEST] == NO_REQUEST):
+                return count
         time.now_s = next_s
-        if end_s == next_s:
-            for i in range(finish_stretch(cluster, 0, m, next_s)):
+        if kind == STRETCH_ENDS:
+            for i in range(finish_stretch(cluster, 0, which, next_s)):
                 identity = int(cluster.done[i])
                 if cluster.request[0, identity].query != ABORTED:
                     _note_end(cluster, time, identity, 0, ended, count)
                     count += 1
                 release_request(cluster, 0, identity)
-        elif until_s == next_s:
-            return count
-        elif submit_s == next_s:
+        elif kind == OUTSIDE:
+            if until_s == next_s:
+                return count
             request = planned[time.planned]
-            _enter(
-                cluster,
-                time,
-                request.server,
-                request.priority,
-                request.prompt_tokens,
-                request.output_tokens,
-                time.planned,
-            )
+            prompt, output = request.prompt_tokens, request.output_tokens
+            _enter(cluster, time, request.server, request.priority, prompt, output, time.planned)
             time.planned += 1
-        elif fault_s == next_s:
+        elif kind == CHANGES:
             m = change_condition(cluster, 0, next_s, time.polls)
             if m >= models:
                 _show(cluster, m - models, time.polls, metrics, taken_s)
@@ -410,12 +443,15 @@ def _advance(
                     return count
             elif is_down(cluster, 0, m):
                 count = _lose_requests(cluster, time, ended, count)
-        elif timeout_s == next_s:
-            _note_end(cluster, time, late, 1, ended, count)
-            abort(cluster, 0, late, next_s)
+        elif kind == TIMES_OUT:
+            _note_end(cluster, time, which, 1, ended, count)
+            abort(cluster, 0, which, next_s)
             count += 1
         else:
-            _poll(cluster, time, metrics, taken_s)
+            time.polls += 1
+            read_metrics(cluster, 0, next_s, time.polls, True)
+            for m in range(models):
+                _show(cluster, m, time.polls, metrics, taken_s)
 
 
 @jit

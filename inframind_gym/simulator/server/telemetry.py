@@ -1,8 +1,9 @@
 """Metrics of servers: gauges and latencies as vLLM's /metrics shows them, and their normalisation.
 
 Latency is observed when a request finishes, so that queued work is invisible to it; the average is
-the one of the requests that finished between two polls. Metrics of simulated and of real servers
-are noted here; observations are written from what was noted last.
+the one of the requests that finished between two polls. A reading can arrive some polls later
+(`faults`). Metrics of simulated and of real servers are noted here; observations are written from
+what was noted last.
 """
 
 from __future__ import annotations
@@ -15,14 +16,12 @@ import numpy as np
 from inframind_gym.simulator.jit import inner, jit
 from inframind_gym.simulator.server.engine import steps_begun
 from inframind_gym.simulator.server.scheduler import blocks_held
-from inframind_gym.simulator.server.state import NEVER_S, Cluster
+from inframind_gym.simulator.server.state import E2E, KV, NEVER_S, QUEUE, TAKEN, Cluster
 
 LOG_SCALE = math.log(300.0)  # 300 s are 1 on the logarithmic scale of time features
-QUEUE = 0  # telemetry features, by position in `inframind_gym.envs.layout.SYSTEM_FEATURES`
-E2E = 1
-KV = 2
-IN_FLIGHT = 3  # not noted but counted
-TAKEN = 3  # of a reading: when it was taken, s
+IN_FLIGHT = 3  # telemetry feature behind QUEUE, E2E and KV that is not noted but counted
+NO_NEWS = -1
+_ONE = np.uint32(1)
 
 
 @inner
@@ -41,7 +40,6 @@ def note(
     Args:
         seen: (E, 3, M) float32. QUEUE: depth / queue_norm, clipped at queue_high; E2E:
             log(1 + s) / log 300; KV: share of the cache in use.
-        e: environment of the batch.
         m: the server's model.
         depth_req: requests running and waiting.
         e2e_s: mean latency of the requests that finished between two readings; NaN where none
@@ -57,55 +55,29 @@ def note(
 
 
 @inner
-def with_kv(features: Any) -> bool:
-    """Return whether the use of the cache is among the observed features (F,)."""
-    observed = False
-    for f in range(features.shape[0]):
-        observed = observed or features[f] == KV
-    return observed
+def read_metrics(cluster: Cluster, e: int, now_s: float, polls: int, with_kv: bool) -> None:
+    """Read the metrics of the servers that are up, in poll number `polls`; they may arrive later.
 
-
-@inner
-def poll(
-    cluster: Cluster, e: int, now_s: float, features: Any, queue_norm: float, queue_high: float
-) -> None:
-    """Read the metrics of all servers at `now_s` and note them, normalised, in `cluster.seen`.
-
-    The use of the cache is counted only where it is among the observed `features`: it means going
-    through all running requests.
+    Of a server that is down the last reading is kept. The use of the cache is counted only where
+    somebody looks at it (`with_kv`): it means going through all running requests.
     """
-    observed = with_kv(features)
+    readings = cluster.reading.shape[1]
+    slot, before = polls % readings, (polls - 1) % readings
     for m in range(cluster.card.shape[0]):
-        note(
-            cluster.seen,
-            e,
-            m,
-            depth_req(cluster, e, m),
-            recent_e2e_s(cluster, e, m),
-            kv_frac(cluster, e, m, now_s) if observed else 0.0,
-            queue_norm,
-            queue_high,
-        )
-
-
-@inner
-def depth_req(cluster: Cluster, e: int, m: int) -> float:
-    """Requests in the server, running and waiting."""
-    server = cluster.server[e, m]
-    return float(server.running + server.waiting)
-
-
-@inner
-def recent_e2e_s(cluster: Cluster, e: int, m: int) -> float:
-    """Mean latency of the requests that finished since this was last asked; NaN if none did."""
-    server = cluster.server[e, m]
-    count = server.finished - server.polled_finished
-    e2e_s = np.nan
-    if count > 0:
-        e2e_s = (server.e2e_sum_s - server.polled_e2e_sum_s) / count
-    server.polled_finished = server.finished
-    server.polled_e2e_sum_s = server.e2e_sum_s
-    return float(e2e_s)
+        for value in range(cluster.reading.shape[2]):
+            cluster.reading[e, slot, value, m] = cluster.reading[e, before, value, m]
+        if cluster.condition[e, m].down == 1:
+            continue
+        server = cluster.server[e, m]
+        cluster.reading[e, slot, TAKEN, m] = now_s
+        cluster.reading[e, slot, QUEUE, m] = server.running + server.waiting
+        count = server.finished - server.polled_finished
+        if count > 0:
+            sum_s = server.e2e_sum_s - server.polled_e2e_sum_s
+            cluster.reading[e, slot, E2E, m] = sum_s / count
+        server.polled_finished = server.finished
+        server.polled_e2e_sum_s = server.e2e_sum_s
+        cluster.reading[e, slot, KV, m] = kv_frac(cluster, e, m, now_s) if with_kv else 0.0
 
 
 @inner
@@ -124,3 +96,40 @@ def kv_frac(cluster: Cluster, e: int, m: int, now_s: float) -> float:
 def kv_use(cluster: Cluster, e: int, m: int, now_s: float) -> float:
     """`kv_frac` for those who are not compiled."""
     return kv_frac(cluster, e, m, now_s)
+
+
+@inner
+def news_of(cluster: Cluster, e: int, m: int, polls: int) -> int:
+    """Return the place of a server's reading that has arrived since the last one, or NO_NEWS."""
+    condition = cluster.condition[e, m]
+    newest = polls - condition.late_polls
+    if newest <= condition.shown:
+        return NO_NEWS
+    condition.shown = newest
+    slot = newest % cluster.reading.shape[1]
+    condition.taken_s = cluster.reading[e, slot, TAKEN, m]
+    return int(slot)
+
+
+@inner
+def show_news(
+    cluster: Cluster, e: int, m: int, polls: int, queue_norm: float, queue_high: float
+) -> None:
+    """Note a server's reading in `cluster.seen`, normalised, if one has arrived."""
+    slot = news_of(cluster, e, m, polls)
+    if slot != NO_NEWS:
+        reading = cluster.reading[e, slot]
+        depth_req, e2e_s, used = reading[QUEUE, m], reading[E2E, m], reading[KV, m]
+        note(cluster.seen, e, m, depth_req, e2e_s, used, queue_norm, queue_high)
+
+
+@inner
+def oldest_reading_s(cluster: Cluster, e: int, models_up: Any) -> float:
+    """When the oldest reading shown of the models that are up was taken; of all where none is."""
+    oldest_s, oldest_up_s = NEVER_S, NEVER_S
+    for m in range(cluster.card.shape[0]):
+        taken_s = float(cluster.condition[e, m].taken_s)
+        oldest_s = min(oldest_s, taken_s)
+        if models_up >> np.uint32(m) & _ONE:
+            oldest_up_s = min(oldest_up_s, taken_s)
+    return oldest_up_s if oldest_up_s < NEVER_S else oldest_s

@@ -1,17 +1,17 @@
-"""The `Backend` protocol, which simulated and real servers implement alike.
+"""The `Backend` protocol, which scripted and real servers implement alike.
 
 `backend_loop` submits calls and waits for what comes of them; which calls, to which model and when,
-is never a backend's business. Three implementations: the compiled surrogate in virtual time
-(`server/surrogate_backend.py`), a scripted one (`scripted_backend.py`), and live servers, whose
-time is the wall clock's, whose calls can fail and whose models can go down and come back.
+is never a backend's business. `ScriptedBackend` follows a script in virtual time. The time of live
+servers is the wall clock's, their calls can fail, and their models can go down and come back.
 
 A backend serves one stream. Its clock stands at 0 when it is opened.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -114,3 +114,136 @@ class Backend(Protocol):
     def close(self) -> None:
         """Give up what is still in flight and let go of everything. May be called twice."""
         ...
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Result of a call."""
+
+    latency_s: float
+    output_tokens: int = 100
+    right: bool | None = True
+    truncated: bool = False
+    failed: bool = False
+    retryable: bool = True  # of one that failed
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A model is down from `from_s` on until `until_s`.
+
+    Calls that it has at `from_s` fail then; calls that are sent to it later fail at once.
+    """
+
+    model: int
+    from_s: float
+    until_s: float = math.inf
+
+
+class ScriptedBackend:
+    """Servers without queues: every call takes as long as the script says, in virtual time.
+
+        backend = ScriptedBackend(5, lambda call: Reply(latency_s=2.0 if call.model else 1.0))
+
+    Args:
+        num_models: M.
+        reply: what comes of a call; asked when it is submitted.
+        outages: when models are down.
+        poll_s: interval at which the metrics are polled.
+
+    Attributes:
+        calls: every call that was submitted, in order.
+        closed: whether `close` was called.
+    """
+
+    def __init__(
+        self,
+        num_models: int,
+        reply: Callable[[Call], Reply],
+        *,
+        outages: Sequence[Outage] = (),
+        poll_s: float = 5.0,
+    ) -> None:
+        self.calls: list[Call] = []
+        self.closed = False
+        self._reply = reply
+        self._outages = tuple(outages)
+        self._poll_s = poll_s
+        self._now_s = 0.0
+        self._ends: list[tuple[float, int, Completion]] = []  # a heap: when, which, what
+        self._depth = [0] * num_models
+        self._recent_s: list[list[float]] = [[] for _ in range(num_models)]  # since the last poll
+        empty = [0.0] * num_models
+        self._metrics = Telemetry(0, empty, empty, [math.nan] * num_models, empty)
+
+    def now_s(self) -> float:
+        """Virtual time, s."""
+        return self._now_s
+
+    def submit(self, call: Call) -> None:
+        """Look up in the script when and how the call will end."""
+        reply = self._reply(call)
+        finish_s = self._now_s + reply.latency_s
+        failed = reply.failed
+        for outage in self._outages:
+            hit = outage.from_s < finish_s and self._now_s < outage.until_s
+            if hit and outage.model == call.model:
+                finish_s, failed = max(outage.from_s, self._now_s), True
+        completion = Completion(
+            call=call.id,
+            submit_s=self._now_s,
+            first_token_s=math.nan,
+            finish_s=finish_s,
+            output_tokens=0 if failed else reply.output_tokens,
+            truncated=reply.truncated and not failed,
+            failed=failed,
+            retryable=reply.retryable,
+            text=None if failed else reply.text,
+            right=False if failed else reply.right,
+        )
+        self.calls.append(call)
+        self._depth[call.model] += 1
+        heapq.heappush(self._ends, (finish_s, call.id, completion))
+
+    def wait(self, until_s: float | None) -> list[Completion]:
+        """Advance to the next end of a call and return all that end then, or to `until_s`."""
+        limit_s = math.inf if until_s is None else max(until_s, self._now_s)
+        end_s = self._ends[0][0] if self._ends else math.inf
+        next_s = min(limit_s, end_s)
+        if next_s == math.inf:
+            return []
+        models = range(len(self._depth))
+        while (polls := self._metrics.polls + 1) * self._poll_s < next_s:
+            e2e_s = [
+                sum(recent) / len(recent) if recent else last_s
+                for recent, last_s in zip(self._recent_s, self._metrics.e2e_s, strict=True)
+            ]
+            taken_s, idle = [polls * self._poll_s for _ in models], [0.0 for _ in models]
+            self._metrics = Telemetry(polls, taken_s, [*map(float, self._depth)], e2e_s, idle)
+            self._recent_s = [[] for _ in models]
+        self._now_s = next_s
+        ended = []
+        while self._ends and self._ends[0][0] == next_s:
+            _, identity, completion = heapq.heappop(self._ends)
+            model = self.calls[identity].model
+            self._depth[model] -= 1
+            self._recent_s[model].append(completion.finish_s - completion.submit_s)
+            ended.append(completion)
+        return ended
+
+    def telemetry(self) -> Telemetry:
+        """See `Backend`; the KV cache is always empty."""
+        return self._metrics
+
+    def models_up(self) -> int:
+        """Models without an outage now."""
+        up = (1 << len(self._depth)) - 1
+        for outage in self._outages:
+            if outage.from_s <= self._now_s < outage.until_s:
+                up &= ~(1 << outage.model)
+        return up
+
+    def close(self) -> None:
+        """Nothing more will be asked."""
+        self.closed = True

@@ -1,9 +1,8 @@
 """The event loop on any backend, in the backend's own time.
 
-`event_loop` does it compiled with simulated servers. Here a `Backend` serves the calls: queries
-start when they arrive, the calls that workflows ask for are submitted, completions are reported
-back, and the loop stops whenever a decision of the agent is due. The rules are the same compiled
-ones, at the end of this file; only the bookkeeping of calls in flight is Python.
+`dispatch.advance` does it compiled with simulated servers. Here a `Backend` serves the calls. The
+rules are the same compiled ones, at the end of this file; only the bookkeeping of calls in flight
+is Python.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.simulator.jit import inner, jit
-from inframind_gym.simulator.native import Bound
-from inframind_gym.simulator.server.telemetry import E2E, KV, QUEUE, note
+from inframind_gym.simulator.jit import Bound, inner, jit
+from inframind_gym.simulator.server.state import E2E, KV, QUEUE
+from inframind_gym.simulator.server.telemetry import note
 from inframind_gym.simulator.workflow.backend import Backend, Call, Completion
 from inframind_gym.simulator.workflow.dispatch import (
     BEGIN,
@@ -28,9 +27,9 @@ from inframind_gym.simulator.workflow.dispatch import (
     WAIT,
     act,
     begin_step,
+    next_decision,
     start_stream,
 )
-from inframind_gym.simulator.workflow.dispatch import next_event as event_now
 from inframind_gym.simulator.workflow.lifecycle import (
     end_call,
     is_judged,
@@ -286,8 +285,8 @@ def enter(
 
 @jit
 def next_event(params: EnvParams, state: EnvState, order: NDArray[Any]) -> int:
-    """The next event at this instant (`dispatch.next_event`); SEND writes `order` (1,)."""
-    event, slot, node = event_now(params, state, 0)
+    """The next event at this instant (`dispatch.next_decision`); SEND writes `order` (1,)."""
+    event, slot, node = next_decision(params, state, 0)
     if event in (SEND, SEND_FINAL):
         write_order(params, state, slot, node, FIRST if event == SEND else FINAL, order[0])
         return int(SEND)
@@ -312,8 +311,6 @@ def call_ends(
     """A call is done, now.
 
     Args:
-        params: constants.
-        state: state.
         answer: (1,) CALL as the server tells it; its `query` is the query's slot.
         more_tokens: by which its prompt was longer than planned.
         again: a failed call is to be sent again.
@@ -327,14 +324,7 @@ def call_ends(
     query.prompt_tokens += more_tokens
     right = response.right == 1 and response.failed == 0 and is_judged(params, query)
     follows = end_call(
-        params,
-        state,
-        0,
-        response,
-        response.truncated == 1,
-        response.failed == 1,
-        right,
-        again,
+        params, state, 0, response, response.truncated == 1, response.failed == 1, right, again
     )
     if follows > FINAL:
         return False

@@ -1,6 +1,8 @@
-"""Dispatch: who decides what and when, in which order calls are sent.
+"""Dispatch and time: who decides what and when, which calls are sent, and what the servers do.
 
-The rules are the same for every backend; see `lifecycle`.
+The rules of dispatch are the same for every backend (`next_decision`, `act`). `advance` is the
+event loop on simulated servers: arrivals, workflows and servers are advanced together, and it stops
+whenever a decision of the agent is due. `backend_loop` does the same on any other backend.
 """
 
 from __future__ import annotations
@@ -10,8 +12,55 @@ from typing import Any
 import numpy as np
 
 from inframind_gym.simulator.jit import inner
+from inframind_gym.simulator.quality import (
+    answer_bonus,
+    answer_right,
+    answer_tokens,
+    call_id,
+    was_cut,
+)
 from inframind_gym.simulator.rng import STREAM_BACKGROUND, uniform
-from inframind_gym.simulator.workflow.lifecycle import LEVEL_EXECUTOR, LEVEL_PLANNER, draw
+from inframind_gym.simulator.server.engine import finish_stretch, release_request, submit
+from inframind_gym.simulator.server.faults import (
+    ABORTED,
+    CHANGES,
+    OUTSIDE,
+    STRETCH_ENDS,
+    TIMES_OUT,
+    abort,
+    change_condition,
+    empty_servers_down,
+    forget_future,
+    is_down,
+    next_event,
+    unwatch,
+    watch,
+)
+from inframind_gym.simulator.server.state import (
+    KV,
+    NEVER_S,
+    NEWEST,
+    NEXT_SEQ,
+    NO_REQUEST,
+    OLDEST,
+    Cluster,
+)
+from inframind_gym.simulator.server.telemetry import oldest_reading_s, read_metrics, show_news
+from inframind_gym.simulator.workflow.lifecycle import (
+    LEVEL_EXECUTOR,
+    LEVEL_PLANNER,
+    decide,
+    draw,
+    end_call,
+    hand_on,
+    is_judged,
+    nodes_read,
+    pop_ready,
+    prepare_call,
+    route_of,
+    set_plan,
+    start_query,
+)
 from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.state import (
     ALL,
@@ -21,24 +70,20 @@ from inframind_gym.simulator.workflow.state import (
     IS_TAKEN,
     NO_SLOT,
     PLAN_NODE,
+    STREAM,
     EnvState,
 )
-from inframind_gym.simulator.workflow.topology import FINAL, FIRST, MAX_AGENTS
-from inframind_gym.simulator.workflow.workflow import (
-    decide,
-    hand_on,
-    pop_ready,
-    set_plan,
-)
+from inframind_gym.simulator.workflow.topology import FINAL, FIRST, MAX_AGENTS, SECOND
 
 STATIC_MIX = 0  # indices into ROUTERS
 ROUND_ROBIN = 1
 PLAN_ACTIONS = 2 + MAX_AGENTS  # topology, agents - 1, role of each agent
 _ONE = np.uint32(1)
+_STREAM = np.zeros(1, STREAM)  # one that begins
 
 BEGIN, RESUME, STEP = 0, 1, 2  # how a step is entered: a new stream, the next query, an action
 
-# What comes next (`next_event`).
+# What comes next (`next_decision`).
 DECISION = 0  # a decision of the agent's is due
 STREAM_OVER = 1  # no query is left
 TAGGED_QUERY_OVER = 2  # tagged-query mode: the agent's query is done
@@ -50,25 +95,14 @@ SEND_FINAL = 5  # the deciding call can be sent
 @inner
 def start_stream(params: EnvParams, state: EnvState, e: int, start: Any) -> None:
     """Set all counters back; the stream's arrivals and tasks have been written."""
+    state.stream[e] = _STREAM[0]
     stream = state.stream[e]
     stream.key = start.key
     stream.budget_s = start.budget_s
     stream.num_queries = start.num_queries
     stream.models_up = start.models_up
     stream.tagged_from = start.tagged_from
-    stream.now_s = 0.0
-    stream.last_poll_s = 0.0
     stream.next_poll_s = params.settings[0].poll_s
-    stream.polls = 0
-    stream.arrived = 0
-    stream.finished = 0
-    stream.free_slots = 0
-    stream.used_slots = 0
-    stream.ready_head = 0
-    stream.ready_tail = 0
-    stream.recorded_calls = 0
-    stream.routed = 0
-    stream.controlled_routed = 0
     stream.tagged_slot = NO_SLOT
     stream.expecting = 1 if params.settings[0].one_query else 0
     stream.live = IS_OVER
@@ -85,7 +119,7 @@ def begin_step(state: EnvState, e: int) -> None:
 
 
 @inner
-def next_event(params: EnvParams, state: EnvState, e: int) -> tuple[int, int, int]:
+def next_decision(params: EnvParams, state: EnvState, e: int) -> tuple[int, int, int]:
     """The next event at this instant.
 
     Returns:
@@ -199,3 +233,216 @@ def route_in(params: EnvParams, action: Any) -> int:
 def routed_to(params: EnvParams, action: Any) -> int:
     """Return the model that an action (a,) sends a call to, if it sends one."""
     return int(route_in(params, action) // params.strategy_cdf.shape[1])
+
+
+# Simulated servers
+
+
+@inner
+def send_call(
+    params: EnvParams,
+    state: EnvState,
+    cluster: Cluster,
+    e: int,
+    slot: int,
+    node: int,
+    phase: int,
+    attempt: int,
+) -> None:
+    """Send a call of the query to the server it was routed to; `attempt` counts from 1."""
+    query = state.query[e, slot]
+    stream = state.stream[e]
+    model, strategy, prompt, rank = prepare_call(params, state, e, slot, node, phase)
+    tokens, _ = answer_tokens(
+        params.response,
+        stream.key,
+        query.ordinal,
+        query.task,
+        query.length_z,
+        call_id(node, phase, model, strategy),
+        phase,
+        model,
+        strategy,
+    )
+    identity = submit(cluster, e, model, stream.now_s, rank, prompt, tokens)
+    request = cluster.request[e, identity]
+    request.query = slot
+    request.node = node
+    request.phase = phase
+    if params.settings[0].call_timeout_s < NEVER_S or cluster.fault.shape[1] > 0:
+        watch(cluster, e, identity, attempt)
+
+
+@inner
+def call_done(params: EnvParams, state: EnvState, cluster: Cluster, e: int, identity: int) -> None:
+    """A server has finished a call: judge the answer and do what follows from it."""
+    if params.settings[0].call_timeout_s < NEVER_S or cluster.fault.shape[1] > 0:
+        unwatch(cluster, e, identity)
+    request = cluster.request[e, identity]
+    slot, node, phase = int(request.query), int(request.node), int(request.phase)
+    query = state.query[e, slot]
+    model, strategy = route_of(state, e, slot, node, phase)
+    truncated = was_cut(params.response, request.output_tokens)
+    right = False
+    if is_judged(params, query):
+        right = answer_right(
+            params.response,
+            state.stream[e].key,
+            query.ordinal,
+            query.task,
+            call_id(node, phase, model, strategy),
+            model,
+            answer_bonus(
+                params.response,
+                params.role_fit,
+                query.task,
+                state.node[e, slot, node].role,
+                node,
+                phase,
+                strategy,
+                params.graphs.structure[query.topology, query.num_agents - 1],
+                nodes_read(params, query, node, phase),
+                query.right,
+            ),
+            truncated,
+        )
+    follows = end_call(params, state, e, request, truncated, False, right, False)
+    if follows <= FINAL:
+        send_call(params, state, cluster, e, slot, node if follows == SECOND else 0, follows, 1)
+
+
+@inner
+def call_times_out(
+    params: EnvParams, state: EnvState, cluster: Cluster, e: int, identity: int
+) -> None:
+    """The client has waited for a call long enough: abort it, and send it again or do without."""
+    request = cluster.request[e, identity]
+    stream = state.stream[e]
+    settings = params.settings[0]
+    unwatch(cluster, e, identity)
+    if settings.call_streams and request.first_token_s <= stream.now_s:
+        return
+    call_fails(params, state, cluster, e, identity, False)
+
+
+@inner
+def call_fails(
+    params: EnvParams, state: EnvState, cluster: Cluster, e: int, identity: int, lost: bool
+) -> None:
+    """No answer will come of a call: send it again or do without.
+
+    Args:
+        identity: its request, which nobody waits for any more.
+        lost: its server has gone down; otherwise it is aborted there.
+    """
+    request = cluster.request[e, identity]
+    stream = state.stream[e]
+    slot, node, phase = int(request.query), int(request.node), int(request.phase)
+    attempt = int(cluster.timer[e, identity].attempt)
+    again = attempt < params.settings[0].call_attempts
+    request.output_tokens = 0
+    follows = end_call(params, state, e, request, False, True, False, again)
+    if lost:
+        release_request(cluster, e, identity)
+    else:
+        abort(cluster, e, identity, stream.now_s)
+    if again:
+        send_call(params, state, cluster, e, slot, node, phase, attempt + 1)
+    elif follows <= FINAL:
+        send_call(params, state, cluster, e, slot, node if follows == SECOND else 0, follows, 1)
+
+
+@inner
+def fault_happens(params: EnvParams, state: EnvState, cluster: Cluster, e: int) -> None:
+    """A server goes down, comes back, changes its pace or the way of its metrics."""
+    stream = state.stream[e]
+    settings = params.settings[0]
+    models = cluster.card.shape[0]
+    m = change_condition(cluster, e, stream.now_s, stream.polls)
+    if m >= models:
+        m -= models
+        stream.models_up |= _ONE << np.uint32(m)
+        show_news(cluster, e, m, stream.polls, settings.queue_norm, settings.queue_high)
+    elif is_down(cluster, e, m) and stream.models_up >> np.uint32(m) & _ONE:
+        stream.models_up &= ~(_ONE << np.uint32(m))
+        calls_are_lost(params, state, cluster, e)
+    if stream.polls > 0:
+        stream.last_poll_s = oldest_reading_s(cluster, e, stream.models_up)
+
+
+@inner
+def calls_are_lost(params: EnvParams, state: EnvState, cluster: Cluster, e: int) -> None:
+    """Give up the calls at servers that are down, in the order in which they were sent.
+
+    While no model is up, a call that is sent again is lost again, until it has failed for good.
+    """
+    counts = cluster.counts[e]
+    now_s = state.stream[e].now_s
+    identity = int(counts[OLDEST])
+    while identity != NO_REQUEST:
+        following = int(cluster.timer[e, identity].newer)
+        if is_down(cluster, e, cluster.request[e, identity].server):
+            unwatch(cluster, e, identity)
+            forget_future(cluster, e, identity, now_s)
+            newest = counts[NEXT_SEQ]
+            call_fails(params, state, cluster, e, identity, True)
+            if following == NO_REQUEST and counts[NEXT_SEQ] > newest:
+                following = int(counts[NEWEST])
+        identity = following
+    empty_servers_down(cluster, e)
+
+
+@inner
+def advance(params: EnvParams, state: EnvState, cluster: Cluster, e: int) -> int:
+    """Let time run until a decision of the agent's is due.
+
+    Returns:
+        DECISION: `stream.slot` and `stream.node` say which; TAGGED_QUERY_OVER: the tagged query is
+        done; STREAM_OVER: no query is left.
+    """
+    stream = state.stream[e]
+    settings = params.settings[0]
+    while True:
+        event, slot, node = next_decision(params, state, e)
+        if event in (SEND, SEND_FINAL):
+            send_call(params, state, cluster, e, slot, node, FIRST if event == SEND else FINAL, 1)
+            continue
+        if event != WAIT:
+            return event
+        arrival_s = NEVER_S
+        if stream.arrived < stream.num_queries:
+            arrival_s = state.arrival_s[e, stream.arrived]
+        kind, next_s, which = next_event(
+            cluster, e, stream.now_s, arrival_s, stream.next_poll_s, settings.call_timeout_s
+        )
+        stream.now_s = next_s
+        if kind == STRETCH_ENDS:
+            for i in range(finish_stretch(cluster, e, which, next_s)):
+                identity = int(cluster.done[i])
+                if cluster.request[e, identity].query != ABORTED:
+                    call_done(params, state, cluster, e, identity)
+                release_request(cluster, e, identity)
+        elif kind == OUTSIDE:
+            start_query(params, state, e)
+        elif kind == CHANGES:
+            fault_happens(params, state, cluster, e)
+        elif kind == TIMES_OUT:
+            call_times_out(params, state, cluster, e, which)
+        else:
+            poll(params, state, cluster, e)
+
+
+@inner
+def poll(params: EnvParams, state: EnvState, cluster: Cluster, e: int) -> None:
+    """Read the metrics of all servers and note those that have arrived."""
+    stream = state.stream[e]
+    settings = params.settings[0]
+    with_kv = False
+    for f in range(params.features.shape[0]):
+        with_kv = with_kv or params.features[f] == KV
+    stream.polls += 1
+    read_metrics(cluster, e, stream.now_s, stream.polls, with_kv)
+    for m in range(cluster.card.shape[0]):
+        show_news(cluster, e, m, stream.polls, settings.queue_norm, settings.queue_high)
+    stream.last_poll_s = oldest_reading_s(cluster, e, stream.models_up)
+    stream.next_poll_s = settings.poll_s * (stream.polls + 1)

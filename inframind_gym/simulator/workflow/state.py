@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.native import aligned
+from inframind_gym.simulator.jit import aligned
 from inframind_gym.simulator.workflow.topology import FINAL as FINAL  # phases of a call
 from inframind_gym.simulator.workflow.topology import FIRST as FIRST
 from inframind_gym.simulator.workflow.topology import MAX_NODES

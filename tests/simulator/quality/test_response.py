@@ -21,13 +21,7 @@ from inframind_gym.simulator.quality import (
     latent_probability,
     response_tables,
 )
-from inframind_gym.simulator.workflow.topology import (
-    FINAL,
-    FIRST,
-    SECOND,
-    STRATEGIES,
-    STRUCTURES,
-)
+from inframind_gym.simulator.workflow.topology import FINAL, FIRST, SECOND, STRATEGIES, STRUCTURES
 from inframind_gym.simulator.workload import QualityProfile, TaskProfile, load_workload
 from inframind_gym.tasks import load_tasks
 
@@ -114,12 +108,7 @@ def tables(profile: TaskProfile) -> ResponseTables:
 
 
 def lengths(
-    tables: ResponseTables,
-    *,
-    task: int = 0,
-    z: float = 0.0,
-    strategy: int = 1,
-    phase: int = FIRST,
+    tables: ResponseTables, *, task: int = 0, z: float = 0.0, strategy: int = 1, phase: int = FIRST
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     tokens, cut = np.empty(N, np.int64), np.empty(N, np.bool_)
     draw_lengths(tables, task, z, 0, phase, QWEN, strategy, tokens, cut)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from inframind_gym.simulator.server.open_loop import replay_requests
 from inframind_gym.simulator.server.pool import ServerCard, StepCost
-from inframind_gym.simulator.server.replay import replay_requests
 from inframind_gym.simulator.server.state import card_record
 from tests.simulator.reference.kernel import ReferenceKernel, RefRequest, RefServer
 from tests.simulator.vllm_scheduler.decisions import Decision, first_difference

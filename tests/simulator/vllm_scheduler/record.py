@@ -56,10 +56,7 @@ def load_model_config(folder: Path) -> ModelConfig:
     """A model for vLLM to schedule: a configuration file, without weights or tokenizer."""
     (folder / "config.json").write_text(json.dumps(TINY_LLAMA))
     return ModelConfig(
-        model=str(folder),
-        skip_tokenizer_init=True,
-        dtype="bfloat16",
-        max_model_len=MAX_MODEL_LEN,
+        model=str(folder), skip_tokenizer_init=True, dtype="bfloat16", max_model_len=MAX_MODEL_LEN
     )
 
 

@@ -10,10 +10,7 @@ import time
 
 import pytest
 
-from tests.simulator.vllm_scheduler.agreement import (
-    check_decisions,
-    check_times,
-)
+from tests.simulator.vllm_scheduler.agreement import check_decisions, check_times
 from tests.simulator.vllm_scheduler.rerecord import RECORDED_SCENARIOS, VLLM_PYTHON, record
 from tests.simulator.vllm_scheduler.scenarios import random_scenarios
 from tests.simulator.vllm_scheduler.traces import read_traces, recorded_lines

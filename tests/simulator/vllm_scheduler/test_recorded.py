@@ -9,10 +9,7 @@ import json
 
 import pytest
 
-from tests.simulator.vllm_scheduler.agreement import (
-    check_decisions,
-    check_times,
-)
+from tests.simulator.vllm_scheduler.agreement import check_decisions, check_times
 from tests.simulator.vllm_scheduler.rerecord import RECORDED_SCENARIOS
 from tests.simulator.vllm_scheduler.traces import Trace, read_traces, recorded_lines
 

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.backend import BackendSimulation, open_surrogate
+from inframind_gym.envs.backend import BackendSimulation
 from inframind_gym.envs.routing_config import env_config
 from inframind_gym.envs.routing_simulation import RoutingSimulation
-from inframind_gym.simulator.workflow.backend import Backend, Call
+from inframind_gym.simulator.workflow.backend import Backend, Call, Outage, Reply, ScriptedBackend
 from inframind_gym.simulator.workflow.dispatch import (
     DECISION,
     RESUME,
     STREAM_OVER,
     TAGGED_QUERY_OVER,
 )
-from inframind_gym.simulator.workflow.scripted_backend import Outage, Reply, ScriptedBackend
 from inframind_gym.simulator.workflow.state import START
+from tests.simulator.workflow.surrogate_backend import SurrogateBackend
 
 NUM_MODELS = 5
 NUM_STRATEGIES = 3
@@ -157,7 +157,7 @@ def both(one_query: bool, seed: int, rate_per_min: float, **arguments: Any) -> t
     defaults = {"num_queries": 30, "observation": "index", "record_calls": True}
     config = env_config({**defaults, **arguments})
     compiled = RoutingSimulation(config, 1, one_query=one_query)
-    driven = BackendSimulation(config, open_surrogate, one_query=one_query)
+    driven = BackendSimulation(config, SurrogateBackend, one_query=one_query)
     ours, theirs = (
         play(s, at_random(s, seed), seed=seed, rate_per_min=rate_per_min)
         for s in (compiled, driven)

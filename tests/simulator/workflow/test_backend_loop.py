@@ -9,9 +9,16 @@ import pytest
 from numpy.typing import NDArray
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.simulator.workflow.backend import Backend, Call, Completion, Telemetry
+from inframind_gym.simulator.workflow.backend import (
+    Backend,
+    Call,
+    Completion,
+    Outage,
+    Reply,
+    ScriptedBackend,
+    Telemetry,
+)
 from inframind_gym.simulator.workflow.backend_loop import HOLD_S
-from inframind_gym.simulator.workflow.scripted_backend import Outage, Reply, ScriptedBackend
 from inframind_gym.simulator.workflow.state import FINAL, FIRST, SECOND
 from tests.simulator.workflow.backend_play import NUM_MODELS, Scripted, by_node
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inframind_gym.envs.backend import BackendSimulation, open_surrogate
+from inframind_gym.envs.backend import BackendSimulation
 from inframind_gym.envs.routing_config import env_config
 from inframind_gym.simulator.workflow.backend import Backend
 from inframind_gym.simulator.workflow.topology import FINAL, TOPOLOGIES
 from tests.simulator.workflow.backend_play import at_random, both, play, same_sweep
+from tests.simulator.workflow.surrogate_backend import SurrogateBackend
 
 QUERIES = 30
 
@@ -56,11 +57,11 @@ def test_all_telemetry_full_observations_and_models_that_are_down() -> None:
 
 def test_the_same_sweep_again_and_another_one() -> None:
     config = env_config({"num_queries": 8, "observation": "index", "record_calls": True})
-    driven = BackendSimulation(config, open_surrogate, one_query=False)
+    driven = BackendSimulation(config, SurrogateBackend, one_query=False)
     first, again, other = (play(driven, at_random(driven, 1), seed=seed) for seed in (1, 1, 2))
     same_sweep(first, again)
     assert not np.array_equal(first.completed["task"], other.completed["task"])
-    assert isinstance(open_surrogate(driven, 0), Backend)
+    assert isinstance(SurrogateBackend(driven, 0), Backend)
 
 
 @pytest.mark.parametrize("execution", ["parallel", "sequential"])

@@ -1,19 +1,18 @@
 """The surrogate as a `Backend`: the compiled kernel, one call at a time.
 
-The environments don't use it: their loop is compiled as a whole (`workflow/event_loop.py`). It
-shows that the loop of live servers does exactly the same.
+The environments have no use for it: their loop is compiled as a whole. It shows that the loop of
+live servers does exactly the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.jit import jit
-from inframind_gym.simulator.native import Bound
+from inframind_gym.envs.backend import BackendSimulation
+from inframind_gym.simulator.jit import SIMULATOR, make_jit
 from inframind_gym.simulator.quality import (
     ResponseTables,
     answer_bonus,
@@ -24,59 +23,34 @@ from inframind_gym.simulator.quality import (
     was_cut,
 )
 from inframind_gym.simulator.server.open_loop import OpenLoop
-from inframind_gym.simulator.server.state import NEVER_S
-from inframind_gym.simulator.server.telemetry import E2E, KV, QUEUE
+from inframind_gym.simulator.server.state import E2E, KV, NEVER_S, QUEUE, cards
 from inframind_gym.simulator.workflow.backend import Call, Completion, Telemetry
-from inframind_gym.simulator.workflow.topology import FINAL
-
-# Tokens of a call's prompt and of its answer.
-Lengths = Callable[[Call], tuple[int, int]]
+from inframind_gym.simulator.workflow.topology import FINAL, MAX_AGENTS
 
 
 class SurrogateBackend:
     """Simulated servers in virtual time, which passes only in `wait`.
 
     Args:
-        card: (M,) server cards (`inframind_gym.simulator.server.state.cards(pool)`).
-        tables: the response model.
-        role_fit: (T, R) how well a role suits a task.
-        key: of the stream's random numbers, 0..2**64 - 1.
-        max_calls: most calls in flight.
-        poll_s: interval at which the metrics are polled.
-        call_timeout_s: after which a call has failed; None: never.
-        faults: (F,) FAULT, changes of the servers' conditions; empty: none.
-        late_polls: polls by which their readings are late at most.
-        lengths: of prompts and answers, where they are known; None: as planned and drawn.
+        simulation: what is run.
+        key: of the stream's random numbers.
     """
 
-    def __init__(
-        self,
-        card: NDArray[Any],
-        tables: ResponseTables,
-        role_fit: NDArray[np.float32],
-        key: int,
-        *,
-        max_calls: int,
-        poll_s: float = 5.0,
-        call_timeout_s: float | None = None,
-        faults: NDArray[Any] | None = None,
-        late_polls: int = 0,
-        lengths: Lengths | None = None,
-    ) -> None:
-        timeout_s = NEVER_S if call_timeout_s is None else call_timeout_s
+    def __init__(self, simulation: BackendSimulation, key: int) -> None:
+        params, timeout_s = simulation.params, simulation.config.call_timeout_s
+        last_s = float(simulation.state.arrival_s[0, simulation.num_queries - 1])
         self._loop = OpenLoop(
-            *(card, max_calls),
-            poll_s=poll_s,
-            timeout_s=timeout_s,
-            faults=faults,
-            late_polls=late_polls,
+            cards(simulation.pool),
+            simulation.num_queries * MAX_AGENTS + 1,
+            poll_s=simulation.pool.metrics_poll_s,
+            timeout_s=NEVER_S if timeout_s is None else timeout_s,
+            faults=simulation.faults.changes(key, last_s),
+            late_polls=simulation.faults.late_polls,
         )
-        self._constants = (tables, role_fit, np.uint64(key))
-        self._lengths = lengths
+        self._constants = (params.response, params.role_fit, np.uint64(key))
         self._outcome: dict[int, tuple[Call, int, bool, bool]] = {}
         self._right: dict[int, int] = {}  # per query in flight, mask of the nodes that are right
         self._answer = np.zeros(3, np.int64)  # tokens, whether it will be cut, whether right
-        self._draw = Bound(_draw)
 
     def now_s(self) -> float:
         """Virtual time, s."""
@@ -84,20 +58,19 @@ class SurrogateBackend:
 
     def submit(self, call: Call) -> None:
         """Put the call into its server's queue; what it will answer is drawn at once."""
-        known = self._right.get(call.query, 0)
-        prompt, answer = (call.prompt_tokens, 0) if self._lengths is None else self._lengths(call)
+        right = self._right.get(call.query, 0)
         sources = zip(call.reads, call.sources, strict=True)
-        self._draw(
+        _draw(
             *self._constants,
             *(call.query, call.task, call.node, call.phase, call.model, call.strategy),
-            *(call.role, call.structure, answer),
+            *(call.role, call.structure),
             sum(1 << node for node in call.reads),
-            sum((known >> source & 1) << node for node, source in sources),
+            sum((right >> source & 1) << node for node, source in sources),
             self._answer,
         )
-        tokens, truncated, right = self._answer.tolist()
-        self._loop.submit(call.model, call.priority, prompt, tokens, call.id)
-        self._outcome[call.id] = call, tokens, bool(truncated), bool(right)
+        tokens, truncated, is_right = self._answer.tolist()
+        self._loop.submit(call.model, call.priority, call.prompt_tokens, tokens, call.id)
+        self._outcome[call.id] = call, tokens, bool(truncated), bool(is_right)
 
     def wait(self, until_s: float | None) -> list[Completion]:
         """Advance to the next completion, or to `until_s` or a server's return before it."""
@@ -148,7 +121,7 @@ class SurrogateBackend:
         """Nothing to let go of."""
 
 
-@jit
+@make_jit(*SIMULATOR, Path(__file__))
 def _draw(
     tables: ResponseTables,
     role_fit: NDArray[np.float32],
@@ -161,20 +134,14 @@ def _draw(
     strategy: int,
     role: int,
     structure: int,
-    known_tokens: int,
     reads: int,
     right: int,
     answer: NDArray[np.int64],
 ) -> None:
-    """Write a call's length in tokens, whether it will be cut and whether right.
-
-    The length is `known_tokens`, or drawn where that is 0.
-    """
+    """Write a call's length in tokens, whether it will be cut and whether right."""
     place = call_id(node, phase, model, strategy)
     z = query_length_z(key, ordinal)
     tokens, _ = answer_tokens(tables, key, ordinal, task, z, place, phase, model, strategy)
-    if known_tokens > 0:
-        tokens = known_tokens
     truncated = was_cut(tables, tokens)
     sources, good = np.uint32(reads), np.uint32(right)
     bonus = answer_bonus(

@@ -1,0 +1,279 @@
+"""Arrival processes and traces: the rates that they promise, with margins; what they refuse."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inframind_gym.errors import ConfigError
+from inframind_gym.simulator.arrivals import (
+    BurstArrivals,
+    MmppArrivals,
+    PoissonArrivals,
+    SustainedArrivals,
+    load_trace,
+    make_arrivals,
+)
+
+PROFILE = {"kind": "profile", "rates": [1, 3, 2, 2], "step_s": 10}
+SPECS: list[Any] = ["poisson", "burst", "diurnal", "sustained", "mmpp", PROFILE]
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "arrivals"
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+MOONCAKE = "timestamp_ms,input_length,output_length\n"
+PLAIN = "timestamp,input,output\n"
+
+
+def times_of(spec: Any, rate_per_min: float, n: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    return make_arrivals(spec).sample(rate_per_min, n, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_seed_decides_and_specifications_survive_json(spec: Any) -> None:
+    times = times_of(spec, 100.0, 500)
+    assert np.array_equal(times, times_of(spec, 100.0, 500))
+    assert not np.array_equal(times, times_of(spec, 100.0, 500, seed=1))
+    process = make_arrivals(spec)
+    again = make_arrivals(json.loads(json.dumps(process.to_json())))
+    assert again == process and make_arrivals(process) is process
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    spec=st.sampled_from(SPECS),
+    rate=st.floats(1e-3, 1e9),
+    n=st.integers(1, 300),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_times_are_strictly_sorted_at_any_rate(spec: Any, rate: float, n: int, seed: int) -> None:
+    times = times_of(spec, rate, n, seed)
+    assert times.shape == (n,) and times.dtype == np.float64 and np.isfinite(times).all()
+    assert times[0] > 0.0 and np.all(np.diff(times) > 0.0)
+
+
+def test_poisson_rate_and_gaps() -> None:
+    n = 50_000
+    gaps = np.diff(times_of("poisson", 120.0, n))
+    assert gaps.mean() == pytest.approx(0.5, rel=5 / math.sqrt(n))
+    assert gaps.std() / gaps.mean() == pytest.approx(1.0, abs=0.03)
+    # Common random numbers: at twice the rate the same arrivals come in half the time.
+    slow, fast = times_of("poisson", 50.0, 100), times_of("poisson", 100.0, 100)
+    assert slow == pytest.approx(2.0 * fast)
+
+
+def test_bursts_have_ten_times_the_rate() -> None:
+    process = BurstArrivals()
+    times = process.sample(60.0, 60_000, np.random.default_rng(3))
+    in_burst = times % 20.0 >= 17.0
+    per_s_burst, per_s_quiet = in_burst.sum() / 3.0, (~in_burst).sum() / 17.0
+    assert per_s_burst / per_s_quiet == pytest.approx(10.0, rel=0.04)
+    assert per_s_quiet / (times[-1] / 20.0) == pytest.approx(1.0, rel=0.03)  # the base rate
+    assert len(times) / times[-1] == pytest.approx(process.mean_rate_factor(), rel=0.02)
+    assert process.mean_rate_factor() == pytest.approx(2.35)
+
+
+def test_bursts_are_a_poisson_process_in_rescaled_time() -> None:
+    n, rate = 20_000, 1.5
+    times = times_of({"kind": "burst", "factor": 4, "duration_s": 2, "period_s": 8}, 90.0, n)
+    periods, phase = np.divmod(times, 8.0)
+    expected = rate * (periods * (6 + 4 * 2) + np.minimum(phase, 6) + 4 * np.maximum(phase - 6, 0))
+    uniform = np.sort(1.0 - np.exp(-np.diff(expected)))
+    distance = np.max(np.abs(uniform - np.arange(1, n) / (n - 1))) * math.sqrt(n - 1)
+    assert distance < 1.95  # Kolmogorov-Smirnov: p < 0.001 beyond
+
+
+def test_diurnal_rate_swings_around_the_base_rate() -> None:
+    """Amplitude 0.8: over a sine's upper half the mean rate is 1 + 0.8·2/π = 1.509 of the base."""
+    times = times_of({"kind": "diurnal", "amplitude": 0.8, "period_s": 100.0}, 600.0, 100_000)
+    assert len(times) / times[-1] == pytest.approx(10.0, rel=0.02)
+    upper = times % 100.0 < 50.0
+    assert upper.mean() * 2.0 == pytest.approx(1.0 + 0.8 * 2.0 / math.pi, rel=0.01)
+
+
+def test_a_profile_is_played_from_a_random_step_at_the_mean_rate() -> None:
+    """Rates of 0.5, 1.5, 1 and 1 of the mean, each for 10 s."""
+    firsts = [int(np.sum(times_of(PROFILE, 600.0, 200, seed) < 1.0)) for seed in range(200)]
+    assert np.mean(firsts) == pytest.approx(10.0, rel=0.1)  # any step may be the first
+    assert np.var(firsts) > 15.0  # Poisson arrivals of one rate: 10
+    times = times_of(PROFILE, 600.0, 40_000)
+    assert len(times) / times[-1] == pytest.approx(10.0, rel=0.02)
+    phases = np.histogram(times % 40.0, bins=40)[0] / (times[-1] / 40.0)
+    assert phases.min() == pytest.approx(5.0, rel=0.15)
+    assert phases.max() == pytest.approx(15.0, rel=0.1)
+
+
+def test_a_markov_modulated_process_has_its_states_in_their_shares() -> None:
+    """Over-dispersion of counts in a short window: 1 + w·m·p(1-p)(f-1)²/(1+p(f-1))² for p of f."""
+    process = MmppArrivals(factor=9.0, burst_s=5.0, quiet_s=15.0)
+    assert process.mean_rate_factor() == pytest.approx(3.0)
+    times = process.sample(60.0, 300_000, np.random.default_rng(5))
+    assert len(times) / times[-1] == pytest.approx(3.0, rel=0.02)
+    counts = np.bincount((times / 0.1).astype(int))
+    over = (counts.var() / counts.mean() - 1.0) / counts.mean()
+    assert over == pytest.approx(0.25 * 0.75 * 8.0**2 / 3.0**2, rel=0.05)
+    starts = [process.sample(60.0, 1, np.random.default_rng(seed))[0] for seed in range(2000)]
+    assert np.mean(starts) < 0.9  # a quarter of the streams begins in a burst
+
+
+def test_a_sustained_stretch_has_its_rate() -> None:
+    process, n, rate_per_s = SustainedArrivals(start_frac=0.2, end_frac=0.6), 60_000, 2.0
+    times = process.sample(60.0 * rate_per_s, n, np.random.default_rng(4))
+    duration_s = process.duration_s(rate_per_s, n)
+    assert duration_s == pytest.approx(n / (rate_per_s * (0.6 + 3 * 0.4)))
+    assert times[-1] == pytest.approx(duration_s, rel=0.03)
+    edges = [*(duration_s * np.array([0.0, 0.2, 0.6])), times[-1]]
+    per_s = np.histogram(times, bins=edges)[0] / np.diff(edges)
+    assert per_s == pytest.approx([2.0, 6.0, 2.0], rel=0.04)
+    lull = {"kind": "sustained", "factor": 0.5, "start_frac": 0.0, "end_frac": 1.0}
+    times = times_of(lull, 60.0, 20_000)
+    assert len(times) / times[-1] == pytest.approx(0.5, rel=0.04)
+
+
+def test_the_shorthand_is_the_specification() -> None:
+    assert make_arrivals("poisson") == make_arrivals({"kind": "poisson"}) == PoissonArrivals()
+    spec = {"kind": "burst", "factor": 10, "duration_s": 3, "period_s": 20}
+    assert make_arrivals("burst") == make_arrivals(spec)
+
+
+@pytest.mark.parametrize(
+    ("rate", "n", "words"),
+    [
+        *((rate, 10, "arrival_rate_per_min must be") for rate in (0.0, math.nan, "100", True)),
+        *((100.0, n, "num_queries must be an integer") for n in (0, 2.5, True)),
+    ],
+)
+def test_wrong_rates_and_counts(rate: Any, n: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        times_of("poisson", rate, n)
+
+
+@pytest.mark.parametrize(
+    ("spec", "part"),
+    [
+        ("poison", "unknown kind 'poison'. Did you mean 'poisson'? Known: poisson, burst"),
+        ({"kind": 3}, "unknown kind '3'"),
+        ({"factor": 2}, "the key kind is required"),
+        (7, "must be a name or a mapping"),
+        ({"kind": "burst", "facter": 2}, "facter: unknown key. Did you mean 'factor'?"),
+        ({"kind": "burst", "factor": math.nan}, "arrivals: factor: "),
+        ({"kind": "burst", "duration_s": 20, "period_s": 20}, "duration_s (20) must be less than"),
+        ({"kind": "sustained", "start_frac": 0.8, "end_frac": 0.2}, "start_frac (0.8) must be"),
+        ("trace", "arrivals: path: this key is required"),
+        ("no/such/trace.csv", "trace.csv: no such trace file"),
+    ],
+)
+def test_wrong_specifications(spec: Any, part: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_arrivals(spec)
+    assert part in str(caught.value)
+
+
+# Traces
+
+
+def write(folder: Path, text: str, name: str = "trace.csv") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        AZURE
+        + "2023-11-16 23:59:59.5000000,100,10\n2023-11-17 00:00:00.7500001,5,6\n"
+        + "2023-11-17 00:00:02.5000000,1,1\n",
+        AZURE.lower()
+        + "2024-05-10 00:00:00.5+00:00,100,10\n2024-05-10T00:00:01.7500001Z,5,6\n"
+        + "2024-05-10 00:00:03.5,1,1\n",
+        MOONCAKE + "1000,100,10\n2250.0001,5,6\n4000,1,1\n",
+        "\ufeff id , output,timestamp,input\nx,10,7,100\n\ny,6,8.2500001,5\nz,1,10.0,1\n",
+    ],
+)
+def test_layouts(tmp_path: Path, text: str) -> None:
+    trace = load_trace(write(tmp_path, text))
+    assert trace.times_s == pytest.approx([0.0, 1.2500001, 3.0], abs=1e-9)
+    assert trace.input_tokens.tolist() == [100, 5, 1]
+    assert trace.output_tokens.tolist() == [10, 6, 1]
+    assert len(trace) == 3 and trace.rate_per_min == pytest.approx(40.0)
+
+
+def test_rows_are_sorted_ties_are_spread_and_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    path = write(tmp_path, PLAIN + "0,1,1\n0,2,1\n0,3,1\n10,5,1\n3,4,1\n10,6,1\n")
+    trace = load_trace(path)
+    assert trace.times_s.tolist() == [0, 1, 2, 3, 10, 11.5]
+    assert trace.input_tokens.tolist() == [1, 2, 3, 4, 5, 6]
+    assert load_trace(path) is trace
+    write(tmp_path, PLAIN + "0,1,1\n1,1,1\n2,1,1\n")
+    assert len(load_trace(path)) == 3
+
+
+def test_a_replay_keeps_the_gaps_and_wraps_or_has_the_rate(tmp_path: Path) -> None:
+    path = write(tmp_path, PLAIN + "0,1,1\n1,1,1\n3,1,1\n6,1,1\n")
+    process = make_arrivals({"kind": "trace", "path": str(path), "rescale": False})
+    cycle, starts = [1.0, 2.0, 3.0, 2.0], set()  # the last joins end and beginning: the mean gap
+    for seed in range(20):
+        gaps = np.diff(process.sample(1.0, 11, np.random.default_rng(seed)), prepend=0.0)
+        shifted = ([cycle[(k + i) % 4] for i in range(11)] for k in range(4))
+        starts.add([np.allclose(gaps, each) for each in shifted].index(True))
+    assert starts == {0, 1, 2, 3}
+    for rate in (10.0, 600.0):
+        times = make_arrivals(str(path)).sample(rate, 8, np.random.default_rng(0))
+        assert times[-1] == pytest.approx(8 * 60.0 / rate)
+        gaps = np.diff(times, prepend=0.0)
+        assert gaps.max() / gaps.min() == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "trace.csv:1: unknown columns. Found: nothing. Wanted: TIMESTAMP,ContextTokens"),
+        (PLAIN, "too short, 0 rows"),
+        (PLAIN + "1,1,1\n1,2,2\n", "too short, 2 rows with 1 distinct times"),
+        (PLAIN + "0,1,1\n1,one,1\n", "trace.csv:3: cannot read the row '1,one,1'"),
+        (PLAIN + "0,1,1\n\n2,1,\n", "trace.csv:4: cannot read the row '2,1,'"),
+        (PLAIN + "nan,1,1\n1,1,1\n", "trace.csv:2: cannot read the row 'nan,1,1'"),
+        (PLAIN + "0,1,1\n1,-1,1\n", "trace.csv:3: cannot read the row"),
+        (AZURE + "1700000000,1,1\n", "trace.csv:2: cannot read"),
+        (AZURE + "2023-13-16 18:17:03.9,1,1\n", "trace.csv:2: cannot read"),
+    ],
+)
+def test_wrong_files(tmp_path: Path, text: str, part: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_arrivals({"kind": "trace", "path": str(write(tmp_path, text))})
+    assert part in str(caught.value)
+
+
+def test_missing_and_binary_files(tmp_path: Path) -> None:
+    write(tmp_path, PLAIN, "azure_code.csv")
+    with pytest.raises(ConfigError, match=r"azure_cod\.csv: no such trace file\. Did you mean 'az"):
+        load_trace(tmp_path / "azure_cod.csv")
+    binary = tmp_path / "binary.csv"
+    binary.write_bytes(b"\x89PNG\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"binary\.csv:1: is not UTF-8 text"):
+        load_trace(binary)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="shared/data/arrivals is not beside the repository")
+@pytest.mark.parametrize(
+    ("name", "rows", "rate_per_min"),
+    [
+        ("azure_llm_2023_code.csv", 8819, 154.1),
+        ("azure_llm_2023_conv.csv", 19366, 331.7),
+        ("mooncake_conversation.csv", 12031, 204.0),
+    ],
+)
+def test_production_traces(name: str, rows: int, rate_per_min: float) -> None:
+    trace = load_trace(SHARED / name)
+    assert len(trace) == rows
+    assert trace.rate_per_min == pytest.approx(rate_per_min, rel=0.002)
+    assert trace.times_s[0] == 0.0 and np.all(np.diff(trace.times_s) > 0.0)
+    times = times_of({"kind": "trace", "path": str(SHARED / name)}, 100.0, 500)
+    assert times[-1] == pytest.approx(300.0)
+    assert times[0] > 0.0 and np.all(np.diff(times) > 0.0)

@@ -1,0 +1,394 @@
+"""Workloads: shipped ones are complete and plausible, draws, published scores, wrong files."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from inframind_gym.check import check
+from inframind_gym.cli import app
+from inframind_gym.configs import find_config, list_configs
+from inframind_gym.errors import ConfigError
+from inframind_gym.simulator.item_response import accuracy
+from inframind_gym.simulator.posterior import draws_of, with_draw
+from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
+from inframind_gym.simulator.workload import (
+    BUDGET_TIERS_S,
+    RATES_PER_MIN,
+    WorkloadConfig,
+    estimates,
+    load_profiles,
+    load_workload,
+)
+
+DATASETS = ("gsm_hard", "humaneval", "math", "mbpp", "mmlu_pro")
+# Workloads for a pool with models that no other has.
+OF_ONE_POOL = {"copies": "copies-5gpu", "unseen": "unseen-5gpu"}
+DELETE = object()
+POSTERIOR = """# a comment
+draw,workload,models.llama-8b.ability,quality.difficulty_sd,quality.structure_gain.dense
+3,mine,0.125,1.5,-0.25
+4,mine,0.25,,0.5
+"""
+
+
+def plain(name: str = "mbpp") -> dict[str, Any]:
+    path = find_config("workloads", name)
+    data: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return data
+
+
+def written(folder: Path, data: dict[str, Any] | str) -> Path:
+    path = folder / "mine.yaml"
+    text = data if isinstance(data, str) else yaml.safe_dump(data, sort_keys=False)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refused(folder: Path, data: dict[str, Any] | str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_workload(written(folder, data))
+    assert "mine.yaml" in str(caught.value)
+    return str(caught.value)
+
+
+# Shipped workloads
+
+
+@pytest.mark.parametrize("name", list_configs("workloads"))
+def test_shipped_workloads_are_valid(name: str) -> None:
+    assert name in {*DATASETS, "all", "mixed", "drifting", *OF_ONE_POOL}
+    workload = load_workload(name)
+    assert workload.name == name
+    assert (workload.budget_tiers_s, workload.rates_per_min) == (BUDGET_TIERS_S, RATES_PER_MIN)
+    assert WorkloadConfig.model_validate_json(workload.model_dump_json()) == workload
+    profiles = load_profiles(workload)
+    assert math.isclose(sum(part.weight for part in profiles.values()), 1.0)
+    for dataset, (_, profile) in profiles.items():
+        assert profile.dataset == dataset
+        planner, models = profile.planner, profile.models
+        shares = {alias: model.share for alias, model in models.items()}
+        for each in (planner.topologies, planner.num_agents, profile.strategy_mix, shares):
+            assert math.isclose(math.fsum(each.values()), 1.0)
+        assert set(planner.topologies) == set(TOPOLOGIES)
+        assert tuple(profile.strategy_mix) == STRATEGIES
+        pools = {*list_configs("pools")} - {*OF_ONE_POOL.values()}
+        for pool in (OF_ONE_POOL[name],) if name in OF_ONE_POOL else pools:
+            profile.require_models(load_pool(pool).aliases)
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_seconds_per_call_are_near_the_measured_ones(name: str) -> None:
+    """A call at 10 queries a minute takes longer than alone.
+
+    Beside busy neighbours it would take as long or, where calls wait or a role makes two, longer.
+    """
+    measured = {
+        "math": (45, 6.7, 10.5, 4.8, 3.5),
+        "mbpp": (42, 4.1, 6.7, 2.4, 2.3),
+        "gsm_hard": (25, 4.8, 6.3, 2.6, 2.0),
+        "humaneval": (37, 6.6, 5.1, 4.0, 3.6),
+        "mmlu_pro": (32, 5.3, 5.6, 3.0, 1.2),
+    }[name]
+    pool, profile = load_pool("b200-2gpu"), load_workload(name).profile
+    spread = math.hypot(profile.output.sigma_query, profile.output.sigma_call)
+    noise = np.exp(spread * np.random.default_rng(0).standard_normal(20_000))
+    for model, gpu, wanted in zip(pool.models, pool.gpu_index, measured, strict=True):
+        median = profile.models[model.alias].output_tokens_median
+        tokens = float(np.minimum(median * noise, pool.max_output_tokens).mean())
+        alone_s = model.server.call_s(400.0, tokens)
+        neighbours = pool.gpu_index.count(gpu) - 1
+        busy_s = alone_s * (1.0 + pool.gpus[gpu].colocation_slowdown * neighbours)
+        assert alone_s < wanted < 1.8 * busy_s
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_stronger_models_are_abler_and_reasoning_pays(name: str) -> None:
+    profile = load_workload(name).profile
+    ability = [model.ability for model in profile.models.values()]
+    assert max(ability) == ability[0] and ability[-2:] == sorted(ability)[1::-1]
+    gain, quality = profile.quality.strategy_gain, profile.quality
+    assert gain["Flash"] < gain["Concise"] < gain["DeepThink"]
+    if name == "mmlu_pro":  # direct answers instead of reasoning cost 9-19 points, as published
+        slope = quality.discrimination
+        slow, fast = (
+            accuracy(slope * (np.array(ability) + gain[s]), slope * quality.difficulty_sd)
+            for s in ("DeepThink", "Flash")
+        )
+        assert (slow - fast > 0.09).all() and (slow - fast < 0.19).all()
+
+
+# Files
+
+
+def test_shares_that_a_file_shortens(tmp_path: Path) -> None:
+    data = {**plain(), "strategy_mix": {"Concise": 1}}
+    data["planner"]["num_agents"] = {3: 0.5, 4: 0.51}
+    profile = load_workload(written(tmp_path, data)).profile
+    assert profile.planner.num_agents == pytest.approx({3: 0.5 / 1.01, 4: 0.51 / 1.01})
+    assert profile.strategy_mix == {"Flash": 0.0, "Concise": 1.0, "DeepThink": 0.0}
+    assert load_workload("mbpp").profile.planner.num_agents == {5: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "part"),
+    [
+        ("planner.topologies.Chian", 0.1, "Did you mean 'Chain'?"),
+        ("planner.topologies.IO", 0.9, "planner.topologies: the shares must sum to 1"),
+        ("planner.num_agents", 0, "planner.num_agents"),
+        ("planner.num_agents", "five", "planner.num_agents"),
+        ("strategy_mix.Flash", -0.1, "strategy_mix.Flash: "),
+        ("models.qwen-14b.share", 0.9, "models: the shares must sum to 1"),
+        ("models.qwen-14b.output_tokens_median", 0, "models.qwen-14b.output_tokens_median"),
+        ("models.qwen-14b.abilty", 1.0, "Did you mean 'ability'?"),
+        ("output.strategy_factor.Flash", DELETE, "strategy_factor: lacks Flash"),
+        ("quality.latent_correlation", 1.5, "quality.latent_correlation: "),
+        ("domain", "Maths", "Did you mean 'Math'?"),
+        ("budget_tiers_s", [], "budget_tiers_s: "),
+        ("rates_per_min", [math.nan], "rates_per_min.0: "),
+        ("quality", DELETE, "quality: required"),
+        ("mix", {"math": 1.0}, "not valid beside `mix`"),
+        ("drift_queries", 10, "mix_to and drift_queries: give both"),
+    ],
+)
+def test_wrong_workloads(tmp_path: Path, keys: str, value: object, part: str) -> None:
+    data = section = plain()
+    *path, last = keys.split(".")
+    for key in path:
+        section = section[key]
+    if value is DELETE:
+        del section[last]
+    else:
+        section[last] = value
+    assert part in refused(tmp_path, data)
+
+
+@pytest.mark.parametrize(
+    ("mix", "part"),
+    [
+        ({"maths": 1}, "mix.maths: unknown workload 'maths'. Did you mean 'math'?"),
+        ({"math": 0}, "mix.math: "),
+        ({"mixed": 1}, "mix.mixed: is a mix itself"),
+        ({}, "mix: "),
+        ({"none.yaml": 1}, "mix.none.yaml: none.yaml: no such workload file"),
+        ({"math": 1, "COPY": 1}, "profiles dataset 'math' a second time"),
+    ],
+)
+def test_wrong_mixes(tmp_path: Path, mix: dict[str, float], part: str) -> None:
+    copy = tmp_path / "copy.yaml"
+    copy.write_text(yaml.safe_dump(plain("math")), encoding="utf-8")
+    mix = {str(copy) if name == "COPY" else name: weight for name, weight in mix.items()}
+    assert part in refused(tmp_path, {"name": "mine", "mix": mix})
+
+
+def test_weights_of_a_mix() -> None:
+    workload = WorkloadConfig(name="mine", mix={"math": 3, "mbpp": 1})
+    weights = {dataset: part.weight for dataset, part in load_profiles(workload).items()}
+    assert weights == {"math": 0.75, "mbpp": 0.25}
+    with pytest.raises(ConfigError, match="is a mix"):
+        _ = workload.profile
+
+
+def test_models_without_a_profile_are_named_with_what_helps() -> None:
+    with pytest.raises(ConfigError, match=r"'mbpp'.*'llama-70b'.*Did you mean 'llama-") as caught:
+        load_workload("mbpp").profile.require_models(["llama-8b", "llama-70b"])
+    for remedy in ("inframind workload fit", "inframind bench run --pool", "ability_from"):
+        assert remedy in str(caught.value)
+
+
+def test_a_workload_is_like_another_but_for_its_own_sections(tmp_path: Path) -> None:
+    mbpp, head = load_workload("mbpp"), "name: mine\nlike: mbpp\n"
+    models = "models: {a: qwen-14b, b: {output_tokens_median: 9, ability: 1}}\n"
+    mine = load_workload(written(tmp_path, head + "budget_tiers_s: [5]\n" + models))
+    assert mine.budget_tiers_s == (5.0,) and mine.quality == mbpp.quality
+    assert mine.models is not None and mbpp.models is not None
+    assert set(mine.models) == {"a", "b"}
+    assert mine.models["a"].ability == mbpp.models["qwen-14b"].ability
+    assert [model.share for model in mine.models.values()] == [0.5, 0.5]
+    assert load_workload(written(tmp_path, head)).models == mbpp.models
+    assert "unknown model 'qwen-14'" in refused(tmp_path, head + "models: {a: qwen-14}\n")
+    assert "mixed has no profile" in refused(tmp_path, "name: mine\nlike: mixed\n")
+    with pytest.raises(ConfigError, match="has no draws of its quality"):
+        load_workload("copies#3")
+
+
+# Models that published scores place
+
+
+def entry(data: dict[str, Any], **scores: float) -> dict[str, Any]:
+    data["models"] = {
+        alias: {key: value for key, value in of.items() if key != "share"}
+        for alias, of in data["models"].items()
+    }
+    data["models"]["new-7b"] = {"output_tokens_median": 300, "ability_from": scores}
+    return data
+
+
+def test_a_score_on_the_own_dataset_is_the_accuracy(tmp_path: Path) -> None:
+    workload = load_workload(written(tmp_path, entry(plain("mmlu_pro"), mmlu_pro=52.1)))
+    profile = workload.profile
+    ability = np.array([profile.models["new-7b"].ability])
+    assert accuracy(ability, profile.quality.difficulty_sd)[0] == pytest.approx(0.521)
+    text = "ability of new-7b on mmlu_pro: estimate from published mmlu_pro 52.1 %"
+    assert estimates(workload) == [text]
+    assert any("estimate from published" in line for line in check(str(tmp_path / "mine.yaml")))
+    assert {model.share for model in profile.models.values()} == {1.0 / 6.0}
+
+
+def test_another_benchmark_counts_by_the_models_that_both_have(tmp_path: Path) -> None:
+    """The five shipped models are 1.1 logits better on math than on gsm_hard."""
+    own = load_workload(written(tmp_path, entry(plain("gsm_hard"), gsm_hard=40.0))).profile
+    far = load_workload(written(tmp_path, entry(plain("math"), gsm_hard=40.0))).profile
+    models = load_pool("b200-2gpu").aliases
+    apart = [far.models[m].ability - own.models[m].ability for m in models]
+    moved = far.models["new-7b"].ability - own.models["new-7b"].ability
+    assert moved == pytest.approx(np.mean(apart))
+    both = load_workload(written(tmp_path, entry(plain("math"), gsm_hard=40.0, math=50.0))).profile
+    alone = load_workload(written(tmp_path, entry(plain("math"), math=50.0))).profile
+    mean = 0.5 * (far.models["new-7b"].ability + alone.models["new-7b"].ability)
+    assert both.models["new-7b"].ability == pytest.approx(mean)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ability_from": {"mmlu_pro": 0.521}}, "1 to 99.5"),
+        ({"ability_from": {"mmlu-pro": 52.1}}, "Did you mean 'mmlu_pro'"),
+        ({"ability_from": {"mixed": 52.1}}, "unknown benchmark 'mixed'"),
+        ({"ability_from": {"mmlu_pro": 52.1}, "ability": 1.0}, "one of ability"),
+        ({}, "one of ability"),
+        ({"ability_from": {"mmlu_pro": 50.0}, "share": 0.2}, "share: "),
+    ],
+)
+def test_what_cannot_place_a_model_is_named(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    data = entry(plain("math"))
+    data["models"]["new-7b"] = {"output_tokens_median": 300, **change}
+    assert message in refused(tmp_path, data)
+
+
+def test_scales_without_a_model_in_common_are_not_connected(tmp_path: Path) -> None:
+    data = entry(plain("math"), mmlu_pro=50.0)
+    data["models"] = {f"my-{alias}": of for alias, of in data["models"].items()}
+    assert "0 models in common" in refused(tmp_path, data)
+
+
+# Draws of what is uncertain of quality
+
+
+def with_posterior(folder: Path, posterior: str = POSTERIOR) -> Path:
+    """A copy of the workload `math` with a posterior of its own."""
+    (folder / "posterior.csv").write_text(posterior, encoding="utf-8")
+    return written(folder, plain("math"))
+
+
+def test_a_draw_replaces_what_its_row_says_and_nothing_else(tmp_path: Path) -> None:
+    path = with_posterior(tmp_path)
+    undrawn, drawn = load_workload(path).profile, load_workload(f"{path}#3").profile
+    assert drawn.models["llama-8b"].ability == 0.125
+    assert (drawn.quality.difficulty_sd, drawn.quality.structure_gain["dense"]) == (1.5, -0.25)
+    assert drawn.models["llama-3b"] == undrawn.models["llama-3b"]
+    assert drawn.output == undrawn.output
+    fourth = load_workload(f"{path}#4").profile
+    assert fourth.quality.difficulty_sd == undrawn.quality.difficulty_sd
+    assert load_workload(f"{path}#3").draw == 3
+    assert "draw" not in load_workload(path).model_dump()
+    with_posterior(tmp_path, POSTERIOR.replace("0.125", "0.75"))  # shows at once
+    assert load_workload(f"{path}#3").profile.models["llama-8b"].ability == 0.75
+
+
+def test_names_of_models_may_contain_dots_and_one_another(tmp_path: Path) -> None:
+    header = "draw,workload,models.llama-3.1-8b.ability,models.llama-3.ability,quality.new.gain"
+    path = with_posterior(tmp_path, f"{header}\n0,mine,1,2,3\n")
+    models: dict[str, Any] = {"llama-3": {"ability": 0.0}, "llama-3.1-8b": {"share": 0.5}}
+    assert with_draw(path, {"models": models}, 0) == {
+        "models": {"llama-3": {"ability": 2.0}, "llama-3.1-8b": {"share": 0.5, "ability": 1.0}},
+        "quality": {"new": {"gain": 3.0}},
+    }
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_draw_of_every_shipped_workload_can_be_played(name: str) -> None:
+    draws = draws_of(find_config("workloads", name))
+    assert sorted(draws) == list(range(len(draws))) and len(draws) >= 16
+    undrawn = load_workload(name)
+    assert all(load_workload(f"{name}#{draw}").quality != undrawn.quality for draw in draws)
+
+
+def test_a_mix_takes_the_draw_of_all_its_parts() -> None:
+    for dataset, part in load_profiles(load_workload("mixed#5")).items():
+        assert part.profile == load_workload(f"{dataset}#5").profile
+    assert load_workload("mixed#5").name == "mixed"  # policies know it by its name
+
+
+def test_an_environment_takes_a_mapping_and_a_file_of_the_same_content(tmp_path: Path) -> None:
+    content: dict[str, Any] = {"name": "math", "quality": {"draw": 7}}
+    for workload in (content, str(written(tmp_path, content)), "math#7"):
+        env = gym.make("InfraMind-Stream-v0", workload=workload, num_queries=2)
+        simulation = env.unwrapped.simulation  # type: ignore[attr-defined]
+        assert simulation.workload == load_workload("math#7")
+        assert env.spec is not None
+        again = gym.make(gym.envs.registration.EnvSpec.from_json(env.spec.to_json()))
+        assert again.unwrapped.simulation.workload.draw == 7  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("workload", "words"),
+    [
+        ("math#64000", ["math.yaml", "unknown draw '64000'", "Known: 0 to "]),
+        ({"name": "math", "quality": {"drw": 7}}, ["workload", "quality.drw", "'draw'"]),
+        ({"name": "math", "quality": {"draw": 1}, "models": {}}, ["models", "Valid keys here"]),
+        ({"name": "nope", "quality": {"draw": 1}}, ["unknown workload 'nope'"]),
+    ],
+)
+def test_what_cannot_be_drawn(workload: Any, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        gym.make("InfraMind-Stream-v0", workload=workload)
+    assert all(word in str(caught.value) for word in words)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("mine", "other", "has no row of 'mine'"),
+        ("llama-8b.ability", "llama-8b.abilty", "models.llama-8b.abilty: unknown"),
+        ("0.125", "nan", "draw 3: models.llama-8b.ability"),
+        ("0.125", "much", "posterior.csv:3: wanted 5 columns"),
+        ("4,mine", "3,mine", "posterior.csv:4: draw 3 of 'mine' is there twice"),
+        ("draw,workload", "n,workload", "wanted columns draw, workload"),
+    ],
+)
+def test_a_posterior_that_does_not_do(tmp_path: Path, old: str, new: str, words: str) -> None:
+    path = with_posterior(tmp_path, POSTERIOR.replace(old, new))
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        load_workload(f"{path}#3")
+
+
+def test_draws_are_not_given_beside_a_whole_workload(tmp_path: Path) -> None:
+    text = with_posterior(tmp_path).read_text(encoding="utf-8")
+    drawn = text.replace("quality:\n", "quality:\n  draw: 3\n")
+    assert "Valid keys here: name, quality" in refused(tmp_path, drawn)
+    assert "has two keys" in refused(tmp_path, f"draw: 3\n{text}")
+
+
+def test_check_says_draws(tmp_path: Path) -> None:
+    path = with_posterior(tmp_path)
+    for target, words in {
+        "math#7": "draw 7 of its quality",
+        "mixed": "draws of its quality",
+        str(path): "2 draws of its quality",
+    }.items():
+        done = CliRunner().invoke(app, ["check", target])
+        assert done.exit_code == 0, done.output
+        assert words in done.output.replace("\n", " ")
+    assert CliRunner().invoke(app, ["check", f"{path}#9"]).exit_code == 2
