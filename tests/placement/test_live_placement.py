@@ -14,8 +14,6 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.live.loop import LoopThread
-from inframind_gym.live.placement import cluster
 from inframind_gym.simulator.placement.state import OFFLOAD, WAKE
 from tests.live.vllm_server.fake import Answer
 from tests.placement.live_toys import (
@@ -94,7 +92,6 @@ def test_waking_that_fails_is_rolled_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        {"refuses": {"/wake_up": 500, SLEEP: 500}},
         {"dies_of": {"/wake_up"}},
         {"mute": {"/wake_up", SLEEP}},
     ],
@@ -255,20 +252,13 @@ def test_servers_that_do_not_start(tmp_path: Path) -> None:
         play.decide(0, 0)
 
 
-def test_a_pool_has_one_placement_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_thread(name: str) -> LoopThread:
-        raise RuntimeError("can't start new thread")
-
+def test_a_pool_has_one_placement_at_a_time(tmp_path: Path) -> None:
     with stage(tmp_path, initial="empty") as one, stage(tmp_path, initial="empty") as other:
-        with monkeypatch.context() as patched:
-            patched.setattr(cluster, "LoopThread", no_thread)
-            with pytest.raises(RuntimeError, match="new thread"):
-                other.live.begin(0)
-        one.live.begin(0)  # one that could not begin has given the pool back
+        one.live.begin(0)
         with pytest.raises(InfraMindError, match="another command is starting or stopping"):
             other.live.begin(0)
+        with pytest.raises(InfraMindError, match="begin\\(jobs=False\\)"):
+            one.live.ask("qwen-14b", HELLO, 5)
         one.live.close()
         other.live.begin(0)
 

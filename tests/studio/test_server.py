@@ -114,15 +114,11 @@ def test_a_run_can_be_stopped(client: TestClient, launcher: Launcher) -> None:
         ("chess", {}, "chess"),
         ("token-budget", {}, "task"),
         ("token-budget", {"task": "x", "budget": 10}, "500"),
-        ("token-budget", {"task": "x", "budgets": 1000}, "budgets"),
         ("token-budget", {"task": "x", "strategy": "os:system"}, "strategy"),
-        ("token-budget", {"task": "x", "strategy": "fixed_k:none"}, "fixed_k"),
         ("token-budget", {"task": "x", "strategy": "sb3_maskable_ppo:/etc"}, "folder"),
         ("token-budget", {"task": "x", "profile": "nothing"}, "profile"),
         ("pool", {"pool": "/etc/passwd"}, "pool"),
-        ("pool", {"policy": "os:system"}, "policy"),
         ("pool", {"source": "gateway"}, "--gateway"),
-        ("coordination", {"question": "?", "policy": "a:B"}, "policy"),
         ("coordination", {"question": "?", "fault": "x:y"}, "agent"),
         ("assignment", {"iterations": 0}, "iterations"),
     ],
@@ -145,54 +141,23 @@ def test_unknown_names_are_not_found(client: TestClient) -> None:
         assert end.value.code == 4404
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({}, 200),
+def test_pages_of_others_are_refused_and_answers_have_a_policy(client: TestClient) -> None:
+    for headers, status in [
         ({"origin": LOCAL}, 200),
         ({"origin": "http://evil.example"}, 403),
-        ({"origin": "http://[evil"}, 403),
-        ({"host": "rebound.example"}, 403),
         ({"sec-fetch-site": "cross-site"}, 403),
         ({"sec-fetch-site": "same-origin"}, 200),
-    ],
-    ids=str,
-)
-def test_pages_of_others_are_refused(
-    client: TestClient, headers: dict[str, str], status: int
-) -> None:
-    reply = client.get("/runs", headers=headers)
-    assert reply.status_code == status
-    assert reply.headers["x-content-type-options"] == "nosniff"
-    assert "frame-ancestors 'none'" in reply.headers["content-security-policy"]
-    if status == 403 and "host" not in headers:
-        with (
-            pytest.raises(WebSocketDisconnect),
-            client.websocket_connect(f"{WS}/ws/x", headers=headers),
-        ):
-            pass
-
-
-@pytest.mark.parametrize(
-    ("content", "status"),
-    [
-        (b"x" * 2**21, {413}),
-        (iter([b"x" * 2**20, b"x"]), {400, 413}),
-        (b"[" * 200_000, {400, 422}),
-        (b'{"task":' + b"[" * 1000 + b"]" * 1000 + b"}", {400, 422}),
-        (b'{"task": "x", "budget": NaN}', {422}),
-        (b'{"task": "\\ud800"}', {400, 422}),
-        (b'{"task": "x", "seed": ' + b"9" * 5000 + b"}", {400, 422}),
-        (b"\xff\xfe", {400, 422}),
-    ],
-    ids=["large", "chunked", "deep", "nested", "nan", "surrogate", "digits", "bytes"],
-)
-def test_hostile_bodies_are_the_clients_fault(
-    client: TestClient, store: RunStore, content: Any, status: set[int]
-) -> None:
-    headers = {"content-type": "application/json"}
-    assert client.post("/run", content=content, headers=headers).status_code in status
-    assert store.list_runs() == []
+    ]:
+        reply = client.get("/runs", headers=headers)
+        assert reply.status_code == status
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        assert "frame-ancestors 'none'" in reply.headers["content-security-policy"]
+        if status == 403:
+            with (
+                pytest.raises(WebSocketDisconnect),
+                client.websocket_connect(f"{WS}/ws/x", headers=headers),
+            ):
+                pass
 
 
 def test_a_token_is_asked_for_and_becomes_a_cookie(launcher: Launcher) -> None:

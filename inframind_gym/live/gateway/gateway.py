@@ -169,8 +169,8 @@ class Gateway:
 
         Streams that have begun go on while their server sends: they have a time limit of their own.
         """
-        alias = self.pool.models[server].alias
-        _log.warning("%s is %s", alias, "up" if up else f"down: {why}")
+        level, alias = logging.INFO if up else logging.WARNING, self.pool.models[server].alias
+        _log.log(level, "%s is %s", alias, "up" if up else f"down: {why}")
 
         def end() -> None:
             for attempt in list(self._attempts[server]):

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import json
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -23,8 +24,23 @@ from tests.live.gateway.rig import Rig, chat, code, running, settled
 from tests.live.vllm_server.fake import Answer, records, until
 
 
-def client(rig: Rig, key: str = "unused", **options: Any) -> Any:
-    return openai.OpenAI(base_url=f"{rig.url}/v1", api_key=key, max_retries=0, **options)
+def client(rig: Rig) -> Any:
+    return openai.OpenAI(base_url=f"{rig.url}/v1", api_key="unused", max_retries=0)
+
+
+def ask_and(rig: Rig, while_asked: Callable[[asyncio.Future[Any]], Any], **fields: Any) -> Any:
+    """Status of a request; None where `while_asked`, which runs beside it, has cancelled it."""
+
+    async def ask() -> int | None:
+        async with aiohttp.ClientSession() as session:
+            post = session.post(f"{rig.url}/v1/chat/completions", json=chat(**fields))
+            asking = asyncio.ensure_future(post.__aenter__())
+            await while_asked(asking)
+            with contextlib.suppress(asyncio.CancelledError):
+                return int((await asking).status)
+        return None
+
+    return asyncio.run(ask())
 
 
 def test_openais_sdk_unchanged(tmp_path: Path) -> None:
@@ -36,22 +52,18 @@ def test_openais_sdk_unchanged(tmp_path: Path) -> None:
         question: Any = [{"role": "user", "content": "6 * 7?"}]
         whole = sdk.chat.completions.create(model="Coder", messages=question)
         assert whole.choices[0].message.content == "It is 42."
-        text = ""
+        extra = {"inframind": {"budget_s": 30.0, "domain": "Math"}}
         with sdk.chat.completions.create(
-            model="inframind/auto",
-            messages=question,
-            stream=True,
-            extra_body={"inframind": {"budget_s": 30.0, "domain": "Math"}},
-        ) as stream:
-            for chunk in stream:
-                text += chunk.choices[0].delta.content or ""  # no chunk without a choice
+            model="inframind/auto", messages=question, stream=True, extra_body=extra
+        ) as stream:  # no chunk without a choice
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
         assert text == "It is 42."
-        told = sdk.chat.completions.with_raw_response.create(
+        headers = sdk.chat.completions.with_raw_response.create(
             model="inframind/auto", messages=question, extra_headers={"X-InfraMind-Budget-S": "50"}
         ).headers
-        assert told["x-inframind-model"] in rig.gateway.pool.aliases
-        assert told["x-inframind-strategy"] in ("Flash", "Concise", "DeepThink")
-        assert float(told["x-inframind-predicted-s"]) > 0
+        assert headers["x-inframind-model"] in rig.gateway.pool.aliases
+        assert headers["x-inframind-strategy"] in ("Flash", "Concise", "DeepThink")
+        assert float(headers["x-inframind-predicted-s"]) > 0
         with pytest.raises(openai.NotFoundError, match="no such model"):
             sdk.chat.completions.create(model="gpt-5", messages=question)
         with pytest.raises(openai.NotFoundError, match="routes chat completions"):
@@ -59,90 +71,46 @@ def test_openais_sdk_unchanged(tmp_path: Path) -> None:
         settled(rig)
 
 
-def test_a_models_own_name_passes_through(tmp_path: Path) -> None:
+def test_what_the_gateway_does_not_read_passes_through(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"n": 2, "logprobs": True, "temperature": 0.5, "later": {"deep": [1]}}
+    fields["tools"] = [{"type": "function", "function": {"name": "add"}}]
     with running(tmp_path) as rig:
         before = time.time()
         status, headers, _ = rig.ask(
-            model=rig.alias(3), temperature=0.5, priority=-5, inframind={"budget_s": 60}
+            model=rig.alias(3), priority=-5, inframind={"budget_s": 60}, **fields
         )
-        assert status == 200
-        assert headers["x-inframind-model"] == rig.alias(3)
+        assert (status, headers["x-inframind-model"]) == (200, rig.alias(3))
+        assert rig.ask(**fields)[0] == 200
         sent = rig.servers[3].requests[0]
         assert sent["model"] == "Llama8"
-        assert sent["messages"] == chat()["messages"]  # no strategy is added
-        assert sent["temperature"] == 0.5
         assert "inframind" not in sent and "max_tokens" not in sent
         # Its deadline, not what the client would like to be.
         assert sent["priority"] / 1e6 == pytest.approx(before + 60.0, abs=2.0)
-
-
-def test_fields_that_the_gateway_does_not_read_pass_through(tmp_path: Path) -> None:
-    fields: dict[str, Any] = {
-        "n": 2,
-        "logprobs": True,
-        "top_logprobs": 3,
-        "tools": [{"type": "function", "function": {"name": "add"}}],
-        "a_field_of_tomorrow": {"deep": [1]},
-    }
-    with running(tmp_path) as rig:
-        for model in (rig.alias(2), "inframind/auto"):
-            assert rig.ask(model=model, **fields)[0] == 200
         for sent in (request for server in rig.servers for request in server.requests):
             assert {name: sent[name] for name in fields} == fields
             assert sent["messages"] == chat()["messages"]  # tools: no strategy is added
 
 
-@pytest.mark.parametrize("field", ["n", "tools", "logprobs", "response_format", "stop"])
-def test_a_team_names_the_field_that_it_cannot_honour(field: str, tmp_path: Path) -> None:
-    given = {"n": 2, "tools": [{"type": "function"}], "logprobs": True, "stop": ["x"]}
-    with running(tmp_path) as rig:
-        team = {"model": "inframind/team", field: given.get(field, {"type": "json_object"})}
-        answer = rig.ask(**team)
-        assert code(answer) == (400, "unsupported_field")
-        assert json.loads(answer[2])["error"]["param"] == field
-        assert not any(server.requests for server in rig.servers)
-
-
-def test_a_routed_call_is_told_its_strategy_and_bounded(tmp_path: Path) -> None:
+def test_a_routed_call_is_given_its_strategy_and_a_bound(tmp_path: Path) -> None:
     with running(tmp_path, policy="static:qwen-14b:Flash") as rig:
         rig.ask()
-        sent = next(server for server in rig.servers if server.requests).requests[0]
-        assert sent["messages"][0] == {
-            "role": "system",
-            "content": "Go straight to the answer. No reasoning.",
-        }
-        assert sent["max_tokens"] == 2048
         rig.ask(response_format={"type": "json_object"})
-        sent = next(server for server in rig.servers if server.requests).requests[1]
-        assert sent["messages"] == chat()["messages"]
-
-
-@pytest.mark.parametrize("policy", ["bid_price", "round_robin", "lowest_expected_latency"])
-def test_policies_route(policy: str, tmp_path: Path) -> None:
-    with running(tmp_path, policy=policy) as rig:
-        for _ in range(6):
-            assert rig.ask()[0] == 200
-        assert sum(len(server.requests) for server in rig.servers) == 6
+        first, second = next(s for s in rig.servers if s.requests).requests
+        instruction = "Go straight to the answer. No reasoning."
+        assert first["messages"][0] == {"role": "system", "content": instruction}
+        assert first["max_tokens"] == 2048
+        assert second["messages"] == chat()["messages"]
 
 
 def test_tokens_pass_one_by_one(tmp_path: Path) -> None:
     with running(tmp_path, lambda r, n: Answer("abcdef", tokens=6, each_s=0.05)) as rig:
-
-        async def read() -> list[float]:
-            times = []
-            async with (
-                aiohttp.ClientSession() as session,
-                session.post(f"{rig.url}/v1/chat/completions", json=chat(stream=True)) as response,
-            ):
-                async for line in response.content:
-                    if b'"content": "' in line and b'"content": ""' not in line:
-                        times.append(time.monotonic())
-            return times
-
-        times = asyncio.run(read())
+        times = []
+        for chunk in client(rig).chat.completions.create(
+            model="inframind/auto", messages=chat()["messages"], stream=True
+        ):
+            times += [time.monotonic()] * bool(chunk.choices[0].delta.content)
         assert len(times) == 6
-        gaps = [b - a for a, b in pairwise(times)]
-        assert median(gaps) > 0.02  # a busy machine hands two of them on at once
+        assert median(b - a for a, b in pairwise(times)) > 0.02
 
 
 @pytest.mark.parametrize(
@@ -167,64 +135,68 @@ def test_a_failure_before_the_first_token_is_answered_elsewhere(
 
     with running(tmp_path, script, log=str(tmp_path / "log.jsonl")) as rig:
         status, headers, body = rig.ask(stream=stream)
-        assert status == 200
+        assert (status, headers["x-inframind-attempt"]) == (200, "2")
         assert b"42" in body or b'"content": "4"' in body
-        assert headers["x-inframind-attempt"] == "2"
         assert sorted(len(server.requests) for server in rig.servers) == [0, 0, 0, 1, 1]
         settled(rig)
     (line,) = records(tmp_path / "log.jsonl")
     assert (line["attempts"], line["http"]) == (2, 200)
 
 
-def test_a_stream_that_breaks_off_ends_with_an_error(tmp_path: Path) -> None:
-    with running(tmp_path, lambda r, n: Answer("abcdef", tokens=6, reset_after=3)) as rig:
-        status, _, body = rig.ask(stream=True)
-        assert status == 200
-        events = [event for event in body.split(b"\n\n") if event]
-        assert json.loads(events[-1].removeprefix(b"data: "))["error"]["code"] == "server_broken"
-        assert b"[DONE]" not in body
-        assert sum(len(server.requests) for server in rig.servers) == 1  # never answered twice
-        with pytest.raises(openai.APIError):
-            for _ in client(rig).chat.completions.create(
-                model="inframind/auto", messages=chat()["messages"], stream=True
-            ):
-                pass
-        settled(rig)
+SECRET = "a secret of 127.0.0.1: EngineCore"
+LONG = f"maximum context length {SECRET}"
+REFUSED = [
+    (
+        Answer(status=400, message=f"maximum context length {SECRET}"),
+        400,
+        "context_length_exceeded",
+    ),
+    (Answer(status=422, message=SECRET), 422, "server_refused"),
+]
 
 
-def test_no_server_answers(tmp_path: Path) -> None:
-    with running(tmp_path, lambda r, n: Answer(status=500)) as rig:
-        answer = rig.ask()
-        assert code(answer) == (502, "server_error")
-        assert sum(len(server.requests) for server in rig.servers) == 3
-        assert code(rig.ask(model="Coder")) == (502, "server_error")
-
-
-@pytest.mark.parametrize(
-    ("refused", "expected"),
-    [
-        (
-            Answer(status=400, message="This model's maximum context length is 7 tokens: a secret"),
-            (400, "context_length_exceeded"),
-        ),
-        (Answer(status=422, message="a secret"), (422, "server_refused")),
-    ],
-)
-def test_what_a_server_refuses_is_the_requests_fault_and_told_in_our_words(
-    refused: Answer, expected: tuple[int, str], tmp_path: Path
+@pytest.mark.parametrize(("refused", "status", "name"), REFUSED)
+def test_what_a_server_refuses_is_the_requests_fault(
+    refused: Answer, status: int, name: str, tmp_path: Path
 ) -> None:
-    log = tmp_path / "log.jsonl"
-    with running(tmp_path, lambda r, n: refused, log=str(log)) as rig:
+    with running(tmp_path, lambda r, n: refused, log=str(tmp_path / "log.jsonl")) as rig:
         answer = rig.ask()
-        assert code(answer) == expected
+        assert code(answer) == (status, name)
         assert sum(len(server.requests) for server in rig.servers) == 1
         assert rig.gateway.breakers.closed() == 31
         settled(rig)
-    assert b"secret" not in answer[2] and "secret" not in log.read_text()
+    assert b"secret" not in answer[2] and "secret" not in (tmp_path / "log.jsonl").read_text()
 
 
-@pytest.mark.parametrize("count", [-5, 10**12, True, "7"])
+@pytest.mark.parametrize(
+    ("broken", "name"),
+    [
+        (Answer("abcdef", tokens=6, reset_after=3), b"server_broken"),
+        (Answer(SECRET, tokens=6, each_s=0.05, error_after=3), b"server_aborted"),
+        (Answer("abcdef" * 100, tokens=500, each_s=0.05), b"server_timeout"),
+    ],
+)
+def test_a_stream_that_breaks_off_ends_with_an_error_and_is_not_answered_twice(
+    broken: Answer, name: bytes, tmp_path: Path
+) -> None:
+    log, limits = tmp_path / "log.jsonl", {"answer_s": 1.0}
+    with running(tmp_path, lambda r, n: broken, log=str(log), limits=limits) as rig:
+        status, _, body = rig.ask(stream=True)
+        assert status == 200 and name in body.split(b"\n\n")[-2]
+        assert b"[DONE]" not in body and b"EngineCore" not in body
+        assert sum(len(server.requests) for server in rig.servers) == 1
+        with pytest.raises(openai.APIError):
+            list(
+                client(rig).chat.completions.create(
+                    model="inframind/auto", messages=chat()["messages"], stream=True
+                )
+            )
+        settled(rig)
+    assert "EngineCore" not in log.read_text()
+
+
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("count", [-5, 10**12, True, "7"])
 def test_impossible_usage_is_a_servers_fault(count: Any, stream: bool, tmp_path: Path) -> None:
     usage = {"prompt_tokens": 7, "completion_tokens": count}
     piece = {"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}]}
@@ -236,65 +208,27 @@ def test_impossible_usage_is_a_servers_fault(count: Any, stream: bool, tmp_path:
         settled(rig)
 
 
-def test_the_limit_of_an_answer_holds_for_all_of_it(tmp_path: Path) -> None:
-    slow = Answer("abcdef" * 100, tokens=500, each_s=0.05)
-    with running(tmp_path, lambda r, n: slow, limits={"answer_s": 1.0}) as rig:
-        began_s = time.monotonic()
-        status, _, body = rig.ask(stream=True)
-        last = json.loads(body.split(b"\n\n")[-2].removeprefix(b"data: "))
-        assert (status, last["error"]["code"]) == (200, "server_timeout")
-        assert time.monotonic() - began_s < 3.0
-        settled(rig)
-
-
-def test_an_error_within_a_stream_is_told_in_our_words(tmp_path: Path) -> None:
-    broken = Answer("abcdef", tokens=6, each_s=0.05, error_after=3)
-    log = tmp_path / "log.jsonl"
-    with running(tmp_path, lambda r, n: broken, log=str(log)) as rig:
-        status, _, body = rig.ask(stream=True)
-        assert status == 200 and b"server_aborted" in body and b"EngineCore" not in body
-        settled(rig)
-    assert "EngineCore" not in log.read_text()
-
-
-def test_a_server_that_dies_and_one_that_sleeps_are_left(tmp_path: Path) -> None:
-    with running(tmp_path) as rig:
+def test_servers_that_die_sleep_or_hang_are_left(tmp_path: Path) -> None:
+    with running(tmp_path, limits={"answer_s": 1.0}) as rig:
         rig.servers[0].kill()
         rig.servers[1].asleep = True
         until(lambda: rig.gateway.usable() == 0b11100)
         for _ in range(10):
             assert rig.ask()[0] == 200
-        assert code(rig.ask(model="R1")) == (503, "no_server")
+        refused = rig.ask(model="R1")
+        assert code(refused) == (503, "no_server") and b"127.0.0.1" not in refused[2]
         rig.servers[0].start()
         until(lambda: rig.gateway.usable() == 0b11101)
         assert rig.ask(model="R1")[0] == 200
-
-
-def test_a_hung_server_gives_its_requests_back(tmp_path: Path) -> None:
-    hung: list[int] = []
-
-    def script(request: dict[str, Any], number: int) -> Answer:
-        hung.append(number)
-        return Answer(hang=len(hung) == 1)
-
-    with running(tmp_path, script) as rig:
-
-        async def ask() -> int:
-            async with aiohttp.ClientSession() as session:
-                post = session.post(f"{rig.url}/v1/chat/completions", json=chat())
-                waiting = asyncio.ensure_future(post.__aenter__())
-                while not hung:
-                    await asyncio.sleep(0.01)
-                server = next(s for s in rig.servers if s.open)
-                server.mute |= {"/health", "/metrics", "/is_sleeping", "/v1/models"}
-                response = await waiting
-                return response.status
-
-        assert asyncio.run(ask()) == 200
+        rig.servers[2].script = lambda r, n: Answer(hang=True)
+        began_s = time.monotonic()
+        assert code(rig.ask(model="Coder", stream=True)) == (502, "server_timeout")
+        assert time.monotonic() - began_s < 5.0
         settled(rig)
 
 
-def test_servers_that_go_down_are_not_held_against_a_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mute", [True, False])
+def test_servers_that_go_down_are_not_held_against_a_request(mute: bool, tmp_path: Path) -> None:
     """It is answered where as many of them go down beneath it as it has attempts."""
     asked: list[int] = []
 
@@ -303,20 +237,20 @@ def test_servers_that_go_down_are_not_held_against_a_request(tmp_path: Path) -> 
         return Answer(hang=len(asked) <= 2)
 
     with running(tmp_path, script, limits={"attempts": 2}) as rig:
+        down = []
 
-        async def ask() -> int:
-            async with aiohttp.ClientSession() as session:
-                post = session.post(f"{rig.url}/v1/chat/completions", json=chat())
-                waiting = asyncio.ensure_future(post.__aenter__())
-                for count in (1, 2):
-                    while len(asked) < count:
-                        await asyncio.sleep(0.01)
-                    (server,) = (s for s in rig.servers if s.open and not s.asleep)
+        async def bring_down(_: Any) -> None:
+            for count in (1, 2):
+                while len(asked) < count:
+                    await asyncio.sleep(0.01)
+                (server,) = (s for s in rig.servers if s.open and s not in down)
+                down.append(server)
+                if mute:
+                    server.mute |= {"/health", "/metrics", "/is_sleeping", "/v1/models"}
+                else:
                     server.asleep = True
-                response = await waiting
-                return response.status
 
-        assert asyncio.run(ask()) == 200
+        assert ask_and(rig, bring_down) == 200
         assert len(asked) == 3
         settled(rig)
 
@@ -327,7 +261,7 @@ def test_the_breaker_leaves_a_server_that_fails_alone(tmp_path: Path) -> None:
 
     settings: dict[str, Any] = {"breaker": {"failures": 2, "open_s": 60.0}}
     with running(tmp_path, script, **settings) as rig:
-        assert rig.ask(model="Coder")[0] == 502
+        assert code(rig.ask(model="Coder")) == (502, "server_error")
         asked = len(rig.servers[2].requests)
         assert code(rig.ask(model="Coder")) == (503, "no_server")
         for _ in range(10):
@@ -340,18 +274,15 @@ def test_a_client_that_goes_away_frees_the_server(stream: bool, tmp_path: Path) 
     slow = Answer("abcdef" * 50, tokens=100, each_s=0.1)
     with running(tmp_path, lambda r, n: slow, log=str(tmp_path / "log.jsonl")) as rig:
 
-        async def leave() -> None:
-            async with aiohttp.ClientSession() as session:
-                post = session.post(f"{rig.url}/v1/chat/completions", json=chat(stream=stream))
-                waiting = asyncio.ensure_future(post.__aenter__())
-                while not any(server.open for server in rig.servers):
-                    await asyncio.sleep(0.01)
-                await asyncio.sleep(0.15)
-                if waiting.done():
-                    waiting.result().close()
-                waiting.cancel()
+        async def leave(asking: asyncio.Future[Any]) -> None:
+            while not any(server.open for server in rig.servers):
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.15)
+            if asking.done():
+                asking.result().close()
+            asking.cancel()
 
-        asyncio.run(leave())
+        ask_and(rig, leave, stream=stream)
         until(lambda: sum(server.dropped for server in rig.servers) == 1, 5.0)
         settled(rig)
     (line,) = records(tmp_path / "log.jsonl")
@@ -370,55 +301,41 @@ def test_a_transfer_without_an_end_is_an_answer(tmp_path: Path) -> None:
     assert (line["status"], line["http"], line["output_toks"]) == ("ok", 200, 3)
 
 
-def test_a_server_without_a_token_is_left_in_time(tmp_path: Path) -> None:
-    limits = {"answer_s": 1.0}
-    with running(tmp_path, lambda r, n: Answer(hang=True), limits=limits) as rig:
-        began_s = time.monotonic()
-        assert code(rig.ask(stream=True)) == (502, "server_timeout")
-        assert time.monotonic() - began_s < 5.0
-        settled(rig)
-
-
 def test_a_budget_that_cannot_be_met_is_refused(tmp_path: Path) -> None:
+    short = {"X-InfraMind-Budget-S": "0.02"}
     with running(tmp_path) as rig:
-        refused = rig.ask(headers={"X-InfraMind-Budget-S": "0.02"})
-        assert code(refused) == (429, "budget_unreachable")
-        assert int(refused[1]["retry-after"]) >= 1
-        refused = rig.ask(headers={"X-InfraMind-Budget-S": "0.02"}, model="inframind/team")
-        assert code(refused) == (429, "budget_unreachable")
+        for model in ("inframind/auto", "inframind/team"):
+            refused = rig.ask(headers=short, model=model)
+            assert code(refused) == (429, "budget_unreachable")
+            assert int(refused[1]["retry-after"]) >= 1
         assert rig.ask(headers={"X-InfraMind-Budget-S": "0.5"}, max_tokens=4)[0] == 200
         assert code(rig.ask(headers={"X-InfraMind-Budget-S": "soon"})) == (400, "invalid_budget")
     with running(tmp_path, admission="best_effort") as rig:
-        assert rig.ask(headers={"X-InfraMind-Budget-S": "0.02"})[0] == 200
+        assert rig.ask(headers=short)[0] == 200
 
 
-def test_a_team_answers(tmp_path: Path) -> None:
-    with running(tmp_path, lambda r, n: Answer("It is 42."), policy="bid_price") as rig:
+@pytest.mark.parametrize("speed", [1.0, 5.0])
+def test_a_team_answers(speed: float, tmp_path: Path) -> None:
+    answer, log = Answer("It is 42."), tmp_path / "log.jsonl"
+    with running(
+        tmp_path, lambda r, n: answer, policy="bid_price", speed=speed, log=str(log)
+    ) as rig:
         status, headers, body = rig.ask(model="inframind/team", inframind={"domain": "Math"})
-        assert status == 200
+        assert (status, bool(headers["x-inframind-plan"])) == (200, True)
         assert json.loads(body)["choices"][0]["message"]["content"] == "It is 42."
-        assert headers["x-inframind-plan"]
         calls = sum(len(server.requests) for server in rig.servers)
         assert calls >= 2  # an agent and the deciding call
+        settled(rig)
+        assert len(records(log)) == calls + 1
         status, _, body = rig.ask(model="inframind/team", stream=True)
         assert b"It is 42." in body and body.endswith(b"data: [DONE]\n\n")
+        calls = sum(len(server.requests) for server in rig.servers)
+        for field in ({"n": 2}, {"tools": [{"type": "function"}]}, {"stop": ["x"]}):
+            refused = rig.ask(model="inframind/team", **field)
+            assert code(refused) == (400, "unsupported_field")
+            assert json.loads(refused[2])["error"]["param"] in field
+        assert sum(len(server.requests) for server in rig.servers) == calls
         settled(rig)
-
-
-def test_what_fails_is_told_without_addresses_and_texts(tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
-    garbled = Answer("a secret", tokens=3, garble_after=0)
-    with running(tmp_path, lambda r, n: garbled, log=str(log)) as rig:
-        refused = rig.ask(model="Coder", stream=True)
-        assert code(refused) == (502, "server_garbled")
-        rig.servers[2].kill()
-        refused = rig.ask(model="Coder", stream=True)
-        assert refused[0] in (502, 503)
-        assert b"127.0.0.1" not in refused[2]
-        settled(rig)
-    errors = [line["error"] for line in records(log)]
-    assert "garbled" in errors[0]
-    assert not any("{" in error or "127.0.0.1" in error for error in errors)
 
 
 def test_a_team_that_is_given_up_leaves_no_trace(
@@ -428,20 +345,14 @@ def test_a_team_that_is_given_up_leaves_no_trace(
     slow = Answer("42", first_s=1.0)
     with running(tmp_path, lambda r, n: slow, policy="bid_price", log=str(log)) as rig:
 
-        async def leave() -> None:
-            async with aiohttp.ClientSession() as session:
-                asked = session.post(
-                    f"{rig.url}/v1/chat/completions", json=chat(model="inframind/team")
-                )
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(asked, 0.5)
+        async def leave(asking: asyncio.Future[Any]) -> None:
+            await asyncio.sleep(0.5)
+            asking.cancel()
 
-        asyncio.run(leave())
+        assert ask_and(rig, leave, model="inframind/team") is None
         settled(rig)
         assert rig.ask(model="inframind/team")[0] == 200
         gc.collect()
         settled(rig)
     assert "never retrieved" not in caplog.text
-    lines = records(log)
-    assert {line["status"] for line in lines} >= {"cancelled", "whole"}
-    assert all(line.get("right") is None for line in lines)  # nobody has graded them
+    assert {line["status"] for line in records(log)} >= {"cancelled", "whole"}

@@ -60,13 +60,13 @@ class Wrong(BasePolicy):
         return np.full(len(rows), 99)
 
 
-def desk(policy: str) -> SingleCallPolicy:
+def policy_of(policy: str) -> SingleCallPolicy:
     name = policy if policy[0].islower() else f"{__name__}:{policy}"
     return SingleCallPolicy(GatewayConfig(policy=name))
 
 
 def test_a_policy_sees_what_environments_show() -> None:
-    made = desk("Watching")
+    made = policy_of("Watching")
     SEEN.clear()
     order = made.decide(WORLD, 98.0, 30.0, "Code")
     assert (order.model, order.strategy, order.priority_s) == (4, 2, 128.0)
@@ -86,7 +86,7 @@ def test_a_policy_sees_what_environments_show() -> None:
 
 
 def test_a_plan_for_one_call_has_one_agent() -> None:
-    made = desk("Planning")
+    made = policy_of("Planning")
     SEEN.clear()
     order = made.decide(WORLD, 98.0, 30.0, "Math")
     assert (order.model, order.strategy) == (4, 2)
@@ -96,11 +96,11 @@ def test_a_plan_for_one_call_has_one_agent() -> None:
 
 def test_a_model_that_is_down_is_not_sent_to() -> None:
     world = WORLD._replace(up=0b00001)
-    assert desk("Watching").decide(world, 98.0, 30.0, "Math").model == 0
+    assert policy_of("Watching").decide(world, 98.0, 30.0, "Math").model == 0
 
 
 def test_bid_price_answers_with_one_agent() -> None:
-    made = desk("bid_price")
+    made = policy_of("bid_price")
     models = {made.decide(WORLD, 98.0, budget, "Math").model for budget in (3.0, 30.0, 300.0)}
     assert models <= {1, 2, 4}
 
@@ -108,9 +108,9 @@ def test_bid_price_answers_with_one_agent() -> None:
 def test_policies_that_cannot_route_single_calls() -> None:
     for name in ("moa", "fixed_recipe:Debate:3:qwen-14b:Flash"):
         with pytest.raises(ConfigError, match="cannot route single calls"):
-            desk(name)
+            policy_of(name)
     with pytest.raises(InfraMindError, match="99"):  # found when the gateway starts
-        desk("Wrong")
+        policy_of("Wrong")
 
 
 def test_policies_remember_a_bounded_number_of_requests() -> None:
@@ -121,7 +121,7 @@ def test_policies_remember_a_bounded_number_of_requests() -> None:
 
 
 def test_predictions_count_ones_own_calls_at_once() -> None:
-    spec = desk("least_loaded").spec
+    spec = policy_of("least_loaded").spec
     predictor = Predictor(load_pool("b200-2gpu"), spec)
 
     def latency_s(polls: int, in_flight: Any, max_tokens: int | None = None, size: int = 0) -> Any:

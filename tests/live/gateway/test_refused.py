@@ -1,0 +1,198 @@
+"""Clients that are refused or bounded: keys, rates, limits; and configurations that are wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("httptools")
+
+from inframind_gym.errors import ConfigError
+from inframind_gym.live.gateway.auth import Keyring
+from inframind_gym.live.gateway.config import KeyConfig, gateway_config
+from inframind_gym.live.guard import RequestError
+from tests.live.gateway.rig import KEY, Rig, chat, code, running, settled
+from tests.live.vllm_server.fake import Answer, until
+
+LIMITS = {"max_body_bytes": 4096, "max_header_bytes": 4096, "body_s": 1.0}
+BEARER = {"Authorization": f"Bearer {KEY}"}
+
+
+def raw(rig: Rig, data: bytes) -> bytes:
+    """All that comes back for bytes that are sent as they are."""
+    with socket.create_connection(("127.0.0.1", rig.port), timeout=10.0) as connection:
+        answer = b""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(data)
+            while part := connection.recv(65536):
+                answer += part
+        return answer
+
+
+def post(body: bytes, *headers: bytes) -> bytes:
+    lines = [
+        *(b"POST /v1/chat/completions HTTP/1.1", b"Host: 127.0.0.1", b"Connection: close"),
+        *(b"Content-Type: application/json", b"Content-Length: %d" % len(body), *headers),
+    ]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+def test_what_is_no_request_is_refused(tmp_path: Path) -> None:
+    with running(tmp_path, limits=LIMITS) as rig:
+        for body, expected in [
+            (b"{", (400, "invalid_json")),
+            (b'"text"', (400, "invalid_json")),
+            (b'{"model": "Coder", "model": "R1", "messages": [{}]}', (400, "invalid_json")),
+            (b'{"model": ["a"]}', (400, "missing_model")),
+            (b'{"model": "Coder"}', (400, "invalid_request")),
+            (b'{"model": "Coder", "messages": ["x"]}', (400, "invalid_request")),
+            (json.dumps(chat(max_tokens=True)).encode(), (400, "invalid_request")),
+            (json.dumps(chat(stream="yes")).encode(), (400, "invalid_request")),
+            (json.dumps(chat(inframind={"budget": 3})).encode(), (400, "invalid_request")),
+            (json.dumps(chat(inframind={"budget_s": -3})).encode(), (400, "invalid_request")),
+            (b"x" * 5000, (413, "request_too_large")),
+        ]:
+            assert code(rig.ask(body)) == expected, body[:60]
+        typed = rig.ask(b"{}", headers={"Content-Type": "text/plain"})
+        assert code(typed) == (415, "unsupported_media_type")
+        assert code(rig.ask(path="/v1/chat/completions/x")) == (404, "not_found")
+        # Bodies that are slow, longer than they say, or whose length can be read in two ways.
+        assert b" 408 " in raw(rig, post(b"{" + b" " * 100)[:-50]).partition(b"\r\n")[0]
+        chunked = b"Transfer-Encoding: chunked"
+        head = post(b"", chunked).replace(b"Content-Length: 0\r\n", b"")
+        assert b" 413 " in raw(rig, head + b"1fff\r\n" + b"x" * 0x1FFF + b"\r\n0\r\n\r\n")
+        for data in (post(b"{}", b"Content-Length: 5"), post(b"{}", chunked), b"\x16\x03\r\n\r\n"):
+            assert raw(rig, data).startswith(b"HTTP/1.1 400")
+        assert raw(rig, post(b"{}", b"X-Long: " + b"a" * 9000)).startswith(b"HTTP/1.1 400")
+        assert not any(server.requests for server in rig.servers)
+        assert rig.ask()[0] == 200
+        settled(rig)
+
+
+def test_one_address_cannot_have_everything(tmp_path: Path) -> None:
+    limits = {"max_per_address": 1, "max_connections_per_address": 4}
+    with running(tmp_path, lambda r, n: Answer(first_s=1.0), limits=limits) as rig:
+
+        async def both() -> list[int]:
+            asked = [asyncio.to_thread(rig.ask) for _ in range(2)]
+            await asyncio.sleep(0.3)
+            assert (await asyncio.to_thread(rig.ask, path="/ready"))[0] == 200  # a probe
+            return sorted(status for status, _, _ in await asyncio.gather(*asked))
+
+        assert asyncio.run(both()) == [200, 429]
+        with contextlib.ExitStack() as stack:
+            for _ in range(4):
+                stack.enter_context(socket.create_connection(("127.0.0.1", rig.port)))
+            time.sleep(0.1)
+            assert raw(rig, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") == b""
+        time.sleep(0.1)
+        assert rig.ask(path="/health")[0] == 200
+
+
+def test_a_full_disk_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with running(tmp_path, log="/dev/full") as rig:
+        assert rig.ask()[0] == rig.ask(stream=True)[0] == 200
+        settled(rig)
+    assert caplog.text.count("no longer logged") == 1
+
+
+def test_a_client_that_does_not_read_gives_its_server_back(tmp_path: Path) -> None:
+    flood = Answer("x" * 4_000_000, tokens=400)
+    with running(tmp_path, lambda r, n: flood, limits={"stall_s": 0.5}) as rig:
+        body = json.dumps(chat(stream=True, max_tokens=8192)).encode()
+        with socket.create_connection(("127.0.0.1", rig.port)) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.sendall(post(body))
+            until(lambda: rig.gateway.in_flight.sum() == 1)
+            settled(rig)
+
+
+def test_keys(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    log = tmp_path / "log.jsonl"
+    key = {"name": "chat", "key": KEY, "models": ["inframind/auto"], "requests_per_min": 3}
+    with running(tmp_path, log=str(log), keys=[key]) as rig:
+        for headers in ({}, {"Authorization": KEY}, {"Authorization": "Bearer wrong"}):
+            for path in ("/v1/models", "/metrics"):
+                assert code(rig.ask(path=path, headers=headers)) == (401, "invalid_api_key")
+        assert rig.ask(path="/health")[0] == rig.ask(path="/ready")[0] == 200
+        assert code(rig.ask(headers=BEARER, model="Coder")) == (403, "model_not_allowed")
+        status, headers, _ = rig.ask(headers=BEARER)
+        assert (status, headers["x-ratelimit-limit-requests"]) == (200, "3")
+        assert rig.ask(headers=BEARER)[0] == rig.ask(headers=BEARER)[0] == 200
+        refused = rig.ask(headers=BEARER)
+        assert code(refused) == (429, "rate_limit_exceeded")
+        assert 1 <= int(refused[1]["retry-after"]) <= 20
+        metrics = rig.ask(path="/metrics", headers=BEARER)[2].decode()
+        assert 'tenant="chat"' in metrics
+        assert 'inframind_refused_total{reason="invalid_api_key"} 6.0' in metrics
+        listed = json.loads(rig.ask(path="/v1/models", headers=BEARER)[2])["data"]
+        assert [model["id"] for model in listed] == ["inframind/auto"]
+        for server in rig.servers:  # a key ends here
+            assert not any("authorization" in headers for headers in server.headers)
+        settled(rig)
+    written = log.read_text() + caplog.text + metrics
+    assert KEY not in written and "6 * 7" not in written
+
+
+@pytest.mark.parametrize("model", ["Coder", "inframind/team"])
+def test_a_heavier_tenant_is_served_earlier(model: str, tmp_path: Path) -> None:
+    keys = [{"name": "heavy", "key": KEY, "weight": 4.0}, {"name": "light", "key": KEY + "2"}]
+    with running(tmp_path, policy="static:qwen-14b:Concise", keys=keys) as rig:
+        first = []
+        for key in (KEY, KEY + "2"):
+            headers = {"Authorization": f"Bearer {key}", "X-InfraMind-Budget-S": "100"}
+            sent = len(rig.servers[2].requests)
+            assert rig.ask(headers=headers, model=model)[0] == 200
+            first.append(rig.servers[2].requests[sent]["priority"] / 1e6)
+        assert first[1] - first[0] == pytest.approx(75.0, abs=5.0)
+
+
+def test_rates_fill_up_again_and_parallel_requests_are_counted() -> None:
+    now = [0.0]
+    config = KeyConfig(name="a", key=KEY, requests_per_min=60, max_parallel=61)  # type: ignore[arg-type]
+    tenant = Keyring([config], lambda: now[0]).tenant(f"bearer {KEY}")
+    for _ in range(60):
+        tenant.enter()
+    with pytest.raises(RequestError, match="a minute"):
+        tenant.enter()
+    now[0] = 2.0
+    tenant.enter()
+    with pytest.raises(RequestError, match="at once"):
+        tenant.enter()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("host: 0.0.0.0", "set keys"),
+        ("polcy: x", "policy"),
+        ("keys: [{name: a, key: short}]", "16 characters"),
+        ("keys: [{name: a}]", "either key or sha256"),
+        (f"keys: [{{name: a, key: {KEY}}}, {{name: b, key: {KEY}}}]", "same key"),
+        ("keys: [{name: a, sha256: abc}]", "64 hexadecimal"),
+        ("domain: Maths", "Math, Code"),
+    ],
+)
+def test_a_configuration_that_is_wrong_says_where(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "gateway.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words) as error:
+        gateway_config(path, {})
+    assert str(path) in str(error.value)
+    assert KEY not in str(error.value) and "short]" not in str(error.value)
+
+
+def test_options_take_the_place_of_keys_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.yaml"
+    path.write_text(f"port: 1234\nkeys: [{{name: a, key: {KEY}}}]\n")
+    config = gateway_config(path, {"host": "0.0.0.0", "port": None})
+    assert (config.host, config.port) == ("0.0.0.0", 1234)
+    assert KEY not in repr(config)

@@ -1,0 +1,172 @@
+"""Every HTTP server of this package refuses what is hostile with 4xx, and goes on."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+pytest.importorskip("httptools")
+pytest.importorskip("fastapi")
+import uvicorn
+
+from inframind_gym.sockets import listening
+from inframind_gym.studio.boards import Boards
+from inframind_gym.studio.runs import Launcher
+from inframind_gym.studio.server import make_app
+from inframind_gym.studio.settings import Ways
+from inframind_gym.teams.runs import RunStore
+from tests.live.gateway.rig import KEY, running
+from tests.live.simulated.play import served, tiny_pool
+from tests.live.vllm_server.fake import until
+
+TOKEN = "a token of sufficient length"
+
+
+class Target(NamedTuple):
+    """A server: its port, what answers 200 to a GET, and a POST whose number can be replaced."""
+
+    port: int
+    get: str
+    post: str
+    body: str
+    token: str = ""
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Target]]:
+    folder = tmp_path_factory.mktemp("servers")
+    chat = '{"model": "Coder", "messages": [{"role": "user", "content": "x"}], "max_tokens": VALUE}'
+    keys = [{"name": "a", "key": KEY}]
+    (folder / "keyed").mkdir()
+    with (
+        running(folder) as open_,
+        running(folder / "keyed", keys=keys) as keyed,
+        served(tiny_pool(), [0]) as urls,
+        RunStore(folder / "runs.sqlite") as store,
+    ):
+        post = "/v1/chat/completions"
+        found = {
+            "gateway": Target(open_.port, "/v1/models", post, chat),
+            "gateway with keys": Target(keyed.port, "/v1/models", post, chat, KEY),
+            "simulated": Target(int(urls[0].rpartition(":")[2]), "/v1/models", post, chat),
+        }
+        servers = []
+        for name, token in (("studio", None), ("studio with a token", TOKEN)):
+            app, address = (
+                make_app(Launcher(store, Ways()), Boards([]), token=token),
+                listening("127.0.0.1", 0),
+            )
+            server = uvicorn.Server(uvicorn.Config(app, log_config=None))
+            thread = threading.Thread(target=server.run, args=([address],), daemon=True)
+            thread.start()
+            until(lambda server=server: server.started)  # type: ignore[misc]
+            servers.append((server, thread))
+            port = int(address.getsockname()[1])
+            found[name] = Target(
+                port, "/runs", "/run", '{"task": "x", "budget": VALUE}', token or ""
+            )
+        yield found
+        for server, thread in servers:
+            server.should_exit = True
+            thread.join(20.0)
+
+
+def status(target: Target, method: str, path: str, *headers: bytes, body: bytes = b"") -> int:
+    lines = [f"{method} {path} HTTP/1.1".encode(), b"Connection: close", *headers]
+    if method == "POST":
+        lines += [b"Content-Type: application/json", b"Content-Length: %d" % len(body)]
+    with socket.create_connection(("127.0.0.1", target.port), timeout=20.0) as connection:
+        connection.sendall(b"\r\n".join(lines) + b"\r\n\r\n" + body)
+        return int(connection.makefile("rb").readline().split()[1])
+
+
+def right(target: Target) -> list[bytes]:
+    return [b"Host: 127.0.0.1"] + [f"Authorization: Bearer {target.token}".encode()] * bool(
+        target.token
+    )
+
+
+NAMES = ("gateway", "gateway with keys", "studio", "studio with a token", "simulated")
+HEADS: list[list[bytes]] = [
+    [b"Host: 127.0.0.1", b"Host: 127.0.0.1"],
+    [b"Host: 127.0.0.1", b"Origin: http://evil.example"],
+    [b"Host: 127.0.0.1", b"Origin: null"],
+    [b"Host: 127.0.0.1", b"Origin: http://["],
+    [b"Host: 127.0.0.1", b"Content-Length: 99999999999"],
+    [b"Host: 127.0.0.1", b"Content-Length: x"],
+    [b"Host: 127.0.0.1", b"Authorization: a", b"Authorization: b"],
+]
+HOSTS = (b"\xff\xfe", b"[::1", b"evil.example", b"127.0.0.1.evil.example", b"127.0.0.1:80:80", b"")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_heads_are_checked(targets: dict[str, Target], name: str) -> None:
+    target = targets[name]
+    assert status(target, "GET", target.get, *right(target)) == 200
+    heads = HEADS + [[b"Host: " + host] for host in HOSTS if not target.token]
+    token = right(target)[1:]
+    for head in heads if name != "simulated" else heads[1:4] + heads[7:]:
+        more = [] if b"Authorization: a" in head else token
+        assert 400 <= status(target, "GET", target.get, *head, *more) < 500, head
+    if target.token:
+        for wrong in ([], [b"Authorization: Bearer x"], [b"Authorization: \xff"]):
+            assert status(target, "GET", target.get, b"Host: 127.0.0.1", *wrong) == 401
+    for path in ("/docs", "/redoc", "/openapi.json"):
+        for head in (right(target), [b"Host: 127.0.0.1"]):
+            assert status(target, "GET", path, *head) in (401, 404)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "value",
+    [
+        "NaN",
+        "1e999",
+        '"\\ud800"',
+        "9" * 5000,
+        "[" * 1000 + "]" * 1000,
+        '{"a":' * 1000 + "1" + "}" * 1000,
+        "-1",
+    ],
+    ids=["nan", "infinite", "surrogate", "digits", "lists", "objects", "negative"],
+)
+def test_bodies_are_checked(targets: dict[str, Target], name: str, value: str) -> None:
+    target = targets[name]
+    body = target.body.replace("VALUE", value).encode()
+    assert 400 <= status(target, "POST", target.post, *right(target), body=body) < 500
+    assert status(target, "GET", target.get, *right(target)) == 200
+
+
+def test_faults_of_a_simulated_server_are_its_machines_alone(targets: dict[str, Target]) -> None:
+    target = targets["simulated"]
+    for head in ([b"Host: evil.example"], [b"Host: 127.0.0.1", b"Origin: http://evil.example"]):
+        assert status(target, "POST", "/fault?kind=kill", *head) == 403
+
+
+def test_large_bodies_are_not_read(targets: dict[str, Any]) -> None:
+    for name in ("gateway", "studio"):
+        head = [
+            b"Host: 127.0.0.1",
+            b"Transfer-Encoding: chunked",
+            b"Content-Type: application/json",
+        ]
+        lines = [f"POST {targets[name].post} HTTP/1.1".encode(), b"Connection: close", *head]
+        chunk = b"%x\r\n%b\r\n" % (1 << 20, b" " * (1 << 20))
+        with socket.create_connection(("127.0.0.1", targets[name].port), timeout=20.0) as socket_:
+            try:
+                socket_.sendall(b"\r\n".join(lines) + b"\r\n\r\n" + 8 * chunk)
+                assert socket_.makefile("rb").readline().split()[1] in (b"400", b"413")
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # it was closed before it was read
+
+
+def test_only_hosts_of_this_machine_are_known(tmp_path: Path) -> None:
+    from inframind_gym.live.guard import check_head
+
+    for host in ("localhost", "127.0.0.1:8080", "[::1]:8080", "[::1]"):
+        assert check_head([("Host", host)], loopback_only=True, most_bytes=9) == {"host": host}
