@@ -19,7 +19,7 @@ from inframind_gym.evaluation.stats import (
     Estimate,
     interval,
 )
-from inframind_gym.evaluation.store import RECORDS, read_cells, read_header
+from inframind_gym.evaluation.store import read_cells, read_header
 from inframind_gym.evaluation.suite import (
     Axis,
     Cell,
@@ -29,10 +29,12 @@ from inframind_gym.evaluation.suite import (
     in_order,
     without_draw,
 )
+from inframind_gym.evaluation.tables import Table
 
 MIN_SEEDS: Final = 5
 
 Strata = dict[Place, dict[int, tuple[Episode, ...]]]  # by place and seed, one of each training
+DrawScores = dict[int, list[float]]  # scores in the cells of each posterior draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +72,20 @@ class Results:
         return tuple(name for name in names if self.has_tails or name != self.layout.tail)
 
     @property
-    def left_out(self) -> dict[str, str]:
-        """Policies that could not play, and why."""
-        return dict(self.header.get("left_out", {}))
+    def policies(self) -> tuple[str, ...]:
+        """Policies with results, in the order of the run."""
+        present = {cell.policy for cell in self.episodes}
+        return tuple(name for name in self.header["policies"] if name in present)
 
     @property
     def planned(self) -> int:
         """Number of cells of a complete folder."""
         return len(self.episodes) + sum(map(len, self.missing.values()))
 
-    @property
-    def policies(self) -> tuple[str, ...]:
-        """Policies with results, in the order of the run."""
-        present = {cell.policy for cell in self.episodes}
-        return tuple(name for name in self.header["policies"] if name in present)
-
     def notes(self) -> list[str]:
         """Return what a reader has to know who takes the folder for complete."""
-        notes = [f"{policy} was left out: {why}" for policy, why in self.left_out.items()]
+        left_out = self.header.get("left_out", {})
+        notes = [f"{policy} was left out: {why}" for policy, why in left_out.items()]
         for texts in self.header.get("estimates", {}).values():
             notes += [text for text in texts if text not in notes]
         if self.missing:
@@ -111,12 +109,12 @@ class Results:
 
         A seed that not all trainings of the place have finished is left out.
         """
-        found: dict[Place, dict[int, list[Episode]]] = {}
+        by_place: dict[Place, dict[int, list[Episode]]] = {}
         for cell, episode in sorted(self.episodes.items(), key=lambda item: item[0].sort_key):
             if cell.policy == policy:
-                found.setdefault(cell.place, {}).setdefault(cell.seed, []).append(episode)
+                by_place.setdefault(cell.place, {}).setdefault(cell.seed, []).append(episode)
         strata = {}
-        for place, by_seed in found.items():
+        for place, by_seed in by_place.items():
             trainings = max(map(len, by_seed.values()))
             strata[place] = {s: tuple(own) for s, own in by_seed.items() if len(own) == trainings}
         return strata
@@ -154,14 +152,7 @@ def load_results(folder: Path) -> Results:
             missing.get(one.cell.policy, {}).pop(one.cell_id, None)
             if one.timing:
                 timings[one.cell] = one.timing
-            try:
-                episodes[one.cell] = Episode.of(layout, one.columns)
-            except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-                raise BenchmarkError(
-                    f"{folder / RECORDS}: the records of cell {one.cell_id} cannot be read "
-                    f"({error!r:.200}): another program wrote them. Delete the folder and run the "
-                    "command that made it again."
-                ) from None
+            episodes[one.cell] = Episode.of(layout, one.columns)
     if not episodes:
         torn = f" ({damaged} damaged files)" if damaged else ""
         raise BenchmarkError(
@@ -169,24 +160,6 @@ def load_results(folder: Path) -> Results:
         )
     lacking = {policy: list(cells.values()) for policy, cells in missing.items() if cells}
     return Results(folder, header, family, layout, episodes, timings, lacking, damaged, unplanned)
-
-
-class DrawOrder:
-    """Scores of policies under every posterior draw of quality; all play the same episodes."""
-
-    def __init__(self) -> None:
-        self._scores: dict[str, dict[int, list[float]]] = {}
-
-    def add(self, policy: str, draw: int, score: float) -> None:
-        """Add a policy's score in a cell of a draw; more is better."""
-        self._scores.setdefault(policy, {}).setdefault(draw, []).append(score)
-
-    def ahead(self, policy: str, other: str) -> dict[str, int]:
-        """Return the draws in which a policy has the better mean, and the draws that both have."""
-        one, two = self._scores[policy], self._scores[other]
-        both = one.keys() & two.keys()
-        better = sum(np.mean(one[draw]) > np.mean(two[draw]) for draw in both)
-        return {"draws_ahead": int(better), "draws": len(both)}
 
 
 def leaderboard(
@@ -217,21 +190,20 @@ def leaderboard(
         beaten (``bound`` is true) are listed without a rank; ``of_bound`` is the share of the best
         bound's score that the others reach, ``regret`` what they lose to `Suite.regret`.
         ``timing`` has the times that policies take to decide, where they were measured. Of a run
-        over draws of quality ``ahead_of_next`` counts those in which a policy has a better score
-        than the next one.
+        over posterior draws of quality ``ahead_of_next`` counts those in which a policy has a
+        better score than the next one.
     """
     family, header = results.family, results.header
-    score = family.metrics[family.score]
-    axes: dict[str, Axis | None] = {"ranking": None, **{axis.table: axis for axis in family.axes}}
-    bounds = set(header.get("bounds", ()))
+    score, bounds = family.metrics[family.score], set(header.get("bounds", ()))
     strata = {policy: results.strata(policy) for policy in results.policies}
-    first = next(iter(strata.values()))
-    common = [place for place in first if all(place in own for own in strata.values())]
+    first, *others = strata.values()
+    common = [place for place in first if all(place in own for own in others)]
     rows: list[dict[str, Any]] = []
     scored: dict[str, dict[Place, Estimate]] = {policy: {} for policy in strata}
     # (table, value on its axis) -> policy -> average over the places with that value
     averages: dict[tuple[str, Any], dict[str, Estimate]] = {}
-    orders: dict[tuple[str, Any], DrawOrder] = {}
+    draws: dict[tuple[str, Any], dict[str, DrawScores]] = {}  # of runs over draws
+    tables = ("ranking", *(axis.table for axis in family.axes))
     for policy, own in strata.items():
         by_draw: dict[Place, list[Estimate]] = {}
         for place, episodes in own.items():
@@ -248,34 +220,14 @@ def leaderboard(
                 scored[policy][place] = estimate.only(family.scored)
             by_draw.setdefault(there, []).append(estimate)
             if draw is not None:
-                for group in zip(axes, (None, *there), strict=True):
-                    order = orders.setdefault(group, DrawOrder())
-                    order.add(policy, draw, score.signed(estimate.value(score.name)))
+                for group in zip(tables, (None, *there), strict=True):
+                    in_draw = draws.setdefault(group, {}).setdefault(policy, {})
+                    in_draw.setdefault(draw, []).append(score.signed(estimate.value(score.name)))
         for place, estimates in by_draw.items():
             estimate = Estimate.over_draws(estimates)
-            for group in zip(axes, (None, *place), strict=True):
+            for group in zip(tables, (None, *place), strict=True):
                 peers = averages.setdefault(group, {})
                 peers[policy] = peers[policy] + estimate if policy in peers else estimate
-    tables: dict[str, list[dict[str, Any]]] = {table: [] for table in axes}
-    in_table = sorted(averages, key=lambda group: in_order(() if group[1] is None else group[1:]))
-    for table, value in in_table:
-        peers, axis = averages[table, value], axes[table]
-        ranked = [
-            {
-                **{"policy": policy, "bound": policy in bounds},
-                **({axis.name: value} if axis else {}),
-                **{"cells": len(own.units), "missing": len(results.missing.get(policy, ()))},
-                **own.to_json(),
-                **_of_bound(own, peers, bounds, family),
-            }
-            for policy, own in peers.items()
-        ]
-        ranked.sort(key=lambda row: (-score.signed(row[score.name]), row["policy"]))
-        tables[table] += ranked
-        if (table, value) in orders:
-            for row, behind in pairwise(row for row in ranked if not row["bound"]):
-                order = orders[table, value]
-                row["ahead_of_next"] = order.ahead(row["policy"], behind["policy"])
     timing = _timing_rows(results, common)
     return {
         "folder": str(results.folder),
@@ -286,7 +238,7 @@ def leaderboard(
         "planned": results.planned,
         "missing": results.missing,
         "damaged": results.damaged,
-        "left_out": results.left_out,
+        "left_out": dict(header.get("left_out", {})),
         "records": sum(episode.records for episode in results.episodes.values()),
         "intervals": {
             "method": "stratified bootstrap over episodes, expanded percentile interval",
@@ -297,13 +249,57 @@ def leaderboard(
         "fluid": family.limits(results, common, fluid),
         "notes": results.notes() + _notes(list(strata.values()), common),
         "rows": rows,
-        **tables,
+        **_ranked(results, averages, draws),
         **family.scores(results, scored),
         **({"timing": timing} if timing else {}),
     }
 
 
-def _of_bound(
+def leaderboard_tables(board: dict[str, Any]) -> list[Table]:
+    """Make the tables of a leaderboard; none if no cell has been finished by every policy."""
+    return family_of(board).tables(board) if board["ranking"] else []
+
+
+def draws_ahead(one: DrawScores, other: DrawScores) -> dict[str, int]:
+    """Return the posterior draws in which a policy has the better mean, and those of both."""
+    both = one.keys() & other.keys()
+    better = sum(np.mean(one[draw]) > np.mean(other[draw]) for draw in both)
+    return {"draws_ahead": int(better), "draws": len(both)}
+
+
+def _ranked(
+    results: Results,
+    averages: Mapping[tuple[str, Any], Mapping[str, Estimate]],
+    draws: Mapping[tuple[str, Any], Mapping[str, DrawScores]],
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the ranking and a table for each axis, best score first for each of its values."""
+    family, bounds = results.family, set(results.header.get("bounds", ()))
+    score = family.metrics[family.score]
+    axes: dict[str, Axis | None] = {"ranking": None, **{axis.table: axis for axis in family.axes}}
+    tables: dict[str, list[dict[str, Any]]] = {table: [] for table in axes}
+    for group in sorted(averages, key=lambda of: in_order(() if of[1] is None else of[1:])):
+        (table, value), peers = group, averages[group]
+        axis = axes[table]
+        ranked = [
+            {
+                **{"policy": policy, "bound": policy in bounds},
+                **({axis.name: value} if axis else {}),
+                **{"cells": len(own.units), "missing": len(results.missing.get(policy, ()))},
+                **own.to_json(),
+                **_to_bound(own, peers, bounds, family),
+            }
+            for policy, own in peers.items()
+        ]
+        ranked.sort(key=lambda row: (-score.signed(row[score.name]), row["policy"]))
+        tables[table] += ranked
+        if group in draws:
+            for row, behind in pairwise(row for row in ranked if not row["bound"]):
+                own, next_one = (draws[group][one["policy"]] for one in (row, behind))
+                row["ahead_of_next"] = draws_ahead(own, next_one)
+    return tables
+
+
+def _to_bound(
     average: Estimate, peers: Mapping[str, Estimate], bounds: set[str], family: type[Suite]
 ) -> dict[str, Any]:
     """Return the score over that of the best bound, or the reverse where less is better.
@@ -358,19 +354,15 @@ def _timing_rows(results: Results, places: Sequence[Place]) -> list[dict[str, An
 
     Times are measured, not computed: they differ from run to run and have no intervals.
     """
-    axis = results.family.axes[0].name
-    found: dict[tuple[str, Any], list[dict[str, float]]] = {}
-    for cell, timing in results.timings.items():
-        if cell.place in places:
-            found.setdefault((cell.policy, cell.place[0]), []).append(timing)
-    return [
-        {
-            "policy": policy,
-            axis: value,
-            "cells": len(timings),
-            **{name: float(np.median([t[name] for t in timings])) for name in timings[0]},
-        }
-        for policy in results.policies
-        for value in dict.fromkeys(place[0] for place in places)
-        if (timings := found.get((policy, value)))
-    ]
+    axis, rows = results.family.axes[0].name, []
+    for policy in results.policies:
+        for value in dict.fromkeys(place[0] for place in places):
+            timings = [
+                timing
+                for cell, timing in results.timings.items()
+                if (cell.policy, cell.place[0]) == (policy, value) and cell.place in places
+            ]
+            if timings:
+                medians = {key: float(np.median([t[key] for t in timings])) for key in timings[0]}
+                rows.append({"policy": policy, axis: value, "cells": len(timings), **medians})
+    return rows

@@ -43,7 +43,8 @@ def print_json(content: dict[str, Any]) -> None:
 
 def show_leaderboard(board: dict[str, Any], *, markdown: bool = False) -> None:
     """Print the tables of a leaderboard."""
-    from inframind_gym.evaluation.tables import leaderboard_tables, show
+    from inframind_gym.evaluation.board import leaderboard_tables
+    from inframind_gym.evaluation.tables import show
 
     tables = leaderboard_tables(board)
     show(tables, markdown=markdown)
@@ -124,7 +125,7 @@ def run(
     from inframind_gym.evaluation.suite import load_suite, split_list
 
     with friendly():
-        trackers = split_list(track) or ()
+        trackers = split_list(track or "")
         for name in trackers:
             if name not in ("wandb", "tensorboard"):
                 raise BenchmarkError(unknown("tracker", name, ("wandb", "tensorboard")))
@@ -251,7 +252,7 @@ def compare(
         results = [load_results(Path(folder)) for folder in folders]
         comparisons = [
             compute(a, b, bootstrap_seed=bootstrap_seed)
-            for a, b in sides_of(results, [*names, *(split_list(policies) or ())])
+            for a, b in sides_of(results, [*names, *(split_list(policies or ""))])
         ]
         if as_json:
             print_json({"comparisons": comparisons})

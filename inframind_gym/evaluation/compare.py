@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inframind_gym.errors import unknown
-from inframind_gym.evaluation.board import MIN_SEEDS, DrawOrder, Results
+from inframind_gym.evaluation.board import MIN_SEEDS, DrawScores, Results, draws_ahead
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.metrics import Metric
 from inframind_gym.evaluation.stats import NUM_RESAMPLES, Estimate
@@ -17,11 +17,11 @@ from inframind_gym.evaluation.tables import Table
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison.
+    """One side of a comparison: a policy of a results folder.
 
     Attributes:
-        results: Its folder.
-        policy: Its policy.
+        results: The folder.
+        policy: The policy.
     """
 
     results: Results
@@ -67,17 +67,35 @@ def _is_same(a: Side, b: Side) -> bool:
     return a.policy == b.policy and one == other and not run_differences(a.results, b.results)
 
 
+def run_differences(a: Results, b: Results) -> list[str]:
+    """Return what two runs of one family differ in, as notes for the reader."""
+    notes = []
+    one, other = a.header["settings"], b.header["settings"]
+    if differing := [key for key in {**one, **other} if one.get(key) != other.get(key)]:
+        notes.append(f"the two runs differ in {', '.join(differing)}")
+    for key, axis in a.family.files().items():
+        there, here = a.header.get(key, {}), b.header.get(key, {})
+        if changed := [name for name in there if here.get(name, there[name]) != there[name]]:
+            notes.append(f"the two runs differ in the content of {axis} {', '.join(changed)}")
+    return notes
+
+
 def common_episodes(sides: Sequence[Side]) -> dict[Place, list[int]]:
     """Return the places and seeds that all sides have, with episodes of the same length."""
-    first, *others = (side.results.strata(side.policy) for side in sides)
-    common = {}
-    for place, by_seed in first.items():
-        lengths = {seed: own[0].records for seed, own in by_seed.items()}
-        for other in others:
-            there = {seed: own[0].records for seed, own in other.get(place, {}).items()}
-            lengths = dict(lengths.items() & there.items())
-        if lengths:
-            common[place] = sorted(lengths)
+    lengths = [
+        {
+            (place, seed, own[0].records)
+            for place, by_seed in side.results.strata(side.policy).items()
+            for seed, own in by_seed.items()
+        }
+        for side in sides
+    ]
+    both = set.intersection(*lengths)
+    common: dict[Place, list[int]] = {}
+    for place, by_seed in sides[0].results.strata(sides[0].policy).items():
+        seeds = sorted(s for s, own in by_seed.items() if (place, s, own[0].records) in both)
+        if seeds:
+            common[place] = seeds
     return common
 
 
@@ -88,17 +106,17 @@ def estimates(
     seed: int,
     num_resamples: int = NUM_RESAMPLES,
 ) -> dict[Place, list[Estimate]]:
-    """Return the metrics of a policy on some episodes: by place, one for each draw of quality."""
+    """Return the metrics of a policy on some episodes: by place, one for each posterior draw."""
     strata = side.results.strata(side.policy)
-    found: dict[Place, list[Estimate]] = {}
+    by_place: dict[Place, list[Estimate]] = {}
     for place, seeds in common.items():
         there, _ = without_draw(place)
         estimate = Estimate.of(
             *(names, side.results.layout, side.policy, [strata[place][one] for one in seeds]),
             *(there, seed, num_resamples),
         )
-        found.setdefault(there, []).append(estimate)
-    return found
+        by_place.setdefault(there, []).append(estimate)
+    return by_place
 
 
 def compare(
@@ -117,8 +135,8 @@ def compare(
 
     Returns:
         ``overall`` and ``rows`` (one for each place): for each metric ``a``,
-        ``b``, ``difference`` and ``difference_ci95``; ``notes`` for the reader. Of runs over draws
-        of quality ``b_ahead_of_a`` counts those in which b has the better score.
+        ``b``, ``difference`` and ``difference_ci95``; ``notes`` for the reader. Of runs over
+        posterior draws ``b_ahead_of_a`` counts those in which b has the better score.
 
     Raises:
         BenchmarkError: The sides have no episode in common.
@@ -139,29 +157,36 @@ def compare(
     of_both = {*a.results.measured} & {*b.results.measured}
     names = tuple(name for name in family.metrics if name in of_both)
     left, right = (estimates(one, common, names, bootstrap_seed, num_resamples) for one in (a, b))
-    rows: list[dict[str, Any]] = []
-    totals: list[Estimate] = []
-    for place in left:
-        pair = [Estimate.over_draws(own[place]) for own in (left, right)]
-        rows.append({**family.describe(place), **_differences(*pair)})
-        totals = [x + y for x, y in zip(totals, pair, strict=True)] if totals else pair
-    score, order = family.metrics[family.score], DrawOrder()
-    drawn = [(place, draw) for place, draw in map(without_draw, common) if draw is not None]
-    for name, own in (("a", left), ("b", right)):
-        for place in dict.fromkeys(place for place, _ in drawn):
-            draws = [draw for there, draw in drawn if there == place]
-            for draw, estimate in zip(draws, own[place], strict=True):
-                order.add(name, draw, score.signed(estimate.value(score.name)))
-    return {
+    pairs = {p: [Estimate.over_draws(own[p]) for own in (left, right)] for p in left}
+    content = {
         "a": {"folder": str(a.results.folder), "policy": a.policy},
         "b": {"folder": str(b.results.folder), "policy": b.policy},
-        "cells": len(rows),
-        **({"b_ahead_of_a": order.ahead("b", "a")} if drawn else {}),
-        "overall": _differences(*totals),
-        "rows": rows,
+        "cells": len(pairs),
+        "overall": _differences(*map(_total, zip(*pairs.values(), strict=True))),
+        "rows": [{**family.describe(p), **_differences(*pair)} for p, pair in pairs.items()],
         "notes": _notes(a, b, common),
         "kind": family.model_fields["kind"].default,
     }
+    drawn = [(there, draw) for there, draw in map(without_draw, common) if draw is not None]
+    if drawn:
+        score = family.metrics[family.score]
+        by_draw: tuple[DrawScores, DrawScores] = ({}, {})
+        for scores, own in zip(by_draw, (left, right), strict=True):
+            for place in left:
+                draws = [draw for there, draw in drawn if there == place]
+                for draw, estimate in zip(draws, own[place], strict=False):
+                    value = score.signed(estimate.value(score.name))
+                    scores.setdefault(draw, []).append(value)
+        content["b_ahead_of_a"] = draws_ahead(by_draw[1], by_draw[0])
+    return content
+
+
+def _total(estimates_of: Sequence[Estimate]) -> Estimate:
+    """Return the estimate over several places."""
+    first, *others = estimates_of
+    for other in others:
+        first = first + other
+    return first
 
 
 def _differences(a: Estimate, b: Estimate) -> dict[str, Any]:
@@ -190,31 +215,16 @@ def _notes(a: Side, b: Side, common: Mapping[Place, Sequence[int]]) -> list[str]
     return notes + run_differences(a.results, b.results)
 
 
-def run_differences(a: Results, b: Results) -> list[str]:
-    """Return what two runs of one family differ in, as notes for the reader."""
-    notes = []
-    one, other = a.header["settings"], b.header["settings"]
-    differing = [key for key in {**one, **other} if one.get(key) != other.get(key)]
-    if differing:
-        notes.append(f"the two runs differ in {', '.join(differing)}")
-    for key, axis in a.family.files().items():
-        there, here = a.header.get(key, {}), b.header.get(key, {})
-        changed = [name for name in there if here.get(name, there[name]) != there[name]]
-        if changed:
-            notes.append(f"the two runs differ in the content of {axis} {', '.join(changed)}")
-    return notes
-
-
 def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
     """Make the tables of a comparison: every metric overall, then the main ones cell by cell."""
     a, b = comparison["a"], comparison["b"]
     sides = f"A = {a['policy']} in {a['folder']}, B = {b['policy']} in {b['folder']}"
     family = family_of(comparison)
-    metrics = family.metrics
-    body = [
-        [one.heading, one.text(d["a"]), one.text(d["b"]), *difference_text(one, d)]
-        for one, d in ((metrics[name], d) for name, d in comparison["overall"].items())
-    ]
+    metrics, overall = family.metrics, comparison["overall"]
+    body = []
+    for name, d in overall.items():
+        one = metrics[name]
+        body.append([one.heading, one.text(d["a"]), one.text(d["b"]), *difference_text(one, d)])
     caption = "Better or worse where the interval leaves 0 out; an interval for each metric alone."
     if order := comparison.get("b_ahead_of_a"):
         caption += (
@@ -224,7 +234,7 @@ def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
     title = f"{sides}: paired means over {comparison['cells']} cells"
     tables = [Table(title, ["metric", "A", "B", "B - A", "95 % interval", ""], body, caption)]
     if len(comparison["rows"]) > 1:
-        shown = [metrics[name] for name in family.compared if name in comparison["overall"]]
+        shown = [metrics[name] for name in family.compared if name in overall]
         headings = [*(axis.label for axis in family.axes), *(metric.heading for metric in shown)]
         body = [
             [
@@ -269,16 +279,13 @@ def compare_all(
     runs = {i: side.results for i, side in sides}
     first, *others = runs.values()
     family = first.family
-    measured = [run.measured for run in runs.values()]
-    names = tuple(name for name in family.compared if all(name in own for own in measured))
+    names = tuple(
+        name for name in family.compared if all(name in run.measured for run in runs.values())
+    )
     totals = []
     for _, side in sides:
-        total, *rest = map(
-            Estimate.over_draws, estimates(side, common, names, bootstrap_seed).values()
-        )
-        for estimate in rest:
-            total = total + estimate
-        totals.append(total)
+        by_place = estimates(side, common, names, bootstrap_seed).values()
+        totals.append(_total([Estimate.over_draws(own) for own in by_place]))
     between = [[_differences(other, one) for other in totals] for one in totals]
     return {
         "kind": family.model_fields["kind"].default,

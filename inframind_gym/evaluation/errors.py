@@ -54,12 +54,12 @@ def blame(policy: str) -> Iterator[None]:
         raise PolicyFailedError(policy, reason, trace) from error
 
 
-def checked(policy: str, chosen: Any, space: Space[Any], rows: int) -> NDArray[np.int64]:
-    """Return a policy's actions as integers in their ranges, ``(rows, parts)``.
+def checked(policy: str, actions: Any, space: Space[Any], rows: int) -> NDArray[np.int64]:
+    """Return the actions of `act_batch` as integers in their ranges, ``(rows, parts)``.
 
     Args:
         policy: Its name.
-        chosen: What `act_batch` returned.
+        actions: What it returned.
         space: Discrete or MultiDiscrete, of one row.
         rows: Number of rows that it was asked for.
 
@@ -68,19 +68,17 @@ def checked(policy: str, chosen: Any, space: Space[Any], rows: int) -> NDArray[n
     """
     highs = np.atleast_1d(space.nvec if isinstance(space, MultiDiscrete) else cast(Any, space).n)
     try:
-        return check_actions(chosen, highs, rows)
+        return check_actions(actions, highs, rows)
     except ValueError:
-        if np.ndim(chosen) and len(chosen) == rows:
-            for action in chosen:  # one of them is wrong
+        if np.ndim(actions) and len(actions) == rows:
+            for action in actions:  # one of them is wrong
                 checked(policy, action, space, 1)
         elif rows > 1:
             raise PolicyFailedError(
-                policy, f"act_batch() returned the shape {np.shape(chosen)} for {rows} rows"
+                policy, f"act_batch() returned the shape {np.shape(actions)} for {rows} rows"
             ) from None
         most = sorted(set((highs - 1).tolist()))
         wanted = f"{len(highs)} integers" if len(highs) > 1 else "an integer"
-        raise PolicyFailedError(
-            policy,
-            f"act() returned {str(chosen)[:_SHOWN]}; wanted {wanted} in 0..{most[0]}"
-            + (f" to 0..{most[-1]}" if most[1:] else ""),
-        ) from None
+        limits = f"0..{most[0]}" + (f" to 0..{most[-1]}" if most[1:] else "")
+        reason = f"act() returned {str(actions)[:_SHOWN]}; wanted {wanted} in {limits}"
+        raise PolicyFailedError(policy, reason) from None

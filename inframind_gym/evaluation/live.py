@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,11 +14,10 @@ from inframind_gym.envs.exporter import RouterExporter
 from inframind_gym.errors import InfraMindError
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError, blame
 from inframind_gym.evaluation.play import Batch, Played, QueryBatch, RoutingPlayer
+from inframind_gym.evaluation.routing import LIVE_ID
 from inframind_gym.evaluation.suite import Cell
 from inframind_gym.progress import say
 from inframind_gym.simulator.server.pool import load_pool
-
-LIVE_ID: Final = "InfraMind-StreamLive-v0"
 
 
 class LiveBatch(QueryBatch):

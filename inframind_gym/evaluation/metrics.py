@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -39,26 +38,21 @@ class Metric:
         """Label and unit."""
         return f"{self.label} {self.unit}".rstrip()
 
-    @property
-    def scale(self) -> float:
-        """Factor from the stored to the shown value."""
-        return 100.0 if self.unit == "%" else 1.0
-
     def text(self, value: float, *, like: float | None = None) -> str:
         """Format a value; with as many decimals as the value `like` would have, if given."""
-        shown = value if like is None else like
-        large = self.unit != "%" and abs(shown * self.scale) >= 100
+        scale = 100.0 if self.unit == "%" else 1.0
+        large = self.unit != "%" and abs((value if like is None else like) * scale) >= 100
         decimals = 0 if large else 1 if self.unit else self.decimals
-        return f"{value * self.scale:,.{decimals}f}"
+        return f"{value * scale:,.{decimals}f}"
 
     def signed(self, value: float) -> float:
         """Turn a value so that larger is better."""
         return value if self.better == "higher" else -value
 
 
-def by_name(*metrics: Metric) -> Mapping[str, Metric]:
+def by_name(*metrics: Metric) -> dict[str, Metric]:
     """Return metrics by their names."""
-    return MappingProxyType({metric.name: metric for metric in metrics})
+    return {metric.name: metric for metric in metrics}
 
 
 class Layout(ABC):

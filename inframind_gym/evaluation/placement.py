@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self
 
@@ -50,9 +50,8 @@ METRICS: Final = by_name(
 )
 FIELDS: Final = (  # numbers of a decision that are summed
     *("request_s", "calls", "arrived", "late", "illegal"),
-    *("choices", "switches", "gpu_s", "serving"),
+    *("choices", "switches", "gpu_s", "serving", "jobs"),
 )
-_SUMS: Final = (*FIELDS, "jobs", "job_latency_s")
 
 
 class DecisionLayout(Layout):
@@ -64,8 +63,7 @@ class DecisionLayout(Layout):
         """Return what each decision adds to the sums, ``(num_decisions, width)``."""
         latency_s, decision = self.values(columns)
         ended_s = np.bincount(decision, latency_s, minlength=len(columns["jobs"]))
-        plain = [columns[name] for name in (*FIELDS, "jobs")]
-        return np.column_stack([*plain, ended_s]).astype(np.float64)
+        return np.column_stack([*(columns[name] for name in FIELDS), ended_s]).astype(np.float64)
 
     def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Compute all metrics but ``job_latency_p95_s`` from ``(..., width)``, ``(...)`` each.
@@ -74,7 +72,7 @@ class DecisionLayout(Layout):
         by the calls that became ready, whether they were ever served or not. ``slo`` is the share
         of jobs whose deadline did not pass, of those that arrived.
         """
-        of = dict(zip(_SUMS, np.moveaxis(sums, -1, 0), strict=True))
+        of = dict(zip((*FIELDS, "job_latency_s"), np.moveaxis(sums, -1, 0), strict=True))
 
         def per(name: str, divisor: str) -> NDArray[np.float64]:
             return np.asarray(of[name] / np.maximum(of[divisor], 1.0), dtype=np.float64)
@@ -100,7 +98,7 @@ class PlacementBatch(Batch):
 
     def begin(self) -> None:
         """Begin to count."""
-        self._records: dict[str, list[NDArray[Any]]] = {name: [] for name in (*FIELDS, "jobs")}
+        self._records: dict[str, list[NDArray[Any]]] = {name: [] for name in FIELDS}
         self._latencies: list[list[NDArray[np.float64]]] = [[] for _ in self.cells]
         self._totals = self._count()
 
@@ -115,19 +113,18 @@ class PlacementBatch(Batch):
         """Take the records of a decision everywhere: all episodes have the same number of them."""
         simulation, before = self.simulation, self._totals
         self._totals, episode, config = self._count(), simulation.state.episode, simulation.config
-        for row, own in enumerate(self._latencies):
-            own.append(simulation.completed(row)["latency_s"])
+        for row, latencies in enumerate(self._latencies):
+            latencies.append(simulation.completed(row)["latency_s"])
         every, gpus = np.ones(len(rows), np.int64), simulation.num_gpus
-        late = {name: episode[name].astype(np.int64) for name in ("late", "illegal")}
         seconds = (np.maximum(episode[name], 0.0) for name in ("waiting_s", "service_s"))
         for name, values in {
             "request_s": sum(seconds),
             **{name: self._totals[name] - before[name] for name in before},
-            **late,
+            **{name: episode[name].astype(np.int64) for name in ("late", "illegal")},
             "choices": every * gpus,
             "gpu_s": every * (gpus * config.ticks * config.routing_interval_s),
             "serving": (simulation.state.host != NONE).sum(axis=1),
-            "jobs": np.array([len(own[-1]) for own in self._latencies]),
+            "jobs": np.array([len(latencies[-1]) for latencies in self._latencies]),
         }.items():
             self._records[name].append(values)
         return len(rows)
@@ -139,8 +136,9 @@ class PlacementBatch(Batch):
         of all, ``(num_jobs,)``.
         """
         number = np.arange(len(self._latencies[row]))
-        own = {name: np.stack(values)[:, row] for name, values in self._records.items()}
-        return {"decision": number, **own, "job_latency_s": np.concatenate(self._latencies[row])}
+        numbers = {name: np.stack(values)[:, row] for name, values in self._records.items()}
+        latencies_s = np.concatenate(self._latencies[row])
+        return {"decision": number, **numbers, "job_latency_s": latencies_s}
 
 
 class PlacementPlayer(Player):
@@ -167,6 +165,7 @@ class PlacementSuite(Suite):
         num_decisions: Decisions of one episode.
     """
 
+    env_id: ClassVar = "InfraMind-Placement-v0"
     axes: ClassVar = (
         Axis("cluster", "clusters", "cluster", "by_cluster", is_file=True),
         Axis("demand", "demands", "demand", "by_demand", is_file=True),
@@ -177,7 +176,7 @@ class PlacementSuite(Suite):
     compared: ClassVar = ("call_latency_s", "slo", "job_latency_mean_s", "switches_per_gpu_hour")
     shown: ClassVar = ("arrivals",)
     unit: ClassVar = "decisions"
-    env_id: ClassVar = "InfraMind-Placement-v0"
+    play: ClassVar = PlacementPlayer
 
     kind: Literal["placement"] = "placement"
     clusters: tuple[str, ...] = Field(min_length=1)
@@ -190,15 +189,14 @@ class PlacementSuite(Suite):
     @classmethod
     def _file(cls, arrivals: Any) -> Any:
         """Take the mapping ``{kind: trace, path: FILE}`` of routing suites for its file."""
-        if isinstance(arrivals, dict):
-            if arrivals.get("kind") == "trace" and "path" in arrivals:
-                return arrivals["path"]
-        elif arrivals is None or str(arrivals).endswith(".csv"):
-            return arrivals
-        raise ValueError(
-            "must be the CSV file of a trace: other arrivals belong to the demand, choose it with "
-            "demands"
-        )
+        if isinstance(arrivals, dict) and arrivals.get("kind") == "trace" and "path" in arrivals:
+            return arrivals["path"]
+        if arrivals is not None and not str(arrivals).endswith(".csv"):
+            raise ValueError(
+                "must be the CSV file of a trace: other arrivals belong to the demand, choose it "
+                "with demands"
+            )
+        return arrivals
 
     def length(self, cell: Cell) -> int:
         """Return the decisions of an episode."""
@@ -236,12 +234,12 @@ class PlacementSuite(Suite):
 
     def fingerprint(self, setting: str, name: str) -> str:
         """Hash a cluster with its models' cards, or a demand with its trace."""
-        given = self.source(setting, name)
+        source = self.source(setting, name)
         if setting == "clusters":
-            cluster, cards = load_cluster(given)
+            cluster, cards = load_cluster(source)
             return content_hash([part.model_dump(mode="json") for part in (cluster, *cards)])
-        trace = file_hash(self.arrivals) if self.arrivals and given == TRACED else ""
-        return content_hash([load_demand(given).model_dump(mode="json"), trace])
+        trace = file_hash(self.arrivals) if self.arrivals and source == TRACED else ""
+        return content_hash([load_demand(source).model_dump(mode="json"), trace])
 
     def env_kwargs(self, place: Place, policy: Any = None) -> dict[str, Any]:
         """Return the JSON arguments of the environment of a place."""
@@ -254,15 +252,6 @@ class PlacementSuite(Suite):
             "num_decisions": self.num_decisions,
         }
 
-    def header(self, policies: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the environments' specs."""
-        specs = {"/".join(place): self.env_spec(self.env_kwargs(place)) for place in self.places()}
-        return {"env_specs": specs}
-
-    def player(self, progress: Callable[[int], None] = lambda _: None, **live: Any) -> Player:
-        """Make the player of the suite's cells."""
-        return PlacementPlayer(self, progress)
-
     @classmethod
     def layout(cls, header: Mapping[str, Any]) -> DecisionLayout:
         """Make the layout of sums."""
@@ -273,33 +262,30 @@ class PlacementSuite(Suite):
         """Make the ranking, tables by cluster and by demand, and times of a decision."""
         policies = [row["policy"] for row in board["ranking"]]
         main = tuple(METRICS.values())
-        tables = [
-            metrics_table(
-                f"{board['suite']}: {of_planned(board, 'decisions')}",
-                board["ranking"],
-                main,
-                f"Means over {cells_text(board)} (cluster x demand) ± half of the 95 % interval; "
-                "lowest mean latency of a call first. call s: request-seconds over calls, those "
-                "that were never served included; SLO: share of jobs whose deadline did not pass; "
-                "job s, job p95 s: of jobs that ended; done: their share of all jobs; "
-                f"of bound: the bound's latency over the policy's.{about_bounds(board)}",
-            )
-        ]
+        caption = (
+            f"Means over {cells_text(board)} (cluster x demand) ± half of the 95 % interval; "
+            "lowest mean latency of a call first. call s: request-seconds over calls, those "
+            "that were never served included; SLO: share of jobs whose deadline did not pass; "
+            "job s, job p95 s: of jobs that ended; done: their share of all jobs; "
+            f"of bound: the bound's latency over the policy's.{about_bounds(board)}"
+        )
+        title = f"{board['suite']}: {of_planned(board, 'decisions')}"
+        tables = [metrics_table(title, board["ranking"], main, caption)]
         clusters = list(dict.fromkeys(row["cluster"] for row in board["by_cluster"]))
         for cluster in clusters if len(clusters) > 1 else ():
             rows = [row for row in board["by_cluster"] if row["cluster"] == cluster]
             tables.append(metrics_table(f"On {cluster}", rows, main))
         if len({row["demand"] for row in board["by_demand"]}) > 1:
             latency, slo = METRICS["call_latency_s"], METRICS["slo"]
-            title = "Mean latency of a call, s, by demand (SLO %)"
 
             def text(row: Mapping[str, Any]) -> str:
                 return f"{latency.text(row[latency.name])} ({slo.text(row[slo.name])})"
 
-            tables.append(matrix(title, board["by_demand"], "demand", policies, latency, text))
+            heading = "Mean latency of a call, s, by demand (SLO %)"
+            tables.append(matrix(heading, board["by_demand"], "demand", policies, latency, text))
         if times := board.get("timing"):
             clusters = list(dict.fromkeys(row["cluster"] for row in times))
-            found = {
+            texts = {
                 (row["policy"], row["cluster"]): f"{row['decide_median_ms']:.2f} "
                 f"({row['decide_p95_ms']:.2f})"
                 for row in times
@@ -308,7 +294,7 @@ class PlacementSuite(Suite):
                 Table(
                     "Milliseconds of one decision: median (95th percentile)",
                     ["policy", *clusters],
-                    [[short(p), *(found.get((p, c), "") for c in clusters)] for p in policies],
+                    [[short(p), *(texts.get((p, c), "") for c in clusters)] for p in policies],
                     "Processor time of the deciding thread, medians over cells.",
                 )
             )

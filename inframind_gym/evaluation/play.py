@@ -84,18 +84,18 @@ class Player:
     Attributes:
         batch: Class of the batches.
         is_timed: Whether results have the time that policies take to decide.
-        watch: Called with the batch after every step; None: nobody watches.
+        watch: Called with the batch after every step.
         arguments: Of the environment, beside those of the suite.
     """
 
-    batch: type[Batch]
+    batch: ClassVar[type[Batch]]
     is_timed: ClassVar[bool] = False
 
     def __init__(self, suite: Any, progress: Callable[[int], None] = lambda _: None) -> None:
         self.suite, self.progress = suite, progress
-        self.watch: Callable[[Any], None] | None = None
+        self.watch: Callable[[Any], None] = lambda batch: None
         self.arguments: dict[str, Any] = {}
-        self._made: tuple[Any, Any] | None = None
+        self._last: tuple[Any, Any] | None = None  # arguments of a simulation, and itself
 
     def run(self, cells: Sequence[Cell]) -> list[Played]:
         """Play cells of one `Suite.group_of` to the ends of their episodes.
@@ -104,32 +104,6 @@ class Player:
             PolicyFailedError: The policy raised an error or gave no valid action.
         """
         return self.play(self.begin(cells))
-
-    def play(self, batch: Batch) -> list[Played]:
-        """Play a batch that has begun."""
-        simulation, policy, cells = batch.simulation, batch.policy, batch.cells
-        name = cells[0].policy
-        truth = getattr(policy, "sees_truth", False)
-        took_ms: list[float] = []
-        while len(rows := np.flatnonzero(~batch.over())):
-            contexts = simulation.contexts(rows, truth=truth)
-            with blame(name):
-                began = time.thread_time()
-                chosen = policy.act_batch(batch.observations[rows], contexts, rows)
-                took_ms.append(1e3 * (time.thread_time() - began) / len(rows))
-            batch.actions[rows] = checked(name, chosen, simulation.action_space, len(rows))
-            self.step(batch, rows)
-            self.progress(batch.note(rows))
-            if self.watch is not None:
-                self.watch(batch)
-        timing = {
-            "decide_median_ms": float(np.median(took_ms)),
-            "decide_p95_ms": float(np.quantile(took_ms, TAIL)),
-        }
-        return [
-            (cell, batch.columns(row), timing if self.is_timed else None)
-            for row, cell in enumerate(cells)
-        ]
 
     def begin(self, cells: Sequence[Cell]) -> Any:
         """Make the policy and the simulation of cells, and reset both.
@@ -144,11 +118,74 @@ class Player:
         batch.begin()
         return batch
 
+    def play(self, batch: Batch) -> list[Played]:
+        """Play a batch that has begun."""
+        simulation, policy, cells = batch.simulation, batch.policy, batch.cells
+        name, truth = cells[0].policy, getattr(policy, "sees_truth", False)
+        took_ms: list[float] = []
+        while len(rows := np.flatnonzero(~batch.over())):
+            contexts = simulation.contexts(rows, truth=truth)
+            with blame(name):
+                began = time.thread_time()
+                actions = policy.act_batch(batch.observations[rows], contexts, rows)
+                took_ms.append(1e3 * (time.thread_time() - began) / len(rows))
+            batch.actions[rows] = checked(name, actions, simulation.action_space, len(rows))
+            self.step(batch, rows)
+            self.progress(batch.note(rows))
+            self.watch(batch)
+        timing = None
+        if self.is_timed:
+            median, tail = np.quantile(took_ms, [0.5, TAIL]).tolist()
+            timing = {"decide_median_ms": median, "decide_p95_ms": tail}
+        return [(cell, batch.columns(row), timing) for row, cell in enumerate(cells)]
+
+    def check(self, cell: Cell) -> None:
+        """Check that a policy can play a cell.
+
+        Raises:
+            PolicyFailedError: It cannot.
+        """
+        self.begin([cell])
+
+    def warm_up(self, cell: Cell) -> None:
+        """Take one step as in a cell, so that compiled code is in the cache."""
+        self.step(self.begin([cell]), np.zeros(1, np.int64))
+
+    def close(self) -> None:
+        """Give up the last simulation."""
+        if self._last is not None:
+            self._last[1].close()
+            self._last = None
+
+    # Parts, which families replace
+
+    def policy(self, cells: Sequence[Cell]) -> Any:
+        """Make the policy that plays cells."""
+        return self.suite.resolve_policy(cells[0].policy)
+
+    def arguments_of(self, cells: Sequence[Cell], policy: Any) -> dict[str, Any]:
+        """Return the arguments of the environment of cells."""
+        kwargs: dict[str, Any] = self.suite.env_kwargs(cells[0].place, policy)
+        return kwargs
+
+    def options(self, cells: Sequence[Cell]) -> dict[str, Any] | None:
+        """Return the options of the reset."""
+        return None
+
+    def simulate(self, policy: Any, kwargs: dict[str, Any], rows: int) -> Any:
+        """Make a simulation from the arguments of the environment."""
+        return self.suite.environment().simulation_of(kwargs, rows)
+
     def make(self, cells: Sequence[Cell]) -> Any:
-        """Make the policy and the simulation of cells."""
+        """Make the policy of cells and their simulation, which is the last one if that fits."""
         with blame(cells[0].policy):
             policy = self.policy(cells)
-            return self.batch(self.suite, cells, policy, self._simulation(policy, cells))
+            kwargs = self.arguments_of(cells, policy) | self.arguments
+            key = (getattr(policy, "simulation", None), kwargs, len(cells))
+            if self._last is None or self._last[0] != key:
+                self.close()
+                self._last = (key, self.simulate(policy, kwargs, len(cells)))
+            return self.batch(self.suite, cells, policy, self._last[1])
 
     def reset(self, batch: Batch) -> None:
         """Begin the episodes of a batch."""
@@ -165,58 +202,10 @@ class Player:
         if hasattr(batch.policy, "foresee"):  # a bound: it sees more than a contestant
             batch.policy.foresee(batch.simulation)
 
-    def check(self, cell: Cell) -> None:
-        """Check that a policy can play a cell.
-
-        Raises:
-            PolicyFailedError: It cannot.
-        """
-        self.begin([cell])
-
     def step(self, batch: Batch, rows: NDArray[np.int64]) -> None:
         """Carry out the actions of some rows."""
         actions = batch.simulation.checked(batch.actions)
         batch.simulation.step(rows, actions, batch.observations)
-
-    def warm_up(self, cell: Cell) -> None:
-        """Take one step as in a cell, so that compiled code is in the cache."""
-        self.step(self.begin([cell]), np.zeros(1, np.int64))
-
-    def policy(self, cells: Sequence[Cell]) -> Any:
-        """Make the policy that plays cells."""
-        return self.suite.resolve_policy(cells[0].policy)
-
-    def arguments_of(self, cells: Sequence[Cell], policy: Any) -> dict[str, Any]:
-        """Return the arguments of the environment of cells."""
-        kwargs: dict[str, Any] = self.suite.env_kwargs(cells[0].place, policy)
-        return kwargs
-
-    def options(self, cells: Sequence[Cell]) -> dict[str, Any] | None:
-        """Return the options of the reset."""
-        return None
-
-    def _simulation(self, policy: Any, cells: Sequence[Cell]) -> Any:
-        """Return the last simulation if it fits, else a new one."""
-        kwargs = self.arguments_of(cells, policy) | self.arguments
-        key = (getattr(policy, "simulation", None), kwargs, len(cells))
-        if self._made is None or self._made[0] != key:
-            self._leave()
-            self._made = (key, self.simulate(policy, kwargs, len(cells)))
-        return self._made[1]
-
-    def simulate(self, policy: Any, kwargs: dict[str, Any], rows: int) -> Any:
-        """Make a simulation from the arguments of the environment."""
-        return self.suite.environment().simulation_of(kwargs, rows)
-
-    def close(self) -> None:
-        """Release what it holds."""
-        self._leave()
-
-    def _leave(self) -> None:
-        """Give up the last simulation."""
-        if self._made is not None:
-            self._made[1].close()
-            self._made = None
 
 
 # Streams of queries
@@ -309,8 +298,7 @@ class QueryBatch(Batch):
         if len(rows) < len(self.cells):  # rows that are over still show their last step
             here = np.isin(of, rows)
             of, records = of[here], records[here]
-        observe = getattr(self.policy, "observe", None)
-        if observe is not None:
+        if (observe := getattr(self.policy, "observe", None)) is not None:
             with blame(self.cells[0].policy):
                 for row in np.unique(of).tolist():
                     observe(records[of == row], row)
@@ -328,6 +316,18 @@ class QueryBatch(Batch):
         return columns_of(self.simulation, with_prices(pool, self.done[row], calls))
 
 
+class RoutingPlayer(Player):
+    """Plays streams of queries at the rates and budgets of their cells."""
+
+    batch = QueryBatch
+
+    def options(self, cells: Sequence[Cell]) -> dict[str, Any]:
+        """Return rate and budget of every row."""
+        _, rates, budgets = zip(*(cell.place for cell in cells), strict=True)
+        budgets_s = [math.nan if budget == "tiers" else budget for budget in budgets]
+        return {"arrival_rate_per_min": np.array(rates), "budget_s": np.array(budgets_s)}
+
+
 def columns_of(simulation: Any, completed: NDArray[np.void]) -> Fields:
     """Return the records of an episode by field, in the order of arrival.
 
@@ -341,8 +341,8 @@ def columns_of(simulation: Any, completed: NDArray[np.void]) -> Fields:
     columns = {name: ordered[name] for name in (*FIELDS, *priced)}
     for name in ("model", "strategy"):  # (num_queries, most nodes); -1 where a query has fewer
         unused = np.arange(columns[name].shape[1]) >= ordered["num_nodes"][:, None]
-        chosen = np.where(unused, np.int8(-1), columns[name])
-        columns[name] = chosen[:, : max(ordered["num_nodes"].max(), 1)]
+        masked = np.where(unused, np.int8(-1), columns[name])
+        columns[name] = masked[:, : max(ordered["num_nodes"].max(), 1)]
     tasks, task = simulation.tasks, ordered["task"]
     columns |= {"task": np.array(tasks.ids)[task], "dataset": np.array(tasks.datasets)[task]}
     columns["domain"] = np.array(DOMAINS)[ordered["domain"]]
@@ -365,8 +365,9 @@ def with_prices(
     if not pool.has_prices:
         return completed
     fields: Any = completed.dtype.fields
-    kinds = [(name, field[0]) for name, field in fields.items()]
-    out = np.zeros(len(completed), [*kinds, ("usd", "f8")])
+    out = np.zeros(
+        len(completed), [*((name, kind[0]) for name, kind in fields.items()), ("usd", "f8")]
+    )
     for name in fields:
         out[name] = completed[name]
     hourly_usd = sum(gpu.price_per_gpu_hour_usd or 0.0 for gpu in pool.gpus)
@@ -410,15 +411,3 @@ def with_unanswered(
     }.items():
         out[name][late] = values
     return out
-
-
-class RoutingPlayer(Player):
-    """Plays streams of queries at the rates and budgets of their cells."""
-
-    batch = QueryBatch
-
-    def options(self, cells: Sequence[Cell]) -> dict[str, Any]:
-        """Return rate and budget of every row."""
-        _, rates, budgets = zip(*(cell.place for cell in cells), strict=True)
-        budgets_s = [math.nan if budget == "tiers" else budget for budget in budgets]
-        return {"arrival_rate_per_min": np.array(rates), "budget_s": np.array(budgets_s)}

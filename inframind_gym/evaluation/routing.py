@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from inframind_gym.configs import StrictModel, list_configs, within
 from inframind_gym.envs.routing_config import RANGES
@@ -24,7 +24,6 @@ from inframind_gym.evaluation.suite import (
     Place,
     Suite,
     absolute,
-    check_axis,
     check_names,
     content_hash,
     file_hash,
@@ -49,6 +48,7 @@ from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.topology import CUSTOM, STRATEGIES, TOPOLOGIES
 from inframind_gym.simulator.workload import estimates, load_profiles, load_workload
 
+LIVE_ID: Final = "InfraMind-StreamLive-v0"
 MIXED: Final = "mixed"  # the workload that a folder of tasks replaces by its datasets
 BOUNDS: Final = "bounds"  # folder in a results folder
 KIND: Final = "informed"  # the bound's column
@@ -89,19 +89,13 @@ def _checked_budget(value: Any) -> Budget:
 Rate = Annotated[float, within(*RANGES["arrival_rate_per_min"])]
 NumQueries = Annotated[int, within(*RANGES["num_queries"])]
 Budgets = Annotated[
-    tuple[Annotated[Budget, BeforeValidator(_checked_budget)], ...],
-    Field(min_length=1),
-    AfterValidator(check_axis),
+    tuple[Annotated[Budget, BeforeValidator(_checked_budget)], ...], Field(min_length=1)
 ]
 
 
 def budget_text(budget_s: Budget) -> str:
     """Format a budget."""
     return budget_s if isinstance(budget_s, str) else f"{budget_s:g} s"
-
-
-def _read_budget(value: Any) -> Budget:
-    return "tiers" if value == "tiers" else float(value)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -211,13 +205,12 @@ class RoutingSuite(Suite):
     Attributes:
         pool: Name or path of the pool of servers.
         workloads: Names or paths of workloads.
-        quality_draws: Number of draws of the workloads' quality from its posterior (`posterior.py`)
-            under each of which every cell is played, 0, 1, ...; null plays the fitted values.
+        quality_draws: Number of posterior draws of the workloads' quality (`posterior.py`) under
+            each of which every cell is played, 0, 1, ...; null plays the fitted values.
         rates_per_min: Mean arrival rates.
         budgets_s: Latency budgets; "tiers" draws every query's budget from the workload's tiers.
         num_queries: Queries of one episode; null takes each workload's own number.
-        by_workload: Budgets and numbers of queries of single workloads in place of these; one that
-            is a file goes by its name.
+        by_workload: Budgets and numbers of queries of single workloads in place of these, by name.
         arrivals: An arrival process: "poisson", "burst", "sustained", or a mapping such as
             ``{kind: trace, path: arrivals.csv, rescale: true}``.
         execution: Order of a workflow's calls: "parallel" (the nodes of a wave run at once) or
@@ -233,17 +226,18 @@ class RoutingSuite(Suite):
         live: Settings of calls to live servers.
     """
 
+    env_id: ClassVar = "InfraMind-Stream-v0"
     axes: ClassVar = (
         Axis("workload", "workloads", "workload", "by_workload", is_file=True),
         Axis("rate_per_min", "rates_per_min", "rate/min", "by_rate", False, "{:g}".format, float),
-        Axis("budget_s", "budgets_s", "budget", "by_budget", False, budget_text, _read_budget),
+        Axis("budget_s", "budgets_s", "budget", "by_budget", False, budget_text, _checked_budget),
     )
     metrics: ClassVar = METRICS
     score: ClassVar = "goodput"
     compared: ClassVar = ("goodput", "accuracy", "slo_own", "latency_mean_s")
     shown: ClassVar = ("tasks", "backend", "pool")
     unit: ClassVar = "queries"
-    env_id: ClassVar = "InfraMind-Stream-v0"
+    play: ClassVar = RoutingPlayer
 
     kind: Literal["routing"] = "routing"
     pool: str = "b200-2gpu"
@@ -274,28 +268,6 @@ class RoutingSuite(Suite):
                 raise ValueError(f"by_workload: {unknown('workload', name, sorted(known))}")
         return self
 
-    def places(self) -> Iterator[Place]:
-        """Yield every workload at every rate with every budget."""
-        for workload in self.names("workloads"):
-            yield from itertools.product((workload,), self.rates_per_min, self.budgets_of(workload))
-
-    def budgets_of(self, workload: str) -> tuple[Budget, ...]:
-        """Return the budgets with which a workload is played."""
-        return self._own(workload).budgets_s or self.budgets_s
-
-    def queries_of(self, workload: str) -> int | None:
-        """Return the queries of an episode of a workload; None: its own number."""
-        return self._own(workload).num_queries or self.num_queries
-
-    def _own(self, workload: str) -> WorkloadSettings:
-        return self.by_workload.get(split_draw(name_of(workload))[0], WorkloadSettings())
-
-    def length(self, cell: Cell) -> int:
-        """Return the queries of an episode."""
-        workload = cell.place[0]
-        source = self.source("workloads", workload)
-        return self.queries_of(workload) or load_workload(source).num_queries
-
     def overridden(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Replace settings, those of single workloads included."""
         played = [name_of(workload) for workload in changes.get("workloads", self.workloads)]
@@ -305,6 +277,26 @@ class RoutingSuite(Suite):
             if name in played
         }
         return {**self.model_dump(), "by_workload": own, **changes}
+
+    def _of_workload(self, workload: str) -> WorkloadSettings:
+        """Return the settings of a workload that replace the suite's."""
+        return self.by_workload.get(split_draw(name_of(workload))[0], WorkloadSettings())
+
+    def places(self) -> Iterator[Place]:
+        """Yield every workload at every rate with every budget."""
+        for workload in self.names("workloads"):
+            budgets_s = self._of_workload(workload).budgets_s or self.budgets_s
+            yield from itertools.product((workload,), self.rates_per_min, budgets_s)
+
+    def queries_of(self, workload: str) -> int | None:
+        """Return the queries of an episode of a workload; None: its own number."""
+        return self._of_workload(workload).num_queries or self.num_queries
+
+    def length(self, cell: Cell) -> int:
+        """Return the queries of an episode."""
+        workload = cell.place[0]
+        source = self.source("workloads", workload)
+        return self.queries_of(workload) or load_workload(source).num_queries
 
     def resolve(self) -> Self:
         """Check all that the suite names; a folder's datasets replace the mixed workload.
@@ -321,15 +313,14 @@ class RoutingSuite(Suite):
         if self.tasks != "builtin":
             datasets = datasets_of(self.tasks, self.split)
             update["tasks"] = str(Path(self.tasks).resolve())
-            names = tuple(
-                dict.fromkeys(w for n in names for w in (datasets if n == MIXED else (n,)))
-            )
+            played = (one for name in names for one in (datasets if name == MIXED else (name,)))
+            names, shipped = tuple(dict.fromkeys(played)), list_configs("workloads")
             for name in names:
-                if name in datasets and name not in list_configs("workloads"):
-                    message = unknown("workload", name, list_configs("workloads"))
+                if name in datasets and name not in shipped:
                     raise BenchmarkError(
-                        f"{self.tasks} holds questions of {name!r}: {message} Write a workload for "
-                        "them and name its file with --set workloads=FILE."
+                        f"{self.tasks} holds questions of {name!r}: "
+                        f"{unknown('workload', name, shipped)} Write a workload for them and name "
+                        "its file with --set workloads=FILE."
                     )
             check_names(names)
         if self.quality_draws is not None:
@@ -348,8 +339,7 @@ class RoutingSuite(Suite):
                     f"workload {name} asks questions of {workload.dataset!r}; {self.tasks} has "
                     f"those of {', '.join(datasets) or 'nothing'}."
                 )
-        suite = self.model_copy(update={**update, "workloads": names})
-        return super(RoutingSuite, suite).resolve()
+        return super(RoutingSuite, self.model_copy(update={**update, "workloads": names})).resolve()
 
     def settings(self) -> dict[str, Any]:
         """Return the settings with hashes of pool, tasks and trace in place of their paths."""
@@ -375,12 +365,11 @@ class RoutingSuite(Suite):
 
     def env_kwargs(self, place: Place, policy: Any) -> dict[str, Any]:
         """Return the JSON arguments of the environment in which a policy meets a workload."""
-        workload = place[0]
         kwargs: dict[str, Any] = {
             **{name: getattr(self, name) for name in ("pool", "tasks", "split", "arrivals")},
             **{name: getattr(self, name) for name in ("scheduler", "execution", "metrics_poll_s")},
-            "workload": self.source("workloads", workload),
-            "num_queries": self.queries_of(workload),
+            "workload": self.source("workloads", place[0]),
+            "num_queries": self.queries_of(place[0]),
             "system_features": list(self.system_features),
             "down_models": list(self.down_models),
             "observation": "index",
@@ -391,30 +380,25 @@ class RoutingSuite(Suite):
             kwargs["live"] = self.live.model_dump(mode="json")
         return kwargs | requires_of(policy)
 
+    @classmethod
+    def env_spec(cls, kwargs: Mapping[str, Any], env_id: str = "") -> dict[str, Any]:
+        """Return the JSON spec of the environment on simulated or on live servers."""
+        return super().env_spec(kwargs, LIVE_ID if "live" in kwargs else env_id)
+
     def header(self, policies: Mapping[str, Any]) -> dict[str, Any]:
-        """Return names of models, strategies and topologies, estimates, environments' specs."""
-        pool, names = load_pool(self.pool), self.names("workloads")
+        """Return environments' specs, names of models, strategies and topologies, estimates."""
+        pool = load_pool(self.pool)
         notes: dict[str, Any] = {"pool": pool.notes}
-        env_id = self.env_id
         if self.backend == "vllm":
-            from inframind_gym.evaluation.live import LIVE_ID
             from inframind_gym.live.watcher import is_simulated
 
-            env_id = LIVE_ID
             if simulated := [one.alias for one in addresses(pool) if is_simulated(one.url)]:
                 notes["servers"] = [f"simulated servers, no vLLM: {', '.join(simulated)}"]
-        for name in names:
+        for name in self.names("workloads"):
             notes[name] = estimates(load_workload(self.source("workloads", name)))
-        return {
-            "priced": pool.has_prices,
-            "estimates": notes,
-            "names": names_of(pool.aliases),
-            "env_specs": {
-                f"{policy}/{name}": self.env_spec(self.env_kwargs((name,), made), env_id)
-                for policy, made in policies.items()
-                for name in names
-            },
-        }
+        names = names_of(pool.aliases)
+        shared = {"priced": pool.has_prices, "estimates": notes, "names": names}
+        return shared | super().header(policies)
 
     def player(self, progress: Callable[[int], None] = lambda _: None, **live: Any) -> Player:
         """Make the player: on simulated servers, or on those of the pool."""
@@ -456,26 +440,24 @@ class RoutingSuite(Suite):
             cls.describe(without_draw(place)[0]) | {KIND: fluid_bound(suite, *place, cache=cache)}
             for place in places
         ]
-
-        def mean(axis: str | None = None, value: Any = None) -> dict[str, float]:
-            own = [cell[KIND] for cell in cells if axis is None or cell[axis] == value]
-            return {KIND: float(np.mean(own))}
-
-        tables = {
-            table: [
-                {axis: value, **mean(axis, value)}
-                for value in dict.fromkeys(cell[axis] for cell in cells)
+        along: dict[str, Any] = {
+            axis.table: [
+                {
+                    axis.name: value,
+                    KIND: float(np.mean([c[KIND] for c in cells if c[axis.name] == value])),
+                }
+                for value in dict.fromkeys(cell[axis.name] for cell in cells)
             ]
-            for table, axis in (("by_workload", "workload"), ("by_rate", "rate_per_min"))
+            for axis in cls.axes[:2]
         }
-        return {"mean": mean(), **tables, "cells": cells}
+        mean = {KIND: float(np.mean([cell[KIND] for cell in cells]))}
+        return {"mean": mean, **along, "cells": cells}
 
     @classmethod
     def tables(cls, board: Mapping[str, Any]) -> list[Table]:
         """Make the ranking, tables by workload, rate and budget, and what was used."""
-        policies = [row["policy"] for row in board["ranking"]]
-        fluid = board.get("fluid") or {}
-        priced = PRICE in board["ranking"][0]
+        ranking, fluid = board["ranking"], board.get("fluid") or {}
+        priced = PRICE in ranking[0]
         main = (*_MAIN, METRICS[PRICE]) if priced else _MAIN
         paid = " $: GPUs from the first arrival to the last answer, and tokens." if priced else ""
         live = f", live on {Path(board['pool']).stem}" if board["backend"] == "vllm" else ""
@@ -486,68 +468,73 @@ class RoutingSuite(Suite):
                 f" A router that knows distributions, but no outcome: {bound:.1f} % goodput at "
                 "best."
             )
-        elif not live and not any(row.get("bound") for row in board["ranking"]):
+        elif not live and not any(row.get("bound") for row in ranking):
             far = " How far from the possible: leaderboard --fluid, or run clairvoyant."
-        tables = [
-            metrics_table(
-                f"{board['suite']}: {of_planned(board, 'queries')}{live}",
-                board["ranking"],
-                main,
-                f"Means over {cells_text(board)} (workload x rate x budget) ± half of the 95 % "
-                "interval. Goodput: solved within the query's own budget; SLO: answered within it; "
-                f"lat./β: latency over budget.{paid}{about_draws(board)}{about_bounds(board)}{far}",
-            )
+        caption = (
+            f"Means over {cells_text(board)} (workload x rate x budget) ± half of the 95 % "
+            "interval. Goodput: solved within the query's own budget; SLO: answered within it; "
+            f"lat./β: latency over budget.{paid}{about_draws(board)}{about_bounds(board)}{far}"
+        )
+        title = f"{board['suite']}: {of_planned(board, 'queries')}{live}"
+        rates = {row["rate_per_min"]: None for row in board["by_rate"]}
+        return [
+            metrics_table(title, ranking, main, caption),
+            *_goodput_table(board, fluid, cls.axes[0]),
+            *(
+                metrics_table(
+                    f"At {rate:g} queries/min",
+                    [row for row in board["by_rate"] if row["rate_per_min"] == rate],
+                    main,
+                )
+                for rate in rates
+            ),
+            *_goodput_table(board, fluid, cls.axes[2]),
+            _used_table(ranking),
         ]
 
-        def goodput(what: str, axis: str, label: Callable[[Any], str] = str) -> None:
-            rows = board[f"by_{what}"]
-            values = list(dict.fromkeys(row[axis] for row in rows))
-            if len(values) == 1:
-                return
-            table = matrix(
-                f"Goodput % by {what} (solved %)",
-                rows,
-                axis,
-                policies,
-                METRICS["goodput"],
-                lambda row: f"{100 * row['goodput']:.1f} ({100 * row['accuracy']:.1f})",
-                label,
-            )
-            if limits := {row[axis]: row[KIND] for row in fluid.get(f"by_{what}", ())}:
-                below = ["informed bound", *(f"{100 * limits[value]:.1f}" for value in values)]
-                table = dataclasses.replace(table, rows=[*table.rows, below])
-            tables.append(table)
 
-        goodput("workload", "workload")
-        for rate in dict.fromkeys(row["rate_per_min"] for row in board["by_rate"]):
-            rows = [row for row in board["by_rate"] if row["rate_per_min"] == rate]
-            tables.append(metrics_table(f"At {rate:g} queries/min", rows, main))
-        goodput("budget", "budget_s", budget_text)
-        ranking = board["ranking"]
-        counted = [(s, list(ranking[0][s])) for s in ("model_share", "strategy_share")]
-        used = ("imbalance", "tokens_per_query", "truncated_share")
-        tables.append(
-            Table(
-                "What was used: % of decisions",
-                [
-                    "policy",
-                    *(name.replace("-", "\n") for name in counted[0][1]),
-                    *counted[1][1],
-                    *("imbal.", "tokens/q", "cut %"),
-                ],
-                [
-                    [
-                        short(row["policy"]),
-                        *(f"{100 * row[s][n]:.0f}" for s, names in counted for n in names),
-                        *(METRICS[name].text(row[name]) for name in used),
-                    ]
-                    for row in ranking
-                ],
-                "Imbalance: standard deviation over mean of the models' shares. "
-                "Cut: calls that hit the limit of output tokens.",
-            )
-        )
-        return tables
+def _goodput_table(board: Mapping[str, Any], fluid: Mapping[str, Any], axis: Axis) -> list[Table]:
+    """Return the table of goodput along an axis with several values, and of its bound."""
+    rows = board[axis.table]
+    values = list(dict.fromkeys(row[axis.name] for row in rows))
+    if len(values) == 1:
+        return []
+    table = matrix(
+        f"Goodput % by {axis.label} (solved %)",
+        rows,
+        axis.name,
+        [row["policy"] for row in board["ranking"]],
+        METRICS["goodput"],
+        lambda row: f"{100 * row['goodput']:.1f} ({100 * row['accuracy']:.1f})",
+        axis.text,
+    )
+    if limits := {row[axis.name]: row[KIND] for row in fluid.get(axis.table, ())}:
+        below = ["informed bound", *(f"{100 * limits[value]:.1f}" for value in values)]
+        table = dataclasses.replace(table, rows=[*table.rows, below])
+    return [table]
+
+
+def _used_table(ranking: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the shares of models and strategies in the decisions of every policy."""
+    models, strategies = (list(ranking[0][share]) for share in SHARES[:2])
+    used = [METRICS[name] for name in ("imbalance", "tokens_per_query", "truncated_share")]
+    body = []
+    for row in ranking:
+        shares = [*row["model_share"].values(), *row["strategy_share"].values()]
+        texts = [f"{100 * share:.0f}" for share in shares]
+        body.append([short(row["policy"]), *texts, *(one.text(row[one.name]) for one in used)])
+    return Table(
+        "What was used: % of decisions",
+        [
+            "policy",
+            *(name.replace("-", "\n") for name in models),
+            *strategies,
+            *("imbal.", "tokens/q", "cut %"),
+        ],
+        body,
+        "Imbalance: standard deviation over mean of the models' shares. "
+        "Cut: calls that hit the limit of output tokens.",
+    )
 
 
 def names_of(models: Sequence[str]) -> dict[str, list[str]]:

@@ -1,19 +1,17 @@
-"""Suites and cells: which policies play which episodes, as YAML checked by pydantic.
+"""Suites: which policies play which episodes, as YAML checked by pydantic.
 
 A family of environments is a subclass of `Suite`: its fields are the settings of a suite file, its
-class attributes say how results are measured and shown, its `player` plays cells. A new family is
-such a class and a line in FAMILIES; store, intervals, board, comparison and command line are
-written once, over these.
+class attributes say how episodes are played, measured and shown. A new family is such a class and a
+line in FAMILIES; player, store, intervals, board and comparison are written once, over these.
 
 A cell is one policy in one episode: a policy, the coordinates of its family (for routing a
 workload, a rate and a budget) and a seed.
 
 Common random numbers. The episode's seed is derived from all coordinates but the policy: every
 policy meets the same queries, arrival times, budgets and latent outcomes, so that two policies are
-compared query by query. Episodes of different rates or budgets get unrelated seeds on purpose:
-cells are then independent, which the stratified bootstrap over cells assumes, and an average over
-cells does not repeat one sample of queries. A file counts by its name, not by its folder: a changed
-copy of a workload that keeps the name meets the episodes of the original.
+compared query by query. Episodes of different rates or budgets get unrelated seeds: cells are then
+independent, which the stratified bootstrap over cells assumes. A file counts by its name, not by
+its folder: a changed copy of a workload that keeps the name meets the episodes of the original.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import gymnasium as gym
 import yaml
@@ -39,13 +37,11 @@ import inframind_gym  # noqa: F401  (registers the environments)
 from inframind_gym.configs import StrictModel, find_config, load_yaml_model, validate
 from inframind_gym.errors import ConfigError, require_within, unknown
 from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.metrics import Layout, Metric
+from inframind_gym.evaluation.tables import Table
 from inframind_gym.files import parse_json, read_yaml
 from inframind_gym.policies import resolve_policy
 from inframind_gym.simulator.posterior import split_draw
-
-if TYPE_CHECKING:
-    from inframind_gym.evaluation.metrics import Layout, Metric
-    from inframind_gym.evaluation.tables import Table
 
 ROUTING: Final = "routing"
 FAMILIES: Final = {  # by the ``kind`` of a suite file
@@ -67,6 +63,9 @@ _SEEDS_RULE: Final = (
 )
 
 Place = tuple[Any, ...]  # the coordinates of a cell between policy and seed
+
+
+# Cells
 
 
 class Axis(NamedTuple):
@@ -154,7 +153,7 @@ class Cell:
 
 
 def without_draw(place: Place) -> tuple[Place, int | None]:
-    """Return a place with `math` for `math#7`, and 7; all draws of quality share its episodes."""
+    """Return a place with `math` for `math#7`, and 7; posterior draws share its episodes."""
     name, draw = split_draw(place[0])
     return (name, *place[1:]), draw
 
@@ -167,6 +166,9 @@ def in_order(place: Place) -> Place:
         return tuple(int(part) if i % 2 else part for i, part in enumerate(parts))
 
     return tuple((1, *natural(value)) if isinstance(value, str) else (0, value) for value in place)
+
+
+# Names and hashes of configurations
 
 
 def content_hash(content: Any) -> str:
@@ -194,7 +196,7 @@ def absolute(name_or_path: str) -> str:
 
 
 def check_names(configurations: Iterable[str]) -> None:
-    """Check that results can tell configurations apart.
+    """Check that results, which go by names of files, can tell configurations apart.
 
     Raises:
         BenchmarkError: Two of them have one name.
@@ -209,21 +211,14 @@ def check_names(configurations: Iterable[str]) -> None:
             )
 
 
-def check_axis(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the values along an axis of a suite; a ValueError if one comes twice."""
-    repeated = {str(item) for item in values if values.count(item) > 1}
-    if repeated:
-        raise ValueError(f"names {', '.join(sorted(repeated))} more than once")
-    return values
-
-
 class Suite(StrictModel):
     """A family of environments, and the settings of one of its suites.
 
-    A family adds a field for each axis, and what all cells share. Cells, and with them seeds and
-    results, have the names of configuration files alone (`name_of`).
+    Class attributes describe the family. A family adds a field for each axis, and what all cells
+    share; cells, seeds and results have the names of configuration files alone (`name_of`).
 
     Attributes:
+        env_id: Of the environment.
         axes: Coordinates of a cell.
         together: Number of leading axes that the rows of one batch have in common.
         metrics: By name, in the order in which they are shown.
@@ -234,7 +229,7 @@ class Suite(StrictModel):
         unit: Name of a record, in the plural.
         regret: Bound to which a leaderboard has the difference, in place of the ratio to the best
             one, for scores that have no zero; empty: it has the ratio.
-        env_id: Of the environment.
+        play: Class of the `inframind_gym.evaluation.play.Player` of its cells.
         kind: Name of the family in suite files.
         name: Name of the results.
         description: One or two sentences.
@@ -242,6 +237,7 @@ class Suite(StrictModel):
         seeds: Number of repetitions (0, 1, ...), or a list of their indices.
     """
 
+    env_id: ClassVar[str]
     axes: ClassVar[tuple[Axis, ...]]
     together: ClassVar[int] = 1
     metrics: ClassVar[Mapping[str, Metric]]
@@ -251,7 +247,7 @@ class Suite(StrictModel):
     shown: ClassVar[Sequence[str]] = ()
     unit: ClassVar[str]
     regret: ClassVar[str] = ""
-    env_id: ClassVar[str]
+    play: ClassVar[type[Any]]
 
     kind: str
     name: str
@@ -273,12 +269,13 @@ class Suite(StrictModel):
     def _without_repeats(cls, values: Any, info: ValidationInfo) -> Any:
         axes = ["policies", "seeds", *(axis.setting for axis in cls.axes)]
         if isinstance(values, tuple) and info.field_name in axes:
-            check_axis(values)
+            if repeated := {str(item) for item in values if values.count(item) > 1}:
+                raise ValueError(f"names {', '.join(sorted(repeated))} more than once")
             if info.field_name in cls.files():
                 check_names(values)
         return values
 
-    # Cells
+    # Which cells there are
 
     @classmethod
     def cell(cls, policy: str, *place: Any, seed: int, training: int = 0) -> Cell:
@@ -332,9 +329,9 @@ class Suite(StrictModel):
 
     def length(self, cell: Cell) -> int:
         """Return the number of records of a cell, for the progress."""
-        raise NotImplementedError
+        return 1
 
-    # Configuration files
+    # What a suite names, and what its results depend on
 
     @classmethod
     def files(cls) -> dict[str, str]:
@@ -350,6 +347,10 @@ class Suite(StrictModel):
         listed: tuple[str, ...] = getattr(self, setting)
         return next((one for one in listed if name_of(one) == name), name)
 
+    def overridden(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings with some of them replaced, not yet checked."""
+        return {**self.model_dump(), **changes}
+
     def resolve(self) -> Self:
         """Check all that the suite names, and make its paths absolute.
 
@@ -358,12 +359,6 @@ class Suite(StrictModel):
         """
         files = {setting: tuple(map(absolute, getattr(self, setting))) for setting in self.files()}
         return self.model_copy(update=files)
-
-    def overridden(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings with some of them replaced, not yet checked."""
-        return {**self.model_dump(), **changes}
-
-    # What results depend on
 
     def settings(self) -> dict[str, Any]:
         """Return what all cells share and what their results depend on, as JSON.
@@ -390,6 +385,20 @@ class Suite(StrictModel):
         Args:
             policies: The suite's policies by their names.
         """
+        return {
+            "env_specs": {
+                "/".join([name, *map(str, place[: self.together])]): self.env_spec(
+                    self.env_kwargs(place, policy)
+                )
+                for name, policy in policies.items()
+                for place in self.places()
+            }
+        }
+
+    # How a cell is played: a scenario, its plan and its policy come together in `env_kwargs`
+
+    def env_kwargs(self, place: Place, policy: Any) -> dict[str, Any]:
+        """Return the JSON arguments of the environment in which a policy plays a place."""
         raise NotImplementedError
 
     @classmethod
@@ -399,21 +408,10 @@ class Suite(StrictModel):
         spec.kwargs.update(kwargs)
         return dict(json.loads(spec.to_json()))
 
-    # How cells are played, and results shown
-
     @classmethod
     def environment(cls) -> Any:
         """Return the class of the single environment."""
         return load_env_creator(str(gym.spec(cls.env_id).entry_point))
-
-    def env_kwargs(self, place: Place, policy: Any) -> dict[str, Any]:
-        """Return the JSON arguments of the environment in which a policy plays a place."""
-        raise NotImplementedError
-
-    @classmethod
-    def resolve_policy(cls, name: str) -> Any:
-        """Make a policy from its name or ``package.module:Class``."""
-        return resolve_policy(name, family=cls.policy_family())
 
     @classmethod
     def policy_family(cls) -> str:
@@ -421,14 +419,21 @@ class Suite(StrictModel):
         kind: str = cls.model_fields["kind"].default
         return ROUTING if kind == "tracks" else kind
 
+    @classmethod
+    def resolve_policy(cls, name: str) -> Any:
+        """Make a policy from its name or ``package.module:Class``."""
+        return resolve_policy(name, family=cls.policy_family())
+
     def player(self, progress: Callable[[int], None] = lambda _: None, **live: Any) -> Any:
-        """Make the `inframind_gym.evaluation.play.Player` of the suite's cells.
+        """Make the player of the suite's cells.
 
         Args:
             progress: Called with the number of records since its last call.
             live: Options of a player on live servers, which others ignore.
         """
-        raise NotImplementedError
+        return self.play(self, progress)
+
+    # How results are summed up and shown
 
     @classmethod
     def layout(cls, header: Mapping[str, Any]) -> Layout:
@@ -437,11 +442,6 @@ class Suite(StrictModel):
         Raises:
             KeyError, TypeError: The header is not of this version.
         """
-        raise NotImplementedError
-
-    @classmethod
-    def tables(cls, board: Mapping[str, Any]) -> list[Table]:
-        """Make the tables of a leaderboard."""
         raise NotImplementedError
 
     @classmethod
@@ -465,6 +465,14 @@ class Suite(StrictModel):
         """
         return {}
 
+    @classmethod
+    def tables(cls, board: Mapping[str, Any]) -> list[Table]:
+        """Make the tables of a leaderboard."""
+        raise NotImplementedError
+
+
+# Files and command lines
+
 
 @cache
 def family(kind: str) -> type[Suite]:
@@ -476,16 +484,13 @@ def family(kind: str) -> type[Suite]:
     if kind not in FAMILIES:
         raise BenchmarkError(unknown("kind of suite", kind, FAMILIES))
     module, _, name = FAMILIES[kind].partition(":")
-    found: type[Suite] = getattr(import_module(module), name)
-    return found
+    suite: type[Suite] = getattr(import_module(module), name)
+    return suite
 
 
 def family_of(content: Mapping[str, Any]) -> type[Suite]:
     """Return the family of a suite, a leaderboard or a comparison that was written as JSON."""
     return family(content.get("kind", ROUTING))
-
-
-# Files and command lines
 
 
 def load_suite(
@@ -519,13 +524,6 @@ def load_suite(
     return validate(suite.overridden(changes), model, source="command line") if changes else suite
 
 
-def split_list(text: str | None) -> tuple[str, ...] | None:
-    """Split a comma-separated option; blanks around items are dropped."""
-    if text is None:
-        return None
-    return tuple(item for item in (part.strip() for part in text.split(",")) if item)
-
-
 def parse_setting(text: str, model: type[Suite]) -> tuple[str, Any]:
     """Read KEY=VALUE of a command line: the setting's name, and its value, not yet checked.
 
@@ -537,14 +535,13 @@ def parse_setting(text: str, model: type[Suite]) -> tuple[str, Any]:
     """
     name, mark, value = text.partition("=")
     key = _SHORT.get(name.strip(), name.strip())
-    items = split_list(value) or ()
+    items = split_list(value)
     if not mark:
         raise BenchmarkError(f"--set {text}: write KEY=VALUE, such as rates=10,100.")
     if key == "seeds":
         if not items or not all(item.isdecimal() for item in items) or items == ("0",) == (value,):
             raise BenchmarkError(f"--seeds: {_SEEDS_RULE.format(value)}. The seed 0 alone is '0,'.")
-        listed = len(items) > 1 or "," in value
-        return key, tuple(map(int, items)) if listed else int(items[0])
+        return key, tuple(map(int, items)) if "," in value else int(items[0])
     if key == "arrivals":
         if value.lstrip().startswith("{"):
             return key, dict(parse_json(value, "arrivals"))
@@ -553,20 +550,23 @@ def parse_setting(text: str, model: type[Suite]) -> tuple[str, Any]:
         if not Path(value).is_file():
             raise BenchmarkError(f"arrivals: there is no file {value}")
         return key, {"kind": "trace", "path": str(Path(value).resolve()), "rescale": True}
-    known = model.model_fields.get(key)
-    annotation = str(known.annotation) if known else ""
+    annotation = str(model.model_fields[key].annotation) if key in model.model_fields else ""
     if "tuple[" in annotation:
-        words = "[str, ...]" in annotation
-        return key, tuple(item if words else _number(key, item) for item in items)
+        return key, items if "[str, ...]" in annotation else tuple(map(_number, items))
     try:
         return key, value if annotation.startswith("<class 'str'>") else yaml.safe_load(value)
     except yaml.YAMLError:
         return key, value
 
 
-def _number(key: str, item: str) -> Any:
+def split_list(text: str) -> tuple[str, ...]:
+    """Split a comma-separated option; blanks around items are dropped."""
+    return tuple(item for item in (part.strip() for part in text.split(",")) if item)
+
+
+def _number(item: str) -> float | str:
     """Return a positive number, or a word that the suite checks."""
     try:
-        return require_within(float(item), 1e-6, 1e9, key)
+        return require_within(float(item), 1e-6, 1e9)
     except ValueError:
         return item

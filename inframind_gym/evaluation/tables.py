@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.text import Text
 
 from inframind_gym.evaluation.metrics import Metric
-from inframind_gym.evaluation.suite import family_of
 
 MOST_CHARS: Final = 28  # of a policy's name
 # Columns that compare with the best bound: key of a row -> heading.
@@ -31,6 +30,7 @@ class Table:
         rows: Cells as text.
         caption: Explanation below it.
         left: Number of left-aligned columns.
+        best: Row and column of the best values.
     """
 
     title: str
@@ -41,23 +41,25 @@ class Table:
     best: set[tuple[int, int]] = field(default_factory=set)
 
 
+# Renderings
+
+
 def show(tables: Sequence[Table], *, markdown: bool = False) -> None:
     """Print tables to standard output."""
     if markdown:
         print("\n\n".join(to_markdown(table) for table in tables))
         return
-    console = Console()
+    console, rendered = Console(), [to_rich(table) for table in tables]
     if not console.is_terminal:
         wide = Console(width=1_000)  # a file has room for every interval
-        needed = [wide.measure(to_rich(table)).maximum for table in tables]
-        console = Console(width=max([120, *needed]))
-    for table in tables:
-        console.print(to_rich(table))
+        console = Console(width=max([120, *(wide.measure(one).maximum for one in rendered)]))
+    for one in rendered:
+        console.print(one)
 
 
 def to_rich(table: Table) -> rich_table.Table:
     """Render for the terminal; the best values of a column are bold."""
-    made = rich_table.Table(
+    rendered = rich_table.Table(
         title=table.title,
         caption=table.caption or None,
         box=box.SIMPLE_HEAD,
@@ -68,14 +70,12 @@ def to_rich(table: Table) -> rich_table.Table:
         collapse_padding=True,
     )
     for i, heading in enumerate(table.headings):
-        made.add_column(
-            heading, justify="left" if i < table.left else "right", no_wrap=i < table.left
-        )
+        is_text = i < table.left
+        rendered.add_column(heading, justify="left" if is_text else "right", no_wrap=is_text)
     for r, row in enumerate(table.rows):
-        made.add_row(
-            *(Text(text, "bold" if (r, c) in table.best else "") for c, text in enumerate(row))
-        )
-    return made
+        cells = (Text(text, "bold" if (r, c) in table.best else "") for c, text in enumerate(row))
+        rendered.add_row(*cells)
+    return rendered
 
 
 def to_markdown(table: Table) -> str:
@@ -94,16 +94,16 @@ def to_markdown(table: Table) -> str:
 def to_html(table: Table) -> str:
     """Render as HTML; its text stays text, and an address becomes a link."""
 
-    def cell(tag: str, text: str, r: int, c: int) -> str:
-        kinds = ["left"] * (c < table.left) + ["best"] * ((r, c) in table.best)
-        kind = " ".join([*kinds, *(["wrap"] * (len(text) > 30))])
-        inner = html.escape(text.replace("\n", " "))
-        if text.startswith(("https://", "http://")):
-            inner = f'<a href="{inner}" rel="nofollow">{inner}</a>'
-        return f'<{tag} class="{kind}">{inner}</{tag}>'
-
-    def row(tag: str, cells: Sequence[str], r: int = -1) -> str:
-        return f"<tr>{''.join(cell(tag, text, r, c) for c, text in enumerate(cells))}</tr>"
+    def row(tag: str, texts: Sequence[str], r: int = -1) -> str:
+        cells = []
+        for c, text in enumerate(texts):
+            kinds = ["left"] * (c < table.left) + ["best"] * ((r, c) in table.best)
+            kinds += ["wrap"] * (len(text) > 30)
+            inner = html.escape(text.replace("\n", " "))
+            if text.startswith(("https://", "http://")):
+                inner = f'<a href="{inner}" rel="nofollow">{inner}</a>'
+            cells.append(f'<{tag} class="{" ".join(kinds)}">{inner}</{tag}>')
+        return f"<tr>{''.join(cells)}</tr>"
 
     body = "".join(row("td", cells, r) for r, cells in enumerate(table.rows))
     inner = f"<table><thead>{row('th', table.headings)}</thead><tbody>{body}</tbody></table>"
@@ -111,15 +111,20 @@ def to_html(table: Table) -> str:
     return f'<figure><div class="scroll" tabindex="0">{inner}</div>{caption}</figure>'
 
 
-def leaderboard_tables(board: dict[str, Any]) -> list[Table]:
-    """Make the tables of a leaderboard; none if no cell has been finished by every policy."""
-    return family_of(board).tables(board) if board["ranking"] else []
+# Parts of leaderboards
+
+
+def short(policy: str) -> str:
+    """Shorten a policy's name: without the first parts of its path if it is long."""
+    rest = policy
+    while len(rest) > MOST_CHARS and (mark := re.search("[./:]", rest)):
+        rest = rest[mark.end() :]
+    return policy if rest == policy else "…" + rest
 
 
 def with_margin(row: Mapping[str, Any], metric: Metric) -> str:
     """Format a metric and half of the width of its interval."""
-    low, high = row[f"{metric.name}_ci95"]
-    value = row[metric.name]
+    value, (low, high) = row[metric.name], row[f"{metric.name}_ci95"]
     return f"{metric.text(value)}±{metric.text((high - low) / 2, like=value)}"
 
 
@@ -140,18 +145,28 @@ def of_planned(board: Mapping[str, Any], unit: str, policies: int = 1) -> str:
     return f"{counted} of {board['planned']:,} episodes (unfinished)"
 
 
-def short(policy: str) -> str:
-    """Shorten a policy's name: without the first parts of its path if it is long."""
-    rest = policy
-    while len(rest) > MOST_CHARS and (mark := re.search("[./:]", rest)):
-        rest = rest[mark.end() :]
-    return policy if rest == policy else "…" + rest
-
-
 def cells_text(board: Mapping[str, Any]) -> str:
     """Count the cells that the averages of a leaderboard are over."""
     count = board["ranking"][0]["cells"]
     return "1 cell" if count == 1 else f"{count} cells"
+
+
+def about_draws(board: Mapping[str, Any]) -> str:
+    """Return the part of a caption on posterior draws, over which cells are averaged."""
+    if not any("ahead_of_next" in row for row in board["ranking"]):
+        return ""
+    return (
+        " Ahead of next in: draws of what is uncertain of quality in which the score is better "
+        "than the next policy's; ± is of the episodes alone."
+    )
+
+
+def about_bounds(board: Mapping[str, Any]) -> str:
+    """Return the part of a caption on policies that are bounds."""
+    names = [row["policy"] for row in board["ranking"] if row.get("bound")]
+    who = "it knows" if len(names) == 1 else "they know"
+    why = f"{who} what contestants cannot"
+    return f" Not ranked, because {why}: {', '.join(names)}." if names else ""
 
 
 def metrics_table(
@@ -169,22 +184,24 @@ def metrics_table(
             columns.setdefault((metric.unit, str(metric.better), *texts), []).append(metric)
     headings = ["#", "policy"]
     for same in columns.values():
-        labels = [metric.label for metric in same]
-        headings.append(f"{', '.join(labels)} {same[0].unit}".rstrip())
-    column = next((name for name in _BOUNDED if any(name in row for row in rows)), None)
-    headings += [_BOUNDED[column]] if column else []
+        labels = ", ".join(metric.label for metric in same)
+        headings.append(f"{labels} {same[0].unit}".rstrip())
+    bounded = next((name for name in _BOUNDED if any(name in row for row in rows)), None)
+    headings += [_BOUNDED[bounded]] if bounded else []
     drawn = any("ahead_of_next" in row for row in rows)
     headings += ["ahead of next in"] if drawn else []
     ranked = [row for row in rows if not row.get("bound")]
     body = []
     for r, row in enumerate(rows):
-        place = "" if row.get("bound") else str(ranked.index(row) + 1)
+        rank = "" if row.get("bound") else str(ranked.index(row) + 1)
         name = short(row["policy"]) + (" *" if row["missing"] else "")
-        extra = [_of_bound(row, column)] if column else []
+        cells = [rank, name, *(own[r] for _, _, *own in columns)]
+        if bounded:
+            cells.append(_of_bound(row, bounded))
         if drawn:
             order = row.get("ahead_of_next")
-            extra.append(f"{order['draws_ahead']}/{order['draws']}" if order else "")
-        body.append([place, name, *(texts[r] for _, _, *texts in columns), *extra])
+            cells.append(f"{order['draws_ahead']}/{order['draws']}" if order else "")
+        body.append(cells)
     if any(row["missing"] for row in rows):
         caption += " * Unfinished: some of the policy's episodes are missing."
     shown = enumerate((same[0] for same in columns.values()), start=2)
@@ -201,32 +218,14 @@ def _best(rows: Sequence[Mapping[str, Any]], metric: Metric) -> list[int]:
 
 
 def _of_bound(row: Mapping[str, Any], column: str) -> str:
+    """Format what a policy reaches of the bound, or loses to it."""
     if row.get("bound") or column not in row:
         return ""
-    low, high = row[f"{column}_ci95"]
-    value, margin = row[column], (high - low) / 2
+    value, (low, high) = row[column], row[f"{column}_ci95"]
+    scale, decimals = 100.0, 1
     if column == "regret":
-        decimals = 1 if abs(value) >= 10 else 3
-        return f"{value:.{decimals}f}±{margin:.{decimals}f}"
-    return f"{100 * value:.1f}±{100 * margin:.1f}"
-
-
-def about_draws(board: Mapping[str, Any]) -> str:
-    """Return the part of a caption on draws of quality, over which cells are averaged."""
-    if not any("ahead_of_next" in row for row in board["ranking"]):
-        return ""
-    return (
-        " Ahead of next in: draws of what is uncertain of quality in which the score is better "
-        "than the next policy's; ± is of the episodes alone."
-    )
-
-
-def about_bounds(board: Mapping[str, Any]) -> str:
-    """Return the part of a caption on policies that are bounds."""
-    names = [row["policy"] for row in board["ranking"] if row.get("bound")]
-    who = "it knows" if len(names) == 1 else "they know"
-    why = f"{who} what contestants cannot"
-    return f" Not ranked, because {why}: {', '.join(names)}." if names else ""
+        scale, decimals = 1.0, 1 if abs(value) >= 10 else 3
+    return f"{scale * value:.{decimals}f}±{scale * ((high - low) / 2):.{decimals}f}"
 
 
 def matrix(
@@ -240,11 +239,11 @@ def matrix(
 ) -> Table:
     """Make a table of policies by the values of an axis; the best score of a column is bold."""
     values = list(dict.fromkeys(row[axis] for row in rows))
-    found = {(row["policy"], row[axis]): row for row in rows}
+    by_place = {(row["policy"], row[axis]): row for row in rows}
     best = {
         (r, c)
         for c, value in enumerate(values, start=1)
-        for r in _best([found[policy, value] for policy in policies], score)
+        for r in _best([by_place[policy, value] for policy in policies], score)
     }
-    body = [[short(policy), *(text(found[policy, v]) for v in values)] for policy in policies]
+    body = [[short(policy), *(text(by_place[policy, v]) for v in values)] for policy in policies]
     return Table(title, ["policy", *map(label, values)], body, best=best)

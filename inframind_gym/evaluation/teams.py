@@ -5,14 +5,12 @@ A team brings an environment, a registry of policies, and metrics that are means
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from inframind_gym.configs import Name, find_config
 from inframind_gym.envs.core import checked_arguments
@@ -35,7 +33,7 @@ from inframind_gym.teams.assignment.rules import BALANCED
 from inframind_gym.teams.assignment.settings import load_team
 from inframind_gym.teams.token_budget.settings import load_settings
 
-NO_RATIOS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType({})
+_OF_TASKS: Final = ("reward", "quality", "load_penalty", "latency_s")  # fields of a task that ended
 
 
 class MeanLayout(Layout):
@@ -53,7 +51,7 @@ class MeanLayout(Layout):
         fields: tuple[str, ...],
         tail: str,
         tail_of: str,
-        ratios: Mapping[str, tuple[str, str]] = NO_RATIOS,
+        ratios: Mapping[str, tuple[str, str]],
     ) -> None:
         self.fields, self.tail_of, self.ratios = fields, tail_of, ratios
         self.tail = tail  # type: ignore[misc]  # of the class in other layouts
@@ -100,16 +98,16 @@ class TaskBatch(Batch):
 
     def begin(self) -> None:
         """Begin with no task."""
-        names = ("reward", "quality", "load_penalty", "latency_s", "hot", "imbalance")
+        names = (*_OF_TASKS, "hot", "imbalance", "usd_per_1000")
         shape = (len(self.cells), self.simulation.config.num_tasks)
-        self._records = {name: np.zeros(shape) for name in (*names, "usd_per_1000")}
+        self._records = {name: np.zeros(shape) for name in names}
         self._ordinal = 0
 
     def note(self, rows: NDArray[np.int64]) -> int:
         """Take the tasks that ended, and show them to a policy that learns from them."""
         simulation, records = self.simulation, self._records
         done = simulation.last_completed
-        for name in ("reward", "quality", "load_penalty", "latency_s"):
+        for name in _OF_TASKS:
             records[name][done.row, done.ordinal] = getattr(done, name)
         records["usd_per_1000"][done.row, done.ordinal] = 1000.0 * done.cost_usd
         records["hot"][:, self._ordinal] = simulation.load_state != BALANCED
@@ -128,11 +126,14 @@ class TaskBatch(Batch):
 class TeamPlayer(Player):
     """Plays episodes of a team."""
 
+    batch: ClassVar[type[Batch]] = EpisodeBatch
     is_timed = True
 
-    def __init__(self, suite: Any, progress: Callable[[int], None] = lambda _: None) -> None:
-        super().__init__(suite, progress)
-        self.batch = suite.batch
+
+class AssignmentPlayer(TeamPlayer):
+    """Plays runs of the assignment team."""
+
+    batch = TaskBatch
 
 
 class TeamSuite(Suite):
@@ -140,11 +141,9 @@ class TeamSuite(Suite):
 
     Attributes:
         columns: Number of leading metrics that the ranking shows; JSON has all.
-        tail: The metric that is the tail of a field of the records.
-        tail_of: The field.
+        tail: The metric that is the tail of a field of the records, and the field.
         ratios: Metrics that are quotients of two others.
         about: Explanation of the columns.
-        batch: Of the player.
         fixed: Arguments of every scenario.
         scenarios: Arguments of the environment, by the scenario's name.
     """
@@ -153,15 +152,30 @@ class TeamSuite(Suite):
     shown: ClassVar = ("scenarios",)
     unit: ClassVar = "tasks"
     regret: ClassVar = "optimum"
+    play: ClassVar = TeamPlayer
     columns: ClassVar[int] = 7
-    tail: ClassVar[str]
-    tail_of: ClassVar[str]
-    ratios: ClassVar[Mapping[str, tuple[str, str]]] = NO_RATIOS
+    tail: ClassVar[tuple[str, str]]
+    ratios: ClassVar[Mapping[str, tuple[str, str]]] = {}
     about: ClassVar[str]
-    batch: ClassVar[type[Batch]] = EpisodeBatch
-    fixed: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    fixed: ClassVar[Mapping[str, Any]] = {}
 
     scenarios: dict[Name, dict[str, Any]] = Field(min_length=1)
+
+    def config(self, scenario: str) -> Any:
+        """Return the checked arguments of a scenario.
+
+        Raises:
+            BenchmarkError: An argument is unknown or has an impossible value.
+        """
+        try:
+            arguments = self.env_kwargs((scenario,), None)
+            return checked_arguments(self.environment().arguments, arguments)
+        except InfraMindError as error:
+            raise BenchmarkError(f"scenario {scenario!r}: {error}") from None
+
+    def constants(self, config: Any) -> dict[str, Any]:
+        """Return what else episodes with these arguments depend on, as JSON."""
+        raise NotImplementedError
 
     def resolve(self) -> Self:
         """Check the arguments of every scenario.
@@ -170,10 +184,7 @@ class TeamSuite(Suite):
             BenchmarkError: An argument is unknown or has an impossible value.
         """
         for name in self.scenarios:
-            try:
-                self.config(name)
-            except InfraMindError as error:
-                raise BenchmarkError(f"scenario {name!r}: {error}") from None
+            self.config(name)
         return super().resolve()
 
     def settings(self) -> dict[str, Any]:
@@ -185,56 +196,28 @@ class TeamSuite(Suite):
             "constants": {name: self.constants(one) for name, one in configs.items()},
         }
 
-    def config(self, scenario: str) -> Any:
-        """Return the checked arguments of a scenario.
-
-        Raises:
-            ConfigError: An argument is unknown or has an impossible value.
-        """
-        arguments = {**self.scenarios[scenario], **self.fixed}
-        return checked_arguments(self.environment().arguments, arguments)
-
-    @abstractmethod
-    def constants(self, config: Any) -> dict[str, Any]:
-        """Return what else episodes with these arguments depend on, as JSON."""
-
-    def length(self, cell: Cell) -> int:
-        """Return 1: the record of an episode is what it has come to."""
-        return 1
-
     def env_kwargs(self, place: Place, policy: Any) -> dict[str, Any]:
         """Return the arguments of the environment of a scenario."""
         return {**self.scenarios[place[0]], **self.fixed}
 
-    def header(self, policies: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the environments' specs."""
-        return {"env_specs": {n: self.env_spec(kwargs) for n, kwargs in self.scenarios.items()}}
-
-    def player(self, progress: Callable[[int], None] = lambda _: None, **live: Any) -> Player:
-        """Make the player of the suite's cells."""
-        return TeamPlayer(self, progress)
-
     @classmethod
     def layout(cls, header: Mapping[str, Any]) -> MeanLayout:
         """Make the layout of sums."""
-        fields = tuple(name for name in cls.metrics if name not in {cls.tail, *cls.ratios})
-        return MeanLayout(fields, cls.tail, cls.tail_of, cls.ratios)
+        fields = tuple(name for name in cls.metrics if name not in {cls.tail[0], *cls.ratios})
+        return MeanLayout(fields, *cls.tail, cls.ratios)
 
     @classmethod
     def tables(cls, board: Mapping[str, Any]) -> list[Table]:
         """Make the ranking, and a table of the score by scenario."""
-        policies, best = [row["policy"] for row in board["ranking"]], cls.metrics[cls.score]
+        ranking, rows, best = board["ranking"], board["by_scenario"], cls.metrics[cls.score]
+        policies, main = [row["policy"] for row in ranking], tuple(cls.metrics.values())
         lost = " regret: what optimum earns more, on the same episodes."
-        tables = [
-            metrics_table(
-                f"{board['suite']}: {of_planned(board, cls.unit, len(policies))}",
-                board["ranking"],
-                tuple(cls.metrics.values())[: cls.columns],
-                f"Means over {cells_text(board)} ± half of the 95 % interval. {cls.about}"
-                f"{lost if 'regret' in board['ranking'][0] else ''}{about_bounds(board)}",
-            )
-        ]
-        rows = board["by_scenario"]
+        caption = (
+            f"Means over {cells_text(board)} ± half of the 95 % interval. {cls.about}"
+            f"{lost if 'regret' in ranking[0] else ''}{about_bounds(board)}"
+        )
+        title = f"{board['suite']}: {of_planned(board, cls.unit, len(policies))}"
+        tables = [metrics_table(title, ranking, main[: cls.columns], caption)]
         if len({row["scenario"] for row in rows}) > 1:
             title = f"Mean {best.label} by scenario"
             tables.append(
@@ -246,6 +229,7 @@ class TeamSuite(Suite):
 class AssignmentSuite(TeamSuite):
     """A suite of `InfraMind-Assignment-v0`."""
 
+    env_id: ClassVar = "InfraMind-Assignment-v0"
     metrics: ClassVar = by_name(
         Metric("reward", "reward", "", "higher", decimals=3),
         Metric("quality", "quality", "%", "higher"),
@@ -258,11 +242,9 @@ class AssignmentSuite(TeamSuite):
     )
     score: ClassVar = "reward"
     compared: ClassVar = ("reward", "quality", "load_penalty", "latency_s")
-    tail: ClassVar = "latency_p95_s"
-    tail_of: ClassVar = "latency_s"
-    env_id: ClassVar = "InfraMind-Assignment-v0"
-    batch: ClassVar = TaskBatch
-    fixed: ClassVar = MappingProxyType({"observation": "flat"})
+    tail: ClassVar = ("latency_p95_s", "latency_s")
+    play: ClassVar = AssignmentPlayer
+    fixed: ClassVar = {"observation": "flat"}
     about: ClassVar = (
         "Highest mean reward of a task first. quality: the true one, which the judge sees with "
         "noise; hot: decisions after which an agent is; imbalance: coefficient of variation of the "
@@ -273,7 +255,7 @@ class AssignmentSuite(TeamSuite):
 
     def constants(self, config: Any) -> dict[str, Any]:
         """Return the constants of the team, and with queues its servers."""
-        models: list[BaseModel] = [load_team(config.team)]
+        models: list[Any] = [load_team(config.team)]
         if config.queues:
             models.append(load_pool(find_config("teams/pools", config.pool)))
         return {type(model).__name__: model.model_dump(mode="json") for model in models}
@@ -286,6 +268,7 @@ class AssignmentSuite(TeamSuite):
 class TokenBudgetSuite(TeamSuite):
     """A suite of `InfraMind-TokenBudget-v0`."""
 
+    env_id: ClassVar = "InfraMind-TokenBudget-v0"
     metrics: ClassVar = by_name(
         Metric("return", "return", "", "higher", decimals=3),
         Metric("quality", "quality", "", "higher", decimals=1),
@@ -300,9 +283,7 @@ class TokenBudgetSuite(TeamSuite):
     )
     score: ClassVar = "return"
     compared: ClassVar = ("return", "quality", "tokens", "calls")
-    tail: ClassVar = "tokens_p95"
-    tail_of: ClassVar = "tokens"
-    env_id: ClassVar = "InfraMind-TokenBudget-v0"
+    tail: ClassVar = ("tokens_p95", "tokens")
     about: ClassVar = (
         "Highest mean return of a task first: quality gained less the price of the tokens. "
         "quality: the true one; reported: by the proxies that a team sees; drained: tasks that no "
@@ -324,6 +305,7 @@ class TokenBudgetSuite(TeamSuite):
 class CoordinationSuite(TeamSuite):
     """A suite of `InfraMind-Coordination-v0`."""
 
+    env_id: ClassVar = "InfraMind-Coordination-v0"
     metrics: ClassVar = by_name(
         Metric("return", "return", "", "higher", decimals=3),
         Metric("answer_score", "answer", "%", "higher"),
@@ -349,11 +331,9 @@ class CoordinationSuite(TeamSuite):
     score: ClassVar = "return"
     compared: ClassVar = ("return", "answer_score", "success", "lateness", "tokens")
     columns: ClassVar = 11
-    tail: ClassVar = "latency_p95_s"
-    tail_of: ClassVar = "latency_s"
-    ratios: ClassVar = MappingProxyType({"detection": ("caught", "lied")})
+    tail: ClassVar = ("latency_p95_s", "latency_s")
+    ratios: ClassVar = {"detection": ("caught", "lied")}
     unit: ClassVar = "questions"
-    env_id: ClassVar = "InfraMind-Coordination-v0"
     about: ClassVar = (
         "Highest mean return of a question first. no fallback: questions that the agents answered; "
         "hallucinations found: of those in drafts; context kept: the exchange that a "

@@ -1,16 +1,17 @@
 """Metrics, scores and tables of tracks.
 
-The score of a policy on a track is the interquartile mean over its cells (Agarwal et al., "Deep RL
-at the Edge of the Statistical Precipice", NeurIPS 2021) of what it reaches of the informed bound.
-Intervals come from the stratified bootstrap over episodes, in which all policies take the same
-episodes: a difference of two policies is paired.
+AGGREGATES has the numbers of a policy on a track: of what its cells reach of their informed bounds
+the interquartile mean (Agarwal et al., "Deep RL at the Edge of the Statistical Precipice", NeurIPS
+2021). `track_scores` computes them, `scores_table` has the columns of the board. Intervals come
+from the stratified bootstrap over episodes, in which all policies take the same episodes: a
+difference of two policies is paired.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -105,27 +106,48 @@ def iqm(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.sort(values, axis=-1) @ (2.0 * np.diff(edges)), np.float64)
 
 
-class _Drawn(NamedTuple):
-    """The score of a policy on a track.
+# Numbers of a policy on a track: from its cells (..., n) over their bounds, (...). SCORE ranks.
+AGGREGATES: Final[dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]]] = {SCORE: iqm}
+
+
+class _Aggregate(NamedTuple):
+    """A number of a policy on a track.
 
     Attributes:
+        value: Itself.
         draws: (B,) of the bootstrap.
-        by_training: (T,) scores of its trainings.
+        by_training: (T,) of its trainings.
         units: Resampled episodes of each cell.
     """
 
+    value: float
     draws: NDArray[np.float64]
     by_training: NDArray[np.float64]
     units: NDArray[np.int64]
 
-    def interval(self, other: _Drawn | None = None) -> list[float]:
-        """Return the ends of the interval, or of that of the paired difference to another."""
-        draws, trained, units = self
-        if other is None:
-            return list(map(float, interval(draws, units, by_training=[trained])))
-        both = [trained, other.by_training]
-        fewer = np.minimum(units, other.units)
-        return list(map(float, interval(draws - other.draws, fewer, by_training=both)))
+    def interval(self) -> list[float]:
+        """Return the ends of the interval."""
+        return list(map(float, interval(self.draws, self.units, by_training=[self.by_training])))
+
+    def interval_over(self, other: _Aggregate) -> list[float]:
+        """Return the ends of the interval of the paired difference to another policy."""
+        both = [self.by_training, other.by_training]
+        fewer = np.minimum(self.units, other.units)
+        return list(map(float, interval(self.draws - other.draws, fewer, by_training=both)))
+
+
+def _aggregates(cells: Sequence[Estimate], informed: NDArray[np.float64]) -> dict[str, _Aggregate]:
+    """Return the numbers of a policy on a track from its cells and their bounds (n,)."""
+    i = cells[0].names.index(SCORE)
+    values = np.array([cell.value(SCORE) for cell in cells]) / informed
+    draws = np.stack([cell.draws[:, i] for cell in cells], axis=1) / informed
+    trained = np.broadcast_arrays(*(cell.by_training[:, i] for cell in cells))
+    by_training = np.stack(trained, axis=1) / informed
+    units = np.concatenate([cell.units for cell in cells])
+    return {
+        name: _Aggregate(float(of(values)), of(draws), of(by_training), units)
+        for name, of in AGGREGATES.items()
+    }
 
 
 def track_scores(header: Mapping[str, Any], estimates: Estimates) -> dict[str, Any]:
@@ -136,56 +158,40 @@ def track_scores(header: Mapping[str, Any], estimates: Estimates) -> dict[str, A
         estimates: Metrics of every policy at the places that all have finished.
 
     Returns:
-        ``tracks`` (score of every policy on every track, best first, and those of its trainings
-        where there are several), ``pairs`` (of policies: in
-        how many tracks the first is above and below the second, and whether it is ahead),
-        ``promises`` and ``costs`` (frontiers), ``places`` (rates and bounds) and ``fits``.
+        ``tracks`` (AGGREGATES of every policy on every track, best first, with the scores of its
+        trainings where there are several), ``pairs`` (of policies: in how many tracks the first is
+        above and below the second, and whether it is ahead), ``promises`` and ``costs``
+        (frontiers), ``places`` (rates and bounds) and ``fits``.
     """
     places_of = header["places"].values()
     known = {(at["track"], at["scenario"], at["load"]): at for at in places_of}
     bounds = set(header.get("bounds", ()))
     players = {policy: own for policy, own in estimates.items() if policy not in bounds}
-    played = {place for own in estimates.values() for place in own}
-    tracks = list(dict.fromkeys(place[0] for place in known if place in played))
-    drawn: dict[str, dict[str, _Drawn]] = {policy: {} for policy in players}
+    common = list(next(iter(estimates.values())))
+    tracks = [name for name in dict.fromkeys(p[0] for p in known) if name in {p[0] for p in common}]
+    ranked: dict[str, dict[str, _Aggregate]] = {policy: {} for policy in players}
     rows = []
     for track in tracks:
-        common = next(iter(estimates.values()))
         places = [p for p in common if p[0] == track and (known.get(p) or {}).get("informed")]
-        if not places:
-            continue
         informed = np.array([known[place]["informed"] for place in places])
-        for policy, own in players.items():
-            found = [own[place] for place in places]
-            i = found[0].names.index(SCORE)
-            draws = np.stack([one.draws[:, i] for one in found], axis=1)
-            trained = np.broadcast_arrays(*(one.by_training[:, i] for one in found))
-            one = drawn[policy][track] = _Drawn(
-                iqm(draws / informed),
-                iqm(np.stack(trained, axis=1) / informed),
-                np.concatenate([one.units for one in found]),
-            )
-            values = np.array([estimate.value(SCORE) for estimate in found])
-            rows.append(
-                {
-                    "policy": policy,
-                    "track": track,
-                    "cells": len(places),
-                    SCORE: float(iqm(values / informed)),
-                    f"{SCORE}_ci95": one.interval(),
-                    **({"by_training": by} if len(by := one.by_training.tolist()) > 1 else {}),
-                }
-            )
+        for policy, own in players.items() if places else ():
+            numbers = _aggregates([own[place] for place in places], informed)
+            row: dict[str, Any] = {"policy": policy, "track": track, "cells": len(places)}
+            for name, one in numbers.items():
+                row |= {name: one.value, f"{name}_ci95": one.interval()}
+            ranked[policy][track] = score = numbers[SCORE]
+            if len(score.by_training) > 1:
+                row["by_training"] = score.by_training.tolist()
+            rows.append(row)
     rows.sort(key=lambda row: (tracks.index(row["track"]), -row[SCORE], row["policy"]))
     pairs = []
-    for policy, other in itertools.permutations(drawn, 2):
-        ends = {track: one.interval(drawn[other][track]) for track, one in drawn[policy].items()}
+    for policy, other in itertools.permutations(ranked, 2):
+        ends = {t: one.interval_over(ranked[other][t]) for t, one in ranked[policy].items()}
         above = [track for track, (low, _) in ends.items() if low > 0.0]
         below = [track for track, (_, high) in ends.items() if high < 0.0]
         ahead = len(above) >= max(1, math.ceil(AHEAD_IN * len(ends))) and not below
-        pairs.append(
-            {"policy": policy, "other": other, "above": above, "below": below, "ahead": ahead}
-        )
+        pair = {"policy": policy, "other": other, "above": above, "below": below, "ahead": ahead}
+        pairs.append(pair)
     return {
         "tracks": rows,
         "pairs": pairs,
@@ -232,16 +238,10 @@ def _costs(players: Estimates, known: Mapping[Place, Any]) -> list[dict[str, Any
             for policy, own in players.items()
         }
         for policy, own in points.items():
-            work_s, goodput = np.mean(own, axis=0)
-            rows.append(
-                {
-                    "track": track,
-                    "policy": policy,
-                    "work_s_per_query": float(work_s),
-                    "goodput": float(goodput),
-                    "hypervolume": float(np.mean([_hypervolume([p], largest) for p in own])),
-                }
-            )
+            work_s, goodput = np.mean(own, axis=0).tolist()
+            area = float(np.mean([_hypervolume([point], largest) for point in own]))
+            row = {"work_s_per_query": work_s, "goodput": goodput, "hypervolume": area}
+            rows.append({"track": track, "policy": policy, **row})
         areas = [_hypervolume(at, largest) for at in zip(*points.values(), strict=True)]
         rows.append({"track": track, "policy": None, "hypervolume": float(np.mean(areas))})
     return rows
@@ -262,25 +262,23 @@ def _hypervolume(points: Sequence[tuple[float, float]], most: float) -> float:
 
 def track_tables(board: Mapping[str, Any]) -> list[Table]:
     """Make the tables: scores by track and training, metrics, cells, frontiers."""
-    tables = [scores_table(board)]
-    if any("by_training" in row for row in board["tracks"]):
-        tables.append(trainings_table(board))
-    tables.append(
-        metrics_table(
-            "Metrics, means over all cells",
-            board["ranking"],
-            tuple(METRICS[name] for name in (*_SHOWN, "work_s_per_query", "unanswered")),
-            "Track score: the goodput that the track counts, by tenants' weights, of the worst "
-            "budget or under the cap. Worst group: of the budgets. Unanswered: after the longest "
-            "budget; they count as unsolved, with that latency. GPU s: of full steps.",
-        )
+    trained = any("by_training" in row for row in board["tracks"])
+    metrics = metrics_table(
+        "Metrics, means over all cells",
+        board["ranking"],
+        tuple(METRICS[name] for name in (*_SHOWN, "work_s_per_query", "unanswered")),
+        "Track score: the goodput that the track counts, by tenants' weights, of the worst "
+        "budget or under the cap. Worst group: of the budgets. Unanswered: after the longest "
+        "budget; they count as unsolved, with that latency. GPU s: of full steps.",
     )
-    if len(board["places"]) > 1:
-        tables.append(_cells_table(board))
-    tables.append(promises_table(board))
-    if board["costs"]:
-        tables.append(costs_table(board))
-    return tables
+    return [
+        scores_table(board),
+        *([trainings_table(board)] if trained else []),
+        metrics,
+        *([_cells_table(board)] if len(board["places"]) > 1 else []),
+        promises_table(board),
+        *([costs_table(board)] if board["costs"] else []),
+    ]
 
 
 def ranked_policies(board: Mapping[str, Any]) -> list[str]:
@@ -294,19 +292,19 @@ def ranked_policies(board: Mapping[str, Any]) -> list[str]:
 def scores_table(board: Mapping[str, Any]) -> Table:
     """Make the table of the scores of all policies on all tracks."""
     tracks = list(dict.fromkeys(row["track"] for row in board["tracks"]))
-    found = {(row["policy"], row["track"]): row for row in board["tracks"]}
-    most = {t: max(row[SCORE] for (_, of), row in found.items() if of == t) for t in tracks}
+    by_track = {(row["policy"], row["track"]): row for row in board["tracks"]}
+    most = [max(row[SCORE] for row in board["tracks"] if row["track"] == t) for t in tracks]
     policies, fits = ranked_policies(board), board["fits"]
     body, best = [], set()
     for r, policy in enumerate(policies):
-        own = [found.get((policy, track)) for track in tracks]
-        scores = zip(own, most.values(), strict=True)
-        best |= {(r, c) for c, (row, top) in enumerate(scores, 1) if row and row[SCORE] >= top}
+        rows = [by_track.get((policy, track)) for track in tracks]
+        tops = enumerate(zip(rows, most, strict=True), start=1)
+        best |= {(r, c) for c, (row, top) in tops if row and row[SCORE] >= top}
         ahead = sum(pair["ahead"] for pair in board["pairs"] if pair["policy"] == policy)
         fitted = fits["queries"].get(policy)
-        cells = [_margin(row) if row else "–" for row in own]
-        cells += [f"{ahead} of {len(policies) - 1}", "" if fitted is None else f"{fitted:,}"]
-        body.append([short(policy), *cells])
+        texts = [_margin(row) if row else "–" for row in rows]
+        texts += [f"{ahead} of {len(policies) - 1}", "" if fitted is None else f"{fitted:,}"]
+        body.append([short(policy), *texts])
     headings, budget = ["policy", *tracks, "ahead of", "fitted with"], fits["budget_queries"]
     caption = (
         "% of the informed bound, interquartile mean over a track's cells ± half of the 95 % "
@@ -317,8 +315,9 @@ def scores_table(board: Mapping[str, Any]) -> Table:
         caption += f" Fitted with: simulated queries for one scenario, of {budget:,} at most."
     else:
         headings, body = headings[:-1], [row[:-1] for row in body]
-    stale = sorted({f"{at['track']}/{at['scenario']}" for at in board["places"] if at["stale"]})
-    if stale:
+    if stale := sorted(
+        {f"{at['track']}/{at['scenario']}" for at in board["places"] if at["stale"]}
+    ):
         caption += f" Limits of other constants: {', '.join(stale)}; inframind bench limits."
     split = "" if board["split"] == "test" else f", {board['split']}"
     title = f"{board['suite']}: {of_planned(board, 'queries')}{split}"
@@ -326,6 +325,7 @@ def scores_table(board: Mapping[str, Any]) -> Table:
 
 
 def _margin(row: Mapping[str, Any]) -> str:
+    """Format a score and half of the width of its interval."""
     low, high = row[f"{SCORE}_ci95"]
     return f"{100 * row[SCORE]:.1f}±{50 * (high - low):.1f}"
 
@@ -346,16 +346,15 @@ def trainings_table(board: Mapping[str, Any]) -> Table:
 
 def _cells_table(board: Mapping[str, Any]) -> Table:
     """Make the table of the places, with rates, bounds and scores."""
-    policies = ranked_policies(board)
-    names = ("policy", "track", "scenario", "load")
-    found = {tuple(row[name] for name in names): row[SCORE] for row in board["rows"]}
+    policies, names = ranked_policies(board), ("track", "scenario", "load")
+    scores = {(row["policy"], *(row[n] for n in names)): row[SCORE] for row in board["rows"]}
     body = []
     for at in board["places"]:
-        place = tuple(at[name] for name in names[1:])
-        scores = [at["informed"], *(found.get((policy, *place)) for policy in policies)]
-        texts = ["" if score is None else f"{100 * score:.1f}" for score in scores]
-        where = f"{at['track']}/{at['scenario']}"
-        body.append([where, f"{at['load']:g}", f"{at['rate_per_min']:.3g}", *texts])
+        place = tuple(at[name] for name in names)
+        shares = [at["informed"], *(scores.get((policy, *place)) for policy in policies)]
+        texts = ["" if share is None else f"{100 * share:.1f}" for share in shares]
+        rate = f"{at['rate_per_min']:.3g}"
+        body.append([f"{at['track']}/{at['scenario']}", f"{at['load']:g}", rate, *texts])
     return Table(
         "Track score % by cell",
         ["scenario", "ρ", "/min", "informed", *(short(policy) for policy in policies)],
@@ -369,15 +368,13 @@ def promises_table(board: Mapping[str, Any]) -> Table:
     """Make the table of the best goodput with a promise."""
     by_track: dict[str, list[str]] = {}
     for row in board["promises"]:
-        text = "–"
-        if row["policy"] is not None:
-            text = f"{100 * row['goodput']:.1f} {short(row['policy'])}"
-        by_track.setdefault(row["track"], []).append(text)
+        best = f"{100 * row['goodput']:.1f} {short(row['policy'])}" if row["policy"] else "–"
+        by_track.setdefault(row["track"], [row["track"]]).append(best)
     heads = [f"{100 * p:g} % in 100 s" if p else "no promise" for p in PROMISES]
     return Table(
         "Best goodput % with a promise",
         ["track", *heads],
-        [[track, *texts] for track, texts in by_track.items()],
+        list(by_track.values()),
         "Of the policies that answer that share of a track's queries within 100 s.",
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from inframind_gym.errors import require
-from inframind_gym.evaluation.tables import Table, leaderboard_tables, to_markdown
+from inframind_gym.evaluation.tables import Table, to_markdown
 from inframind_gym.files import parse_json, replace_text
 from inframind_gym.progress import say
 
@@ -196,6 +196,8 @@ def track_board(
         for row, load in zip(rows, loads, strict=True):
             at = by_step.setdefault(round(load * (1 if whole else 100)), {})
             at |= {f"{row['policy']}/{name}/{axis.table}": row[name] for name in names}
+    from inframind_gym.evaluation.board import leaderboard_tables
+
     page = None
     if wandb:
         from inframind_gym.evaluation.report.page import write_report

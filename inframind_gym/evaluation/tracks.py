@@ -1,9 +1,13 @@
-"""The family of tracks, the standard benchmark: scenarios in steady load, at shares of capacity."""
+"""The family of tracks, the standard benchmark: a suite whose cells have a load.
+
+A cell is a scenario in steady load, at a share of its pool's capacity. `TrackSuite.env_kwargs` is
+where a scenario, its plan and a policy come together, `track_board` has the columns of the board.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -101,215 +105,6 @@ class Stream:
         return float("inf") if share is None else share * self.limits.work_s
 
 
-class TrackSuite(Suite):
-    """A suite of tracks, in steady load.
-
-    A stream is scored from the time on that the longest budget has passed; arrivals go on until
-    the last scored query is answered, or late by any budget.
-
-    Attributes:
-        tracks: Names or paths of tracks.
-        scenarios: Scenarios that are played, `math` or `steady/math`; null: all of every track.
-        loads: Loads that are played; null: those of every track.
-        num_queries: Scored queries of one episode.
-        split: Questions and seeds: "test", or "val" to choose and compare while developing.
-        tasks: "builtin", or a folder of questions.
-        refits: File of fitted policies (`Refits`); null: every policy plays as it is shipped.
-    """
-
-    axes: ClassVar = (
-        Axis("track", "tracks", "track", "by_track", is_file=True),
-        Axis("scenario", "scenarios", "scenario", "by_scenario"),
-        Axis("load", "loads", "load", "by_load", False, "ρ {:g}".format, float),
-    )
-    together: ClassVar = 2
-    metrics: ClassVar = METRICS
-    score: ClassVar = SCORE
-    compared: ClassVar = (SCORE, "goodput", "accuracy", "slo_own", "work_s_per_query")
-    scored: ClassVar = (SCORE, "goodput", "slo_100s", "work_s_per_query")
-    shown: ClassVar = ("tasks", "split", "num_queries")
-    unit: ClassVar = "queries"
-    env_id: ClassVar = "InfraMind-Stream-v0"
-
-    kind: Literal["tracks"] = "tracks"
-    tracks: tuple[str, ...] = Field(min_length=1)
-    scenarios: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    loads: Annotated[tuple[Load, ...], Field(min_length=1)] | None = None
-    num_queries: NumQueries = 3000
-    split: Literal["test", "val", "train"] = "test"
-    tasks: str = "builtin"
-    refits: str | None = None
-
-    @property
-    def seed_list(self) -> tuple[int, ...]:
-        """Indices of the repetitions, apart from those of the other splits."""
-        first = SPLITS.index(self.split) * SEEDS_APART
-        return tuple(first + seed for seed in super().seed_list)
-
-    @cached_property
-    def _tracks(self) -> dict[str, TrackConfig]:
-        return {name: load_track(self.source("tracks", name)) for name in self.names("tracks")}
-
-    @cached_property
-    def _limits(self) -> dict[str, dict[str, Limits]]:
-        return {name: load_limits(self.source("tracks", name)) for name in self.names("tracks")}
-
-    @cached_property
-    def fitted(self) -> Refits:
-        """Fitted policies; none without a file."""
-        return Refits() if self.refits is None else load_refits(Path(self.refits))
-
-    def places(self) -> Iterator[Place]:
-        """Yield every scenario of every track at every load."""
-        chosen = self.scenarios
-        for name, track in self._tracks.items():
-            for scenario in track.scenarios:
-                if chosen is None or scenario in chosen or f"{name}/{scenario}" in chosen:
-                    for load in self.loads or track.loads:
-                        yield name, scenario, load
-
-    def at(self, track: str, scenario: str, load: float) -> Stream:
-        """Return what is played at a place."""
-        limits, config = self._limits[track][scenario], self._tracks[track]
-        rate_per_min = load * limits.capacity_per_min
-        return Stream(config, config.scenarios[scenario], limits, rate_per_min, self.num_queries)
-
-    def trainings(self, policy: str, place: Place) -> int:
-        """Return how many trainings of a policy were entered for a place; 1 without a fit."""
-        return len(self.fitted.of(policy, *place))
-
-    def fitted_as(self, policy: str) -> dict[str, Any]:
-        """Return a hash of what plays under a policy's name, checkpoints included."""
-        fits, here = self.fitted.fits.get(policy, {}), os.getcwd()
-        plays = {
-            place: [_fingerprint(name, here) for name in fit.plays] for place, fit in fits.items()
-        }
-        return {"fits": content_hash(plays)} if plays else {}
-
-    @cached_property
-    def models(self) -> tuple[str, ...]:
-        """Aliases of the models of the pools of all shipped tracks, then of the suite's own."""
-        tracks = [*map(load_track, list_configs("tracks")), *self._tracks.values()]
-        pools = dict.fromkeys(s.pool for track in tracks for s in track.scenarios.values())
-        return tuple(dict.fromkeys(alias for pool in pools for alias in load_pool(pool).aliases))
-
-    def length(self, cell: Cell) -> int:
-        """Return the scored queries of an episode."""
-        return self.num_queries
-
-    def resolve(self) -> Self:
-        """Check all that the suite names.
-
-        Raises:
-            InfraMindError: A track or what it names cannot be used, its capacity is not known, or
-                there is no scenario or folder of that name.
-        """
-        scenarios = {track: content.scenarios for track, content in self._tracks.items()}
-        known = {one for own in scenarios.values() for one in own}
-        known |= {f"{track}/{one}" for track, own in scenarios.items() for one in own}
-        for chosen in self.scenarios or ():
-            if chosen not in known:
-                raise BenchmarkError(f"scenarios: {unknown('scenario', chosen, sorted(known))}")
-        _ = self._limits, self.fitted
-        update: dict[str, Any] = {}
-        if self.tasks != "builtin":
-            datasets_of(self.tasks, self.split)
-            update["tasks"] = str(Path(self.tasks).resolve())
-        if self.refits is not None:
-            update["refits"] = str(Path(self.refits).resolve())
-        return super(TrackSuite, self.model_copy(update=update)).resolve()
-
-    def settings(self) -> dict[str, Any]:
-        """Return the settings with a hash in place of the path of tasks.
-
-        A policy's refits are part of what the policy is (`fitted_as`).
-        """
-        settings = super().settings()
-        del settings["refits"]
-        own = {"tasks": tasks_hash(self.tasks), "models": list(self.models), "streams": STREAMS}
-        return settings | own
-
-    def fingerprint(self, setting: str, name: str) -> str:
-        """Hash a track: all that its episodes and scores depend on, bounds apart."""
-        track, limits = self._tracks[name], self._limits[name]
-        parts = {
-            scenario: [
-                content.constants(),
-                limits[scenario].model_dump(mode="json", exclude={"informed", "constants"}),
-            ]
-            for scenario, content in track.scenarios.items()
-        }
-        content = track.model_dump(mode="json", exclude={"description", "loads"})
-        return content_hash([content, parts])
-
-    def env_kwargs(self, place: Place, policy: Any, stream: Stream | None = None) -> dict[str, Any]:
-        """Return the JSON arguments of the environment in which a policy meets a scenario."""
-        stream = stream or self.at(*place)
-        scenario = stream.scenario
-        faults = [fault.model_dump(mode="json", exclude_none=True) for fault in scenario.faults]
-        return {
-            "pool": scenario.pool,
-            "workload": scenario.workload,
-            "tasks": self.tasks,
-            "split": self.split,
-            "arrivals": scenario.arrivals,
-            "budget_s": list(scenario.drawn_s),
-            "num_queries": stream.num_queries,
-            "execution": "parallel",
-            "observation": "index",
-            "record_calls": True,
-            **({"faults": faults} if faults else {}),
-        } | requires_of(policy)
-
-    def header(self, policies: Mapping[str, Any]) -> dict[str, Any]:
-        """Return names, limits, budgets of fits, and the environments' specs."""
-        places, specs = {}, {}
-        for place in self.places():
-            stream = self.at(*place)
-            track, scenario, load = place
-            rate = {"arrival_rate_per_min": stream.scenario.base_rate_per_min(stream.rate_per_min)}
-            places[f"{track}/{scenario}/{load}"] = {
-                **self.describe(place),
-                "rate_per_min": stream.rate_per_min,
-                "counts": stream.track.counts,
-                "informed": stream.limits.informed.get(load),
-                "cap_s": stream.cap_s if stream.scenario.work_cap else None,
-                "stale": stream.limits.constants != stream.scenario.constants(),
-            }
-            for name, policy in policies.items():
-                kwargs = self.env_kwargs(place, policy) | rate
-                specs[f"{name}/{track}/{scenario}"] = self.env_spec(kwargs)
-        fits = {"budget_queries": self.fitted.budget_queries, "queries": self.fitted.queries()}
-        names = names_of(self.models)
-        return {"names": names, "places": places, "fits": fits, "env_specs": specs}
-
-    def player(self, progress: Callable[[int], None] = lambda _: None, **live: Any) -> Player:
-        """Make the player of the suite's cells."""
-        return TrackPlayer(self, progress)
-
-    @classmethod
-    def layout(cls, header: Mapping[str, Any]) -> TrackLayout:
-        """Make the layout of sums of a folder."""
-        names: dict[str, Any] = {key: tuple(names) for key, names in header["names"].items()}
-        return TrackLayout(**names)
-
-    @classmethod
-    def tables(cls, board: Mapping[str, Any]) -> list[Table]:
-        """Make the tables of scores, metrics, cells and frontiers."""
-        return track_tables(board)
-
-    @classmethod
-    def scores(cls, results: Any, estimates: Mapping[str, Any]) -> dict[str, Any]:
-        """Return scores of tracks, pairs of policies, and frontiers."""
-        return track_scores(results.header, estimates)
-
-
-@cache
-def _fingerprint(policy: str, folder: str) -> list[Any]:
-    """Return a policy and its fingerprint, which may name a checkpoint of the working folder."""
-    return [policy, policy_fingerprint(resolve_policy(policy))]
-
-
 class TrackBatch(QueryBatch):
     """Streams whose middle is scored.
 
@@ -366,10 +161,6 @@ class TrackPlayer(Player):
 
     batch = TrackBatch
 
-    def __init__(self, suite: TrackSuite, progress: Callable[[int], None] = lambda _: None) -> None:
-        super().__init__(suite, progress)
-        self._refused: dict[str, set[Place]] = {}
-
     def at(self, cell: Cell) -> Stream:
         """Return what is played in a cell."""
         stream: Stream = self.suite.at(*cell.place)
@@ -384,16 +175,10 @@ class TrackPlayer(Player):
         """Make the policy that was fitted."""
         return resolve_policy(self.plays(cells[0]))
 
-    def make(self, cells: Sequence[Cell]) -> Any:
-        """Make the policy and the simulation of cells."""
-        batch = super().make(cells)
-        batch.stream = self.at(cells[0])
-        return batch
-
     def arguments_of(self, cells: Sequence[Cell], policy: Any) -> dict[str, Any]:
         """Return the arguments of the environment of cells."""
-        place = cells[0].place
-        kwargs: dict[str, Any] = self.suite.env_kwargs(place, policy, self.at(cells[0]))
+        stream = self.at(cells[0])
+        kwargs: dict[str, Any] = self.suite.env_kwargs(cells[0].place, policy, stream)
         return kwargs
 
     def options(self, cells: Sequence[Cell]) -> dict[str, Any]:
@@ -401,6 +186,16 @@ class TrackPlayer(Player):
         streams = map(self.at, cells)
         rates = [at.scenario.base_rate_per_min(at.rate_per_min) for at in streams]
         return {"arrival_rate_per_min": np.array(rates)}
+
+    def make(self, cells: Sequence[Cell]) -> Any:
+        """Make the policy and the simulation of cells."""
+        batch = super().make(cells)
+        batch.stream = self.at(cells[0])
+        return batch
+
+    @cached_property
+    def _refused(self) -> dict[str, set[Place]]:
+        return {}
 
     def check(self, cell: Cell) -> None:
         """Check that a policy can play a cell; raise if no place is left for it."""
@@ -421,21 +216,231 @@ class TrackPlayer(Player):
         for cell in cells:
             together.setdefault(self.plays(cell), []).append(cell)
         played: list[Played] = []
-        for own in together.values():
+        for group in together.values():
             try:
-                batch = self.begin(own)
+                batch = self.begin(group)
             except PolicyFailedError:
-                played += self._unanswered(own)
+                played += self._unanswered(group)
             else:
                 played += self.play(batch)
         return played
 
     def _unanswered(self, cells: Sequence[Cell]) -> list[Played]:
         """Return the episodes of a policy that cannot play: no query has an answer."""
-        policy = resolve_policy("random")
-        batch = self.batch(self.suite, cells, policy, self._simulation(policy, cells))
+        random = resolve_policy("random")
+        simulation = self.simulate(random, self.arguments_of(cells, random), len(cells))
+        batch = self.batch(self.suite, cells, random, simulation)
         batch.stream = self.at(cells[0])
         self.reset(batch)
         batch.begin()
         self.progress(len(cells) * batch.window.count)
-        return [(cell, batch.columns(row), None) for row, cell in enumerate(cells)]
+        played: list[Played] = [(cell, batch.columns(row), None) for row, cell in enumerate(cells)]
+        simulation.close()
+        return played
+
+
+class TrackSuite(Suite):
+    """A suite of tracks, in steady load.
+
+    A stream is scored from the time on that the longest budget has passed; arrivals go on until
+    the last scored query is answered, or late by any budget.
+
+    Attributes:
+        tracks: Names or paths of tracks.
+        scenarios: Scenarios that are played, `math` or `steady/math`; null: all of every track.
+        loads: Loads that are played; null: those of every track.
+        num_queries: Scored queries of one episode.
+        split: Questions and seeds: "test", or "val" to choose and compare while developing.
+        tasks: "builtin", or a folder of questions.
+        refits: File of fitted policies (`Refits`); null: every policy plays as it is shipped.
+    """
+
+    env_id: ClassVar = "InfraMind-Stream-v0"
+    axes: ClassVar = (
+        Axis("track", "tracks", "track", "by_track", is_file=True),
+        Axis("scenario", "scenarios", "scenario", "by_scenario"),
+        Axis("load", "loads", "load", "by_load", False, "ρ {:g}".format, float),
+    )
+    together: ClassVar = 2
+    metrics: ClassVar = METRICS
+    score: ClassVar = SCORE
+    compared: ClassVar = (SCORE, "goodput", "accuracy", "slo_own", "work_s_per_query")
+    scored: ClassVar = (SCORE, "goodput", "slo_100s", "work_s_per_query")
+    shown: ClassVar = ("tasks", "split", "num_queries")
+    unit: ClassVar = "queries"
+    play: ClassVar = TrackPlayer
+
+    kind: Literal["tracks"] = "tracks"
+    tracks: tuple[str, ...] = Field(min_length=1)
+    scenarios: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    loads: Annotated[tuple[Load, ...], Field(min_length=1)] | None = None
+    num_queries: NumQueries = 3000
+    split: Literal["test", "val", "train"] = "test"
+    tasks: str = "builtin"
+    refits: str | None = None
+
+    # A scenario at a load, its plan and a policy
+
+    def places(self) -> Iterator[Place]:
+        """Yield every scenario of every track at every load."""
+        chosen = self.scenarios
+        for name, track in self._tracks.items():
+            for scenario in track.scenarios:
+                if chosen is None or scenario in chosen or f"{name}/{scenario}" in chosen:
+                    for load in self.loads or track.loads:
+                        yield name, scenario, load
+
+    def at(self, track: str, scenario: str, load: float) -> Stream:
+        """Return what is played at a place."""
+        limits, config = self._limits[track][scenario], self._tracks[track]
+        rate_per_min = load * limits.capacity_per_min
+        return Stream(config, config.scenarios[scenario], limits, rate_per_min, self.num_queries)
+
+    def env_kwargs(self, place: Place, policy: Any, stream: Stream | None = None) -> dict[str, Any]:
+        """Return the JSON arguments of the environment in which a policy meets a scenario."""
+        stream = stream or self.at(*place)
+        scenario = stream.scenario
+        faults = [fault.model_dump(mode="json", exclude_none=True) for fault in scenario.faults]
+        return {
+            "pool": scenario.pool,
+            "workload": scenario.workload,
+            "tasks": self.tasks,
+            "split": self.split,
+            "arrivals": scenario.arrivals,
+            "budget_s": list(scenario.drawn_s),
+            "num_queries": stream.num_queries,
+            "execution": "parallel",
+            "observation": "index",
+            "record_calls": True,
+            **({"faults": faults} if faults else {}),
+        } | requires_of(policy)
+
+    @property
+    def seed_list(self) -> tuple[int, ...]:
+        """Indices of the repetitions, apart from those of the other splits."""
+        first = SPLITS.index(self.split) * SEEDS_APART
+        return tuple(first + seed for seed in super().seed_list)
+
+    def length(self, cell: Cell) -> int:
+        """Return the scored queries of an episode."""
+        return self.num_queries
+
+    @cached_property
+    def fitted(self) -> Refits:
+        """Fitted policies; none without a file."""
+        return Refits() if self.refits is None else load_refits(Path(self.refits))
+
+    def trainings(self, policy: str, place: Place) -> int:
+        """Return how many trainings of a policy were entered for a place; 1 without a fit."""
+        return len(self.fitted.of(policy, *place))
+
+    def fitted_as(self, policy: str) -> dict[str, Any]:
+        """Return a hash of what plays under a policy's name, checkpoints included."""
+        fits, here = self.fitted.fits.get(policy, {}), os.getcwd()
+        plays = {
+            place: [_fingerprint(name, here) for name in fit.plays] for place, fit in fits.items()
+        }
+        return {"fits": content_hash(plays)} if plays else {}
+
+    # Tracks, and what results depend on
+
+    @cached_property
+    def _tracks(self) -> dict[str, TrackConfig]:
+        return {name: load_track(self.source("tracks", name)) for name in self.names("tracks")}
+
+    @cached_property
+    def _limits(self) -> dict[str, dict[str, Limits]]:
+        return {name: load_limits(self.source("tracks", name)) for name in self.names("tracks")}
+
+    @cached_property
+    def models(self) -> tuple[str, ...]:
+        """Aliases of the models of the pools of all shipped tracks, then of the suite's own."""
+        tracks = [*map(load_track, list_configs("tracks")), *self._tracks.values()]
+        pools = dict.fromkeys(s.pool for track in tracks for s in track.scenarios.values())
+        return tuple(dict.fromkeys(alias for pool in pools for alias in load_pool(pool).aliases))
+
+    def resolve(self) -> Self:
+        """Check all that the suite names.
+
+        Raises:
+            InfraMindError: A track or what it names cannot be used, its capacity is not known, or
+                there is no scenario or folder of that name.
+        """
+        tracks = self._tracks.items()
+        known = {one for _, track in tracks for one in track.scenarios}
+        known |= {f"{name}/{one}" for name, track in tracks for one in track.scenarios}
+        for scenario in self.scenarios or ():
+            if scenario not in known:
+                raise BenchmarkError(f"scenarios: {unknown('scenario', scenario, sorted(known))}")
+        _ = self._limits, self.fitted
+        update: dict[str, Any] = {}
+        if self.tasks != "builtin":
+            datasets_of(self.tasks, self.split)
+            update["tasks"] = str(Path(self.tasks).resolve())
+        if self.refits is not None:
+            update["refits"] = str(Path(self.refits).resolve())
+        return super(TrackSuite, self.model_copy(update=update)).resolve()
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings with a hash in place of the path of tasks.
+
+        A policy's refits are part of what the policy is (`fitted_as`).
+        """
+        settings = super().settings()
+        del settings["refits"]
+        tasks = tasks_hash(self.tasks)
+        return settings | {"tasks": tasks, "models": list(self.models), "streams": STREAMS}
+
+    def fingerprint(self, setting: str, name: str) -> str:
+        """Hash a track: all that its episodes and scores depend on, bounds apart."""
+        track, limits = self._tracks[name], self._limits[name]
+        parts = {
+            scenario: [
+                content.constants(),
+                limits[scenario].model_dump(mode="json", exclude={"informed", "constants"}),
+            ]
+            for scenario, content in track.scenarios.items()
+        }
+        content = track.model_dump(mode="json", exclude={"description", "loads"})
+        return content_hash([content, parts])
+
+    def header(self, policies: Mapping[str, Any]) -> dict[str, Any]:
+        """Return names, limits, budgets of fits, and the environments' specs."""
+        places = {}
+        for place in self.places():
+            stream = self.at(*place)
+            places["/".join(map(str, place))] = {
+                **self.describe(place),
+                "rate_per_min": stream.rate_per_min,
+                "counts": stream.track.counts,
+                "informed": stream.limits.informed.get(place[2]),
+                "cap_s": stream.cap_s if stream.scenario.work_cap else None,
+                "stale": stream.limits.constants != stream.scenario.constants(),
+            }
+        fits = {"budget_queries": self.fitted.budget_queries, "queries": self.fitted.queries()}
+        shared = {"names": names_of(self.models), "places": places, "fits": fits}
+        return shared | super().header(policies)
+
+    # How results are summed up and shown
+
+    @classmethod
+    def layout(cls, header: Mapping[str, Any]) -> TrackLayout:
+        """Make the layout of sums of a folder."""
+        names: dict[str, Any] = {key: tuple(names) for key, names in header["names"].items()}
+        return TrackLayout(**names)
+
+    @classmethod
+    def scores(cls, results: Any, estimates: Mapping[str, Any]) -> dict[str, Any]:
+        """Return scores of tracks, pairs of policies, and frontiers."""
+        return track_scores(results.header, estimates)
+
+    @classmethod
+    def tables(cls, board: Mapping[str, Any]) -> list[Table]:
+        """Make the tables of scores, metrics, cells and frontiers."""
+        return track_tables(board)
+
+
+@cache
+def _fingerprint(policy: str, folder: str) -> list[Any]:
+    """Return a policy and its fingerprint, which may name a checkpoint of the working folder."""
+    return [policy, policy_fingerprint(resolve_policy(policy))]

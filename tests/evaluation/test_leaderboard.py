@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inframind_gym.evaluation.board import leaderboard, load_results
+from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.compare import Side, compare, comparison_tables
 from inframind_gym.evaluation.routing import METRICS, imbalance
 from inframind_gym.evaluation.stats import Stratum
 from inframind_gym.evaluation.store import read_cells
 from inframind_gym.evaluation.suite import Cell, load_suite
-from inframind_gym.evaluation.tables import Table, leaderboard_tables, show, to_markdown
+from inframind_gym.evaluation.tables import Table, show, to_markdown
 from tests.evaluation.synthetic_results import (
     LAYOUT,
     completed,

@@ -17,14 +17,13 @@ import pytest
 from typer.testing import CliRunner
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.evaluation.board import leaderboard, load_results
+from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.cli import app
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.live import LivePlayer
 from inframind_gym.evaluation.routing import RoutingSuite
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.store import read_cells
-from inframind_gym.evaluation.tables import leaderboard_tables
 from inframind_gym.live.processes import free_ports
 from inframind_gym.live.simulation import LiveSimulation
 from tests.envs.test_live import pool_file

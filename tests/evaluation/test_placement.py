@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.evaluation.board import leaderboard, load_results
+from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.compare import Side, compare, comparison_tables
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.placement import (
@@ -21,7 +21,7 @@ from inframind_gym.evaluation.placement import (
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.store import digest_of, read_cells
 from inframind_gym.evaluation.suite import load_suite
-from inframind_gym.evaluation.tables import leaderboard_tables, to_markdown
+from inframind_gym.evaluation.tables import to_markdown
 from inframind_gym.policies import policy_names, resolve_policy
 from tests.evaluation.synthetic_results import drawn, routing, write_folder
 
@@ -222,7 +222,7 @@ def test_files_go_by_their_names_wherever_they_lie(tmp_path: Path) -> None:
 
 def test_the_header_replays_as_an_environment(folder: Path) -> None:
     header = json.loads((folder / "run.json").read_text())
-    text = json.dumps(header["env_specs"]["h100-4gpu/shifting"])
+    text = json.dumps(header["env_specs"]["random/h100-4gpu/shifting"])
     env = gym.make(gym.envs.registration.EnvSpec.from_json(text))
     assert (env.unwrapped.config.demand, env.unwrapped.config.num_decisions) == ("shifting", 20)
     assert header["bounds"] == ["everywhere"]

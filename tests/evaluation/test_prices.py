@@ -11,11 +11,10 @@ import yaml
 
 from inframind_gym.configs import find_config
 from inframind_gym.errors import ConfigError
-from inframind_gym.evaluation.board import leaderboard, load_results
+from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.compare import Side, compare
 from inframind_gym.evaluation.play import with_prices
 from inframind_gym.evaluation.routing import PRICE, RoutingSuite
-from inframind_gym.evaluation.tables import leaderboard_tables
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.workflow.state import CALL
 from tests.evaluation.synthetic_results import completed, routing, write_folder

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from inframind_gym.evaluation.board import leaderboard, load_results
+from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.cli import app
 from inframind_gym.evaluation.compare import Side, compare
 from inframind_gym.evaluation.errors import BenchmarkError
@@ -33,7 +33,7 @@ from inframind_gym.evaluation.report.timelines import critical
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.store import HEADER, RECORDS, read_cells, read_header
 from inframind_gym.evaluation.suite import load_suite
-from inframind_gym.evaluation.tables import leaderboard_tables, to_markdown
+from inframind_gym.evaluation.tables import to_markdown
 from inframind_gym.simulator.workflow.state import CALL
 
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {

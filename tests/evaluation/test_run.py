@@ -227,7 +227,7 @@ def test_a_policy_that_was_left_out_joins_when_it_can_play(
     run(config, tmp_path)
     monkeypatch.setattr("tests.evaluation.policies_under_test.Refuses.num_models", 5)
     assert run(config, tmp_path).computed == 4
-    assert load_results(tmp_path).left_out == {}
+    assert load_results(tmp_path).header["left_out"] == {}
 
 
 @pytest.mark.parametrize(

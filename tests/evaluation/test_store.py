@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.evaluation.board import leaderboard, load_results
+from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.store import (
     HEADER,
@@ -29,7 +29,6 @@ from inframind_gym.evaluation.store import (
     read_header,
 )
 from inframind_gym.evaluation.suite import Cell
-from inframind_gym.evaluation.tables import leaderboard_tables
 from tests.evaluation.synthetic_results import (
     drawn,
     header,

@@ -13,13 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 import inframind_gym  # noqa: F401
-from inframind_gym.evaluation.board import leaderboard, load_results
+from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.cli import app
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.store import settings_of as settings
 from inframind_gym.evaluation.suite import family, load_suite
-from inframind_gym.evaluation.tables import leaderboard_tables, to_markdown
+from inframind_gym.evaluation.tables import to_markdown
 from inframind_gym.evaluation.teams import (
     AssignmentSuite,
     CoordinationSuite,

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from inframind_gym.evaluation.board import leaderboard, load_results
+from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.compare import Side, compare
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.suite import load_suite
-from inframind_gym.evaluation.tables import leaderboard_tables, to_markdown
+from inframind_gym.evaluation.tables import to_markdown
 from tests.golden.net import digest_of
 
 _LEFT: Final = ("folder", "timing", "damaged", "intervals", "pool")  # paths and times

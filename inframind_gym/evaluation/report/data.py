@@ -31,11 +31,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import inframind_gym
-from inframind_gym.evaluation.board import Results, leaderboard
+from inframind_gym.evaluation.board import Results, leaderboard, leaderboard_tables
 from inframind_gym.evaluation.compare import Side, compare_all
 from inframind_gym.evaluation.routing import SLO_TARGETS_S
 from inframind_gym.evaluation.suite import in_order, without_draw
-from inframind_gym.evaluation.tables import leaderboard_tables
 
 FORMAT: Final = 1
 MOST_SIDES: Final = 40  # of a comparison

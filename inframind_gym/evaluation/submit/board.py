@@ -17,12 +17,12 @@ from typing import Any, Final
 from inframind_gym import __version__
 from inframind_gym.errors import InfraMindError
 from inframind_gym.evaluation import report
-from inframind_gym.evaluation.board import Results, leaderboard
+from inframind_gym.evaluation.board import Results, leaderboard, leaderboard_tables
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.report.data import report_data
 from inframind_gym.evaluation.report.page import render
 from inframind_gym.evaluation.submit.submission import MANIFEST, Checked, check
-from inframind_gym.evaluation.tables import Table, leaderboard_tables, to_html
+from inframind_gym.evaluation.tables import Table, to_html
 from inframind_gym.files import replace_text
 from inframind_gym.progress import say
 
