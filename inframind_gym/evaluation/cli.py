@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,11 +35,6 @@ Fluid = Annotated[
     bool, typer.Option("--fluid", help="Compute the informed bound (extra `bounds`).")
 ]
 BootstrapSeed = Annotated[int, typer.Option(help="Seed of the intervals.")]
-
-
-def print_json(content: dict[str, Any]) -> None:
-    """Print one JSON object."""
-    print(json.dumps(content, allow_nan=False))
 
 
 def show_leaderboard(board: dict[str, Any], *, markdown: bool = False) -> None:
@@ -132,19 +128,11 @@ def run(
             require(name, f"--track {name}", "track")
         options = {"policies": policies, "seeds": seeds, "workloads": workloads, "pool": pool}
         texts = [f"{key}={text}" for key, text in options.items() if text is not None]
-        port = None
-        for text in settings or ():
-            name, _, value = text.partition("=")
-            if name.strip() != "export_port":  # which is no setting of a suite
-                texts.append(text)
-            elif value.isdecimal() and int(value) < 65536:
-                port = int(value)
-            else:
-                raise BenchmarkError(f"--set {text}: a port is a whole number below 65536, 0: any.")
-        chosen = load_suite(suite, settings=texts)
-        folder, command = out or Path("results") / chosen.name, sys.argv[1:]
+        others, port = _without_port(settings or ())
+        loaded = load_suite(suite, settings=[*texts, *others])
+        folder, command = out or Path("results") / loaded.name, sys.argv[1:]
         summary = run_suite(
-            chosen.resolve(),
+            loaded.resolve(),
             folder,
             workers=workers,
             ray_address=ray_address,
@@ -165,15 +153,28 @@ def run(
         if trackers:
             from inframind_gym.evaluation.tracker import track_board
 
-            track_board(
-                results, board, wandb="wandb" in trackers, tensorboard="tensorboard" in trackers
-            )
+            track_board(results, board, **dict.fromkeys(trackers, True))
         if as_json:
             counted = {"computed": summary.computed, "kept": summary.kept, "wall_s": summary.wall_s}
-            print_json({"out": str(folder), **counted, **board})
+            print(json.dumps({"out": str(folder), **counted, **board}, allow_nan=False))
             return
         show_leaderboard(board)
         print(f"{summary.computed} episodes in {summary.wall_s:.0f} s. Results: {folder}")
+
+
+def _without_port(settings: Sequence[str]) -> tuple[list[str], int | None]:
+    """Return the settings of a suite among KEY=VALUE, and the port of live metrics, which is none.
+
+    Raises:
+        BenchmarkError: It is no port.
+    """
+    ports = [text for text in settings if text.partition("=")[0].strip() == "export_port"]
+    for text in ports:
+        value = text.partition("=")[2]
+        if not value.isdecimal() or int(value) > 65535:
+            raise BenchmarkError(f"--set {text}: a port is a whole number below 65536, 0: any.")
+    port = int(ports[-1].partition("=")[2]) if ports else None
+    return [text for text in settings if text not in ports], port
 
 
 @app.command()
@@ -207,7 +208,7 @@ def leaderboard(
     with friendly():
         board = compute(load_results(folder), bootstrap_seed=bootstrap_seed, fluid=fluid)
         if as_json:
-            print_json(board)
+            print(json.dumps(board, allow_nan=False))
         else:
             show_leaderboard(board, markdown=markdown)
 
@@ -250,12 +251,10 @@ def compare(
             wanted = "Write: compare DIR POLICY_A POLICY_B, or compare DIR_A DIR_B."
             raise BenchmarkError(f"{missing[0] if missing else ''}{wanted}")
         results = [load_results(Path(folder)) for folder in folders]
-        comparisons = [
-            compute(a, b, bootstrap_seed=bootstrap_seed)
-            for a, b in sides_of(results, [*names, *(split_list(policies or ""))])
-        ]
+        sides = sides_of(results, [*names, *split_list(policies or "")])
+        comparisons = [compute(a, b, bootstrap_seed=bootstrap_seed) for a, b in sides]
         if as_json:
-            print_json({"comparisons": comparisons})
+            print(json.dumps({"comparisons": comparisons}, allow_nan=False))
             return
         for comparison in comparisons:
             show(comparison_tables(comparison), markdown=markdown)
@@ -292,11 +291,6 @@ def report(
     from inframind_gym.evaluation.report.page import write_report
 
     with friendly():
-        write_report(
-            folders,
-            out,
-            episodes=episode or (),
-            most_episodes=episodes,
-            bootstrap_seed=bootstrap_seed,
-        )
+        options = {"most_episodes": episodes, "bootstrap_seed": bootstrap_seed}
+        write_report(folders, out, episodes=episode or (), **options)
         print(out)

@@ -21,7 +21,7 @@ at most max over n of n / (1 + s (n - 1)) seconds of work a second. No schedule 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final, NamedTuple
@@ -202,46 +202,41 @@ class Tables(NamedTuple):
         return Tables(self.keys + other.keys, *map(np.concatenate, arrays))
 
 
-class Sampler:
-    """Plays recipes over all tasks of a workload, `draws` times each.
+def sampler(
+    simulation: RoutingSimulation,
+    group: NDArray[np.int64],
+    budgets_s: NDArray[np.float64],
+    draws: int,
+    seed: int,
+) -> Callable[[Sequence[RecipeKey]], Tables]:
+    """Return a function that plays recipes over all tasks of a workload, `draws` times each.
 
     Args:
-        simulation: pool, workload and tasks.
+        simulation: Pool, workload and tasks.
         group: (T,) of each task, in 0..G-1.
         budgets_s: (B,) budgets of interest.
-        draws: times that every task is asked.
-        seed: of the random numbers, which are the same for all recipes.
+        draws: Times that every task is asked.
+        seed: Of the random numbers, which are the same for all recipes.
     """
+    oracle = make_oracle(simulation.params, cards(simulation.pool))
+    key = np.random.default_rng(seed).integers(2**64, dtype=np.uint64)
+    tasks, groups_of = np.tile(np.arange(len(group)), draws), np.tile(group, draws)
+    count = np.maximum(np.bincount(groups_of), 1)
 
-    def __init__(
-        self,
-        simulation: RoutingSimulation,
-        group: NDArray[np.int64],
-        budgets_s: NDArray[np.float64],
-        draws: int,
-        seed: int,
-    ) -> None:
-        self._oracle = make_oracle(simulation.params, cards(simulation.pool))
-        self._key = np.random.default_rng(seed).integers(2**64, dtype=np.uint64)
-        self._tasks = np.tile(np.arange(len(group)), draws)
-        self._group = np.tile(group, draws)
-        self._budgets_s = budgets_s
-
-    def tables(self, keys: Sequence[RecipeKey]) -> Tables:
-        """Play recipes."""
-        found = []
-        for recipe in recipes_of(keys)[:, None]:
-            (outcomes,), (work_s,) = outcomes_of(self._oracle, self._key, self._tasks, recipe)
-            solved = (outcomes["solved"] == 1)[:, None]
-            in_time = solved & (outcomes["latency_s"][:, None] <= self._budgets_s)
-            found.append([self._mean(in_time), self._mean(solved)[:, 0], self._mean(work_s)])
-        return Tables(list(keys), *(np.array(part) for part in zip(*found, strict=True)))
-
-    def _mean(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the means (G, k) by group of values (n, k)."""
-        sums = [np.bincount(self._group, weights=column) for column in values.T]
-        count = np.maximum(np.bincount(self._group), 1)
+    def mean(values: NDArray[Any]) -> NDArray[np.float64]:  # (n, k) -> (G, k)
+        sums = [np.bincount(groups_of, weights=column) for column in values.T]
         return np.asarray(np.transpose(sums) / count[:, None], np.float64)
+
+    def play(keys: Sequence[RecipeKey]) -> Tables:
+        rows = []
+        for recipe in recipes_of(keys)[:, None]:
+            (outcomes,), (work_s,) = outcomes_of(oracle, key, tasks, recipe)
+            solved = (outcomes["solved"] == 1)[:, None]
+            in_time = solved & (outcomes["latency_s"][:, None] <= budgets_s)
+            rows.append([mean(in_time), mean(solved)[:, 0], mean(work_s)])
+        return Tables(list(keys), *(np.array(part) for part in zip(*rows, strict=True)))
+
+    return play
 
 
 def groups(simulation: RoutingSimulation) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -418,28 +413,28 @@ class Informed:
         prices = price_vectors(self.resources)
         routes, kinds = simulation.num_routes, role_kinds(simulation)
         group, self.share = groups(simulation)
-        search = Sampler(simulation, group, budgets_s, SEARCH_DRAWS, seed=1)
-        found = search.tables(first_recipes(routes, kinds))
-        have = set(found.keys)
-        best, worth = winners(found, prices, self.resources, 1)
+        search = sampler(simulation, group, budgets_s, SEARCH_DRAWS, seed=1)
+        tables = search(first_recipes(routes, kinds))
+        have = set(tables.keys)
+        best, worth = winners(tables, prices, self.resources, 1)
         for _ in range(SEARCH_ROUNDS):
             tried: dict[RecipeKey, None] = {}
             for r in best.tolist():
-                near = neighbours(found.keys[r], routes, kinds)
+                near = neighbours(tables.keys[r], routes, kinds)
                 tried.update((key, None) for key in near if key not in have)
                 if len(tried) >= SEARCH_WIDTH:
                     break
             if not tried:
                 break
             have.update(tried)
-            found = found.joined(search.tables(list(tried)))
+            tables = tables.joined(search(list(tried)))
             before = worth
-            best, worth = winners(found, prices, self.resources, 1)
+            best, worth = winners(tables, prices, self.resources, 1)
             if worth - before < _WORTH:
                 break
-        chosen, _ = winners(found, prices, self.resources, RUNNERS_UP)
-        final = Sampler(simulation, group, budgets_s, FINAL_DRAWS, seed=2)
-        self.tables = final.tables([found.keys[r] for r in np.sort(chosen).tolist()])
+        best, _ = winners(tables, prices, self.resources, RUNNERS_UP)
+        final = sampler(simulation, group, budgets_s, FINAL_DRAWS, seed=2)
+        self.tables = final([tables.keys[r] for r in np.sort(best).tolist()])
 
     def plan(self, span_s: float, num_queries: int, budget_share: NDArray[np.float64]) -> Plan:
         """Return the best plan; for the arguments see `solve`."""

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from inframind_gym.envs.exporter import RouterExporter
 from inframind_gym.errors import InfraMindError
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError, blame
-from inframind_gym.evaluation.play import Batch, Played, QueryBatch, RoutingPlayer
-from inframind_gym.evaluation.routing import LIVE_ID
+from inframind_gym.evaluation.play import LIVE_ID, Batch, Played, QueryBatch, RoutingPlayer
 from inframind_gym.evaluation.suite import Cell
 from inframind_gym.progress import say
 from inframind_gym.simulator.server.pool import load_pool

@@ -18,12 +18,12 @@ import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from inframind_gym.envs.routing_simulation import DECISION
 from inframind_gym.evaluation.errors import blame, checked
 from inframind_gym.evaluation.metrics import TAIL
 from inframind_gym.evaluation.suite import Cell
 from inframind_gym.simulator.rng import STREAM_BUDGET, uniform_array
 from inframind_gym.simulator.server.pool import PoolConfig
+from inframind_gym.simulator.workflow.dispatch import DECISION
 from inframind_gym.simulator.workflow.state import COMPLETED
 from inframind_gym.tasks.taskset import DOMAINS
 
@@ -31,6 +31,7 @@ Timing = dict[str, float]  # name of a measurement -> milliseconds
 Fields = dict[str, NDArray[Any]]  # records of an episode by field, ``(num_records, ...)`` each
 Played = tuple[Cell, Fields, Timing | None]
 
+LIVE_ID: Final = "InfraMind-StreamLive-v0"
 FIELDS: Final = (  # of the environment's records of queries, as they are
     *("query", "topology", "num_agents", "num_nodes", "solved"),
     *("arrival_s", "finish_s", "latency_s", "budget_s", "cost"),

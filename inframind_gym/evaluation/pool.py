@@ -22,7 +22,6 @@ LOCAL: Final = "local"
 ROOT: Final = Path(__file__).resolve().parents[2]
 _SHIPPED: Final = ("agents", "baselines", "benchmarks", "envs_configs", "inframind_gym", "tests")
 _STORE_BYTES: Final = 200_000_000  # of the object store of a local cluster: it stays small
-_POLL_S: Final = 0.2
 J = TypeVar("J")
 
 
@@ -63,26 +62,23 @@ def in_parallel(
         RayError: Ray is not installed, or nothing answers at the address.
     """
     if workers == 1 and ray_address is None:
-        for job in jobs:
-            if wanted(job):
-                yield job, work(job)
+        yield from ((job, work(job)) for job in jobs if wanted(job))
         return
     from joblib import Parallel, delayed, parallel_config
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     left = dict(enumerate(jobs))
-    deaths: tuple[type[Exception], ...] = (TerminatedWorkerError,)
-    with _backend(ray_address, workers) as backend:
+    deaths: type[Exception] = TerminatedWorkerError
+    options: dict[str, Any] = {"backend": "loky", "inner_max_num_threads": 1}
+    how, at_once = "generator_unordered", len(left)
+    with _cluster(ray_address, workers):
+        if ray_address:  # joblib's backend of Ray has no generators: it takes a few jobs at a time
+            deaths = importlib.import_module("ray.exceptions").RayActorError
+            options, how, at_once = {"backend": "ray"}, "list", 4 * workers
         for attempt in range(1, MAX_ATTEMPTS + 1):
-            options = {} if ray_address else {"inner_max_num_threads": 1}
-            if ray_address:
-                deaths = (importlib.import_module("ray.exceptions").RayActorError,)
+            waiting = list(left)
             try:
-                with parallel_config(backend, n_jobs=workers, **options):
-                    # joblib's backend of Ray has no generators: it hands out a few jobs at a time.
-                    at_once = 4 * workers if ray_address else max(len(left), 1)
-                    how = "list" if ray_address else "generator_unordered"
-                    waiting = list(left)
+                with parallel_config(n_jobs=workers, **options):
                     for start in range(0, len(waiting), at_once):
                         todo = (
                             delayed(_numbered)(work, i, jobs[i])
@@ -102,32 +98,30 @@ def in_parallel(
 
 
 def _numbered(work: Callable[[Any], Any], number: int, job: Any) -> tuple[int, Any]:
-    """Do a job in a process that leaves Ctrl-C to its parent and ends with it."""
+    """Do a job in a process that leaves Ctrl-C to its parent and ends as soon as that has ended."""
+    parent = os.getppid()
+
+    def end_with_parent() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.2)
+        os._exit(1)
+
     if not any(thread.name == "end-with-parent" for thread in threading.enumerate()):
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        watch = threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True)
-        watch.name = "end-with-parent"
-        watch.start()
+        threading.Thread(target=end_with_parent, name="end-with-parent", daemon=True).start()
     return number, work(job)
 
 
-def _end_with_parent(parent: int) -> None:
-    """End this process as soon as its parent has ended, whatever it is doing."""
-    while os.getppid() == parent:
-        time.sleep(_POLL_S)
-    os._exit(1)
-
-
 @contextmanager
-def _backend(address: str | None, workers: int) -> Iterator[str]:
-    """Connect to a cluster for the time of a block; yields the name of joblib's backend.
+def _cluster(address: str | None, workers: int) -> Iterator[None]:
+    """Connect to a Ray cluster for the time of a block, and register joblib's backend of it.
 
     Nodes on other machines are sent the packages of this checkout. A process that is connected
     already stays connected as it is.
     """
     if address is None:
-        yield "loky"
+        yield
         return
     try:
         ray: Any = require("ray", "--ray-address", "ray")
@@ -135,46 +129,46 @@ def _backend(address: str | None, workers: int) -> Iterator[str]:
         raise RayError(str(error)) from None
     connected = ray.is_initialized()
     if not connected:
-        _connect(ray, address, workers)
+        try:
+            _connect(ray, address, workers)
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+            raise RayError(
+                f"no Ray cluster can be reached at {address!r}: {reason}. Start one (`ray start "
+                "--head`), give this process its token if it asks for one (RAY_AUTH_TOKEN), or let "
+                "--ray-address be 'local'."
+            ) from error
     importlib.import_module("ray.util.joblib").register_ray()
     try:
-        yield "ray"
+        yield
     finally:
         if not connected:
             ray.shutdown()
 
 
 def _connect(ray: Any, address: str, workers: int) -> None:
+    """Connect to a cluster; raises OSError, ValueError or RuntimeError if there is none."""
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == LOCAL:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        quiet |= {"num_cpus": workers, "include_dashboard": False}
+        quiet["object_store_memory"] = _STORE_BYTES
+    elif address != "auto":  # Ray itself would try for minutes
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        if not host or not port.isdecimal():
+            raise ValueError("it is neither host:port, ray://host:port, 'auto' nor 'local'.")
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
+    if address.startswith("ray://"):  # nothing is known of the cluster's machines
+        ray.init(address, runtime_env=checkout_env(), log_to_driver=False)
+        return
     paths = [str(ROOT), *(str(Path(entry or os.curdir).resolve()) for entry in sys.path)]
     outside = [path for path in paths if not Path(path).is_relative_to(sys.prefix)]
     here = {"env_vars": {"PYTHONPATH": os.pathsep.join(dict.fromkeys(outside))}}
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    options = {"runtime_env": here, **quiet}
-    if address.startswith("ray://"):  # nothing is known of the cluster's machines
-        options = {"runtime_env": checkout_env(), "log_to_driver": False}
-    elif address == LOCAL:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        options |= {"num_cpus": workers, "include_dashboard": False}
-        options["object_store_memory"] = _STORE_BYTES
-    try:
-        if address not in (LOCAL, "auto"):  # Ray itself would try for minutes
-            host, _, port = address.removeprefix("ray://").rpartition(":")
-            if not host or not port.isdecimal():
-                raise ValueError("it is neither host:port, ray://host:port, 'auto' nor 'local'.")
-            socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
-        ray.init(address, **options)
-        if not address.startswith("ray://"):
-            own = ray.util.get_node_ip_address()
-            if any(node["Alive"] and node["NodeManagerAddress"] != own for node in ray.nodes()):
-                ray.shutdown()
-                ray.init(address, runtime_env=checkout_env(), **quiet)
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise RayError(
-            f"no Ray cluster can be reached at {address!r}: {reason}. Start one (`ray start "
-            "--head`), give this process its token if it asks for one (RAY_AUTH_TOKEN), or let "
-            "--ray-address be 'local'."
-        ) from error
+    ray.init(address, runtime_env=here, **quiet)
+    this = ray.util.get_node_ip_address()
+    if any(node["Alive"] and node["NodeManagerAddress"] != this for node in ray.nodes()):
+        ray.shutdown()
+        ray.init(address, runtime_env=checkout_env(), **quiet)
 
 
 def checkout_env() -> dict[str, Any]:

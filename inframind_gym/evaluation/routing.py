@@ -17,7 +17,7 @@ from inframind_gym.envs.routing_config import RANGES
 from inframind_gym.errors import require_within, unknown
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
-from inframind_gym.evaluation.play import Player, RoutingPlayer
+from inframind_gym.evaluation.play import LIVE_ID, Player, RoutingPlayer
 from inframind_gym.evaluation.suite import (
     Axis,
     Cell,
@@ -48,7 +48,6 @@ from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.topology import CUSTOM, STRATEGIES, TOPOLOGIES
 from inframind_gym.simulator.workload import estimates, load_profiles, load_workload
 
-LIVE_ID: Final = "InfraMind-StreamLive-v0"
 MIXED: Final = "mixed"  # the workload that a folder of tasks replaces by its datasets
 BOUNDS: Final = "bounds"  # folder in a results folder
 KIND: Final = "informed"  # the bound's column

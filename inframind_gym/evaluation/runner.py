@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -140,8 +140,7 @@ def play(
         ray_address: See there.
         max_rows: See there.
         progress: Called with the number of records since its last call.
-        failed: Called for a policy that cannot play, whose other cells are left out; of several
-            failures of a policy, for the first.
+        failed: Called once for each policy that cannot play, whose other cells are left out.
         live: Options of a player on live servers.
 
     Yields:
@@ -165,11 +164,11 @@ def play(
             for cell in reversed(list(ids))
         }
         for cell in sorted(first.values(), key=lambda cell: suite.group_of(cell)[1:]):
-            if cell.policy not in out:
-                try:
+            try:
+                if cell.policy not in out:
                     player.check(cell)
-                except PolicyFailedError as error:
-                    leave_out(error)
+            except PolicyFailedError as error:
+                leave_out(error)
         cells = [cell for cell in ids if cell.policy not in out]
         if not cells:
             return
@@ -177,11 +176,11 @@ def play(
             workers, ray_address, max_rows = 1, None, 1
         jobs = _batches(suite, cells, min(max_rows, math.ceil(len(cells) / workers)))
         workers = min(workers, len(jobs))
-        parallel = workers > 1 or ray_address is not None
-        work: Callable[[list[Cell]], Any] = _Here(player)
-        if parallel:
+        elsewhere = workers > 1 or ray_address is not None
+        work: Callable[[list[Cell]], Any] = partial(_played, player)
+        if elsewhere:
             player.warm_up(cells[0])  # compiles once, not once a process
-            work = _Elsewhere(type(suite), suite.model_dump_json(), os.getcwd())
+            work = partial(_played_elsewhere, type(suite), suite.model_dump_json(), os.getcwd())
         try:
             for batch, (played, warnings) in in_parallel(
                 work, jobs, workers, ray_address, lambda batch: batch[0].policy not in out
@@ -191,50 +190,13 @@ def play(
                 if isinstance(played, PolicyFailedError):
                     leave_out(played)
                     continue
-                if parallel:  # a player elsewhere cannot count the progress
+                if elsewhere:  # a player there cannot count the progress
                     progress(sum(map(suite.length, batch)))
                 yield [Finished(cell, ids[cell], *content) for cell, *content in played]
         except WorkerDiedError as error:
             raise BenchmarkError(str(error)) from None
     finally:
         player.close()
-
-
-@dataclass(frozen=True)
-class _Here:
-    """Plays a batch in this process."""
-
-    player: Any
-
-    def __call__(self, batch: list[Cell]) -> tuple[Any, list[Any]]:
-        try:
-            return self.player.run(batch), []
-        except PolicyFailedError as error:
-            return error, []
-
-
-@dataclass(frozen=True)
-class _Elsewhere:
-    """Plays a batch in another process, which keeps its player for the next one.
-
-    It works in `folder`, where its machine has it.
-    """
-
-    family: type[Suite]
-    suite: str
-    folder: str
-
-    def __call__(self, batch: list[Cell]) -> tuple[Any, list[Any]]:
-        warnings: list[Any] = []
-        hand_on(warnings.append)
-        with suppress(OSError):
-            os.chdir(self.folder)
-        return _Here(_player(self.family, self.suite, self.folder))(batch)[0], warnings
-
-
-@lru_cache(maxsize=1)
-def _player(family: type[Suite], suite: str, folder: str) -> Any:
-    return family.model_validate_json(suite).player()
 
 
 def _batches(suite: Suite, cells: Sequence[Cell], size: int) -> list[list[Cell]]:
@@ -247,6 +209,30 @@ def _batches(suite: Suite, cells: Sequence[Cell], size: int) -> list[list[Cell]]
         groups.setdefault(suite.group_of(cell), []).append(cell)
     ordered = [sorted(group, key=lambda cell: cell.sort_key) for group in groups.values()]
     return [group[i : i + size] for group in ordered for i in range(0, len(group), size)]
+
+
+def _played(player: Any, batch: list[Cell]) -> tuple[Any, list[Any]]:
+    """Play a batch in this process; returns what was played, or the policy's failure."""
+    try:
+        return player.run(batch), []
+    except PolicyFailedError as error:
+        return error, []
+
+
+def _played_elsewhere(
+    family: type[Suite], suite: str, folder: str, batch: list[Cell]
+) -> tuple[Any, list[Any]]:
+    """Play a batch in another process, which keeps its player; returns its warnings, too."""
+    warnings: list[Any] = []
+    hand_on(warnings.append)
+    with suppress(OSError):  # another machine need not have the folder
+        os.chdir(folder)
+    return _played(_player(family, suite, folder), batch)[0], warnings
+
+
+@lru_cache(maxsize=1)
+def _player(family: type[Suite], suite: str, folder: str) -> Any:
+    return family.model_validate_json(suite).player()
 
 
 @contextmanager

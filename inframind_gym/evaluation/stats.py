@@ -252,73 +252,6 @@ def _generator(seed: int, of: object) -> np.random.Generator:
 
 
 @dataclass(frozen=True, slots=True)
-class Stratum:
-    """Episodes of one training at one place, as units that can be resampled.
-
-    A unit is an episode. A lone episode is cut into ten stretches of consecutive queries, which are
-    its units (the method of batch means): neighbours share their queues, distant stretches hardly
-    do.
-
-    Attributes:
-        sums: ``(num_units, width)``.
-        values: ``(num_values,)``.
-        unit: Unit of each of them, ``(num_values,)``.
-        records: Number of records of all episodes.
-    """
-
-    sums: NDArray[np.float64]
-    values: NDArray[np.float64]
-    unit: NDArray[np.int64]
-    records: int
-
-    @classmethod
-    def by_training(cls, episodes: Iterable[Sequence[Episode]]) -> list[Self]:
-        """Pool the episodes of each training, from those of each seed."""
-        return [cls.of(own) for own in zip(*episodes, strict=True)]
-
-    @classmethod
-    def of(cls, episodes: Sequence[Episode]) -> Self:
-        """Pool the episodes of one row."""
-        records = sum(episode.records for episode in episodes)
-        if len(episodes) == 1:
-            used = np.unique(_parts(records))
-            unit = np.searchsorted(used, episodes[0].part)
-            return cls(episodes[0].sums[used], episodes[0].values, unit, records)
-        sizes = [episode.values.size for episode in episodes]
-        return cls(
-            np.stack([episode.sums.sum(axis=0) for episode in episodes]),
-            np.concatenate([episode.values for episode in episodes]),
-            np.repeat(np.arange(len(episodes)), sizes),
-            records,
-        )
-
-    def metrics(self, layout: Layout, counts: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
-        """Compute every metric with unit u taken ``counts[b, u]`` times, ``(num_resamples,)``."""
-        tail = np.zeros(len(counts))
-        if self.values.size:
-            tail = pooled_quantile(self.values, self.unit, counts, TAIL)
-        return {**layout.evaluate(counts @ self.sums), layout.tail: tail}
-
-    def estimate(
-        self, names: tuple[str, ...], layout: Layout, place: Place, seed: int, num_resamples: int
-    ) -> Estimate:
-        """Estimate metrics.
-
-        The resamples are the same for every policy and independent of those of other strata. Few
-        units give few different resamples (five seeds: 126), and each is evaluated once.
-        """
-        units = len(self.sums)
-        counts = resample_counts(_generator(seed, place), units, num_resamples)
-        different, which = distinct_rows(counts)
-        every_once = np.ones((1, units), dtype=np.int64)
-        metrics = self.metrics(layout, np.concatenate([every_once, different]))
-        table = np.stack([metrics[name] for name in names], axis=1)
-        shares = layout.shares(self.sums.sum(axis=0))
-        draws = table[1:][which]
-        return Estimate(names, table[0], draws, table[:1], (units,), self.records, shares)
-
-
-@dataclass(frozen=True, slots=True)
 class Estimate:
     """Metrics of a stratum, or of several with the same weight, with their bootstrap draws.
 
@@ -356,8 +289,8 @@ class Estimate:
         A metric is the mean over the trainings, which are drawn alike at all places.
         """
         alone = [
-            stratum.estimate(names, layout, place, seed, num_resamples)
-            for stratum in Stratum.by_training(episodes)
+            _of_training(names, layout, training, place, seed, num_resamples)
+            for training in zip(*episodes, strict=True)
         ]
         if len(alone) == 1:
             return alone[0]
@@ -371,7 +304,7 @@ class Estimate:
 
     @classmethod
     def over_draws(cls, estimates: Sequence[Estimate]) -> Estimate:
-        """Average estimates of the same episodes under draws of quality: one stratum still."""
+        """Average estimates of the same episodes under posterior draws: one stratum still."""
         first, *others = estimates
         for other in others:
             first = replace(first + other, units=first.units)
@@ -445,3 +378,40 @@ class Estimate:
         for name, value, ends in zip(self.names, self.values, self.ends().T, strict=True):
             content |= {name: float(value), f"{name}_ci95": ends.tolist()}
         return content | self._over(len(self.units)).shares
+
+
+def _of_training(
+    names: tuple[str, ...],
+    layout: Layout,
+    episodes: Sequence[Episode],
+    place: Place,
+    seed: int,
+    num_resamples: int,
+) -> Estimate:
+    """Estimate metrics from the episodes of one training at a place, units that are resampled.
+
+    A lone episode is cut into ten stretches of consecutive queries, which are its units (the method
+    of batch means): neighbours share their queues, distant stretches hardly do.
+
+    The resamples are the same for every policy and independent of those of other strata. Few units
+    give few different resamples (five seeds: 126), and each is evaluated once.
+    """
+    records = sum(episode.records for episode in episodes)
+    if len(episodes) == 1:
+        used = np.unique(_parts(records))
+        sums, unit = episodes[0].sums[used], np.searchsorted(used, episodes[0].part)
+    else:
+        sums = np.stack([episode.sums.sum(axis=0) for episode in episodes])
+        unit = np.repeat(np.arange(len(episodes)), [one.values.size for one in episodes])
+    values = np.concatenate([episode.values for episode in episodes])
+    units = len(sums)
+    resamples = resample_counts(_generator(seed, place), units, num_resamples)
+    different, which = distinct_rows(resamples)
+    counts = np.concatenate([np.ones((1, units), np.int64), different])  # first everything once
+    tail = np.zeros(len(counts))
+    if values.size:
+        tail = pooled_quantile(values, unit, counts, TAIL)
+    metrics = {**layout.evaluate(counts @ sums), layout.tail: tail}
+    table = np.stack([metrics[name] for name in names], axis=1)
+    shares = layout.shares(sums.sum(axis=0))
+    return Estimate(names, table[0], table[1:][which], table[:1], (units,), records, shares)

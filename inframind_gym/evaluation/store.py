@@ -53,7 +53,200 @@ _LOCK: Final = ".lock"  # held by the run that uses the folder
 _UNREADABLE: Final = (OSError, ValueError, LookupError, TypeError, AttributeError)  # Arrow's, too
 
 
-# Cells
+# The header: what a run is, and which cells it plans
+
+
+def plan(
+    suite: Suite, command: Sequence[str] = (), policies: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], dict[Cell, str]]:
+    """Return the content of ``run.json``, and the cells of a suite with their ids.
+
+    Args:
+        suite: A resolved suite.
+        command: The command line, for the record.
+        policies: The suite's policies by their names; None: they are made.
+    """
+    if policies is None:
+        policies = {name: suite.resolve_policy(name) for name in suite.policies}
+    settings, origin = settings_of(suite), provenance()
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    header: dict[str, Any] = {
+        "settings": settings,
+        "settings_hash": content_hash(settings),
+        "policies": {
+            name: policy_fingerprint(policy) | suite.fitted_as(name)
+            for name, policy in policies.items()
+        },
+        "bounds": [name for name, policy in policies.items() if getattr(policy, "bound", False)],
+        **{
+            setting: {name: suite.fingerprint(setting, name) for name in suite.names(setting)}
+            for setting in suite.files()
+        },
+        "suite": suite.model_dump(mode="json"),
+        **suite.header(policies),
+        **origin,
+        "runs": [{"started": started, "command": list(command), "git": origin["git"]}],
+        "left_out": {},
+    }
+    return header, enter_cells(suite, header)
+
+
+def enter_cells(suite: Suite, header: dict[str, Any]) -> dict[Cell, str]:
+    """Return the cells of a suite with their ids, and list them in its header as planned."""
+    ids: dict[Cell, str] = {}
+    header["planned"] = planned = dict[str, dict[str, str]]()
+    for cell in suite.cells():
+        place = suite.describe(cell.place)
+        contents = [header[setting][place[axis]] for setting, axis in suite.files().items()]
+        shared = content_hash([header["settings_hash"], *contents])
+        ids[cell] = cell.id(shared, header["policies"][cell.policy])
+        planned.setdefault(cell.policy, {})[ids[cell]] = cell.where
+    return ids
+
+
+def settings_of(suite: Suite) -> dict[str, Any]:
+    """Return what all cells of a resolved suite share and what their results depend on, as JSON.
+
+    Two runs may share a results folder only if it is equal.
+    """
+    versions = {name: version(name) for name in ("numpy", "numba")}
+    return {"format": FORMAT, "simulator": SIMULATOR_VERSION, **versions, **suite.settings()}
+
+
+def policy_fingerprint(policy: Any) -> dict[str, Any]:
+    """Return what a policy's results depend on: class, declared version, module and weights.
+
+    Of a policy from outside this package the text of the module of its class counts too. What else
+    it imports does not: a policy that changes there declares a new `version`.
+
+    Returns:
+        JSON content: "class", "version", "module" (hash of its source; "" for one of this package)
+        and "weights" (hash of its `fingerprint`).
+    """
+    one = policy.instances[0] if isinstance(policy, PerRowPolicy) else policy
+    kind, source = type(one), None
+    if kind.__module__.partition(".")[0] != PACKAGE.name:
+        try:
+            source = inspect.getsourcefile(kind)
+        except (TypeError, OSError):  # built in, or made in an interactive session
+            source = None
+    return {
+        "class": kind.__qualname__,
+        "version": getattr(kind, "version", 1),
+        "module": file_hash(source) if source else "",
+        "weights": content_hash(str(getattr(one, "fingerprint", ""))),
+    }
+
+
+def provenance() -> dict[str, Any]:
+    """Return versions, machine and git revision (None outside of a checkout) of this process."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    root, git = PACKAGE.parent, None
+    if (root / ".git").exists():  # an installed copy may lie in another repository
+        call = {"capture_output": True, "text": True, "check": True, "timeout": 20}
+        try:
+            commit, changes = (
+                subprocess.run(["git", "-C", str(root), *command], **call).stdout.strip()  # type: ignore[call-overload]
+                for command in (["rev-parse", "HEAD"], ["status", "--porcelain"])
+            )
+            git = {"commit": commit, "dirty": bool(changes)}
+        except (OSError, subprocess.SubprocessError):
+            git = None
+    return {
+        "python": platform.python_version(),
+        "packages": {
+            "inframind-gym": inframind_gym.__version__,
+            **{name: version(name) for name in ("gymnasium", "numba", "numpy")},
+        },
+        "machine": {
+            "processor": next(iter(names), platform.processor() or "unknown"),
+            "cores": available_cores(),
+            "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        },
+        "git": git,
+    }
+
+
+class _Header(BaseModel):
+    """Part of ``run.json`` that is read; the file holds more."""
+
+    settings: dict[str, Any]
+    policies: dict[str, Any]
+    suite: dict[str, Any]
+    env_specs: dict[str, Any]
+    runs: list[dict[str, Any]]
+    names: dict[str, tuple[str, ...]] = {}
+    workloads: dict[str, str] = {}
+    clusters: dict[str, str] = {}
+    demands: dict[str, str] = {}
+    tracks: dict[str, str] = {}
+    planned: dict[str, dict[str, str]] = {}
+    left_out: dict[str, str] = {}
+    bounds: tuple[str, ...] = ()
+
+
+def read_header(folder: Path) -> dict[str, Any]:
+    """Read ``run.json``.
+
+    Raises:
+        InfraMindError: The folder is not one of results, is damaged, or of another format.
+    """
+    path = folder / HEADER
+    if not path.exists():
+        what = "holds no results" if folder.is_dir() else "does not exist"
+        raise BenchmarkError(
+            f"{folder} {what} (no {HEADER}). "
+            f"Make some: inframind bench run --suite starter --out {folder}"
+        )
+    try:
+        header: Any = parse_json(read_bytes(path).decode(), "the text", MOST_BYTES)
+        written = header["settings"].get("format", FORMAT)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise BenchmarkError(
+            f"{path} is damaged ({error}). Restore it from a copy, or run the command again in "
+            "another folder."
+        ) from None
+    if written != FORMAT:
+        raise BenchmarkError(
+            f"{folder} was written in format {written} of the benchmark, this is format {FORMAT}. "
+            "Choose another folder, or delete this one to start over."
+        )
+    validate(header, _Header, source=str(path))
+    return dict(header)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """List what keeps the results of two runs out of one folder, in words.
+
+    Args:
+        old: Content of the folder's ``run.json``.
+        new: What the new run would write there.
+    """
+
+    def changes(of: str, there: Any, now: Any) -> list[str]:
+        if not (isinstance(there, dict) and isinstance(now, dict)):
+            return [] if there == now else [f"{of}(there: {there!r}, now: {now!r})"]
+        return [
+            f"{of}{key} (there: {there.get(key)!r}, now: {now.get(key)!r})"
+            for key in {**there, **now}
+            if there.get(key) != now.get(key)
+        ]
+
+    differing = changes("", old["settings"], new["settings"])
+    for name, now in new["policies"].items():
+        differing += changes(f"policy {name}: ", old["policies"].get(name, now), now)
+    for key, what in family_of(new["suite"]).files().items():
+        differing += [
+            f"the content of {what} {name}"
+            for name, fingerprint in new[key].items()
+            if old.get(key, {}).get(name, fingerprint) != fingerprint
+        ]
+    return differing
+
+
+# Finished cells, and the files that hold them
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +330,15 @@ def _table(batch: Sequence[Finished]) -> pa.Table:
                 offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
                 flat = pa.ListArray.from_arrays(pa.array(offsets), flat)
             parts.setdefault(name, []).append(flat)
-        who = {"cell": one.cell_id, "policy": one.cell.policy}
+        known: dict[str, Any] = {"cell": one.cell_id, "policy": one.cell.policy}
         for axis, value in zip(one.cell.axes, one.cell.place, strict=True):
             name = axis.label if axis.name in fields else axis.name
-            who[name] = value if axis.read is float else str(value)
-        for name, value in {**who, "seed": one.cell.seed, "training": one.cell.training}.items():
+            known[name] = value if axis.read is float else str(value)
+        known |= {"seed": one.cell.seed, "training": one.cell.training}
+        for name, value in known.items():
             parts.setdefault(name, []).append(pa.array([value] * rows))
-        own = {"id": one.cell_id, "rows": rows, "digest": one.digest, "timing": one.timing}
-        cells.append({**own, "cell": one.cell.to_json()})
+        listed = {"id": one.cell_id, "rows": rows, "digest": one.digest, "timing": one.timing}
+        cells.append({**listed, "cell": one.cell.to_json()})
     table = pa.table({name: pa.chunked_array(chunks) for name, chunks in parts.items()})
     text = json.dumps([fields, cells])
     checksum = hashlib.sha256(text.encode()).hexdigest()
@@ -178,7 +372,7 @@ def read_cells(folder: Path) -> Iterator[Finished | None]:
         BenchmarkError: `run.json` cannot be used.
     """
     family = family_of(read_header(folder)["suite"])
-    found: list[Finished] = []
+    finished: list[Finished] = []
     for path in sorted((folder / RECORDS).glob("*.parquet")):
         try:
             table, fields, cells = _read(path)
@@ -188,10 +382,10 @@ def read_cells(folder: Path) -> Iterator[Finished | None]:
                 cell = family.read_cell(one["cell"])
                 here.append(Finished(cell, one["id"], rows, one["timing"], one["digest"]))
                 start += one["rows"]
-            found += here
+            finished += here
         except _UNREADABLE:
             yield None
-    yield from sorted(found, key=lambda one: one.cell.sort_key)
+    yield from sorted(finished, key=lambda one: one.cell.sort_key)
 
 
 def finished_ids(folder: Path) -> set[str]:
@@ -207,210 +401,7 @@ def finished_ids(folder: Path) -> set[str]:
     return ids
 
 
-# The header
-
-
-def settings_of(suite: Suite) -> dict[str, Any]:
-    """Return what all cells of a resolved suite share and what their results depend on, as JSON.
-
-    Two runs may share a results folder only if it is equal.
-    """
-    return {
-        "format": FORMAT,
-        "simulator": SIMULATOR_VERSION,
-        "numpy": version("numpy"),
-        "numba": version("numba"),
-        **suite.settings(),
-    }
-
-
-def policy_fingerprint(policy: Any) -> dict[str, Any]:
-    """Return what a policy's results depend on: class, declared version, module and weights.
-
-    Of a policy from outside this package the text of the module of its class counts too. What else
-    it imports does not: a policy that changes there declares a new `version`.
-
-    Returns:
-        JSON content: "class", "version", "module" (hash of its source; "" for one of this package)
-        and "weights" (hash of its `fingerprint`).
-    """
-    one = policy.instances[0] if isinstance(policy, PerRowPolicy) else policy
-    kind, source = type(one), None
-    if kind.__module__.partition(".")[0] != PACKAGE.name:
-        try:
-            source = inspect.getsourcefile(kind)
-        except (TypeError, OSError):  # built in, or made in an interactive session
-            source = None
-    return {
-        "class": kind.__qualname__,
-        "version": getattr(kind, "version", 1),
-        "module": file_hash(source) if source else "",
-        "weights": content_hash(str(getattr(one, "fingerprint", ""))),
-    }
-
-
-def provenance() -> dict[str, Any]:
-    """Return versions, machine and git revision (None outside of a checkout) of this process."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    root, git = PACKAGE.parent, None
-    if (root / ".git").exists():  # an installed copy may lie in another repository
-        try:
-            commit, changes = (
-                subprocess.run(
-                    ["git", "-C", str(root), *command],
-                    capture_output=True,
-                    text=True,
-                    check=True,
-                    timeout=20,
-                ).stdout.strip()
-                for command in (["rev-parse", "HEAD"], ["status", "--porcelain"])
-            )
-            git = {"commit": commit, "dirty": bool(changes)}
-        except (OSError, subprocess.SubprocessError):
-            git = None
-    return {
-        "python": platform.python_version(),
-        "packages": {
-            "inframind-gym": inframind_gym.__version__,
-            **{name: version(name) for name in ("gymnasium", "numba", "numpy")},
-        },
-        "machine": {
-            "processor": next(iter(names), platform.processor() or "unknown"),
-            "cores": available_cores(),
-            "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        },
-        "git": git,
-    }
-
-
-def plan(
-    suite: Suite, command: Sequence[str] = (), policies: Mapping[str, Any] | None = None
-) -> tuple[dict[str, Any], dict[Cell, str]]:
-    """Return the content of ``run.json``, and the cells of a suite with their ids.
-
-    Args:
-        suite: A resolved suite.
-        command: The command line, for the record.
-        policies: The suite's policies by their names; None: they are made.
-    """
-    shared = settings_of(suite)
-    if policies is None:
-        policies = {name: suite.resolve_policy(name) for name in suite.policies}
-    origin = provenance()
-    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    files = {
-        setting: {name: suite.fingerprint(setting, name) for name in suite.names(setting)}
-        for setting in suite.files()
-    }
-    header: dict[str, Any] = {
-        "settings": shared,
-        "settings_hash": content_hash(shared),
-        "policies": {
-            name: policy_fingerprint(made) | suite.fitted_as(name)
-            for name, made in policies.items()
-        },
-        "bounds": [name for name, made in policies.items() if getattr(made, "bound", False)],
-        **files,
-        "suite": suite.model_dump(mode="json"),
-        **suite.header(policies),
-        **origin,
-        "runs": [{"started": started, "command": list(command), "git": origin["git"]}],
-        "left_out": {},
-    }
-    return header, enter_cells(suite, header)
-
-
-def enter_cells(suite: Suite, header: dict[str, Any]) -> dict[Cell, str]:
-    """Return the cells of a suite with their ids, and list them in its header as planned."""
-    ids: dict[Cell, str] = {}
-    planned: dict[str, dict[str, str]] = {}
-    for cell in suite.cells():
-        place = suite.describe(cell.place)
-        contents = [header[setting][place[axis]] for setting, axis in suite.files().items()]
-        shared = content_hash([header["settings_hash"], *contents])
-        ids[cell] = cell.id(shared, header["policies"][cell.policy])
-        planned.setdefault(cell.policy, {})[ids[cell]] = cell.where
-    header["planned"] = planned
-    return ids
-
-
-class _Header(BaseModel):
-    """Part of ``run.json`` that is read; the file holds more."""
-
-    settings: dict[str, Any]
-    policies: dict[str, Any]
-    suite: dict[str, Any]
-    env_specs: dict[str, Any]
-    runs: list[dict[str, Any]]
-    names: dict[str, tuple[str, ...]] = {}
-    workloads: dict[str, str] = {}
-    clusters: dict[str, str] = {}
-    demands: dict[str, str] = {}
-    tracks: dict[str, str] = {}
-    planned: dict[str, dict[str, str]] = {}
-    left_out: dict[str, str] = {}
-    bounds: tuple[str, ...] = ()
-
-
-def read_header(folder: Path) -> dict[str, Any]:
-    """Read ``run.json``.
-
-    Raises:
-        InfraMindError: The folder is not one of results, is damaged, or of another format.
-    """
-    path = folder / HEADER
-    if not path.exists():
-        what = "holds no results" if folder.is_dir() else "does not exist"
-        raise BenchmarkError(
-            f"{folder} {what} (no {HEADER}). "
-            f"Make some: inframind bench run --suite starter --out {folder}"
-        )
-    try:
-        header: Any = parse_json(read_bytes(path).decode(), "the text", MOST_BYTES)
-        written = header["settings"].get("format", FORMAT)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise BenchmarkError(
-            f"{path} is damaged ({error}). Restore it from a copy, or run the command again in "
-            "another folder."
-        ) from None
-    if written != FORMAT:
-        raise BenchmarkError(
-            f"{folder} was written in format {written} of the benchmark, this is format {FORMAT}. "
-            "Choose another folder, or delete this one to start over."
-        )
-    validate(header, _Header, source=str(path))
-    return dict(header)
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """List what keeps the results of two runs out of one folder, in words.
-
-    Args:
-        old: Content of the folder's ``run.json``.
-        new: What the new run would write there.
-    """
-
-    def changes(of: str, there: Any, now: Any) -> list[str]:
-        if not (isinstance(there, dict) and isinstance(now, dict)):
-            return [] if there == now else [f"{of}(there: {there!r}, now: {now!r})"]
-        return [
-            f"{of}{key} (there: {there.get(key)!r}, now: {now.get(key)!r})"
-            for key in {**there, **now}
-            if there.get(key) != now.get(key)
-        ]
-
-    differing = changes("", old["settings"], new["settings"])
-    for name, now in new["policies"].items():
-        differing += changes(f"policy {name}: ", old["policies"].get(name, now), now)
-    for key, what in family_of(new["suite"]).files().items():
-        differing += [
-            f"the content of {what} {name}"
-            for name, fingerprint in new[key].items()
-            if old.get(key, {}).get(name, fingerprint) != fingerprint
-        ]
-    return differing
+# A run that writes
 
 
 @dataclass
@@ -439,20 +430,22 @@ class ResultStore:
             raise BenchmarkError(f"{self.folder} cannot be written: {error.strerror}.") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            self._open()
+        except BlockingIOError:
             self._lock.close()
             raise BenchmarkError(
                 f"{self.folder} is in use by another run. Wait for it, or choose another folder."
             ) from None
-        try:
-            self._open()
         except BaseException:
             self._lock.close()
             raise
         return self
 
+    def __exit__(self, *_: object) -> None:
+        self._lock.close()
+
     def _open(self) -> None:
-        """Merge the header with that of earlier runs, and find what they have finished."""
+        """Merge the header with that of earlier runs, and read what they have finished."""
         damaged = []
         for path in (self.folder / RECORDS).glob("*.parquet"):
             try:
@@ -478,6 +471,7 @@ class ResultStore:
         self._write_header()
 
     def _merge(self, old: Mapping[str, Any]) -> None:
+        """Add what earlier runs have planned to the header."""
         header = self.header
         for key in ("policies", "env_specs", *family_of(header["suite"]).files()):
             header[key] = {**old.get(key, {}), **header[key]}
@@ -527,6 +521,3 @@ class ResultStore:
         """Note in ``run.json`` that the run goes on without a policy."""
         self.header["left_out"] = {**self.header["left_out"], policy: reason}
         self._write_header()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.close()

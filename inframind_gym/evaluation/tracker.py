@@ -166,7 +166,7 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
 
 
 def track_board(
-    results: Results, board: Mapping[str, Any], *, wandb: bool, tensorboard: bool
+    results: Results, board: dict[str, Any], *, wandb: bool = False, tensorboard: bool = False
 ) -> None:
     """Log a leaderboard: means over the load, tables, and for W&B a report.
 
@@ -181,6 +181,9 @@ def track_board(
         tensorboard: Whether to write events, into the results folder's own folder `tensorboard`,
             in place of earlier ones.
     """
+    from inframind_gym.evaluation.board import leaderboard_tables
+    from inframind_gym.evaluation.report.page import write_report
+
     folder, header, names = results.folder / EVENTS, results.header, results.measured
     for old in (*folder.glob("events.out.tfevents.*"), folder / METRICS):
         old.unlink(missing_ok=True)
@@ -189,20 +192,13 @@ def track_board(
     }
     by_step: dict[int, dict[str, float]] = {0: dict(means)}
     axis = next((axis for axis in results.family.axes if axis.read is float), None)
-    if axis is not None:
-        rows = board[axis.table]
-        loads = [float(row[axis.name]) for row in rows]
+    for row in board[axis.table] if axis is not None else ():
+        loads = [float(one[axis.name]) for one in board[axis.table]]
         whole = axis.name.endswith("_per_min") and all(load.is_integer() for load in loads)
-        for row, load in zip(rows, loads, strict=True):
-            at = by_step.setdefault(round(load * (1 if whole else 100)), {})
-            at |= {f"{row['policy']}/{name}/{axis.table}": row[name] for name in names}
-    from inframind_gym.evaluation.board import leaderboard_tables
-
-    page = None
-    if wandb:
-        from inframind_gym.evaluation.report.page import write_report
-
-        page = results.folder / REPORT
+        at = by_step.setdefault(round(row[axis.name] * (1 if whole else 100)), {})
+        at |= {f"{row['policy']}/{name}/{axis.table}": row[name] for name in names}
+    page = results.folder / REPORT if wandb else None
+    if page is not None:
         write_report([results.folder], page)
     config = {"suite": header["suite"], "settings": header["settings"]}
     options = {"wandb": wandb, "tensorboard": tensorboard}
@@ -211,7 +207,7 @@ def track_board(
             tracker.log(step, metrics)
         tracker.flush()
         tracker.summarise(means)
-        tracker.show(leaderboard_tables(dict(board)), page)
+        tracker.show(leaderboard_tables(board), page)
     where = [f"tensorboard --logdir {folder}"] * tensorboard
     where += [f"W&B: project {PROJECT}; report: {page}"] * wandb
     say(f"tracked: {'; '.join(where)}")

@@ -9,9 +9,7 @@ import pytest
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.compare import Side, compare, comparison_tables
 from inframind_gym.evaluation.routing import METRICS, imbalance
-from inframind_gym.evaluation.stats import Stratum
-from inframind_gym.evaluation.store import read_cells
-from inframind_gym.evaluation.suite import Cell, load_suite
+from inframind_gym.evaluation.suite import Cell
 from inframind_gym.evaluation.tables import Table, show, to_markdown
 from tests.evaluation.synthetic_results import (
     LAYOUT,
@@ -85,18 +83,6 @@ def test_rows_carry_every_metric_and_an_interval_around_it(board: dict[str, Any]
     json.dumps(board, allow_nan=False)
 
 
-def test_cells_agree_with_the_leaderboard(folder: Path) -> None:
-    """Metrics of a cell are computed from its records and again from its sums."""
-    results = load_results(folder)
-    for one in read_cells(folder):
-        assert one is not None
-        stratum = Stratum.of([results.episodes[one.cell]])
-        once = np.ones((1, len(stratum.sums)), np.int64)
-        own = one.metrics(LAYOUT)
-        for name, values in stratum.metrics(LAYOUT, once).items():
-            assert own[name] == pytest.approx(values[0])
-
-
 def test_ranking_averages_cells_and_puts_the_best_goodput_first(board: dict[str, Any]) -> None:
     assert [row["policy"] for row in board["ranking"]] == ["good", "bad"]
     for row in board["ranking"]:
@@ -104,12 +90,6 @@ def test_ranking_averages_cells_and_puts_the_best_goodput_first(board: dict[str,
         assert row["cells"] == 4
         for name in LAYOUT.measured(METRICS):
             assert row[name] == pytest.approx(np.mean([r[name] for r in own]))
-
-
-def test_the_same_seed_gives_the_same_intervals(folder: Path, board: dict[str, Any]) -> None:
-    results = load_results(folder)
-    assert leaderboard(results, num_resamples=2000) == board
-    assert leaderboard(results, bootstrap_seed=1, num_resamples=2000)["rows"] != board["rows"]
 
 
 def test_unfinished_policies_are_ranked_on_what_all_have(folder: Path, tmp_path: Path) -> None:
@@ -156,18 +136,6 @@ def test_folders_are_compared_on_what_both_have(folder: Path, tmp_path: Path) ->
     assert "2 of 4 cells" in found["notes"][0]
 
 
-def test_a_comparison_tells_that_a_workload_of_one_name_is_another(
-    folder: Path, tmp_path: Path
-) -> None:
-    write_folder(tmp_path, CELLS, make, workloads={"w": "2"})
-    sides = [Side(load_results(where), "good") for where in (folder, tmp_path)]
-    assert compare(*sides, num_resamples=200)["notes"] == [
-        "the two runs differ in the content of workload w"
-    ]
-    (note,) = compare(sides[0], sides[0], num_resamples=200)["notes"]
-    assert "compared with itself" in note
-
-
 def test_tables_show_every_policy(folder: Path, board: dict[str, Any]) -> None:
     sheets = leaderboard_tables(board)
     titles = [sheet.title for sheet in sheets]
@@ -196,29 +164,6 @@ def test_a_bound_holds_no_place_and_measures_the_others(tmp_path: Path) -> None:
     assert {row for row, _ in sheet.best} == {1}
     assert "Not ranked, because it knows what contestants cannot: good." in sheet.caption
     assert "How far from the possible" not in sheet.caption
-
-
-def test_the_fluid_bound_is_shown_once_it_has_been_computed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fluid_bound(suite: Any, workload: str, rate: float, budget: Any, *, cache: Path) -> Any:
-        cache.mkdir(exist_ok=True)
-        return 0.5 + 0.001 * rate
-
-    monkeypatch.setattr("inframind_gym.evaluation.bounds.fluid_bound", fluid_bound)
-    suite = load_suite("starter").model_dump(mode="json")
-    write_folder(tmp_path, CELLS, make, suite=suite)
-    results = load_results(tmp_path)
-    board = leaderboard(results, num_resamples=100)
-    assert board["fluid"] is None
-    hint = "How far from the possible: leaderboard --fluid, or run clairvoyant."
-    assert hint in leaderboard_tables(board)[0].caption
-    for compute in (True, False):
-        board = leaderboard(results, num_resamples=100, fluid=compute)
-        assert board["fluid"]["mean"] == pytest.approx({"informed": 0.555})
-        assert [row["informed"] for row in board["fluid"]["by_rate"]] == pytest.approx([0.51, 0.6])
-    caption = leaderboard_tables(board)[0].caption
-    assert "no outcome: 55.5 % goodput at best." in caption and hint not in caption
 
 
 def test_a_file_gets_every_interval_whole(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,11 +10,10 @@ import pytest
 import yaml
 
 from inframind_gym.configs import find_config
-from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.compare import Side, compare
 from inframind_gym.evaluation.play import with_prices
-from inframind_gym.evaluation.routing import PRICE, RoutingSuite
+from inframind_gym.evaluation.routing import PRICE
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.workflow.state import CALL
 from tests.evaluation.synthetic_results import completed, routing, write_folder
@@ -53,35 +52,6 @@ def test_tokens_are_paid_by_the_query_whose_calls_they_are(tmp_path: Path) -> No
     calls["prompt_tokens"], calls["output_tokens"] = 1000, 100
     priced_queries = with_prices(pool_of(tmp_path, None, TOKENS), queries, calls)
     assert priced_queries["usd"] == pytest.approx([0.0, 2 * (1000 * 2 + 100 * 10) / 1e6])
-
-
-@pytest.mark.parametrize("price", [-1.0, "free", float("nan"), True])
-def test_a_price_that_is_none(tmp_path: Path, price: Any) -> None:
-    with pytest.raises(ConfigError, match="price_per_gpu_hour_usd"):
-        load_pool(priced(tmp_path, price))
-
-
-def test_an_episode_is_paid_by_its_own_calls(tmp_path: Path) -> None:
-    """Every call of a priced model counts, in each row of a batch."""
-    suite = RoutingSuite(
-        name="priced",
-        policies=("round_robin",),
-        pool=priced(tmp_path, None, TOKENS),
-        workloads=("math",),
-        rates_per_min=(60.0,),
-        budgets_s=(30.0,),
-        num_queries=6,
-        seeds=2,
-    )
-    cells = [routing("round_robin", "math", 60.0, 30.0, seed) for seed in (0, 1)]
-    found = suite.player().run(cells)
-    assert len(found) == 2
-    for _, queries, _ in found:
-        usd = queries["usd"]
-        # Some calls went to the priced model, and their tokens are at most all tokens.
-        most = (2.0 * queries["prompt_tokens"] + 10.0 * queries["output_tokens"]) / 1e6
-        assert (usd <= most + 1e-12).all()
-        assert 0 < usd.sum() < most.sum()
 
 
 def test_the_board_shows_dollars_for_a_thousand_queries(tmp_path: Path) -> None:

@@ -2,11 +2,9 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
-from inframind_gym.configs import find_config
 from inframind_gym.evaluation import store
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.runner import run
@@ -15,7 +13,6 @@ from inframind_gym.evaluation.store import settings_of as settings
 from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.policies import resolve_policy
 from inframind_gym.policies.simple import LeastLoadedPolicy
-from tests.evaluation.policies_under_test import Trained
 
 ROWS = [f"2023-11-16 18:17:{second:02d}.5,100,10" for second in range(0, 60, 2)]
 HEADINGS = "TIMESTAMP,ContextTokens,GeneratedTokens"
@@ -74,53 +71,6 @@ def test_a_users_policy_counts_by_module_and_version(small) -> None:
     assert policy_fingerprint(resolve_policy(mine)) == {**before, "version": 2}
     assert before["module"]
     assert policy_fingerprint(resolve_policy("least_loaded"))["module"] == ""
-
-
-def test_weights_count_whoever_wraps_the_policy(tmp_path: Path) -> None:
-    """`Trained` decides one query at a time: one instance of it plays each row."""
-    found = []
-    for weights in ("3", "4"):
-        (tmp_path / "model").write_text(weights)
-        found.append(
-            policy_fingerprint(
-                resolve_policy(f"{Trained.__module__}:Trained", folder=str(tmp_path))
-            )
-        )
-    assert found[0]["class"] == "Trained"
-    assert found[0]["weights"] != found[1]["weights"]
-
-
-def test_a_pool_is_what_it_says(tmp_path: Path) -> None:
-    shipped = find_config("pools", "b200-2gpu").read_text()
-    pool = tmp_path / "pool.yaml"
-
-    def of(text: str) -> str:
-        pool.write_text(text)
-        return str(settings(load_suite("starter", {"pool": str(pool)}))["pool"])
-
-    before = of(shipped)
-    assert before == settings(load_suite("starter", {"pool": "b200-2gpu"}))["pool"]
-    assert of("# A comment.\n" + shipped) == before
-    assert of(shipped.replace("metrics_poll_s: 5", "metrics_poll_s: 6")) != before
-
-
-def test_a_trace_is_its_content_however_it_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def suite(arrivals):
-        return load_suite("starter", {"arrivals": arrivals}).resolve()
-
-    monkeypatch.chdir(tmp_path)
-    trace = tmp_path / "trace.csv"
-    trace.write_text("\n".join([HEADINGS, *ROWS]) + "\n")
-    as_text = suite("trace.csv")
-    assert as_text.arrivals == {"kind": "trace", "path": str(trace), "rescale": True}
-    before = settings(as_text)
-    assert before == settings(suite({"kind": "trace", "path": "trace.csv"}))
-    trace.rename(tmp_path / "moved.csv")
-    assert settings(suite("moved.csv")) == before
-    (tmp_path / "moved.csv").write_text("\n".join([HEADINGS, *ROWS[:-1]]) + "\n")
-    assert settings(suite("moved.csv"))["arrivals"] != before["arrivals"]
 
 
 @pytest.mark.parametrize("name", ["starter", "placement_quick"])

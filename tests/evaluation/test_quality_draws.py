@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from typer.testing import CliRunner
 
 from inframind_gym.cli import app
 from inframind_gym.errors import ConfigError
-from inframind_gym.evaluation.board import DrawOrder, leaderboard, load_results
+from inframind_gym.evaluation.board import leaderboard, load_results
 from inframind_gym.evaluation.compare import Side, compare
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.routing import RoutingSuite
@@ -35,18 +34,6 @@ def suite(**changes: Any) -> RoutingSuite:
         "by_workload": {"mbpp": {"num_queries": 8}},
     }
     return RoutingSuite.model_validate({**content, **changes}).resolve()
-
-
-def test_a_draw_is_ahead_where_its_mean_is_and_ties_are_not() -> None:
-    order = DrawOrder()
-    for draw, (one, two) in enumerate([(0.6, 0.5), (0.5, 0.5), (0.2, 0.9)]):
-        order.add("one", draw, one)
-        order.add("two", draw, two)
-    order.add("one", 2, 2.0)  # a second cell of draw 2: its mean is 1.1
-    order.add("two", 2, 0.9)
-    order.add("one", 7, 1.0)  # which the other one has not
-    assert order.ahead("one", "two") == {"draws_ahead": 2, "draws": 3}
-    assert order.ahead("two", "one") == {"draws_ahead": 0, "draws": 3}
 
 
 def test_all_draws_meet_the_episodes_of_the_workload() -> None:
@@ -103,23 +90,6 @@ def test_a_board_counts_the_draws_in_which_an_order_holds(tmp_path: Path) -> Non
     assert [row["workload"] for row in pair["rows"]] == ["math", "math", "mbpp", "mbpp"]
     said = CliRunner().invoke(app, ["bench", "compare", str(tmp_path), "random", "least_loaded"])
     assert f"in {held} of {DRAWS} draws" in " ".join(said.output.split())
-
-
-def test_more_draws_continue_a_folder(tmp_path: Path) -> None:
-    one: dict[str, Any] = {"policies": ["random"], "rates_per_min": [20], "by_workload": {}}
-    few = suite(workloads=["math"], **one)
-    assert run(few, tmp_path).computed == DRAWS * 2
-    more = suite(workloads=["math"], quality_draws=5, **one)
-    summary = run(more, tmp_path)
-    assert (summary.kept, summary.computed) == (DRAWS * 2, 4)
-
-
-def test_without_draws_nothing_is_said_of_them(tmp_path: Path) -> None:
-    command = ["bench", "run", "--suite", "starter", "--policies", "random,least_loaded", "--seeds"]
-    command += ["1", "--set", "queries=5", "--set", "rates=20", "--workers", "1", "--json", "--out"]
-    done = CliRunner().invoke(app, [*command, str(tmp_path)])
-    board = json.loads(done.stdout)
-    assert not any("ahead_of_next" in row for row in board["ranking"])
 
 
 def test_draws_that_are_not_there() -> None:

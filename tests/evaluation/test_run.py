@@ -6,21 +6,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import yaml
-from gymnasium.spaces import Discrete
 from joblib.externals.loky import get_reusable_executor
 
 from inframind_gym.configs import find_config
-from inframind_gym.errors import ConfigError
-from inframind_gym.evaluation import runner
 from inframind_gym.evaluation.board import leaderboard, load_results
-from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError, checked
+from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
 from inframind_gym.evaluation.play import columns_of
 from inframind_gym.evaluation.routing import RoutingSuite
 from inframind_gym.evaluation.runner import run
@@ -119,28 +115,6 @@ def test_the_header_says_what_ran(tmp_path: Path) -> None:
     assert gym.make(spec).unwrapped.config.num_queries == 12
 
 
-def test_a_stopped_run_keeps_what_has_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = suite()
-    run(config, tmp_path / "whole", workers=1)
-    real = runner.play
-
-    def stops_soon(*args: Any, **kwargs: Any) -> Any:
-        for number, batch in enumerate(real(*args, **kwargs)):
-            yield batch
-            if number == 1:
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(runner, "play", stops_soon)
-    summary = run(config, tmp_path / "stopped", workers=1, max_rows=4)
-    monkeypatch.undo()
-    assert summary.stopped
-    assert 0 < summary.computed == cells_in(tmp_path / "stopped") < summary.cells
-    assert run(config, tmp_path / "stopped", workers=1).kept == summary.computed
-    assert digests(tmp_path / "stopped") == digests(tmp_path / "whole")
-
-
 def command(*arguments: object) -> list[str]:
     small = ["--set", "rates=20,200", "--set", "budgets=30,tiers", "--set", "queries=60"]
     return [sys.executable, "-c", CLI, "bench", "run", *small, "--seeds", "2", *map(str, arguments)]
@@ -213,23 +187,6 @@ def test_a_policy_that_cannot_play_is_left_out_and_the_others_run(
     assert board["notes"][0] == f"{wrong[0]} was left out: {reasons[wrong[0]]}"
 
 
-def test_strict_ends_the_run_at_the_first_policy_that_cannot_play(tmp_path: Path) -> None:
-    with pytest.raises(BenchmarkError, match="Refuses: is made for 7 models"):
-        run(suite(policies=["random", f"{MINE}:Refuses"]), tmp_path, strict=True)
-    assert cells_in(tmp_path) == 0
-
-
-def test_a_policy_that_was_left_out_joins_when_it_can_play(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy = f"{MINE}:Refuses"
-    config = suite(policies=["random", policy], seeds=1)
-    run(config, tmp_path)
-    monkeypatch.setattr("tests.evaluation.policies_under_test.Refuses.num_models", 5)
-    assert run(config, tmp_path).computed == 4
-    assert load_results(tmp_path).header["left_out"] == {}
-
-
 @pytest.mark.parametrize(
     ("action", "shown"),
     [
@@ -247,18 +204,6 @@ def test_a_wrong_action_is_shown_with_what_was_wanted(
     wanted = rf"^policy {policy}: act\(\) returned {shown}; wanted an integer in 0\.\.14$"
     with pytest.raises(PolicyFailedError, match=wanted):
         config.player().run(config.cells()[:1])
-
-
-def test_a_policy_that_exits_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WRONG_ACTION", "exit(3)")
-    config = suite(policies=[f"{MINE}:Wrong"], seeds=1)
-    with pytest.raises(PolicyFailedError, match=r":Wrong: failed with SystemExit: 3"):
-        config.player().run(config.cells()[:1])
-
-
-def test_the_number_of_actions_is_told_from_a_wrong_action() -> None:
-    with pytest.raises(PolicyFailedError, match=r"act_batch\(\) returned the shape \(1,\) for 3"):
-        checked("mine", np.zeros(1, np.int64), Discrete(15), 3)
 
 
 def test_a_workload_counts_by_its_content_and_can_be_moved(tmp_path: Path) -> None:
@@ -298,34 +243,6 @@ def test_unknown_names_are_errors_that_suggest(
     assert not (tmp_path / "r").exists()
 
 
-def test_names_follow_the_records(tmp_path: Path) -> None:
-    config = suite(policies=["static:llama-8b:Concise"], seeds=1, rates_per_min=[20])
-    run(config, tmp_path, workers=1)
-    names = read_header(tmp_path)["names"]
-    for cell in read_cells(tmp_path):
-        columns = cell.columns
-        used = columns["model"] >= 0
-        assert (used.sum(axis=1) == columns["num_nodes"]).all()
-        assert set(columns["model"][used]) == {names["models"].index("llama-8b")}
-        assert set(columns["strategy"][used]) == {names["strategies"].index("Concise")}
-        assert all(dataset.startswith("builtin_") for dataset in columns["dataset"])
-
-
-def test_a_folder_of_tasks_puts_its_datasets_in_place_of_the_mix(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = SimpleNamespace(datasets=("math", "mbpp", "math"))
-    monkeypatch.setattr("inframind_gym.tasks.load_tasks", lambda *_, **__: found)
-    config = suite(tasks=str(tmp_path), workloads=["mixed", "math"])
-    assert config.workloads == ("math", "mbpp")
-    assert config.tasks == str(tmp_path)
-    with pytest.raises(BenchmarkError, match="asks questions of 'humaneval'"):
-        suite(tasks=str(tmp_path), workloads=["humaneval"])
-    found.datasets = ("history",)
-    with pytest.raises(BenchmarkError, match=r"questions of 'history'.*Write a workload"):
-        suite(tasks=str(tmp_path))
-
-
 def own_world(folder: Path, **entries: dict[str, Any]) -> dict[str, Any]:
     """A pool of two models of which nothing is shipped, and a workload that profiles them."""
     pool = yaml.safe_load(find_config("pools", "single-gpu").read_text("utf-8"))
@@ -355,9 +272,3 @@ def test_a_pool_and_a_workload_of_ones_own_are_played(tmp_path: Path) -> None:
     assert "ability of new-7b on mmlu_pro: estimate from published mmlu_pro 45 %" in notes
     assert "fixed_recipe:CoT:1:new-7b:Concise" in notes  # the remedies
     assert "inframind train bid_price --pool" in notes
-
-
-def test_a_pool_that_the_workload_does_not_know_is_one_error(tmp_path: Path) -> None:
-    mine = own_world(tmp_path, other={"output_tokens_median": 200, "ability": 0.0})
-    with pytest.raises(ConfigError, match=r"no profile of one of the pool's models.*workload fit"):
-        suite(pool=mine["pool"])

@@ -1,8 +1,6 @@
 """Results folders: what is written is read, damage is seen and mended, nothing finished is lost."""
 
 import dataclasses
-import errno
-import json
 import os
 import random
 import shutil
@@ -15,18 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inframind_gym.errors import InfraMindError
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.store import (
-    HEADER,
     RECORDS,
     Finished,
     ResultStore,
     digest_of,
     finished_ids,
     read_cells,
-    read_header,
 )
 from inframind_gym.evaluation.suite import Cell
 from tests.evaluation.synthetic_results import (
@@ -169,25 +164,6 @@ def test_a_kill_at_a_random_moment_loses_no_committed_cell(tmp_path: Path, numbe
     assert load_results(tmp_path).planned == len(CELL_LIST)
 
 
-def test_a_full_disk_is_a_clear_error_and_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    folder = tmp_path / "full"
-    with ResultStore(folder, header()) as store:
-        store.commit([result(CELL_LIST[0], make(CELL_LIST[0]))])
-        monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(BenchmarkError, match=r"parquet.*No space left.*same command"):
-            store.commit([result(CELL_LIST[1], make(CELL_LIST[1]))])
-        monkeypatch.undo()
-        assert finished(folder) == CELL_LIST[:1]
-        store.commit([result(CELL_LIST[1], make(CELL_LIST[1]))])
-    assert finished(folder) == CELL_LIST[:2]
-    assert len(list((folder / RECORDS).iterdir())) == 2
-
-
 def test_a_board_marks_what_is_unfinished(tmp_path: Path) -> None:
     write_folder(tmp_path, CELL_LIST[2:], make, planned=PLANNED)
     board = leaderboard(load_results(tmp_path), num_resamples=50)
@@ -216,13 +192,6 @@ def test_other_settings_are_refused(folder: Path, changes: dict[str, Any], said:
     assert finished(folder) == CELL_LIST
 
 
-def test_a_folder_without_cells_takes_other_settings(tmp_path: Path) -> None:
-    for changes in ({"num_queries": 7}, {}):
-        with ResultStore(tmp_path, header(settings=changes)):
-            pass
-    assert read_header(tmp_path)["settings"] == {}
-
-
 def test_runs_of_other_policies_and_seeds_join_a_folder(folder: Path) -> None:
     more = dataclasses.replace(CELL_LIST[0], seed=7)
     changes: dict[str, Any] = {"policies": {"new": {}}, "runs": [{"started": "now"}]}
@@ -239,48 +208,6 @@ def test_two_runs_cannot_share_a_folder(folder: Path) -> None:
         other.__enter__()
     with ResultStore(folder, header()):
         pass
-
-
-def test_results_without_a_header_are_not_touched(folder: Path) -> None:
-    (folder / HEADER).unlink()
-    with pytest.raises(BenchmarkError, match=r"no run.json"), ResultStore(folder, header()):
-        pass
-    assert len(finished_ids(folder)) == len(CELL_LIST)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("[" * 100_000, "run.json is damaged"),
-        ("{}", "run.json is damaged"),
-        (json.dumps(header(settings={"format": 3})), "was written in format 3 of the benchmark"),
-        *(
-            (json.dumps(header(**{key: value})), f"run.json: {key}")
-            for key, value in (
-                *(("planned", [1]), ("planned", {"good": 3}), ("policies", []), ("names", None)),
-                *(("suite", []), ("runs", {}), ("bounds", 3), ("left_out", ["good"])),
-                *(("workloads", [1]), ("env_specs", 1)),
-            )
-        ),
-        (json.dumps(header(suite={"kind": []})), "run.json was written by another"),
-        (json.dumps(header(suite={})), "run.json was written by another"),
-    ],
-)
-def test_a_header_that_no_run_has_written_is_an_error(
-    folder: Path, content: str, said: str
-) -> None:
-    (folder / HEADER).write_text(content)
-    with pytest.raises(InfraMindError, match=said):
-        load_results(folder)
-
-
-def test_a_file_of_records_that_no_run_has_written_counts_as_damaged(folder: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.table({"x": [1, 2]}), folder / RECORDS / "x.parquet")
-    (folder / RECORDS / "y.parquet").write_text("PAR1")
-    assert load_results(folder).damaged == 2
 
 
 def test_cells_that_were_not_planned_are_left_out(folder: Path) -> None:

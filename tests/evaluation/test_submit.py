@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -31,13 +30,11 @@ from inframind_gym.evaluation.submit.submission import (
     digests,
     prepare,
     read_manifest,
-    require_unseen,
     verify,
 )
 from inframind_gym.evaluation.suite import family_of, load_suite
 from inframind_gym.policies import resolve_policy
-from inframind_gym.policies.checkpoint import SHIPPED, save
-from inframind_gym.tasks import load_tasks
+from inframind_gym.policies.checkpoint import SHIPPED
 
 TINY = """
 name: tiny
@@ -133,10 +130,9 @@ def forge_lines(folder: Path, change: Callable[[list[dict[str, Any]]], Any]) -> 
 
 
 def test_a_submission_is_verified_and_has_the_board_of_its_run(honest: Path) -> None:
-    verdict = verify(honest, seed=1)
-    assert (verdict.played, len(verdict.checked.cells)) == (2, 6)
-    assert verify(honest, full=True).played == 6
-    merged = leaderboard(merge([verdict.checked]))
+    assert "6 cells, complete; 2 played again, all equal (choice 1)" in verify(honest, seed=1)
+    assert "6 played again" in verify(honest, full=True)
+    merged = leaderboard(merge([check(honest)]))
     own = leaderboard(load_results(honest.parents[2] / "results"))
     (row,) = merged["ranking"]
     (of_run,) = (row for row in own["ranking"] if row["policy"] == "round_robin")
@@ -180,18 +176,6 @@ def test_files_that_come_or_go_are_refused(copy: Path) -> None:
         check(copy)
 
 
-def test_links_and_files_that_unpack_without_end_are_refused(copy: Path) -> None:
-    packed = (copy / CELLS).read_bytes()
-    (copy / CELLS).write_bytes(gzip.compress(bytes(30_000_000)))
-    reseal(copy)
-    with pytest.raises(InfraMindError, match="unpacks to more than 100 times its size"):
-        check(copy)
-    (copy / CELLS).write_bytes(packed)
-    (copy / "passwords.json").symlink_to("/etc/passwd")
-    with pytest.raises(BenchmarkError, match="plain files and no links"):
-        check(copy)
-
-
 KEYS = {"id", "seed", "policy", "workload", "rate_per_min", "budget_s"}
 
 
@@ -210,10 +194,8 @@ def swapped(lines: list[dict[str, Any]], *kept: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda lines: forged(lines, goodput=1.0), "goodput of .* not that of its"),
         (lambda lines: lines[1:], r"5 of the 6 cells .* every seed.*missing: math, 20/min"),
         (lambda lines: [*lines, lines[0]], "twice"),
-        (lambda lines: forged(lines, seed=7), "which its suite does not plan"),
         (lambda lines: forged(lines, id="x"), "which its suite does not plan"),
         (lambda lines: forged(lines, sums=[["x"]]), "sums"),
         (lambda lines: forged(lines, digest="x"), "digest"),
@@ -258,12 +240,6 @@ def test_other_versions_are_refused(honest: Path, monkeypatch: pytest.MonkeyPatc
         check(honest)
 
 
-def test_a_folder_goes_by_its_name(copy: Path, tmp_path: Path) -> None:
-    copy.rename(tmp_path / "tiny" / "other")
-    with pytest.raises(BenchmarkError, match="belongs into a folder tiny/mine"):
-        check(tmp_path / "tiny" / "other")
-
-
 OWN = """
 from pathlib import Path
 from inframind_gym.policies import BasePolicy
@@ -289,7 +265,7 @@ def test_own_code_is_never_imported_but_compared_with_a_run_from_elsewhere(tmp_p
     build(Path("submissions"), Path("board"))
     with pytest.raises(BenchmarkError, match=r"own code, which is not played here.*container"):
         verify(folder)
-    assert verify(folder, run=Path("results")).played == 6
+    assert "6 played again" in verify(folder, run=Path("results"))
     forge_lines(folder, swapped)
     with pytest.raises(BenchmarkError, match="2 of 6 cells have other records"):
         verify(folder, run=Path("results"))
@@ -305,13 +281,7 @@ def test_a_checkpoint_lies_where_the_policy_expects_it(tmp_path: Path) -> None:
     folder = submitted()
     assert (folder / "runs" / "best" / "model.safetensors").is_file()
     shutil.rmtree("runs")
-    assert verify(folder, seed=0, workers=2).played == 2
-    config = folder / "runs" / "best" / "config.json"
-    content = json.loads(config.read_text())
-    config.write_text(json.dumps(content | {"training": {"splits": ["train", "test"]}}))
-    reseal(folder)
-    with pytest.raises(InfraMindError):
-        check(folder)
+    assert "2 played again" in verify(folder, seed=0, workers=2)
 
 
 @pytest.mark.slow
@@ -321,7 +291,7 @@ def test_fits_of_tracks_come_along(tmp_path: Path) -> None:
     folder = submitted()
     assert read_manifest(folder).training.queries == 4321
     assert "bid_price" not in (folder / "refits.yaml").read_text()
-    assert verify(folder).played == 1
+    assert "1 played again" in verify(folder)
     assert "4,321" in build(Path("submissions"), Path("board")).read_text()
     fits = (folder / "refits.yaml").read_text()
     for change, message in (
@@ -333,45 +303,6 @@ def test_fits_of_tracks_come_along(tmp_path: Path) -> None:
         reseal(folder)
         with pytest.raises(BenchmarkError, match=message):
             check(folder)
-
-
-def test_a_checkpoint_that_saw_the_test_is_refused(tmp_path: Path) -> None:
-    train, test = (load_tasks(split=split).embeddings for split in ("train", "test"))
-    weights = np.random.default_rng(0).normal(size=(64, 384)).astype(np.float32)
-    save("runs/honest", {"memory": train, "weights": weights}, {"split": "train"})
-    require_unseen(tmp_path)
-    save("runs/seen", {"memory": np.concatenate([train[:9], 3.0 * test[:2]])}, {})
-    with pytest.raises(BenchmarkError, match="memory holds the embeddings of 2 questions"):
-        require_unseen(tmp_path)
-    save("runs/seen", {"weights": weights}, {"training": {"env": [{"splits": ["val", "test"]}]}})
-    with pytest.raises(BenchmarkError, match="the split 'test' was used in training"):
-        require_unseen(tmp_path)
-
-
-def test_a_checkpoint_elsewhere_is_refused(tmp_path: Path) -> None:
-    shutil.copytree(SHIPPED / "bid_price" / "math", "best")
-    play(f"bid_price:{tmp_path}/best")
-    with pytest.raises(BenchmarkError, match="below the working directory"):
-        submitted()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"runs": []},
-        {"runs": [{"started": 5}]},
-        {"packages": []},
-        {"machine": {"cores": ["<b>"]}},
-    ],
-)
-def test_an_origin_that_no_page_can_show_is_refused(change: Any, copy: Path) -> None:
-    content = json.loads((copy / HEADER).read_text()) | change
-    (copy / HEADER).write_text(json.dumps(content))
-    reseal(copy)
-    with pytest.raises(InfraMindError, match=next(iter(change))):
-        check(copy)
-    with pytest.raises(BenchmarkError, match="no submission that can be shown"):
-        build(copy.parents[1], Path("board"))
 
 
 def test_names_that_a_forger_gives(copy: Path) -> None:

@@ -18,7 +18,7 @@ from inframind_gym.evaluation import track_board as score
 from inframind_gym.evaluation.board import leaderboard, load_results
 from inframind_gym.evaluation.cli import app
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
-from inframind_gym.evaluation.play import Window, stream_length
+from inframind_gym.evaluation.play import Window
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.scenarios import (
     MOST_GROUPS,
@@ -107,15 +107,6 @@ def test_the_window_begins_after_the_longest_budget_and_ends_one_after_the_last_
     assert window.over(np.zeros(2)).tolist() == [True, False]
 
 
-def test_streams_are_long_enough_for_arrivals_to_go_on() -> None:
-    """Of 1,000 Poisson streams none ends before the last scored query is late by any budget."""
-    rng = np.random.default_rng(0)
-    for rate, longest in ((200.0, 20.0), (60.0, 5.0)):
-        n = stream_length(rate, 30, longest)
-        arrival_s = np.cumsum(rng.exponential(60.0 / rate, (1000, n)), axis=1)
-        assert (Window.steady(arrival_s, 30, longest).until_s < arrival_s[:, -1]).all()
-
-
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small track, played by two policies."""
@@ -157,31 +148,12 @@ def test_queries_without_an_answer_are_unsolved_and_as_late_as_can_be(played: Pa
         assert (columns["calls"][~none] > 0).all()
 
 
-def test_tenants_are_told_apart_by_their_budget(played: Path) -> None:
-    for cell, columns in columns_by_cell(played / "results").items():
-        if cell.place[1] == "shared":
-            chat = columns["budget_s"] == 10
-            assert set(columns["budget_s"]) == {10.0, 20.0}
-            assert (columns["value"] == np.where(chat, 3.0, 1.0)).all()
-            assert (columns["group"] == np.where(chat, 0, 1)).all()
-
-
 @pytest.mark.parametrize("how", [{"max_rows": 1}, {"workers": 2}])
 def test_results_are_the_same_however_they_are_run(
     played: Path, tmp_path: Path, how: dict[str, Any]
 ) -> None:
     run(suite(played), tmp_path, **how)
     assert digests(tmp_path) == digests(played / "results")
-
-
-def test_a_run_goes_on_where_it_was(played: Path, tmp_path: Path) -> None:
-    run(suite(played, scenarios=["mine/shared"], policies=["random"]), tmp_path)
-    summary = run(suite(played), tmp_path)
-    assert (summary.kept, summary.computed) == (4, 12)
-    assert digests(tmp_path) == digests(played / "results")
-    board = leaderboard(load_results(tmp_path), num_resamples=50)
-    whole = leaderboard(load_results(played / "results"), num_resamples=50)
-    assert {**board, "folder": ""} == {**whole, "folder": ""}
 
 
 def test_a_policy_that_cannot_play_a_scenario_answers_nothing_there(
@@ -353,19 +325,6 @@ def test_promises_are_kept_by_those_that_answer_in_time() -> None:
     assert found == {0.975: None, 0.95: "fast", 0.9: "fast", 0.0: "fast"}
 
 
-def test_the_board_of_a_run(played: Path) -> None:
-    board = leaderboard(load_results(played / "results"), num_resamples=200)
-    assert {(row["policy"], row["track"]) for row in board["tracks"]} == {
-        ("random", "mine"), ("least_loaded", "mine")
-    }  # fmt: skip
-    ratios = [row[SCORE] / {0.5: 0.8, 1.5: 0.6}[row["load"]]
-              for row in board["rows"] if row["policy"] == "random"]  # fmt: skip
-    (random,) = [row for row in board["tracks"] if row["policy"] == "random"]
-    assert random[SCORE] == pytest.approx(float(score.iqm(np.array(ratios))))
-    rates = {at["load"]: at["rate_per_min"] for at in board["places"]}
-    assert rates == {0.5: 100.0, 1.5: 300.0}
-
-
 def test_the_commands_work_on_tracks(played: Path, tmp_path: Path) -> None:
     out = str(tmp_path / "r")
     small = ["--policies", "random,least_loaded", "--seeds", "2"]
@@ -443,17 +402,6 @@ def test_trainings_of_a_policy_share_episodes_and_a_row(played: Path, tmp_path: 
     assert {**alone, "cells": 0} == {**same, "cells": 0}
 
 
-def test_a_seed_that_a_training_lacks_does_not_count(played: Path, tmp_path: Path) -> None:
-    path = tmp_path / "refits.yaml"
-    add_fits(path, 9, {"random": {"mine/plain": Fit(policy=("random", "least_loaded"), queries=0)}})
-    run(suite(played, refits=str(path)), tmp_path / "r")
-    results = load_results(tmp_path / "r")
-    lost = next(cell for cell in results.episodes if cell.training == 1)
-    del results.episodes[lost]
-    place = lost.place
-    assert [len(own) for own in results.strata("random")[place].values()] == [2]
-
-
 def test_fits_of_one_file_have_one_budget(tmp_path: Path) -> None:
     path = tmp_path / "refits.yaml"
     enter_fit(path, "static=static:llama-3b:Flash:900", ["steady/math"], 1000)
@@ -513,13 +461,6 @@ def test_fits_of_one_file_have_one_budget(tmp_path: Path) -> None:
 def test_tracks_that_cannot_be(tmp_path: Path, scenario: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_track(write(tmp_path, scenarios={"one": scenario}))
-
-
-def test_a_track_without_limits_says_how_they_are_made(tmp_path: Path) -> None:
-    path = Path(write(tmp_path))
-    (path.parent / "limits" / path.name).unlink()
-    with pytest.raises(BenchmarkError, match="inframind bench limits"):
-        load_limits(str(path))
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -23,6 +23,7 @@ Numbers have six significant digits.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -48,12 +49,12 @@ def report_data(runs: Sequence[Results], *, bootstrap_seed: int = 0) -> dict[str
         runs: Results folders, of any families.
         bootstrap_seed: Seed of the intervals.
     """
-    found = [_run(run, bootstrap_seed) for run in runs]
+    data = [_run(run, bootstrap_seed) for run in runs]
     compared = []
-    for kind in dict.fromkeys(run["kind"] for run in found):
+    for kind in dict.fromkeys(run["kind"] for run in data):
         sides = [
             (i, Side(runs[i], policy["name"]))
-            for i, run in enumerate(found)
+            for i, run in enumerate(data)
             for policy in run["policies"]
             if run["kind"] == kind
         ]
@@ -61,73 +62,63 @@ def report_data(runs: Sequence[Results], *, bootstrap_seed: int = 0) -> dict[str
     return {
         "format": FORMAT,
         "version": inframind_gym.__version__,
-        "runs": found,
+        "runs": data,
         "comparisons": [one for one in compared if one],
     }
 
 
 def _run(results: Results, bootstrap_seed: int) -> dict[str, Any]:
     """Return the data of a run, without episodes."""
-    family, header = results.family, results.header
+    family, header, measured = results.family, results.header, results.measured
     board = leaderboard(results, bootstrap_seed=bootstrap_seed)
-    kind, measured = board["kind"], results.measured
     ranked = [row["policy"] for row in board["ranking"]] or list(results.policies)
-    bounds = header.get("bounds", ())
-    axes = []
     places = {without_draw(cell.place)[0] for cell in results.episodes}
+    axes = []
     for i, axis in enumerate(family.axes):
         values = sorted({place[i] for place in places}, key=lambda value: in_order((value,)))
-        axes.append(
-            {
-                **{"name": axis.name, "label": axis.label, "table": axis.table},
-                "numeric": all(isinstance(value, int | float) for value in values),
-                "values": [[value, axis.text(value)] for value in values],
-            }
-        )
-    text = (files(__package__) / "glossary.json").read_text(encoding="utf-8")
-    words: dict[str, dict[str, str]] = json.loads(text)
+        numeric = all(isinstance(value, int | float) for value in values)
+        texts = [[value, axis.text(value)] for value in values]
+        known = {"name": axis.name, "label": axis.label, "table": axis.table}
+        axes.append({**known, "numeric": numeric, "values": texts})
+    words = json.loads((files(__package__) / "glossary.json").read_text(encoding="utf-8"))
     targets = {
         f"≤{target} s": f"Share of queries answered within {target} s."
         for target in SLO_TARGETS_S
         if f"slo_{target}s" in measured
     }
+    shown = [(name, metric) for name, metric in family.metrics.items() if name in measured]
+    tables = [dataclasses.asdict(table) for table in leaderboard_tables(board)]
+    for table in tables:
+        table["headings"] = [heading.replace("\n", " ") for heading in table["headings"]]
+        table["best"] = sorted(map(list, table["best"]))
     settings = header["settings"]
     versions = {"simulator": settings["simulator"]} if "simulator" in settings else {}
     run: dict[str, Any] = lean(
         {
             "name": header["suite"]["name"],
             "folder": str(results.folder),
-            "kind": kind,
+            "kind": board["kind"],
             "unit": family.unit,
             "score": family.score,
             "metrics": {
                 name: {
-                    "label": one.label.replace("\n", " "),
-                    **{key: getattr(one, key) for key in ("unit", "better", "decimals")},
+                    "label": metric.label.replace("\n", " "),
+                    **{key: getattr(metric, key) for key in ("unit", "better", "decimals")},
                 }
-                for name, one in family.metrics.items()
-                if name in measured
+                for name, metric in shown
             },
             "terms": {
                 **(words["routing"] if targets else {}),
                 **targets,
-                **words[kind],
+                **words[board["kind"]],
                 **words["everywhere"],
             },
             "axes": axes,
-            "policies": [{"name": name, "bound": name in bounds} for name in ranked],
-            "board": board,
-            "tables": [
-                {
-                    "title": table.title,
-                    "headings": [heading.replace("\n", " ") for heading in table.headings],
-                    "rows": [list(row) for row in table.rows],
-                    "caption": table.caption,
-                    "left": table.left,
-                    "best": sorted(map(list, table.best)),
-                }
-                for table in leaderboard_tables(board)
+            "policies": [
+                {"name": name, "bound": name in header.get("bounds", ())} for name in ranked
             ],
+            "board": board,
+            "tables": tables,
             "made": {
                 "commands": [
                     {"started": made.get("started", ""), "command": shlex.join(made["command"])}

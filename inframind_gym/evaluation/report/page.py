@@ -27,7 +27,7 @@ from inframind_gym.errors import InfraMindError, shortened, unknown
 from inframind_gym.evaluation.board import Results, load_results
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.report.data import lean, report_data
-from inframind_gym.evaluation.report.timelines import Watch
+from inframind_gym.evaluation.report.timelines import KINDS, Watch
 from inframind_gym.evaluation.store import Finished, digest_of, read_cells
 from inframind_gym.evaluation.suite import Cell
 from inframind_gym.files import replace_text
@@ -38,6 +38,7 @@ SECTIONS: Final = (  # those of page.js, in their order
 )
 MOST_EPISODES: Final = 12  # of a run
 MOST_BYTES: Final = 4_000_000  # of the timelines of a report
+ASKED: Final = "asked for"
 _SCRIPTS: Final = ("charts.js", "gantt.js", "page.js")
 # A script element ends at "</script", wherever that stands; JSON can say "<" in another way.
 _ESCAPES: Final = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
@@ -90,51 +91,36 @@ def make_report(
         if name not in SECTIONS:
             raise BenchmarkError(unknown("section", name, SECTIONS))
     runs = [load_results(folder) for folder in folders]
-    known = {key_of(cell): None for run in runs for cell in run.episodes}
+    drawn = [run for run in runs if run.family.model_fields["kind"].default in KINDS]
+    known = [key_of(cell) for run in drawn for cell in run.episodes]
     for key in episodes:
         if key not in known:
             raise BenchmarkError(
-                f"--episode takes CELL:POLICY:SEED of a finished episode, such as "
-                f"{next(iter(known))}. {unknown('episode', key, tuple(known))[:600]}"
+                "--episode takes CELL:POLICY:SEED of a finished episode of routing, tracks or "
+                f"placement{f', such as {known[0]}' if known else ''}. "
+                f"{unknown('episode', key, known)[:600]}"
             )
     data = report_data(runs, bootstrap_seed=bootstrap_seed)
     data["sections"] = list(sections)
     room = MOST_BYTES
-    for run, found in zip(runs, data["runs"], strict=True):
-        if not sections or "episodes" in sections:
-            ranked = [one["name"] for one in sorted(found["policies"], key=lambda p: p["bound"])]
+    for run, part in zip(runs, data["runs"], strict=True):
+        if run in drawn and (not sections or "episodes" in sections):
+            ranked = [one["name"] for one in sorted(part["policies"], key=lambda p: p["bound"])]
             for one in replayed(run, choose(run, ranked, episodes, most_episodes), room):
-                found["episode_notes" if isinstance(one, str) else "episodes"].append(one)
-            room -= len(json.dumps(found["episodes"]))
+                part["episode_notes" if isinstance(one, str) else "episodes"].append(one)
+            room -= len(json.dumps(part["episodes"]))
     return Report(render(data), height_px)
 
 
-def write_report(
-    folders: Sequence[Path],
-    out: Path,
-    *,
-    episodes: Sequence[str] = (),
-    most_episodes: int = MOST_EPISODES,
-    bootstrap_seed: int = 0,
-) -> None:
-    """Write a report of results folders into a file.
-
-    Args:
-        folders: See `make_report`, as for all but `out`.
-        out: The file.
-        episodes: See there.
-        most_episodes: See there.
-        bootstrap_seed: See there.
+def write_report(folders: Sequence[Path], out: Path, **options: Any) -> None:
+    """Write a report of results folders into a file; options are those of `make_report`.
 
     Raises:
         InfraMindError: See there; or the file cannot be written.
     """
     if out.is_dir():
         raise BenchmarkError(f"--out {out} is a folder; name a file, such as {out}/report.html.")
-    made = make_report(
-        folders, episodes=episodes, most_episodes=most_episodes, bootstrap_seed=bootstrap_seed
-    )
-    replace_text(out, made.html)
+    replace_text(out, make_report(folders, **options).html)
 
 
 def render(data: Mapping[str, Any]) -> str:
@@ -182,27 +168,23 @@ def choose(
         most: Number of further ones: the worst episode of each policy, then the median ones.
     """
     score = results.family.metrics[results.family.score]
-    own: dict[str, list[Chosen]] = {policy: [] for policy in ranked}
-    found: list[Chosen] = []
+    by_policy: dict[str, list[Chosen]] = {policy: [] for policy in ranked}
+    chosen: dict[Cell, Chosen] = {}
     for cell in read_cells(results.folder):
-        if cell is None or cell.cell not in results.episodes:
-            continue
-        chosen = Chosen(cell, cell.metrics(results.layout)[score.name], "asked for")
-        own.setdefault(cell.cell.policy, []).append(chosen)
-        if key_of(cell.cell) in asked:
-            found.append(chosen)
-    for episodes in own.values():
-        episodes.sort(key=lambda one: (score.signed(one.score), one.finished.cell.sort_key))
-    taken = {id(one.finished) for one in found}
+        if cell is not None and cell.cell in results.episodes:
+            one = Chosen(cell, cell.metrics(results.layout)[score.name], ASKED)
+            by_policy.setdefault(cell.cell.policy, []).append(one)
+            if key_of(cell.cell) in asked:
+                chosen[cell.cell] = one
     for why in ("worst", "median"):
-        for episodes in own.values():
-            if episodes and most > 0:
-                one = episodes[0 if why == "worst" else len(episodes) // 2]
-                if id(one.finished) not in taken:
-                    found.append(one._replace(why=why))
-                    taken.add(id(one.finished))
+        for episodes in by_policy.values():
+            episodes.sort(key=lambda one: (score.signed(one.score), one.finished.cell.sort_key))
+            at = 0 if why == "worst" else len(episodes) // 2
+            for one in episodes[at : at + 1] if most > 0 else ():
+                if one.finished.cell not in chosen:
+                    chosen[one.finished.cell] = one._replace(why=why)
                     most -= 1
-    return found
+    return list(chosen.values())
 
 
 def replayed(
@@ -218,6 +200,8 @@ def replayed(
     Raises:
         BenchmarkError: An episode that was asked for cannot be played again.
     """
+    if not chosen:
+        return
     try:
         suite = results.family.model_validate(results.header["suite"])
         if getattr(suite, "backend", "") == "vllm":
@@ -225,13 +209,12 @@ def replayed(
         watch = Watch(suite)
     except (InfraMindError, ValueError) as error:
         why = f"Episodes of {results.folder} cannot be played again: {shortened(error, 300)}"
-        if any(one.why == "asked for" for one in chosen):
+        if any(one.why == ASKED for one in chosen):
             raise BenchmarkError(why) from None
-        if chosen:
-            yield why
+        yield why
         return
     for i, one in enumerate(chosen):
-        if room <= 0 and one.why != "asked for":
+        if room <= 0 and one.why != ASKED:
             yield f"The file is full: {len(chosen) - i} further episodes are left out."
             return
         say(f"replay {i + 1} of {len(chosen)}: {one.finished.cell}")
@@ -239,7 +222,7 @@ def replayed(
             episode = _replay(results, one, watch)
         except (InfraMindError, ValueError, OSError) as error:
             why = f"{key_of(one.finished.cell)} is not shown: {shortened(error, 300)}"
-            if one.why == "asked for":
+            if one.why == ASKED:
                 raise BenchmarkError(why) from None
             yield why
             continue
@@ -250,7 +233,7 @@ def replayed(
 def _replay(results: Results, chosen: Chosen, watch: Watch) -> dict[str, Any]:
     """Play an episode and compare its records with those of the folder."""
     cell, header = chosen.finished.cell, results.header
-    columns, timeline = watch.run(cell)
+    columns = watch.play(cell)
     if digest_of(columns) != chosen.finished.digest:
         version = header.get("packages", {}).get("inframind-gym", "?")
         raise BenchmarkError(
@@ -266,5 +249,5 @@ def _replay(results: Results, chosen: Chosen, watch: Watch) -> dict[str, Any]:
         "cell": lean(results.family.describe(cell.place)),
         "chosen": chosen.why,
         "score": lean(chosen.score),
-        "timeline": timeline(),
+        "timeline": watch.timeline(columns),
     }

@@ -21,13 +21,14 @@ from inframind_gym.evaluation.board import Results, leaderboard, leaderboard_tab
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.report.data import report_data
 from inframind_gym.evaluation.report.page import render
+from inframind_gym.evaluation.stats import Episode
 from inframind_gym.evaluation.submit.submission import MANIFEST, Checked, check
+from inframind_gym.evaluation.suite import Cell
 from inframind_gym.evaluation.tables import Table, to_html
 from inframind_gym.files import replace_text
 from inframind_gym.progress import say
 
 PAGE: Final = "index.html"
-_CODE: Final = {"built-in": "this package", "files": "in the entry"}
 
 
 def build(folder: Path, out: Path) -> Path:
@@ -49,25 +50,35 @@ def build(folder: Path, out: Path) -> Path:
     groups: dict[str, list[Checked]] = {}
     notes: list[str] = []
     for path in sorted(folder.glob(f"*/*/{MANIFEST}")):
-        where = path.parent
         try:
-            one = check(where)
+            one = check(path.parent)
+            groups.setdefault(one.submission.suite, []).append(one)
         except InfraMindError as error:
             why = str(error).replace(f"{folder.resolve()}/", "")
-            notes.append(f"{where.parent.name}/{where.name} is left out: {why}")
+            notes.append(f"{path.parent.parent.name}/{path.parent.name} is left out: {why}")
             say(notes[-1])
-            continue
-        groups.setdefault(one.submission.suite, []).append(one)
     if not groups:
         raise BenchmarkError(
             f"{folder} has no submission that can be shown. Make one: inframind submit prepare RUN "
             "--name NAME --authors NAMES"
         )
     sections = []
-    for suite, found in groups.items():
-        results = merge(found)
+    for suite, entries in groups.items():
+        results = merge(entries)
         replace_text(out / f"{suite}.html", render(report_data([results])))
-        sections.append(_section(suite, results, found))
+        board = leaderboard(results)
+        table = leaderboard_tables(board)[0]
+        about = [table.title, results.header["suite"].get("description", "")]
+        said = " ".join(f"{sentence.rstrip('.')}." for sentence in about if sentence)
+        sections += [
+            f'<section id="{suite}"><h2>{html.escape(suite)}</h2>',
+            f'<p class="hint">{html.escape(said)}</p>',
+            to_html(table),
+            f'<p><a href="{suite}.html">Charts, paired comparison and all tables</a></p>',
+            "<h3>Entries</h3>",
+            to_html(_entries_table(entries, board)),
+            "</section>",
+        ]
     items = "".join(f"<li>{html.escape(note)}</li>" for note in notes)
     text = Template((files(__package__) / "board.html").read_text(encoding="utf-8")).substitute(
         style=(files(report) / "report.css").read_text(encoding="utf-8"),
@@ -80,65 +91,51 @@ def build(folder: Path, out: Path) -> Path:
     return out / PAGE
 
 
-def merge(found: Sequence[Checked]) -> Results:
+def merge(entries: Sequence[Checked]) -> Results:
     """Return the results of submissions to one suite, under their names."""
-    first = found[0]
+    first = entries[0]
     header: dict[str, Any] = {**first.header, "runs": [], "policies": {}, "planned": {}}
     fits: dict[str, int] = {}
-    episodes = {}
-    for one in found:
+    episodes: dict[Cell, Episode] = {}
+    for one in entries:
         name, policy = one.submission.name, one.submission.policy
         for key in ("policies", "planned"):
             header[key][name] = one.header[key][policy]
         header["runs"] += one.header["runs"]
         if one.submission.training.queries is not None:
             fits[name] = one.submission.training.queries
-        for cell in one.cells:
-            episodes[replace(cell, policy=name)] = one.episode(cell)
+        episodes |= {replace(cell, policy=name): one.episode(cell) for cell in one.cells}
     for key in ("machine", "packages", "python"):  # where all have the same
-        if any(one.header.get(key) != first.header.get(key) for one in found):
+        if any(one.header.get(key) != first.header.get(key) for one in entries):
             header.pop(key, None)
     header["suite"] = {**first.header["suite"], "policies": list(header["policies"])}
     if "fits" in header:
-        budgets = [one.header["fits"]["budget_queries"] for one in found]
+        budgets = [one.header["fits"]["budget_queries"] for one in entries]
         header["fits"] = {"budget_queries": max(budgets), "queries": fits}
     family, where = type(first.suite), Path(first.suite.name)
     layout = family.layout(first.header)
     return Results(where, header, family, layout, episodes, {}, {}, has_tails=False)
 
 
-def _section(suite: str, results: Results, found: Sequence[Checked]) -> str:
-    """Return the HTML of a suite: its first table, and who submitted what."""
-    board = leaderboard(results)
-    table = leaderboard_tables(board)[0]
-    about = [table.title, results.header["suite"].get("description", "")]
-    said = " ".join(f"{sentence.rstrip('.')}." for sentence in about if sentence)
-    return "\n".join(
-        [
-            f'<section id="{suite}"><h2>{html.escape(suite)}</h2>',
-            f'<p class="hint">{html.escape(said)}</p>',
-            to_html(table),
-            f'<p><a href="{suite}.html">Charts, paired comparison and all tables</a></p>',
-            "<h3>Entries</h3>",
-            to_html(_entries(found, board)),
-            "</section>",
-        ]
-    )
-
-
-def _entries(found: Sequence[Checked], board: Mapping[str, Any]) -> Table:
+def _entries_table(entries: Sequence[Checked], board: Mapping[str, Any]) -> Table:
     """Return who submitted what, in the order of the board."""
     order = [row["policy"] for row in board["ranking"]]
     rows = []
-    for one in sorted(found, key=lambda one: order.index(one.submission.name)):
+    for one in sorted(entries, key=lambda one: order.index(one.submission.name)):
         entry, header = one.submission, one.header
         queries = entry.training.queries
         budget = "" if queries is None else f"{queries:,} simulated queries" if queries else "none"
-        training = "; ".join(part for part in (budget, entry.training.about) if part)
-        made = header["runs"][-1].get("started", "")[:10]
-        package = header.get("packages", {}).get("inframind-gym", "?")
-        rows.append([entry.name, entry.policy, entry.authors, _CODE[entry.code], training,
-                     entry.about, entry.url, made, package])  # fmt: skip
-    headings = ["name", "plays", "by", "code", "training", "about", "page", "played", "version"]
-    used = [c for c in range(len(headings)) if any(row[c] for row in rows)]
-    return Table("", [headings[c] for c in used], [[row[c] for c in used] for row in rows], left=99)
+        row = {
+            "name": entry.name,
+            "plays": entry.policy,
+            "by": entry.authors,
+            "code": "this package" if entry.code == "built-in" else "in the entry",
+            "training": "; ".join(part for part in (budget, entry.training.about) if part),
+            "about": entry.about,
+            "page": entry.url,
+            "played": str(header["runs"][-1].get("started", ""))[:10],
+            "version": header.get("packages", {}).get("inframind-gym", "?"),
+        }
+        rows.append(row)
+    used = [name for name in rows[0] if any(row[name] for row in rows)]
+    return Table("", used, [[row[name] for name in used] for row in rows], left=99)

@@ -15,7 +15,7 @@ _TYPER: Final[dict[str, Any]] = {
 }
 submit = typer.Typer(help="Submit results to the public board, and verify submissions.", **_TYPER)
 board = typer.Typer(help="The public board.", **_TYPER)
-Submissions = Annotated[Path, typer.Option(help="Folder of all submissions.")]
+SUBMISSIONS: Final = Path("benchmarks/submissions")
 
 
 @submit.command("prepare")
@@ -26,7 +26,7 @@ def prepare_command(
     policy: Annotated[
         str | None, typer.Option(help="As the run was given it; not needed if it is the only one.")
     ] = None,
-    out: Submissions = Path("benchmarks/submissions"),
+    out: Annotated[Path, typer.Option(help="Folder of all submissions.")] = SUBMISSIONS,
     code: Annotated[
         list[Path] | None,
         typer.Option(help="A file that your policy needs beside its module; may be repeated."),
@@ -43,14 +43,8 @@ def prepare_command(
 
     with friendly():
         trained = Training(queries=training_queries, about=training)
-        more: dict[str, Any] = {
-            "policy": policy,
-            "out": out,
-            "code": code or (),
-            "about": about,
-            "url": url,
-        }
-        print(prepare(run, name, authors, training=trained, **more))
+        options: dict[str, Any] = {"policy": policy, "code": code or (), "training": trained}
+        print(prepare(run, name, authors, out=out, about=about, url=url, **options))
 
 
 @submit.command("verify")
@@ -80,9 +74,7 @@ def verify_command(
 
 @board.command("build")
 def build_command(
-    folder: Annotated[Path, typer.Argument(help="Folder of all submissions.")] = Path(
-        "benchmarks/submissions"
-    ),
+    folder: Annotated[Path, typer.Argument(help="Folder of all submissions.")] = SUBMISSIONS,
     out: Annotated[Path, typer.Option(help="Folder of the pages.")] = Path("site/board"),
 ) -> None:
     """Build the public board: a page of all suites, and a report of each."""
