@@ -191,12 +191,14 @@ def track_board(
         f"{row['policy']}/{name}/mean": row[name] for row in board["ranking"] for name in names
     }
     by_step: dict[int, dict[str, float]] = {0: dict(means)}
-    axis = next((axis for axis in results.family.axes if axis.read is float), None)
-    for row in board[axis.table] if axis is not None else ():
-        loads = [float(one[axis.name]) for one in board[axis.table]]
-        whole = axis.name.endswith("_per_min") and all(load.is_integer() for load in loads)
-        at = by_step.setdefault(round(row[axis.name] * (1 if whole else 100)), {})
-        at |= {f"{row['policy']}/{name}/{axis.table}": row[name] for name in names}
+    for axis in results.family.axes:
+        if axis.read is float:  # the load
+            rows = board[axis.table]
+            rates = axis.name.endswith("_per_min")
+            whole = rates and all(float(row[axis.name]).is_integer() for row in rows)
+            for row in rows:
+                at = by_step.setdefault(round(row[axis.name] * (1 if whole else 100)), {})
+                at |= {f"{row['policy']}/{name}/{axis.table}": row[name] for name in names}
     page = results.folder / REPORT if wandb else None
     if page is not None:
         write_report([results.folder], page)

@@ -76,33 +76,6 @@ def test_workloads_may_have_budgets_and_lengths_of_their_own() -> None:
     assert set(load_suite("published", {"workloads": ("math",)}).by_workload) == {"math"}
 
 
-def test_a_resolved_suite_does_not_depend_on_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run.json replays from anywhere."""
-    for kind, name in (("workloads", "math"), ("pools", "b200-2gpu")):
-        text = (ROOT / "envs_configs" / kind / f"{name}.yaml").read_text()
-        (tmp_path / f"my-{name}.yaml").write_text(text)
-    monkeypatch.chdir(tmp_path)
-    made = suite(workloads=["my-math.yaml", "mbpp"], pool="my-b200-2gpu.yaml").resolve()
-    assert made.workloads == (str(tmp_path / "my-math.yaml"), "mbpp")
-    assert made.pool == str(tmp_path / "my-b200-2gpu.yaml")
-    assert suite(workloads=["math"]).resolve().pool == "b200-2gpu"
-
-
-def test_suite_files_can_be_anywhere_and_options_replace_their_settings(tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text(
-        "name: mine\npolicies: [random]\nworkloads: [math]\nrates_per_min: [5]\n"
-        "budgets_s: [30, tiers]\nseeds: [3, 9]\nnum_queries: 7\n"
-    )
-    loaded = load_suite(str(path), {"rates_per_min": (50.0,), "num_queries": None})
-    assert loaded.seed_list == (3, 9)
-    assert loaded.rates_per_min == (50.0,)
-    assert loaded.num_queries == 7
-    assert loaded.budgets_s == (30.0, "tiers")
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -12,7 +12,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import yaml
-from joblib.externals.loky import get_reusable_executor
 
 from inframind_gym.configs import find_config
 from inframind_gym.evaluation.board import leaderboard, load_results
@@ -149,18 +148,6 @@ def test_a_killed_process_is_continued_by_the_same_command(
     summary = json.loads(done.stdout)
     assert summary["kept"] >= kept > 0
     assert digests(cut) == digests(tmp_path / "whole")
-
-
-@pytest.mark.slow
-def test_a_worker_that_dies_costs_a_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    get_reusable_executor().shutdown()  # processes that are there know no new variable
-    monkeypatch.setenv("DIES_ONCE", str(tmp_path / "flag"))
-    config = suite(policies=[f"{MINE}:DiesOnce"], rates_per_min=[200])
-    run(config, tmp_path / "r", workers=2, max_rows=2)
-    assert (tmp_path / "flag").exists()
-    assert cells_in(tmp_path / "r") == 4
-    with pytest.raises(BenchmarkError, match=r"a process died 3 times"):
-        run(suite(policies=[f"{MINE}:AlwaysDies"]), tmp_path / "dead", workers=2, max_rows=4)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -29,7 +29,6 @@ from inframind_gym.evaluation.submit.submission import (
     check,
     digests,
     prepare,
-    read_manifest,
     verify,
 )
 from inframind_gym.evaluation.suite import family_of, load_suite
@@ -93,7 +92,7 @@ def play(*policies: str, suite: str = "tiny", **changes: Any) -> Path:
 
 
 def submitted(name: str = "mine", **options: Any) -> Path:
-    return prepare(Path("results"), name, "A. Uthor", out=Path("submissions"), **options)
+    return prepare(Path("results"), Path("submissions"), name=name, authors="A. Uthor", **options)
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +195,7 @@ def swapped(lines: list[dict[str, Any]], *kept: str) -> list[dict[str, Any]]:
     [
         (lambda lines: lines[1:], r"5 of the 6 cells .* every seed.*missing: math, 20/min"),
         (lambda lines: [*lines, lines[0]], "twice"),
-        (lambda lines: forged(lines, id="x"), "which its suite does not plan"),
+        (lambda lines: forged(lines, id="x"), "its suite does not plan it"),
         (lambda lines: forged(lines, sums=[["x"]]), "sums"),
         (lambda lines: forged(lines, digest="x"), "digest"),
         (lambda lines: forged(lines, sums=[[0.0] * 3]), "cannot be read"),
@@ -260,7 +259,7 @@ def test_own_code_is_never_imported_but_compared_with_a_run_from_elsewhere(tmp_p
     Path("imported").unlink()
     del sys.modules["my_router"]
     folder = submitted()
-    assert read_manifest(folder).code == "files"
+    assert check(folder).submission.code == "files"
     assert {path.name for path in folder.iterdir()} == {"my_router.py", HEADER, MANIFEST, CELLS}
     build(Path("submissions"), Path("board"))
     with pytest.raises(BenchmarkError, match=r"own code, which is not played here.*container"):
@@ -289,7 +288,7 @@ def test_fits_of_tracks_come_along(tmp_path: Path) -> None:
     Path("fits.yaml").write_text(REFITS)
     play("fixed_recipe", suite="tiny_tracks", refits=str(tmp_path / "fits.yaml"))
     folder = submitted()
-    assert read_manifest(folder).training.queries == 4321
+    assert check(folder).submission.training.queries == 4321
     assert "bid_price" not in (folder / "refits.yaml").read_text()
     assert "1 played again" in verify(folder)
     assert "4,321" in build(Path("submissions"), Path("board")).read_text()

@@ -10,18 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from inframind_gym.configs import list_configs
 from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation import track_board as score
 from inframind_gym.evaluation.board import leaderboard, load_results
-from inframind_gym.evaluation.cli import app
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
 from inframind_gym.evaluation.play import Window
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.scenarios import (
-    MOST_GROUPS,
     Fit,
     TrackConfig,
     add_fits,
@@ -325,22 +322,6 @@ def test_promises_are_kept_by_those_that_answer_in_time() -> None:
     assert found == {0.975: None, 0.95: "fast", 0.9: "fast", 0.0: "fast"}
 
 
-def test_the_commands_work_on_tracks(played: Path, tmp_path: Path) -> None:
-    out = str(tmp_path / "r")
-    small = ["--policies", "random,least_loaded", "--seeds", "2"]
-    for text in (f"tracks={played / 'mine.yaml'}", "scenarios=plain", "loads=1.5", "queries=20"):
-        small += ["--set", text]
-    made = CliRunner().invoke(
-        app, ["run", "--suite", "standard", *small, "--out", out, "--workers", "1"]
-    )
-    assert made.exit_code == 0, made.output
-    assert "Track score % by cell" in made.output or "mine" in made.output
-    board = json.loads(CliRunner().invoke(app, ["leaderboard", out, "--json"]).stdout)
-    assert [at["rate_per_min"] for at in board["places"]] == [300.0]
-    compared = CliRunner().invoke(app, ["compare", out, "random", "least_loaded"])
-    assert compared.exit_code == 0 and "track score %" in compared.output
-
-
 # Refits.
 
 
@@ -418,11 +399,8 @@ def test_fits_of_one_file_have_one_budget(tmp_path: Path) -> None:
     assert load_refits(path).of("random", "steady", "mbpp", 0.9) == both
     with pytest.raises(ConfigError, match="has 2 and 3 trainings"):
         enter_fit(path, "random=random,random,random:0", ["steady/gsm_hard"], 1000)
-    for wrong in ("random", "random=random", "random=random:many"):
-        with pytest.raises(BenchmarkError, match="POLICY=PLAYS:QUERIES"):
-            enter_fit(path, wrong, ["steady/mbpp"], 1000)
-    with pytest.raises(ConfigError, match="unknown policy 'randm'"):
-        enter_fit(path, "random=randm:0", ["steady/mbpp"], 1000)
+    with pytest.raises(BenchmarkError, match="POLICY=PLAYS:QUERIES"):
+        enter_fit(path, "random=random:many", ["steady/mbpp"], 1000)
 
 
 # Files.
@@ -432,21 +410,6 @@ def test_fits_of_one_file_have_one_budget(tmp_path: Path) -> None:
     ("scenario", "message"),
     [
         ({"workload": "mbpp", "tenants": {"a": {"budget_s": 5, "share": 0.5}}}, "sum to 1"),
-        (
-            {"workload": "mbpp", "budgets_s": [1], "tenants": {"a": {"budget_s": 5, "share": 1}}},
-            "tenants have their own",
-        ),
-        (
-            {
-                "workload": "mbpp",
-                "tenants": {
-                    "a": {"budget_s": 5, "share": 0.5},
-                    "b": {"budget_s": 5, "share": 0.5},
-                },
-            },
-            "the same budget_s",
-        ),
-        ({"workload": "mbpp", "budgets_s": [*range(1, MOST_GROUPS + 2)]}, "more than 10 budgets"),
         ({"workload": "copies"}, "no profile of one of the pool's models"),
         (
             {

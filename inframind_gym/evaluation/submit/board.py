@@ -104,7 +104,7 @@ def merge(entries: Sequence[Checked]) -> Results:
         header["runs"] += one.header["runs"]
         if one.submission.training.queries is not None:
             fits[name] = one.submission.training.queries
-        episodes |= {replace(cell, policy=name): one.episode(cell) for cell in one.cells}
+        episodes |= {replace(cell, policy=name): own for cell, own in one.episodes.items()}
     for key in ("machine", "packages", "python"):  # where all have the same
         if any(one.header.get(key) != first.header.get(key) for one in entries):
             header.pop(key, None)
@@ -133,7 +133,7 @@ def _entries_table(entries: Sequence[Checked], board: Mapping[str, Any]) -> Tabl
             "training": "; ".join(part for part in (budget, entry.training.about) if part),
             "about": entry.about,
             "page": entry.url,
-            "played": str(header["runs"][-1].get("started", ""))[:10],
+            "played": ", ".join(str(run.get("started", ""))[:10] for run in header["runs"][-1:]),
             "version": header.get("packages", {}).get("inframind-gym", "?"),
         }
         rows.append(row)

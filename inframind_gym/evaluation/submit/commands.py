@@ -43,8 +43,8 @@ def prepare_command(
 
     with friendly():
         trained = Training(queries=training_queries, about=training)
-        options: dict[str, Any] = {"policy": policy, "code": code or (), "training": trained}
-        print(prepare(run, name, authors, out=out, about=about, url=url, **options))
+        texts = {"name": name, "authors": authors, "about": about, "url": url}
+        print(prepare(run, out, policy=policy, code=code or (), training=trained, **texts))
 
 
 @submit.command("verify")

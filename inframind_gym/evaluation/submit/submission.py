@@ -103,15 +103,6 @@ class Submission(StrictModel):
     files: dict[str, str] = Field(default_factory=dict)
 
 
-class _Origin(BaseModel):
-    """Part of ``run.json`` that nothing recomputes, and that pages show."""
-
-    python: str = ""
-    packages: dict[str, str] = {}
-    machine: dict[str, str | int | float | None] = {}
-    runs: Annotated[list[dict[str, Any]], Field(min_length=1)]
-
-
 class _Line(BaseModel):
     """A line of ``cells.jsonl.gz``; coordinates, which follow from the id, are for readers."""
 
@@ -131,7 +122,8 @@ class Checked:
         suite: The shipped suite, with the one policy.
         header: Content of ``run.json``, as this version of the package plans the run.
         ids: All cells of the suite, with their ids.
-        cells: Its lines.
+        digests: SHA-256 of the records of each cell.
+        episodes: Sums of each cell; a submission has no values for the tail.
     """
 
     folder: Path
@@ -139,12 +131,8 @@ class Checked:
     suite: Suite
     header: dict[str, Any]
     ids: dict[Cell, str]
-    cells: dict[Cell, _Line]
-
-    def episode(self, cell: Cell) -> Episode:
-        """Return the sums of a cell; a submission has no values for the tail."""
-        line = self.cells[cell]
-        return Episode(line.records, np.array(line.sums), np.zeros(0), np.zeros(0, np.int64))
+    digests: dict[Cell, str]
+    episodes: dict[Cell, Episode]
 
 
 # The check of everything but the records
@@ -157,39 +145,6 @@ def check(folder: Path) -> Checked:
         InfraMindError: It cannot be accepted; says why.
     """
     folder = folder.resolve()
-    submission, stated = read_manifest(folder), read_header(folder)
-    validate(stated, _Origin, source=str(folder / HEADER))
-    with chdir(folder):
-        suite, header, ids = _planned(submission, stated)
-    layout, planned = suite.layout(header), {name: cell for cell, name in ids.items()}
-    cells: dict[Cell, _Line] = {}
-    for raw in read_raw_lines(folder / CELLS):
-        content = parse_json(raw.decode(errors="replace"), f"a line of {CELLS}", MOST_BYTES)
-        line = validate(content, _Line, source=str(folder / CELLS))
-        cell = planned.get(line.id)
-        if cell is None or cell in cells:
-            what = "twice" if cell in cells else "which its suite does not plan"
-            raise BenchmarkError(f"{folder} has the cell {cell or line.id}, {what}.")
-        try:
-            layout.evaluate(np.array(line.sums).sum(axis=0))
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-            raise BenchmarkError(f"{folder}: {cell} cannot be read ({error!r:.100}).") from None
-        cells[cell] = line
-    if missing := [cell.where for cell in ids if cell not in cells]:
-        raise BenchmarkError(
-            f"{folder} has {len(cells)} of the {len(ids)} cells of {submission.suite}. A "
-            "submission has every seed and cell of its suite; missing: "
-            f"{'; '.join(missing[:3])}{'; …' if missing[3:] else ''}."
-        )
-    return Checked(folder, submission, suite, header, ids, cells)
-
-
-def read_manifest(folder: Path) -> Submission:
-    """Read ``submission.json``, and compare every file with its checksum.
-
-    Raises:
-        InfraMindError: It is missing or malformed, or a file is not the one that was submitted.
-    """
     path = folder / MANIFEST
     if not path.is_file():
         raise BenchmarkError(
@@ -209,7 +164,34 @@ def read_manifest(folder: Path) -> Submission:
         raise BenchmarkError(
             f"{folder}: the submission belongs into a folder {submission.suite}/{submission.name}."
         )
-    return submission
+    stated = read_header(folder)
+    with chdir(folder):
+        suite, header, ids = _planned(submission, stated)
+    layout, planned = suite.layout(header), {name: cell for cell, name in ids.items()}
+    checked = Checked(folder, submission, suite, header, ids, {}, {})
+    for raw in read_raw_lines(folder / CELLS):
+        content = parse_json(raw.decode(errors="replace"), f"a line of {CELLS}", MOST_BYTES)
+        line = validate(content, _Line, source=str(folder / CELLS))
+        cell = planned.pop(line.id, None)
+        if cell is None:
+            raise BenchmarkError(
+                f"{folder} has the cell {line.id} twice, or its suite does not plan it."
+            )
+        try:
+            sums = np.array(line.sums)
+            layout.evaluate(sums.sum(axis=0))
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            raise BenchmarkError(f"{folder}: {cell} cannot be read ({error!r:.100}).") from None
+        checked.digests[cell] = line.digest
+        no_tail = (np.zeros(0), np.zeros(0, np.int64))
+        checked.episodes[cell] = Episode(line.records, sums, *no_tail)
+    if missing := [cell.where for cell in planned.values()]:
+        raise BenchmarkError(
+            f"{folder} has {len(checked.digests)} of the {len(ids)} cells of {submission.suite}. A "
+            "submission has every seed and cell of its suite; missing: "
+            f"{'; '.join(missing[:3])}{'; …' if missing[3:] else ''}."
+        )
+    return checked
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -218,24 +200,22 @@ def digests(folder: Path) -> dict[str, str]:
     Raises:
         BenchmarkError: A file has no place in a submission, is a link, or all are too large.
     """
-    sums, size = {}, 0
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_dir() and not path.is_symlink():
-            continue
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir()]
+    for path in paths:
         if path.is_symlink() or not path.is_file():
             raise BenchmarkError(f"{path}: a submission holds plain files and no links.")
-        if name not in _PARTS and path.suffix not in _SUFFIXES:
+        if path.relative_to(folder).as_posix() not in _PARTS and path.suffix not in _SUFFIXES:
             raise BenchmarkError(
                 f"{path}: has no place in a submission, which holds {', '.join(_PARTS)} and files "
                 f"that end with {', '.join(_SUFFIXES)}."
             )
-        size += path.stat().st_size
-        if size > MOST_SUBMITTED_BYTES:
-            raise BenchmarkError(f"{folder}: has more than {MOST_SUBMITTED_BYTES:,} bytes.")
-        if name != MANIFEST:
-            sums[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return sums
+    if sum(path.stat().st_size for path in paths) > MOST_SUBMITTED_BYTES:
+        raise BenchmarkError(f"{folder}: has more than {MOST_SUBMITTED_BYTES:,} bytes.")
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in paths
+        if path != folder / MANIFEST
+    }
 
 
 def _planned(
@@ -296,12 +276,12 @@ def _policy(submission: Submission, suite: Any) -> Any:
     fits = getattr(suite, "fitted", Refits()).fits.get(policy, {})
     plays = [play for fit in fits.values() for play in fit.plays]
     for one in [policy, *plays]:
-        if (submission.code == "built-in") != is_built_in(suite.policy_family(), one):
+        if (submission.code == "built-in") != _is_built_in(suite.policy_family(), one):
             raise BenchmarkError(f"{one}: its code is not {submission.code}.")
         if any(part.startswith("/") or ".." in Path(part).parts for part in one.split(":")):
             raise BenchmarkError(f"{one}: names a path outside of the submission.")
     if submission.code == "files":
-        if not (module := module_of(policy)).is_file():
+        if not (module := _module_of(policy)).is_file():
             raise BenchmarkError(f"{policy}: {module} is not in the submission.")
         return SimpleNamespace(name=policy, requires={})
     for one in {play.split(":")[0] for play in plays}:
@@ -312,12 +292,12 @@ def _policy(submission: Submission, suite: Any) -> Any:
     return suite.resolve_policy(policy)
 
 
-def is_built_in(family: str, policy: str) -> bool:
+def _is_built_in(family: str, policy: str) -> bool:
     """Return whether a policy, with or without arguments, is one of this package."""
     return policy.strip().split(":")[0] in POLICIES[family]
 
 
-def module_of(policy: str) -> Path:
+def _module_of(policy: str) -> Path:
     """Return the file of a policy ``package.module:Class``, from the working directory."""
     return Path(*policy.partition(":")[0].split(".")).with_suffix(".py")
 
@@ -327,28 +307,22 @@ def module_of(policy: str) -> Path:
 
 def prepare(
     run: Path,
-    name: str,
-    authors: str,
+    out: Path,
     *,
     policy: str | None = None,
-    out: Path,
     code: Sequence[Path] = (),
-    about: str = "",
-    url: str = "",
     training: Training | None = None,
+    **about: str,
 ) -> Path:
     """Write the submission of one policy of a run, made in the working directory.
 
     Args:
         run: Folder of its results.
-        name: Name on the board.
-        authors: Who submits.
-        policy: As the run was given it; None: the only one.
         out: Folder of all submissions.
+        policy: As the run was given it; None: the only one.
         code: Further files that a policy of one's own needs, beside its module.
-        about: One or two sentences.
-        url: Page of the policy.
         training: Its budget; None: what the fits of the run say.
+        about: Further fields of the manifest: name, authors, about, url.
 
     Returns:
         The folder, SUITE/NAME in `out`; one of that name is replaced.
@@ -368,17 +342,14 @@ def prepare(
         raise BenchmarkError(f"{policy} was left out of {run}: {why}")
     if suite.get("backend") == "vllm":
         raise BenchmarkError(f"{run} ran on live servers: nobody can play it again.")
-    own_code = not is_built_in(family_of(suite).policy_family(), policy)
+    own_code = not _is_built_in(family_of(suite).policy_family(), policy)
     fits = load_refits(Path(suite["refits"])) if suite.get("refits") else Refits()
     fitted = {policy: fits.fits[policy]} if policy in fits.fits else {}
     trained = (training or Training()).model_dump()
     if fitted and trained["queries"] is None:
         trained["queries"] = fits.queries()[policy]
-    content = {
-        **{"name": name, "suite": suite["name"], "policy": policy, "authors": authors},
-        **{"code": "files" if own_code else "built-in", "about": about, "url": url},
-        "training": trained,
-    }
+    content = {**about, "suite": suite["name"], "policy": policy, "training": trained}
+    content["code"] = "files" if own_code else "built-in"
     submission = validate(content, Submission, source="submission")
     with tempfile.TemporaryDirectory() as staging:
         folder = Path(staging).resolve() / submission.suite / submission.name
@@ -386,21 +357,28 @@ def prepare(
         if fitted:
             (folder / REFITS).write_text(fits.model_copy(update={"fits": fitted}).as_yaml())
         plays = [policy, *(play for fit in fitted.get(policy, {}).values() for play in fit.plays)]
+        paths = [_module_of(policy), *code] if own_code else []
         for path in {Path(part): None for play in plays for part in play.split(":")[1:]}:
             if path.is_dir():
                 for place in checkpoint.folders(path):
-                    _copy(place / checkpoint.MODEL_FILE, folder)
-                    _copy(place / checkpoint.CONFIG_FILE, folder)
+                    paths += [place / checkpoint.MODEL_FILE, place / checkpoint.CONFIG_FILE]
             elif path.is_file():
-                _copy(path, folder)
-        for path in (module_of(policy), *code) if own_code else ():
+                paths.append(path)
+        for path in paths:
             _copy(path, folder)
         with chdir(folder):
             planned, header, ids = _planned(submission, stated)
         (folder / HEADER).write_text(json.dumps(header, indent=2) + "\n")
-        _write_cells(folder, run, planned.layout(header), set(ids.values()))
-        whole = submission.model_copy(update={"files": digests(folder)})
-        replace_text(folder / MANIFEST, whole.model_dump_json(indent=2) + "\n")
+        layout, lines = planned.layout(header), []
+        for one in read_cells(run):
+            if one is not None and one.cell_id in ids.values():
+                episode = Episode.of(layout, one.columns)
+                line = {"id": one.cell_id, **one.cell.to_json(), "records": episode.records}
+                lines.append({**line, "digest": one.digest, "sums": episode.sums.tolist()})
+        text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+        (folder / CELLS).write_bytes(gzip.compress(text.encode(), mtime=0))
+        complete = submission.model_copy(update={"files": digests(folder)})
+        replace_text(folder / MANIFEST, complete.model_dump_json(indent=2) + "\n")
         check(folder)
         target = out / submission.suite / submission.name
         try:
@@ -422,18 +400,6 @@ def _copy(path: Path, folder: Path) -> None:
         raise BenchmarkError(f"{path}: there is no such file in the working directory.")
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(path, folder / path)
-
-
-def _write_cells(folder: Path, run: Path, layout: Any, planned: set[str]) -> None:
-    """Write the sums of the cells that a suite plans."""
-    lines = []
-    for one in read_cells(run):
-        if one is not None and one.cell_id in planned:
-            episode = Episode.of(layout, one.columns)
-            known = {"id": one.cell_id, **one.cell.to_json(), "records": episode.records}
-            lines.append({**known, "digest": one.digest, "sums": episode.sums.tolist()})
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-    (folder / CELLS).write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 # The replay of a sample
@@ -471,7 +437,7 @@ def verify(
             "play it in a container (docs/submissions.md), and verify with --run RESULTS."
         )
     seed = secrets.randbits(32) if seed is None else seed
-    cells = list(checked.cells)
+    cells = list(checked.digests)
     count = len(cells) if full or run else math.ceil(len(cells) / SHARE)
     sample = random.Random(seed).sample(cells, count)
     again: dict[str, str] = {}
@@ -489,12 +455,10 @@ def verify(
                 suite, ids, workers=workers, progress=report.advance, failed=fail
             ):
                 for one in batch:
-                    sums = Episode.of(layout, one.columns).sums.tolist()
-                    same = sums == checked.cells[one.cell].sums
+                    sums = Episode.of(layout, one.columns).sums
+                    same = np.array_equal(sums, checked.episodes[one.cell].sums)
                     again[one.cell_id] = one.digest if same else "other sums"
-    wrong = [
-        cell.where for cell in sample if again.get(checked.ids[cell]) != checked.cells[cell].digest
-    ]
+    wrong = [c.where for c in sample if again.get(checked.ids[c]) != checked.digests[c]]
     if wrong:
         versions = ", ".join(f"{name} {checked.header['settings'][name]}" for name in _PACKAGES)
         raise BenchmarkError(
