@@ -115,8 +115,8 @@ class Results:
                 by_place.setdefault(cell.place, {}).setdefault(cell.seed, []).append(episode)
         strata = {}
         for place, by_seed in by_place.items():
-            trainings = max(map(len, by_seed.values()))
-            strata[place] = {s: tuple(own) for s, own in by_seed.items() if len(own) == trainings}
+            most = max(map(len, by_seed.values()))
+            strata[place] = {s: tuple(each) for s, each in by_seed.items() if len(each) == most}
         return strata
 
 
@@ -137,7 +137,7 @@ def load_results(folder: Path) -> Results:
             f"{folder}: run.json was written by another version of the benchmark."
         ) from None
     planned, left_out = header.get("planned", {}), header.get("left_out", {})
-    missing = {policy: dict(own) for policy, own in planned.items() if policy not in left_out}
+    missing = {name: dict(cells) for name, cells in planned.items() if name not in left_out}
     episodes: dict[Cell, Episode] = {}
     timings: dict[Cell, dict[str, float]] = {}
     damaged = unplanned = 0
@@ -197,16 +197,16 @@ def leaderboard(
     score, bounds = family.metrics[family.score], set(header.get("bounds", ()))
     strata = {policy: results.strata(policy) for policy in results.policies}
     first, *others = strata.values()
-    common = [place for place in first if all(place in own for own in others)]
+    common = [place for place in first if all(place in other for other in others)]
     rows: list[dict[str, Any]] = []
     scored: dict[str, dict[Place, Estimate]] = {policy: {} for policy in strata}
     # (table, value on its axis) -> policy -> average over the places with that value
     averages: dict[tuple[str, Any], dict[str, Estimate]] = {}
     draws: dict[tuple[str, Any], dict[str, DrawScores]] = {}  # of runs over draws
     tables = ("ranking", *(axis.table for axis in family.axes))
-    for policy, own in strata.items():
+    for policy, by_place in strata.items():
         by_draw: dict[Place, list[Estimate]] = {}
-        for place, episodes in own.items():
+        for place, episodes in by_place.items():
             there, draw = without_draw(place)
             estimate = Estimate.of(
                 *(results.measured, results.layout, policy, episodes.values()),
@@ -284,18 +284,18 @@ def _ranked(
             {
                 **{"policy": policy, "bound": policy in bounds},
                 **({axis.name: value} if axis else {}),
-                **{"cells": len(own.units), "missing": len(results.missing.get(policy, ()))},
-                **own.to_json(),
-                **_to_bound(own, peers, bounds, family),
+                **{"cells": len(one.units), "missing": len(results.missing.get(policy, ()))},
+                **one.to_json(),
+                **_to_bound(one, peers, bounds, family),
             }
-            for policy, own in peers.items()
+            for policy, one in peers.items()
         ]
         ranked.sort(key=lambda row: (-score.signed(row[score.name]), row["policy"]))
         tables[table] += ranked
         if group in draws:
             for row, behind in pairwise(row for row in ranked if not row["bound"]):
-                own, next_one = (draws[group][one["policy"]] for one in (row, behind))
-                row["ahead_of_next"] = draws_ahead(own, next_one)
+                both = (draws[group][one["policy"]] for one in (row, behind))
+                row["ahead_of_next"] = draws_ahead(*both)
     return tables
 
 
@@ -331,13 +331,13 @@ def _to_bound(
 def _notes(strata: Sequence[Strata], common: Sequence[Place]) -> list[str]:
     """Return notes on cells that not all policies have finished, and on few seeds."""
     notes = []
-    every = {place for own in strata for place in own}
+    every = {place for by_place in strata for place in by_place}
     if len(common) < len(every):
         notes.append(
             f"averages are over the {len(common)} of {len(every)} cells "
             "that every policy has finished"
         )
-    fewest = min(len(seeds) for own in strata for seeds in own.values())
+    fewest = min(len(seeds) for by_place in strata for seeds in by_place.values())
     if fewest == 1:
         notes.append(
             "some cells have one seed: their intervals come from stretches of that one episode"

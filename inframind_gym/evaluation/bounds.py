@@ -19,10 +19,9 @@ tracks. All need SciPy (extra `bounds`).
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,17 +123,11 @@ def informed_plan(
 # Steady load
 
 
-@dataclass(frozen=True)
-class SteadyPlan:
-    """An optimum in steady load.
+class SteadyPlan(NamedTuple):
+    """An optimum in steady load."""
 
-    Attributes:
-        score: What was maximised: (weighted) goodput, or the smallest of the budgets.
-        work_s: GPU-seconds a query.
-    """
-
-    score: float
-    work_s: float
+    score: float  # what was maximised: (weighted) goodput, or the smallest of the budgets
+    work_s: float  # GPU-seconds a query
 
 
 class SteadyBound:
@@ -262,40 +255,6 @@ class SteadyBounds:
         return SteadyBound(known, scenario.drawn_s)
 
 
-def limits_of(
-    track: TrackConfig, scenario: Scenario, bound: SteadyBound, known: Limits | None = None
-) -> Limits:
-    """Compute the limits of a scenario.
-
-    Args:
-        track: Its track.
-        scenario: The scenario.
-        bound: Of its workload on its pool.
-        known: What is played, and stays: capacity, work and reach. Bounds alone are computed.
-    """
-    if known is None:
-        capacity_per_min = float(f"{bound.capacity_per_min():.3g}")
-        work_s = float(f"{bound.plan(capacity_per_min).work_s:.3g}")
-        reach = tuple(round(float(share), 4) for share in bound.reach)
-    else:
-        capacity_per_min, work_s, reach = known.capacity_per_min, known.work_s, known.reach
-    cap_s = float("inf") if scenario.work_cap is None else scenario.work_cap * work_s
-    worst = track.counts == "worst"
-    informed = {
-        load: bound.plan(
-            load * capacity_per_min, weights=scenario.weights, worst=worst, cap_s=cap_s
-        ).score
-        for load in track.loads
-    }
-    return Limits(
-        constants=scenario.constants(),
-        capacity_per_min=capacity_per_min,
-        work_s=work_s,
-        reach=reach,
-        informed={load: min(round(score, 4), 1.0) for load, score in informed.items()},
-    )
-
-
 def compute_limits(
     name_or_path: str, *, again: bool = False, bounds: SteadyBounds | None = None
 ) -> Path:
@@ -314,15 +273,41 @@ def compute_limits(
     bounds = bounds or SteadyBounds()
     text = _HEAD.format(name=track.name) + "scenarios:\n"
     for name, scenario in track.scenarios.items():
-        old, constants = kept.get(name), scenario.constants()
-        limits = known = old if old and old.constants == constants else None
+        limits = kept.get(name)
+        if limits is not None and limits.constants != scenario.constants():
+            limits = None
         if limits is None or again or not set(track.loads) <= set(limits.informed):
-            limits = limits_of(track, scenario, bounds.of(scenario), known)
+            limits = _limits(track, scenario, bounds.of(scenario), limits)
             say(f"{name}: {limits.capacity_per_min:g} queries/min")
         text += _as_yaml(name, limits)
     path.parent.mkdir(exist_ok=True)
     replace_text(path, text)
     return path
+
+
+def _limits(
+    track: TrackConfig, scenario: Scenario, bound: SteadyBound, known: Limits | None
+) -> Limits:
+    """Compute the limits of a scenario; of `known` capacity, work and reach stay."""
+    if known is None:
+        capacity_per_min = float(f"{bound.capacity_per_min():.3g}")
+        work_s = float(f"{bound.plan(capacity_per_min).work_s:.3g}")
+        reach = tuple(round(float(share), 4) for share in bound.reach)
+    else:
+        capacity_per_min, work_s, reach = known.capacity_per_min, known.work_s, known.reach
+    cap_s = float("inf") if scenario.work_cap is None else scenario.work_cap * work_s
+    options: dict[str, Any] = {"worst": track.counts == "worst", "cap_s": cap_s}
+    informed = {}
+    for load in track.loads:
+        plan = bound.plan(load * capacity_per_min, weights=scenario.weights, **options)
+        informed[load] = min(round(plan.score, 4), 1.0)
+    return Limits(
+        constants=scenario.constants(),
+        capacity_per_min=capacity_per_min,
+        work_s=work_s,
+        reach=reach,
+        informed=informed,
+    )
 
 
 def _as_yaml(name: str, limits: Limits) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -128,15 +127,19 @@ def run(
             require(name, f"--track {name}", "track")
         options = {"policies": policies, "seeds": seeds, "workloads": workloads, "pool": pool}
         texts = [f"{key}={text}" for key, text in options.items() if text is not None]
-        others, port = _without_port(settings or ())
-        loaded = load_suite(suite, settings=[*texts, *others])
+        ports = [text for text in settings or () if text.startswith("export_port=")]
+        port = ports[-1].partition("=")[2] if ports else "0"
+        if not port.isdecimal():
+            raise BenchmarkError(f"--set export_port={port}: a port is a whole number, 0: any.")
+        texts += [text for text in settings or () if text not in ports]
+        loaded = load_suite(suite, settings=texts)
         folder, command = out or Path("results") / loaded.name, sys.argv[1:]
         summary = run_suite(
             loaded.resolve(),
             folder,
             workers=workers,
             ray_address=ray_address,
-            export_port=port,
+            export_port=int(port) if ports else None,
             strict=strict,
             command=command,
         )
@@ -160,21 +163,6 @@ def run(
             return
         show_leaderboard(board)
         print(f"{summary.computed} episodes in {summary.wall_s:.0f} s. Results: {folder}")
-
-
-def _without_port(settings: Sequence[str]) -> tuple[list[str], int | None]:
-    """Return the settings of a suite among KEY=VALUE, and the port of live metrics, which is none.
-
-    Raises:
-        BenchmarkError: It is no port.
-    """
-    ports = [text for text in settings if text.partition("=")[0].strip() == "export_port"]
-    for text in ports:
-        value = text.partition("=")[2]
-        if not value.isdecimal() or int(value) > 65535:
-            raise BenchmarkError(f"--set {text}: a port is a whole number below 65536, 0: any.")
-    port = int(ports[-1].partition("=")[2]) if ports else None
-    return [text for text in settings if text not in ports], port
 
 
 @app.command()

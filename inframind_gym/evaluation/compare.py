@@ -167,16 +167,15 @@ def compare(
         "notes": _notes(a, b, common),
         "kind": family.model_fields["kind"].default,
     }
-    drawn = [(there, draw) for there, draw in map(without_draw, common) if draw is not None]
-    if drawn:
-        score = family.metrics[family.score]
-        by_draw: tuple[DrawScores, DrawScores] = ({}, {})
-        for scores, own in zip(by_draw, (left, right), strict=True):
-            for place in left:
-                draws = [draw for there, draw in drawn if there == place]
-                for draw, estimate in zip(draws, own[place], strict=False):
-                    value = score.signed(estimate.value(score.name))
-                    scores.setdefault(draw, []).append(value)
+    by_draw: tuple[DrawScores, DrawScores] = ({}, {})
+    score = family.metrics[family.score]
+    for scores, by_place in zip(by_draw, (left, right), strict=True):
+        each = {place: iter(own) for place, own in by_place.items()}
+        for place, draw in map(without_draw, common):
+            if draw is not None:
+                value = score.signed(next(each[place]).value(score.name))
+                scores.setdefault(draw, []).append(value)
+    if by_draw[0]:
         content["b_ahead_of_a"] = draws_ahead(by_draw[1], by_draw[0])
     return content
 

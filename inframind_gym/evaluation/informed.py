@@ -125,13 +125,13 @@ def maximise(
     Raises:
         InfraMindError: SciPy is not installed, or the solver gives up.
     """
-    found = require("scipy.optimize", "the computation of fluid bounds", "bounds").linprog(
+    result = require("scipy.optimize", "the computation of fluid bounds", "bounds").linprog(
         -value, A_ub=matrix, b_ub=limit, bounds=(0.0, None), method="highs"
     )
-    if found.status != 0:
-        raise BenchmarkError(f"the linear program of a bound was not solved: {found.message}")
-    prices = -np.asarray(found.ineqlin.marginals, np.float64)
-    return -float(found.fun), np.asarray(found.x, np.float64), prices
+    if result.status != 0:
+        raise BenchmarkError(f"the linear program of a bound was not solved: {result.message}")
+    prices = -np.asarray(result.ineqlin.marginals, np.float64)
+    return -float(result.fun), np.asarray(result.x, np.float64), prices
 
 
 # Recipes
@@ -156,24 +156,24 @@ def first_recipes(routes: int, kinds: Sequence[int]) -> list[RecipeKey]:
     """Return where the search begins: every route alone, teams of alike, and pairs of routes."""
     teams = distinct_plans((1, 2, 3, 5, 6))
     pairs = [team for team in teams if _NODES[team] == 2]
-    found: list[RecipeKey] = [
+    recipes: list[RecipeKey] = [
         (*team, kind, (r,) * _NODES[team]) for kind, r, team in product(kinds, range(routes), teams)
     ]
-    found += [
+    recipes += [
         (*team, kind, (r, other))
         for kind, r, other, team in product(kinds, range(routes), range(routes), pairs)
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(recipes))
 
 
 def neighbours(recipe: RecipeKey, routes: int, kinds: Sequence[int]) -> list[RecipeKey]:
     """Return recipes that differ in one choice; of nodes that are alike, one is changed."""
     topology, agents, kind, chosen = recipe
-    found: list[RecipeKey] = [(topology, agents, k, chosen) for k in kinds if k != kind]
+    near: list[RecipeKey] = [(topology, agents, k, chosen) for k in kinds if k != kind]
     ordered = TOPOLOGIES[topology] in ("Chain", "FullConnected")
     alike = {(i if ordered else i // agents, chosen[i]): i for i in reversed(range(len(chosen)))}
     for i in sorted(alike.values()):
-        found += [
+        near += [
             (topology, agents, kind, (*chosen[:i], r, *chosen[i + 1 :]))
             for r in range(routes)
             if r != chosen[i]
@@ -182,10 +182,10 @@ def neighbours(recipe: RecipeKey, routes: int, kinds: Sequence[int]) -> list[Rec
         if team == (topology, agents):
             continue
         nodes = _NODES[team]
-        found.append((*team, kind, (chosen + (chosen[-1],) * nodes)[:nodes]))
+        near.append((*team, kind, (chosen + (chosen[-1],) * nodes)[:nodes]))
         if nodes < len(chosen):
-            found.append((*team, kind, chosen[-nodes:]))
-    return list(dict.fromkeys(found))
+            near.append((*team, kind, chosen[-nodes:]))
+    return list(dict.fromkeys(near))
 
 
 class Tables(NamedTuple):
@@ -368,8 +368,8 @@ def price_vectors(resources: Resources) -> NDArray[np.float64]:
             dear, cheap = np.full(k, factor), np.ones(k)
             dear[i], cheap[i] = 1.0, factor
             slants += [dear, cheap]
-    found = (np.array(PRICES)[:, None, None] * np.array(slants)).reshape(-1, k)
-    return np.asarray(np.unique([np.zeros(k), *found], axis=0), np.float64)
+    prices = (np.array(PRICES)[:, None, None] * np.array(slants)).reshape(-1, k)
+    return np.asarray(np.unique([np.zeros(k), *prices], axis=0), np.float64)
 
 
 def winners(

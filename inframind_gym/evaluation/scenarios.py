@@ -228,14 +228,14 @@ def load_limits(name_or_path: str) -> dict[str, Limits]:
         BenchmarkError: They have not been computed for every scenario.
         ConfigError: The file is malformed.
     """
-    path, found = kept_limits(name_or_path)
-    missing = [name for name in load_track(name_or_path).scenarios if name not in found]
+    path, limits = kept_limits(name_or_path)
+    missing = [name for name in load_track(name_or_path).scenarios if name not in limits]
     if missing:
         raise BenchmarkError(
             f"{path}: the capacity of {', '.join(missing)} is not known. Compute it (minutes; "
             f"extra `bounds`): inframind bench limits {name_or_path}"
         )
-    return found
+    return limits
 
 
 # Fitted policies

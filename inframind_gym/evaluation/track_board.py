@@ -166,7 +166,7 @@ def track_scores(header: Mapping[str, Any], estimates: Estimates) -> dict[str, A
     places_of = header["places"].values()
     known = {(at["track"], at["scenario"], at["load"]): at for at in places_of}
     bounds = set(header.get("bounds", ()))
-    players = {policy: own for policy, own in estimates.items() if policy not in bounds}
+    players = {policy: cells for policy, cells in estimates.items() if policy not in bounds}
     common = list(next(iter(estimates.values())))
     tracks = [name for name in dict.fromkeys(p[0] for p in known) if name in {p[0] for p in common}]
     ranked: dict[str, dict[str, _Aggregate]] = {policy: {} for policy in players}
@@ -174,8 +174,8 @@ def track_scores(header: Mapping[str, Any], estimates: Estimates) -> dict[str, A
     for track in tracks:
         places = [p for p in common if p[0] == track and (known.get(p) or {}).get("informed")]
         informed = np.array([known[place]["informed"] for place in places])
-        for policy, own in players.items() if places else ():
-            numbers = _aggregates([own[place] for place in places], informed)
+        for policy, cells in players.items() if places else ():
+            numbers = _aggregates([cells[place] for place in places], informed)
             row: dict[str, Any] = {"policy": policy, "track": track, "cells": len(places)}
             for name, one in numbers.items():
                 row |= {name: one.value, f"{name}_ci95": one.interval()}
@@ -207,10 +207,10 @@ def _promises(players: Estimates, tracks: Sequence[str]) -> list[dict[str, Any]]
     rows = []
     for track, promise in itertools.product(tracks, PROMISES):
         best: dict[str, Any] = {"policy": None, "goodput": None}
-        for policy, own in players.items():
-            places = [place for place in own if place[0] == track]
+        for policy, cells in players.items():
+            places = [place for place in cells if place[0] == track]
             in_time, goodput = (
-                float(np.mean([own[place].value(metric) for place in places]))
+                float(np.mean([cells[place].value(metric) for place in places]))
                 for metric in ("slo_100s", "goodput")
             )
             if in_time >= promise and (best["policy"] is None or goodput > best["goodput"]):
@@ -234,12 +234,12 @@ def _costs(players: Estimates, known: Mapping[Place, Any]) -> list[dict[str, Any
             continue
         largest = max(cap_s for place, cap_s in capped.items() if place[0] == track)
         points = {
-            policy: [(own[p].value("work_s_per_query"), own[p].value("goodput")) for p in places]
-            for policy, own in players.items()
+            policy: [(c[p].value("work_s_per_query"), c[p].value("goodput")) for p in places]
+            for policy, c in players.items()
         }
-        for policy, own in points.items():
-            work_s, goodput = np.mean(own, axis=0).tolist()
-            area = float(np.mean([_hypervolume([point], largest) for point in own]))
+        for policy, of_policy in points.items():
+            work_s, goodput = np.mean(of_policy, axis=0).tolist()
+            area = float(np.mean([_hypervolume([point], largest) for point in of_policy]))
             row = {"work_s_per_query": work_s, "goodput": goodput, "hypervolume": area}
             rows.append({"track": track, "policy": policy, **row})
         areas = [_hypervolume(at, largest) for at in zip(*points.values(), strict=True)]

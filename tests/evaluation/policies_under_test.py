@@ -1,7 +1,6 @@
 """Policies that do what a benchmark must survive."""
 
 import os
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -89,33 +88,8 @@ class WrongBatch(BasePolicy):
         return [Wrong.act(self, None, None)] * len(rows)
 
 
-class DiesOnce(Cheapest):
-    """Kills its process the first time it acts, if the file named by DIES_ONCE is not there."""
-
-    name = "dies_once"
-
-    def act(self, observation, context):
-        flag = Path(os.environ["DIES_ONCE"])
-        if not flag.exists():
-            flag.touch()
-            os._exit(9)
-        return super().act(observation, context)
-
-
 class AlwaysDies(Cheapest):
     name = "always_dies"
 
     def act(self, observation, context):
         os._exit(9)
-
-
-class Trained(BasePolicy):
-    """Always asks the model that its checkpoint names."""
-
-    name = "trained"
-
-    def __init__(self, folder):
-        self.fingerprint = (Path(folder) / "model").read_text()
-
-    def act(self, observation, context):
-        return self.spec.action(int(self.fingerprint), 0)

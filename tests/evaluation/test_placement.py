@@ -17,7 +17,6 @@ from inframind_gym.evaluation.tables import to_markdown
 from inframind_gym.policies import resolve_policy
 
 ROOT = Path(__file__).resolve().parents[2]
-MINE = "tests.evaluation.placements_under_test"
 
 
 def suite(**changes: Any) -> PlacementSuite:

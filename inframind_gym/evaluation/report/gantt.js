@@ -4,13 +4,10 @@ const Gantt = (() => {
   const [LABEL, GAP, TOP, FOOT, TALL, SERIES] = [18, 8, 6, 34, 170, 70]; // pixels
   const MANY = 60; // spans, of which the others fade when an item is chosen
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const unit = (timeline) => ({ s: " s", tokens: " tokens" })[timeline.clock] || "";
-  const clock = (timeline, value) => number(value, timeline.clock === "s" ? (value < 10 ? 2 : 1) : 0) + unit(timeline);
-  const axisLabel = (timeline) => ({ s: "seconds", tokens: "tokens spent", task: "tasks in the order of arrival" })[timeline.clock];
+  const clock = (value) => `${number(value, value < 10 ? 2 : 1)} s`;
   // Waiting is the warm colour, work a cold one; models and sizes take the palette in turn.
   const FIXED = {
-    waiting: "--c4", prefill: "--c7", decode: "--c0", served: "--c0", changing: "--c4", "none awake": "--line",
-    "agents balanced": "--c0", "an agent is hot": "--c1", "supervisor decides": "--c4", "agent or tool works": "--c0",
+    waiting: "--c4", prefill: "--c7", decode: "--c0", changing: "--c4", "none awake": "--line",
   };
   function colours(timeline) {
     const free = [0, 2, 3, 5, 6, 1].map((i) => `--c${i}`);
@@ -71,7 +68,7 @@ const Gantt = (() => {
       block(line, x(t), TOP, 1, floor - TOP);
       words(grey, plain(t), Math.min(Math.max(x(t), 14), width - 24), height - 20, "center");
     }
-    words(grey, axisLabel(timeline), width / 2, height - 5, "center");
+    words(grey, "seconds", width / 2, height - 5, "center");
     const item = chosen === null ? -1 : items.id.indexOf(chosen);
     if (item >= 0) block(card, x(items.start[item]), TOP, Math.max(x(items.end[item]) - x(items.start[item]), 1), floor - TOP);
 
@@ -123,7 +120,7 @@ const Gantt = (() => {
   function chart(timeline, pick) {
     const { spans, items } = timeline, place = layout(timeline);
     const times = [...spans.at.flat(), ...timeline.marks.map((mark) => mark.x), ...timeline.series.flatMap((one) => one.x)];
-    const late = timeline.clock === "s" && items.start[0] > 60; // steady load: the scored queries begin late
+    const late = items.start[0] > 60; // steady load: the scored queries begin late
     const first = times.reduce((a, b) => Math.min(a, b), late ? Infinity : 0), last = times.reduce((a, b) => Math.max(a, b), 1);
     let [low, high] = [first, last], chosen = null, width = 0, from = null;
     const canvas = el("canvas", { tabindex: 0, role: "img", "aria-label":
@@ -194,7 +191,7 @@ const Gantt = (() => {
     const parts = at.slice(1).map((end, k) => [kinds[spans.kind[i] + k], end - at[k]]).filter(([, took]) => took > 0);
     const who = spans.item[i] >= 0 ? `${timeline.item} ${spans.item[i]}, ` : "";
     const wrote = spans.output_tokens ? `, answer of ${spans.output_tokens[i]} tokens` : "";
-    return `${who}${lanes[spans.lane[i]]}: ${spans.label[i]}${wrote}\n` + parts.map(([kind, took]) => `${kind} ${clock(timeline, took)}`).join(", ");
+    return `${who}${lanes[spans.lane[i]]}: ${spans.label[i]}${wrote}\n` + parts.map(([kind, took]) => `${kind} ${clock(took)}`).join(", ");
   }
 
   function ownSpans({ spans }, id) {
@@ -207,21 +204,20 @@ const Gantt = (() => {
     const name = timeline.item[0].toUpperCase() + timeline.item.slice(1);
     if (i < 0) return `${name} ${id} is not scored: it arrived before or after the scored ones, and its calls share the servers.`;
     const took = items.latency ? items.latency[i] : items.end[i] - items.start[i];
-    const of = items.limit ? ` of its ${timeline.item === "job" ? "SLO" : "budget"} of ${clock(timeline, items.limit[i])}` : "";
-    const time = timeline.clock === "task" ? `${number(took, 1)} s` : clock(timeline, took);
-    let says = `${name} ${id}: ${items.outcome ? items.outcome[i] : items.what[i]}. It took ${time}${of}`;
+    const of = items.limit ? ` of its ${timeline.item === "job" ? "SLO" : "budget"} of ${clock(items.limit[i])}` : "";
+    let says = `${name} ${id}: ${items.outcome[i]}. It took ${clock(took)}${of}`;
     says += items.plan ? `, with the plan ${items.plan[i]} and ${items.calls[i]} calls.` : ".";
     const path = spans.critical ? ownSpans(timeline, id).filter((k) => spans.critical[k]) : [];
     if (!path.length) return says;
     const sums = kinds.map((_, k) => path.reduce((sum, one) => sum + spans.at[one][k + 1] - spans.at[one][k], 0));
     const total = items.end[i] - items.start[i], rest = total - sums.reduce((a, b) => a + b, 0);
-    const parts = kinds.map((kind, k) => `${kind} ${clock(timeline, sums[k])} (${Math.round((100 * sums[k]) / total)} %)`);
-    if (rest > 0.05) parts.push(`between calls ${clock(timeline, rest)}`);
+    const parts = kinds.map((kind, k) => `${kind} ${clock(sums[k])} (${Math.round((100 * sums[k]) / total)} %)`);
+    if (rest > 0.05) parts.push(`between calls ${clock(rest)}`);
     says += ` On the latency path of ${path.length} calls: ${parts.join(", ")}.`;
     const worst = path.reduce((a, b) => (spans.at[b][1] - spans.at[b][0] > spans.at[a][1] - spans.at[a][0] ? b : a));
     const wait = spans.at[worst][1] - spans.at[worst][0];
-    if (wait > 0.2 * took) says += ` The longest wait was ${clock(timeline, wait)} at ${lanes[spans.lane[worst]]}.`;
-    if (Math.abs(total - took) > 0.01) says += ` The protocol counts ${clock(timeline, took)} of ${clock(timeline, total)} between arrival and the last answer.`;
+    if (wait > 0.2 * took) says += ` The longest wait was ${clock(wait)} at ${lanes[spans.lane[worst]]}.`;
+    if (Math.abs(total - took) > 0.01) says += ` The protocol counts ${clock(took)} of ${clock(total)} between arrival and the last answer.`;
     return says;
   }
 
@@ -238,7 +234,7 @@ const Gantt = (() => {
         svg("text", { x: Math.min(Math.max(at, 8), width - 16), y: height - 26, "text-anchor": "middle", class: "grey" }, plain(t)));
     }
     root.append(svg("text", { x: width / 2, y: height - 8, "text-anchor": "middle" },
-      `${axisLabel(timeline)} since ${timeline.clock === "s" ? "arrival" : "the start"}`));
+      "seconds since arrival"));
     own.forEach((k, line) => {
       const at = spans.at[k], y = line * each, solid = !spans.critical || spans.critical[k];
       root.append(svg("text", { x: 4, y: y + 13, "font-weight": solid ? 600 : 400, class: solid ? null : "grey" },

@@ -231,7 +231,7 @@
     const pick = (id) => {
       gantt.show(id);
       detail.replaceChildren(el("p", { class: "why" }, Gantt.why(timeline, id)));
-      if (item !== "decision" && timeline.clock === "s" && Gantt.ownSpans(timeline, id).length) {
+      if (Gantt.ownSpans(timeline, id).length) {
         detail.append(responsive((width) => Gantt.workflow(timeline, id, width)));
         if (timeline.spans.critical) {
           detail.append(hint("Bold calls are on the latency path: each waited for the one before. The dashed line is the latency budget."));

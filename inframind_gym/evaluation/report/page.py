@@ -91,8 +91,9 @@ def make_report(
         if name not in SECTIONS:
             raise BenchmarkError(unknown("section", name, SECTIONS))
     runs = [load_results(folder) for folder in folders]
-    drawn = [run for run in runs if run.family.model_fields["kind"].default in KINDS]
-    known = [key_of(cell) for run in drawn for cell in run.episodes]
+    drawn = [run.family.model_fields["kind"].default in KINDS for run in runs]
+    shown = [run for run, has_timelines in zip(runs, drawn, strict=True) if has_timelines]
+    known = [key_of(cell) for run in shown for cell in run.episodes]
     for key in episodes:
         if key not in known:
             raise BenchmarkError(
@@ -103,8 +104,8 @@ def make_report(
     data = report_data(runs, bootstrap_seed=bootstrap_seed)
     data["sections"] = list(sections)
     room = MOST_BYTES
-    for run, part in zip(runs, data["runs"], strict=True):
-        if run in drawn and (not sections or "episodes" in sections):
+    for run, part, has_timelines in zip(runs, data["runs"], drawn, strict=True):
+        if has_timelines and (not sections or "episodes" in sections):
             ranked = [one["name"] for one in sorted(part["policies"], key=lambda p: p["bound"])]
             for one in replayed(run, choose(run, ranked, episodes, most_episodes), room):
                 part["episode_notes" if isinstance(one, str) else "episodes"].append(one)

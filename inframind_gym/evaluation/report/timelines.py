@@ -1,7 +1,6 @@
 """What happened in an episode that is played again: calls of queries, models on GPUs.
 
-TIMELINE
-    clock       unit of the horizontal axis, "s"
+TIMELINE, in seconds
     lanes       names of servers or GPUs
     kinds       names of segments
     spans       columns of equal length: "lane"; "item", -1 for none; "start"; "kind" of the first
@@ -10,9 +9,9 @@ TIMELINE
                 segment of a span, how long it takes
     item        name of an item: a query or job
     columns     [[name, label, unit]] of the table of items
-    items       columns of equal length, those of the table and "start" and "end" on the clock;
-                "limit", how long it may take; "good", 1 or 0
-    series      [{label, x, y}], numbers over the clock
+    items       columns of equal length, those of the table and "start" and "end"; "limit", how long
+                it may take; "good", 1 or 0
+    series      [{label, x, y}], numbers over the seconds
     marks       [{x, label}], instants; with "lane" of that lane alone
 
 A `Watch` plays a cell with the family's player, and takes down what happens after every step.
@@ -123,7 +122,6 @@ def _timeline(
         label, _, unit = label.partition("|")
         shown.append([name, label, unit])
     return {
-        "clock": "s",
         "lanes": list(lanes),
         "kinds": list(kinds),
         "spans": {
