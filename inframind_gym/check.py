@@ -31,13 +31,7 @@ from inframind_gym.files import read_yaml
 from inframind_gym.policies import POLICIES, checkpoint, policy_names, resolve_policy
 from inframind_gym.simulator import jit
 from inframind_gym.simulator.arrivals import load_trace
-from inframind_gym.simulator.placement.config import (
-    Catalogue,
-    ClusterConfig,
-    DemandConfig,
-    load_cluster,
-    load_demand,
-)
+from inframind_gym.simulator.placement import config as placement
 from inframind_gym.simulator.posterior import draws_of, split_draw
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.workload import WorkloadConfig, estimates, load_workload
@@ -326,23 +320,21 @@ def _listed(counts: Mapping[str, Any]) -> str:
 
 
 _CONFIGURATIONS: Final = {
-    "pools": _Configuration(
-        (PoolConfig,),
-        load_pool,
-        _pool_said,
-    ),
+    "pools": _Configuration((PoolConfig,), load_pool, _pool_said),
     "workloads": _Configuration((WorkloadConfig,), load_workload, _workload_said),
     "suites": _Configuration((RoutingSuite, PlacementSuite, TrackSuite), _load_suite, _suite_said),
     "tracks": _Configuration((TrackConfig,), load_track, _track_said),
-    "placement/clusters": _Configuration((ClusterConfig,), load_cluster, _cluster_said),
+    "placement/clusters": _Configuration(
+        (placement.ClusterConfig,), placement.load_cluster, _cluster_said
+    ),
     "placement/demands": _Configuration(
-        (DemandConfig,),
-        load_demand,
+        (placement.DemandConfig,),
+        placement.load_demand,
         lambda demand: f"demand, {demand.jobs_per_gpu_per_min:g} jobs per GPU and minute",
     ),
     "placement/catalogues": _Configuration(
-        (Catalogue,),
-        lambda path: load_yaml_model(path, Catalogue),
+        (placement.Catalogue,),
+        lambda path: load_yaml_model(path, placement.Catalogue),
         lambda catalogue: f"catalogue, {_count(catalogue.models, 'model')}",
     ),
     "teams": _Configuration(
