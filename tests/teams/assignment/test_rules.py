@@ -167,17 +167,6 @@ def test_arrivals(arrivals: Arrivals, previous: int, shares: list[float]) -> Non
     assert np.bincount(TEAM.task_type[tasks], minlength=4) / N == pytest.approx(shares, abs=0.015)
 
 
-def test_one_agent_loses_its_best_type_within_the_episode() -> None:
-    for agent in range(4):
-        agents = np.full(N, agent)
-        assert not simulate.drift(TEAM, KEYS, FIRST + 12, 50, agents).any()
-        late = simulate.drift(TEAM, KEYS, FIRST + 30, 50, agents)
-        best = TEAM.skill[agent].argmax()
-        assert set(late[:, best].tolist()) == {0.0, -0.30}
-        assert not np.delete(late, best, axis=1).any()
-        assert (late[:, best] < 0.0).mean() == pytest.approx(0.25, abs=0.015)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "key"),
     [
