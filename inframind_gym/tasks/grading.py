@@ -166,14 +166,9 @@ def needs_working_out(formula: str) -> bool:
     return _WORKING.search(_NUMBER.sub(_VALUE, plain)) is not None
 
 
-_LETTER_RULES = (
-    re.compile(
-        r"(?:answer|choice|option)(?:\s{1,9}is)?\s{0,9}[:=]?[\s*_$]{0,20}\(?([A-Z])\)?(?![\w'\u2019])"
-    ),
-    re.compile(
-        r"(?:Answer|ANSWER|Choice|Option)(?:\s{1,9}is)?\s{0,9}[:=]?[\s*_$]{0,20}\(?([A-Z])\)?"
-        r"(?![\w'\u2019])"
-    ),
+_DECISION = re.compile(
+    r"(?:[aA]nswer|ANSWER|[cC]hoice|[oO]ption)(?:\s{1,9}is)?\s{0,9}[:=]?[\s*_$]{0,20}"
+    r"\(?([A-Z])\)?(?![\w'\u2019])"
 )
 _LINE_LETTER = re.compile(r"^[\s*_(\[]*([A-Za-z])[\s*_)\].:]*$")
 _LINE_START = re.compile(r"^[ \t*_(]{0,20}([A-Z])[).:]", re.MULTILINE)
@@ -202,9 +197,9 @@ def final_letter(text: str, options: Sequence[str] = ()) -> str | None:
         plain = re.sub(r"\\(?:text|mathrm|mathbf|textbf)\b", "", inside).strip(" {}()$.")
         if len(plain) == 1 and valid(plain.upper()):
             return plain.upper()
-    decisions = [m for rule in _LETTER_RULES for m in rule.finditer(text) if valid(m[1])]
+    decisions = [letter for letter in _DECISION.findall(text) if valid(letter)]
     if decisions:
-        return max(decisions, key=lambda m: m.start())[1]
+        return decisions[-1]
     line = last_line(text)
     match = _LINE_LETTER.match(line)
     if match and valid(match[1].upper()):
@@ -215,7 +210,7 @@ def final_letter(text: str, options: Sequence[str] = ()) -> str | None:
         if len(same) == 1:
             return chr(ord("A") + same[0])
     for rule in (_LINE_START, _IN_BRACKETS):
-        letters = [m[1] for m in rule.finditer(text) if valid(m[1])]
+        letters = [letter for letter in rule.findall(text) if valid(letter)]
         if letters:
             return letters[-1]
     return None
