@@ -290,8 +290,9 @@ def read_file(path: Path) -> list[TaskRecord]:
             name = name if records else format_of(item, hint)
             if name is None:
                 own = validate(item, OwnTask, source="a task")
-                place = own.id, own.text, own.dataset or hint or stem, own.domain
-                record = TaskRecord(*place, own.answer, own.difficulty, own.split or file_split)
+                dataset, split = own.dataset or hint or stem, own.split or file_split
+                place = own.id, own.text, dataset, str(own.domain)
+                record = TaskRecord(*place, own.answer, own.difficulty, split)
             else:
                 task = validate(item, FORMATS[name].model, source="a task")
                 text, answer = task.read()
