@@ -1,4 +1,8 @@
-"""Live vLLM servers as a `Backend`: one episode over `VllmServers`, on the wall clock.
+"""Live servers of a pool: connections that stay, and one episode on them as a `Backend`.
+
+    with VllmServers(load_pool("cpu-tiny"), log="requests.jsonl") as servers:
+        servers.watcher.wait_up(60.0)
+        backend = servers.open(prompts, judge, scheduler="edf")  # for one episode
 
 Calls are made on the servers' loop; the driver's thread only hands them over and waits for
 completions. The answers of a query are kept until its deciding call has ended: they are in the
@@ -8,28 +12,32 @@ prompts of the calls that follow.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
+import os
 import threading
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.client import ChatRequest, ChatResult
-from inframind_gym.live.loop import cancel_all
+from inframind_gym.live.client import ChatRequest, ChatResult, Client, LoopThread, cancel_all
+from inframind_gym.live.request_log import RequestLogWriter
+from inframind_gym.live.settings import LiveSettings, ServerAddress, addresses, require_live
+from inframind_gym.live.watcher import Beginning, MetricsWatcher, OnChange
+from inframind_gym.simulator.server.pool import PoolConfig, Scheduler
 from inframind_gym.simulator.workflow.backend import Call, Completion, Telemetry
 from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.simulator.workflow.topology import FINAL, STRATEGIES, TOPOLOGIES
 
-if TYPE_CHECKING:
-    from inframind_gym.live.servers import VllmServers
-    from inframind_gym.live.watcher import Beginning
-
 _log = logging.getLogger(__name__)
 _WAIT_S: Final = 0.2  # between two calls of `on_wait`
+_SPARE_FILES: Final = 256  # for everything but requests
 _PHASES: Final = ("first", "second", "final")
 # Shares of a model's room for prompts: estimates of a text's tokens can be too low.
 _ROOM: Final = (1.0, 0.75, 0.5)
@@ -57,6 +65,172 @@ class PromptMaker(Protocol):
         ...
 
 
+class Connections:
+    """Client and watcher of servers, on one loop.
+
+    Args:
+        servers: addresses.
+        settings: of both.
+        loop: runs both.
+        poll_s: interval at which metrics are read.
+        on_change: as of `MetricsWatcher`.
+
+    Attributes:
+        client: to be used on `loop`.
+        watcher: the metrics, and which servers are up.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[ServerAddress],
+        settings: LiveSettings,
+        loop: LoopThread,
+        *,
+        poll_s: float,
+        on_change: OnChange,
+    ) -> None:
+        self.settings, self.loop = settings, loop
+        self._closed = False
+        self.client = Client(
+            servers,
+            settings,
+            is_up=lambda server: self.watcher.is_up(server),
+            suspect=lambda server: self.watcher.suspect(server),
+        )
+        loop.run(self.client.open())
+        self.watcher = MetricsWatcher(
+            servers, settings, poll_s=poll_s, on_change=on_change, loop=loop
+        )
+
+    def close(self) -> None:
+        """Stop watching, and end what is in flight. May be called twice, from any thread."""
+        if self._closed:
+            return
+        self._closed = True
+        self.watcher.close()
+        with contextlib.suppress(RuntimeError):  # the loop was stopped
+            self.loop.run(self.client.close())
+
+
+class VllmServers(Connections):
+    """Connections to a pool that outlive an episode.
+
+    Args:
+        config: the pool; every model has a port or a url.
+        settings: of client, watcher and grading.
+        log: file to which a line is appended for every call (`request_log.py`); None: no log.
+
+    Attributes:
+        on_wait: called several times a second while a completion is waited for; an error that it
+            raises ends the waiting.
+        ungraded: answers that could not be graded, of all episodes so far; they count as wrong.
+        epoch_s: time of day when the monotonic clock stood at 0.
+        on_down: called with a server that went down, and why; on the loop.
+
+    Raises:
+        ConfigError: a model has no address.
+        InfraMindError: the extra `live` is not installed, or the log cannot be written.
+    """
+
+    def __init__(
+        self,
+        config: PoolConfig,
+        settings: LiveSettings | None = None,
+        *,
+        log: str | Path | None = None,
+    ) -> None:
+        require_live()
+        servers, settings = addresses(config), _within_files(settings or LiveSettings())
+        self.config = config
+        self.epoch_s = time.time() - time.monotonic()
+        self.episodes = 0
+        self.run_id = f"{int(time.time() * 1e3):x}-{os.getpid():x}"  # begins the requests' ids
+        self.log = None if log is None else RequestLogWriter(log)
+        judges = settings.judges or os.cpu_count() or 1
+        self.judges = ThreadPoolExecutor(judges, "vllm-judge")
+        self.free_judges = asyncio.Semaphore(judges)
+        self.ungraded = 0
+        self.ungradable: set[int] = set()  # tasks, as the log has said
+        self.on_wait: Callable[[], object] | None = None
+        self.on_down: Callable[[int, str], object] = lambda *_: None
+        self._backend: VllmBackend | None = None
+        self._known = 0  # servers that have been up
+        super().__init__(
+            servers,
+            settings,
+            LoopThread("vllm-pool"),
+            poll_s=config.metrics_poll_s,
+            on_change=self._changed,
+        )
+
+    def open(
+        self,
+        prompts: PromptMaker,
+        judge: Judge | None = None,
+        *,
+        scheduler: Scheduler | None = None,
+        call_timeout_s: float | None = None,
+    ) -> VllmBackend:
+        """Open the backend of an episode; its clock begins to run now.
+
+        Waits until every server was asked for its metrics: what happened before the episode is not
+        in them. The backend that was opened before is closed.
+
+        Args:
+            prompts: makes a call's messages.
+            judge: grades an answer, on a thread of its own; None: they are not graded.
+            scheduler: of the episode; "fcfs" sends no priorities. Without it the pool's.
+            call_timeout_s: limit of every call, which can then be sent again; None: limits follow
+                from the budget that is left (`LiveSettings`).
+
+        Raises:
+            InfraMindError: the pool is closed.
+        """
+        if self._closed:
+            raise InfraMindError("the pool is closed")
+        if self._backend is not None:
+            self._backend.close()
+        priorities = (scheduler or self.config.scheduler) != "fcfs"
+        beginning = self.watcher.begin()
+        self._backend = VllmBackend(
+            self, beginning, prompts, judge, self.episodes, priorities, call_timeout_s
+        )
+        self.episodes += 1
+        return self._backend
+
+    def close(self) -> None:
+        """Close the open episode, all connections and the log. May be called twice.
+
+        Grading that is under way is waited for; it has a time limit of its own.
+        """
+        if self._backend is not None:
+            self._backend.close()
+        super().close()
+        self.loop.stop()
+        self.judges.shutdown(wait=True, cancel_futures=True)
+        if self.log is not None:
+            self.log.close()
+
+    def __enter__(self) -> VllmServers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _changed(self, server: int, up: bool, asleep: bool, why: str) -> None:
+        """Take note of a server that went up or down; on the loop."""
+        alias = self.config.models[server].alias
+        known = self._known >> server & 1  # one that has never been up is waited for
+        level = logging.WARNING if known else logging.INFO
+        if up:
+            self._known |= 1 << server
+            _log.log(level, "%s is up%s", alias, " again" * known)
+        else:
+            _log.log(level, "%s is down: %s", alias, why)
+            self.client.server_down(server, f"{alias} is down: {why}", give_up=asleep)
+            self.on_down(server, why)
+
+
 @dataclass(eq=False)
 class VllmBackend:
     """Servers of M models for the length of one episode; made by `VllmServers.open`.
@@ -80,7 +254,7 @@ class VllmBackend:
     priorities: bool
     call_timeout_s: float | None = None
     _answers: dict[int, dict[int, str]] = field(default_factory=dict)  # by query, node; on the loop
-    _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)  # by call; on the loop
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)  # on the loop
     # Attempts at calls that failed, by query, node and phase.
     _attempts: dict[tuple[int, int, int], int] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -134,8 +308,12 @@ class VllmBackend:
             if self._closed:
                 return
             self._closed = True
+
+        async def cancel() -> None:
+            await cancel_all(self._tasks)
+
         try:
-            self.servers.loop.run(self._cancel())
+            self.servers.loop.run(cancel())
         except RuntimeError:  # the servers' loop was stopped
             return
         for call, submit_s in list(self._open.values()):  # never begun
@@ -145,11 +323,8 @@ class VllmBackend:
 
     def _start(self, call: Call) -> None:
         task = asyncio.ensure_future(self._serve(call))
-        self._tasks[call.id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(call.id, None))
-
-    async def _cancel(self) -> None:
-        await cancel_all(self._tasks.values())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, call: Call) -> None:
         """Serve one call from its beginning to its completion."""
@@ -220,32 +395,22 @@ class VllmBackend:
 
     async def _grade(self, call: Call, text: str) -> bool | None:
         """Return whether the answer is right; None: it could not be graded."""
-        judge, settings, began = self.judge, self.servers.settings, asyncio.Event()
-        if judge is None:
+        if self.judge is None:
             return None
-
-        def graded() -> bool:  # on a thread
-            self.servers.loop.call(began.set)
-            return judge(call.task, text)
-
-        verdict: asyncio.Future[bool] | None = None
+        servers, loop = self.servers, asyncio.get_running_loop()
         try:
-            verdict = asyncio.get_running_loop().run_in_executor(self.servers.judges, graded)
-            # Others may be graded before it; judges that never come to an end grade nothing.
-            await asyncio.wait_for(began.wait(), settings.cap_s)
-            return bool(await asyncio.wait_for(verdict, settings.judge_s))
+            async with servers.free_judges:  # the wait for one does not count
+                verdict = loop.run_in_executor(servers.judges, self.judge, call.task, text)
+                return bool(await asyncio.wait_for(verdict, servers.settings.judge_s))
         except TimeoutError:
-            _log.warning("call %d: not graded in %g s", call.id, settings.judge_s)
+            _log.warning("call %d: not graded in %g s", call.id, servers.settings.judge_s)
         except InfraMindError as error:  # of the task, not of the answer
-            if call.task not in self.servers.ungradable:
-                self.servers.ungradable.add(call.task)
+            if call.task not in servers.ungradable:
+                servers.ungradable.add(call.task)
                 _log.error("task %d: its answers cannot be graded: %s", call.task, error)
         except Exception:
             _log.exception("call %d: its answer cannot be graded", call.id)
-        finally:
-            if verdict is not None:
-                verdict.cancel()  # of no interest any more, if it has not begun
-        self.servers.ungraded += 1
+        servers.ungraded += 1
         return None
 
     def _finish(self, call: Call, result: ChatResult, right: bool | None) -> None:
@@ -266,20 +431,23 @@ class VllmBackend:
         """Return whether the driver should send a call again; count the attempts at it."""
         key = (call.query, call.node, call.phase)
         timed_out = result.status == "timeout" and self.call_timeout_s is not None
-        retryable = result.retryable or timed_out
-        if result.answered or not retryable:
-            self._attempts.pop(key, None)
-            return retryable
-        self._attempts[key] = self._attempts.get(key, 0) + result.attempts
-        return self._attempts[key] < self.servers.settings.most_attempts
+        attempts = self._attempts.pop(key, 0) + result.attempts
+        if result.answered or not (result.retryable or timed_out):
+            return result.answered
+        self._attempts[key] = attempts
+        return attempts < self.servers.settings.most_attempts
 
     def _completion(self, call: Call, result: ChatResult, right: bool | None) -> Completion:
         began_s = self.beginning.at_s
+        first_s, admitted_s = (
+            math.nan if time_s is None else time_s - began_s
+            for time_s in (result.first_token_s, result.scheduled_s)
+        )
         tokens = result.output_tokens if result.output_tokens is not None else result.pieces
         return Completion(
             call=call.id,
             submit_s=result.submit_s - began_s,
-            first_token_s=_since(result.first_token_s, began_s),
+            first_token_s=first_s,
             finish_s=(result.finish_s or time.monotonic()) - began_s,
             output_tokens=tokens if result.answered else 0,
             truncated=result.status == "truncated",
@@ -288,7 +456,7 @@ class VllmBackend:
             text=result.text,
             right=right if result.answered else False,
             prompt_tokens=result.prompt_tokens,
-            admitted_s=_since(result.scheduled_s, began_s),
+            admitted_s=admitted_s,
         )
 
     def _record(self, call: Call, result: ChatResult, right: bool | None) -> dict[str, Any]:
@@ -328,9 +496,25 @@ class VllmBackend:
         }
 
 
-def _since(time_s: float | None, began_s: float) -> float:
-    return math.nan if time_s is None else time_s - began_s
-
-
 def _name(names: Sequence[str], index: int) -> str | None:
     return names[index] if 0 <= index < len(names) else None
+
+
+def _within_files(settings: LiveSettings) -> LiveSettings:
+    """Make room for a socket for each request in flight, or allow fewer requests."""
+    try:
+        import resource
+    except ImportError:  # no such limit here
+        return settings
+    needed = settings.max_in_flight + _SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return settings
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        soft = allowed
+    most = max(1, soft - _SPARE_FILES)
+    if most < settings.max_in_flight:
+        _log.warning("at most %d requests in flight: this process may open %d files", most, soft)
+    return settings.model_copy(update={"max_in_flight": min(most, settings.max_in_flight)})

@@ -1,4 +1,4 @@
-"""Client of several servers: chat completions, asynchronous, streamed, bounded.
+"""Client of several servers: single questions, and chat completions: streamed, bounded, retried.
 
 aiohttp, not httpx: with hundreds of requests in flight httpx's pool takes time that grows with the
 square of their number (encode/httpx#3215), which would be in every measured latency.
@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import heapq
 import json
 import logging
+import os
 import random
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.loop import cancel_all
 from inframind_gym.live.settings import LiveSettings, ServerAddress, open_session
 
 if TYPE_CHECKING:
@@ -47,15 +48,157 @@ ANSWERED: Final = ("ok", "truncated")
 # Would end the same way wherever it is sent, or take as long again.
 _NEVER_AGAIN: Final = ("too_long", "rejected", "timeout", "cancelled", "fault")
 _BUSY: Final = (429, 502, 503, 504)
+_ASK_S: Final = 2.0
 _END_S: Final = 1.0  # for the end of a whole answer, and for the words of an error
 _ERROR_BYTES: Final = 1 << 16
+_MOST_BYTES: Final = 1 << 23  # of an answer to a single question
 _MOST_TOKENS: Final = 1 << 24  # no context is longer, and the sums of a query's calls fit 32 bits
 _MOST_MS: Final = 1e9  # of a request, as a server reports it: 12 days; excludes infinity and NaN
+_MORE_BYTES, _BYTES_A_TOKEN = 1 << 20, 1 << 12  # of a stream that comes to its end
 _LONGEST_LINE: Final = 1 << 23  # bytes of a stream
-# Of an answer that comes to its end: a piece holds a token or more, with what is said about it.
-_MORE_PIECES, _PIECES_A_TOKEN = 64, 2
-_MORE_BYTES, _BYTES_A_TOKEN = 1 << 20, 1 << 12
 _TOO_LONG: Final = ("maximum context length", "maximum model length")
+
+
+# The loop that all of this runs on
+
+
+async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class LoopThread:
+    """An asyncio loop on a daemon thread, for code that is not asynchronous.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.run_until_complete(cancel_all(asyncio.all_tasks(self.loop)))
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.close()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end, from another thread; raises what it raises."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call(self, function: Callable[..., object], *arguments: object) -> bool:
+        """Have a function called on the loop soon; False where the loop has been stopped."""
+        try:
+            self.loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Cancel all tasks, and join the thread. May be called twice."""
+        self.call(self.loop.stop)
+        self._thread.join()
+
+
+# One question to one server
+
+
+class DownError(InfraMindError):
+    """A server cannot be sent to.
+
+    Attributes:
+        asleep: it sleeps.
+        at_once: it is down as soon as this is seen once; an answer that fails to come may be late.
+        listens: something takes connections at its address.
+        status: HTTP status of an error; None: no answer.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        asleep: bool = False,
+        at_once: bool = True,
+        listens: bool = True,
+        status: int | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.asleep, self.at_once, self.listens, self.status = asleep, at_once, listens, status
+
+
+async def fetch(
+    session: aiohttp.ClientSession, url: str, path: str = "", *, method: str = "GET"
+) -> tuple[int, str]:
+    """Fetch a path of a server; the time limit is the session's. Redirects are not followed.
+
+    Returns:
+        HTTP status, and the text.
+
+    Raises:
+        DownError: there is no answer, or one without end.
+    """
+    import aiohttp
+
+    what = f" to {path}" if path else ""
+    try:
+        async with session.request(method, url + path, allow_redirects=False) as response:
+            data = bytearray()
+            async for chunk in response.content.iter_any():
+                data += chunk
+                if len(data) > _MOST_BYTES:
+                    raise DownError(f"the answer{what} has no end")
+            return response.status, data.decode("utf-8", "replace")
+    except TimeoutError:
+        reason = f"no answer{what} in {session.timeout.total:g} s"
+        raise DownError(reason, at_once=False) from None
+    except aiohttp.ClientConnectorError as error:
+        number = error.os_error.errno  # None: of several addresses, as localhost has them
+        why = os.strerror(number) if number and number > 0 else str(error.os_error) or "OSError"
+        refused = number in (errno.ECONNREFUSED, None)
+        raise DownError(f"no connection ({why})", listens=not refused) from None
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        raise DownError(f"no HTTP answer{what} ({type(error).__name__}: {error})") from None
+
+
+def ask(url: str, *, method: str = "GET", limit_s: float = _ASK_S) -> str:
+    """Send a request to a server and wait for its answer, with $VLLM_API_KEY where it is set.
+
+    Raises:
+        DownError: there is none, or another status than 200.
+    """
+
+    async def answer() -> tuple[int, str]:
+        async with open_session(limit_s) as session:
+            return await fetch(session, url, method=method)
+
+    loop = LoopThread("ask")  # the caller's thread may run a loop of its own
+    try:
+        status, text = loop.run(answer())
+    except DownError as error:
+        error.args = (f"{url}: {error}",)
+        raise
+    finally:
+        loop.stop()
+    if status != 200:
+        raise DownError(f"{url} says {status}: {text[:300].strip()}", status=status)
+    return text
+
+
+# Chat completions
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +253,7 @@ class ChatStream:
     """An answer, as far as it has come (server-sent events of `/v1/chat/completions`).
 
     Args:
-        max_tokens: that were asked for; a server that sends many more is cut.
+        max_tokens: that were asked for; a server that sends far more bytes is cut.
 
     Attributes:
         first_token_s: when the first token came; None before. The piece that only names the role is
@@ -136,7 +279,6 @@ class ChatStream:
         self.done = False
         self._text: list[str] = []
         self._rest = b""
-        self._pieces_left = _MORE_PIECES + _PIECES_A_TOKEN * max_tokens
         self._bytes_left = _MORE_BYTES + _BYTES_A_TOKEN * max_tokens
 
     @property
@@ -154,9 +296,9 @@ class ChatStream:
             StreamError: they are not what they should be, or have no end.
         """
         self._bytes_left -= len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
         if self._bytes_left < 0 or len(self._rest) > _LONGEST_LINE:
             raise StreamError("the answer has no end: far more bytes than max_tokens would take")
+        *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if not line.startswith(b"data:") or self.done:
                 continue  # comments, and the empty lines between events
@@ -164,9 +306,6 @@ class ChatStream:
             if payload == b"[DONE]":
                 self.done = True
                 continue
-            self._pieces_left -= 1
-            if self._pieces_left < 0:
-                raise StreamError("the answer has no end: far more pieces than max_tokens")
             try:
                 self._take(json.loads(payload), now_s)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -195,10 +334,10 @@ class ChatStream:
         """Write what has come into a result, once the stream is over."""
         result.first_token_s, result.last_token_s = self.first_token_s, self.last_token_s
         result.pieces = self.pieces
-        result.prompt_tokens = _plausible(self.usage.get("prompt_tokens"), int, _MOST_TOKENS)
-        result.output_tokens = _plausible(self.usage.get("completion_tokens"), int, _MOST_TOKENS)
+        result.prompt_tokens = _plausible(self.usage.get("prompt_tokens"))
+        result.output_tokens = _plausible(self.usage.get("completion_tokens"))
         prefill_ms, queue_ms = (
-            _plausible(self.metrics.get(name), int | float, _MOST_MS)
+            _plausible(self.metrics.get(name), (int, float), _MOST_MS)
             for name in ("time_to_first_token_ms", "queue_time_ms")
         )
         if result.first_token_s is not None and prefill_ms is not None:
@@ -223,6 +362,11 @@ def error_message(answer: Any) -> str:
     return str(answer)[:2000]
 
 
+def plausible_tokens(value: Any) -> bool:
+    """Return whether a number of tokens that a server reports can be; None: it reports none."""
+    return value is None or _plausible(value) is not None
+
+
 def _optional(kind: type[T], value: object) -> T | None:
     """Return a value that may be missing.
 
@@ -234,12 +378,7 @@ def _optional(kind: type[T], value: object) -> T | None:
     raise TypeError
 
 
-def plausible_tokens(value: Any) -> bool:
-    """Return whether a number of tokens that a server reports can be; None: it reports none."""
-    return value is None or _plausible(value, int, _MOST_TOKENS) is not None
-
-
-def _plausible(value: Any, kind: type | UnionType, most: float) -> Any:
+def _plausible(value: Any, kind: type | tuple[type, ...] = int, most: float = _MOST_TOKENS) -> Any:
     """Return a number that a server reports; None where it is impossible."""
     right = isinstance(value, kind) and not isinstance(value, bool)
     return value if right and 0 <= value <= most else None
@@ -275,12 +414,10 @@ class Gate:
         Raises:
             ServerDownError: `turn_away` was called meanwhile.
         """
-        if self._free[server] > 0 and self._free_total > 0:
-            self._take(server)
-            return
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._arrived += 1
         heapq.heappush(self._waiting[server], (rank, self._arrived, place))
+        self._let_in()
         try:
             await place
         except asyncio.CancelledError:
@@ -301,22 +438,18 @@ class Gate:
             if not place.done():
                 place.set_exception(ServerDownError(why))
 
-    def _take(self, server: int) -> None:
-        self._free[server] -= 1
-        self._free_total -= 1
-
     def _let_in(self) -> None:
         while self._free_total > 0:
             for queue in self._waiting:
                 while queue and queue[0][2].done():  # gave up
                     heapq.heappop(queue)
-            open_ = [m for m, queue in enumerate(self._waiting) if queue and self._free[m] > 0]
-            if not open_:
+            ready = [m for m, queue in enumerate(self._waiting) if queue and self._free[m] > 0]
+            if not ready:
                 return
-            server = min(open_, key=lambda m: self._waiting[m][0][:2])
-            _, _, place = heapq.heappop(self._waiting[server])
-            self._take(server)
-            place.set_result(None)
+            server = min(ready, key=lambda m: self._waiting[m][0][:2])
+            self._free[server] -= 1
+            self._free_total -= 1
+            heapq.heappop(self._waiting[server])[2].set_result(None)
 
 
 @dataclass(slots=True, eq=False)
@@ -349,13 +482,12 @@ class Client:
     ) -> None:
         self._servers = tuple(servers)
         self._settings = settings
-        self._is_up = is_up
-        self._suspect = suspect
+        self._is_up, self._suspect = is_up, suspect
         self._gate = Gate(
             len(self._servers), settings.max_in_flight_per_server, settings.max_in_flight
         )
         self._flights: list[set[_Flight]] = [set() for _ in self._servers]
-        self._session: aiohttp.ClientSession | None = None
+        self._session: aiohttp.ClientSession
 
     async def open(self) -> None:
         """Make the session; connections are made on demand."""
@@ -364,9 +496,8 @@ class Client:
     async def close(self) -> None:
         """Cancel what is in flight, and close all connections."""
         await cancel_all([flight.task for flights in self._flights for flight in flights])
-        if self._session is not None:
-            await self._session.close()
-            await asyncio.sleep(0)  # transports close in the loop's next round
+        await self._session.close()
+        await asyncio.sleep(0)  # transports close in the loop's next round
 
     @property
     def in_flight(self) -> int:
@@ -383,7 +514,7 @@ class Client:
         flight = _Flight(request, result, task)
         self._flights[request.server].add(flight)
         try:
-            await asyncio.wait_for(self._try(flight), request.limit_s)
+            await asyncio.wait_for(self._try(request, result), request.limit_s)
         except TimeoutError:
             result.status = "timeout"
             result.error = f"no whole answer in {request.limit_s:.1f} s"
@@ -416,55 +547,64 @@ class Client:
                     flight.stopped = why
                     flight.task.cancel()
 
-    async def _try(self, flight: _Flight) -> None:
+    async def _try(self, request: ChatRequest, result: ChatResult) -> None:
         """Send until there is an answer, or another attempt is pointless."""
-        server, settings = flight.request.server, self._settings
-        over_s = flight.result.submit_s + flight.request.limit_s
+        server, settings = request.server, self._settings
         wait_s = settings.retry_wait_s
         for attempt in range(1 + settings.retries):
             if not self._is_up(server):
                 if not attempt:
-                    flight.result.status = "down"
-                    flight.result.error = f"{self._servers[server].alias} is down"
+                    result.status = "down"
+                    result.error = f"{self._servers[server].alias} is down"
                 return
             try:
-                await self._gate.enter(server, flight.request.rank)
+                await self._gate.enter(server, request.rank)
             except ServerDownError as error:
-                flight.result.status, flight.result.error = "down", str(error)
+                result.status, result.error = "down", str(error)
                 return
             try:
-                retry_after_s = await self._post(flight)
+                retry_after_s = await self._post(request, result)
             finally:
                 self._gate.leave(server)
             if retry_after_s is None or attempt == settings.retries:
                 return
             pause_s = max(wait_s * random.uniform(0.5, 1.5), retry_after_s)
-            if time.monotonic() + pause_s >= over_s:
+            if time.monotonic() + pause_s >= result.submit_s + request.limit_s:
                 return
             await asyncio.sleep(pause_s)
             wait_s = min(2.0 * wait_s, settings.retry_wait_most_s)
 
-    async def _post(self, flight: _Flight) -> float | None:
+    async def _post(self, request: ChatRequest, result: ChatResult) -> float | None:
         """Make one attempt; return the time until the next one, in s, or None for no other."""
         import aiohttp
 
-        request, result = flight.request, flight.result
-        assert self._session is not None
-        result.attempts += 1
-        result.sent_s = time.monotonic()
-        stream = ChatStream(request.max_tokens)
+        address, settings = self._servers[request.server], self._settings
+        body: dict[str, Any] = {
+            "model": address.model,
+            "messages": list(request.messages),
+            "max_tokens": request.max_tokens,
+            "temperature": settings.temperature,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **settings.sampling,
+        }
+        optional = {"priority": request.priority, "seed": request.seed}
+        body |= {name: value for name, value in optional.items() if value is not None}
         headers = {"Content-Type": "application/json"}
         if request.request_id is not None:
             headers["X-Request-Id"] = request.request_id
+        result.attempts += 1
+        result.sent_s = time.monotonic()
+        stream = ChatStream(request.max_tokens)
         try:
             async with self._session.post(
-                f"{self._servers[request.server].url}/v1/chat/completions",
-                data=self._body(request),
+                f"{address.url}/v1/chat/completions",
+                data=json.dumps(body).encode(),
                 headers=headers,
                 allow_redirects=False,
             ) as response:
                 if response.status != 200:
-                    return await self._refused(flight, response)
+                    return await self._refused(request.server, response, result)
                 async for data in response.content.iter_any():
                     stream.feed(data, time.monotonic())
                     if stream.done:
@@ -487,28 +627,13 @@ class Client:
         stream.write(result)
         return None
 
-    def _body(self, request: ChatRequest) -> bytes:
-        body: dict[str, Any] = {
-            "model": self._servers[request.server].model,
-            "messages": list(request.messages),
-            "max_tokens": request.max_tokens,
-            "temperature": self._settings.temperature,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            **self._settings.sampling,
-        }
-        if request.priority is not None:
-            body["priority"] = request.priority
-        if request.seed is not None:
-            body["seed"] = request.seed
-        return json.dumps(body).encode()
-
-    async def _refused(self, flight: _Flight, response: aiohttp.ClientResponse) -> float | None:
+    async def _refused(
+        self, server: int, response: aiohttp.ClientResponse, result: ChatResult
+    ) -> float | None:
         """Read the error that a server answered with; returns what `_post` does."""
         import aiohttp
 
-        result, code = flight.result, response.status
-        message = "it says no more"
+        code, message = response.status, "it says no more"
         with contextlib.suppress(aiohttp.ClientError, OSError, asyncio.TimeoutError):
             data = await asyncio.wait_for(response.content.read(_ERROR_BYTES), _END_S)
             raw = data.decode("utf-8", "replace")
@@ -528,7 +653,7 @@ class Client:
                 return 0.0
         if code >= 500 or code < 400:
             result.status = "server_error"
-            self._suspect(flight.request.server)
+            self._suspect(server)
         elif code == 413 or any(words in message for words in _TOO_LONG):
             result.status = "too_long"
         else:

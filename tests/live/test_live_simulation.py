@@ -18,7 +18,7 @@ from tests.simulator.workflow.backend_play import by_node, play
 
 pytest.importorskip("aiohttp", reason="needs the extra `live`")
 
-from inframind_gym.live.servers import VllmServers
+from inframind_gym.live.backend import VllmServers
 from inframind_gym.live.settings import LiveSettings
 from tests.live.vllm_server.fake import Answer, records
 from tests.live.vllm_server.live_play import QUICK, five

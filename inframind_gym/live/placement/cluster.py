@@ -23,13 +23,12 @@ from numpy.typing import NDArray
 from inframind_gym.envs.core import check_actions
 from inframind_gym.envs.placement import PlacementSimulation
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
-from inframind_gym.live.client import ChatResult
+from inframind_gym.live.backend import Connections
+from inframind_gym.live.client import ChatResult, LoopThread
 from inframind_gym.live.config import PlacementLiveConfig, instance_pool, served_models
-from inframind_gym.live.loop import LoopThread
 from inframind_gym.live.placement import events
 from inframind_gym.live.placement.instance import Instance, Outcome, VllmServer
 from inframind_gym.live.placement.traffic import Records, Traffic
-from inframind_gym.live.servers import Connections
 from inframind_gym.live.settings import LiveSettings, ServerAddress, require_live
 from inframind_gym.simulator.placement.state import (
     ABSENT,

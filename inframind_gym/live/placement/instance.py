@@ -19,12 +19,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.client import ChatRequest, ChatResult
+from inframind_gym.live.backend import Connections
+from inframind_gym.live.client import ChatRequest, ChatResult, ask
 from inframind_gym.live.config import LiveLimits
 from inframind_gym.live.placement.events import AS_MEANT, ASLEEP, GONE
-from inframind_gym.live.servers import Connections
 from inframind_gym.live.settings import ServerAddress, server_url
-from inframind_gym.live.watcher import ask, is_asleep, is_dead
+from inframind_gym.live.watcher import is_asleep, is_dead
 from inframind_gym.simulator.placement.state import LOADING, SLEEPING, VANISHING, WAKING
 from inframind_gym.simulator.server.pool import PoolConfig
 
@@ -188,7 +188,7 @@ class Instance:
             elif phase == WAKING:
                 self.server.wake()
                 if self.link is not None:
-                    self.link.watcher.release(0)
+                    self.link.watcher.hold(0, None)
             elif phase == SLEEPING:
                 self.hold("is put to sleep")
                 self.server.sleep()

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.simulated.engine import Flight
 from inframind_gym.live.watcher import SIMULATED
 from inframind_gym.simulator.workflow.topology import STRATEGY_INSTRUCTIONS
 from inframind_gym.simulator.workload import WorkloadConfig, load_profiles
@@ -114,17 +113,21 @@ def read_request(data: bytes, path: str, served: str, max_model_len: int) -> Req
     Raises:
         RefusedError: no server would take it.
     """
-    body = read_json(data)
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        raise RefusedError(400, "the body is no JSON object")
     chat = path.endswith("/chat/completions")
     if (body.get("model") or served) != served:
         raise RefusedError(404, f"The model `{body['model']}` does not exist: {served}.", "model")
-    prompt_tokens = count_tokens(body, "messages" if chat else "prompt")
-    wanted = _whole(body, "max_completion_tokens" if chat else "max_tokens")
-    wanted = _whole(body, "max_tokens") if wanted is None else wanted
-    if wanted is None and not chat:
-        wanted = 16
-    if wanted is not None and not 1 <= wanted <= max_model_len:
-        raise RefusedError(400, f"max_tokens must be from 1 to {max_model_len}", "max_tokens")
+    for name in _UNSIMULATED:
+        if body.get(name):
+            raise RefusedError(400, f"{name}: a simulated server has none.", name)
+    if _whole(body, "n") not in (None, 1):
+        raise RefusedError(400, "n must be 1 on a simulated server", "n")
+    prompt_tokens, system = _read_prompt(body.get("messages" if chat else "prompt"), chat)
     room = max_model_len - prompt_tokens
     if room <= 0:
         raise RefusedError(
@@ -133,76 +136,54 @@ def read_request(data: bytes, path: str, served: str, max_model_len: int) -> Req
             f"contains at least {min(prompt_tokens, max_model_len + 1)} input tokens.",
             "input_tokens",
         )
-    max_tokens = room if wanted is None else min(wanted, room)
+    limits = [_whole(body, name) for name in ("max_completion_tokens", "max_tokens")]
+    usual = room if chat else 16
+    wanted = next((limit for limit in limits if limit is not None), usual)
     least = _whole(body, "min_tokens") or 0
-    if least > max_tokens:
-        raise RefusedError(400, f"min_tokens must be at most max_tokens={max_tokens}", "min_tokens")
-    if _whole(body, "n") not in (None, 1):
-        raise RefusedError(400, "n must be 1 on a simulated server", "n")
-    for name in _UNSIMULATED:
-        if body.get(name):
-            raise RefusedError(400, f"{name}: a simulated server has none.", name)
-    temperature = body.get("temperature")
-    if isinstance(temperature, int | float) and temperature < 0:
-        raise RefusedError(400, "temperature must be non-negative", "temperature")
-    options, given = body.get("stream_options"), body.get("simulated")
+    if not max(least, 1) <= wanted <= max_model_len:
+        raise RefusedError(
+            400, f"max_tokens must be from 1 to {max_model_len}, and min_tokens below", "max_tokens"
+        )
+    options, prescribed = body.get("stream_options"), body.get("simulated")
     options = options if isinstance(options, dict) else {}
-    given = given if isinstance(given, dict) else {}
-    system = (
-        text_of(body["messages"][0]) if chat and body["messages"][0].get("role") == "system" else ""
-    )
+    prescribed = prescribed if isinstance(prescribed, dict) else {}
     return Request(
         model=served,
         chat=chat,
         prompt_tokens=prompt_tokens,
-        max_tokens=max_tokens,
+        max_tokens=min(wanted, room),
         priority=_whole(body, "priority") or 0,
         seed=_whole(body, "seed"),
         stream=bool(body.get("stream")),
         usage=bool(options.get("include_usage")),
         ignore_eos=bool(body.get("ignore_eos")),
         min_tokens=least,
-        text=None if given.get("text") is None else str(given["text"]),
-        tokens=_whole(given, "tokens"),
+        text=None if prescribed.get("text") is None else str(prescribed["text"]),
+        tokens=_whole(prescribed, "tokens"),
         strategy=next((n for n, words in STRATEGY_INSTRUCTIONS.items() if words in system), None),
     )
 
 
-def read_json(data: bytes) -> dict[str, Any]:
-    """Read a body.
+def _read_prompt(prompt: Any, chat: bool) -> tuple[int, str]:
+    """Return the tokens of a prompt, and the text of its system's message.
 
-    Raises:
-        RefusedError: it is no JSON object.
-    """
-    try:
-        body = json.loads(data)
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict):
-        raise RefusedError(400, "the body is no JSON object")
-    return body
-
-
-def count_tokens(body: dict[str, Any], key: str) -> int:
-    """Return the tokens of a prompt: four characters are one, a message has four more.
+    Four characters are a token; a message of a chat has four tokens more.
 
     Raises:
         RefusedError: there is no prompt.
     """
-    prompt = body.get(key)
-    if key == "prompt" and prompt:
-        return len(prompt) if isinstance(prompt, list) else max(tokens_of(str(prompt)), 1)
+    if not chat and prompt:
+        return len(prompt) if isinstance(prompt, list) else max(tokens_of(str(prompt)), 1), ""
     if not isinstance(prompt, list) or not prompt or not all(isinstance(m, dict) for m in prompt):
-        raise RefusedError(400, f"{key} must be given, and not empty", key)
-    return sum(_MESSAGE_TOKENS + tokens_of(text_of(each)) for each in prompt)
-
-
-def text_of(message: dict[str, Any]) -> str:
-    """Return the text of a message, also of one in parts."""
-    content = message.get("content")
-    if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return "" if content is None else str(content)
+        raise RefusedError(400, "the prompt must be given, and not empty")
+    texts = []
+    for message in prompt:
+        content = message.get("content")
+        if isinstance(content, list):  # in parts
+            content = "".join(str(part.get("text", "")) for part in content)
+        texts.append("" if content is None else str(content))
+    tokens = sum(_MESSAGE_TOKENS + tokens_of(text) for text in texts)
+    return tokens, texts[0] if prompt[0].get("role") == "system" else ""
 
 
 def tokens_of(text: str) -> int:
@@ -213,8 +194,6 @@ def tokens_of(text: str) -> int:
 def _whole(body: dict[str, Any], key: str) -> int | None:
     """Return a whole number, or None where there is none."""
     value = body.get(key)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
     if value is None or (type(value) is int and -_INT64 <= value < _INT64):
         return value
     raise RefusedError(400, f"{key} must be a whole number", key)
@@ -287,17 +266,6 @@ class Answer:
     def _event(self, choices: list[Any], **more: Any) -> bytes:
         kind = f"{self._kind}.chunk" if self.request.chat else self._kind
         return b"data: %b\n\n" % dump(self._head | {"object": kind, "choices": choices} | more)
-
-
-def times(flight: Flight) -> dict[str, Any] | None:
-    """Return what `--enable-per-request-metrics` adds to an answer; None where it has no token."""
-    if flight.admitted_s is None or flight.first_token_s is None:
-        return None
-    return {
-        "time_to_first_token_ms": 1e3 * (flight.first_token_s - flight.admitted_s),
-        "generation_time_ms": 1e3 * (flight.last_token_s - flight.first_token_s),
-        "queue_time_ms": 1e3 * (flight.admitted_s - flight.entered_s),
-    }
 
 
 def dump(value: Any) -> bytes:

@@ -1,8 +1,10 @@
-"""One simulated server: vLLM's HTTP over a model of the engine, its metrics, and faults on demand.
+"""Simulated servers of a pool: vLLM's HTTP over the kernel, metrics, and faults on demand.
 
-It answers the fields that clients, the gateway and rules of Prometheus read. `POST
-/fault?kind=hang&for_s=5` breaks it, at the port of any model of the pool (`model=ALIAS`: another
-one, for one that is killed hears nothing).
+    python -m inframind_gym.live.simulated.server
+
+listens on the port of every model of the pool in $INFRAMIND_SIMULATED (`simulation_command`).
+`POST /fault?kind=hang&for_s=5` breaks a server, at the port of any model of the pool
+(`model=ALIAS`: another one, for one that is killed hears nothing).
 """
 
 from __future__ import annotations
@@ -10,16 +12,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import json
 import logging
+import os
+import signal
 import socket
+import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
 
 from aiohttp import web
+from numpy.typing import NDArray
+from pydantic import Field
 
-from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.configs import Positive, StrictModel, validate
+from inframind_gym.errors import ConfigError
+from inframind_gym.live.server_command import ServerCommand
 from inframind_gym.live.settings import LOOPBACK, host_name
 from inframind_gym.live.simulated.answers import (
     Answer,
@@ -27,67 +38,209 @@ from inframind_gym.live.simulated.answers import (
     RefusedError,
     dump,
     read_request,
-    times,
     tokens_of,
 )
-from inframind_gym.live.simulated.engine import Engine, Flight
 from inframind_gym.live.watcher import SIMULATED
-from inframind_gym.simulator.server.pool import ModelConfig
+from inframind_gym.simulator.server.open_loop import OpenLoop
+from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
+from inframind_gym.simulator.server.state import cards
+from inframind_gym.simulator.workload import load_workload
 
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
-
+ENV: Final = "INFRAMIND_SIMULATED"
+MOST_REQUESTS: Final = 16_384  # that run and wait on all servers
+TOGETHER_S: Final = 0.01  # tokens that come within it are handed on together
 GARBAGE: Final = b"data: {<html>\n\n"
 _MOST_BYTES: Final = 1 << 26  # of a request
 _DRAIN_S: Final = 0.02  # between two looks whether a server has nothing left to do
 _SLEEPS: Final = ("awake", "weights_offloaded", "discard_all")
-_REASONS: Final = ("stop", "length", "abort", "error")
 _BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, float("inf"))
 _HISTOGRAMS: Final = (
     *("time_to_first_token_seconds", "inter_token_latency_seconds", "request_queue_time_seconds"),
     *("request_inference_time_seconds", "e2e_request_latency_seconds"),
 )
+_log = logging.getLogger(__name__)
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-Kind = Literal[
-    "none",
-    "kill",  # its port is closed, all connections are reset; it comes back empty
-    "hang",  # takes connections and says nothing; goes on when it is over
-    "error",  # requests are answered with `status`
-    "garbage",  # requests are answered with nonsense, status 200; streams under way end with it
-    "slow",  # every step takes `factor` times as long
-]
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+# The kernel at the pace of the wall clock
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A request on a server. Times are the wall clock's, in s since the engine's start."""
+
+    server: int
+    prompt_tokens: int
+    output_tokens: int
+    priority: float = 0.0
+    streams: bool = False  # wants its tokens as they come
+    entered_s: float = 0.0
+    request: int = -1  # of the kernel; -1: the server sleeps
+    tokens: int = 0  # that have come
+    over: bool = False
+    aborted: bool = False  # by the server
+    admitted_s: float | None = None
+    first_token_s: float | None = None
+    last_token_s: float = 0.0  # or when it was aborted
+    evictions: int = 0
+    news: asyncio.Event = field(default_factory=asyncio.Event)  # tokens, or the end
+
+
+class Engine:
+    """The kernel of a pool's servers. To be used on one loop.
+
+    Between two calls nothing is computed: the kernel catches up with the clock when a request comes
+    or goes, and when something is due. It is therefore never late in its own time; clients hear of
+    it as late as the loop is.
+
+    Args:
+        card: (M,) server cards; a copy is made.
+        speed: virtual seconds a second.
+    """
+
+    def __init__(self, card: NDArray[Any], speed: float) -> None:
+        self.card = card.copy()
+        self.speed = speed
+        self._kernel = OpenLoop(self.card, MOST_REQUESTS)
+        self._began_s = time.monotonic()
+        self._flights: dict[int, Flight] = {}  # by request of the kernel
+        self._streams: set[Flight] = set()
+        self._asleep: dict[int, list[Flight]] = {}  # by server: those that came since
+        self._due: asyncio.TimerHandle | None = None
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._began_s
+
+    def load(self, server: int) -> tuple[int, int, float]:
+        """Return requests that run and wait, and the share of the KV cache that they hold."""
+        self._catch_up()
+        return self._kernel.load(server)
+
+    def evictions(self, server: int) -> int:
+        """Return how often requests that are on a server were evicted."""
+        return self._kernel.evictions(
+            [r for r, flight in self._flights.items() if flight.server == server]
+        )
+
+    def enter(self, flight: Flight) -> bool:
+        """Put a request into its server's queue; False: there are too many."""
+        if len(self._flights) + sum(map(len, self._asleep.values())) >= MOST_REQUESTS:
+            return False
+        flight.entered_s = self.now_s
+        if flight.server in self._asleep:
+            self._asleep[flight.server].append(flight)
+        else:
+            self._submit(flight)
+        return True
+
+    def leave(self, flight: Flight) -> None:
+        """Take a request out: its client has gone. Nothing happens to one that is over."""
+        if not flight.over:
+            self._catch_up()
+        if flight.over:
+            return
+        if flight.request < 0:
+            self._asleep[flight.server].remove(flight)
+        else:
+            self._kernel.look()
+            flight.tokens = int(self._kernel.tokens[flight.request])
+            self._kernel.abort(flight.request)
+            del self._flights[flight.request]
+            self._soon()
+        flight.aborted, flight.last_token_s = True, self.now_s
+        self._over(flight)
+
+    def abort(self, server: int) -> None:
+        """End all requests of a server."""
+        on = [flight for flight in self._flights.values() if flight.server == server]
+        for flight in on + self._asleep.get(server, []):
+            self.leave(flight)
+
+    def sleep(self, server: int) -> None:
+        """Put a server to sleep: requests that come wait until it is woken up."""
+        self._asleep.setdefault(server, [])
+
+    def wake(self, server: int) -> None:
+        """Wake a server up."""
+        for flight in self._asleep.pop(server, []):
+            self._submit(flight)
+
+    def close(self) -> None:
+        """Do nothing more."""
+        if self._due is not None:
+            self._due.cancel()
+
+    def _submit(self, flight: Flight) -> None:
+        self._catch_up()
+        flight.request = self._kernel.submit(
+            flight.server, flight.priority, flight.prompt_tokens, flight.output_tokens
+        )
+        self._flights[flight.request] = flight
+        if flight.streams:
+            self._streams.add(flight)
+        self._soon()
+
+    def _soon(self) -> None:
+        """Plan anew once all that comes at this instant is here."""
+        self.close()
+        self._due = asyncio.get_running_loop().call_later(0.0, self._hand_on)
+
+    def _catch_up(self) -> None:
+        """Let virtual time run to now."""
+        now_s = self.now_s * self.speed
+        while len(ended := self._kernel.advance(now_s)):
+            for record in ended:
+                flight = self._flights.pop(int(record["request"]))
+                flight.admitted_s = float(record["admitted_s"]) / self.speed
+                flight.first_token_s = float(record["first_token_s"]) / self.speed
+                flight.last_token_s = self._kernel.now_s / self.speed
+                flight.evictions = int(record["evictions"])
+                flight.tokens = flight.output_tokens
+                self._over(flight)
+
+    def _hand_on(self) -> None:
+        """Hand on what has come, and return when there is more."""
+        self._catch_up()
+        event_s, token_s = self._kernel.look()
+        if self._streams:
+            tokens = self._kernel.tokens
+            for flight in self._streams:
+                if (count := int(tokens[flight.request])) > flight.tokens:
+                    flight.tokens = count
+                    flight.news.set()
+            event_s = min(event_s, max(token_s, self.speed * (self.now_s + TOGETHER_S)))
+        self._due = None
+        if event_s < float("inf"):
+            delay_s = event_s / self.speed - self.now_s
+            self._due = asyncio.get_running_loop().call_later(max(delay_s, 0.0), self._hand_on)
+
+    def _over(self, flight: Flight) -> None:
+        flight.over = True
+        self._streams.discard(flight)
+        flight.news.set()
+
+
+# One server
+
+
+class Fault(StrictModel):
     """A fault, and for how long."""
 
-    kind: Kind = "none"
-    for_s: float | None = None  # None: until the next one
-    status: int = 503
-    factor: float = 10.0
+    kind: Literal[
+        "none",
+        "kill",  # its port is closed, all connections are reset; it comes back empty
+        "hang",  # takes connections and says nothing; goes on when it is over
+        "error",  # requests are answered with `status`
+        "garbage",  # requests are answered with nonsense, status 200; streams end with it
+        "slow",  # every step takes `factor` times as long
+    ] = "none"
+    for_s: Positive | None = Field(default=None, lt=1e9)  # None: until the next one
+    status: int = Field(default=503, ge=400, le=599)
+    factor: Positive = Field(default=10.0, lt=1e6)
     on: str = "/"  # beginning of the paths that hang, or are answered so
-
-
-def read_fault(query: dict[str, str]) -> Fault:
-    """Read the fault in the query of a request.
-
-    Raises:
-        ConfigError: there is no such fault, or a number is wrong.
-    """
-    known: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
-    kind = query.get("kind", "")
-    if kind not in known:
-        raise ConfigError(unknown("fault", kind, known))
-    try:
-        for_s = float(query["for_s"]) if "for_s" in query else None
-        status, factor = int(query.get("status", 503)), float(query.get("factor", 10.0))
-    except ValueError as error:
-        raise ConfigError(f"for_s, status and factor are numbers: {error}") from None
-    if not (400 <= status < 600 and 0.0 < factor < 1e6 and (for_s is None or 0.0 < for_s < 1e9)):
-        raise ConfigError("for_s and factor must be positive, status from 400 to 599")
-    return Fault(known[kind], for_s, status, factor, query.get("on", "/"))
 
 
 class ModelServer:
@@ -99,13 +252,13 @@ class ModelServer:
         config: of the model.
         lengths: draws the tokens of answers.
         seed: of what is drawn.
-        peers: all servers of the pool, by alias: faults are told to any of them.
+        peers: all servers of the pool, by alias: faults are asked for at any of them.
         password: that clients have to send; None: none, and requests have to name this machine.
 
     Attributes:
         fault: that it has.
         goes_on: set while it does not hang.
-        asked: completions so far.
+        completions: so far.
     """
 
     def __init__(
@@ -121,7 +274,6 @@ class ModelServer:
     ) -> None:
         self.config = config
         self.fault = Fault()
-        self.log = logging.getLogger(f"{__name__}.{config.alias}")
         self.engine, self.index, self.lengths, self.seed = engine, index, lengths, seed
         self._peers = {} if peers is None else peers
         self._peers[config.alias] = self
@@ -132,13 +284,13 @@ class ModelServer:
         self.goes_on = asyncio.Event()
         self.goes_on.set()
         self._step_s = engine.card[index].copy()
-        self.asked = 0
-        self._born()
+        self.completions = 0
+        self._forget()
         self._routes: dict[tuple[str, str], Handler] = {
             ("POST", "/v1/chat/completions"): self._complete,
             ("POST", "/v1/completions"): self._complete,
             ("GET", "/v1/models"): self._models,
-            ("GET", "/health"): self._empty,
+            ("GET", "/health"): self._health,
             ("GET", "/metrics"): self._metrics,
             ("POST", "/fault"): self._set_fault,
         }
@@ -149,11 +301,11 @@ class ModelServer:
                 ("GET", "/is_sleeping"): self._is_sleeping,
             }
 
-    def _born(self) -> None:
+    def _forget(self) -> None:
         """Count from 0, awake."""
         self._born_s = time.time()
         self._level = 0  # at which it sleeps
-        self._ended = dict.fromkeys(_REASONS, 0)
+        self._ended = dict.fromkeys(("stop", "length", "abort"), 0)
         self._tokens = {"prompt_tokens": 0, "generation_tokens": 0, "num_preemptions": 0}
         self._sums = dict.fromkeys(_HISTOGRAMS, 0.0)
         self._counts = {name: [0] * len(_BUCKETS) for name in _HISTOGRAMS}
@@ -164,7 +316,13 @@ class ModelServer:
         """Where it listens, or did."""
         return self._address[1]
 
-    async def start(self, host: str = "127.0.0.1") -> None:
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        server = None if self._runner is None else self._runner.server
+        return 0 if server is None else len(server.connections)
+
+    async def listen(self, host: str = "127.0.0.1") -> None:
         """Listen."""
         loop = asyncio.get_running_loop()
         server = web.Server(
@@ -180,7 +338,7 @@ class ModelServer:
         await web.TCPSite(self._runner, host, self.port, backlog=1024).start()
         self._address = (host, self._runner.addresses[0][1])
 
-    async def kill(self) -> None:
+    async def die(self) -> None:
         """Go away as a process that is killed: connections are reset, none is taken."""
         runner, self._runner = self._runner, None
         if runner is None or runner.server is None:
@@ -188,10 +346,7 @@ class ModelServer:
         for site in list(runner.sites):
             await site.stop()
         for connection in list(runner.server.connections):
-            if connection.transport is not None:
-                sock = connection.transport.get_extra_info("socket")
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-                connection.transport.abort()
+            reset(connection.transport)
         self.engine.abort(self.index)
 
     async def set_fault(self, fault: Fault) -> None:
@@ -200,7 +355,7 @@ class ModelServer:
             self._cure.cancel()
             self._cure = None
         self.fault = fault
-        self.log.warning("fault: %s", fault)
+        _log.warning("%s: fault: %s", self.config.alias, fault)
         factor = fault.factor if fault.kind == "slow" else 1.0
         card = self.engine.card[self.index]
         for name in card.dtype.names:
@@ -211,10 +366,10 @@ class ModelServer:
         else:
             self.goes_on.set()
         if fault.kind == "kill":
-            await self.kill()
+            await self.die()
         elif self._runner is None:
-            self._born()
-            await self.start(self._address[0])
+            self._forget()
+            await self.listen(self._address[0])
         if fault.for_s is not None:
             loop = asyncio.get_running_loop()
             self._cure = loop.call_later(
@@ -222,20 +377,17 @@ class ModelServer:
             )
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        path, fault = request.path, self.fault
+        path, fault, headers = request.path, self.fault, request.headers
         if path != "/fault" and fault.kind != "none" and path.startswith(fault.on):
             if fault.kind == "hang":
                 await self.goes_on.wait()
             elif fault.kind == "error":
-                return _json(
-                    RefusedError(fault.status, "the server has a fault").body, fault.status
-                )
+                return _json({"error": {"message": "the server has a fault"}}, fault.status)
             elif fault.kind == "garbage":
                 return web.Response(body=GARBAGE, content_type="application/json")
-        headers = request.headers
         if self._password is not None:
-            given, wanted = headers.get("Authorization", ""), f"Bearer {self._password}"
-            right = hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
+            key, wanted = headers.get("Authorization", ""), f"Bearer {self._password}"
+            right = hmac.compare_digest(key.encode("utf-8", "replace"), wanted.encode())
             if path.startswith(("/v1", "/fault")) and not right:
                 return _json({"error": "Unauthorized"}, 401)
         elif host_name(headers.get("Host", "")) not in LOOPBACK or "Origin" in headers:
@@ -255,7 +407,7 @@ class ModelServer:
         """Answer a request for a completion; its client can go away at any time."""
         card = self.config.server
         request = read_request(await http.read(), http.path, self.config.name, card.max_model_len)
-        drawn = f"seed {request.seed}" if request.seed is not None else str(self.asked)
+        drawn = f"seed {request.seed}" if request.seed is not None else str(self.completions)
         key = f"{self.seed}/{self.config.alias}/{drawn}"
         if request.tokens is not None:
             tokens = request.tokens
@@ -276,7 +428,7 @@ class ModelServer:
         )
         if not self.engine.enter(flight):
             raise RefusedError(503, "too many requests")
-        self.asked += 1
+        self.completions += 1
         answer = Answer(request, key, http.headers.get("X-Request-Id"))
         try:
             if request.stream:
@@ -316,10 +468,17 @@ class ModelServer:
         return response
 
     def _times(self, flight: Flight) -> dict[str, Any] | None:
+        """Return what `--enable-per-request-metrics` adds; None where there is no token."""
         wanted = "--enable-per-request-metrics" in self.config.extra_args
-        return times(flight) if wanted else None
+        if not wanted or flight.admitted_s is None or flight.first_token_s is None:
+            return None
+        return {
+            "time_to_first_token_ms": 1e3 * (flight.first_token_s - flight.admitted_s),
+            "generation_time_ms": 1e3 * (flight.last_token_s - flight.first_token_s),
+            "queue_time_ms": 1e3 * (flight.admitted_s - flight.entered_s),
+        }
 
-    # Metrics; prometheus-client's own histograms take one value at a time
+    # Metrics
 
     def _count(self, flight: Flight, reason: str) -> None:
         """Count a request that is over; one that was aborted early has no times but the last."""
@@ -338,69 +497,65 @@ class ModelServer:
         for name, each_s in took_s.items():
             count = flight.tokens - 1 if name.startswith("inter") else 1
             self._sums[name] += count * each_s
-            self._counts[name][next(i for i, most in enumerate(_BUCKETS) if each_s <= most)] += (
-                count
-            )
+            bucket = next(i for i, most in enumerate(_BUCKETS) if each_s <= most)
+            self._counts[name][bucket] += count
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield what there is to see now, as a collector of prometheus-client."""
-        from prometheus_client import core
+    def metrics(self) -> str:
+        """Return the metrics, in the Prometheus text format."""
+        lines: list[str] = []
 
-        labels = {"model_name": self.config.name, "engine": "0"}
+        def add(kind: str, name: str, values: dict[str, float], label: str = "") -> None:
+            lines.append(f"# TYPE vllm:{name} {kind}")
+            add_samples(name, values, label)
 
-        def family(kind: Any, name: str, values: dict[str, float], label: str = "") -> Metric:
-            out: Metric = kind(f"vllm:{name}", name, labels=[*labels, *filter(None, [label])])
-            for each, value in values.items():
-                out.add_metric([*labels.values(), *filter(None, [each])], value)  # type: ignore
-            return out
+        def add_samples(name: str, values: dict[str, float], label: str = "") -> None:
+            model = f'engine="0",model_name={json.dumps(self.config.name)}'
+            for value, number in values.items():
+                more = f',{label}="{value}"' if label else ""
+                lines.append(f"vllm:{name}{{{model}{more}}} {float(number)}")
 
-        gauge, counter = core.GaugeMetricFamily, core.CounterMetricFamily
         running, waiting, kv_frac = self.engine.load(self.index)
-        yield family(gauge, "num_requests_running", {"": running})
-        yield family(gauge, "num_requests_waiting", {"": waiting})
-        yield family(gauge, "kv_cache_usage_perc", {"": kv_frac})
+        add("gauge", "num_requests_running", {"": running})
+        add("gauge", "num_requests_waiting", {"": waiting})
+        add("gauge", "kv_cache_usage_perc", {"": kv_frac})
         states = {state: float(self._level == level) for level, state in enumerate(_SLEEPS)}
-        yield family(gauge, "engine_sleep_state", states, "sleep_state")
+        add("gauge", "engine_sleep_state", states, "sleep_state")
         evictions = self._tokens["num_preemptions"] + self.engine.evictions(self.index)
         for name, total in (self._tokens | {"num_preemptions": evictions}).items():
-            yield family(counter, name, {"": total})
-        yield family(counter, "request_success", dict(self._ended), "finished_reason")
+            add("counter", f"{name}_total", {"": total})
+        add("counter", "request_success_total", dict(self._ended), "finished_reason")
         for name, counts in self._counts.items():
-            histogram = core.HistogramMetricFamily(f"vllm:{name}", name, labels=list(labels))
             bounds = [*map(str, _BUCKETS[:-1]), "+Inf"]
-            sums = [float(sum(counts[: i + 1])) for i in range(len(counts))]
-            pairs = list(zip(bounds, sums, strict=True))
-            histogram.add_metric(list(labels.values()), pairs, self._sums[name])
-            histogram.add_sample(f"vllm:{name}_created", labels, self._born_s)
-            yield histogram
+            below = {bound: float(sum(counts[: i + 1])) for i, bound in enumerate(bounds)}
+            lines.append(f"# TYPE vllm:{name} histogram")
+            add_samples(f"{name}_bucket", below, "le")
+            add_samples(f"{name}_count", {"": sum(counts)})
+            add_samples(f"{name}_sum", {"": self._sums[name]})
+            add("gauge", f"{name}_created", {"": self._born_s})
+        return "\n".join(lines) + "\n"
 
-    async def _metrics(self, _: web.BaseRequest) -> web.Response:
-        from prometheus_client import CollectorRegistry, generate_latest
-
-        registry = CollectorRegistry()
-        registry.register(self)
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": "text/plain"})
+    async def _metrics(self, _: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(text=self.metrics())
 
     # The rest
 
-    async def _models(self, _: web.BaseRequest) -> web.Response:
+    async def _models(self, _: web.BaseRequest) -> web.StreamResponse:
         model = {
             "id": self.config.name,
             "object": "model",
             "created": int(self._born_s),
             "owned_by": SIMULATED,
-            "root": self.config.path or self.config.name,
             "max_model_len": self.config.server.max_model_len,
         }
         return _json({"object": "list", "data": [model]})
 
-    async def _empty(self, _: web.BaseRequest) -> web.Response:
+    async def _health(self, _: web.BaseRequest) -> web.StreamResponse:
         return web.Response()
 
-    async def _is_sleeping(self, _: web.BaseRequest) -> web.Response:
+    async def _is_sleeping(self, _: web.BaseRequest) -> web.StreamResponse:
         return _json({"is_sleeping": bool(self._level)})
 
-    async def _sleep(self, request: web.BaseRequest) -> web.Response:
+    async def _sleep(self, request: web.BaseRequest) -> web.StreamResponse:
         level, mode = request.query.get("level", "1"), request.query.get("mode", "abort")
         if level not in ("0", "1", "2") or mode not in ("abort", "wait"):
             raise RefusedError(400, "level is 0, 1 or 2; mode is abort or wait")
@@ -410,32 +565,106 @@ class ModelServer:
         while any(self.engine.load(self.index)[:2]):  # the step under way, or what it waits for
             await asyncio.sleep(_DRAIN_S)
         self._level = int(level)
-        self.log.info("sleeps at level %s", level)
-        return _json({"status": "sleeping", "level": int(level)})
+        _log.info("%s: sleeps at level %s", self.config.alias, level)
+        return web.Response()
 
-    async def _wake_up(self, _: web.BaseRequest) -> web.Response:
+    async def _wake_up(self, _: web.BaseRequest) -> web.StreamResponse:
         self._level = 0
         self.engine.wake(self.index)
-        self.log.info("is awake")
-        return _json({"status": "awake"})
+        _log.info("%s: is awake", self.config.alias)
+        return web.Response()
 
-    async def _set_fault(self, request: web.BaseRequest) -> web.Response:
+    async def _set_fault(self, request: web.BaseRequest) -> web.StreamResponse:
         query = dict(request.query)
+        server = self._peers.get(query.pop("model", self.config.alias))
+        if server is None:
+            return _json({"error": f"model: one of {', '.join(self._peers)}"}, 404)
         try:
-            alias, fault = query.get("model", self.config.alias), read_fault(query)
+            fault = validate(query, Fault, source="fault")
         except ConfigError as error:
             return _json({"error": str(error)}, 400)
-        if alias not in self._peers:
-            return _json({"error": f"no model {alias!r}: {', '.join(self._peers)}"}, 404)
-        with contextlib.suppress(ConnectionError):
-            if self._peers[alias] is self and fault.kind == "kill":  # after the answer
-                asyncio.get_running_loop().call_later(
-                    0.05, lambda: asyncio.ensure_future(self.set_fault(fault))
-                )
-            else:
-                await self._peers[alias].set_fault(fault)
-        return _json({"model": alias, "kind": fault.kind, "for_s": fault.for_s})
+        if server is self and fault.kind == "kill":  # after the answer
+            loop = asyncio.get_running_loop()
+            loop.call_later(0.05, lambda: loop.create_task(self.set_fault(fault)))
+        else:
+            await server.set_fault(fault)
+        return _json({"model": server.config.alias, "kind": fault.kind, "for_s": fault.for_s})
+
+
+def reset(transport: asyncio.Transport | None) -> None:
+    """Close a connection with RST, as the kernel does for a process that is killed."""
+    if transport is not None:
+        sock = transport.get_extra_info("socket")
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        transport.abort()
 
 
 def _json(body: Any, status: int = 200) -> web.Response:
     return web.Response(status=status, body=dump(body), content_type="application/json")
+
+
+# The process of a pool
+
+
+class Simulation(StrictModel):
+    """Settings of servers that are simulated in place of vLLM's."""
+
+    speed: Positive = 1.0  # virtual seconds a second
+    workload: str = "mixed"  # from which the lengths of answers are drawn
+    seed: int = 0
+
+
+class _Process(StrictModel):
+    pool: PoolConfig
+    host: str
+    simulation: Simulation
+
+
+def simulation_command(pool: PoolConfig, simulation: Simulation, host: str) -> ServerCommand:
+    """Return the command of the process that simulates the models of a pool that have a port.
+
+    Raises:
+        ConfigError: there is no such workload.
+    """
+    load_workload(simulation.workload)
+    if Path(simulation.workload).is_file():  # the process runs in another folder
+        workload = str(Path(simulation.workload).absolute())
+        simulation = simulation.model_copy(update={"workload": workload})
+    content = _Process(pool=pool, host=host, simulation=simulation)
+    env = {ENV: content.model_dump_json(), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    return ServerCommand((sys.executable, "-m", "inframind_gym.live.simulated.server"), env)
+
+
+def make_servers(pool: PoolConfig, simulation: Simulation) -> tuple[Engine, list[ModelServer]]:
+    """Return the servers of a pool, which do not listen yet; to be called on their loop."""
+    OpenLoop(cards(pool), 2).use_all()  # clients do not wait for compilation
+    lengths = AnswerLengths(load_workload(simulation.workload), pool.aliases)
+    engine, peers = Engine(cards(pool), simulation.speed), dict[str, ModelServer]()
+    options: dict[str, Any] = {"seed": simulation.seed, "peers": peers}
+    options["password"] = os.environ.get("VLLM_API_KEY")
+    for index, model in enumerate(pool.models):
+        if model.port is not None:
+            ModelServer(engine, index, model, lengths, **options)
+    return engine, list(peers.values())
+
+
+async def _run(process: _Process) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    engine, servers = make_servers(process.pool, process.simulation)
+    over = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, over.set)
+    for server in servers:
+        await server.listen(process.host)
+        where = f"{process.host} port {server.port}, speed {process.simulation.speed:g}"
+        _log.info("%s: simulated on %s: no model runs here", server.config.alias, where)
+    await over.wait()
+    for server in servers:
+        await server.die()
+    engine.close()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(asctime)s %(message)s")
+    asyncio.run(_run(_Process.model_validate_json(os.environ[ENV])))

@@ -1,4 +1,4 @@
-"""A stand-in for an interpreter that has vLLM: serves nothing, but starts, fails and ends like it.
+"""A stand-in for an interpreter that has vLLM: starts, fails and ends like it.
 
 Called as `fake_vllm.py -m vllm.entrypoints.openai.api_server ...`; has an engine in a process of
 its own, which outlives an API server that is killed. `--fake=...` among the arguments:
@@ -12,15 +12,12 @@ its own, which outlives an API server that is killed. `--fake=...` among the arg
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from pathlib import Path
 
 ENGINE = "import signal, sys, time\nif {}: signal.signal(15, signal.SIG_IGN)\ntime.sleep(600)"
 
@@ -55,32 +52,16 @@ def main() -> None:
     if how == "silent":
         time.sleep(600)
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            answers: dict[str, Any] = {
-                "/health": "",
-                "/v1/models": {"data": [{"id": given["--served-model-name"]}]},
-                "/is_sleeping": {"is_sleeping": False},
-                "/metrics": "vllm:num_requests_running 2.0\nvllm:num_requests_waiting 1.0\n"
-                "vllm:kv_cache_usage_perc 0.25\n",
-            }
-            answer = answers.get(self.path)
-            self.send_response(404 if answer is None else 200)
-            self.end_headers()
-            text = answer if isinstance(answer, str) else json.dumps(answer)
-            self.wfile.write(text.encode())
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+    from tests.live.vllm_server.fake import FakeServer
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer((given["--host"], int(given["--port"])), Handler)
+    server = FakeServer(model=given["--served-model-name"], port=int(given["--port"]))
+    server.open = 2
     print("Application startup complete.", flush=True)
     if how == "deaf":
-        threading.Thread(target=server.serve_forever, daemon=True).start()
         engine.wait()
-        server.server_close()
-        time.sleep(600)
-    server.serve_forever()
+        server.kill()
+    time.sleep(600)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,9 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from inframind_gym.live.loop import LoopThread
+from inframind_gym.live.client import LoopThread
 from inframind_gym.live.processes import free_ports
-from inframind_gym.live.simulated.engine import Engine
-from inframind_gym.live.simulated.process import Simulation, make_servers
-from inframind_gym.live.simulated.server import ModelServer
+from inframind_gym.live.simulated.server import Engine, ModelServer, Simulation, make_servers
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 
 
@@ -54,12 +52,12 @@ def served(
         out.engine, servers = make_servers(pool, Simulation(**simulation))
         out.servers = {server.config.alias: server for server in servers}
         for server in servers:
-            await server.start()
+            await server.listen()
             out.append(f"http://127.0.0.1:{server.port}")
 
     async def stop() -> None:
         for server in out.servers.values():
-            await server.kill()
+            await server.die()
         out.engine.close()
 
     try:

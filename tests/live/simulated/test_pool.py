@@ -14,10 +14,11 @@ import pytest
 pytest.importorskip("aiohttp")
 pytest.importorskip("psutil")
 
+from inframind_gym.live.client import ask
 from inframind_gym.live.launcher import Launcher, pool_status
 from inframind_gym.live.settings import addresses
-from inframind_gym.live.simulated.process import Simulation
-from inframind_gym.live.watcher import ask, is_simulated
+from inframind_gym.live.simulated.server import Simulation
+from inframind_gym.live.watcher import is_simulated
 from inframind_gym.simulator.server.pool import load_pool
 from tests.live.launch.play import ENV, command, needs_linux, pool_of, session, write_pool
 from tests.live.vllm_server.fake import until

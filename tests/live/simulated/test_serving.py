@@ -18,7 +18,6 @@ import aiohttp
 
 from inframind_gym.live.client import ChatRequest, ChatResult, Client
 from inframind_gym.live.settings import LiveSettings, ServerAddress
-from inframind_gym.live.simulated.server import Fault, read_fault
 from inframind_gym.live.watcher import Reading, parse_metrics
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.workflow.topology import STRATEGY_INSTRUCTIONS
@@ -340,17 +339,6 @@ def test_a_fault_ends_by_itself_and_a_slow_server_is_slow() -> None:
     assert slow_s / usual_s == pytest.approx(5.0, rel=0.05)
 
 
-def test_faults_that_make_no_sense() -> None:
-    assert read_fault({"kind": "hang", "for_s": "2"}) == Fault("hang", 2.0)
-    for query in (
-        {"kind": "hnag"},
-        {"kind": "hang", "for_s": "x"},
-        {"kind": "slow", "factor": "-1"},
-    ):
-        with pytest.raises(ValueError):
-            read_fault(query)
-
-
 def test_a_password_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_API_KEY", "secret")
     with served(measured_pool()) as servers:
@@ -392,6 +380,10 @@ def test_a_password_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         ("GET", "/nope", None, 404),
         ("POST", "/sleep?level=9", None, 400),
         ("POST", "/sleep?mode=foo", None, 400),
+        ("POST", "/fault?kind=hnag", None, 400),
+        ("POST", "/fault?kind=hang&for_s=x", None, 400),
+        ("POST", "/fault?kind=slow&factor=-1", None, 400),
+        ("POST", "/fault?kind=hang&model=nobody", None, 404),
         ("GET", "/health", None, 200),
     ],
 )

@@ -15,14 +15,14 @@ from typing import Any
 import yaml
 
 from inframind_gym.configs import find_config
-from inframind_gym.live.backend import PromptMaker
+from inframind_gym.live.backend import PromptMaker, VllmServers
+from inframind_gym.live.client import ask
 from inframind_gym.live.config import live_config
 from inframind_gym.live.processes import free_ports
 from inframind_gym.live.prompts import Prompts
-from inframind_gym.live.servers import VllmServers
 from inframind_gym.live.settings import LiveSettings, server_url
 from inframind_gym.live.simulation import LiveSimulation
-from inframind_gym.live.watcher import Reading, ask, parse_metrics
+from inframind_gym.live.watcher import Reading, parse_metrics
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Call
 from inframind_gym.tasks import TaskSet

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from inframind_gym.live.client import ask
 from inframind_gym.live.config import live_placement_config
 from inframind_gym.live.placement.cluster import LivePlacement
-from inframind_gym.live.watcher import ask
 from tests.live.launch.play import CLI, ROOT, session
 from tests.live.vllm_live.rig import read_metrics, reason_to_skip
 from tests.live.vllm_server.fake import until

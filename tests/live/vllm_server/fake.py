@@ -1,4 +1,4 @@
-"""A server that speaks like vLLM's front end, and misbehaves on demand.
+"""A simulated server whose answers a test scripts, misbehaviour included.
 
     with FakeServer(lambda request, number: Answer("42", tokens=3)) as server:
         server.url
@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 from aiohttp import web
 
-from inframind_gym.live.loop import LoopThread
+from inframind_gym.live.client import LoopThread
+from inframind_gym.live.simulated.answers import AnswerLengths
+from inframind_gym.live.simulated.server import Engine, ModelServer, reset
+from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.server.state import CARD
 
 
 @dataclass
@@ -41,7 +45,7 @@ class Answer:
     metrics: dict[str, Any] | None = None
     reset_after: int | None = None  # tokens after which the connection is reset
     garble_after: int | None = None  # tokens after which nonsense comes
-    error_after: int | None = None  # tokens after which the stream tells of an error
+    error_after: int | None = None  # tokens after which the stream reports an error
     hang: bool = False  # says nothing, ever
     events: tuple[Any, ...] | None = None  # what comes instead of the text: bytes as they are, JSON
 
@@ -49,8 +53,32 @@ class Answer:
 Script = Callable[[dict[str, Any], int], Answer]
 
 
-class FakeServer:
-    """One server on a port of 127.0.0.1.
+class _Scripted:
+    """In place of the kernel: load by the requests that are open."""
+
+    def __init__(self) -> None:
+        self.card = np.zeros(1, CARD)
+        self.open = 0
+        self.asleep = False
+
+    def load(self, server: int) -> tuple[int, int, float]:
+        return self.open, 1, 0.25
+
+    def evictions(self, server: int) -> int:
+        return 2
+
+    def sleep(self, server: int) -> None:
+        self.asleep = True
+
+    def wake(self, server: int) -> None:
+        self.asleep = False
+
+    def abort(self, server: int) -> None:
+        pass
+
+
+class FakeServer(ModelServer):
+    """One server on a port of 127.0.0.1; its attributes may be set from any thread.
 
     Attributes:
         model: name of what it serves; several with commas between them.
@@ -72,25 +100,48 @@ class FakeServer:
         script: Script = lambda request, number: Answer(),
         *,
         model: str = "m",
-        dev: bool = True,
         port: int = 0,
     ) -> None:
+        config = load_pool("cpu-tiny").models[0]
+        config = config.model_copy(update={"name": model, "port": port, "sleep_mode": True})
+        self.load = _Scripted()
+        self.thread: LoopThread | None = LoopThread("fake-server")
+        super().__init__(cast(Engine, self.load), 0, config, cast(AnswerLengths, None))
         self.script = script
-        self.model = model
-        self.dev = dev
-        self.port = port
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
-        self.open = self.most = self.dropped = self.hung = 0
+        self.most = self.dropped = self.hung = 0
         self.health = 200
         self.mute: set[str] = set()
         self.open_at_sleep: list[int] = []
         self.refuses: dict[str, int] = {}
         self.dies_of: set[str] = set()
-        self._runner: web.ServerRunner | None = None
-        self._loop: LoopThread | None = LoopThread("fake-server")
         self.start()
+
+    @property
+    def model(self) -> str:
+        return self.config.name
+
+    @model.setter
+    def model(self, name: str) -> None:
+        self.config = self.config.model_copy(update={"name": name})
+
+    @property
+    def open(self) -> int:
+        return self.load.open
+
+    @open.setter
+    def open(self, count: int) -> None:
+        self.load.open = count
+
+    @property
+    def asleep(self) -> bool:
+        return self.load.asleep
+
+    @asleep.setter
+    def asleep(self, asleep: bool) -> None:
+        self.load.asleep, self._level = asleep, int(asleep)
 
     @property
     def url(self) -> str:
@@ -100,49 +151,23 @@ class FakeServer:
     def is_alive(self) -> bool:
         return self._runner is not None
 
-    @property
-    def connections(self) -> int:
-        server = None if self._runner is None else self._runner.server
-        return 0 if server is None else len(server.connections)
-
     def start(self) -> None:
         """Listen, with counters at 0; on the same port where it did before."""
         self.finished: list[float] = []
-        self.started = time.time()
-        self.asleep = False
-
-        async def listen() -> None:
-            self._runner = web.ServerRunner(
-                web.Server(self._serve, handler_cancellation=True), shutdown_timeout=0.0
-            )
-            await self._runner.setup()
-            site = web.TCPSite(self._runner, "127.0.0.1", self.port, backlog=1024)
-            await site.start()
-            self.port = self._runner.addresses[0][1]
-
-        assert self._loop is not None
-        self._loop.run(listen())
+        assert self.thread is not None
+        self._forget()
+        self.thread.run(self.listen())
 
     def kill(self) -> None:
         """Go away as a process that is killed: all connections are reset, none is accepted."""
-        assert self._loop is not None
-        self._loop.run(self._die())
-
-    async def _die(self) -> None:
-        runner, self._runner = self._runner, None
-        if runner is None or runner.server is None:
-            return
-        for site in list(runner.sites):
-            await site.stop()
-        for connection in runner.server.connections:
-            _reset(connection.transport)
-        await asyncio.sleep(0.01)
+        assert self.thread is not None
+        self.thread.run(self.die())
 
     def close(self) -> None:
-        if self._loop is not None:
+        if self.thread is not None:
             self.kill()
-            self._loop.stop()
-            self._loop = None
+            self.thread.stop()
+            self.thread = None
 
     def __enter__(self) -> FakeServer:
         return self
@@ -151,59 +176,39 @@ class FakeServer:
         self.close()
 
     def metrics(self) -> str:
-        """As vLLM 0.32 writes them, cut to some of the metrics."""
-        label = f'{{engine="0",model_name="{self.model}"}}'
-        state = label.replace("}", ',sleep_state="awake"}')
-        bucket = label.replace("}", ',le="+Inf"}')
-        e2e, count = "vllm:e2e_request_latency_seconds", float(len(self.finished))
-        samples = {
-            "process_start_time_seconds": self.started,
-            f"vllm:num_requests_running{label}": float(self.open),
-            f"vllm:num_requests_waiting{label}": 1.0,
-            f"vllm:kv_cache_usage_perc{label}": 0.25,
-            f"vllm:num_preemptions_total{label}": 2.0,
-            f"vllm:engine_sleep_state{state}": 0.0 if self.asleep else 1.0,
-            f"{e2e}_bucket{bucket}": count,
-            f"{e2e}_count{label}": count,
-            f"{e2e}_sum{label}": float(sum(self.finished)),
-        }
-        kinds = [f"# TYPE {e2e} histogram", "# TYPE vllm:num_requests_running gauge"]
-        return "\n".join([*kinds, *(f"{name} {value}" for name, value in samples.items())]) + "\n"
+        e2e = "e2e_request_latency_seconds"
+        self._sums[e2e] = float(sum(self.finished))
+        self._counts[e2e] = [len(self.finished), *[0] * (len(self._counts[e2e]) - 1)]
+        return super().metrics()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        method, path = request.method, request.path_qs
+        path = request.path_qs
         self.paths.append(path)
         if path in self.mute:
             await asyncio.Event().wait()
         if path in self.dies_of:
-            await self._die()
-        if (method, path) == ("POST", "/v1/chat/completions"):
-            return await self._chat(request)
+            await self.die()
         if path in self.refuses:
             return web.Response(status=self.refuses[path], body=b"CUDA out of memory")
         if path == "/health":
             return web.Response(status=self.health)
-        if path == "/metrics":
-            return web.Response(body=self.metrics().encode())
         if path == "/v1/models":
             return web.json_response({"data": [{"id": name} for name in self.model.split(",")]})
-        if self.dev and path == "/is_sleeping":
-            return web.json_response({"is_sleeping": self.asleep})
-        if self.dev and method == "POST" and path.startswith(("/sleep", "/wake_up")):
-            self.asleep = path != "/wake_up"
-            self.open_at_sleep += [self.open] * self.asleep
+        if request.path == "/sleep":  # at once, whatever is under way
+            self.open_at_sleep.append(self.open)
+            self.asleep = True
             return web.Response()
-        return web.json_response({"detail": "Not Found"}, status=404)
+        return await super()._serve(request)
 
-    async def _chat(self, request: web.BaseRequest) -> web.StreamResponse:
-        body, number = await request.json(), len(self.requests)
+    async def _complete(self, http: web.BaseRequest) -> web.StreamResponse:
+        body, number = await http.json(), len(self.requests)
         self.requests.append(body)
-        self.headers.append({name.lower(): value for name, value in request.headers.items()})
+        self.headers.append({name.lower(): value for name, value in http.headers.items()})
         began_s = time.monotonic()
         self.open += 1
         self.most = max(self.most, self.open)
         try:
-            response = await self._answer(self.script(body, number), body, request)
+            response = await self._answer(self.script(body, number), body, http)
         except (asyncio.CancelledError, ConnectionError):
             self.dropped += 1
             raise
@@ -240,7 +245,7 @@ class FakeServer:
         for token in range(answer.tokens):
             if token == answer.reset_after:
                 await asyncio.sleep(0.02)
-                _reset(request.transport)
+                reset(request.transport)
                 return response
             if token == answer.garble_after:
                 await send(b"{<html>")
@@ -293,14 +298,6 @@ def _piece(delta: dict[str, str], finish: str | None = None) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
 
 
-def _reset(transport: asyncio.Transport | None) -> None:
-    """Close a connection with RST, as the kernel does for a process that is killed."""
-    if transport is not None:
-        sock = transport.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
-        transport.abort()
-
-
 class FakeProcess:
     """A server in a process of its own, that can be killed and started again on the same port.
 
@@ -342,9 +339,9 @@ class FakeProcess:
 
 
 if __name__ == "__main__":
-    told = json.loads(sys.argv[3])
+    scripted = json.loads(sys.argv[3])
     running = FakeServer(
-        lambda request, number: Answer(**told), model=sys.argv[2], port=int(sys.argv[1])
+        lambda request, number: Answer(**scripted), model=sys.argv[2], port=int(sys.argv[1])
     )
     print(running.port, flush=True)
     while True:  # until it is killed

@@ -9,8 +9,7 @@ from typing import Any
 
 from inframind_gym.envs.backend import BackendSimulation
 from inframind_gym.envs.routing_config import env_config
-from inframind_gym.live.backend import Judge, VllmBackend
-from inframind_gym.live.servers import VllmServers
+from inframind_gym.live.backend import Judge, VllmBackend, VllmServers
 from inframind_gym.live.settings import LiveSettings
 from inframind_gym.simulator.server.pool import PoolConfig, Scheduler, load_pool
 from inframind_gym.simulator.workflow.backend import Call, Completion

@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.live.backend import VllmServers
 from inframind_gym.live.request_log import RequestLogWriter
-from inframind_gym.live.servers import VllmServers
 from inframind_gym.live.settings import LiveSettings, server_url
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Backend, Call

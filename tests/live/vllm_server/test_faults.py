@@ -15,9 +15,9 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
-from inframind_gym.live.client import ChatRequest, ChatResult, ChatStream, Client
+from inframind_gym.live.client import ChatRequest, ChatResult, ChatStream, Client, DownError, ask
 from inframind_gym.live.settings import LiveSettings, ServerAddress
-from inframind_gym.live.watcher import DownError, MetricsWatcher, ask
+from inframind_gym.live.watcher import MetricsWatcher
 from tests.live.vllm_server.fake import FakeServer
 
 LIMIT_S: Final = 0.3
@@ -94,7 +94,7 @@ def met(url: str) -> str:
 LATE: Final = f"no answer to /health in {LIMIT_S} s"
 NO_HTTP: Final = "no HTTP answer to /health"
 NO_END: Final = "the answer to /health has no end"
-ODD: Final = "/is_sleeping answers"
+ODD: Final = "the answer to /metrics "
 FAULTS: dict[str, tuple[tuple[bytes | float, ...], str, str, str]] = {
     # what it does: steps; the request's status and error; the watcher's verdict
     "closes at once": ((), "unreachable", "", NO_HTTP),
@@ -106,7 +106,7 @@ FAULTS: dict[str, tuple[tuple[bytes | float, ...], str, str, str]] = {
     "has endless headers": ((OK, b"A: b\r\n" * 100_000), "unreachable", "", NO_HTTP),
     "has an endless line": ((OK, b"\r\n", bytes(MUCH)), "broken", "far more bytes", NO_END),
     "has endless comments": ((OK, b"\r\n", b":\n" * MUCH), "broken", "far more bytes", NO_END),
-    "has endless pieces": ((OK, b"\r\n", PIECE * 300_000), "broken", "far more pieces", NO_END),
+    "has endless pieces": ((OK, b"\r\n", PIECE * 300_000), "broken", "far more bytes", NO_END),
     "is cut after a piece": ((OK, b"\r\n", PIECE), "broken", "stopped short", ODD),
     "is cut in a chunk": ((OK, CHUNKED, b"ff\r\n", PIECE), "broken", "", NO_HTTP),
     "is shorter than it says": ((OK, LONG, PIECE), "broken", "", NO_HTTP),

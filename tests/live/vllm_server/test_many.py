@@ -78,7 +78,7 @@ def test_five_hundred_requests_in_flight(cap: int) -> None:
 
 SCRIPT = """
 import sys
-from inframind_gym.live.servers import VllmServers
+from inframind_gym.live.backend import VllmServers
 from inframind_gym.live.settings import LiveSettings
 from inframind_gym.simulator.server.pool import load_pool
 from tests.live.vllm_server.live_play import Prompts, call
