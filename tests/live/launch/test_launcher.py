@@ -324,7 +324,7 @@ def test_the_commands(room: Room) -> None:
     name = f"fake-{room.folder.name}"
     path.write_text("name: [")
     refused = command("down", *where)
-    assert refused.returncode == 2 and f"by the name of their pool: {name}." in refused.stderr
+    assert refused.returncode == 2 and f"stopped by name: {name}." in refused.stderr
     lost = command("logs", "--pool", name, "--state", room.state, "-n", "1", "m0")
     assert lost.stdout == "Application startup complete.\n"
     down = command("down", "--pool", name, "--state", room.state)
