@@ -37,15 +37,8 @@ NO_TASK: Final = -1
 JUDGED_CHARS: Final = 2000  # of an answer that the judge reads
 MARK: Final = "[simulated]"
 # Streams of random numbers, apart from those of `simulator.rng`.
-STREAM_TASK_TYPE: Final = 201
-STREAM_TASK: Final = 202
-STREAM_DIFFICULTY: Final = 203
-STREAM_ANSWER: Final = 204
-STREAM_LENGTH: Final = 205
-STREAM_LATENCY: Final = 206
-STREAM_SCORE: Final = 207
-STREAM_JUDGE: Final = 208
-STREAM_DRIFT: Final = 209
+STREAM_TASK_TYPE, STREAM_TASK, STREAM_DIFFICULTY, STREAM_ANSWER, STREAM_LENGTH = range(201, 206)
+STREAM_LATENCY, STREAM_SCORE, STREAM_JUDGE, STREAM_DRIFT = range(206, 210)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -84,11 +77,11 @@ class Calls(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Answers of agents, arrays of the same shape."""
+    """Answers of agents with the facts of their `Calls`, arrays of the same shape."""
 
     quality: Floats  # true quality, which no policy sees
     scores: Floats  # (..., 4) of the judge, in the order of CRITERIA
-    input_tokens: Ints  # and the rest as of `Calls`
+    input_tokens: Ints
     output_tokens: Ints
     latency_s: Floats
     cost_usd: Floats
@@ -219,28 +212,19 @@ def answer(
     scores[:, :-1] += quality[:, None] + judge.bias
     scores[:, -1] += team.match[agents, task_types]
     median = team.length[providers] * (1.0 + calls.complexity_length * (complexity - 0.5))
-    call = _call(
-        team,
-        providers,
-        team.prompt_tokens[tasks],
-        median,
-        normals(keys, STREAM_LENGTH, ordinals, actions),
-        normals(keys, STREAM_LATENCY, ordinals, actions),
-    )
+    prompt, length = team.prompt_tokens[tasks], normals(keys, STREAM_LENGTH, ordinals, actions)
+    latency = normals(keys, STREAM_LATENCY, ordinals, actions)
+    call = _call(team, providers, prompt, median, length, latency)
     return Answers(quality, np.clip(scores, 0.0, 1.0), *call)
 
 
 def judge_call(team: Team, keys: Keys, ordinals: Ints, output_tokens: Ints) -> Calls:
     """Draw the judge's calls about answers of `output_tokens` (n,)."""
-    judge = team.settings.judge
-    return _call(
-        team,
-        np.full(len(keys), PROVIDERS.index(judge.provider)),
-        np.minimum(output_tokens, round(JUDGED_CHARS / CHARS_PER_TOKEN)) + judge.prompt_tokens,
-        np.full(len(keys), judge.output_tokens_median),
-        normals(keys, STREAM_JUDGE, ordinals, 0),
-        normals(keys, STREAM_JUDGE, ordinals, 1),
-    )
+    judge, n = team.settings.judge, len(keys)
+    read = np.minimum(output_tokens, round(JUDGED_CHARS / CHARS_PER_TOKEN)) + judge.prompt_tokens
+    providers = np.full(n, PROVIDERS.index(judge.provider))
+    length, latency = (normals(keys, STREAM_JUDGE, ordinals, place) for place in (0, 1))
+    return _call(team, providers, read, np.full(n, judge.output_tokens_median), length, latency)
 
 
 def _call(
