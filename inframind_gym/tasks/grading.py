@@ -199,7 +199,7 @@ def final_letter(text: str, options: Sequence[str] = ()) -> str | None:
             return plain.upper()
     decisions = [letter for letter in _DECISION.findall(text) if valid(letter)]
     if decisions:
-        return decisions[-1]
+        return str(decisions[-1])
     line = last_line(text)
     match = _LINE_LETTER.match(line)
     if match and valid(match[1].upper()):
@@ -212,7 +212,7 @@ def final_letter(text: str, options: Sequence[str] = ()) -> str | None:
     for rule in (_LINE_START, _IN_BRACKETS):
         letters = [letter for letter in rule.findall(text) if valid(letter)]
         if letters:
-            return letters[-1]
+            return str(letters[-1])
     return None
 
 
