@@ -33,27 +33,22 @@ Seconds = Annotated[float, within(0.001, LONGEST_S)]
 
 
 class Fault(StrictModel):
-    """A fault at a fixed time, or faults at random times.
+    """A fault at a fixed time, or faults at random times."""
 
-    Attributes:
-        kind: "down": the server loses its calls and is closed until it is back; "slow": its steps
-            take `factor` times as long; "telemetry": its readings are late or lost.
-        model: Alias. None: with drawn times a random model every time, of "telemetry" all models.
-        from_s: Start of a fault at a fixed time.
-        to_s: Its end.
-        every_s: Mean time from the end of a drawn fault to the next, exponentially distributed.
-        lasts_s: Mean length of a drawn fault, which is between half and one and a half of that.
-        factor: Of "slow".
-        delay_s: Of "telemetry", rounded up to polls; None: the readings are lost.
-    """
-
+    # "down": the server loses its calls and is closed until it is back; "slow": its steps take
+    # `factor` times as long; "telemetry": its readings are late or lost
     kind: Literal["down", "slow", "telemetry"]
+    # alias. None: with drawn times a random model every time, of "telemetry" all models
     model: str | None = None
+    # start of a fault at a fixed time
     from_s: Annotated[float, within(0.0, LONGEST_S)] | None = None
-    to_s: Seconds | None = None
+    to_s: Seconds | None = None  # its end
+    # mean time from the end of a drawn fault to the next, exponentially distributed
     every_s: Seconds | None = None
+    # mean length of a drawn fault, which is between half and one and a half of that
     lasts_s: Seconds | None = None
-    factor: Annotated[float, within(0.01, 1000.0)] | None = None
+    factor: Annotated[float, within(0.01, 1000.0)] | None = None  # of "slow"
+    # of "telemetry", rounded up to polls; None: the readings are lost
     delay_s: Seconds | None = None
 
     @model_validator(mode="after")

@@ -15,8 +15,6 @@ import pytest
 import yaml
 
 import inframind_gym
-from inframind_gym.calibration.measured_runs import MeasuredCell
-from inframind_gym.calibration.replay import RunBatch, load_constants
 from inframind_gym.configs import find_config
 from inframind_gym.simulator.server import evidence
 from inframind_gym.simulator.server.evidence import EvidenceWarning
@@ -74,25 +72,6 @@ def test_a_larger_step_and_a_load_that_never_comes_up(tmp_path: Path) -> None:
 def test_within_the_range_or_without_evidence_nothing_is_said(tmp_path: Path) -> None:
     assert said(pool(tmp_path, sequences=[1, 8])) == []
     assert said(pool(tmp_path)) == []
-
-
-def test_a_replay_says_it_too(tmp_path: Path) -> None:
-    path = tmp_path / "b200.yaml"
-    data = yaml.safe_load(find_config("pools", "b200-2gpu").read_text(encoding="utf-8"))
-    data["models"][0]["server"]["evidence"] = {"sequences": [1, 2], "new_tokens": [1, 2048]}
-    path.write_text(yaml.safe_dump(data), encoding="utf-8")
-    cell = MeasuredCell(
-        source="f: x",
-        method="moa",
-        dataset="math",
-        arrival_rate_per_min=200.0,
-        num_queries=40,
-        accuracy=0.7,
-        latency_s={"mean": 10.0},
-    )
-    batch = RunBatch([cell], load_constants(path, ["math"]), 1)
-    with pytest.warns(EvidenceWarning, match="deepseek-32b was fitted to 1 to 2 sequences"):
-        batch.run()
 
 
 def test_all_workers_of_a_benchmark_say_it_once(tmp_path: Path) -> None:

@@ -33,21 +33,13 @@ _STEPS: Final = 1000  # of gpu_memory_frac: it has three decimals
 
 @dataclass(frozen=True)
 class Wanted:
-    """A model that was asked for.
+    """A model that was asked for."""
 
-    Attributes:
-        alias: Its name in the pool.
-        name: Its name on the Hugging Face hub, or its folder.
-        path: Of its weights, if they are elsewhere.
-        model: Its architecture, with the kind of its weights.
-        compress: Whether vLLM shall turn its weights into fp8 ones when it loads them.
-    """
-
-    alias: str
-    name: str
-    path: str | None
-    model: Architecture
-    compress: bool
+    alias: str  # its name in the pool
+    name: str  # its name on the Hugging Face hub, or its folder
+    path: str | None  # of its weights, if they are elsewhere
+    model: Architecture  # its architecture, with the kind of its weights
+    compress: bool  # whether vLLM shall turn its weights into fp8 ones when it loads them
 
     @property
     def needs_path(self) -> bool:

@@ -82,23 +82,14 @@ def find_gpu(name: str) -> tuple[str, Gpu]:
 
 @dataclass(frozen=True)
 class Server:
-    """A server of one model that is to be estimated.
+    """A server of one model that is to be estimated."""
 
-    Attributes:
-        model: Its architecture.
-        gpu: Each of its GPUs.
-        tensor_parallel: Their number.
-        max_num_seqs: See `ServerCard`, as the next two.
-        max_num_batched_tokens: Tokens.
-        max_model_len: Tokens.
-    """
-
-    model: Architecture
-    gpu: Gpu
-    tensor_parallel: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
+    model: Architecture  # its architecture
+    gpu: Gpu  # each of its GPUs
+    tensor_parallel: int  # their number
+    max_num_seqs: int  # see `ServerCard`, as the next two
+    max_num_batched_tokens: int  # tokens
+    max_model_len: int  # tokens
 
     @property
     def weight_bytes(self) -> float:

@@ -40,43 +40,29 @@ AgentCount = Annotated[int, Field(ge=1, le=MAX_AGENTS)]
 
 
 class ModelCard(StrictModel):
-    """Timing and memory of one model.
+    """Timing and memory of one model."""
 
-    Attributes:
-        model_id: Name on the hub.
-        alias: Short name, unique in a catalogue.
-        tp_min: GPUs that one instance spans (tensor parallelism).
-        t_wake_s: From SLEPT to ACTIVE.
-        t_sleep_s: From ACTIVE to SLEPT, when this process has slept before.
-        t_first_sleep_s: The first time, when pinned memory is still to be allocated.
-        t_load_s: From nothing to ACTIVE: process start and weights.
-        t_offload_s: Until a process has gone and its memory is free.
-        active_mem_MB: Per GPU, weights and KV cache while awake.
-        slept_mem_tp1_MB: What a sleeping instance keeps on its GPU, at `tp_min` 1.
-        slept_mem_tpg1_MB: The same per GPU, at `tp_min` above 1.
-        slots: Calls that run at once (`max_num_seqs`).
-        queue: Calls that may wait in the server beyond those; the router keeps the rest.
-        base_s: Time of an engine step, which gives every running call one token.
-        per_seq_s: What each running call adds to it.
-        prefill_tokens_per_s: Prompt tokens that are computed in a second. A step that computes a
-            prompt takes so long, if that is longer than a step.
-    """
-
-    model_id: str = Field(min_length=1)
-    alias: Name
-    tp_min: TensorParallel = 1
-    t_wake_s: Positive
-    t_sleep_s: Positive
-    t_first_sleep_s: Positive
-    t_load_s: Positive
-    t_offload_s: Positive
+    model_id: str = Field(min_length=1)  # name on the hub
+    alias: Name  # short name, unique in a catalogue
+    tp_min: TensorParallel = 1  # GPUs that one instance spans (tensor parallelism)
+    t_wake_s: Positive  # from SLEPT to ACTIVE
+    t_sleep_s: Positive  # from ACTIVE to SLEPT, when this process has slept before
+    t_first_sleep_s: Positive  # the first time, when pinned memory is still to be allocated
+    t_load_s: Positive  # from nothing to ACTIVE: process start and weights
+    t_offload_s: Positive  # until a process has gone and its memory is free
+    # per GPU, weights and KV cache while awake
     active_mem_MB: Positive  # noqa: N815  (megabytes, not millibits)
+    # what a sleeping instance keeps on its GPU, at `tp_min` 1
     slept_mem_tp1_MB: Positive  # noqa: N815
+    # the same per GPU, at `tp_min` above 1
     slept_mem_tpg1_MB: Positive  # noqa: N815
-    slots: PositiveInt
+    slots: PositiveInt  # calls that run at once (`max_num_seqs`)
+    # calls that may wait in the server beyond those; the router keeps the rest
     queue: NonNegativeInt
-    base_s: Positive
-    per_seq_s: NonNegative
+    base_s: Positive  # time of an engine step, which gives every running call one token
+    per_seq_s: NonNegative  # what each running call adds to it
+    # prompt tokens that are computed in a second. A step that computes a prompt takes so long, if
+    # that is longer than a step
     prefill_tokens_per_s: Positive
 
     @model_validator(mode="after")
@@ -111,34 +97,23 @@ class Catalogue(StrictModel):
 
 
 class GpuGroup(StrictModel):
-    """GPUs of one kind, numbered one after the other.
+    """GPUs of one kind, numbered one after the other."""
 
-    Attributes:
-        count: How many.
-        vram_total_MB: Memory of each.
-        alpha: Largest share of it that sleeping models may keep.
-    """
-
-    count: Annotated[PositiveInt, Field(le=MOST_GPUS)]
+    count: Annotated[PositiveInt, Field(le=MOST_GPUS)]  # how many
+    # memory of each
     vram_total_MB: Positive  # noqa: N815
-    alpha: Fraction
+    alpha: Fraction  # largest share of it that sleeping models may keep
 
 
 class ClusterConfig(StrictModel):
-    """GPUs and the models that are asked for on them.
-
-    Attributes:
-        name: Name of the cluster.
-        description: One line.
-        catalogue: Name or path of a catalogue.
-        models: Aliases out of it; their order is that of the actions.
-        gpus: The GPUs. An instance of `tp_min` k spans the GPUs k·j to k·j + k - 1 for some j.
-    """
+    """GPUs and the models that are asked for on them."""
 
     name: Name
-    description: str = ""
-    catalogue: str
+    description: str = ""  # one line
+    catalogue: str  # name or path of a catalogue
+    # aliases out of it; their order is that of the actions
     models: tuple[str, ...] = Field(min_length=1, max_length=MOST_MODELS)
+    # the GPUs. An instance of `tp_min` k spans the GPUs k·j to k·j + k - 1 for some j
     gpus: tuple[GpuGroup, ...] = Field(min_length=1)
 
     @property
@@ -182,15 +157,10 @@ def load_cluster(name_or_path: str | Path) -> tuple[ClusterConfig, tuple[ModelCa
 
 
 class Lengths(StrictModel):
-    """A log-normal number of tokens.
-
-    Attributes:
-        median: Median.
-        sigma: Standard deviation of the logarithm.
-    """
+    """A log-normal number of tokens."""
 
     median: Positive
-    sigma: NonNegative
+    sigma: NonNegative  # standard deviation of the logarithm
 
 
 class Shift(StrictModel):
@@ -211,39 +181,27 @@ class SloRule(StrictModel):
 
 
 class DemandConfig(StrictModel):
-    """Demand on a cluster.
-
-    Attributes:
-        name: Name of the demand.
-        description: One line.
-        jobs_per_gpu_per_min: Mean rate over time, of jobs.
-        arrivals: "poisson", "burst", "diurnal", or a mapping with such a kind; `{kind: trace}`
-            replays a trace at that rate, with the trace's own numbers of tokens.
-        topologies: Weights of the six topologies; what is not named does not occur.
-        num_agents: Weights of the numbers of agents.
-        zipf: Exponent s: the model at rank r (from 1) of the cluster's list is asked for with
-            weight r^-s. Every agent of a job draws its own.
-        shuffle: Draw a new ranking for every episode.
-        shift: Let the ranking move on in time.
-        prompt_tokens: Of a call that follows no other; answers that a call reads are added.
-        output_tokens: Of a call.
-        max_tokens: Neither is more.
-        slo: When a job is on time.
-    """
+    """Demand on a cluster."""
 
     name: str
-    description: str = ""
-    jobs_per_gpu_per_min: Positive
+    description: str = ""  # one line
+    jobs_per_gpu_per_min: Positive  # mean rate over time, of jobs
+    # "poisson", "burst", "diurnal", or a mapping with such a kind; `{kind: trace}` replays a trace
+    # at that rate, with the trace's own numbers of tokens
     arrivals: dict[str, Any] | str = "poisson"
+    # weights of the six topologies; what is not named does not occur
     topologies: dict[str, NonNegative] = Field(min_length=1)
+    # weights of the numbers of agents
     num_agents: dict[AgentCount, NonNegative] = Field(min_length=1)
+    # exponent s: the model at rank r (from 1) of the cluster's list is asked for with weight r^-s.
+    # Every agent of a job draws its own
     zipf: NonNegative = 0.0
-    shuffle: bool = False
-    shift: Shift | None = None
-    prompt_tokens: Lengths
-    output_tokens: Lengths
-    max_tokens: PositiveInt = 4096
-    slo: SloRule = SloRule()
+    shuffle: bool = False  # draw a new ranking for every episode
+    shift: Shift | None = None  # let the ranking move on in time
+    prompt_tokens: Lengths  # of a call that follows no other; answers that a call reads are added
+    output_tokens: Lengths  # of a call
+    max_tokens: PositiveInt = 4096  # neither is more
+    slo: SloRule = SloRule()  # when a job is on time
 
     @field_validator("topologies")
     @classmethod

@@ -89,39 +89,6 @@ def test_what_a_backend_is_told(scheduler: str) -> None:
     assert sweep.completed[0]["prompt_tokens"] == sum(call.prompt_tokens for call in calls)
 
 
-def test_second_calls_read_their_own_first_answer() -> None:
-    scripted = Scripted(by_model, topology="Reflection", num_agents=2)
-    scripted.play(by_node([3]))
-    calls = scripted.opened[0].calls
-    assert [(call.node, call.phase, call.reads) for call in calls] == [
-        (0, FIRST, ()),
-        (1, FIRST, ()),
-        (0, SECOND, (0,)),
-        (1, SECOND, (1,)),
-        (0, FINAL, (0, 1)),
-    ]
-
-
-def test_remaining_budget_and_telemetry() -> None:
-    scripted = Scripted(by_model, topology="Chain", num_agents=3)
-    sweep = scripted.play(by_node([0, 1, 2]), budget_s=50.0)
-    layout = scripted.simulation.layout
-    decided = sweep.observations[:3]
-    np.testing.assert_allclose(layout.remaining_budget_s(decided), [50, 42, 38], rtol=1e-5)
-    arrival_s = sweep.completed[0]["arrival_s"]
-    assert arrival_s < 3.0  # the polls at 5, 10 and 15 s fall into the three calls
-    np.testing.assert_array_equal(sweep.contexts["poll"], [0, 1, 2, 4])
-    np.testing.assert_allclose(
-        sweep.contexts["telemetry_age_s"],
-        [arrival_s, arrival_s + 8 - 5, arrival_s + 12 - 10, arrival_s + 22 - 20],
-    )
-    depth = layout.queue_depth_req(sweep.observations)
-    assert depth[:, :3].tolist() == [[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 0, 0]]
-    e2e_s = layout.e2e_s(sweep.observations)
-    np.testing.assert_allclose(e2e_s[:, 0], [0, 0, 8, 8], rtol=1e-5)  # known at the next poll
-    np.testing.assert_allclose(e2e_s[:, 1], [0, 0, 0, 4], rtol=1e-5)  # at 15 s
-
-
 def fails(*which: int) -> Callable[[Call], Reply]:
     """The calls with these ids fail."""
     return lambda call: Reply(LATENCY_S[call.model], failed=call.id in which)
@@ -241,24 +208,6 @@ def test_a_workflow_that_loses_all_its_models_still_ends() -> None:
     assert (query["solved"], query["right"]) == (0, 0)
     assert query["failed_calls"] == query["calls"] == (3 + 1) * (1 + 2)
     assert query["latency_s"] == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(
-    ("tamper", "message"),
-    [
-        (lambda completions: [], "returned none; 1 are in flight"),
-        (lambda completions: completions * 2, "completed call 0: it isn't in flight"),
-    ],
-)
-def test_a_backend_that_breaks_its_contract(
-    tamper: Callable[[list[Completion]], list[Completion]], message: str
-) -> None:
-    class Misbehaved(ScriptedBackend):
-        def wait(self, until_s: float | None) -> list[Completion]:
-            return tamper(super().wait(until_s))
-
-    with pytest.raises(InfraMindError, match=message):
-        Scripted(by_model, kind=Misbehaved).play(by_node([1]))
 
 
 class GoingOn(ScriptedBackend):

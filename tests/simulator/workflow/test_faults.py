@@ -15,7 +15,6 @@ import inframind_gym  # noqa: F401
 from inframind_gym.envs.routing_config import env_config
 from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.errors import ConfigError
-from inframind_gym.live.config import live_config
 from inframind_gym.simulator.faults import Faults
 from inframind_gym.simulator.server.state import LOST
 from tests.simulator.workflow.backend_play import both, by_node, play, same_sweep
@@ -218,11 +217,6 @@ def test_bad_faults_are_refused(fault: dict[str, Any], message: str) -> None:
         RoutingSimulation(
             env_config({"faults": [fault], "down_models": ["llama-3b"]}), 1, one_query=False
         )
-
-
-def test_live_servers_have_their_own_faults() -> None:
-    with pytest.raises(ConfigError, match="live ones"):
-        live_config({"faults": ALL_DOWN})
 
 
 def test_drawn_faults_follow_from_the_key() -> None:

@@ -1,9 +1,13 @@
-"""The six topologies are the graphs that the specification draws; the tables say the same."""
+"""Topologies are the graphs that the specification draws; 25 roles in three domains."""
 
 from __future__ import annotations
 
+from collections import Counter
+
+import numpy as np
 import pytest
 
+from inframind_gym.simulator.workflow.roles import ROLES, RoleRule, roles_of
 from inframind_gym.simulator.workflow.topology import (
     MAX_AGENTS,
     MAX_NODES,
@@ -14,6 +18,7 @@ from inframind_gym.simulator.workflow.topology import (
     graph,
     graph_tables,
 )
+from inframind_gym.tasks import DOMAINS, load_role_embeddings
 from tests.simulator.reference.workflow import build_nodes
 
 EVERY = [(topology, count) for topology in TOPOLOGIES for count in range(1, MAX_AGENTS + 1)]
@@ -35,15 +40,13 @@ def test_graph_is_the_reference_graph(topology: str, count: int) -> None:
         assert ours.waves[node] == max(after, default=0)
 
 
-@pytest.mark.parametrize("count", [0, -1, MAX_AGENTS + 1])
-def test_a_graph_has_one_to_six_agents(count: int) -> None:
-    with pytest.raises(ValueError, match=rf"num_agents is {count}; it must be between 1 and 6"):
-        graph("IO", count)
-
-
-def test_an_unknown_topology_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"unknown topology 'Ring'; the six are IO, CoT, Chain"):
-        graph("Ring", 3)
+@pytest.mark.parametrize(
+    ("topology", "count", "words"),
+    [("IO", 0, "num_agents is 0; it must be between 1 and 6"), ("Ring", 3, "topology 'Ring'; the")],
+)
+def test_a_graph_that_there_is_not(topology: str, count: int, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        graph(topology, count)
 
 
 def test_distinct_plans_have_every_graph_and_only_one_of_them_twice() -> None:
@@ -75,3 +78,33 @@ def test_the_table_has_the_structures() -> None:
         said = STRUCTURES[table[TOPOLOGIES.index(topology), count - 1]]
         assert said == graph(topology, count).structure
     assert STRUCTURES[table[len(TOPOLOGIES), 2]] == "dense"
+
+
+def test_the_roles_of_a_domain_are_a_block_of_the_table() -> None:
+    # The kernel keeps the first role and the number of roles of each domain.
+    for domain in DOMAINS:
+        indices = roles_of(domain)
+        assert indices == tuple(range(indices[0], indices[0] + len(indices)))
+        assert {ROLES[index].domain for index in indices} == {domain}
+    assert sorted(i for domain in DOMAINS for i in roles_of(domain)) == list(range(25))
+
+
+def test_names_are_unique_within_a_domain_and_texts_everywhere() -> None:
+    assert Counter(role.domain for role in ROLES) == {"Math": 12, "Code": 7, "Commonsense": 6}
+    assert len({(role.domain, role.name) for role in ROLES}) == 25
+    assert len({role.text for role in ROLES}) == 25
+    assert all(role.text == f"{role.name}: {role.description}" for role in ROLES)
+
+
+def test_every_role_has_an_embedding_of_its_own_of_length_one() -> None:
+    embeddings = load_role_embeddings()
+    assert embeddings.shape == (25, 384)
+    assert embeddings.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1.0, atol=2e-3)  # from float16
+    likeness = embeddings @ embeddings.T
+    np.fill_diagonal(likeness, 0.0)
+    assert likeness.max() < 0.99
+
+
+def test_role_rules_keep_the_numbers_that_checkpoints_hold() -> None:
+    assert {rule.name: rule.value for rule in RoleRule} == {"SINGLE": 0, "DOUBLE": 1, "CODER": 2}

@@ -223,18 +223,6 @@ def test_two_calls_of_one_model_agree_more_than_two_models(tables: ResponseTable
     assert same_model > two_models + 0.1
 
 
-def test_length_and_correctness_are_drawn_independently(tables: ResponseTables) -> None:
-    even = tables._replace(ability=np.zeros_like(tables.ability))
-    correlation = np.corrcoef(np.log(lengths(even)[0]), answers(even))[0, 1]
-    assert abs(correlation) < 5 / math.sqrt(N)
-
-
-def test_another_key_is_another_world_and_the_same_key_the_same(tables: ResponseTables) -> None:
-    even = tables._replace(ability=np.zeros_like(tables.ability))
-    assert np.array_equal(answers(even), answers(even))
-    assert np.mean(answers(even) == answers(even, key=8)) == pytest.approx(0.5, abs=5 * SE)
-
-
 def test_every_call_of_a_query_has_its_own_number() -> None:
     calls = itertools.product(range(12), range(3), range(16), range(3))
     ids = [call_id(*call) for call in calls]
