@@ -128,8 +128,6 @@ def new(
     for each in wanted:
         if each.needs_path:
             typer.echo(f"{each.alias}: give its `path` in {out} before `inframind pool up`.")
-    for line in packing.unverified(pool, wanted):
-        typer.echo(line)
     typer.echo(f"{out}: estimates, nothing was measured. Check it: inframind check {out}")
 
 

@@ -15,13 +15,7 @@ from inframind_gym.calibration.request_log import read_log
 from inframind_gym.cli import app
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.estimate.architecture import find_architecture, known_models
-from inframind_gym.simulator.estimate.packing import (
-    Limits,
-    make_pool,
-    parse_models,
-    pool_yaml,
-    unverified,
-)
+from inframind_gym.simulator.estimate.packing import Limits, make_pool, parse_models
 from inframind_gym.simulator.estimate.roofline import Server, find_gpu, hardware
 from inframind_gym.simulator.server.open_loop import replay_requests
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
@@ -211,15 +205,9 @@ def test_the_command_writes_a_pool_that_is_read_back(tmp_path: Path) -> None:
     assert "estimates, not measured: qwen-14b" in said
 
 
-def test_numbers_that_no_source_confirms_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_number_has_a_source() -> None:
     rows: list[Any] = [*hardware().gpus.values(), *map(find_architecture, known_models())]
     assert all(row.source.startswith("https://") for row in rows)
-    guessed = hardware().gpus["A10G"].model_copy(update={"unverified": "bf16_tflops"})
-    monkeypatch.setitem(hardware().gpus, "A10G", guessed)
-    models = parse_models("llama-3.1-8b")
-    found = make_pool("mine", "A10G", 1, models)
-    assert unverified(found, models) == ["A10G: no source confirms bf16_tflops."]
-    assert "no source confirms bf16_tflops" in pool_yaml(found, models, "the command")
 
 
 def test_a_reset_names_the_models_whose_cards_are_estimates() -> None:

@@ -32,7 +32,6 @@ class Architecture(StrictModel):
     repository: str | None = None  # on the Hugging Face hub
     awq: str | None = None  # repository of its weights in 4 bits
     source: str | None = None  # page where the numbers were checked
-    unverified: str | None = None  # numbers that it does not confirm
     num_hidden_layers: PositiveInt
     hidden_size: PositiveInt
     num_attention_heads: PositiveInt
@@ -153,7 +152,7 @@ def _read_config(path: Path) -> Architecture:
         if data.get(other) is not None:
             data.setdefault(own, data[other])
     found = {key: data[key] for key in Architecture.model_fields if data.get(key) is not None}
-    for key in ("repository", "awq", "source", "unverified", "quantization"):
+    for key in ("repository", "awq", "source", "quantization"):
         found.pop(key, None)
     heads, width = found.get("num_attention_heads"), found.get("hidden_size")
     if isinstance(heads, int) and isinstance(width, int) and heads > 0:

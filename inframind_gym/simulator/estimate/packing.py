@@ -242,13 +242,6 @@ def _place(
     return placed, shares
 
 
-def unverified(pool: PoolConfig, wanted: Sequence[Wanted]) -> list[str]:
-    """Return a line for each GPU or model of a pool with numbers that no source confirms."""
-    device, gpu = find_gpu(pool.gpus[0].device)
-    rows = {device: gpu.unverified} | {each.alias: each.model.unverified for each in wanted}
-    return [f"{name}: no source confirms {what}." for name, what in rows.items() if what]
-
-
 def pool_yaml(pool: PoolConfig, wanted: Sequence[Wanted], command: str) -> str:
     """Return a pool as YAML that `load_pool` reads, its origin in comments.
 
@@ -288,7 +281,6 @@ def pool_yaml(pool: PoolConfig, wanted: Sequence[Wanted], command: str) -> str:
         if each.model.source is not None:
             text += f". Architecture: {each.model.source}"
         paragraphs.append(text + ".")
-    paragraphs += unverified(pool, wanted)
     lines = [
         f"# {line}"
         for paragraph in paragraphs

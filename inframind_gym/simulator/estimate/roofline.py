@@ -36,7 +36,6 @@ class Gpu(StrictModel):
     bandwidth_efficiency: Fraction = Field(gt=0)
     compute_efficiency: Fraction = Field(gt=0)
     source: str  # page where the numbers were checked
-    unverified: str | None = None  # numbers that it does not confirm
 
 
 class Factors(StrictModel):
