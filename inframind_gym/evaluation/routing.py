@@ -415,17 +415,10 @@ class RoutingSuite(Suite):
 
     @classmethod
     def limits(cls, results: Any, places: Sequence[Place], compute: bool) -> dict[str, Any] | None:
-        """Return the bound on goodput that follows from the servers' capacity.
+        """Return the informed bound on goodput, 0..1: its mean, by workload, by rate and by cell.
 
         Bounds that the folder does not keep are computed if `compute` is set, which takes seconds a
         cell and needs the extra `bounds`.
-
-        Returns:
-            ``mean``, ``by_workload``, ``by_rate`` and ``cells``, each row with ``informed`` (0..1);
-            None if the folder keeps none and none are to be computed.
-
-        Raises:
-            BenchmarkError: scipy is missing.
         """
         cache: Path = results.folder / BOUNDS
         if not places or not (compute or cache.is_dir()):

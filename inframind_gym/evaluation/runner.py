@@ -136,18 +136,15 @@ def play(
     Args:
         suite: A resolved suite.
         ids: Its cells that are wanted, with their ids.
-        workers: See `run`, as for `ray_address` and `max_rows`.
-        ray_address: See there.
-        max_rows: See there.
+        workers: See `run`.
+        ray_address: See `run`.
+        max_rows: See `run`.
         progress: Called with the number of records since its last call.
         failed: Called once for each policy that cannot play, whose other cells are left out.
         live: Options of a player on live servers.
 
     Yields:
         Batches of finished cells, in no particular order.
-
-    Raises:
-        BenchmarkError: Workers keep dying.
     """
     out: set[str] = set()
 

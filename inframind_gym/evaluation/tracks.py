@@ -42,7 +42,7 @@ from inframind_gym.evaluation.scenarios import (
     load_track,
 )
 from inframind_gym.evaluation.store import policy_fingerprint
-from inframind_gym.evaluation.suite import Axis, Cell, Place, Suite, content_hash
+from inframind_gym.evaluation.suite import Axis, Cell, Place, Suite, content_hash, name_of
 from inframind_gym.evaluation.tables import Table
 from inframind_gym.evaluation.track_board import (
     METRICS,
@@ -359,6 +359,14 @@ class TrackSuite(Suite):
         pools = dict.fromkeys(s.pool for track in tracks for s in track.scenarios.values())
         return tuple(dict.fromkeys(alias for pool in pools for alias in load_pool(pool).aliases))
 
+    def overridden(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace settings; with other tracks the scenarios of the suite's own are not played."""
+        settings = super().overridden(changes)
+        if "tracks" in changes and "scenarios" not in changes and self.scenarios is not None:
+            known = _scenario_names({name_of(one): load_track(one) for one in changes["tracks"]})
+            settings["scenarios"] = tuple(one for one in self.scenarios if one in known) or None
+        return settings
+
     def resolve(self) -> Self:
         """Check all that the suite names.
 
@@ -366,9 +374,7 @@ class TrackSuite(Suite):
             InfraMindError: A track or what it names cannot be used, its capacity is not known, or
                 there is no scenario or folder of that name.
         """
-        tracks = self._tracks.items()
-        known = {one for _, track in tracks for one in track.scenarios}
-        known |= {f"{name}/{one}" for name, track in tracks for one in track.scenarios}
+        known = _scenario_names(self._tracks)
         for scenario in self.scenarios or ():
             if scenario not in known:
                 raise BenchmarkError(f"scenarios: {unknown('scenario', scenario, sorted(known))}")
@@ -438,6 +444,12 @@ class TrackSuite(Suite):
     def tables(cls, board: Mapping[str, Any]) -> list[Table]:
         """Make the tables of scores, metrics, cells and frontiers."""
         return track_tables(board)
+
+
+def _scenario_names(tracks: Mapping[str, TrackConfig]) -> set[str]:
+    """Return the names of the scenarios of tracks, `math` and `steady/math`."""
+    scenarios = [(name, one) for name, track in tracks.items() for one in track.scenarios]
+    return {text for name, one in scenarios for text in (one, f"{name}/{one}")}
 
 
 @cache

@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
-from inframind_gym.evaluation.cli import app
 from inframind_gym.evaluation.compare import Side, compare
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.report.data import FORMAT, lean, report_data
@@ -31,7 +29,7 @@ from inframind_gym.evaluation.report.page import (
 )
 from inframind_gym.evaluation.report.timelines import critical
 from inframind_gym.evaluation.runner import run
-from inframind_gym.evaluation.store import HEADER, RECORDS, read_cells, read_header
+from inframind_gym.evaluation.store import HEADER, read_cells, read_header
 from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.evaluation.tables import to_markdown
 from inframind_gym.simulator.workflow.state import CALL
@@ -161,18 +159,6 @@ def test_pairs_are_those_of_compare(folders):
         )
 
 
-def test_runs_of_one_family_are_compared_and_others_stand_beside(folders, tmp_path):
-    copy = shutil.copytree(folders("routing"), tmp_path / "copy")
-    runs = [load_results(one) for one in (folders("routing"), copy, folders("token_budget"))]
-    data = report_data(runs)
-    assert [one["kind"] for one in data["runs"]] == ["routing", "routing", "token_budget"]
-    routing, tokens = data["comparisons"]
-    assert {side["run"] for side in routing["sides"]} == {0, 1}
-    same = routing["metrics"]["goodput"][0][2]
-    assert same[0] == "0.0" and same[2] == ""
-    assert {side["run"] for side in tokens["sides"]} == {2}
-
-
 def test_calls_of_a_query_make_its_latency(folders):
     results = load_results(folders("routing"))
     chosen = choose(results, results.policies, (), 2)
@@ -257,27 +243,6 @@ def test_the_file_refers_to_nothing_outside(folders, tmp_path):
                          re.sub(r"^\s*//.*$", "", page.scripts[1], flags=re.M))  # fmt: skip
     policy = next(a["content"] for tag, a in page.elements if a.get("http-equiv"))
     assert policy.startswith("default-src 'none'")
-
-
-def test_wrong_input_is_named(folders, tmp_path):
-    def invoke(*arguments: str) -> str:
-        found = CliRunner().invoke(app, ["report", *arguments])
-        assert found.exit_code == 2
-        return " ".join(found.stderr.split())
-
-    good = str(folders("routing"))
-    out = str(tmp_path / "report.html")
-    assert "does not exist" in invoke(str(tmp_path / "none"), "--out", out)
-    assert "holds no results" in invoke(str(tmp_path), "--out", out)
-    assert "is a folder" in invoke(good, "--out", str(tmp_path))
-    message = invoke(good, "--out", out, "--episode", "mixed/20/100:rndom:0")
-    assert "CELL:POLICY:SEED" in message and "mixed/20/100:random:0" in message
-    broken = shutil.copytree(good, tmp_path / "broken")
-    (broken / HEADER).write_text("{")
-    assert "is damaged" in invoke(str(broken), "--out", out)
-    empty = shutil.copytree(good, tmp_path / "empty")
-    shutil.rmtree(empty / RECORDS)
-    assert "no finished cell" in invoke(str(empty), "--out", out)
 
 
 def test_a_notebook_shows_some_sections(folders):
