@@ -452,16 +452,6 @@ class Gate:
             heapq.heappop(self._waiting[server])[2].set_result(None)
 
 
-@dataclass(slots=True, eq=False)
-class _Flight:
-    """A request on its way."""
-
-    request: ChatRequest
-    result: ChatResult
-    task: asyncio.Task[Any]
-    stopped: str | None = None  # why
-
-
 class Client:
     """Client of M servers. To be used on one loop: `open` and `close` there.
 
@@ -486,7 +476,8 @@ class Client:
         self._gate = Gate(
             len(self._servers), settings.max_in_flight_per_server, settings.max_in_flight
         )
-        self._flights: list[set[_Flight]] = [set() for _ in self._servers]
+        self._tasks: list[set[asyncio.Task[Any]]] = [set() for _ in self._servers]
+        self._stopped: dict[asyncio.Task[Any], str] = {}  # why
         self._session: aiohttp.ClientSession
 
     async def open(self) -> None:
@@ -495,14 +486,14 @@ class Client:
 
     async def close(self) -> None:
         """Cancel what is in flight, and close all connections."""
-        await cancel_all([flight.task for flights in self._flights for flight in flights])
+        await cancel_all([task for tasks in self._tasks for task in tasks])
         await self._session.close()
         await asyncio.sleep(0)  # transports close in the loop's next round
 
     @property
     def in_flight(self) -> int:
         """Requests that are not over, those that wait for a place included."""
-        return sum(map(len, self._flights))
+        return sum(map(len, self._tasks))
 
     async def chat(self, request: ChatRequest) -> ChatResult:
         """Send a request, and wait for the whole answer.
@@ -511,21 +502,21 @@ class Client:
         """
         result, task = ChatResult(time.monotonic()), asyncio.current_task()
         assert task is not None
-        flight = _Flight(request, result, task)
-        self._flights[request.server].add(flight)
+        self._tasks[request.server].add(task)
         try:
             await asyncio.wait_for(self._try(request, result), request.limit_s)
         except TimeoutError:
             result.status = "timeout"
             result.error = f"no whole answer in {request.limit_s:.1f} s"
         except asyncio.CancelledError:
-            result.status = "cancelled" if flight.stopped is None else "down"
-            result.error = flight.stopped
+            result.error = self._stopped.get(task)
+            result.status = "cancelled" if result.error is None else "down"
         except Exception as error:  # a bug must not end a run
             _log.exception("request %s failed", request.request_id)
             result.status, result.error = "fault", f"{type(error).__name__}: {error}"
         finally:
-            self._flights[request.server].discard(flight)
+            self._tasks[request.server].discard(task)
+            self._stopped.pop(task, None)
         result.finish_s = time.monotonic()
         if result.answered and result.last_token_s is not None:
             result.finish_s = result.last_token_s
@@ -542,10 +533,9 @@ class Client:
         """
         self._gate.turn_away(server, why)
         if give_up:
-            for flight in self._flights[server]:
-                if flight.stopped is None:
-                    flight.stopped = why
-                    flight.task.cancel()
+            for task in self._tasks[server] - self._stopped.keys():
+                self._stopped[task] = why
+                task.cancel()
 
     async def _try(self, request: ChatRequest, result: ChatResult) -> None:
         """Send until there is an answer, or another attempt is pointless."""

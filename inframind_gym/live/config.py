@@ -148,32 +148,31 @@ def served_models(
             f"pool {pool.name!r}: gpus: has {len(devices)}, cluster {cluster.name!r} has "
             f"{cluster.num_gpus}. Name as many in the pool, or lower `count` in the cluster."
         )
-    return tuple(_served(pool, cluster, card) for card in cards)
-
-
-def _served(pool: PoolConfig, cluster: ClusterConfig, card: ModelCard) -> ModelConfig:
-    if card.alias not in pool.aliases:
-        raise ConfigError(
-            f"cluster {cluster.name!r}: models: {unknown('model', card.alias, pool.aliases)} Those "
-            f"are the models of pool {pool.name!r}: add it there, or remove it here."
-        )
-    model = pool.models[pool.index(card.alias)]
-    where = f"pool {pool.name!r}: models: {card.alias}"
-    if model.url is not None:
-        raise ConfigError(
-            f"{where}: url: servers of a placement are started and stopped. Give it a port."
-        )
-    if any(group.alpha > 0.0 for group in cluster.gpus) and not model.sleep_mode:
-        raise ConfigError(
-            f"{where}: sleep_mode is off, but cluster {cluster.name!r} lets models sleep. Set "
-            "sleep_mode: true, or alpha: 0 in the cluster."
-        )
-    if card.slots != model.server.slots:
-        raise ConfigError(
-            f"{where}: server.max_num_seqs is {model.server.slots} (of all engines), the card of "
-            f"cluster {cluster.name!r} has slots: {card.slots}. Make them equal."
-        )
-    return model
+    served = []
+    for card in cards:
+        if card.alias not in pool.aliases:
+            raise ConfigError(
+                f"cluster {cluster.name!r}: models: {unknown('model', card.alias, pool.aliases)} "
+                f"Those are the models of pool {pool.name!r}: add it there, or remove it here."
+            )
+        model = pool.models[pool.index(card.alias)]
+        wrong = ""
+        if model.url is not None:
+            wrong = "url: servers of a placement are started and stopped. Give it a port."
+        elif any(group.alpha > 0.0 for group in cluster.gpus) and not model.sleep_mode:
+            wrong = (
+                f"sleep_mode is off, but cluster {cluster.name!r} lets models sleep. Set "
+                "sleep_mode: true, or alpha: 0 in the cluster."
+            )
+        elif card.slots != model.server.slots:
+            wrong = (
+                f"server.max_num_seqs is {model.server.slots} (of all engines), the card of "
+                f"cluster {cluster.name!r} has slots: {card.slots}. Make them equal."
+            )
+        if wrong:
+            raise ConfigError(f"pool {pool.name!r}: models: {card.alias}: {wrong}")
+        served.append(model)
+    return tuple(served)
 
 
 def instance_pool(

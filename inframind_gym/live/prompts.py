@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypedDict
+from typing import Final, Literal, TypedDict
 
 import yaml
 
@@ -46,13 +46,6 @@ class Message(TypedDict):
     content: str
 
 
-class _Part(NamedTuple):
-    """An answer that a prompt shows."""
-
-    title: str
-    text: str
-
-
 class Prompts:
     """The prompts of the calls of a task set.
 
@@ -82,11 +75,15 @@ class Prompts:
         """
         system = DECIDER_BRIEF if call.phase == FINAL else ROLE_BRIEFS[call.role]
         parts = _parts(call, answers)
-        ask = self._ask(call)
+        task = self._task(call)
         question = f"Question:\n{self._tasks.texts[call.task].strip()}"
-        shortest = _join(question, [part._replace(text=cut(part.text, 0)) for part in parts], ask)
+
+        def user(most: int) -> str:
+            shown = [f"### {t}\n{cut(text, most)}\n### End of the answer" for t, text in parts]
+            return "\n\n".join([question, *shown, task])
+
         around = TEMPLATE_TOKENS + estimate_upper(system)
-        fixed = around + estimate_upper(shortest)
+        fixed = around + estimate_upper(user(0))
         if fixed > limit_tokens:
             raise ConfigError(
                 f"task {self._tasks.ids[call.task]!r} does not fit: its prompt takes {fixed} "
@@ -95,28 +92,25 @@ class Prompts:
                 "with a larger max_model_len, lower max_tokens, or leave the task out."
             )
         room = limit_tokens - fixed
-        sizes = [estimate_upper(part.text) for part in parts]
+        sizes = [estimate_upper(text) for _, text in parts]
         for _ in range(_ATTEMPTS):
-            most = shares(sizes, room)
-            shown = [part._replace(text=cut(part.text, most)) for part in parts]
-            user = _join(question, shown, ask)
-            over = around + estimate_upper(user) - limit_tokens
+            content = user(shares(sizes, room))
+            over = around + estimate_upper(content) - limit_tokens
             if over <= 0:
                 break
             room -= over  # joined texts can take a little more than their parts
         else:
-            user = shortest
-        return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+            content = user(0)
+        return [{"role": "system", "content": system}, {"role": "user", "content": content}]
 
-    def _ask(self, call: Call) -> str:
+    def _task(self, call: Call) -> str:
         """Return the task of a call, which follows the question and the answers of others."""
         strategy = STRATEGIES[call.strategy]
         lines = [_instruction(call, strategy)]
         if call.phase == SECOND:
             lines[0] = f"{lines[0]} {self.check(call)}".rstrip()
             lines.append("Then answer the question again, in full, corrected where it has to be.")
-        lines.append(STRATEGY_INSTRUCTIONS[strategy])
-        lines.append(self.form(call))
+        lines += [STRATEGY_INSTRUCTIONS[strategy], self.form(call)]
         return "\n".join(filter(None, lines))
 
     def check(self, call: Call) -> str:
@@ -153,8 +147,8 @@ def _instruction(call: Call, strategy: str) -> str:
     return str(_INSTRUCTIONS["alone"]["CoT" if steps else "IO"])
 
 
-def _parts(call: Call, answers: Mapping[int, str]) -> list[_Part]:
-    """Return the answers that a call reads, each text once."""
+def _parts(call: Call, answers: Mapping[int, str]) -> list[tuple[str, str]]:
+    """Return title and text of the answers that a call reads, each text once."""
     own = call.node if call.phase == SECOND else -1
     debate = call.topology == TOPOLOGIES.index("Debate")
     # A debate's second round reads all agents, and the agents' first nodes come first.
@@ -173,23 +167,11 @@ def _parts(call: Call, answers: Mapping[int, str]) -> list[_Part]:
         elif own_before in nodes:
             title = "Your own answer of the first round"
         else:
-            title = _title([call.reads.index(n) + 1 if debate else n + 1 for n in nodes])
-        parts.append(_Part(title, texts[writer] or "[no answer]"))
-    parts.sort(key=lambda part: part.title.startswith("Your"))  # one's own comes last
-    return parts
-
-
-def _title(agents: Sequence[int]) -> str:
-    """Return the title of an answer that one agent gave, or that several agree on."""
-    if len(agents) == 1:
-        return f"Answer of agent {agents[0]}"
-    return f"Answer of agents {', '.join(map(str, agents[:-1]))} and {agents[-1]}"
-
-
-def _join(question: str, parts: Sequence[_Part], ask: str) -> str:
-    """Return the user's message."""
-    shown = [f"### {part.title}\n{part.text}\n### End of the answer" for part in parts]
-    return "\n\n".join([question, *shown, ask])
+            numbers = [str(call.reads.index(n) + 1 if debate else n + 1) for n in nodes]
+            several = f"s {', '.join(numbers[:-1])} and" if len(numbers) > 1 else ""
+            title = f"Answer of agent{several} {numbers[-1]}"
+        parts.append((title, texts[writer] or "[no answer]"))
+    return sorted(parts, key=lambda part: part[0].startswith("Your"))  # one's own comes last
 
 
 def answer_format(answer: Answer) -> str:

@@ -8,8 +8,9 @@ import random
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, Field, ValidationError
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.watcher import SIMULATED
@@ -18,8 +19,6 @@ from inframind_gym.simulator.workload import WorkloadConfig, load_profiles
 
 _CHARS_A_TOKEN: Final = 4
 _MESSAGE_TOKENS: Final = 4  # of the chat template, for each message
-_INT64: Final = 2**63
-_UNSIMULATED: Final = ("tools", "functions", "logprobs", "top_logprobs", "prompt_logprobs")
 _TEXT: Final = (
     "lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod tempor incididunt ut "
     "labore et dolore magna aliqua enim ad minim veniam quis nostrud exercitation ullamco laboris "
@@ -39,11 +38,10 @@ class RefusedError(InfraMindError):
         body: JSON of the answer.
     """
 
-    def __init__(self, status: int, message: str, param: str | None = None) -> None:
+    def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
-        kind = "BadRequestError" if status == 400 else "Error"
-        self.body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
+        self.body = {"error": {"message": message, "type": "BadRequestError", "code": status}}
 
 
 class AnswerLengths:
@@ -82,23 +80,71 @@ class AnswerLengths:
         return max(1, round(factor * tokens))
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A chat completion, or a completion, that is wanted."""
+_Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+_Tokens = Annotated[int, Field(ge=1, lt=2**63)]
 
-    model: str
-    chat: bool
-    prompt_tokens: int
-    max_tokens: int
-    priority: int
-    seed: int | None
-    stream: bool
-    usage: bool  # of a stream, in a piece of its own
-    ignore_eos: bool
-    min_tokens: int
-    text: str | None  # instead of lorem, and
-    tokens: int | None  # instead of a length that is drawn: `simulated` in the body
-    strategy: str | None  # whose instruction is in the system's message
+
+class _Message(BaseModel):
+    role: str = ""
+    content: str | list[dict[str, Any]] | None = None
+
+    @property
+    def text(self) -> str:
+        """The text, also of a message in parts."""
+        if isinstance(self.content, list):
+            return "".join(str(part.get("text", "")) for part in self.content)
+        return self.content or ""
+
+
+class _StreamOptions(BaseModel):
+    include_usage: bool = False  # in a piece of its own
+
+
+class _Prescribed(BaseModel):
+    text: str | None = None  # instead of lorem, and
+    tokens: _Tokens | None = None  # instead of a length that is drawn
+
+
+class Request(BaseModel):
+    """A chat completion, or a completion, that is wanted: the fields that are read."""
+
+    model: str | None = None
+    messages: list[_Message] = []
+    prompt: str | list[Any] = ""
+    max_completion_tokens: _Tokens | None = None
+    max_tokens: _Tokens | None = None
+    min_tokens: _Int64 = 0
+    n: Literal[1] | None = None
+    priority: _Int64 | None = None
+    seed: _Int64 | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    ignore_eos: bool = False
+    simulated: _Prescribed = _Prescribed()
+    tools: None = None
+    functions: None = None
+    logprobs: Literal[False] | None = None
+    top_logprobs: Literal[0] | None = None
+
+    @property
+    def chat(self) -> bool:
+        """True for a chat."""
+        return bool(self.messages)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt: four characters are one, a message of a chat has four more."""
+        if self.messages:
+            return sum(_MESSAGE_TOKENS + tokens_of(message.text) for message in self.messages)
+        return len(self.prompt) if isinstance(self.prompt, list) else tokens_of(self.prompt)
+
+    @property
+    def strategy(self) -> str | None:
+        """The strategy whose instruction is in the system's message."""
+        if not self.messages or self.messages[0].role != "system":
+            return None
+        system = self.messages[0].text
+        return next((n for n, words in STRATEGY_INSTRUCTIONS.items() if words in system), None)
 
 
 def read_request(data: bytes, path: str, served: str, max_model_len: int) -> Request:
@@ -110,93 +156,39 @@ def read_request(data: bytes, path: str, served: str, max_model_len: int) -> Req
         served: name of the model.
         max_model_len: tokens of prompt and output.
 
+    Returns:
+        The request, with `max_tokens` as it will be.
+
     Raises:
         RefusedError: no server would take it.
     """
     try:
-        body = json.loads(data)
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict):
-        raise RefusedError(400, "the body is no JSON object")
+        request = Request.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RefusedError(400, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    if (request.model or served) != served:
+        raise RefusedError(404, f"The model `{request.model}` does not exist: {served}.")
     chat = path.endswith("/chat/completions")
-    if (body.get("model") or served) != served:
-        raise RefusedError(404, f"The model `{body['model']}` does not exist: {served}.", "model")
-    for name in _UNSIMULATED:
-        if body.get(name):
-            raise RefusedError(400, f"{name}: a simulated server has none.", name)
-    if _whole(body, "n") not in (None, 1):
-        raise RefusedError(400, "n must be 1 on a simulated server", "n")
-    prompt_tokens, system = _read_prompt(body.get("messages" if chat else "prompt"), chat)
-    room = max_model_len - prompt_tokens
+    if not (request.messages if chat else request.prompt):
+        raise RefusedError(400, f"{'messages' if chat else 'prompt'}: must not be empty")
+    room = max_model_len - request.prompt_tokens
     if room <= 0:
         raise RefusedError(
             400,
             f"This model's maximum context length is {max_model_len} tokens. However, your prompt "
-            f"contains at least {min(prompt_tokens, max_model_len + 1)} input tokens.",
-            "input_tokens",
+            f"contains {request.prompt_tokens} input tokens.",
         )
-    limits = [_whole(body, name) for name in ("max_completion_tokens", "max_tokens")]
-    usual = room if chat else 16
-    wanted = next((limit for limit in limits if limit is not None), usual)
-    least = _whole(body, "min_tokens") or 0
-    if not max(least, 1) <= wanted <= max_model_len:
-        raise RefusedError(
-            400, f"max_tokens must be from 1 to {max_model_len}, and min_tokens below", "max_tokens"
-        )
-    options, prescribed = body.get("stream_options"), body.get("simulated")
-    options = options if isinstance(options, dict) else {}
-    prescribed = prescribed if isinstance(prescribed, dict) else {}
-    return Request(
-        model=served,
-        chat=chat,
-        prompt_tokens=prompt_tokens,
-        max_tokens=min(wanted, room),
-        priority=_whole(body, "priority") or 0,
-        seed=_whole(body, "seed"),
-        stream=bool(body.get("stream")),
-        usage=bool(options.get("include_usage")),
-        ignore_eos=bool(body.get("ignore_eos")),
-        min_tokens=least,
-        text=None if prescribed.get("text") is None else str(prescribed["text"]),
-        tokens=_whole(prescribed, "tokens"),
-        strategy=next((n for n, words in STRATEGY_INSTRUCTIONS.items() if words in system), None),
-    )
-
-
-def _read_prompt(prompt: Any, chat: bool) -> tuple[int, str]:
-    """Return the tokens of a prompt, and the text of its system's message.
-
-    Four characters are a token; a message of a chat has four tokens more.
-
-    Raises:
-        RefusedError: there is no prompt.
-    """
-    if not chat and prompt:
-        return len(prompt) if isinstance(prompt, list) else max(tokens_of(str(prompt)), 1), ""
-    if not isinstance(prompt, list) or not prompt or not all(isinstance(m, dict) for m in prompt):
-        raise RefusedError(400, "the prompt must be given, and not empty")
-    texts = []
-    for message in prompt:
-        content = message.get("content")
-        if isinstance(content, list):  # in parts
-            content = "".join(str(part.get("text", "")) for part in content)
-        texts.append("" if content is None else str(content))
-    tokens = sum(_MESSAGE_TOKENS + tokens_of(text) for text in texts)
-    return tokens, texts[0] if prompt[0].get("role") == "system" else ""
+    limits = (request.max_completion_tokens, request.max_tokens, room if chat else 16)
+    wanted = next(limit for limit in limits if limit is not None)
+    if wanted > max_model_len or request.min_tokens > wanted:
+        raise RefusedError(400, f"max_tokens: from min_tokens to {max_model_len}")
+    return request.model_copy(update={"model": served, "max_tokens": min(wanted, room)})
 
 
 def tokens_of(text: str) -> int:
     """Return the tokens of a text."""
     return -(-len(text) // _CHARS_A_TOKEN)
-
-
-def _whole(body: dict[str, Any], key: str) -> int | None:
-    """Return a whole number, or None where there is none."""
-    value = body.get(key)
-    if value is None or (type(value) is int and -_INT64 <= value < _INT64):
-        return value
-    raise RefusedError(400, f"{key} must be a whole number", key)
 
 
 class Answer:
@@ -222,8 +214,8 @@ class Answer:
 
     def words(self, begin: int, end: int, total: int) -> str:
         """Return tokens `begin` to `end` of `total`."""
-        if self.request.text is not None:
-            text = self.request.text
+        if self.request.simulated.text is not None:
+            text = self.request.simulated.text
             return text[len(text) * begin // total : len(text) * end // total]
         size = len(_LOREM)
         words = [_LOREM[(self._first + i) % size] for i in range(begin, end)]
@@ -253,7 +245,8 @@ class Answer:
 
     def closing(self, tokens: int, metrics: dict[str, Any] | None) -> bytes:
         """Return the events after the last token."""
-        if not self.request.usage:
+        options = self.request.stream_options
+        if options is None or not options.include_usage:
             return END
         more = {} if metrics is None else {"metrics": metrics}
         return self._event([], usage=self._usage(tokens), **more) + END

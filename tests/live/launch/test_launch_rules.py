@@ -22,17 +22,11 @@ def model(**keys: Any) -> ModelConfig:
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
-        ("--max-num-seqs=4", "(--max-num-seqs) is set from `server.max_num_seqs`"),
         ("--max_model_len", "is set from `server.max_model_len`"),
-        ("--scheduling-policy", "servers of a pool always run `priority`"),
-        ("--hos", "'--hos' (--host) is set from `inframind pool up"),
         ("--h=0.0.0.0", "(--host) is set from"),
-        ("--served_model", "(--served-model-name) is set from `name`"),
         ("--hos.x", "(--host) is set from"),  # vLLM's way to write JSON
         ("-t=2", "(-tp) is set from"),
         ("--no-enable-sleep", "(--enable-sleep-mode) is set from"),
-        ("--conf", "(--config) is set from the pool's file"),
-        ("--uds=/tmp/x", "holds for --model, --served-model-name, --host, --p"),
         ("--", "is set from"),
     ],
 )

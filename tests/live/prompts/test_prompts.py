@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 
 from inframind_gym.errors import ConfigError
 from inframind_gym.live.prompts import (
-    ROLE_BRIEFS,
     TEMPLATE_TOKENS,
     Message,
     Prompts,
-    designs_only,
     estimate_upper,
 )
 from inframind_gym.simulator.workflow.backend import Call
@@ -88,15 +86,6 @@ def titles(messages: list[Message]) -> list[str]:
 ANSWERS = {node: f"finding {node}" for node in range(12)}
 
 
-def test_every_role_has_a_brief_of_its_own() -> None:
-    assert len(ROLE_BRIEFS) == len(ROLES)
-    assert len(set(ROLE_BRIEFS)) == len(ROLES)
-    for index, brief in enumerate(ROLE_BRIEFS):
-        messages = PROMPTS.messages(call("IO", role=index), {}, AMPLE)
-        assert messages[0] == {"role": "system", "content": brief}
-        assert estimate_upper(brief) < 150
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("phase", [FIRST, SECOND, FINAL])
 def test_the_strategy_is_given_in_the_specs_words(strategy: str, phase: int) -> None:
@@ -105,12 +94,6 @@ def test_the_strategy_is_given_in_the_specs_words(strategy: str, phase: int) -> 
     lines = messages[1]["content"].splitlines()
     said = [s for s in STRATEGIES if STRATEGY_INSTRUCTIONS[s] in lines]
     assert said == [strategy]
-
-
-def test_flash_is_never_told_to_take_steps() -> None:
-    for strategy in STRATEGIES:
-        prompt = text(PROMPTS.messages(call("CoT", strategy=strategy), {}, AMPLE))
-        assert ("steps" in prompt) is (strategy != "Flash")
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
@@ -138,14 +121,6 @@ def test_the_second_round_of_a_debate_knows_its_own_answer() -> None:
     assert "second round" in text(messages)
 
 
-def test_a_role_that_speaks_twice_in_a_debate_tells_its_answers_apart() -> None:
-    second = call("Debate", 4, phase=SECOND, reads=(0, 1, 2, 4))
-    messages = PROMPTS.messages(second, ANSWERS, AMPLE)
-    assert titles(messages)[-2:] == ["Your own answer of the first round", "Your first answer"]
-    first_round = call("Debate", 1, phase=SECOND, reads=(1,))
-    assert titles(PROMPTS.messages(first_round, ANSWERS, AMPLE)) == ["Your first answer"]
-
-
 @pytest.mark.parametrize("kind", ANSWER_KINDS)
 def test_reflection_checks_its_own_first_answer(kind: str) -> None:
     second = call("Reflection", 2, phase=SECOND, reads=(2,), kind=kind)
@@ -154,15 +129,6 @@ def test_reflection_checks_its_own_first_answer(kind: str) -> None:
     assert "finding 2" in text(messages)
     assert "Check your first answer" in text(messages)
     assert "answer the question again, in full" in text(messages)
-
-
-def test_the_deciding_call_reads_everybody_and_has_no_role() -> None:
-    final = call("Debate", phase=FINAL, reads=(3, 4, 5))
-    messages = PROMPTS.messages(final, {3: "finding 3", 5: ""}, AMPLE)
-    assert titles(messages) == ["Answer of agent 1", "Answer of agent 2", "Answer of agent 3"]
-    assert messages[1]["content"].count("[no answer]") == 2
-    assert messages[0]["content"] not in ROLE_BRIEFS
-    assert "\\boxed{}" in messages[1]["content"]
 
 
 def test_what_was_handed_on_is_shown_once() -> None:
@@ -177,15 +143,6 @@ def test_trains_of_thought_are_not_passed_on() -> None:
     prompt = text(PROMPTS.messages(call("Chain", 1, reads=(0,)), answers, AMPLE))
     assert "a long way" not in prompt
     assert "It is 4." in prompt
-
-
-def test_designers_leave_the_code_to_others() -> None:
-    for index, role in enumerate(ROLES):
-        prompt = text(PROMPTS.messages(call("IO", role=index, kind="tests"), {}, AMPLE))
-        assert ("```python" in prompt) is not designs_only(index)
-        number = text(PROMPTS.messages(call("IO", role=index), {}, AMPLE))
-        assert "\\boxed{}" in number
-        assert designs_only(index) is (role.name in ("AlgorithmDesigner", "ProjectManager"))
 
 
 def test_no_prompt_tells_the_answer() -> None:

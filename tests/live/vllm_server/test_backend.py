@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,10 +13,9 @@ pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.backend import VllmServers
-from inframind_gym.live.request_log import RequestLogWriter
 from inframind_gym.live.settings import LiveSettings, server_url
 from inframind_gym.simulator.server.pool import load_pool
-from inframind_gym.simulator.workflow.backend import Backend, Call
+from inframind_gym.simulator.workflow.backend import Backend
 from inframind_gym.simulator.workflow.topology import FINAL
 from tests.live.vllm_server.fake import Answer, Script, records, until
 from tests.live.vllm_server.live_play import (
@@ -80,13 +78,6 @@ def test_one_call(tmp_path: Path) -> None:
     assert (prompts.seen[0][2]) == pool.config.models[2].server.max_model_len - 16
 
 
-def test_fcfs_sends_no_priority() -> None:
-    with opened(scheduler="fcfs") as (backend, _, servers):
-        (done,) = ask(backend, call(priority=0.0))
-        assert "priority" not in servers[0].requests[0]
-    assert done.right is None  # nothing is judged
-
-
 def test_priorities_of_late_work_are_exact() -> None:
     """The scheduler edf_late_last adds 1e9 s to a deadline: still below 2**53."""
     with opened(scheduler="edf_late_last") as (backend, _, servers):
@@ -118,17 +109,6 @@ def test_answers_are_kept_for_their_query_and_handed_on() -> None:
     ]
 
 
-def test_a_deciding_call_that_failed_can_be_sent_again() -> None:
-    prompts = Prompts()
-    script: Script = lambda r, n: Answer(status=500) if n == 1 else Answer("42")  # noqa: E731
-    with opened(script, right_if_42, prompts=prompts) as (backend, _, _):
-        ask(backend, call(0))
-        for number in (1, 2):
-            (done,) = ask(backend, call(number, phase=FINAL, reads=(0,), sources=(0,)))
-            assert done.failed == (number == 1)
-    assert prompts.seen[1][1] == prompts.seen[2][1] == {0: "42"}
-
-
 TOO_LONG = Answer(status=400, message="longer than the maximum model length of 100")
 
 
@@ -144,22 +124,6 @@ def test_a_prompt_that_is_too_long_is_cut_further(tmp_path: Path) -> None:
     assert limits == [room, 3 * room // 4, room, 3 * room // 4, room // 2]
     found = [(line["status"], line["attempts"]) for line in records(log)]
     assert found == [("ok", 2), ("too_long", 3)]
-
-
-def test_a_prompt_that_cannot_be_made_short_enough(tmp_path: Path) -> None:
-    class Short(Prompts):
-        def messages(self, call: Call, *more: Any) -> Any:
-            if more[1] < 16384 - 16 or call.id == 1:
-                raise InfraMindError("the question alone is longer")
-            return super().messages(call, *more)
-
-    log = tmp_path / "log"
-    with opened(TOO_LONG, prompts=Short(), log=log) as (backend, _, _):
-        assert ask(backend, call(0))[0].failed and ask(backend, call(1))[0].failed
-    assert [(line["status"], line["error"], line["attempts"]) for line in records(log)] == [
-        ("too_long", "HTTP 400: longer than the maximum model length of 100", 1),
-        ("too_long", "the question alone is longer", 0),
-    ]
 
 
 def test_grading() -> None:
@@ -180,22 +144,6 @@ def test_grading() -> None:
         found = [ask(backend, each)[0].right for each in calls]
         assert found == [True, False, None, None]
     assert threads and all(name.startswith("vllm-judge") for name in threads)
-
-
-def test_a_task_that_cannot_be_graded_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    def judge(task: int, text: str) -> bool:
-        raise ConfigError(f"the tests of {task} are broken")
-
-    with opened(judge=judge) as (backend, pool, _):
-        calls = [call(number, query=number, task=number % 2, phase=FINAL) for number in range(4)]
-        assert [each.right for each in ask(backend, *calls)] == [None] * 4
-        assert pool.ungraded == 4
-    said = sorted(record.getMessage() for record in caplog.records)
-    assert said == [
-        f"task {task}: its answers cannot be graded: the tests of {task} are broken"
-        for task in range(2)
-    ]
-    assert not any(record.exc_info for record in caplog.records)
 
 
 def test_judging_is_timed_and_not_the_wait_for_a_judge() -> None:
@@ -248,38 +196,6 @@ def test_all_attempts_at_a_call_are_bounded() -> None:
 
 
 HALF = "bad \\ \ud800 text"  # a backslash, and half of a character
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [Answer(status=500, message=HALF), Answer(events=({"error": {"message": HALF}},))],
-)
-def test_an_error_with_half_a_character_is_logged_and_completes(
-    answer: Answer, tmp_path: Path
-) -> None:
-    with opened(answer, log=tmp_path / "log") as (backend, _, _):
-        assert ask(backend, call(0))[0].failed
-    (line,) = records(tmp_path / "log")
-    assert HALF in line["error"]
-
-
-@pytest.mark.parametrize("where", ["log", "prompts"])
-def test_a_bug_costs_a_call_at_most_and_no_run(
-    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def bug(*_: object) -> None:
-        raise RuntimeError("cannot be")
-
-    if where == "log":
-        monkeypatch.setattr(RequestLogWriter, "write", bug)
-    else:
-        monkeypatch.setattr(Prompts, "messages", bug)
-    with opened(log=tmp_path / "log") as (backend, _, _):
-        assert ask(backend, call(0))[0].failed == (where == "prompts")
-    if where == "prompts":
-        (line,) = records(tmp_path / "log")
-        assert (line["status"], line["error"]) == ("fault", "RuntimeError: cannot be")
-        assert line["arrival_time"] is None and line["first_token_ts"] is None
 
 
 def test_every_call_completes_once_whatever_happens(tmp_path: Path) -> None:
@@ -407,16 +323,6 @@ def test_closing_gives_up_what_is_in_flight(tmp_path: Path) -> None:
     ]
     assert [line["status"] for line in found].count("cancelled") == 9
     assert len({line["request_id"] for line in found}) == 10
-
-
-def test_opening_an_episode_closes_the_one_before() -> None:
-    with opened(Answer(hang=True)) as (first, pool, _):
-        first.submit(call(0))
-        second = pool.open(Prompts())
-        first.submit(call(1))  # no more
-        assert first.wait(None) == []
-        assert second.now_s() < first.now_s()
-        assert second.telemetry().polls == 0
 
 
 def test_addresses() -> None:

@@ -91,15 +91,6 @@ def test_an_answer_and_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (headers["x-request-id"], headers["authorization"]) == ("run-1", "Bearer secret")
 
 
-def test_without_priority_seed_and_usage() -> None:
-    with FakeServer(lambda r, n: Answer(usage=False)) as server:
-        result = ask(server)
-        assert not {"priority", "seed"} & set(server.requests[0])
-    assert result.status == "ok"
-    assert (result.prompt_tokens, result.output_tokens, result.scheduled_s) == (None, None, None)
-    assert result.pieces >= 3  # what is known without
-
-
 @pytest.mark.parametrize(
     ("answer", "status", "error", "attempts"),
     [
@@ -166,16 +157,11 @@ DONE = b"[DONE]"
     "events",
     [
         (said(usage=5), DONE),
-        (said(usage=[1]), DONE),
-        (said(usage="x"), DONE),
         (said(metrics="x"), DONE),
-        (said({"content": 5}), DONE),
         (said({"content": ["x"]}), DONE),
         (said(finish=7), DONE),
-        (said(finish={"a": 1}), DONE),
         ({"choices": [{"delta": "x", "finish_reason": "stop"}]}, DONE),
         ({"choices": None}, DONE),
-        (5, DONE),
         (None,),
         (b"[" * 200_000,),
         (b'{"choices":[],"usage":{"completion_tokens":' + b"9" * 5000 + b"}}", DONE),
@@ -197,14 +183,6 @@ def test_numbers_of_tokens_that_cannot_be_are_not_known(count: Any) -> None:
         result = ask(server)
     assert (result.status, result.text) == ("ok", "42")
     assert (result.output_tokens, result.prompt_tokens, result.pieces) == (None, None, 1)
-
-
-@pytest.mark.parametrize("time_ms", [float("inf"), float("nan"), -1.0, True, "5", 10**400])
-def test_times_that_cannot_be_are_not_known(time_ms: Any) -> None:
-    metrics = {"time_to_first_token_ms": time_ms, "queue_time_ms": 1.0}
-    with FakeServer(lambda r, n: Answer(events=(said(metrics=metrics), DONE))) as server:
-        result = ask(server)
-    assert (result.status, result.scheduled_s) == ("ok", None)
 
 
 def test_characters_that_come_in_halves() -> None:

@@ -10,7 +10,6 @@ import pytest
 from inframind_gym.live.watcher import (
     DownError,
     MeanLatency,
-    is_asleep,
     parse_metrics,
     wrong_model,
 )
@@ -111,10 +110,3 @@ def test_means_are_those_of_what_finished_in_between() -> None:
 def test_the_model_that_is_served(models: str, wrong: str) -> None:
     said = wrong_model(models, "m")
     assert wrong in said and bool(said) == bool(wrong) and len(said) < 200
-
-
-@pytest.mark.parametrize("text", ["[]", "[" * 200_000, "asleep"])
-def test_nonsense_about_sleep(text: str) -> None:
-    assert is_asleep('{"is_sleeping": true}') and not is_asleep('{"is_sleeping": false}')
-    with pytest.raises(DownError, match="/is_sleeping answers"):
-        is_asleep(text)
