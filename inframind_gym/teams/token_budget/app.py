@@ -48,7 +48,6 @@ from inframind_gym.teams.token_budget.settings import (
     SIMULATED,
     SIZES,
     STRATEGIES,
-    TeamSettings,
     load_settings,
 )
 from inframind_gym.teams.token_budget.simulate import SimulatedTask, max_tokens
@@ -191,7 +190,6 @@ class Orchestrator:
         log: where events go; they are written as they happen.
         run_id: name of the run, in events.
         provider: way to the model; None: the simulated one.
-        settings: constants of the team; None: the shipped ones.
         retries: limits of a call's attempts.
 
     Attributes:
@@ -210,11 +208,10 @@ class Orchestrator:
         log: EventLog,
         run_id: str,
         provider: Provider | None = None,
-        settings: TeamSettings | None = None,
         retries: Retries | None = None,
     ) -> None:
         self.order, self._log, self._run_id = order, log, run_id
-        self.settings = settings = settings or load_settings()
+        self.settings = settings = load_settings()
         self._task, most, weights = None, max_tokens(settings), settings.proxy_weights
         if provider is None:
             drawn = agents.DrawnAnswers(settings, order.profile, order.seed)
