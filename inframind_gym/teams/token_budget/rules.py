@@ -163,10 +163,7 @@ def share_out(ledger: Ledger, rows: Ints, shares: Floats) -> None:
 def quality(self_eval: Any, flag_share: Any, checklist: Any, weights: ProxyWeights) -> Floats:
     """Return the weighted mean (k,) of the proxies that are not NaN, 0-100; 0 where all are.
 
-    Args:
-        self_eval: (k,) points, 0-100.
-        flag_share, checklist: (k,) shares, 0-1.
-        weights: of the three.
+    `self_eval` are points (k,), 0-100; `flag_share` and `checklist` shares (k,), 0-1.
     """
     total, weight = np.zeros(np.shape(self_eval)), np.zeros(np.shape(self_eval))
     for points, factor in (
@@ -182,6 +179,8 @@ def quality(self_eval: Any, flag_share: Any, checklist: Any, weights: ProxyWeigh
 
 class TeamState:
     """n teams in the middle of their runs; all arrays have a row a team.
+
+    Methods take the teams that they concern as `rows` (k,), and arrays with a row for each of them.
 
     Args:
         settings: constants of the team.
@@ -236,7 +235,7 @@ class TeamState:
         """Find out what is open to some teams, and whether their runs are over.
 
         Args:
-            rows: (k,) teams.
+            rows: teams.
             estimates: (k, 3) estimated tokens of the next prompts.
             has_draft: (k,) whether there is something to review.
         """
@@ -281,10 +280,7 @@ class TeamState:
         """Carry out the part of decisions that needs no call.
 
         A cut is for low ROI where the agent's last call was below the threshold, else the policy's.
-
-        Args:
-            rows: (k,) teams.
-            actions: (k,) 0-15; one that is not open does nothing.
+        An action (0-15) that is not open does nothing.
 
         Returns:
             The calls that the decisions ask for: (m,) rows, agents, sizes and limits of tokens.
@@ -316,12 +312,7 @@ class TeamState:
 
         A critic changes nothing in the product: its step is worth the points that it claims for its
         new flags. The flags count as a proxy of quality from the next step of another agent on.
-
-        Args:
-            rows: (k,) teams.
-            agents: (k,) who was called.
-            tokens: (k,) of prompt and answer.
-            evidence: of the steps.
+        `tokens` are those of prompt and answer.
         """
         progress, is_critic = self.progress, agents == CRITIC
         progress.flags_open[rows] += evidence.new_flags - evidence.resolved
@@ -369,13 +360,7 @@ class TeamState:
 
         A reallocation and an action that was refused have none (an empty dict), unless the run
         ends with them. `status` is "cutoff" when the agent is cut off, "complete" at the end of the
-        run.
-
-        Args:
-            row: a team.
-            action: what was carried out.
-            run_id: name of the run.
-            output: answer of the agent.
+        run. `action` is what was carried out, `output` the agent's answer.
         """
         is_open, over = bool(self.was_open[row]), bool(self.over[row])
         if not over and (not is_open or REALLOCATE <= action < STOP):
