@@ -63,9 +63,9 @@ class RequestError(InfraMindError):
         return json.dumps({"error": error}).encode()
 
 
-def is_secret(given: str, secret: str) -> bool:
-    """Return whether a client gave a secret, in a time that does not tell how much was right."""
-    return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())
+def is_secret(text: str, secret: str) -> bool:
+    """Return whether a text is a secret, in a time that does not tell how much was right."""
+    return hmac.compare_digest(text.encode("utf-8", "replace"), secret.encode())
 
 
 def check_head(
@@ -94,10 +94,10 @@ def check_head(
     if loopback_only and host_name(host) not in LOOPBACK:
         raise RequestError(403, "wrong_host", "without a token only this machine may ask")
     try:
-        own = origin is None or urlsplit(origin).netloc.lower() == host.lower() != ""
+        is_own = origin is None or urlsplit(origin).netloc.lower() == host.lower() != ""
     except ValueError:
-        own = False
-    if not own or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        is_own = False
+    if not is_own or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         raise RequestError(403, "wrong_origin", "pages of other sites may not ask")
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()):

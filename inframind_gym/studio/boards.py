@@ -35,13 +35,13 @@ class Boards:
 
     def find(self) -> dict[str, Path]:
         """Return the folders by the names under which the pages know them."""
-        found: dict[str, Path] = {}
+        folders: dict[str, Path] = {}
         for root in self._roots:
             for depth in range(_DEEPEST + 1):
                 for path in sorted(root.glob("/".join(["*"] * depth + [HEADER]))):
                     name = "--".join(path.parent.relative_to(root).parts) or root.resolve().name
-                    found.setdefault(name, path.parent)
-        return found
+                    folders.setdefault(name, path.parent)
+        return folders
 
     def listed(self) -> list[dict[str, Any]]:
         """Return what is listed of each folder: name, suite, policies, finished cells, or error."""

@@ -144,37 +144,7 @@ def attach(app: FastAPI, launcher: Launcher, boards: Boards) -> None:
 
     @ui.page("/show/{run_id}")
     def run_page(run_id: str) -> None:
-        try:
-            run = store.get_run(run_id)
-        except ConfigError:
-            with frame("There is no run of this name", ""):
-                return
-        with frame(described(run)["what"], run.team):
-            status = Live()
-            stop = ui.button("Stop", on_click=lambda: launcher.stop(run.run_id)).props("outline")
-            view, events, seq = Live(), defaultdict[str, list[Any]](list), 0
-
-            def update() -> None:
-                nonlocal seq
-                now = store.get_run(run.run_id)  # before its events: a run that is over has all
-                for event in store.events(run.run_id, seq):
-                    events[event.kind].append(event.data)
-                    seq = event.seq
-                words = (
-                    '<div role="status" class="hint" data-events="{seq}">{chip} {simulated} '
-                    "started {started}, {seq:,} events</div>{error}"
-                )
-                is_simulated = now.settings.get("provider") in ("simulated", "simulation")
-                error = (now.summary or {}).get("error")
-                parts = {"simulated": chip("simulated") if is_simulated else "", "seq": seq}
-                parts["error"] = html('<p class="error">{}</p>', error) if error else ""
-                status.show([html(words, **described(now), **parts)])
-                stop.set_visibility(run.run_id in launcher.owned())
-                view.show(VIEWS[now.team](now, events))
-                if now.status != "running":
-                    timer.deactivate()
-
-            timer = ui.timer(0.5, update)
+        _run_page(launcher, run_id)
 
     @ui.page("/compare/{first}/{second}")
     def compare_page(first: str, second: str) -> None:
@@ -200,6 +170,42 @@ def attach(app: FastAPI, launcher: Launcher, boards: Boards) -> None:
             put("Worst and median episodes are played again; that takes a while.", "hint")
 
     ui.run_with(app, title="inframind studio", dark=None, language="en-US", reconnect_timeout=10.0)
+
+
+def _run_page(launcher: Launcher, run_id: str) -> None:
+    """Add a run: its status, and its view, drawn again as events come."""
+    store = launcher.store
+    try:
+        run = store.get_run(run_id)
+    except ConfigError:
+        with frame("There is no run of this name", ""):
+            return
+    with frame(described(run)["what"], run.team):
+        status = Live()
+        stop = ui.button("Stop", on_click=lambda: launcher.stop(run.run_id)).props("outline")
+        view, events, seq = Live(), defaultdict[str, list[Any]](list), 0
+
+        def update() -> None:
+            nonlocal seq
+            now = store.get_run(run.run_id)  # before its events: a run that is over has all
+            for event in store.events(run.run_id, seq):
+                events[event.kind].append(event.data)
+                seq = event.seq
+            words = (
+                '<div role="status" class="hint" data-events="{seq}">{chip} {simulated} '
+                "started {started}, {seq:,} events</div>{error}"
+            )
+            is_simulated = now.settings.get("provider") in ("simulated", "simulation")
+            error = (now.summary or {}).get("error")
+            parts = {"simulated": chip("simulated") if is_simulated else "", "seq": seq}
+            parts["error"] = html('<p class="error">{}</p>', error) if error else ""
+            status.show([html(words, **described(now), **parts)])
+            stop.set_visibility(run.run_id in launcher.owned())
+            view.show(VIEWS[now.team](now, events))
+            if now.status != "running":
+                timer.deactivate()
+
+        timer = ui.timer(0.5, update)
 
 
 def _form(launcher: Launcher, team: str, source: str) -> None:

@@ -33,7 +33,7 @@ from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.guard import Guard, RequestError, is_secret
 from inframind_gym.studio.boards import EPISODES, Boards, script_hashes
 from inframind_gym.studio.runs import BusyError, Launcher
-from inframind_gym.teams.runs import Run
+from inframind_gym.teams.runs import Run, RunStore
 from inframind_gym.teams.token_budget.app import TEAM
 from inframind_gym.teams.token_budget.rules import AGENT_STEP
 
@@ -92,6 +92,21 @@ def _admission(token: str | None) -> dict[str, Any]:
     return {"admit": admit, "refuse": refuse, "loopback_only": token is None}
 
 
+def _find(store: RunStore, run_id: str) -> Run:
+    """Return a run; 404 where there is none of this name."""
+    with contextlib.suppress(ConfigError):  # its text has the file and names of other runs
+        run = store.get_run(run_id)
+        if run.run_id == run_id:
+            return run
+    raise HTTPException(404, "no run of this name")
+
+
+def _events(store: RunStore, run: Run) -> list[dict[str, Any]]:
+    every = store.events(run.run_id)
+    kinds = {AGENT_STEP} if run.team == TEAM else {event.kind for event in every}
+    return [{"event": e.kind, "data": e.data} for e in every if e.kind in kinds]
+
+
 def make_app(launcher: Launcher, boards: Boards, *, token: str | None = None) -> FastAPI:
     """Make the application without its pages, which `pages.attach` adds."""
     store = launcher.store
@@ -100,18 +115,6 @@ def make_app(launcher: Launcher, boards: Boards, *, token: str | None = None) ->
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         await asyncio.to_thread(launcher.close)
-
-    def find(run_id: str) -> Run:
-        with contextlib.suppress(ConfigError):  # its text has the file and names of other runs
-            run = store.get_run(run_id)
-            if run.run_id == run_id:
-                return run
-        raise HTTPException(404, "no run of this name")
-
-    def events(run: Run) -> list[dict[str, Any]]:
-        found = store.events(run.run_id)
-        kinds = {AGENT_STEP} if run.team == TEAM else {event.kind for event in found}
-        return [{"event": e.kind, "data": e.data} for e in found if e.kind in kinds]
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(Guard, most_bytes=MOST_BODY_BYTES, headers=_HEADERS, **_admission(token))
@@ -128,9 +131,9 @@ def make_app(launcher: Launcher, boards: Boards, *, token: str | None = None) ->
 
     @app.get("/run/{run_id}")
     def show(run_id: str) -> dict[str, Any]:
-        run = find(run_id)
+        run = _find(store, run_id)
         traces = [{"seq": e.seq, **e.data} for e in store.events(run_id) if e.kind == "trace"]
-        return {**asdict(run), "events": events(run), "traces": traces}
+        return {**asdict(run), "events": _events(store, run), "traces": traces}
 
     @app.post("/run/{run_id}/stop")
     def stop(run_id: str) -> dict[str, bool]:
@@ -150,8 +153,10 @@ def make_app(launcher: Launcher, boards: Boards, *, token: str | None = None) ->
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # a client that has left
             try:
                 while True:
-                    run = find(run_id)  # before its events: those of a run that is over are all
-                    for event in (await asyncio.to_thread(events, run))[after:]:
+                    run = _find(
+                        store, run_id
+                    )  # before its events: those of a run that is over are all
+                    for event in (await asyncio.to_thread(_events, store, run))[after:]:
                         await socket.send_json(event)
                         after += 1
                     if run.status != "running":
@@ -171,8 +176,8 @@ def make_app(launcher: Launcher, boards: Boards, *, token: str | None = None) ->
         return HTMLResponse(html, headers={"content-security-policy": policy})
 
     @app.post("/sign-in")
-    def sign_in(request: Request, given: Annotated[str, Form(alias="token")]) -> Response:
-        if token is None or not is_secret(given, token):
+    def sign_in(request: Request, secret: Annotated[str, Form(alias="token")]) -> Response:
+        if token is None or not is_secret(secret, token):
             return HTMLResponse(_SIGN_IN, 401)
         response = RedirectResponse("/", 303)
         secure, cookie = request.url.scheme == "https", session_of(token)

@@ -159,7 +159,7 @@ class LivePlacement(PlacementSimulation):
         closed = self._loop is None
         if not closed:
             self._abandon()
-        found, seen = self.state.instance.copy(), self.state.seen_s.copy()
+        instances, seen_s = self.state.instance.copy(), self.state.seen_s.copy()
         super().reset(rows, generators, observations)  # draws the jobs, and who begins awake
         wanted = np.zeros(self.num_gpus, np.int64)
         for g, m in np.argwhere(self.state.instance["state"][0] == ACTIVE).tolist():
@@ -167,15 +167,15 @@ class LivePlacement(PlacementSimulation):
         self._records.write(events.CLEAR)
         if closed:
             self._bring_up(wanted)
-            found, seen = self.state.instance.copy(), self.state.seen_s.copy()
+            instances, seen_s = self.state.instance.copy(), self.state.seen_s.copy()
             self._records.write(events.CLEAR)
-        for g, m in np.argwhere(found["state"][0] != ABSENT).tolist():
-            if found[0, g, m]["state"] == ACTIVE:
+        for g, m in np.argwhere(instances["state"][0] != ABSENT).tolist():
+            if instances[0, g, m]["state"] == ACTIVE:
                 self._records.write(events.AWAKE, g, m)
             else:
                 self.state.instance[0, g, m]["state"] = SLEPT
-            self.state.instance[0, g, m]["slept_before"] = found[0, g, m]["slept_before"]
-        self.state.seen_s[:] = seen
+            self.state.instance[0, g, m]["slept_before"] = instances[0, g, m]["slept_before"]
+        self.state.seen_s[:] = seen_s
         self.transitions.clear()
         self.late_decisions, self.unrouted_s = 0, 0.0
         self._takes_calls = False
@@ -299,7 +299,7 @@ class LivePlacement(PlacementSimulation):
             Exception: raised by `make`.
         """
         records, last = self._records, self._open_interval()
-        made: Future[NDArray[np.int64]] = Future()
+        decision: Future[NDArray[np.int64]] = Future()
         pending = True
 
         def take() -> None:
@@ -307,16 +307,16 @@ class LivePlacement(PlacementSimulation):
             if not pending:
                 return
             pending = False
-            action = self._checked(made.result())
+            action = self._checked(decision.result())
             self._note_late()
             self._write_masks()  # what was open may not be so by now
             self._carry_out(action[0])
 
         def run() -> None:
             try:
-                made.set_result(make())
+                decision.set_result(make())
             except BaseException as error:
-                made.set_exception(error)
+                decision.set_exception(error)
             records.put(take)
 
         threading.Thread(target=run, name="placement-decision", daemon=True).start()

@@ -109,18 +109,18 @@ def leave_server(
             start_next(cluster, e, g, now_s, end_s)
             return True
     places = cluster.queue.shape[2]
-    found = False
+    passed = False
     for i in range(server.queued):  # the server began it before one that runs by the records
         place = (server.queue_head + i) % places
-        if found:
+        if passed:
             cluster.queue[e, g, (place + places - 1) % places] = cluster.queue[e, g, place]
         elif cluster.queue[e, g, place] == identity:
-            found = True
-    if found:
+            passed = True
+    if passed:
         server.queued -= 1
         episode.waiting -= 1
         episode.waiting_s -= end_s - now_s
-    return found
+    return passed
 
 
 @inner

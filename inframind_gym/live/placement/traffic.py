@@ -34,7 +34,7 @@ _SPARE: Final = 64  # tokens of chat templates, and error of the estimate
 _WORD: Final = "the "  # one token to most tokenizers
 _HOPELESS: Final = frozenset({"too_long", "rejected", "fault", "cancelled"})  # fail every time
 
-Asked = tuple[Sequence[Mapping[str, str]], int]  # messages, tokens of the answer
+Request = tuple[Sequence[Mapping[str, str]], int]  # messages, tokens of the answer
 
 
 class Records:
@@ -119,7 +119,7 @@ class _Job:
 
     prompt: list[int]  # tokens
     output: list[int]
-    asked: Asked | None = None  # from outside
+    request: Request | None = None  # from outside
     answer: Future[ChatResult] | None = None
 
 
@@ -157,7 +157,7 @@ class Traffic:
         prompt, output = np.rint(state.prompt[:calls]), state.output[:calls]
         self._jobs[slot] = _Job(prompt.astype(int).tolist(), output.astype(int).tolist())
 
-    def add_call(self, m: int, asked: Asked, answer: Future[ChatResult]) -> None:
+    def add_call(self, m: int, request: Request, answer: Future[ChatResult]) -> None:
         """Let a call arrive from outside."""
         episode = self.records.state.episode[0]
         here = int(episode["used_jobs"]) - int(episode["free_jobs"])
@@ -166,7 +166,7 @@ class Traffic:
             answer.set_exception(InfraMindError(message))
             return
         slot = self.records.write(events.CALL, model=m, now_s=self.records.now_s)
-        self._jobs[slot] = _Job([], [], asked, answer)
+        self._jobs[slot] = _Job([], [], request, answer)
 
     def send(self) -> None:
         """Send what was routed."""
@@ -190,8 +190,8 @@ class Traffic:
         if not np.isfinite(deadline_s):
             deadline_s = float(request["ready_s"])
         job, call = self._jobs[int(request["job"])], int(request["call"])
-        if job.asked is not None:
-            messages, max_tokens = job.asked
+        if job.request is not None:
+            messages, max_tokens = job.request
         else:
             room = self.served[m].server.max_model_len
             max_tokens = max(1, min(job.output[call], room // 2))
