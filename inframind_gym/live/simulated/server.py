@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import json
 import logging
 import os
@@ -30,8 +29,8 @@ from pydantic import Field
 
 from inframind_gym.configs import Positive, StrictModel, validate
 from inframind_gym.errors import ConfigError
+from inframind_gym.live.guard import RequestError, check_head, is_secret
 from inframind_gym.live.server_command import ServerCommand
-from inframind_gym.live.settings import LOOPBACK, host_name
 from inframind_gym.live.simulated.answers import (
     Answer,
     AnswerLengths,
@@ -377,7 +376,7 @@ class ModelServer:
             )
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        path, fault, headers = request.path, self.fault, request.headers
+        path, fault = request.path, self.fault
         if path != "/fault" and fault.kind != "none" and path.startswith(fault.on):
             if fault.kind == "hang":
                 await self.goes_on.wait()
@@ -385,13 +384,15 @@ class ModelServer:
                 return _json({"error": {"message": "the server has a fault"}}, fault.status)
             elif fault.kind == "garbage":
                 return web.Response(body=GARBAGE, content_type="application/json")
-        if self._password is not None:
-            key, wanted = headers.get("Authorization", ""), f"Bearer {self._password}"
-            right = hmac.compare_digest(key.encode("utf-8", "replace"), wanted.encode())
-            if path.startswith(("/v1", "/fault")) and not right:
+        alone, pairs = self._password is None, request.headers.items()
+        try:
+            headers = check_head(pairs, loopback_only=alone, most_bytes=_MOST_BYTES)
+        except RequestError as error:
+            return _json({"error": str(error)}, error.status)
+        if self._password is not None and path.startswith(("/v1", "/fault")):
+            key = headers.get("authorization", "").removeprefix("Bearer ")
+            if not is_secret(key, self._password):
                 return _json({"error": "Unauthorized"}, 401)
-        elif host_name(headers.get("Host", "")) not in LOOPBACK or "Origin" in headers:
-            return _json({"error": "without a password this machine's programs alone may ask"}, 403)
         handler = self._routes.get((request.method, path))
         if handler is None:
             known = any(path == each for _, each in self._routes)
