@@ -84,18 +84,16 @@ def common_episodes(sides: Sequence[Side]) -> dict[Place, list[int]]:
     """Return the places and seeds that all sides have, with episodes of the same length."""
     lengths = [
         {
-            (place, seed, own[0].records)
+            (place, seed): episodes[0].records
             for place, by_seed in side.results.strata(side.policy).items()
-            for seed, own in by_seed.items()
+            for seed, episodes in by_seed.items()
         }
         for side in sides
     ]
-    both = set.intersection(*lengths)
     common: dict[Place, list[int]] = {}
-    for place, by_seed in sides[0].results.strata(sides[0].policy).items():
-        seeds = sorted(s for s, own in by_seed.items() if (place, s, own[0].records) in both)
-        if seeds:
-            common[place] = seeds
+    for (place, seed), records in lengths[0].items():
+        if all(other.get((place, seed)) == records for other in lengths):
+            common.setdefault(place, []).append(seed)
     return common
 
 

@@ -153,11 +153,7 @@ class Player:
         self.step(self.begin([cell]), np.zeros(1, np.int64))
 
     def close(self) -> None:
-        """Release what it holds."""
-        self._give_up_last()
-
-    def _give_up_last(self) -> None:
-        """Give up the last simulation."""
+        """Release what it holds: the last simulation."""
         if self._last is not None:
             self._last[1].close()
             self._last = None
@@ -188,7 +184,7 @@ class Player:
             kwargs = self.arguments_of(cells, policy) | self.arguments
             key = (getattr(policy, "simulation", None), kwargs, len(cells))
             if self._last is None or self._last[0] != key:
-                self._give_up_last()
+                Player.close(self)
                 self._last = (key, self.simulate(policy, kwargs, len(cells)))
             return self.batch(self.suite, cells, policy, self._last[1])
 

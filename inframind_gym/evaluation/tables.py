@@ -53,22 +53,14 @@ def show(tables: Sequence[Table], *, markdown: bool = False) -> None:
     if not console.is_terminal:
         wide = Console(width=1_000)  # a file has room for every interval
         console = Console(width=max([120, *(wide.measure(one).maximum for one in rendered)]))
-    for one in rendered:
-        console.print(one)
+    for table, one in zip(tables, rendered, strict=True):  # a caption can be wider than its table
+        caption = [Text(f"{table.caption}\n", "dim italic")] if table.caption else []
+        console.print(Text(table.title, "bold"), one, *caption, sep="\n")
 
 
 def to_rich(table: Table) -> rich_table.Table:
-    """Render for the terminal; the best values of a column are bold."""
-    rendered = rich_table.Table(
-        title=table.title,
-        caption=table.caption or None,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-        title_style="bold",
-        pad_edge=False,
-        collapse_padding=True,
-    )
+    """Render without title and caption for the terminal; the best values of a column are bold."""
+    rendered = rich_table.Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for i, heading in enumerate(table.headings):
         is_text = i < table.left
         rendered.add_column(heading, justify="left" if is_text else "right", no_wrap=is_text)
