@@ -60,6 +60,7 @@ _WANTED: Final = frozenset(
     [_RUNNING, _WAITING, _SLEEP, *_KV, *_STARTED]
     + [f"{name}_{end}" for name in (_E2E, *_TIMES.values()) for end in ("sum", "count")]
 )
+_NAMES: Final = tuple(_WANTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,11 @@ def parse_metrics(text: str, taken_s: float) -> Reading:
     from prometheus_client.parser import text_string_to_metric_families
 
     # Most lines are buckets of histograms, which are not used: not worth parsing.
-    lines = [line for line in text.split("\n") if re.split("[{ ]", line, maxsplit=1)[0] in _WANTED]
+    lines = [
+        line
+        for line in text.split("\n")
+        if line.startswith(_NAMES) and re.split("[{ ]", line, maxsplit=1)[0] in _WANTED
+    ]
     values: dict[str, list[float]] = {}
     awake: list[float] = []
     try:

@@ -14,7 +14,7 @@ pytest.importorskip("aiohttp")
 from inframind_gym.calibration.request_log import read_log
 from tests.live.vllm_server.fake import Answer, FakeProcess, records, until
 from tests.live.vllm_server.live_play import Live, Prompts, five, live
-from tests.simulator.workflow.backend_play import at_random, by_node, play
+from tests.simulator.workflow.backend_play import at_random, play
 
 FAST = 3000.0  # queries a minute
 
@@ -63,23 +63,6 @@ def test_a_stream_with_all_six_topologies(execution: str, tmp_path: Path) -> Non
         assert len(read) == sum(line["model"] == alias for line in found)
         assert not read.has_schedule
         assert read.failed == 0
-
-
-def test_telemetry_reaches_the_observations() -> None:
-    with five(lambda r, n: Answer(first_s=0.02)) as servers, live(servers, poll_s=0.4) as pool:
-        for num_queries in (1, 30):  # the first episode of a process loads compiled code
-            run = Live(pool, Prompts(), num_queries=num_queries)
-            sweep = play(run.simulation, by_node([2]), rate_per_min=FAST)
-            run.simulation.close()
-    layout = run.simulation.layout
-    polls = sweep.contexts["poll"]
-    assert polls[-1] > 0 and (np.diff(polls) >= 0).all()
-    seen = layout.queue_depth_req(sweep.observations)
-    assert (seen[polls == 0] == 0).all()
-    assert (seen[polls > 0] >= 1).all()  # one waits at every fake server
-    e2e_s = layout.e2e_s(sweep.observations)
-    assert e2e_s[-1][2] > 0.0
-    assert (sweep.contexts["telemetry_age_s"] >= 0).all()
 
 
 def test_a_server_that_is_killed_in_the_middle_is_used_again(tmp_path: Path) -> None:

@@ -99,22 +99,17 @@ FAULTS: dict[str, tuple[tuple[bytes | float, ...], str, str, str]] = {
     # what it does: steps; the request's status and error; the watcher's verdict
     "closes at once": ((), "unreachable", "", NO_HTTP),
     "talks no HTTP": ((b"\x16\x03\x01 SSH-2.0\r\n\r\n",), "unreachable", "", NO_HTTP),
-    "says half a line": ((b"HTTP/1.1 20",), "unreachable", "", NO_HTTP),
     "says nothing": ((HANG,), "timeout", "no whole answer", LATE),
     "drips headers": ((OK, *slowly(b"A: b\r\n")), "timeout", "", LATE),
     "drips its answer": ((OK, b"\r\n", *slowly(b": ping\n")), "timeout", "", LATE),
-    "has endless headers": ((OK, b"A: b\r\n" * 100_000), "unreachable", "", NO_HTTP),
     "has an endless line": ((OK, b"\r\n", bytes(MUCH)), "broken", "far more bytes", NO_END),
-    "has endless comments": ((OK, b"\r\n", b":\n" * MUCH), "broken", "far more bytes", NO_END),
     "has endless pieces": ((OK, b"\r\n", PIECE * 300_000), "broken", "far more bytes", NO_END),
     "is cut after a piece": ((OK, b"\r\n", PIECE), "broken", "stopped short", ODD),
     "is cut in a chunk": ((OK, CHUNKED, b"ff\r\n", PIECE), "broken", "", NO_HTTP),
     "is shorter than it says": ((OK, LONG, PIECE), "broken", "", NO_HTTP),
     "unpacks to 64 MB": ((OK, PACKED, BOMB), "broken", "stopped short", ODD),
     "says 500 and no more": ((SORRY, LONG, HANG), "server_error", "500: it says no more", LATE),
-    "says half of why": ((SORRY, LONG, b"{"), "server_error", "HTTP 500", NO_HTTP),
     "is busy for an hour": ((BUSY, b"Retry-After: 3600\r\n\r\n"), "busy", "HTTP 429", "says 429"),
-    "is busy till a date": ((BUSY, b"Retry-After: Fri\r\n\r\n"), "busy", "HTTP 429", "says 429"),
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -53,15 +52,6 @@ def test_metrics_are_polled_and_counted_from_the_beginning_of_a_sweep() -> None:
         later = watcher.begin()
         poll()
         assert math.isnan(watcher.telemetry(later).e2e_s[0])  # of a sweep, not of the last
-
-
-def test_the_first_poll_is_one_interval_after_the_beginning() -> None:
-    with FakeServer() as server, watch(server, poll_s=0.3) as watcher:
-        watcher.wait_up(10.0)
-        time.sleep(0.2)
-        beginning = watcher.begin()
-        until(lambda: watcher.telemetry(beginning).polls == 1)
-        assert time.monotonic() - beginning.at_s >= 0.3
 
 
 def test_a_server_that_is_killed_and_returns() -> None:
