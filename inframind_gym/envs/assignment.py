@@ -1,32 +1,9 @@
-"""InfraMind-Assignment-v0: which agent takes a task, when agents get overloaded.
-
-The reward of tasks that ended is max(0, raw - load penalty), where
-
-    raw = clip(mean score - 0.10 min(cost / 0.002 USD, 1) - 0.05 min(latency / 5 s, 1), 0, 1).
-
-With `load="window"` the penalty follows from the agent's
-share of the last eight assignments (`rules.load_penalty`). With `load="queue"` it is what the call
-waited in its server's queue: 0.20 for 5 s and more, 0 for none.
-
-Observations are the row of the Q-table, or everything that the application knows:
-
-| full | numbers | |
-|---|---|---|
-| `task_type` | 4 | one-hot |
-| `load_state` | 5 | one-hot |
-| `utilization` | 4 | share of the window |
-| `window` | 8 x 4 | one-hot, oldest first; a row of zeros is an empty place |
-| `fill` | 1 | places of the window that are taken, over 8 |
-| `complexity`, `priority` | 1, 1 | of the task |
-| `in_flight` | 8 | with queues: tasks in the server of each action, over 8, at most 5 |
-
-"flat" are the same numbers in one Box, in this order. "tabular" is the number
-5 x task type + load state, which is all that the source's learner sees.
-"""
+"""InfraMind-Assignment-v0: which agent takes a task, when agents get overloaded."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -34,11 +11,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from inframind_gym.configs import StrictModel, within
+from inframind_gym.configs import StrictModel, find_config, within
 from inframind_gym.envs import render
-from inframind_gym.envs.assignment_servers import AgentServers, Ended
 from inframind_gym.envs.core import (
-    Bools,
     Env,
     Float32s,
     Floats,
@@ -47,14 +22,29 @@ from inframind_gym.envs.core import (
     Places,
     Simulation,
     VectorEnv,
+    write_columns,
 )
+from inframind_gym.errors import ConfigError
+from inframind_gym.simulator.jit import make_jit
 from inframind_gym.simulator.rng import uniform_array
+from inframind_gym.simulator.server import engine
+from inframind_gym.simulator.server.engine import (
+    finish_stretch,
+    flush,
+    next_end,
+    release_request,
+    reset_cluster,
+    submit,
+)
+from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.server.state import DIRTY, NEVER_S, Cluster, allocate, cards
 from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.assignment.rules import (
     AGENTS,
     LOAD_STATES,
     NUM_ACTIONS,
     NUM_STATES,
+    PROVIDERS,
     TASK_TYPES,
     WINDOW,
     Arrivals,
@@ -64,7 +54,6 @@ from inframind_gym.teams.assignment.rules import (
 from inframind_gym.teams.assignment.settings import DEFAULT_TEAM
 from inframind_gym.teams.assignment.simulate import (
     NO_TASK,
-    Answers,
     answer,
     draw_key,
     drift,
@@ -74,10 +63,15 @@ from inframind_gym.teams.assignment.simulate import (
 
 DEFAULT_POOL: Final = "team-4gpu"
 MOST_TASKS: Final = 1_000_000
-
+MOST_IN_FLIGHT: Final = 2_000_000  # tasks of all environments of a batch, with queues
+EMPTY: Final = -1  # place of the window
+STREAM_ARRIVAL: Final = 210
+HIGHEST_IN_FLIGHT: Final = 5.0
+# Sums over the tasks that ended in a step, in `info`; and those whose means are in the last one.
+REPORTED: Final = ("raw_reward", "load_penalty", "quality", "latency_s", "wait_s", "tokens")
+TOTALS: Final = ("raw_reward", "load_penalty", "quality", "latency_s")
 Load = Literal["window", "queue"]
-Episode = Literal["run", "request"]
-Observation = Literal["full", "flat", "tabular"]
+_jit: Final = make_jit(Path(engine.__file__).parent, Path(__file__))
 
 
 class AssignmentConfig(StrictModel):
@@ -86,9 +80,9 @@ class AssignmentConfig(StrictModel):
     team: str = DEFAULT_TEAM
     arrivals: Arrivals = "uniform"
     load: Load = "window"
-    observation: Observation = "full"
+    observation: Literal["full", "flat", "tabular"] = "full"
     num_tasks: Annotated[int, within(1, MOST_TASKS)] = 50
-    episode: Episode = "run"
+    episode: Literal["run", "request"] = "run"
     pool: str = DEFAULT_POOL
     arrival_rate_per_min: Annotated[float, within(0.001, 1e6)] = 240.0
 
@@ -161,17 +155,6 @@ def waiting_penalty(wait_s: NDArray[np.float64]) -> NDArray[np.float64]:
 
 # Observations
 
-HIGHEST_IN_FLIGHT: Final = 5.0
-_PARTS: Final = {
-    "task_type": (len(TASK_TYPES),),
-    "load_state": (len(LOAD_STATES),),
-    "utilization": (len(AGENTS),),
-    "window": (WINDOW, len(AGENTS)),
-    "fill": (1,),
-    "complexity": (1,),
-    "priority": (1,),
-}
-
 
 class StateForm(ObservationForm):
     """Observations as numbers of states."""
@@ -188,55 +171,198 @@ class StateForm(ObservationForm):
 
 def flat_space(queues: bool) -> tuple[spaces.Box, Places]:
     """Return the Box of all numbers, and where the entries of the Dict are in it."""
-    shapes = {**_PARTS, **({"in_flight": (NUM_ACTIONS,)} if queues else {})}
-    places, begin = {}, 0
-    for name, shape in shapes.items():
-        size = int(np.prod(shape))
-        places[name] = np.arange(begin, begin + size).reshape(shape)
-        begin += size
-    high = np.ones(begin, np.float32)
-    if queues:
-        high[places["in_flight"]] = HIGHEST_IN_FLIGHT
-    return spaces.Box(np.zeros(begin, np.float32), high, dtype=np.float32), places
-
-
-def form_of(observation: Observation, queues: bool) -> ObservationForm:
-    """Return the form in which observations are shown."""
-    if observation == "tabular":
-        return StateForm()
-    box, places = flat_space(queues)
-    return ObservationForm(box, places if observation == "full" else None)
+    shapes = {
+        "task_type": (len(TASK_TYPES),),
+        "load_state": (len(LOAD_STATES),),
+        "utilization": (len(AGENTS),),
+        "window": (WINDOW, len(AGENTS)),
+        "fill": (1,),
+        "complexity": (1,),
+        "priority": (1,),
+        "in_flight": (NUM_ACTIONS if queues else 0,),
+    }
+    ends = np.cumsum([np.prod(shape, dtype=int) for shape in shapes.values()])
+    parts = np.split(np.arange(ends[-1]), ends[:-1])
+    places = {name: at.reshape(shapes[name]) for name, at in zip(shapes, parts, strict=True)}
+    high = np.ones(ends[-1], np.float32)
+    high[places["in_flight"]] = HIGHEST_IN_FLIGHT
+    if not queues:
+        del places["in_flight"]
+    return spaces.Box(np.zeros_like(high), high), places
 
 
 def write_flat(context: AssignmentContext, queues: bool) -> NDArray[np.float32]:
     """Return the numbers of "full" and "flat" observations, (n, d)."""
-    n = len(context.task)
-    parts = [
+    in_flight = np.minimum(context.in_flight / WINDOW, HIGHEST_IN_FLIGHT)
+    return write_columns(
         np.eye(len(TASK_TYPES), dtype=np.float32)[context.task_type],
         np.eye(len(LOAD_STATES), dtype=np.float32)[context.load_state],
         utilization(context.counts),
-        (context.window[:, :, None] == np.arange(len(AGENTS))).reshape(n, WINDOW * len(AGENTS)),
-        context.counts.sum(axis=1, keepdims=True) / WINDOW,
-        context.complexity[:, None],
-        context.priority[:, None],
-    ]
-    if queues:
-        parts.append(np.minimum(context.in_flight / WINDOW, HIGHEST_IN_FLIGHT))
-    return np.concatenate(parts, axis=1, dtype=np.float32)
+        context.window[:, :, None] == np.arange(len(AGENTS)),
+        context.counts.sum(axis=1) / WINDOW,
+        context.complexity,
+        context.priority,
+        in_flight[:, : NUM_ACTIONS if queues else 0],
+    )
 
 
-def write_state(context: AssignmentContext) -> NDArray[np.float32]:
-    """Return the numbers of "tabular" observations, (n, 1)."""
-    return np.asarray(state_index(context.task_type, context.load_state)[:, None], np.float32)
+# Servers with queues
+
+
+class AgentServers:
+    """The servers of E environments with queues: a task is a request to one of eight servers.
+
+    They are those of `inframind_gym.simulator.server`: continuous batching, a queue where all slots
+    are taken, and two models on each agent's GPU that slow each other.
+
+    Args:
+        pool: name or path of a pool of eight models, in the order of the actions.
+        num_envs: E.
+        num_tasks: of an episode; so many can be in flight.
+        longest_tokens: prompt and answer of the longest call.
+
+    Attributes:
+        names: (8,) aliases of the models.
+        slots: (8,) calls that a server runs at once.
+        now_s: (E,) virtual time.
+
+    Raises:
+        ConfigError: the pool cannot be used, or there are too many tasks.
+    """
+
+    def __init__(self, pool: str, num_envs: int, num_tasks: int, longest_tokens: int) -> None:
+        config = load_pool(find_config("teams/pools", pool))
+        if len(config.models) != NUM_ACTIONS:
+            raise ConfigError(
+                f"pool {pool!r} has {len(config.models)} models; a team needs {NUM_ACTIONS}: for "
+                "each agent, in alphabetical order, that of the first and of the second provider"
+            )
+        if num_envs * num_tasks > MOST_IN_FLIGHT:
+            raise ConfigError(
+                f"num_tasks {num_tasks} in {num_envs} environments are too many for load 'queue'; "
+                f"{MOST_IN_FLIGHT // num_envs} at most"
+            )
+        for model in config.models:
+            card = model.server
+            room = min((card.num_kv_blocks - 1) * card.block_size, card.max_model_len)
+            if room < longest_tokens:
+                raise ConfigError(
+                    f"pool {pool!r}: model {model.alias!r} has room for {room} tokens; a task of "
+                    f"the team can have {longest_tokens}"
+                )
+        self.names = tuple(model.alias for model in config.models)
+        self.slots = np.array([model.server.max_num_seqs for model in config.models])
+        self.cluster: Cluster = allocate(cards(config), num_envs, num_tasks)
+        self.now_s = np.zeros(num_envs)
+        self._ended = np.empty((2, num_envs * num_tasks), np.int64)
+        self._times_s = np.empty((2, num_envs * num_tasks))
+
+    def start(self, rows: Ints) -> None:
+        """Empty the servers of some environments, at time 0."""
+        self.now_s[rows] = 0.0
+        _reset(self.cluster, rows)
+
+    def advance(
+        self,
+        rows: Ints,
+        actions: Ints,
+        ordinals: Ints,
+        prompt_tokens: Ints,
+        output_tokens: Ints,
+        until_s: Floats,
+    ) -> tuple[Ints, Ints, Floats, Floats]:
+        """Submit a call in each of `rows` and let time run, (k,) each.
+
+        Args:
+            rows: environments.
+            actions: servers that take the calls.
+            ordinals: of the tasks.
+            prompt_tokens, output_tokens: of the calls.
+            until_s: time up to which the servers run; infinity: until all calls have ended.
+
+        Returns:
+            Row, ordinal, latency and wait of the calls that ended, (k,) each, row by row in the
+            order in which they ended.
+        """
+        count = _advance(
+            self.cluster,
+            self.now_s,
+            rows,
+            actions,
+            ordinals,
+            prompt_tokens,
+            output_tokens,
+            until_s,
+            self._ended,
+            self._times_s,
+        )
+        (row, ordinal), (latency_s, wait_s) = self._ended[:, :count], self._times_s[:, :count]
+        return row.copy(), ordinal.copy(), latency_s.copy(), wait_s.copy()
+
+    def in_flight(self, rows: Ints) -> Ints:
+        """Return the calls in each server, running and waiting, (k, 8)."""
+        server = self.cluster.server
+        return np.asarray(server["running"][rows] + server["waiting"][rows], np.int64)
+
+    def waiting(self, rows: Ints) -> Ints:
+        """Return the calls in each server's queue, (k, 8)."""
+        return self.cluster.server["waiting"][rows].astype(np.int64)
+
+
+@_jit
+def _reset(cluster: Cluster, rows: NDArray[np.int64]) -> None:
+    for i in range(rows.shape[0]):
+        reset_cluster(cluster, rows[i])
+
+
+@_jit
+def _advance(
+    cluster: Cluster,
+    now_s: NDArray[np.float64],
+    rows: NDArray[np.int64],
+    actions: NDArray[np.int64],
+    ordinals: NDArray[np.int64],
+    prompt_tokens: NDArray[np.int64],
+    output_tokens: NDArray[np.int64],
+    until_s: NDArray[np.float64],
+    ended: NDArray[Any],
+    times_s: NDArray[np.float64],
+) -> int:
+    """Carry out `AgentServers.advance`; return how many calls ended.
+
+    Args:
+        ended: (2, most) rows and ordinals, written.
+        times_s: (2, most) latencies and waits, written.
+    """
+    count = 0
+    for i in range(rows.shape[0]):
+        e = rows[i]
+        identity = submit(cluster, e, actions[i], now_s[e], 0.0, prompt_tokens[i], output_tokens[i])
+        cluster.request[e, identity].query = ordinals[i]
+        while True:
+            end_s, m = next_end(cluster, e)
+            next_s = min(end_s, until_s[i])
+            if cluster.counts[e, DIRTY] and next_s > now_s[e]:
+                flush(cluster, e, now_s[e])
+                continue
+            if next_s == NEVER_S:
+                break
+            now_s[e] = next_s
+            if end_s > next_s:
+                break
+            for k in range(finish_stretch(cluster, e, m, next_s)):
+                done = int(cluster.done[k])
+                request = cluster.request[e, done]
+                ended[0, count] = e
+                ended[1, count] = request.query
+                times_s[0, count] = next_s - request.submit_s
+                times_s[1, count] = request.admitted_s - request.submit_s
+                count += 1
+                release_request(cluster, e, done)
+    return count
 
 
 # The batch of teams
-
-EMPTY: Final = -1  # place of the window
-STREAM_ARRIVAL: Final = 210
-# Sums over the tasks that ended in a step, in `info`; and those whose means are in the last one.
-REPORTED: Final = ("raw_reward", "load_penalty", "quality", "latency_s", "wait_s", "tokens")
-TOTALS: Final = ("raw_reward", "load_penalty", "quality", "latency_s")
 
 # What is known of a task from its assignment until it ends.
 _TASK: Final = np.dtype(
@@ -255,11 +381,12 @@ _TASK: Final = np.dtype(
 
 
 class AssignmentSimulation(Simulation):
-    """E teams with the same constants and settings.
+    """E teams with the same constants and settings; NumPy computes all rows at once.
 
     Args:
         config: the environment's arguments.
         num_envs: E.
+        num_threads: not used.
 
     Attributes:
         team: constants of the simulated team.
@@ -273,9 +400,12 @@ class AssignmentSimulation(Simulation):
 
     config: AssignmentConfig
 
-    def __init__(self, config: AssignmentConfig, num_envs: int) -> None:
-        form = form_of(config.observation, config.queues)
-        super().__init__(num_envs, form, spaces.Discrete(rules.NUM_ACTIONS))
+    def __init__(self, config: AssignmentConfig, num_envs: int, num_threads: int = 1) -> None:
+        box, places = flat_space(config.queues)
+        form = ObservationForm(box, places if config.observation == "full" else None)
+        if config.observation == "tabular":
+            form = StateForm()
+        super().__init__(num_envs, form, spaces.Discrete(NUM_ACTIONS))
         self.config = config
         self.team = team(config.team)
         self.servers: AgentServers | None = None
@@ -284,22 +414,15 @@ class AssignmentSimulation(Simulation):
             self.servers = AgentServers(config.pool, num_envs, config.num_tasks, longest)
             self._open = np.zeros((num_envs, config.num_tasks), _TASK)
         self.key = np.zeros(num_envs, np.uint64)
-        self.ordinal = np.zeros(num_envs, np.int64)
-        self.task = np.zeros(num_envs, np.int64)
-        self.window = np.full((num_envs, rules.WINDOW), EMPTY, np.int64)
-        self.counts = np.zeros((num_envs, len(rules.AGENTS)), np.int64)
-        self.load_state = np.zeros(num_envs, np.int64)
+        self.ordinal, self.task, self.load_state = np.zeros((3, num_envs), np.int64)
+        self.window = np.full((num_envs, WINDOW), EMPTY, np.int64)
+        self.counts = np.zeros((num_envs, len(AGENTS)), np.int64)
         self.imbalance = np.zeros(num_envs)
+        # Sums over the steps of an episode.
+        self.steps, self.hot_steps = np.zeros((2, num_envs), np.int64)
         self.imbalance_sum = np.zeros(num_envs)
-        self.hot_steps = np.zeros(num_envs, np.int64)
-        self.steps = np.zeros(num_envs, np.int64)
         self.totals = {name: np.zeros(num_envs) for name in TOTALS}
         self.last_completed = Completed._make(np.zeros(0) for _ in Completed._fields)
-
-    @property
-    def mask(self) -> Bools:
-        """Actions that are open, (E, 8): all of them."""
-        return np.ones((self.num_envs, rules.NUM_ACTIONS), np.bool_)
 
     def reset(
         self,
@@ -312,9 +435,8 @@ class AssignmentSimulation(Simulation):
         """Begin new episodes; see `Simulation`."""
         if first or self.config.episode == "run":  # a request goes on with load and task
             self.key[rows] = [draw_key(generator)[0] for generator in generators]
-            self.ordinal[rows] = 0
+            self.ordinal[rows] = self.counts[rows] = 0
             self.window[rows] = EMPTY
-            self.counts[rows] = 0
             self.load_state[rows] = rules.BALANCED
             self.imbalance[rows] = 0.0
             if self.servers is not None:
@@ -322,6 +444,7 @@ class AssignmentSimulation(Simulation):
             self._arrive(rows, np.full(len(rows), NO_TASK))
         for total in (self.imbalance_sum, self.hot_steps, self.steps, *self.totals.values()):
             total[rows] = 0
+        self.truncated[rows] = self.terminated[rows] = False
         self._observe(rows, observations)
 
     def _arrive(self, rows: Ints, previous: Ints) -> None:
@@ -332,17 +455,16 @@ class AssignmentSimulation(Simulation):
 
     def step(self, rows: Ints, actions: NDArray[Any], observations: Float32s) -> None:
         """Carry out a decision in the environments `rows`; the actions are (E,) 0-7."""
-        actions = actions[rows]
-        ordinals, tasks, agents = self.ordinal[rows], self.task[rows], rules.agent_of(actions)
+        config, keys = self.config, self.key[rows]
+        actions, ordinals, tasks = actions[rows], self.ordinal[rows], self.task[rows]
+        agents, before = rules.agent_of(actions), self.load_state[rows]
         change = None
-        if self.config.arrivals == "drifting":
-            length = self.config.num_tasks
-            change = drift(self.team, self.key[rows], ordinals, length, agents)
-        drawn = answer(self.team, self.key[rows], ordinals, tasks, actions, change)
+        if config.arrivals == "drifting":
+            change = drift(self.team, keys, ordinals, config.num_tasks, agents)
+        drawn = answer(self.team, keys, ordinals, tasks, actions, change)
         penalty = rules.load_penalty(self.counts[rows], agents)
-        before = self.load_state[rows]
         self._record(rows, agents)
-        made = np.empty(len(rows), _TASK)
+        records = np.empty(len(rows), _TASK)
         for name, values in (
             ("task_type", self.team.task_type[tasks]),
             ("complexity", self.team.complexity[tasks]),
@@ -354,30 +476,72 @@ class AssignmentSimulation(Simulation):
             ("cost_usd", drawn.cost_usd),
             ("tokens", drawn.input_tokens + drawn.output_tokens),
         ):
-            made[name] = values
-        if self.servers is None:
-            wait_s = np.zeros(len(rows))
-            ended = Ended(rows.copy(), ordinals, drawn.latency_s, wait_s)
-            self.last_completed = _completed(made, ended, penalty)
-        else:
-            self._open[rows, ordinals] = made
-            ended = self._serve(rows, actions, ordinals, drawn)
-            made = self._open[ended.row, ended.ordinal]
-            self.last_completed = _completed(made, ended, waiting_penalty(ended.wait_s))
-        self._count(rows)
+            records[name] = values
+        ended = rows.copy(), ordinals, drawn.latency_s, np.zeros(len(rows))
+        if self.servers is not None:
+            self._open[rows, ordinals] = records
+            # Time runs to the next arrival; after the last one, until the last task has ended.
+            u = uniform_array(keys, STREAM_ARRIVAL, ordinals)
+            gap_s = -np.log(u) * 60.0 / config.arrival_rate_per_min
+            last = ordinals + 1 >= config.num_tasks
+            until_s = np.where(last, np.inf, self.servers.now_s[rows] + gap_s)
+            tokens = drawn.input_tokens, drawn.output_tokens
+            ended = self.servers.advance(rows, actions, ordinals, *tokens, until_s)
+            records = self._open[ended[0], ended[1]]
+            penalty = waiting_penalty(ended[3])
+        row, ordinal, latency_s, wait_s = ended
+        raw = rules.raw_reward(records["scores"], records["cost_usd"], latency_s)
+        self.last_completed = Completed(
+            row=row,
+            ordinal=ordinal,
+            **{name: records[name].copy() for name in _TASK.names or ()},
+            raw_reward=raw,
+            load_penalty=penalty,
+            reward=rules.adjusted_reward(raw, penalty),
+            latency_s=latency_s,
+            wait_s=wait_s,
+        )
+        self.steps[rows] += 1
+        self.imbalance_sum[rows] += self.imbalance[rows]
+        self.hot_steps[rows] += self.load_state[rows] != rules.BALANCED
+        for name, total in self.totals.items():
+            total += self.sum_of(getattr(self.last_completed, name))
         self.ordinal[rows] += 1
         self._arrive(rows, tasks)
         self._observe(rows, observations)
         self.rewards = self.sum_of(self.last_completed.reward)
         self.costs = self.sum_of(self.last_completed.cost_usd)
-        if self.config.episode == "run":
-            self.truncated = self.over()
+        if config.episode == "run":
+            self.truncated = self.ordinal >= config.num_tasks
         else:
             self.terminated = np.isin(np.arange(self.num_envs), rows)
 
-    def over(self) -> Bools:
-        """Return (E,) whose run has had all its tasks."""
-        return self.ordinal >= self.config.num_tasks
+    def _record(self, rows: Ints, agents: Ints) -> None:
+        """Enter assignments into the windows."""
+        window, counts = self.window[rows], self.counts[rows]
+        oldest, place = window[:, 0], np.arange(len(rows))
+        counts[place, oldest] -= oldest != EMPTY
+        counts[place, agents] += 1
+        window[:, :-1] = window[:, 1:].copy()
+        window[:, -1] = agents
+        self.window[rows], self.counts[rows] = window, counts
+        self.load_state[rows] = rules.load_state(counts)
+        self.imbalance[rows] = rules.imbalance(counts)
+
+    def _observe(self, rows: Ints, observations: Float32s) -> None:
+        """Write what is seen at the decisions of `rows` into `observations`, (E, d)."""
+        context = self.contexts(rows)
+        if self.config.observation == "tabular":
+            observations[rows] = state_index(context.task_type, context.load_state)[:, None]
+        else:
+            observations[rows] = write_flat(context, self.config.queues)
+
+    # Results
+
+    def sum_of(self, values: NDArray[Any]) -> Floats:
+        """Add up numbers of the completed tasks by row, (E,)."""
+        weights = values.astype(np.float64)
+        return np.asarray(np.bincount(self.last_completed.row, weights, minlength=self.num_envs))
 
     def infos(self) -> dict[str, Any]:
         """Return sums over the tasks that ended in the last step, and the load after it."""
@@ -386,7 +550,7 @@ class AssignmentSimulation(Simulation):
             "completed": np.bincount(done.row, minlength=self.num_envs),
             **{name: self.sum_of(getattr(done, name)) for name in REPORTED},
             "load_state": self.load_state.copy(),
-            "utilization": rules.utilization(self.counts),
+            "utilization": utilization(self.counts),
             "imbalance": self.imbalance.copy(),
         }
 
@@ -394,7 +558,7 @@ class AssignmentSimulation(Simulation):
         """Return the load."""
         return {
             "load_state": int(self.load_state[0]),
-            "utilization": rules.utilization(self.counts[0]),
+            "utilization": utilization(self.counts[0]),
             "imbalance": float(self.imbalance[0]),
         }
 
@@ -409,48 +573,6 @@ class AssignmentSimulation(Simulation):
             **self.reset_info(),
         }
 
-    def completed(self, row: int) -> Completed:
-        """Return a copy of the tasks of an environment that ended in the last step."""
-        return self.last_completed.of(self.last_completed.row == row)
-
-    def sum_of(self, values: NDArray[Any]) -> Floats:
-        """Add up numbers of the completed tasks by row, (E,)."""
-        weights = values.astype(np.float64)
-        return np.asarray(np.bincount(self.last_completed.row, weights, minlength=self.num_envs))
-
-    def contexts(self, rows: Ints, *, truth: bool = False) -> AssignmentContext:
-        """Return the state of `rows` at the decisions that they wait for; nothing is latent."""
-        tasks = self.task[rows]
-        servers = self.servers
-        return AssignmentContext(
-            ordinal=self.ordinal[rows],
-            task=tasks,
-            task_type=self.team.task_type[tasks],
-            complexity=self.team.complexity[tasks],
-            priority=self.team.priority[tasks],
-            load_state=self.load_state[rows],
-            counts=self.counts[rows],
-            window=self.window[rows],
-            in_flight=np.zeros((len(rows), rules.NUM_ACTIONS), np.int64)
-            if servers is None
-            else servers.in_flight(rows),
-            time_s=np.zeros(len(rows)) if servers is None else servers.now_s[rows],
-        )
-
-    def policy_spec(self) -> AssignmentSpec:
-        """Return the facts of the run that a policy is reset with."""
-        servers = self.servers
-        slots = np.ones(rules.NUM_ACTIONS, np.int64) if servers is None else servers.slots.copy()
-        return AssignmentSpec(self.config, slots)
-
-    def _observe(self, rows: Ints, observations: Float32s) -> None:
-        """Write what is seen at the decisions of `rows` into `observations`, (E, d)."""
-        context = self.contexts(rows)
-        if self.config.observation == "tabular":
-            observations[rows] = write_state(context)
-        else:
-            observations[rows] = write_flat(context, self.config.queues)
-
     def summaries(self, rows: Ints, *_: Any) -> dict[str, NDArray[Any]]:
         """Return means over the steps of episodes, (k,) each."""
         steps = np.maximum(self.steps[rows], 1)
@@ -460,51 +582,75 @@ class AssignmentSimulation(Simulation):
             **{f"mean_{name}": self.totals[name][rows] / steps for name in TOTALS},
         }
 
-    def _record(self, rows: Ints, agents: Ints) -> None:
-        """Enter assignments into the windows."""
-        window, counts = self.window[rows], self.counts[rows]
-        oldest, place = window[:, 0], np.arange(len(rows))
-        counts[place, oldest] -= oldest != EMPTY
-        counts[place, agents] += 1
-        window[:, :-1] = window[:, 1:].copy()
-        window[:, -1] = agents
-        self.window[rows], self.counts[rows] = window, counts
-        self.load_state[rows] = rules.load_state(counts)
-        self.imbalance[rows] = rules.imbalance(counts)
-
-    def _serve(self, rows: Ints, actions: Ints, ordinals: Ints, drawn: Answers) -> Ended:
-        """Send the calls to their servers and let time run to the next arrivals."""
-        assert self.servers is not None
-        u = uniform_array(self.key[rows], STREAM_ARRIVAL, ordinals)
-        gap_s = -np.log(u) * 60.0 / self.config.arrival_rate_per_min
-        last = ordinals + 1 >= self.config.num_tasks
-        until_s = np.where(last, np.inf, self.servers.now_s[rows] + gap_s)
-        return self.servers.advance(
-            rows, actions, ordinals, drawn.input_tokens, drawn.output_tokens, until_s
+    def contexts(self, rows: Ints, *, truth: bool = False) -> AssignmentContext:
+        """Return the state of `rows` at the decisions that they wait for; nothing is latent."""
+        tasks, servers, team = self.task[rows], self.servers, self.team
+        nothing = np.zeros((len(rows), NUM_ACTIONS), np.int64)
+        return AssignmentContext(
+            ordinal=self.ordinal[rows],
+            task=tasks,
+            task_type=team.task_type[tasks],
+            complexity=team.complexity[tasks],
+            priority=team.priority[tasks],
+            load_state=self.load_state[rows],
+            counts=self.counts[rows],
+            window=self.window[rows],
+            in_flight=nothing if servers is None else servers.in_flight(rows),
+            time_s=np.zeros(len(rows)) if servers is None else servers.now_s[rows],
         )
 
-    def _count(self, rows: Ints) -> None:
-        """Add the step to the sums of the episodes."""
-        self.imbalance_sum[rows] += self.imbalance[rows]
-        self.hot_steps[rows] += self.load_state[rows] != rules.BALANCED
-        self.steps[rows] += 1
-        for name, total in self.totals.items():
-            total += self.sum_of(getattr(self.last_completed, name))
+    def policy_spec(self) -> AssignmentSpec:
+        """Return the facts of the run that a policy is reset with."""
+        servers = self.servers
+        slots = np.ones(NUM_ACTIONS, np.int64) if servers is None else servers.slots.copy()
+        return AssignmentSpec(self.config, slots)
+
+    def describe(self, action: NDArray[np.int64]) -> tuple[str, str]:
+        """Return agent and provider, and the task."""
+        task = self.team.settings.tasks[int(self.task[0])]
+        return _name(int(action)), f"{task.task_type}, complexity {task.complexity:g}"
+
+    def frame(self) -> render.Frame:
+        """Return a row an agent and the tasks that ended."""
+        config, servers, row, rows = self.config, self.servers, np.zeros(1, np.int64), []
+        hot = int(self.load_state[0]) - 1
+        for agent, share in enumerate(utilization(self.counts[0]).tolist()):
+            colour = render.BAD if agent == hot else render.RUNNING
+            cells: list[render.Cell] = [render.Bar(share, f"{share:.1%}", colour)]
+            if servers is not None:
+                own = rules.action_index(agent, np.arange(len(PROVIDERS)))
+                waiting = servers.waiting(row)[0, own]
+                running = servers.in_flight(row)[0, own] - waiting
+                for r, w, slots in zip(running, waiting, servers.slots[own], strict=True):
+                    cells.append(render.Bar(float(r / slots), f"{r}+{w}", render.WAITING))
+            rows.append((AGENTS[agent] + (": hot" if agent == hot else ""), *cells))
+        heads = ("share", *(() if servers is None else PROVIDERS))
+        window = " ".join("-" if a == EMPTY else AGENTS[a] for a in self.window[0])
+        done = self.last_completed
+        ended = tuple(
+            (_name(int(action)), TASK_TYPES[int(task_type)], f"{reward:.3f}", f"{lost:.3f}")
+            for action, task_type, reward, lost in zip(
+                done.action, done.task_type, done.reward, done.load_penalty, strict=True
+            )
+        )
+        task = self.team.settings.tasks[int(self.task[0])]
+        ordinal = f"task {int(self.ordinal[0])} of {config.num_tasks}"
+        return render.Frame(
+            "InfraMind Assignment",
+            (self.team.settings.name, f"{config.arrivals} arrivals", f"load: {config.load}"),
+            ordinal if servers is None else f"{servers.now_s[0]:.1f} s",
+            LOAD_STATES[hot + 1].replace("_", " "),
+            (
+                render.Table("Agents", heads, tuple(rows), f"last assignments: {window}"),
+                render.Table("Ended", ("task", "reward", "load penalty"), ended),
+            ),
+            render.Headline(f"Task: {task.task_type} ({task.id})", task.description),
+            results=f"{ordinal}, imbalance {float(self.imbalance[0]):.3f}",
+        )
 
 
-def _completed(made: NDArray[Any], ended: Ended, penalty: Floats) -> Completed:
-    """Return the tasks `made` (k,) that ended, with their rewards."""
-    raw = rules.raw_reward(made["scores"], made["cost_usd"], ended.latency_s)
-    return Completed(
-        row=ended.row,
-        ordinal=ended.ordinal,
-        **{name: made[name].copy() for name in _TASK.names or ()},
-        raw_reward=raw,
-        load_penalty=penalty,
-        reward=rules.adjusted_reward(raw, penalty),
-        latency_s=ended.latency_s,
-        wait_s=ended.wait_s,
-    )
+def _name(action: int) -> str:
+    return f"{AGENTS[rules.agent_of(action)]} on {PROVIDERS[rules.provider_of(action)]}"
 
 
 class AssignmentEnv(Env):
@@ -528,15 +674,30 @@ class AssignmentEnv(Env):
 
     ## Observation Space
 
-    `observation="full"`: a Dict of task, load state, window and, with queues, tasks in flight
-    (the module's text); "flat": the same in one Box, (48,) or with
-    queues (56,); "tabular": `Discrete(20)`, 5 x task type + load state.
+    `observation="full"`: a Dict; "flat": the same numbers in one Box, in this order, (48,) or with
+    queues (56,); "tabular": `Discrete(20)`, 5 x task type + load state, which is all that the
+    source's learner sees.
+
+    | full | numbers | |
+    |---|---|---|
+    | `task_type` | 4 | one-hot |
+    | `load_state` | 5 | one-hot |
+    | `utilization` | 4 | share of the window |
+    | `window` | 8 x 4 | one-hot, oldest first; a row of zeros is an empty place |
+    | `fill` | 1 | places of the window that are taken, over 8 |
+    | `complexity`, `priority` | 1, 1 | of the task |
+    | `in_flight` | 8 | with queues: tasks in the server of each action, over 8, at most 5 |
 
     ## Rewards and costs
 
-    The reward of the tasks that ended in the step: the judge's mean score, less cost and latency,
-    less the load penalty (the module's text). Without queues that is the task
-    that was just assigned. With queues a task's reward comes in the step in which it ends, as in
+    The reward of the tasks that ended in the step is max(0, raw - load penalty), where
+
+        raw = clip(mean score - 0.10 min(cost / 0.002 USD, 1) - 0.05 min(latency / 5 s, 1), 0, 1).
+
+    With `load="window"` the penalty follows from the agent's share of the last eight assignments
+    (`rules.load_penalty`), and the task is the one that was just assigned. With `load="queue"` it
+    is what the call waited in its server's queue, 0.20 for 5 s and more, 0 for none, and a task's
+    reward comes in the step in which it ends, as in
     `InfraMind-Stream-v0`; `completed()` ties it to the decision. `info["cost"]`: US dollars of the
     agents' calls that ended. `info` has the sums of `raw_reward`, `load_penalty`, the true
     `quality`, `latency_s`, `wait_s` and `tokens` over the `completed` tasks of the step, their
@@ -577,71 +738,11 @@ class AssignmentEnv(Env):
 
     arguments = AssignmentConfig
     simulation: AssignmentSimulation
-
-    @staticmethod
-    def simulate(config: AssignmentConfig, num_envs: int, num_threads: int) -> Simulation:
-        """Make E teams; NumPy computes all rows at once."""
-        return AssignmentSimulation(config, num_envs)
+    simulate = AssignmentSimulation
 
     def completed(self) -> Completed:
         """Return the tasks that ended in the last step."""
-        return self.simulation.completed(0)
-
-    def describe(self, action: NDArray[np.int64]) -> tuple[str, str]:
-        """Return agent and provider, and the task."""
-        task = self.simulation.team.settings.tasks[int(self.simulation.task[0])]
-        return _name(int(action)), f"{task.task_type}, complexity {task.complexity:g}"
-
-    def frame(self) -> render.Frame:
-        """Return a row an agent and the tasks that ended; the simulation does not change."""
-        simulation, config = self.simulation, self.config
-        task = simulation.team.settings.tasks[int(simulation.task[0])]
-        counts, hot = simulation.counts[0], int(simulation.load_state[0]) - 1
-        servers, row, rows = simulation.servers, np.zeros(1, np.int64), []
-        for agent, share in enumerate(utilization(counts).tolist()):
-            colour = render.BAD if agent == hot else render.RUNNING
-            cells: list[render.Cell] = [render.Bar(share, f"{share:.1%}", colour)]
-            for provider in range(len(rules.PROVIDERS) if servers is not None else 0):
-                assert servers is not None
-                server = rules.action_index(agent, provider)
-                waiting = int(servers.waiting(row)[0, server])
-                running = int(servers.in_flight(row)[0, server]) - waiting
-                busy = running / int(servers.slots[server])
-                cells.append(render.Bar(busy, f"{running}+{waiting}", render.WAITING))
-            rows.append((AGENTS[agent] + (": hot" if agent == hot else ""), *cells))
-        heads = ("share", *(rules.PROVIDERS if servers is not None else ()))
-        window = " ".join("-" if a == EMPTY else AGENTS[a] for a in simulation.window[0])
-        done = simulation.last_completed
-        ended = tuple(
-            (
-                _name(int(done.action[i])),
-                TASK_TYPES[int(done.task_type[i])],
-                f"{float(done.reward[i]):.3f}",
-                f"{float(done.load_penalty[i]):.3f}",
-            )
-            for i in range(len(done.row))
-        )
-        ordinal = f"task {int(simulation.ordinal[0])} of {config.num_tasks}"
-        return render.Frame(
-            "InfraMind Assignment",
-            (
-                simulation.team.settings.name,
-                f"{config.arrivals} arrivals",
-                "queues of servers" if config.queues else "window of assignments",
-            ),
-            ordinal if servers is None else f"{servers.now_s[0]:.1f} s",
-            LOAD_STATES[hot + 1].replace("_", " "),
-            (
-                render.Table("Agents", heads, tuple(rows), f"last assignments: {window}"),
-                render.Table("Ended", ("task", "reward", "load penalty"), ended),
-            ),
-            render.Headline(f"Task: {task.task_type} ({task.id})", task.description),
-            results=f"{ordinal}, imbalance {float(simulation.imbalance[0]):.3f}",
-        )
-
-
-def _name(action: int) -> str:
-    return f"{AGENTS[rules.agent_of(action)]} on {rules.PROVIDERS[rules.provider_of(action)]}"
+        return self.simulation.last_completed.of(self.simulation.last_completed.row == 0)
 
 
 class AssignmentVectorEnv(VectorEnv):

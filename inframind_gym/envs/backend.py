@@ -50,8 +50,8 @@ class BackendSimulation(RoutingSimulation):
         patience_s: float = 600.0,
     ) -> None:
         self._open_backend = open_backend
-        own = config.call_timeout_s is not None or config.faults
-        self._retries = config.call_attempts - 1 if own else retries
+        aborts = config.call_timeout_s is not None or config.faults
+        self._retries = config.call_attempts - 1 if aborts else retries
         self._patience_s = patience_s
         self._loop: BackendLoop | None = None
         self._show = Bound(show)
@@ -71,15 +71,14 @@ class BackendSimulation(RoutingSimulation):
         """Load of the servers at the last poll."""
         models = self.pool.models
         if self._loop is None:
-            return tuple(Load(0, 0, 0.0) for _ in models)
-        telemetry = self._loop.backend.telemetry()
-        loads = []
-        for model, depth_req, kv_frac in zip(
-            models, telemetry.depth_req, telemetry.kv_frac, strict=True
-        ):
-            running = min(int(depth_req), model.server.slots)
-            loads.append(Load(running, int(depth_req) - running, float(kv_frac)))
-        return tuple(loads)
+            return (Load(0, 0, 0.0),) * len(models)
+        read = self._loop.backend.telemetry()
+        depths = [int(depth_req) for depth_req in read.depth_req]
+        running = [min(n, model.server.slots) for n, model in zip(depths, models, strict=True)]
+        return tuple(
+            Load(busy, depth - busy, float(kv_frac))
+            for busy, depth, kv_frac in zip(running, depths, read.kv_frac, strict=True)
+        )
 
     def seen(self, e: int) -> NDArray[np.float32]:
         """The metrics as they were polled last, (3, M)."""

@@ -1,29 +1,4 @@
-"""InfraMind-Coordination-v0: what a supervisor of five agents does next before a deadline.
-
-The observation holds numbers that the application sees, too:
-
-| numbers | | range |
-|---|---|---|
-| 3 | complexity by the question's words: simple, medium, complex | 0..1 |
-| 1 | 1 where the question refers to an exchange before | 0..1 |
-| 1 | 1 once it is routed | 0..1 |
-| 3 | strategy that the router named: vector, hybrid, graphrag | 0..1 |
-| 3 | complexity that it named | 0..1 |
-| 2 | 1 where it asks for a plan; its confidence | 0..1 |
-| 3 | 1 once there is a plan; sub-tasks that wait, that are done, over 3 | 0..1 |
-| 3 | 1 for each strategy by which the whole question was searched for | 0..1 |
-| 4 | searches over 3; passages over 10; their mean score; share of duplicates | 0..4 |
-| 3 | 1 once the question is rewritten, the passages are merged, there is a draft | 0..1 |
-| 3 | 1 once the draft is validated, where it is valid; confidence of the validation | 0..1 |
-| 4 | issues by type; the worst severity, over 3 | 0..1 |
-| 2 | drafts written again, over 2; retries over 3 | 0..1 |
-| 5 | 1 for an agent whose last call failed | 0..1 |
-| 3 | tokens of the conversation over 131,072; 1 above 120,000; 1 once it was trimmed | 0..2 |
-| 2 | time over the deadline of the complexity that is known, and over the hard deadline | 0..2 |
-| 2 | overhead of the last decision over 200 ms; time of its agents in seconds | 0..5 |
-| 1 | decisions over 10 | 0..1 |
-| 1 | tokens of all calls over 4,096 | 0..4 |
-"""
+"""InfraMind-Coordination-v0: what a supervisor of five agents does next before a deadline."""
 
 from __future__ import annotations
 
@@ -42,7 +17,9 @@ from inframind_gym.envs.core import (
     ObservationForm,
     Simulation,
     VectorEnv,
+    box_of,
     check_options,
+    write_columns,
 )
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.rules import (
@@ -103,17 +80,11 @@ class CoordinationConfig(StrictModel):
 
 
 class CoordinationSpec(NamedTuple):
-    """Facts of a run that a policy is reset with.
+    """Facts of a run that a policy is reset with."""
 
-    Attributes:
-        settings: constants of the team.
-        max_num_seqs: calls that the server decodes together.
-        is_exact: whether the questions are of those that the exact optimum solves.
-    """
-
-    settings: CoordinationSettings
-    max_num_seqs: int
-    is_exact: bool = False
+    settings: CoordinationSettings  # constants of the team
+    max_num_seqs: int  # calls that the server decodes together
+    is_exact: bool = False  # the questions are of those that the exact optimum solves
 
 
 class CoordinationContext(NamedTuple):
@@ -170,11 +141,17 @@ def coordination_contexts(
 
 # Observations
 
-_WIDTHS: Final = (3, 1, 1, 3, 3, 2, 3, 3, 4, 3, 3, 4, 2, 5, 3, 2, 2, 1, 1)
-_HIGHS: Final = (1, 1, 1, 1, 1, 1, 1, 1, 4, 1, 1, 1, 1, 1, 2, 2, 5, 1, 4)
-OBSERVATION_SIZE: Final = sum(_WIDTHS)
-LOW: Final = np.zeros(OBSERVATION_SIZE, np.float32)
-HIGH: Final = np.repeat(np.array(_HIGHS, np.float32), _WIDTHS)
+_BOX: Final = box_of(
+    (19, 0, 1),  # the question; what the router named; the plan; strategies tried
+    (4, 0, 4),  # searches, passages, their score, duplicates
+    (17, 0, 1),  # what is done; the validation; what is written again; agents that failed
+    (3, 0, 2),  # tokens of the conversation
+    (2, 0, 2),  # time
+    (2, 0, 5),  # time of the last decision
+    (1, 0, 1),  # decisions
+    (1, 0, 4),  # tokens of all calls
+)
+OBSERVATION_SIZE: Final = len(_BOX.low)
 _ONE_HOT: Final = np.vstack([np.eye(3), np.zeros(3)])  # the last row is that of -1
 
 
@@ -184,7 +161,7 @@ def observe(state: CoordinationState, rows: Ints) -> NDArray[np.float32]:
     limits, context = settings.limits, state.context[rows]
     elapsed, docs = state.elapsed_ms[rows], state.docs[rows]
     done = np.where(state.planned[rows], state.subtasks[rows] - state.pending[rows], 0)
-    columns = (
+    columns = write_columns(
         _ONE_HOT[state.hint[rows]],
         state.refers[rows],
         state.routed[rows],
@@ -221,31 +198,25 @@ def observe(state: CoordinationState, rows: Ints) -> NDArray[np.float32]:
         state.iteration[rows] / limits.max_iterations,
         state.total_tokens[rows] / 4096.0,
     )
-    found = np.empty((len(rows), OBSERVATION_SIZE), np.float32)
-    start = 0
-    for column in columns:
-        width = 1 if column.ndim == 1 else column.shape[1]
-        found[:, start : start + width] = column.reshape(len(rows), width)
-        start += width
-    return np.clip(found, LOW, HIGH, out=found)
+    return np.clip(columns, _BOX.low, _BOX.high, out=columns)
 
 
 # The batch of questions
 
 
 class CoordinationSimulation(Simulation):
-    """E questions with the same settings.
+    """E questions with the same settings; NumPy computes all rows at once.
 
     Args:
         config: the environment's arguments.
         num_envs: E.
+        num_threads: not used.
 
     Attributes:
         settings: constants of the team.
         scenario: facts of the questions that are given; None: questions are drawn.
         question: what the agents do, and the truth.
         state: what is done, and what is open.
-        terms: (E, 5) terms of the last step's reward, in the order of `rules.TERMS`.
         action: (E,) what was carried out in the last step; FALLBACK where it was forced.
 
     Raises:
@@ -255,9 +226,8 @@ class CoordinationSimulation(Simulation):
     config: CoordinationConfig
     term_names = TERMS
 
-    def __init__(self, config: CoordinationConfig, num_envs: int) -> None:
-        form = ObservationForm(spaces.Box(LOW, HIGH))
-        super().__init__(num_envs, form, spaces.Discrete(rules.NUM_ACTIONS))
+    def __init__(self, config: CoordinationConfig, num_envs: int, num_threads: int = 1) -> None:
+        super().__init__(num_envs, ObservationForm(_BOX), spaces.Discrete(rules.NUM_ACTIONS))
         self.config = config
         self.scenario: Scenario | None = None
         self.settings = config.settings()
@@ -307,7 +277,7 @@ class CoordinationSimulation(Simulation):
             question.history[rows].sum(axis=1),
             model=model or (scenario is not None and scenario.model),
         )
-        self.terms[rows], self.action[rows] = 0.0, 0
+        self.terms[rows], self.action[rows], self.terminated[rows] = 0.0, 0, False
         observations[rows] = observe(self.state, rows)
 
     def step(self, rows: Ints, actions: NDArray[Any], observations: Float32s) -> None:
@@ -326,25 +296,20 @@ class CoordinationSimulation(Simulation):
             else:
                 state.over[forced] = True
         self.terms = np.zeros_like(self.terms)
-        self.terms[rows] = self._terms(rows, began, tokens)
+        answer, attribution = self._scores(rows)
+        self.terms[rows] = rules.reward_terms(
+            state.elapsed_ms[rows] - began,
+            state.total_tokens[rows] - tokens,
+            answer,
+            attribution,
+            (state.reason[rows] == ANSWERED) & ~state.judged[rows],
+            self.settings.reward,
+        )
         observations[rows] = observe(state, rows)
         self.rewards = np.asarray(self.terms.sum(axis=1))
         deadline = rules.deadline_ms(question.complexity, self.settings)
         self.costs = np.where(state.over, rules.lateness(state.elapsed_ms, deadline), 0.0)
         self.terminated = state.over.copy()
-
-    def _terms(self, rows: Ints, began: Ints, tokens: Ints) -> NDArray[np.float64]:
-        state = self.state
-        answer, attribution = self._scores(rows)
-        unvalidated = (state.reason[rows] == ANSWERED) & ~state.judged[rows]
-        return rules.reward_terms(
-            state.elapsed_ms[rows] - began,
-            state.total_tokens[rows] - tokens,
-            answer,
-            attribution,
-            unvalidated,
-            self.settings.reward,
-        )
 
     def _scores(self, rows: Ints) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return score and attribution of the answers that were given, (k,); else zeros."""
@@ -356,19 +321,12 @@ class CoordinationSimulation(Simulation):
 
     # Results
 
-    def over(self) -> Bools:
-        """Return (E,) whether each episode has ended."""
-        return self.state.over.copy()
-
     def infos(self) -> dict[str, Any]:
-        """Return terms of the rewards, actions and reasons of the last step."""
-        return {
-            "action": self.action.copy(),
-            "reason": self.state.reason.copy(),
-        }
+        """Return actions and reasons of the last step."""
+        return {"action": self.action.copy(), "reason": self.state.reason.copy()}
 
     def info(self) -> dict[str, Any]:
-        """Return the terms of the reward, what was carried out and why the episode ended."""
+        """Return what was carried out and why the episode ended."""
         done = int(self.action[0])
         return {
             "carried_out": "" if done == NOTHING else NAMES[done],
@@ -433,6 +391,51 @@ class CoordinationSimulation(Simulation):
         exact = exact and not self.state.model.any()
         return CoordinationSpec(self.settings, self.state.max_num_seqs, exact)
 
+    def describe(self, action: Any) -> tuple[str, str]:
+        """Return what an agent is told to do, and when."""
+        return NAMES[int(action)], f"at {int(self.state.elapsed_ms[0]):,} ms"
+
+    def frame(self) -> render.Frame:
+        """Return what the supervisor knows, and the deadlines."""
+        state, limits = self.state, self.settings.limits
+        issues = [name for name, n in zip(ISSUES, state.issues[0].tolist(), strict=True) if n]
+        failed = [name for name, bad in zip(AGENTS, state.failed[0].tolist(), strict=True) if bad]
+        routed = f"{COMPLEXITIES[int(state.complexity[0])]}, {STRATEGIES[int(state.strategy[0])]}"
+        plan = f"{state.subtasks[0]} sub-tasks, {state.pending[0]} wait"
+        words = COMPLEXITIES[int(state.hint[0])] + ", refers back" * bool(state.refers[0])
+        passages = f"{state.docs[0]} of {state.searches[0]} searches"
+        answer = "not validated" if state.drafted[0] else "-"
+        if state.judged[0]:
+            answer = "valid" if state.valid[0] else ", ".join(issues).replace("_", " ")
+        facts = (
+            ("words", words),
+            ("router", routed if state.routed[0] else "-"),
+            ("plan", plan if state.planned[0] else "-"),
+            ("passages", passages + ", merged" * bool(state.merged[0])),
+            ("answer", answer),
+            ("failed", ", ".join(failed) or "-"),
+            ("retries", f"{state.retries[0]} of {limits.max_retries}"),
+            ("context", f"{state.context[0]:,} tokens"),
+            ("tokens", f"{state.total_tokens[0]:,}"),
+        )
+        known = state.known_complexity(np.zeros(1, np.int64))
+        deadline_ms = float(rules.deadline_ms(known, self.settings)[0])
+        elapsed_ms, hard_ms = int(state.elapsed_ms[0]), 1000.0 * limits.hard_s
+        late = elapsed_ms > deadline_ms
+        words = f"{elapsed_ms:,} of {deadline_ms:,.0f} ms, {hard_ms:,.0f} at most"
+        bar = render.Bar(elapsed_ms / hard_ms, words, render.BAD if late else render.RUNNING)
+        kind = "conversation" if self.config.conversation else "single question"
+        supervisor = f"supervisor: a {self.config.supervisor}"
+        return render.Frame(
+            "InfraMind Coordination",
+            (kind, supervisor, f"{state.max_num_seqs} calls at once"),
+            f"{elapsed_ms / 1000.0:.2f} s",
+            REASONS[int(state.reason[0])] or "running",
+            (render.Table("Known", ("",), facts),),
+            render.Headline("Time", "past its deadline" if late else "", bar),
+            results=f"decision {state.iteration[0]} of {limits.max_iterations}",
+        )
+
 
 class CoordinationEnv(Env):
     """Decide what router, planner, retrieval, synthesis and validation do before a deadline.
@@ -471,8 +474,29 @@ class CoordinationEnv(Env):
 
     ## Observation Space
 
-    `Box(49,)`, number by number in `inframind_gym.envs.coordination`. It holds what the
-    application sees, never the evidence or the score.
+    `Box(49,)`, what the application sees, too, never the evidence or the score:
+
+    | numbers | | range |
+    |---|---|---|
+    | 3 | complexity by the question's words: simple, medium, complex | 0..1 |
+    | 1 | 1 where the question refers to an exchange before | 0..1 |
+    | 1 | 1 once it is routed | 0..1 |
+    | 3 | strategy that the router named: vector, hybrid, graphrag | 0..1 |
+    | 3 | complexity that it named | 0..1 |
+    | 2 | 1 where it asks for a plan; its confidence | 0..1 |
+    | 3 | 1 once there is a plan; sub-tasks that wait, that are done, over 3 | 0..1 |
+    | 3 | 1 for each strategy by which the whole question was searched for | 0..1 |
+    | 4 | searches over 3; passages over 10; their mean score; share of duplicates | 0..4 |
+    | 3 | 1 once the question is rewritten, the passages are merged, there is a draft | 0..1 |
+    | 3 | 1 once the draft is validated, where it is valid; confidence of the validation | 0..1 |
+    | 4 | issues by type; the worst severity, over 3 | 0..1 |
+    | 2 | drafts written again, over 2; retries over 3 | 0..1 |
+    | 5 | 1 for an agent whose last call failed | 0..1 |
+    | 3 | tokens of the conversation over 131,072; 1 above 120,000; 1 once trimmed | 0..2 |
+    | 2 | time over the known complexity's deadline, and over the hard deadline | 0..2 |
+    | 2 | overhead of the last decision over 200 ms; time of its agents in seconds | 0..5 |
+    | 1 | decisions over 10 | 0..1 |
+    | 1 | tokens of all calls over 4,096 | 0..4 |
 
     ## Rewards and costs
 
@@ -525,61 +549,7 @@ class CoordinationEnv(Env):
     metadata: dict[str, Any] = Env.metadata | {"render_fps": 2}
     arguments = CoordinationConfig
     simulation: CoordinationSimulation
-
-    @staticmethod
-    def simulate(config: CoordinationConfig, num_envs: int, num_threads: int) -> Simulation:
-        """Make E questions; NumPy computes all rows at once."""
-        return CoordinationSimulation(config, num_envs)
-
-    def describe(self, action: Any) -> tuple[str, str]:
-        """Return what an agent is told to do, and when."""
-        return NAMES[int(action)], f"at {int(self.simulation.state.elapsed_ms[0]):,} ms"
-
-    def frame(self) -> render.Frame:
-        """Return what the supervisor knows, and the deadlines; the simulation does not change."""
-        simulation, config = self.simulation, self.config
-        state, limits = simulation.state, simulation.settings.limits
-        routed, complexity = bool(state.routed[0]), COMPLEXITIES[int(state.complexity[0])]
-        strategy = STRATEGIES[int(state.strategy[0])]
-        judged, draft = bool(state.judged[0]), bool(state.drafted[0])
-        found = [name for name, n in zip(ISSUES, state.issues[0].tolist(), strict=True) if n]
-        broken = [name for name, bad in zip(AGENTS, state.failed[0].tolist(), strict=True) if bad]
-        verdict = "valid" if state.valid[0] else ", ".join(found).replace("_", " ")
-        plan = f"{state.subtasks[0]} sub-tasks, {state.pending[0]} wait"
-        merged = ", merged" if state.merged[0] else ""
-        facts = [
-            (
-                "words",
-                f"{COMPLEXITIES[int(state.hint[0])]}{', refers back' * bool(state.refers[0])}",
-            ),
-            ("router", f"{complexity}, {strategy}" if routed else "-"),
-            ("plan", plan if state.planned[0] else "-"),
-            ("passages", f"{state.docs[0]} of {state.searches[0]} searches{merged}"),
-            ("answer", (verdict if judged else "not validated") if draft else "-"),
-            ("failed", ", ".join(broken) or "-"),
-            ("retries", f"{state.retries[0]} of {limits.max_retries}"),
-            ("context", f"{state.context[0]:,} tokens"),
-            ("tokens", f"{state.total_tokens[0]:,}"),
-        ]
-        known = state.known_complexity(np.zeros(1, np.int64))
-        deadline_ms = float(rules.deadline_ms(known, simulation.settings)[0])
-        elapsed_ms, hard_ms = int(state.elapsed_ms[0]), 1000.0 * limits.hard_s
-        late = elapsed_ms > deadline_ms
-        words = f"{elapsed_ms:,} of {deadline_ms:,.0f} ms, {hard_ms:,.0f} at most"
-        bar = render.Bar(elapsed_ms / hard_ms, words, render.BAD if late else render.RUNNING)
-        return render.Frame(
-            "InfraMind Coordination",
-            (
-                "conversation" if config.conversation else "single question",
-                f"supervisor: a {config.supervisor}",
-                f"{state.max_num_seqs} calls at once",
-            ),
-            f"{elapsed_ms / 1000.0:.2f} s",
-            REASONS[int(state.reason[0])] or "running",
-            (render.Table("Known", ("",), tuple(facts)),),
-            render.Headline("Time", "past its deadline" if late else "", bar),
-            results=f"decision {state.iteration[0]} of {limits.max_iterations}",
-        )
+    simulate = CoordinationSimulation
 
 
 class CoordinationVectorEnv(VectorEnv):

@@ -13,6 +13,7 @@ pydantic model of its arguments. Its single environment is a batch of one:
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -82,6 +83,19 @@ class ObservationForm:
         if self._places is None:
             return flat
         return {name: flat[..., at] for name, at in self._places.items()}
+
+
+def box_of(*columns: tuple[int, float, float]) -> spaces.Box:
+    """Return the Box of columns side by side: their numbers of entries, lowest and highest."""
+    widths, lows, highs = zip(*columns, strict=True)
+    low, high = (np.repeat(np.array(ends, np.float32), widths) for ends in (lows, highs))
+    return spaces.Box(low, high)
+
+
+def write_columns(*columns: NDArray[Any]) -> Float32s:
+    """Return arrays (k, ...) as columns side by side, (k, d)."""
+    parts = [column.reshape(len(column), math.prod(column.shape[1:])) for column in columns]
+    return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe")
 
 
 class Simulation(ABC):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from inframind_gym.envs.core import Simulation
 from inframind_gym.envs.placement import PlacementEnv
 from inframind_gym.envs.routing import RoutingEnv
 from inframind_gym.live.config import LiveConfig, PlacementLiveConfig
@@ -37,11 +34,9 @@ class ExecutorLiveEnv(RoutingEnv):
 
     arguments = LiveConfig
     simulation: LiveSimulation
-
-    @staticmethod
-    def simulate(config: LiveConfig, num_envs: int, num_threads: int) -> Simulation:
-        """Make the closed loop; servers are reached by the first reset."""
-        return LiveSimulation(config, one_query=True)
+    simulate = staticmethod(
+        lambda config, num_envs, num_threads: LiveSimulation(config, one_query=True)
+    )
 
 
 class StreamLiveEnv(RoutingEnv):
@@ -63,11 +58,9 @@ class StreamLiveEnv(RoutingEnv):
 
     arguments = LiveConfig
     simulation: LiveSimulation
-
-    @staticmethod
-    def simulate(config: LiveConfig, num_envs: int, num_threads: int) -> Simulation:
-        """Make the closed loop; servers are reached by the first reset."""
-        return LiveSimulation(config, one_query=False)
+    simulate = staticmethod(
+        lambda config, num_envs, num_threads: LiveSimulation(config, one_query=False)
+    )
 
 
 class PlacementLiveEnv(PlacementEnv):
@@ -122,8 +115,4 @@ class PlacementLiveEnv(PlacementEnv):
 
     arguments = PlacementLiveConfig
     simulation: LivePlacement
-
-    @staticmethod
-    def simulate(config: Any, num_envs: int, num_threads: int) -> Simulation:
-        """Make the cluster; its servers are started by the first reset."""
-        return LivePlacement(config)
+    simulate = staticmethod(lambda config, num_envs, num_threads: LivePlacement(config))

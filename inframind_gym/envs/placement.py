@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -76,10 +76,6 @@ class ForeignMemory(StrictModel):
     every_s: Annotated[float, within(0.01, 1e6)] = 30.0
 
 
-def _default_if_none(value: Any) -> Any:
-    return {} if value is None else value
-
-
 class PlacementConfig(StrictModel):
     """Arguments of `PlacementEnv`, described there, with the values that they may have."""
 
@@ -96,7 +92,9 @@ class PlacementConfig(StrictModel):
     ema: Fraction = 0.3
     timing_spread: Annotated[float, within(0.0, 3.0)] = 0.2
     timing_noise: Annotated[float, within(0.0, 3.0)] = 0.1
-    foreign_memory: Annotated[ForeignMemory, BeforeValidator(_default_if_none)] = ForeignMemory()
+    foreign_memory: Annotated[
+        ForeignMemory, BeforeValidator(lambda memory: {} if memory is None else memory)
+    ] = ForeignMemory()
     observation: Literal["flat", "dict"] = "flat"
 
     @model_validator(mode="after")
@@ -207,7 +205,6 @@ class PlacementSimulation(Simulation):
         cards: (M,) cards of the models, in the order of the actions.
         demand: demand on the cluster.
         world, state: the arrays of the compiled code.
-        terms: (E, 3) terms of the last step's reward, in the order of TERMS.
 
     Raises:
         ConfigError: the cluster, the demand or the trace cannot be used.
@@ -217,8 +214,7 @@ class PlacementSimulation(Simulation):
     term_names = TERMS
 
     def __init__(self, config: PlacementConfig, num_envs: int, num_threads: int = 1) -> None:
-        self.config = config
-        self.num_envs = num_envs
+        self.config, self.num_envs = config, num_envs
         self.cluster_config, self.cards = load_cluster(config.cluster)
         self.demand = load_demand(config.demand)
         rate = jobs_per_min(config, self.cluster_config, self.demand)
@@ -232,18 +228,18 @@ class PlacementSimulation(Simulation):
         self.world = self._build_world()
         self.state: ClusterState = allocate(self.world, num_envs, self.arrivals.capacity)
         scratch = ("path_s", "prompt", "output", "target")  # each thread needs its own
-        own = [{n: getattr(self.state, n).copy() for n in scratch} for _ in range(num_threads - 1)]
-        states = [self.state, *(self.state._replace(**arrays) for arrays in own)]
-        self._threads = ThreadPool(drive, states, place=1)
-        gpus, models = self.num_gpus, self.num_models
+        others = [
+            self.state._replace(**{name: getattr(self.state, name).copy() for name in scratch})
+            for _ in range(num_threads - 1)
+        ]
+        self._threads = ThreadPool(drive, [self.state, *others], place=1)
+        gpus, models = len(self.world.gpu), len(self.world.model)
         size, places = observation_size(gpus, models), None
         if config.observation == "dict":
-            of_gpus, of_models = np.split(
-                np.arange(size), [gpus * (STATES * models + GPU_FEATURES)]
-            )
+            every, of_gpus = np.arange(size), gpus * (STATES * models + GPU_FEATURES)
             places = {
-                "gpus": of_gpus.reshape(gpus, -1),
-                "models": of_models.reshape(models, MODEL_FEATURES),
+                "gpus": every[:of_gpus].reshape(gpus, -1),
+                "models": every[of_gpus:].reshape(models, MODEL_FEATURES),
             }
         box = spaces.Box(0.0, HIGHEST, (size,), np.float32)
         choices = spaces.MultiDiscrete([models + 1] * gpus)
@@ -280,6 +276,7 @@ class PlacementSimulation(Simulation):
             ranking = np.arange(self.num_models, dtype=np.int32)
             state.rank[e] = rng.permutation(ranking) if self.demand.shuffle else ranking
             self.arrivals.draw(rng, state.arrival_s[e], state.trace_row[e])
+        self.truncated[rows] = False
         self._drive(BEGIN, rows, self._no_actions, observations)
 
     def step(
@@ -298,7 +295,7 @@ class PlacementSimulation(Simulation):
         """Set rewards, costs and ends of the step."""
         self.rewards = self.terms[:, 0] + self.terms[:, 1] + self.terms[:, 2]
         self.costs = self.state.episode["late"].astype(np.float64)
-        self.truncated = self.over()
+        self.truncated = self.state.episode["decision"] >= self.config.num_decisions
 
     def _drive(
         self,
@@ -311,32 +308,23 @@ class PlacementSimulation(Simulation):
             len(rows), self.world, self.state, mode, rows, actions, observations, self.terms
         )
 
-    def over(self) -> NDArray[np.bool_]:
-        """Return (E,) whether each environment's episode has reached its last decision."""
-        over: NDArray[np.bool_] = self.state.episode["decision"] >= self.config.num_decisions
-        return over
-
     @property
     def mask(self) -> NDArray[np.bool_]:
         """Choices that are open to each GPU, (E, G·(M + 1))."""
         return self.state.mask.reshape(self.num_envs, -1)
 
     def infos(self) -> dict[str, Any]:
-        """Return the terms of the rewards, and the numbers of illegal choices."""
-        illegal = self.state.episode["illegal"].copy()
-        return {"illegal": illegal}
+        """Return the numbers of illegal choices."""
+        return {"illegal": self.state.episode["illegal"].copy()}
 
     def reset_info(self) -> dict[str, Any]:
         """Return the time."""
         return {"time_s": 0.0}
 
     def info(self) -> dict[str, Any]:
-        """Return the terms of the reward, the number of illegal choices and the time."""
-        episode = self.state.episode[0]
-        return {
-            "illegal": int(episode["illegal"]),
-            "time_s": float(episode["tick"] * self.config.routing_interval_s),
-        }
+        """Return the number of illegal choices and the time."""
+        illegal = int(self.state.episode[0]["illegal"])
+        return {"illegal": illegal, "time_s": float(self.now_s()[0])}
 
     def summaries(
         self,
@@ -403,17 +391,15 @@ class PlacementSimulation(Simulation):
     def policy_spec(self) -> PlacementSpec:
         """Return the facts of the run that a policy is reset with."""
         model, gpu = self.world.model, self.world.gpu
-        arrays: dict[str, Any] = {
-            **{name: model[name].astype(np.int64) for name in ("tp", "slots", "queue")},
-            **{
-                name: model[name].copy()
-                for name in ("active_mb", "slept_mb", "base_s", "per_seq_s")
-            },
-            **{name: gpu[name].copy() for name in ("vram_mb", "slept_limit_mb")},
+        facts: dict[str, Any] = {
+            name: model[name].astype(np.int64) for name in ("tp", "slots", "queue")
         }
+        for name in ("active_mb", "slept_mb", "base_s", "per_seq_s"):
+            facts[name] = model[name].copy()
         return PlacementSpec(
             models=tuple(card.alias for card in self.cards),
-            **arrays,
+            **facts,
+            **{name: gpu[name].copy() for name in ("vram_mb", "slept_limit_mb")},
             slept_tp1_mb=np.array([card.slept_mem_tp1_MB for card in self.cards]),
             decision_interval_s=self.config.ticks * self.config.routing_interval_s,
             routing_interval_s=self.config.routing_interval_s,
@@ -460,6 +446,53 @@ class PlacementSimulation(Simulation):
             mask=state.mask[rows],
         )
 
+    # Pictures
+
+    def describe(self, action: NDArray[np.int64]) -> tuple[str, str]:
+        """Return the models that GPUs are to hold."""
+        cards = self.cards
+        wanted = [f"GPU {g}: {cards[m - 1].alias}" for g, m in enumerate(action.tolist()) if m]
+        return ", ".join(wanted) or "leave all", f"{self.now_s()[0]:.0f} s"
+
+    def frame(self) -> render.Frame:
+        """Return a row a GPU and a row a model."""
+        config, state, episode = self.config, self.state, self.state.episode[0]
+        gpus: list[tuple[render.Cell, ...]] = []
+        models: list[tuple[render.Cell, ...]] = []
+        row = np.zeros(1, np.int64)
+        held = self.held_mb(row)[0] / self.world.gpu["vram_mb"]
+        for g, states in enumerate(self.state_on_gpus(row)[0]):
+            m = int(states.argmax())  # the order of the states puts first what comes, then leaves
+            kind, host = int(states[m]), int(state.host[0, g])
+            colour = render.WAITING if is_coming(kind) else render.BAD
+            calls = render.Bar(0.0)
+            if host != NONE:
+                server = state.server[0, host]
+                slots = int(self.world.model["slots"][server["model"]])
+                share, words = server["running"] / slots, f"{server['running']}/{slots}"
+                calls = render.Bar(share, words, render.GOOD if kind == ACTIVE else colour)
+            name = f"{g}  {'empty' if kind == ABSENT else self.cards[m].alias}"
+            memory = render.Bar(float(held[g]), f"{held[g]:.0%}", render.CACHE)
+            gpus.append((name, "" if kind == ABSENT else STATE_NAMES[kind], calls, memory))
+        full = max(20, int(state.waiting[0]["count"].max()))
+        for card, waiting in zip(self.cards, state.waiting[0], strict=True):
+            bar = render.Bar(waiting["count"] / full, str(waiting["count"]), render.WAITING)
+            models.append(
+                (card.alias, str(waiting["active"] or "-"), bar, str(waiting["potential"]))
+            )
+        decided = f"decision {episode['decision']} of {config.num_decisions}"
+        return render.Frame(
+            "InfraMind Placement",
+            (self.cluster_config.name, self.demand.name, f"load {config.load:g}"),
+            f"{self.now_s()[0]:.0f} s",
+            f"{episode['next_job']} jobs arrived, {episode['jobs_done']} done",
+            (
+                render.Table("GPUs", ("state", "calls running", "memory"), tuple(gpus)),
+                render.Table("Models", ("awake", "calls waiting", "to come"), tuple(models)),
+            ),
+            results=f"{decided}, {episode['illegal']} illegal choices",
+        )
+
 
 def build_params(
     config: PlacementConfig,
@@ -474,11 +507,55 @@ def build_params(
     mix = np.arange(1, len(cards) + 1, dtype=np.float64) ** -demand.zipf
     dag = dag_table()
     share = np.outer(topology / topology.sum(), agents / agents.sum())
-    mean_calls = float((share.ravel() * dag["calls"]).sum())  # of a job
+    calls_per_job = float((share.ravel() * dag["calls"]).sum())
+    calls_per_s = jobs_per_min(config, cluster, demand) / 60.0 * calls_per_job
+    kind = demand.arrivals if isinstance(demand.arrivals, str) else demand.arrivals.get("kind")
+    prompt, output = demand.prompt_tokens, demand.output_tokens
+    settings = _record(
+        SETTINGS,
+        routing_s=config.routing_interval_s,
+        request_norm=calls_per_s
+        * config.ticks
+        * config.routing_interval_s
+        * config.latency_scale_s,
+        **config.model_dump(include={"illegal_penalty", "ema", "timing_spread", "timing_noise"}),
+        foreign_mb=config.foreign_memory.max_MB,
+        foreign_ticks=round(config.foreign_memory.every_s / config.routing_interval_s),
+        shift_s=demand.shift.every_s if demand.shift else math.inf,
+        shift_by=demand.shift.by if demand.shift else 0,
+        prompt_log=math.log(prompt.median),
+        prompt_sigma=prompt.sigma,
+        output_log=math.log(output.median),
+        output_sigma=output.sigma,
+        max_tokens=demand.max_tokens,
+        slo_factor=demand.slo.factor,
+        slo_grace_s=demand.slo.grace_s,
+        ticks=config.ticks,
+        decisions=config.num_decisions,
+        initial=SPREAD if config.initial == "spread" else EMPTY,
+        traced=kind == "trace",
+    )
+    models = []
+    for card in cards:
+        prefill_token_s = 1.0 / card.prefill_tokens_per_s
+        step_s = card.base_s + card.per_seq_s * 0.5 * card.slots  # half a batch
+        times = ("t_wake_s", "t_sleep_s", "t_load_s", "t_offload_s", "t_first_sleep_s")
+        model = _record(
+            MODEL,
+            time_s=tuple(getattr(card, name) for name in times),
+            active_mb=card.active_mem_MB,
+            slept_mb=card.slept_mem_MB,
+            tp=card.tp_min,
+            **{name: getattr(card, name) for name in ("base_s", "per_seq_s", "slots", "queue")},
+            prefill_token_s=prefill_token_s,
+            latency_s=output.median * math.exp(0.5 * output.sigma**2) * step_s
+            + prompt.median * math.exp(0.5 * prompt.sigma**2) * prefill_token_s,
+        )
+        models.append(model)
     gpus = [(group.vram_total_MB, group.alpha * group.vram_total_MB) for group in cluster.gpus]
     return ClusterParams(
-        settings=_settings(config, cluster, demand, mean_calls),
-        model=np.concatenate([_model(card, demand) for card in cards]),
+        settings=settings,
+        model=np.concatenate(models),
         gpu=np.repeat(np.array(gpus, GPU), [group.count for group in cluster.gpus]),
         dag=dag,
         topology_cdf=_cdf(topology),
@@ -494,66 +571,18 @@ def jobs_per_min(config: PlacementConfig, cluster: ClusterConfig, demand: Demand
     return demand.jobs_per_gpu_per_min * config.load * cluster.num_gpus
 
 
+def _record(dtype: np.dtype[Any], **fields: Any) -> NDArray[Any]:
+    """Return one record, (1,)."""
+    record = np.zeros(1, dtype)
+    for name, value in fields.items():
+        record[0][name] = value
+    return record
+
+
 def _cdf(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     sums = np.cumsum(weights)
     cdf: NDArray[np.float64] = sums / sums[-1]
     return cdf
-
-
-def _settings(
-    config: PlacementConfig, cluster: ClusterConfig, demand: DemandConfig, mean_calls: float
-) -> NDArray[Any]:
-    settings = np.zeros(1, SETTINGS)
-    row = settings[0]
-    calls_per_s = jobs_per_min(config, cluster, demand) / 60.0 * mean_calls
-    row["routing_s"] = config.routing_interval_s
-    row["request_norm"] = (
-        calls_per_s * config.ticks * config.routing_interval_s * config.latency_scale_s
-    )
-    for name in ("illegal_penalty", "ema", "timing_spread", "timing_noise"):
-        row[name] = getattr(config, name)
-    row["foreign_mb"] = config.foreign_memory.max_MB
-    row["shift_s"] = demand.shift.every_s if demand.shift else math.inf
-    row["shift_by"] = demand.shift.by if demand.shift else 0
-    row["prompt_log"] = math.log(demand.prompt_tokens.median)
-    row["prompt_sigma"] = demand.prompt_tokens.sigma
-    row["output_log"] = math.log(demand.output_tokens.median)
-    row["output_sigma"] = demand.output_tokens.sigma
-    row["max_tokens"] = demand.max_tokens
-    row["slo_factor"] = demand.slo.factor
-    row["slo_grace_s"] = demand.slo.grace_s
-    row["ticks"] = config.ticks
-    row["decisions"] = config.num_decisions
-    row["foreign_ticks"] = round(config.foreign_memory.every_s / config.routing_interval_s)
-    row["initial"] = SPREAD if config.initial == "spread" else EMPTY
-    kind = demand.arrivals if isinstance(demand.arrivals, str) else demand.arrivals.get("kind")
-    row["traced"] = kind == "trace"
-    return settings
-
-
-def _model(card: ModelCard, demand: DemandConfig) -> NDArray[Any]:
-    record = np.zeros(1, MODEL)
-    row = record[0]
-    row["time_s"] = (
-        card.t_wake_s,
-        card.t_sleep_s,
-        card.t_load_s,
-        card.t_offload_s,
-        card.t_first_sleep_s,
-    )
-    row["active_mb"] = card.active_mem_MB
-    row["slept_mb"] = card.slept_mem_MB
-    row["tp"] = card.tp_min
-    for name in ("base_s", "per_seq_s", "slots", "queue"):
-        row[name] = getattr(card, name)
-    row["prefill_token_s"] = 1.0 / card.prefill_tokens_per_s
-    step_s = card.base_s + card.per_seq_s * 0.5 * card.slots  # half a batch
-    output, prompt = demand.output_tokens, demand.prompt_tokens
-    row["latency_s"] = (
-        output.median * math.exp(0.5 * output.sigma**2) * step_s
-        + prompt.median * math.exp(0.5 * prompt.sigma**2) * row["prefill_token_s"]
-    )
-    return record
 
 
 class PlacementEnv(Env):
@@ -581,17 +610,49 @@ class PlacementEnv(Env):
 
     ## Observation Space
 
-    `Box(0, 5, (G·(4·M + 7) + 12·M,))`: the models on each GPU and the calls that wait for each
-    model, number by number in `inframind_gym.envs.placement_kernel`. With
+    `Box(0, 5, (G·(4·M + 7) + 12·M,))`: first the numbers of each GPU, then of each model. With
     `observation="dict"` a Dict of the same numbers: `gpus` (G, 4·M + 7) and `models` (M, 12).
+
+    | of a GPU | | normalised |
+    |---|---|---|
+    | 4·M | per model: ACTIVE; SLEPT; it comes; it leaves (see `instances`) | 0, 1 |
+    | 1 | STABLE | 0, 1 |
+    | 1 | drain latency of the server on it, s | log |
+    | 1 | free memory, other processes counted | / vram_total_MB |
+    | 1 | memory that sleepers hold | / (alpha · vram_total_MB) |
+    | 1 | running calls of the server on it | / slots |
+    | 1 | queued calls of the server on it | / queue places |
+    | 1 | time since its latest phase began, s; 0 on a STABLE GPU | log |
+
+    | of a model | | normalised |
+    |---|---|---|
+    | 1 | calls in waiting_for_scheduling | count |
+    | 1 | sum of their ages, s | log |
+    | 1 | age of the oldest, s | log |
+    | 1 | outstanding demand: calls in potential and in waiting_for_scheduling | count |
+    | 1 | calls that became ready in the last interval | count |
+    | 1 | whether an instance is QUEUED, WAKING or LOADING | 0, 1 |
+    | 1 | GPUs on which it is ACTIVE | / G |
+    | 1 | latency of its calls in their servers, averaged over polls, s | log |
+    | 4 | observed times to wake, sleep, load and offload, s | log |
+
+    `log` is log(1 + x) / log(301), `count` is log(1 + n) / log(101).
 
     ## Rewards and costs
 
-    Minus the request-seconds of the interval, waiting and service, scaled so that the mean reward
-    of an episode is minus the mean latency of a call in units of `latency_scale_s`. Less
-    `illegal_penalty` times the share of illegal choices. `info["rewards"]` holds the terms
-    "waiting", "service" and "illegal" (`inframind_gym.envs.placement_kernel`). `info["cost"]`: jobs
-    whose deadline passed in the interval.
+    The reward of an interval is the sum of three terms, which `info["rewards"]` holds:
+
+    | term | |
+    |---|---|
+    | `waiting` | minus the request-seconds that calls were ready and not running, normalised |
+    | `service` | minus the request-seconds that calls were running, normalised |
+    | `illegal` | minus `illegal_penalty` times the share of GPUs whose choice was illegal |
+
+    Request-seconds are the integral over the interval of the number of calls. They are divided by
+    the calls that come in an interval on average, a constant of the demand, times
+    `latency_scale_s`. By Little's law the mean reward of an episode is then minus the mean latency
+    of a call over `latency_scale_s`; dividing by the calls that happen to be there would reward a
+    policy that lets them pile up. `info["cost"]`: jobs whose deadline passed in the interval.
 
     ## Starting State
 
@@ -635,74 +696,11 @@ class PlacementEnv(Env):
 
     arguments = PlacementConfig
     simulation: PlacementSimulation
-
-    @staticmethod
-    def simulate(config: PlacementConfig, num_envs: int, num_threads: int) -> Simulation:
-        """Make the clusters of E environments."""
-        return PlacementSimulation(config, num_envs, num_threads)
+    simulate: ClassVar[Callable[..., Simulation]] = PlacementSimulation
 
     def completed(self) -> NDArray[Any]:
         """Return the jobs that ended in the last step, (k,) JOB_DONE."""
         return self.simulation.completed(0)
-
-    def describe(self, action: NDArray[np.int64]) -> tuple[str, str]:
-        """Return the models that GPUs are to hold."""
-        cards = self.simulation.cards
-        wanted = [f"GPU {g}: {cards[m - 1].alias}" for g, m in enumerate(action.tolist()) if m]
-        return ", ".join(wanted) or "leave all", f"{self.simulation.now_s()[0]:.0f} s"
-
-    def frame(self) -> render.Frame:
-        """Return a row a GPU and a row a model; the simulation does not change."""
-        return placement_frame(self.simulation)
-
-
-def placement_frame(simulation: PlacementSimulation) -> render.Frame:
-    """Return the picture of a cluster, a row a GPU and a row a model."""
-    config = simulation.config
-    state, episode = simulation.state, simulation.state.episode[0]
-    rows, model_rows, row = [], [], np.zeros(1, np.int64)
-    held = simulation.held_mb(row)[0] / simulation.world.gpu["vram_mb"]
-    for g, states in enumerate(simulation.state_on_gpus(row)[0]):
-        m = int(states.argmax())  # the order of the states puts first what comes, then leaves
-        kind, host = int(states[m]), int(state.host[0, g])
-        colour = render.GOOD if kind == ACTIVE else render.WAITING
-        colour = colour if kind == ACTIVE or is_coming(kind) else render.BAD
-        server = None if host == NONE else state.server[0, host]
-        slots = 1 if server is None else int(simulation.world.model["slots"][server["model"]])
-        running = 0 if server is None else int(server["running"])
-        name = "empty" if kind == ABSENT else simulation.cards[m].alias
-        rows.append(
-            (
-                f"{g}  {name}",
-                "" if kind == ABSENT else STATE_NAMES[kind],
-                render.Bar(
-                    running / slots, f"{running}/{slots}" if server is not None else "", colour
-                ),
-                render.Bar(float(held[g]), f"{held[g]:.0%}", render.CACHE),
-            )
-        )
-    full = max(20, int(state.waiting[0]["count"].max()))
-    for card, waiting in zip(simulation.cards, state.waiting[0], strict=True):
-        count = int(waiting["count"])
-        bar = render.Bar(count / full, str(count), render.WAITING)
-        awake, outstanding = str(int(waiting["active"]) or "-"), str(int(waiting["potential"]))
-        model_rows.append((card.alias, awake, bar, outstanding))
-    decided = f"decision {episode['decision']} of {config.num_decisions}"
-    return render.Frame(
-        "InfraMind Placement",
-        (
-            simulation.cluster_config.name,
-            simulation.demand.name,
-            f"load {simulation.config.load:g}",
-        ),
-        f"{simulation.now_s()[0]:.0f} s",
-        f"{episode['next_job']} jobs arrived, {episode['jobs_done']} done",
-        (
-            render.Table("GPUs", ("state", "calls running", "memory"), tuple(rows)),
-            render.Table("Models", ("awake", "calls waiting", "to come"), tuple(model_rows)),
-        ),
-        results=f"{decided}, {episode['illegal']} illegal choices",
-    )
 
 
 class PlacementVectorEnv(VectorEnv):

@@ -1,48 +1,6 @@
 """The compiled step of the placement environment: decide, let an interval pass, reward, observe.
 
-The reward of a decision interval (`write_reward`):
-
-| term of the reward | |
-|---|---|
-| `waiting` | minus the request-seconds that calls were ready and not running, over `request_norm` |
-| `service` | minus the request-seconds that calls were running, over `request_norm` |
-| `illegal` | minus `illegal_penalty` times the share of GPUs whose choice was illegal |
-
-Request-seconds are the integral over the interval of the number of calls. `request_norm` is the
-number of calls that come in an interval on average, a constant of the demand, times
-`latency_scale_s`. By Little's law the mean reward of an episode is then minus the mean latency of a
-call over `latency_scale_s`. Dividing by the calls that happen to be in the cluster would instead
-reward a policy that lets them pile up.
-
-The *cost* of an interval is the number of jobs whose deadline passed in it.
-
-The observation (`observe`), all numbers float32 in 0..HIGHEST: first the G GPUs, each with 4·M + 7
-numbers, then the M models, each with 12 numbers.
-
-| of a GPU | | normalised |
-|---|---|---|
-| 4·M | per model: ACTIVE; SLEPT; it comes; it leaves (see `instances`) | 0, 1 |
-| 1 | STABLE | 0, 1 |
-| 1 | drain latency of the server on it, s | log |
-| 1 | free memory, other processes counted | / vram_total_MB |
-| 1 | memory that sleepers hold | / (alpha · vram_total_MB) |
-| 1 | running calls of the server on it | / slots |
-| 1 | queued calls of the server on it | / queue places |
-| 1 | time since its latest phase began, s; 0 on a STABLE GPU | log |
-
-| of a model | | normalised |
-|---|---|---|
-| 1 | calls in waiting_for_scheduling | count |
-| 1 | sum of their ages, s | log |
-| 1 | age of the oldest, s | log |
-| 1 | outstanding demand: calls in potential and in waiting_for_scheduling | count |
-| 1 | calls that became ready in the last interval | count |
-| 1 | whether an instance is QUEUED, WAKING or LOADING | 0, 1 |
-| 1 | GPUs on which it is ACTIVE | / G |
-| 1 | latency of its calls in their servers, averaged over polls, s | log |
-| 4 | observed times to wake, sleep, load and offload, s | log |
-
-`log` is log(1 + x) / log(301), `count` is log(1 + n) / log(101).
+Reward and observation are described, number by number, in `PlacementEnv`.
 """
 
 from __future__ import annotations

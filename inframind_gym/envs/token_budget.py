@@ -1,38 +1,4 @@
-"""InfraMind-TokenBudget-v0: which agent may still spend tokens, and when to stop.
-
-| term of the reward | |
-|---|---|
-| `quality` | points of true quality that the decision gained, over 100 |
-| `tokens` | minus the price of its tokens, over 100 |
-
-The price is in points of quality per token. With it the rule "stop when the marginal ROI falls
-below the price" is the policy that is greedy by one step; what learning can gain beyond it is
-credit for calls that pay later, the critic's above all.
-
-True quality is the latent one that a held-out checker would measure; the observation has proxies of
-it alone. The *cost* of a decision is the share of the budget that its tokens take. The pre-flight's
-tokens are spent before the first decision: they count in the ledger, in no reward and in no cost.
-
-The observation holds numbers that the application could see, too:
-
-| numbers | | range |
-|---|---|---|
-| 1 | tokens left, over the budget B | -1..1 |
-| 1 | log10 of B, over 5 | 0..2 |
-| 3 | left of the allocation of planner, executor, critic, over B | 0..1 |
-| 1 | returned by agents that were cut, over B | 0..1 |
-| 3 | used by each agent, over B | 0..2 |
-| 3 | points per 100 tokens of each agent's last call (ROI x 100) | -5..5 |
-| 3 | points of each agent's last call, over 100 | -1..1 |
-| 1 | quality by the proxies, over 100 | 0..1 |
-| 2 | flags of the critic: open, resolved, over 5 | 0..2 |
-| 1 | share of the structural checklist; 0 where there is none | 0..1 |
-| 3 | calls of each agent, over 10 | 0..10 |
-| 3 | 1 for an agent that was cut | 0..1 |
-| 1 | decisions so far, over the most | 0..1 |
-| 3 | complexity by the pre-flight: simple, moderate, complex | 0..1 |
-| 3 | mode of the allocations: frontload, critique_heavy, adaptive | 0..1 |
-"""
+"""InfraMind-TokenBudget-v0: which agent may still spend tokens, and when to stop."""
 
 from __future__ import annotations
 
@@ -47,7 +13,15 @@ from pydantic import AfterValidator
 
 from inframind_gym.configs import StrictModel, within
 from inframind_gym.envs import render
-from inframind_gym.envs.core import Env, Float32s, ObservationForm, Simulation, VectorEnv
+from inframind_gym.envs.core import (
+    Env,
+    Float32s,
+    ObservationForm,
+    Simulation,
+    VectorEnv,
+    box_of,
+    write_columns,
+)
 from inframind_gym.errors import ActionError
 from inframind_gym.teams.token_budget import rules
 from inframind_gym.teams.token_budget.optimum import state_of
@@ -113,137 +87,84 @@ class TokenBudgetConfig(StrictModel):
 
 
 class TokenBudgetSpec(NamedTuple):
-    """Facts of a run that a policy is reset with.
+    """Facts of a run that a policy is reset with."""
 
-    Attributes:
-        settings: constants of the team.
-        price: points of quality that a token costs.
-        max_budget: largest budget of a team, in tokens.
-        max_steps: decisions of an episode.
-        self_eval: tokens of the rating after each call.
-    """
-
-    settings: TeamSettings
-    price: float
-    max_budget: int
-    max_steps: int
-    self_eval: int
+    settings: TeamSettings  # constants of the team
+    price: float  # points of quality that a token costs
+    max_budget: int  # largest budget of a team, in tokens
+    max_steps: int  # decisions of an episode
+    self_eval: int  # tokens of the rating after each call
 
 
 class Truth(NamedTuple):
-    """Latent state of k simulated tasks, for the optimum alone.
+    """Latent state of k simulated tasks, for the optimum alone."""
 
-    Attributes:
-        complexity: (k,) true one.
-        value: (k,) of the quality.
-        state: (k,) of the product (`teams.token_budget.optimum`).
-    """
-
-    complexity: Ints
-    value: Floats
-    state: Ints
+    complexity: Ints  # (k,) true one
+    value: Floats  # (k,) of the quality
+    state: Ints  # (k,) of the product (`teams.token_budget.optimum`)
 
 
 class TokenBudgetContext(NamedTuple):
-    """Input of a policy; arrays with a first axis of k teams.
+    """Input of a policy; arrays with a first axis of k teams."""
 
-    Attributes:
-        budget, remaining, free: (k,) tokens: the ceiling, what is left, what cut agents returned.
-        left, used: (k, 3) tokens of each agent.
-        cut: (k, 3) agents that were cut.
-        limits: (k, 3, 3) tokens of an answer, by agent and size; 0 where a call is refused.
-        max_tokens: (3, 3) the same without a budget.
-        estimates: (k, 3) estimated tokens of the next prompts.
-        mask: (k, 16) actions that are open.
-        calls: (k, 3) calls of each agent.
-        last_tokens, last_delta, last_roi: (k, 3) of each agent's last call.
-        score: (k,) quality by the proxies.
-        flags_open, flags_resolved: (k,) flags of the critic.
-        seen: (k,) complexity by the pre-flight.
-        has_draft: (k,) whether the executor has written something.
-        steps: (k,) decisions so far.
-        truth: latent state, for policies with `sees_truth` alone.
-    """
-
-    budget: Ints
-    remaining: Ints
-    free: Ints
-    left: Ints
-    used: Ints
-    cut: Bools
-    limits: Ints
-    max_tokens: Ints
-    estimates: Ints
-    mask: Bools
-    calls: Ints
-    last_tokens: Ints
-    last_delta: Floats
-    last_roi: Floats
-    score: Floats
-    flags_open: Ints
-    flags_resolved: Ints
-    seen: Ints
-    has_draft: Bools
-    steps: Ints
-    truth: Truth | None
+    budget: Ints  # (k,) tokens: the ceiling,
+    remaining: Ints  # (k,) what is left of it,
+    free: Ints  # (k,) what cut agents returned
+    left: Ints  # (k, 3) tokens of each agent's allocation
+    used: Ints  # (k, 3) tokens
+    cut: Bools  # (k, 3) agents that were cut
+    limits: Ints  # (k, 3, 3) tokens of an answer, by agent and size; 0 where a call is refused
+    max_tokens: Ints  # (3, 3) the same without a budget
+    estimates: Ints  # (k, 3) estimated tokens of the next prompts
+    mask: Bools  # (k, 16) actions that are open
+    calls: Ints  # (k, 3) of each agent
+    last_tokens: Ints  # (k, 3) of each agent's last call,
+    last_delta: Floats  # (k, 3) its points,
+    last_roi: Floats  # (k, 3) its points per token
+    score: Floats  # (k,) quality by the proxies
+    flags_open: Ints  # (k,) of the critic
+    flags_resolved: Ints  # (k,)
+    seen: Ints  # (k,) complexity by the pre-flight
+    has_draft: Bools  # (k,) whether the executor has written something
+    steps: Ints  # (k,) decisions so far
+    truth: Truth | None  # for policies with `sees_truth` alone
 
 
 def token_budget_contexts(
     state: TeamState, rows: Ints, truth: Truth | None = None
 ) -> TokenBudgetContext:
     """Return the state of `rows` (k,) at the decisions that they wait for."""
-    ledger, progress = state.ledger, state.progress
-    return TokenBudgetContext(
-        budget=ledger.budget[rows],
-        remaining=ledger.remaining[rows],
-        free=ledger.free[rows],
-        left=ledger.left[rows],
-        used=ledger.used[rows],
-        cut=ledger.cut[rows],
-        limits=state.limits[rows],
-        max_tokens=state.max_tokens.copy(),
-        estimates=state.estimates[rows],
-        mask=state.mask[rows],
-        calls=progress.calls[rows],
-        last_tokens=progress.last_tokens[rows],
-        last_delta=progress.last_delta[rows],
-        last_roi=progress.last_roi[rows],
-        score=progress.score[rows],
-        flags_open=progress.flags_open[rows],
-        flags_resolved=progress.flags_resolved[rows],
-        seen=state.seen[rows],
-        has_draft=state.has_draft[rows],
-        steps=state.steps[rows],
-        truth=truth,
-    )
+    names = TokenBudgetContext._fields
+    values = [getattr(state.ledger, name)[rows] for name in names[:6]]
+    values += [state.limits[rows], state.max_tokens.copy(), state.estimates[rows], state.mask[rows]]
+    values += [getattr(state.progress, name)[rows] for name in names[10:17]]
+    values += [getattr(state, name)[rows] for name in names[17:20]]
+    return TokenBudgetContext._make((*values, truth))
 
 
 TERMS: Final = ("quality", "tokens")
 
 
-def reward_terms(gain: Any, tokens: Any, price: float) -> NDArray[np.float64]:
-    """Return the terms of k decisions, (k, 2), in the order of TERMS.
-
-    Args:
-        gain: (k,) points of true quality.
-        tokens: (k,) of all calls of the decision.
-        price: points of quality per token.
-    """
-    return np.stack([np.asarray(gain) / 100.0, -price * np.asarray(tokens) / 100.0], axis=1)
-
-
 # Observations
 
-_WIDTHS: Final = (1, 1, 3, 1, 3, 3, 3, 1, 2, 1, 3, 3, 1, 3, 3)
-_STARTS: Final = tuple(int(start) for start in np.cumsum((0, *_WIDTHS[:-1])))
-OBSERVATION_SIZE: Final = sum(_WIDTHS)
-LOW: Final = np.repeat(
-    np.array([-1, 0, 0, 0, 0, -5, -1, 0, 0, 0, 0, 0, 0, 0, 0], np.float32), _WIDTHS
+_THREE: Final = np.eye(3)
+_BOX: Final = box_of(
+    (1, -1, 1),  # tokens left, over the budget
+    (1, 0, 2),  # log10 of the budget, over 5
+    (3, 0, 1),  # left of each agent's allocation
+    (1, 0, 1),  # returned by agents that were cut
+    (3, 0, 2),  # used by each agent
+    (3, -5, 5),  # points per 100 tokens of each agent's last call
+    (3, -1, 1),  # points of each agent's last call, over 100
+    (1, 0, 1),  # quality by the proxies
+    (2, 0, 2),  # flags: open, resolved
+    (1, 0, 1),  # share of the checklist
+    (3, 0, 10),  # calls of each agent, over 10
+    (3, 0, 1),  # agents that were cut
+    (1, 0, 1),  # decisions so far, over the most
+    (6, 0, 1),  # complexity by the pre-flight; mode of the allocations
 )
-HIGH: Final = np.repeat(
-    np.array([1, 2, 1, 1, 2, 5, 1, 1, 2, 1, 10, 1, 1, 1, 1], np.float32), _WIDTHS
-)
-_EYE: Final = np.eye(3)
+OBSERVATION_SIZE: Final = len(_BOX.low)
 
 
 def observe(state: TeamState, rows: Ints) -> NDArray[np.float32]:
@@ -252,7 +173,7 @@ def observe(state: TeamState, rows: Ints) -> NDArray[np.float32]:
     budget = ledger.budget[rows].astype(np.float64)
     share, per_agent = 1.0 / budget, 1.0 / budget[:, None]
     ticked = progress.checklist[rows]
-    parts = (
+    columns = write_columns(
         ledger.remaining[rows] * share,
         np.log10(budget) / 5.0,
         ledger.left[rows] * per_agent,
@@ -261,21 +182,16 @@ def observe(state: TeamState, rows: Ints) -> NDArray[np.float32]:
         100.0 * progress.last_roi[rows],
         progress.last_delta[rows] / 100.0,
         progress.score[rows] / 100.0,
-        np.stack([progress.flags_open[rows], progress.flags_resolved[rows]], axis=1) / 5.0,
+        progress.flags_open[rows] / 5.0,
+        progress.flags_resolved[rows] / 5.0,
         np.where(np.isnan(ticked), 0.0, ticked),
         progress.calls[rows] / 10.0,
         ledger.cut[rows],
         state.steps[rows] / state.max_steps,
-        _EYE[state.seen[rows]],
-        _EYE[state.strategy[rows]],
+        _THREE[state.seen[rows]],
+        _THREE[state.strategy[rows]],
     )
-    found = np.empty((len(rows), OBSERVATION_SIZE), np.float32)
-    for part, start, width in zip(parts, _STARTS, _WIDTHS, strict=True):
-        if width == 1:
-            found[:, start] = part
-        else:
-            found[:, start : start + width] = part
-    return np.clip(found, LOW, HIGH, out=found)
+    return np.clip(columns, _BOX.low, _BOX.high, out=columns)
 
 
 # The batch of teams
@@ -287,17 +203,17 @@ _ORDER: Final = np.array([[0, 1, 2], [1, 2, 0], [2, 1, 0]])  # who is called, an
 
 
 class TokenBudgetSimulation(Simulation):
-    """E teams with the same settings.
+    """E teams with the same settings; NumPy computes all rows at once.
 
     Args:
         config: the environment's arguments.
         num_envs: E.
+        num_threads: not used.
 
     Attributes:
         settings: constants of the team.
         task: what the calls do.
         state: ledgers, scores and what is open.
-        terms: (E, 2) terms of the last step's reward, in the order of TERMS.
         tokens, action: (E,) of the last step; of a continuous one the call that it led to.
 
     Raises:
@@ -307,11 +223,11 @@ class TokenBudgetSimulation(Simulation):
     config: TokenBudgetConfig
     term_names = TERMS
 
-    def __init__(self, config: TokenBudgetConfig, num_envs: int) -> None:
+    def __init__(self, config: TokenBudgetConfig, num_envs: int, num_threads: int = 1) -> None:
         self.has_mask = config.action == "discrete"
         discrete, numbers = spaces.Discrete(NUM_ACTIONS), (CONTINUOUS_SIZE,)
         choices = discrete if self.has_mask else spaces.Box(-1.0, 1.0, numbers, np.float32)
-        super().__init__(num_envs, ObservationForm(spaces.Box(LOW, HIGH)), choices)
+        super().__init__(num_envs, ObservationForm(_BOX), choices)
         self.config = config
         self.settings: TeamSettings = load_settings(config.team)
         self.task = make_task(self.settings, config.profile, num_envs)
@@ -370,13 +286,14 @@ class TokenBudgetSimulation(Simulation):
             self.state.seen[rows] = self.task.seen[rows]
         self.state.ledger.overhead[rows] += self.preflight
         self.terms[rows] = 0.0
-        for part in (self.tokens, self._turn, self._area):
+        for part in (self.tokens, self._turn, self._area, self.terminated, self.truncated):
             part[rows] = 0
-        self._look(rows)
-        observations[rows] = observe(self.state, rows)
+        self._observe(rows, observations)
 
-    def _look(self, rows: Ints) -> None:
+    def _observe(self, rows: Ints, observations: Float32s) -> None:
+        """Find out what is open to `rows`, and write what is seen of it."""
         self.state.look(rows, self.task.prompt_estimates(rows), self.task.has_draft(rows))
+        observations[rows] = observe(self.state, rows)
 
     def step(self, rows: Ints, actions: NDArray[Any], observations: Float32s) -> None:
         """Carry out decisions of `rows`; the actions are (E,) 0-15, or (E, 4) numbers."""
@@ -396,9 +313,9 @@ class TokenBudgetSimulation(Simulation):
             self._area[calling] += before * tokens[calling]
         self.tokens = tokens.astype(np.int64)
         self.terms = np.zeros_like(self.terms)
-        self.terms[rows] = reward_terms(gain[rows], tokens[rows], self.config.price)
-        self._look(rows)
-        observations[rows] = observe(self.state, rows)
+        self.terms[rows, 0] = gain[rows] / 100.0
+        self.terms[rows, 1] = -self.config.price * tokens[rows] / 100.0
+        self._observe(rows, observations)
         self.rewards = np.asarray(self.terms.sum(axis=1))
         self.costs = np.asarray(self.tokens / np.maximum(self.state.ledger.budget, 1))
         self.truncated = self.state.over & self.state.truncated
@@ -427,12 +344,8 @@ class TokenBudgetSimulation(Simulation):
 
     # Results
 
-    def over(self) -> Bools:
-        """Return (E,) whether each episode has ended."""
-        return self.state.over.copy()
-
     def infos(self) -> dict[str, Any]:
-        """Return terms of the rewards, actions, tokens and reasons of the last step."""
+        """Return actions, tokens and reasons of the last step."""
         return {
             "action": self.action.copy(),
             "tokens": self.tokens.copy(),
@@ -441,7 +354,7 @@ class TokenBudgetSimulation(Simulation):
 
     def reset_info(self) -> dict[str, Any]:
         """Return the name of the run, and a warning where the budget is too small."""
-        info: dict[str, Any] = {"run_id": self.run_id(0)}
+        info: dict[str, Any] = {"run_id": self.run_id()}
         budget = int(self.state.ledger.budget[0])
         minimum = int(self.state.minimum_budget(np.zeros(1, np.int64))[0])
         if budget < minimum:
@@ -450,9 +363,10 @@ class TokenBudgetSimulation(Simulation):
         return info
 
     def info(self) -> dict[str, Any]:
-        """Return the terms of the reward, the event of the step and why the team stopped."""
+        """Return the event of the step and why the team stopped."""
+        action = int(self.action[0])
         return {
-            "event": self.event(0),
+            "event": self.state.event(0, action, self.run_id(), describe(action)),
             "cutoff_reason": REASONS[int(self.state.reason[0])],
         }
 
@@ -483,34 +397,53 @@ class TokenBudgetSimulation(Simulation):
             "quality_area": (self._area[rows] + truth * rest) / budget,
         }
 
-    def event(self, row: int) -> dict[str, Any]:
-        """Return the event of a row's last step, an empty dict for a reallocation."""
-        action = int(self.action[row])
-        return self.state.event(row, action, self.run_id(row), rules.describe(action))
-
-    def run_id(self, row: int) -> str:
-        """Return the name of a row's episode, a function of its seed."""
-        return str(uuid.UUID(int=int(self.task.keys[row])))
+    def run_id(self) -> str:
+        """Return the name of environment 0's episode, a function of its seed."""
+        return str(uuid.UUID(int=int(self.task.keys[0])))
 
     def contexts(self, rows: Ints, *, truth: bool = False) -> TokenBudgetContext:
         """Return the input of a policy; `truth` adds the latent state, for the optimum alone."""
-        return token_budget_contexts(self.state, rows, self.truth(rows) if truth else None)
-
-    def truth(self, rows: Ints) -> Truth | None:
-        """Return the latent state of simulated tasks, None for a script."""
-        task = self.task
-        if not isinstance(task, SimulatedTask):
-            return None
-        state = state_of(
-            task.plan[rows], task.sections[rows], task.hidden[rows], task.flagged[rows]
-        )
-        return Truth(task.complexity[rows], task.value[rows], state)
+        task, latent = self.task, None
+        if truth and isinstance(task, SimulatedTask):
+            product = task.plan[rows], task.sections[rows], task.hidden[rows], task.flagged[rows]
+            latent = Truth(task.complexity[rows], task.value[rows], state_of(*product))
+        return token_budget_contexts(self.state, rows, latent)
 
     def policy_spec(self) -> TokenBudgetSpec:
         """Return the facts of the run that a policy is reset with."""
         config = self.config
         return TokenBudgetSpec(
             self.settings, config.price, config.budget_range[1], config.max_steps, self.self_eval
+        )
+
+    def describe(self, action: Any) -> tuple[str, str]:
+        """Return what is done, and the tokens that were spent before."""
+        spent, score = int(self.state.ledger.spent[0]), self.state.progress.score[0]
+        words = describe(int(action)) if self.has_mask else "allocate"
+        return words, f"after {spent:,} tokens, quality {score:.0f} by the proxies"
+
+    def frame(self) -> render.Frame:
+        """Return the ledger, a row an agent."""
+        state, ledger, progress = self.state, self.state.ledger, self.state.progress
+        budget, spent, rows = int(ledger.budget[0]), int(ledger.spent[0]), []
+        for i, agent in enumerate(AGENTS):
+            used, left = int(ledger.used[0, i]), int(ledger.left[0, i])
+            bars = render.Bar(used / budget, f"{used:,}"), render.Bar(left / budget, f"{left:,}")
+            last = "cut" if ledger.cut[0, i] else f"{progress.last_roi[0, i]:.4f}"
+            rows.append((agent, str(int(progress.calls[0, i])), *bars, last))
+        overhead = f"overhead {int(ledger.overhead[0]):,}, returned {int(ledger.free[0]):,} tokens"
+        flags = f"flags: {progress.flags_open[0]} open, {progress.flags_resolved[0]} resolved"
+        score = float(progress.score[0])
+        bar = render.Bar(score / 100.0, f"{score:.0f} of 100", render.GOOD)
+        price = f"price {self.config.price:g} points a token"
+        return render.Frame(
+            "InfraMind Token budget",
+            (f"{COMPLEXITIES[int(state.seen[0])]} task", self.config.strategy, price),
+            f"{spent:,} / {budget:,}",
+            f"tokens, {budget - spent:,} left",
+            (render.Table("Ledger", ("calls", "used", "left", "last ROI"), tuple(rows), overhead),),
+            render.Headline("Quality by the proxies", flags, bar),
+            results=f"decision {state.steps[0]} of {self.config.max_steps}",
         )
 
 
@@ -566,14 +499,37 @@ class TokenBudgetEnv(Env):
 
     ## Observation Space
 
-    `Box(32,)`, number by number in `inframind_gym.envs.token_budget`. It holds proxies
-    of the quality, never the quality.
+    `Box(32,)`, numbers that the application could see, too: proxies of the quality, never the
+    quality. B is the budget.
+
+    | numbers | | range |
+    |---|---|---|
+    | 1 | tokens left, over the budget B | -1..1 |
+    | 1 | log10 of B, over 5 | 0..2 |
+    | 3 | left of the allocation of planner, executor, critic, over B | 0..1 |
+    | 1 | returned by agents that were cut, over B | 0..1 |
+    | 3 | used by each agent, over B | 0..2 |
+    | 3 | points per 100 tokens of each agent's last call (ROI x 100) | -5..5 |
+    | 3 | points of each agent's last call, over 100 | -1..1 |
+    | 1 | quality by the proxies, over 100 | 0..1 |
+    | 2 | flags of the critic: open, resolved, over 5 | 0..2 |
+    | 1 | share of the structural checklist; 0 where there is none | 0..1 |
+    | 3 | calls of each agent, over 10 | 0..10 |
+    | 3 | 1 for an agent that was cut | 0..1 |
+    | 1 | decisions so far, over the most | 0..1 |
+    | 3 | complexity by the pre-flight: simple, moderate, complex | 0..1 |
+    | 3 | mode of the allocations: frontload, critique_heavy, adaptive | 0..1 |
 
     ## Rewards and costs
 
-    True quality that was gained less the price of the tokens, over 100. `info["rewards"]` holds
-    the terms "quality" and "tokens". `info["cost"]`:
-    tokens of the step over the budget.
+    Points of true quality (0-100) that the decision gained, over 100, less the price of its tokens,
+    over 100: the terms "quality" and "tokens" of `info["rewards"]`. True quality is the latent one
+    that a held-out checker would measure. The price is in points per token. With it the rule "stop
+    when the marginal ROI falls below the price" is the policy that is greedy by one step; what
+    learning can gain beyond it is credit for calls that pay later, the critic's above all.
+
+    `info["cost"]`: the tokens of the step over the budget. The pre-flight's tokens are spent before
+    the first decision: they count in the ledger, in no reward and in no cost.
 
     ## Starting State
 
@@ -616,57 +572,7 @@ class TokenBudgetEnv(Env):
     metadata: dict[str, Any] = Env.metadata | {"render_fps": 2}
     arguments = TokenBudgetConfig
     simulation: TokenBudgetSimulation
-
-    @staticmethod
-    def simulate(config: TokenBudgetConfig, num_envs: int, num_threads: int) -> Simulation:
-        """Make E teams; NumPy computes all rows at once."""
-        return TokenBudgetSimulation(config, num_envs)
-
-    def describe(self, action: Any) -> tuple[str, str]:
-        """Return what is done, and the tokens that were spent before."""
-        state = self.simulation.state
-        words = describe(int(action)) if self.simulation.has_mask else "allocate"
-        score = f"quality {state.progress.score[0]:.0f} by the proxies"
-        return words, f"after {int(state.ledger.spent[0]):,} tokens, {score}"
-
-    def frame(self) -> render.Frame:
-        """Return the ledger, a row an agent; the simulation does not change."""
-        state = self.simulation.state
-        ledger, progress = state.ledger, state.progress
-        budget, spent = int(ledger.budget[0]), int(ledger.spent[0])
-        rows = []
-        for i, agent in enumerate(AGENTS):
-            used, left = int(ledger.used[0, i]), int(ledger.left[0, i])
-            last = "cut" if ledger.cut[0, i] else f"{progress.last_roi[0, i]:.4f}"
-            rows.append(
-                (
-                    agent,
-                    str(int(progress.calls[0, i])),
-                    render.Bar(used / max(budget, 1), f"{used:,}"),
-                    render.Bar(left / max(budget, 1), f"{left:,}", render.CACHE),
-                    last,
-                )
-            )
-        overhead = f"overhead {int(ledger.overhead[0]):,}, returned {int(ledger.free[0]):,} tokens"
-        flags = f"flags: {progress.flags_open[0]} open, {progress.flags_resolved[0]} resolved"
-        score = float(progress.score[0])
-        return render.Frame(
-            "InfraMind Token budget",
-            (
-                f"{COMPLEXITIES[int(state.seen[0])]} task",
-                self.config.strategy,
-                f"price {self.config.price:g} points a token",
-            ),
-            f"{spent:,} / {budget:,}",
-            f"tokens, {budget - spent:,} left",
-            (render.Table("Ledger", ("calls", "used", "left", "last ROI"), tuple(rows), overhead),),
-            render.Headline(
-                "Quality by the proxies",
-                flags,
-                render.Bar(score / 100.0, f"{score:.0f} of 100", render.GOOD),
-            ),
-            results=f"decision {state.steps[0]} of {self.config.max_steps}",
-        )
+    simulate = TokenBudgetSimulation
 
 
 class TokenBudgetVectorEnv(VectorEnv):

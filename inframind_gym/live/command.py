@@ -355,7 +355,6 @@ def place(
         require_live()
         import numpy as np
 
-        from inframind_gym.envs.placement import placement_frame
         from inframind_gym.envs.render import text
         from inframind_gym.live.config import live_placement_config
         from inframind_gym.live.placement.cluster import LivePlacement
@@ -370,12 +369,12 @@ def place(
         with _interruptible(console, "All servers were stopped."), live:
             console.print(f"Bringing up cluster {live.cluster_config.name!r} …")
             live.begin(seed)
-            console.print(text(placement_frame(live)), markup=False)
+            console.print(text(live.frame()), markup=False)
             decider.reset(live.policy_spec(), [seed])
             for _ in range(decisions):
                 seen = live.observation, live.contexts(rows), rows
                 live.decide_by(lambda seen=seen: decider.act_batch(*seen)[0])  # type: ignore[misc]
-            console.print(text(placement_frame(live)), markup=False)
+            console.print(text(live.frame()), markup=False)
             summary = live.summary(0)
     if as_json:
         typer.echo(json.dumps(summary, indent=1))
