@@ -158,24 +158,22 @@ class RouterMetrics:
     def began(self) -> None:
         """Count an episode; call after `reset`."""
         self._count["inframind_episodes_total"].inc()
-        self._read(self._watched())
+        self._read()
 
     def stepped(self) -> None:
         """Count what was decided and what has ended; call after `step`."""
-        env = self._watched()
         if self._remaining_s is not None:
             self._observe["inframind_remaining_budget_seconds"].observe(self._remaining_s)
-        for record in env.completed():
-            self._count_query(env, record)
-        self._read(env)
+        if self._env is not None:
+            for record in self._env.completed():
+                self._count_query(self._env, record)
+        self._read()
 
-    def _watched(self) -> RoutingEnv:
-        if self._env is None:
-            raise InfraMindError("no environment is watched; call watch(env) first")
-        return self._env
-
-    def _read(self, env: RoutingEnv) -> None:
+    def _read(self) -> None:
         """Note the decision that is due, and count the calls that have ended."""
+        env = self._env
+        if env is None:
+            raise InfraMindError("no environment is watched; call watch(env) first")
         stream, context = env.simulation.state.stream[0], env.context()
         self._age_s = float(stream["now_s"]) - float(stream["last_poll_s"])
         self._remaining_s = None
@@ -208,9 +206,8 @@ class RouterMetrics:
     def _count_call(self, record: np.void) -> None:
         model = self.models[record["model"]]
         call = int(record["query"]), int(record["node"]), int(record["phase"])
-        outcome = (
-            "failed" if record["failed"] else "truncated" if record["truncated"] else "answered"
-        )
+        outcome = "truncated" if record["truncated"] else "answered"
+        outcome = "failed" if record["failed"] else outcome
         if call in self._failed:
             self._count["inframind_call_retries_total"].labels(model).inc()
         if record["failed"]:
@@ -232,13 +229,10 @@ class RouterMetrics:
         env = self._env
         if env is None:
             return
-        simulation, stream, up = (
-            env.simulation,
-            env.simulation.state.stream[0],
-            env.simulation.models_up_now(),
-        )
-        title, policy = simulation.title, str(getattr(self._policy, "name", ""))
-        run = (title, simulation.pool.name, simulation.workload.name, policy)
+        simulation = env.simulation
+        stream, up = simulation.state.stream[0], simulation.models_up_now()
+        policy = str(getattr(self._policy, "name", ""))
+        run = (simulation.title, simulation.pool.name, simulation.workload.name, policy)
         yield self._gauge("inframind_router_info", [(run, 1.0)])
         if not math.isnan(self._age_s):
             yield self._gauge("inframind_telemetry_age_seconds", [((), self._age_s)])

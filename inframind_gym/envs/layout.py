@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, overload
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 EMBED_DIM: Final = 384
 LOG_SCALE_S: Final = 300.0  # seconds at which the log-scaled features are 1
 SYSTEM_FEATURES: Final = ("queue", "e2e", "kv", "in_flight")
-SCOPES: Final = ("call", "plan", "query")
 
 _LOG_SCALE: Final = math.log(LOG_SCALE_S)
 
@@ -50,7 +49,7 @@ class ObservationLayout:
         scope: "call": everything; "plan": without the role; "query": the query alone.
 
     Raises:
-        ConfigError: an unknown embedding mode or scope, or an unknown or repeated system feature.
+        ConfigError: an unknown or repeated system feature.
     """
 
     num_models: int
@@ -60,21 +59,14 @@ class ObservationLayout:
     scope: Literal["call", "plan", "query"] = "call"
 
     def __post_init__(self) -> None:
-        """Check the arguments and make `system_features` a tuple (JSON gives lists)."""
-        object.__setattr__(self, "system_features", tuple(self.system_features))
-        if self.num_models < 1:
-            raise ConfigError(f"num_models is {self.num_models}; a pool has at least one model")
-        if self.embedding not in ("full", "index"):
-            raise ConfigError(unknown("embedding mode", self.embedding, ("full", "index")))
-        if self.scope not in SCOPES:
-            raise ConfigError(unknown("scope", self.scope, SCOPES))
-        if self.scope == "query":
-            object.__setattr__(self, "system_features", ())
-        for feature in self.system_features:
+        """Check the features and make them a tuple (JSON gives lists)."""
+        features = () if self.scope == "query" else tuple(self.system_features)
+        object.__setattr__(self, "system_features", features)
+        for feature in features:
             if feature not in SYSTEM_FEATURES:
                 raise ConfigError(unknown("system feature", feature, SYSTEM_FEATURES))
-        if len(set(self.system_features)) != len(self.system_features):
-            raise ConfigError(f"system_features {self.system_features} names a feature twice")
+        if len(set(features)) != len(features):
+            raise ConfigError(f"system_features {features} names a feature twice")
 
     @property
     def size(self) -> int:
@@ -185,75 +177,50 @@ class PolicySpec:
 
     Nothing here depends on the run's seed: a policy may use all of it. Arrays are copied to the
     stated type and made read-only.
-
-    Args:
-        models: (M,) aliases in the order of the action, for example "qwen-14b".
-        strategies: (S,) names in the order of the action: Flash, Concise, DeepThink.
-        layout: where each quantity lies in an observation.
-        workload: name of the workload.
-        budget_tiers_s: (T,) float64, seconds: the budgets that queries may carry.
-        model_share: (M,) float64, sums to 1: the measured oblivious mix of the workload.
-        strategy_share: (S,) float64, sums to 1: the measured mix of strategies.
-        expected_call_s: (M,) float64, seconds that one call takes at light load, from the server
-            card and the workload's median lengths.
-        ability: (M,) float64, logits: how good each model is at the workload, before the run.
-        max_num_seqs: (M,) int64, slots: calls that a server runs at once.
-        gpu: (M,) int64, number of each model's GPU: models with the same one share it. Empty: each
-            has its own.
-        queue_norm: requests at which the feature d_queue is 1.
-        scheduler: "edf", "edf_late_last" or "fcfs".
-        metrics_poll_s: seconds between two polls of the telemetry.
-        level: whose decisions are the policy's: "executor", "planner" or "joint".
-        task_embeddings: (T, 384) float32, what the query index of an "index" observation points to.
-        role_embeddings: (R, 384) float32, what its role index points to.
-
-    Raises:
-        ConfigError: an array of the wrong length or with a value that is not finite, a share that
-            is negative or does not sum to 1, a layout for another number of models.
     """
 
-    models: tuple[str, ...]
-    strategies: tuple[str, ...]
-    layout: ObservationLayout
-    workload: str
-    budget_tiers_s: NDArray[np.float64]
-    model_share: NDArray[np.float64]
-    strategy_share: NDArray[np.float64]
+    models: tuple[str, ...]  # (M,) aliases in the order of the action, for example "qwen-14b"
+    strategies: tuple[str, ...]  # (S,) names in the order of the action: Flash, Concise, DeepThink
+    layout: ObservationLayout  # where each quantity lies in an observation
+    workload: str  # its name
+    budget_tiers_s: NDArray[np.float64]  # (T,) budgets that queries may carry
+    model_share: NDArray[np.float64]  # (M,) sums to 1: the measured oblivious mix of the workload
+    strategy_share: NDArray[np.float64]  # (S,) sums to 1: the measured mix of strategies
+    # (M,) seconds of one call at light load, from the server card and the workload's median lengths
     expected_call_s: NDArray[np.float64]
-    ability: NDArray[np.float64]
-    max_num_seqs: NDArray[np.int64]
+    ability: NDArray[np.float64]  # (M,) logits: how good each model is at the workload
+    max_num_seqs: NDArray[np.int64]  # (M,) calls that a server runs at once
+    # (M,) number of each model's GPU: models with the same one share it. Empty: each has its own.
     gpu: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    queue_norm: float = 16.0
-    scheduler: str = "edf"
-    metrics_poll_s: float = 5.0
-    level: str = "executor"
+    queue_norm: float = 16.0  # requests at which the feature d_queue is 1
+    scheduler: str = "edf"  # or "edf_late_last", "fcfs"
+    metrics_poll_s: float = 5.0  # between two polls of the telemetry
+    level: str = "executor"  # whose decisions are the policy's: or "planner", "joint"
+    # (T, 384) what the query index of an "index" observation points to; (R, 384) its role index.
     task_embeddings: NDArray[np.float32] = field(default_factory=_no_embeddings)
     role_embeddings: NDArray[np.float32] = field(default_factory=_no_embeddings)
 
     def __post_init__(self) -> None:
-        """Convert and check every field."""
-        object.__setattr__(self, "models", tuple(self.models))
-        object.__setattr__(self, "strategies", tuple(self.strategies))
-        self._freeze("budget_tiers_s", np.float64, None)
-        self._freeze("strategy_share", np.float64, self.num_strategies)
-        for name in ("model_share", "expected_call_s", "ability"):
-            self._freeze(name, np.float64, self.num_models)
-        self._freeze("max_num_seqs", np.int64, self.num_models)
+        """Convert every field."""
         if not len(self.gpu):
-            object.__setattr__(self, "gpu", np.arange(self.num_models))
-        self._freeze("gpu", np.int64, self.num_models)
-        for name in ("task_embeddings", "role_embeddings"):
-            view = np.asarray(getattr(self, name), np.float32).view()
-            view.flags.writeable = False
-            object.__setattr__(self, name, view)
-        for name in ("model_share", "strategy_share"):
-            share = getattr(self, name)
-            if np.any(share < 0.0) or abs(float(share.sum()) - 1.0) > 1e-6:
-                raise ConfigError(f"PolicySpec.{name} is {share.tolist()}; shares sum to 1")
-        if self.layout.num_models != self.num_models:
-            raise ConfigError(
-                f"PolicySpec has {self.num_models} models and a layout for {self.layout.num_models}"
-            )
+            object.__setattr__(self, "gpu", np.arange(len(self.models)))
+        for name, dtype in (
+            ("budget_tiers_s", np.float64),
+            ("model_share", np.float64),
+            ("strategy_share", np.float64),
+            ("expected_call_s", np.float64),
+            ("ability", np.float64),
+            ("max_num_seqs", np.int64),
+            ("gpu", np.int64),
+        ):
+            object.__setattr__(self, name, np.array(getattr(self, name), dtype))
+        for name in ("task_embeddings", "role_embeddings"):  # large: not copied
+            object.__setattr__(self, name, np.asarray(getattr(self, name), np.float32).view())
+        for array in vars(self).values():
+            if isinstance(array, np.ndarray):
+                array.flags.writeable = False
+        for name in ("models", "strategies"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @property
     def num_models(self) -> int:
@@ -270,15 +237,7 @@ class PolicySpec:
         """Number of joint actions M * S."""
         return self.num_models * self.num_strategies
 
-    @overload
-    def action(self, model: int, strategy: int) -> int: ...
-    @overload
-    def action(
-        self, model: NDArray[np.int64], strategy: NDArray[np.int64] | int
-    ) -> NDArray[np.int64]: ...
-    def action(
-        self, model: int | NDArray[np.int64], strategy: int | NDArray[np.int64]
-    ) -> int | NDArray[np.int64]:
+    def action(self, model: Any, strategy: Any) -> Any:
         """The joint action a = m * S + s for numbers or arrays."""
         return model * self.num_strategies + strategy
 
@@ -309,17 +268,6 @@ class PolicySpec:
         if strategy not in self.strategies:
             raise ConfigError(unknown("strategy", strategy, self.strategies))
         return self.strategies.index(strategy)
-
-    def _freeze(self, name: str, dtype: type[np.generic], length: int | None) -> None:
-        values = np.array(getattr(self, name), dtype)
-        if values.ndim != 1 or (length is not None and len(values) != length):
-            raise ConfigError(
-                f"PolicySpec.{name} has shape {values.shape}; expected ({length or 'any'},)"
-            )
-        if not np.all(np.isfinite(values.astype(np.float64))):
-            raise ConfigError(f"PolicySpec.{name} is {values.tolist()}; all must be finite")
-        values.flags.writeable = False
-        object.__setattr__(self, name, values)
 
 
 def observe(

@@ -17,7 +17,6 @@ module needs the extra `agents`; nothing else of the package imports it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -83,20 +82,17 @@ class SB3VecEnv(VecEnv):
     def reset(self) -> Any:
         """Start a new stream everywhere, with the seeds and options that were set, if any."""
         seeds = None if all(seed is None for seed in self._seeds) else self._seeds
-        observations, _ = self.costs.reset(seed=seeds, options=self._batch_options())
+        keys = sorted({key for options in self._options for key in options})
+        for key in keys:
+            if any(key not in options for options in self._options):
+                raise ConfigError(f"reset option {key!r} must be given to all environments or none")
+        options = {key: np.array([one[key] for one in self._options]) for key in keys} or None
+        observations, _ = self.costs.reset(seed=seeds, options=options)
         self._reset_seeds()
         self._reset_options()
         self._actions = None
         self.reset_infos = [{"cost": 0.0} for _ in range(self.num_envs)]
         return _float32(observations)
-
-    def _batch_options(self) -> dict[str, Any] | None:
-        """The rows' options as one dict of arrays."""
-        keys = {key for options in self._options for key in options}
-        for key in keys:
-            if any(key not in options for options in self._options):
-                raise ConfigError(f"reset option {key!r} must be given to all environments or none")
-        return {key: np.array([o[key] for o in self._options]) for key in sorted(keys)} or None
 
     def step_async(self, actions: NDArray[np.int64]) -> None:
         """Keep the actions (E,) or (E, a) for `step_wait`."""
@@ -126,15 +122,11 @@ class SB3VecEnv(VecEnv):
             for cost, cut in zip(batch["cost"].tolist(), late, strict=True)
         ]
         for row in np.flatnonzero(dones).tolist():
-            episode = batch["episode"]
+            episode = {name: batch["episode"][name][row].item() for name in "rlc"}
             infos[row] |= {
                 "terminal_observation": _float32(batch["final_obs"][row]),
-                "episode_cost": float(episode["c"][row]),
-                "episode": {
-                    "r": float(episode["r"][row]),
-                    "l": int(episode["l"][row]),
-                    "c": float(episode["c"][row]),
-                },
+                "episode_cost": episode["c"],
+                "episode": episode,
             }
             self.reset_infos[row] = {"cost": 0.0}
         return _float32(observations), rewards.astype(np.float32), dones, infos
@@ -153,7 +145,8 @@ class SB3VecEnv(VecEnv):
         """
         rows = self._rows(indices)
         if attr_name in _ROW_METHODS:
-            return [partial(self._row_method, attr_name, row) for row in rows]
+            method = getattr(self.batch, _ROW_METHODS[attr_name])
+            return [lambda row=row: method()[row] for row in rows]
         if not hasattr(self.batch, attr_name):
             known = [name for name in dir(self.batch) if not name.startswith("_")]
             raise AttributeError(unknown("attribute", attr_name, [*_ROW_METHODS, *known]))
@@ -194,9 +187,6 @@ class SB3VecEnv(VecEnv):
     ) -> list[bool]:
         """True for SB3's `Monitor`, whose work the adapter does; no other wrapper can be there."""
         return [issubclass(wrapper_class, Monitor)] * len(self._rows(indices))
-
-    def _row_method(self, name: str, row: int) -> Any:
-        return getattr(self.batch, _ROW_METHODS[name])()[row]
 
     def _rows(self, indices: Indices) -> Sequence[int]:
         return [int(row) for row in self._get_indices(indices)]

@@ -59,10 +59,11 @@ class EpisodeHistory:
         self.cost_queue: deque[float] = deque(maxlen=buffer_length)
         self.violation_queue: deque[bool] = deque(maxlen=buffer_length)
 
-    def _keep(self, reward: float, length: int, cost: float, queries: int) -> None:
+    def _keep(self, reward: float, length: float, cost: float, queries: int) -> None:
+        """Add an episode to the history."""
         self.episode_count += 1
         self.return_queue.append(reward)
-        self.length_queue.append(length)
+        self.length_queue.append(int(length))
         self.cost_queue.append(cost)
         self.violation_queue.append(cost / max(queries, 1) > self.cost_limit)
 
@@ -99,32 +100,25 @@ class RecordEpisodeCost(
         gym.Wrapper.__init__(self, env)
         EpisodeHistory.__init__(self, buffer_length, cost_limit)
         self._stats_key = stats_key
-        self._start()
-
-    def _start(self) -> None:
-        self._return = 0.0
-        self._length = 0
-        self._cost = 0.0
+        self._sums = {"r": 0.0, "l": 0, "c": 0.0}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[ObsType, dict[str, Any]]:
         """Reset the environment and the sums of the episode."""
-        self._start()
+        self._sums = {"r": 0.0, "l": 0, "c": 0.0}
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
         """Take a step; the last one of an episode carries its statistics."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        self._return += float(reward)
-        self._length += 1
-        self._cost += float(info["cost"])
+        self._sums["r"] += float(reward)
+        self._sums["l"] += 1
+        self._sums["c"] += float(info["cost"])
         if terminated or truncated:
-            info.setdefault(self._stats_key, {}).update(
-                r=self._return, l=self._length, c=self._cost
-            )
+            info.setdefault(self._stats_key, {}).update(self._sums)
             queries = int(getattr(self.unwrapped, "queries_done", 1))
-            self._keep(self._return, self._length, self._cost, queries)
+            self._keep(*self._sums.values(), queries)
         return observation, reward, terminated, truncated, info
 
 
@@ -246,42 +240,20 @@ class RecordEpisodeCostVector(_VectorWrapper, EpisodeHistory):
             self._start(self._over.copy())
         self._returns[counts] += rewards[counts]
         self._lengths[counts] += 1
-        self._costs[counts] += _step_costs(infos)[counts]
+        costs = np.asarray(infos["cost"], np.float64)
+        if "final_info" in infos:  # the costs of last steps with SAME_STEP autoreset
+            costs = np.where(infos["_final_info"], infos["final_info"]["cost"], costs)
+        self._costs[counts] += costs[counts]
         self._over = terminations | truncations
         if self._over.any():
-            self._report(infos)
+            over, last = self._over, infos.get("final_info", infos)
+            sums = {"r": self._returns, "l": self._lengths, "c": self._costs}
+            statistics = {name: np.where(over, values, 0) for name, values in sums.items()}
+            infos.setdefault(self._stats_key, {}).update(statistics)
+            infos[f"_{self._stats_key}"] = over.copy()
+            queries = last.get("queries", np.ones(self.num_envs, np.int64))
+            for row in np.flatnonzero(over).tolist():
+                self._keep(*(values[row].item() for values in sums.values()), int(queries[row]))
             if self._autoreset == AutoresetMode.SAME_STEP:
-                self._start(self._over.copy())
+                self._start(over.copy())
         return observations, rewards, terminations, truncations, infos
-
-    def _report(self, infos: dict[str, Any]) -> None:
-        over = self._over
-        infos.setdefault(self._stats_key, {}).update(
-            r=np.where(over, self._returns, 0.0),
-            l=np.where(over, self._lengths, 0),
-            c=np.where(over, self._costs, 0.0),
-        )
-        infos[f"_{self._stats_key}"] = over.copy()
-        queries = self._queries(infos)
-        for row in np.flatnonzero(over).tolist():
-            self._keep(
-                float(self._returns[row]),
-                int(self._lengths[row]),
-                float(self._costs[row]),
-                int(queries[row]),
-            )
-
-    def _queries(self, infos: dict[str, Any]) -> NDArray[np.int64]:
-        """(E,) queries of the episodes that ended."""
-        last = infos.get("final_info", infos)
-        if "queries" in last:
-            return np.asarray(last["queries"], np.int64)
-        return np.ones(self.num_envs, np.int64)
-
-
-def _step_costs(infos: dict[str, Any]) -> NDArray[np.float64]:
-    """(E,) costs of the step; with SAME_STEP autoreset those of last steps are in `final_info`."""
-    costs = np.asarray(infos["cost"], np.float64)
-    if "final_info" in infos:
-        costs = np.where(infos["_final_info"], infos["final_info"]["cost"], costs)
-    return costs

@@ -1,271 +1,323 @@
-"""What Gymnasium promises to its users: spaces, specs, types, and data that is the caller's own."""
+"""Every id keeps Gymnasium's promises, in each form: single, in a batch, as SB3's `VecEnv`."""
 
 from __future__ import annotations
 
-import math
+import copy
+import inspect
+import json
+import os
+import pickle
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.utils.env_checker import check_env, data_equivalence
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from inframind_gym import ENVIRONMENTS, register_all
-from inframind_gym.simulator.workflow.roles import ROLES
-from tests.envs.streams import EXECUTOR, PLANNER, ROUTING, STREAM, for_ids
+from inframind_gym.errors import ActionError, ConfigError
+from tests.golden.envs import VARIANTS
 
-IDS = ROUTING
-PLAN = [6, 6] + [12] * 6
-
-# With those of test_check_env, every value of every argument is checked on every id.
-VARIANTS: tuple[dict[str, Any], ...] = (
-    {"scheduler": "fcfs", "background": "round_robin", "workload": "mbpp"},
-    {"scheduler": "edf_late_last", "background": "least_loaded", "pool": "h100-5gpu"},
-    {"level": "planner", "background": "round_robin", "observation": "index"},
-    {"level": "joint", "execution": "sequential", "system_features": ["kv"], "budget_s": 5.0},
-    {
-        "planner": {"topology": "Debate", "num_agents": 3},
-        "arrivals": {"kind": "burst", "factor": 4.0, "duration_s": 1.0, "period_s": 9.0},
-        "down_models": ["deepseek-32b", "llama-3b"],
-        "record_calls": True,
-        "split": "all",
-        "observation": "index",
-    },
-)
-POLICY = "inframind_gym.policies.learners:QLearningLoadTrackerPolicy"
-PLANNERS: tuple[dict[str, Any], ...] = (
-    {"observe": "infra", "executor": "least_loaded", "system_features": ["in_flight", "queue"]},
-    {"executor": POLICY, "observation": "index", "scheduler": "fcfs", "record_calls": True},
-)
+ROOT = Path(__file__).parents[2]
+IDS = sorted({family for family, _ in VARIANTS.values()})
+FIRST = {family: arguments for family, arguments in reversed(VARIANTS.values())}
+each_case = pytest.mark.parametrize("case", VARIANTS)
+each_id = pytest.mark.parametrize("name", IDS)
 
 
-@pytest.mark.parametrize(("name", "variant"), for_ids(VARIANTS, PLANNERS))
-def test_check_env_passes_without_a_warning(name: str, variant: dict[str, Any]) -> None:
-    env = gym.make(name, num_queries=6, **variant)
+def make(case: str, **more: Any) -> gym.Env[Any, Any]:
+    family, arguments = VARIANTS[case]
+    return gym.make(f"InfraMind-{family}-v0", **arguments, **more)
+
+
+def make_batch(case: str, num_envs: int, **more: Any) -> Any:
+    family, arguments = VARIANTS[case]
+    return gym.make_vec(f"InfraMind-{family}-v0", num_envs=num_envs, **arguments, **more)
+
+
+def choose(space: gym.Space[Any], info: dict[str, Any]) -> Any:
+    """Sample an open action."""
+    mask = info.get("action_mask")
+    return space.sample() if mask is None else space.sample(mask=mask)
+
+
+def same(one: Any, other: Any) -> bool:
+    return bool(data_equivalence(one, other))
+
+
+def play(env: gym.Env[Any, Any], seed: int, steps: int = 60) -> list[Any]:
+    """Steps of one episode: observation, reward, info, context."""
+    env.action_space.seed(seed)
+    observation, info = env.reset(seed=seed)
+    inner: Any = env.unwrapped
+    trace: list[Any] = [(observation, 0.0, info, inner.context())]
+    for _ in range(steps):
+        observation, reward, over, cut, info = env.step(choose(env.action_space, info))
+        assert observation in env.observation_space
+        assert (type(reward), type(over), type(cut)) == (float, bool, bool)
+        assert isinstance(info["cost"], float) and info["cost"] >= 0.0
+        if "rewards" in info:
+            assert reward == pytest.approx(sum(info["rewards"].values()))
+        trace.append((observation, reward, info, inner.context()))
+        if over or cut:
+            costs = sum(step[2]["cost"] for step in trace)
+            assert info["episode_cost"] == pytest.approx(costs)
+            with pytest.raises(gym.error.ResetNeeded):
+                env.step(env.action_space.sample())
+            break
+    return trace
+
+
+def digest(trace: list[Any]) -> str:
+    from tests.golden.net import digest_of
+
+    return digest_of(trace)
+
+
+@each_case
+def test_check_env_passes_without_a_warning(case: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        check_env(env.unwrapped, skip_render_check=True)
+        check_env(make(case, render_mode="rgb_array").unwrapped)
+
+
+@each_id
+def test_stable_baselines3_check_env_passes_without_a_warning(name: str) -> None:
+    checker = pytest.importorskip("stable_baselines3.common.env_checker")
+    flat = {"observation": "flat"} if name in ("Assignment", "Placement") else {}
+    env = gym.make(f"InfraMind-{name}-v0", **(FIRST[name] | flat))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        checker.check_env(env.unwrapped)
 
 
 def test_registering_again_is_harmless() -> None:
     before = {name: gym.registry[name] for name in ENVIRONMENTS}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        register_all()
+    register_all()
     assert {name: gym.registry[name] for name in ENVIRONMENTS} == before
-    assert set(ENVIRONMENTS) > set(IDS)  # the live and the placement ids have tests of their own
 
 
-def episode(env: gym.Env[Any, Any], seed: int) -> list[tuple[Any, ...]]:
-    """Observations, rewards and infos of one episode of sampled actions."""
-    env.action_space.seed(seed)
-    observation, info = env.reset(seed=seed)
-    trace: list[tuple[Any, ...]] = [(observation.copy(), 0.0, dict(info))]
-    over = False
-    while not over:
-        observation, reward, over, _, info = env.step(env.action_space.sample())
-        trace.append((observation.copy(), reward, dict(info)))
-    return trace
+@each_id
+def test_the_constructors_name_every_argument(name: str) -> None:
+    env, batch = (gym.envs.registration.load_env_creator(e) for e in entry_points(name))
+    fields = set(env.arguments.model_fields)  # type: ignore[attr-defined]
+    assert set(inspect.signature(env).parameters) == fields | {"render_mode"}
+    others = {"num_envs", "num_threads", "autoreset_mode"}
+    assert set(inspect.signature(batch).parameters) == fields | others
 
 
-def assert_same(one: list[tuple[Any, ...]], other: list[tuple[Any, ...]]) -> None:
-    assert len(one) == len(other)
-    for (obs_a, reward_a, info_a), (obs_b, reward_b, info_b) in zip(one, other, strict=True):
-        assert obs_a.tobytes() == obs_b.tobytes()
-        assert reward_a == reward_b
-        assert data_equivalence(info_a, info_b)
+def entry_points(name: str) -> tuple[str, str]:
+    entry = ENVIRONMENTS[f"InfraMind-{name}-v0"]
+    assert entry.vector is not None
+    return entry.single, entry.vector
 
 
-@pytest.mark.parametrize(("name", "variant"), for_ids(VARIANTS[3:], PLANNERS))
-def test_a_spec_survives_json(name: str, variant: dict[str, Any]) -> None:
-    env = gym.make(name, num_queries=5, **variant)
+@each_case
+def test_a_spec_survives_json_and_a_seed_gives_the_same_bits(case: str) -> None:
+    env = make(case)
     assert env.spec is not None
     again = gym.make(EnvSpec.from_json(env.spec.to_json()))
-    assert again.spec is not None
-    assert again.spec.kwargs == env.spec.kwargs
     assert again.observation_space == env.observation_space
     assert again.action_space == env.action_space
-    assert_same(episode(env, 3), episode(again, 3))
+    first = play(env, 3)
+    assert same(first, play(again, 3))
+    assert not same(first, play(env, 4))
+    assert same(first, play(env, 3))  # used, it is as good as new
 
 
-@pytest.mark.parametrize("name", [EXECUTOR, STREAM])
-@pytest.mark.parametrize(
-    ("arguments", "size", "actions"),
-    [
-        ({}, 779, Discrete(15)),
-        ({"system_features": ["queue", "e2e", "kv"]}, 784, Discrete(15)),
-        ({"system_features": []}, 769, Discrete(15)),
-        ({"observation": "index"}, 13, Discrete(15)),
-        ({"level": "planner"}, 779, MultiDiscrete(PLAN)),
-        ({"level": "joint", "observation": "index"}, 14, MultiDiscrete([*PLAN, 15])),
-    ],
-    ids=["full", "kv", "no telemetry", "index", "planner", "joint"],
-)
-def test_spaces(name: str, arguments: dict[str, Any], size: int, actions: Any) -> None:
-    check_spaces(name, arguments, size, actions)
+@each_case
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
+def test_a_copy_goes_on_alone(case: str, copied: Any) -> None:
+    env: Any = make(case).unwrapped
+    if hasattr(env.simulation, "executor_spec"):
+        pytest.skip("an executor can be foreign code")
+    play(env, 5, 3)
+    env.reset(seed=5)
+    other = copied(env)
+    actions = [env.action_space.sample() for _ in range(4)]
+    traces = []
+    for one in (env, other):
+        steps, over = [], False
+        for action in actions:
+            if not over:
+                *step, info = one.step(action)
+                over = step[2] or step[3]
+                steps.append((*step, info, one.context()))
+        traces.append(steps)
+    assert same(*traces)
 
 
-@pytest.mark.parametrize("executor", ["static_mix", POLICY])
-@pytest.mark.parametrize(
-    ("arguments", "size"),
-    [
-        ({}, 384),
-        ({"observation": "index"}, 1),
-        ({"observe": "infra"}, 395),
-        ({"observe": "infra", "system_features": []}, 385),
-        ({"observe": "infra", "system_features": ["kv", "queue", "in_flight"]}, 400),
-        ({"observe": "infra", "observation": "index"}, 12),
-    ],
-    ids=str,
-)
-def test_spaces_of_the_planner(executor: str, arguments: dict[str, Any], size: int) -> None:
-    check_spaces(PLANNER, {"executor": executor, **arguments}, size, MultiDiscrete(PLAN))
+def test_other_processes_give_the_same_bits() -> None:
+    code = (
+        "import json; from tests.envs.test_contract import *; "
+        "print(json.dumps([digest(play(make(case), 2, 20)) for case in VARIANTS]))"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    here = [digest(play(make(case), 2, 20)) for case in VARIANTS]
+    assert json.loads(done.stdout.splitlines()[-1]) == here, done.stderr
 
 
-def check_spaces(name: str, arguments: dict[str, Any], size: int, actions: Any) -> None:
-    env = gym.make(name, num_queries=8, arrival_rate_per_min=600.0, **arguments)
-    assert env.action_space == actions
-    space = env.observation_space
-    assert isinstance(space, Box)
-    assert space.shape == (size,)
-    assert space.dtype == np.float32
-    assert np.all(np.isfinite(space.low))
-    assert np.all(np.isfinite(space.high))
-    for observation, _, info in episode(env, 1):
-        assert observation in space
-        check_info(info)
-
-    batch: Any = gym.make_vec(name, num_envs=3, num_queries=8, **arguments)
-    assert batch.single_observation_space == space
-    assert batch.single_action_space == actions
-    assert batch.observation_space == batch_space(space, 3)
-    rows = [actions.n] * 3 if isinstance(actions, Discrete) else [actions.nvec] * 3
-    assert batch.action_space == MultiDiscrete(rows)
-    assert batch.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-    observations, _ = batch.reset(seed=1)
-    for _ in range(60):
-        assert observations in batch.observation_space
-        observations, rewards, over, cut, infos = batch.step(batch.action_space.sample())
-        assert rewards.shape == over.shape == cut.shape == infos["cost"].shape == (3,)
-        assert (rewards.dtype, over.dtype, cut.dtype) == (np.float64, np.bool_, np.bool_)
-        assert not cut.any()
-
-
-def check_info(info: dict[str, Any]) -> None:
-    assert isinstance(info["cost"], float)
-    assert info["cost"] >= 0.0
-    for key, value in info.items():
-        assert isinstance(key, str)
-        if isinstance(value, float):
-            assert math.isfinite(value), key
-        else:
-            assert isinstance(value, int | np.ndarray | tuple), key
+@each_case
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_row_of_the_batch_is_a_single_environment(case: str, threads: int) -> None:
+    """Over autoresets too: same bits, rewards, costs, ends, masks and infos."""
+    num = 4 if threads == 1 else 70
+    batch = make_batch(case, num, num_threads=threads)
+    singles = [make(case) for _ in range(2)]
+    shown, infos = batch.reset(seed=7)
+    for row, env in enumerate(singles):
+        assert same(of_row(shown, row), env.reset(seed=7 + row)[0])
+    batch.action_space.seed(1)
+    for _ in range(40):
+        masks = infos.get("action_mask")
+        action = batch.action_space.sample(mask=masks) if masks else batch.action_space.sample()
+        shown, rewards, terminations, truncations, infos = batch.step(action)
+        for row, env in enumerate(singles):
+            observation, reward, terminated, truncated, info = env.step(action[row])
+            assert (terminations[row], truncations[row]) == (terminated, truncated)
+            assert rewards[row] == reward
+            if terminated or truncated:
+                assert same(infos["final_obs"][row], observation)
+                compare(infos["final_info"], info, row)
+                observation, info = env.reset()
+            else:
+                compare(infos, info, row)
+            assert same(of_row(shown, row), observation)
+            if masks:
+                assert same(infos["action_mask"][row], info["action_mask"])
+            inner: Any = env.unwrapped
+            assert np.array_equal(batch.unwrapped.action_masks()[row], inner.action_masks())
 
 
-@pytest.mark.parametrize("name", IDS)
-def test_types_of_a_step(name: str) -> None:
-    env = gym.make(name, num_queries=2)
-    env.reset(seed=0)
-    over = False
-    while not over:
-        observation, reward, over, truncated, _ = env.step(env.action_space.sample())
-        assert isinstance(observation, np.ndarray)
-        assert type(reward) is float
-        assert type(over) is bool
-        assert truncated is False
+def of_row(shown: Any, row: int) -> Any:
+    if isinstance(shown, dict):
+        return {name: values[row] for name, values in shown.items()}
+    return shown[row]
 
 
-@pytest.mark.parametrize("name", IDS)
-def test_the_arrays_are_the_caller_s(name: str) -> None:
-    """Writing into everything that was returned changes nothing that is returned later."""
-    arguments = {"executor": POLICY} if name == PLANNER else {"level": "joint"}
-    plain = gym.make(name, num_queries=6, **arguments)
-    scribbled = gym.make(name, num_queries=6, **arguments).unwrapped
-    expected = episode(plain, 5)
-
-    scribbled.action_space.seed(5)
-    observation, info = scribbled.reset(seed=5)
-    for step, (clean, reward, clean_info) in enumerate(expected):
-        assert observation.tobytes() == clean.tobytes()
-        assert data_equivalence(info, clean_info)
-        scribble(observation, info, scribbled)
-        if step + 1 == len(expected):
-            break
-        observation, reward, _, _, info = scribbled.step(scribbled.action_space.sample())
-        assert reward == expected[step + 1][1]
+def compare(infos: dict[str, Any], info: dict[str, Any], row: int) -> None:
+    """Compare what infos of a batch and of a single environment both have."""
+    for key in (set(infos) & set(info)) - {"action_mask"}:
+        if isinstance(info[key], dict):
+            assert {name: infos[key][name][row] for name in info[key]} == info[key]
+        elif not isinstance(info[key], str):  # the batch has numbers in place of texts
+            assert np.array_equal(infos[key][row], info[key]), key
 
 
-def scribble(observation: NDArray[Any], info: dict[str, Any], env: Any) -> None:
-    observation[:] = -7.0
-    mask = info["action_mask"]
-    masks = mask if isinstance(mask, tuple) else (mask,)
-    for array in [*info.values(), *masks, env.action_masks()]:
-        if isinstance(array, np.ndarray):
-            array[:] = False
-    for records in (env.context(), env.completed()):
-        for field in records.dtype.names:
-            records[field] = 99
+@each_case
+def test_the_next_step_begins_the_next_episode(case: str) -> None:
+    """Where the mode is NextStep."""
+    env = make_batch(case, 3, autoreset_mode="NextStep")
+    assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    over = np.zeros(3, np.bool_)
+    env.reset(seed=1)
+    for _ in range(40):
+        _, rewards, terminations, truncations, infos = env.step(env.action_space.sample())
+        assert not rewards[over].any() and not infos["cost"][over].any()
+        assert not (terminations | truncations)[over].any()
+        over = terminations | truncations
 
 
-@pytest.mark.parametrize("name", IDS)
-def test_the_batch_hands_out_no_memory_twice(name: str) -> None:
-    env: Any = gym.make_vec(name, num_envs=4, num_queries=3, observation="index")
-    env.action_space.seed(0)
-    observations, infos = env.reset(seed=0)
+@each_case
+def test_the_batch_hands_out_no_memory_twice(case: str) -> None:
+    batch = make_batch(case, 3)
     kept: list[tuple[NDArray[Any], bytes]] = []
 
-    def keep(*arrays: Any) -> None:
-        for array in arrays:
-            assert not any(np.shares_memory(array, other) for other, _ in kept)
-            kept.append((array, array.tobytes()))
+    def keep(*values: Any) -> None:
+        for value in values:
+            if isinstance(value, dict):
+                keep(*(part for name, part in value.items() if name != "action_mask"))
+            elif isinstance(value, tuple | list):
+                keep(*value)
+            elif isinstance(value, np.ndarray) and value.dtype != object and value.size:
+                assert not any(np.shares_memory(value, other) for other, _ in kept)
+                kept.append((value, value.tobytes()))
 
-    keep(observations, infos["cost"])
-    ended = 0
-    for _ in range(60):
-        observations, rewards, over, cut, infos = env.step(env.action_space.sample())
-        keep(observations, rewards, over, cut, infos["cost"], env.contexts(), env.completed()[1])
-        if over.any():
-            final = [infos["final_obs"][row] for row in np.flatnonzero(over)]
-            keep(*final, *infos["final_info"].values())
-            ended += len(final)
-    assert ended >= 4
+    observations, infos = batch.reset(seed=0)
+    keep(observations, infos)
+    for _ in range(12):
+        observations, rewards, over, cut, infos = batch.step(batch.action_space.sample())
+        final = [shown for shown in infos.pop("final_obs", ()) if shown is not None]
+        keep(observations, rewards, over, cut, infos, final)
+        keep(batch.unwrapped.action_masks(), batch.unwrapped.contexts())
     assert all(array.tobytes() == before for array, before in kept)
 
 
-@pytest.mark.parametrize("name", [EXECUTOR, STREAM])
-def test_index_and_full_observations_tell_the_same(name: str) -> None:
-    full = gym.make(name, num_queries=10)
-    index = gym.make(name, num_queries=10, observation="index")
-    env: Any = full.unwrapped
-    embedding, roles = env.simulation.tasks.embeddings, env.simulation.params.role_embedding
-    for (wide, _, _), (narrow, _, _) in zip(episode(full, 2), episode(index, 2), strict=True):
-        task, role = int(narrow[0]), int(narrow[1])
-        assert -1 <= role < len(ROLES)
-        # After the last query there is neither a task nor a role.
-        zero = np.zeros(384, np.float32)
-        assert np.array_equal(wide[:384], embedding[task] if task >= 0 else zero)
-        assert np.array_equal(wide[384:768], roles[role] if role >= 0 else zero)
-        assert np.array_equal(wide[768:], narrow[2:])
+@each_case
+def test_what_is_returned_is_the_caller_s(case: str) -> None:
+    """Writing into it changes nothing that is returned later."""
+    clean, scribbled = make(case), make(case)
+    expected = play(clean, 5, 12)
+    scribbled.action_space.seed(5)
+    observation, info = scribbled.reset(seed=5)
+    for step, (shown, reward, told, _) in enumerate(expected):
+        assert same(observation, shown) and same(info, told)
+        if step + 1 == len(expected):
+            break
+        action = choose(scribbled.action_space, info)
+        inner: Any = scribbled.unwrapped
+        arrays = observation.values() if isinstance(observation, dict) else [observation]
+        for array in (*arrays, inner.action_masks(), *np.atleast_1d(info.get("action_mask", 0))):
+            if isinstance(array, np.ndarray):
+                array[...] = 0
+        observation, reward, _, _, info = scribbled.step(action)
+        assert reward == expected[step + 1][1]
 
 
-@pytest.mark.parametrize("name", [EXECUTOR, STREAM])
-def test_masks_name_the_routes_to_models_that_are_up(name: str) -> None:
-    arguments: dict[str, Any] = {"num_queries": 3, "down_models": ["mistral-24b"]}
-    routes = np.repeat([True, False, True, True, True], 3)
-    env = gym.make(name, **arguments)
-    _, info = env.reset(seed=0)
-    assert np.array_equal(info["action_mask"], routes)
-    assert env.get_wrapper_attr("action_masks")().dtype == np.bool_
-    joint = gym.make(name, level="joint", **arguments)
-    _, info = joint.reset(seed=0)
-    assert np.array_equal(np.concatenate(info["action_mask"][:-1]), np.ones(sum(PLAN)))
-    assert np.array_equal(info["action_mask"][-1], routes)
-    batch: Any = gym.make_vec(name, num_envs=2, **arguments)
-    batch.reset(seed=0)
-    assert np.array_equal(batch.action_masks(), np.stack([routes, routes]))
+@each_id
+def test_pictures_change_with_the_episode_and_nothing_else(name: str) -> None:
+    pytest.importorskip("PIL")
+    envs = [
+        gym.make(f"InfraMind-{name}-v0", **FIRST[name], render_mode=mode).unwrapped
+        for mode in ("rgb_array", "ansi", None)
+    ]
+    pictures = []
+    infos = [env.reset(seed=6)[1] for env in envs]
+    envs[0].action_space.seed(0)
+    for _ in range(3):
+        pictures.append(envs[0].render())
+        action = choose(envs[0].action_space, infos[0])
+        steps = [env.step(action) for env in envs]
+        assert same(steps[0], steps[2]) and same(steps[1], steps[2])
+        if steps[0][2] or steps[0][3]:
+            break
+        infos = [step[4] for step in steps]
+    pictures.append(envs[0].render())
+    assert pictures[0].shape == (540, 960, 3)  # type: ignore[union-attr]
+    assert not np.array_equal(pictures[0], pictures[-1])  # type: ignore[arg-type]
+    assert f"InfraMind {name[:5]}" in str(envs[1].render()) and envs[2].render() is None
+
+
+@each_id
+@pytest.mark.parametrize("action", [99, -1, 0.5, [1, 2], None, "a"], ids=str)
+def test_wrong_actions_are_refused(name: str, action: Any) -> None:
+    env = gym.make(f"InfraMind-{name}-v0", **FIRST[name]).unwrapped
+    env.reset(seed=0)
+    with pytest.raises(ActionError):
+        env.step(action)
+
+
+@each_id
+def test_wrong_arguments_options_and_modes_are_named(name: str) -> None:
+    env_id = f"InfraMind-{name}-v0"
+    with pytest.raises(ConfigError, match="unknown render_mode"):
+        gym.make(env_id, render_mode="human", disable_env_checker=True)
+    with pytest.raises(ConfigError, match="unknown option"):
+        gym.make(env_id, **FIRST[name]).unwrapped.reset(options={"scenarios": "S1"})
+    for made in (gym.make, gym.make_vec):
+        with pytest.raises(ConfigError, match="no_argument: unknown key"):
+            made(env_id, no_argument=1)
+    with pytest.raises(ConfigError, match="num_envs"):
+        gym.make_vec(env_id, num_envs=0)
+    with pytest.raises(ConfigError, match="seeds for 2 environments"):
+        gym.make_vec(env_id, num_envs=2, **FIRST[name]).reset(seed=[1])
