@@ -6,12 +6,11 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from gymnasium.spaces import Box, Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import inframind_gym  # noqa: F401
-from inframind_gym.envs.coordination import OBSERVATION_SIZE, CoordinationEnv
+from inframind_gym.envs.coordination import CoordinationEnv
 from inframind_gym.errors import ActionError, ConfigError
 from inframind_gym.teams.coordination.rules import (
     ANSWER,
@@ -24,13 +23,6 @@ from inframind_gym.teams.coordination.rules import (
 )
 
 ID = "InfraMind-Coordination-v0"
-
-
-def test_spaces_are_as_documented() -> None:
-    env = gym.make(ID)
-    assert env.action_space == Discrete(15)
-    assert isinstance(env.observation_space, Box)
-    assert env.observation_space.shape == (49,) == (OBSERVATION_SIZE,)
 
 
 @settings(max_examples=60, deadline=None)

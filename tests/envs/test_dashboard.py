@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from pathlib import Path
@@ -118,46 +117,3 @@ def test_the_selected_routers_and_models_hold_for_every_panel(
             assert ("model" in exposed[name]) == ('model=~"$model"' in selector), text
     used = set(re.findall(r"\$(\w+)", " ".join(EXPRESSIONS))) - {"__rate_interval"}
     assert used == set(VARIABLES) == {"instance", "model"}
-
-
-def test_counters_are_read_as_rates(exposed: dict[str, set[str]]) -> None:
-    for text in EXPRESSIONS:
-        for name in names(text):
-            counted = name.endswith(("_total", "_bucket", "_count", "_sum"))
-            assert counted == (f"rate({name}{{" in text), text
-    assert any(name.endswith("_bucket") for name in exposed)
-
-
-def test_it_asks_for_its_data_source_when_imported() -> None:
-    (wanted,) = DASHBOARD["__inputs"]
-    assert (wanted["name"], wanted["type"], wanted["pluginId"]) == (
-        "DS_PROMETHEUS",
-        "datasource",
-        "prometheus",
-    )
-    source = {"type": "prometheus", "uid": "${DS_PROMETHEUS}"}
-    for panel in PANELS:
-        assert panel["datasource"] == source
-        assert all(target["datasource"] == source for target in panel["targets"])
-    assert all(variable["datasource"] == source for variable in VARIABLES.values())
-    assert DASHBOARD["id"] is None and DASHBOARD["uid"]
-    assert DASHBOARD["schemaVersion"] >= 38  # of Grafana 10
-    kinds = {entry["id"] for entry in DASHBOARD["__requires"] if entry["type"] == "panel"}
-    assert kinds == {panel["type"] for panel in PANELS}
-
-
-def test_panels_have_ids_of_their_own_and_do_not_overlap() -> None:
-    panels = DASHBOARD["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    assert len({panel["title"] for panel in panels}) == len(panels)
-    boxes = [panel["gridPos"] for panel in panels]
-    for box in boxes:
-        assert box["x"] >= 0 and box["w"] > 0 and box["x"] + box["w"] <= 24 and box["h"] > 0
-    for a, b in itertools.combinations(boxes, 2):
-        beside = a["x"] + a["w"] <= b["x"] or b["x"] + b["w"] <= a["x"]
-        above = a["y"] + a["h"] <= b["y"] or b["y"] + b["h"] <= a["y"]
-        assert beside or above, (a, b)
-    for panel in PANELS:
-        references = [target["refId"] for target in panel["targets"]]
-        assert len(set(references)) == len(references)
-        assert panel["description"]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.workflow.state import ROUTE
 from tests.envs.streams import EXECUTOR
 
 
@@ -105,19 +104,6 @@ def test_options_hold_until_they_are_changed() -> None:
     assert 40 / arrivals[-1] * 60 == pytest.approx(500.0, rel=0.5)
 
 
-def test_without_background_the_query_is_alone() -> None:
-    env = make(background="none", record_calls=True)
-    slow, fast = [], []
-    for latencies, rate in ((slow, 1.0), (fast, 1000.0)):
-        for seed in range(5):
-            observation, _ = env.reset(seed=seed, options={"arrival_rate_per_min": rate})
-            assert not env.simulation.layout.queue_depth_req(observation).any()
-            run = play(env, 7)
-            latencies.append(run["info"]["latency_s"])
-            assert set(env.calls()["query"].tolist()) == {run["query"]["query"][0]} == {0}
-    np.testing.assert_allclose(slow, fast, rtol=1e-9)
-
-
 def test_background_traffic_slows_the_query_down() -> None:
     latency_s = {}
     for background, rate in (("none", 100.0), ("static_mix", 20.0), ("static_mix", 200.0)):
@@ -164,21 +150,6 @@ def test_background_routers() -> None:
     without = shares_of("static_mix", down_models=["qwen-14b"])
     assert without[2] == 0.0
     assert without[3] == pytest.approx(mix[2] + mix[3], abs=0.07), "the next one takes its calls"
-
-
-def test_the_joint_level_plans_and_then_routes() -> None:
-    env = make(level="joint", num_queries=20)
-    observation, _ = env.reset(seed=1)
-    assert observation[-1] == 1.0
-    assert observation[1] == -1.0  # no role yet
-    action = np.array([2, 2, 0, 1, 2, 3, 4, 5, 10])
-    observation, _, _, _, info = env.step(action)
-    assert observation[-1] == 0.0
-    assert info["cost"] == 0.0, "planning takes no time"
-    run = play(env, action)
-    assert run["contexts"]["kind"].tolist() == [ROUTE] * 3
-    assert run["query"]["model"][0][:3].tolist() == [3, 3, 3]
-    assert run["query"]["strategy"][0][:3].tolist() == [1, 1, 1]
 
 
 def test_calls_in_flight_are_the_agents_own_not_the_backgrounds() -> None:

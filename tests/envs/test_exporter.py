@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -190,21 +188,6 @@ def test_a_planner_is_counted_by_its_plans(executor: str, make: Any) -> None:
     assert sum(played.plans.values()) == 9 and not played.routes
 
 
-def test_counters_see_through_wrappers_that_change_actions(make: Any) -> None:
-    inner = gym.make(STREAM, num_queries=12, observation="index")
-    reversed_ = gym.wrappers.TransformAction(inner, lambda a: 14 - a, gym.spaces.Discrete(15))
-    env = ExportMetrics(reversed_, port=0)
-    env.reset(seed=0)
-    steps, over = 0, False
-    while not over:
-        _, _, over, _, _ = env.step(0)
-        steps += 1
-    assert of(scrape(env.exporter.url), "inframind_decisions_total") == {
-        (MODELS[-1], STRATEGIES[-1]): steps
-    }
-    env.close()
-
-
 def failing(call: Call) -> Reply:
     """Every third query's first calls to its first node fail."""
     return Reply(2.0, failed=call.query % 3 == 0 and call.node == 0)
@@ -228,14 +211,6 @@ def test_failures_and_repeats_are_counted_by_model(make: Any) -> None:
     failed = {k: v for k, v in of(samples, "inframind_calls_total").items() if k[1] == "failed"}
     assert sum(failed.values()) == played.records["failed_calls"].sum() > repeats
     assert len(failed) > 1
-
-
-def test_calls_that_are_not_recorded_are_absent(make: Any) -> None:
-    env = make(STREAM)
-    Played(env)
-    names = {name for name, _ in scrape(env.exporter.url)}
-    assert "inframind_decisions_total" in names
-    assert not {n for n in names if "call_" in n or "tokens" in n or "calls_total" in n}
 
 
 @pytest.mark.parametrize("env_id", [STREAM, LIVE])
@@ -337,31 +312,6 @@ def test_a_port_in_use_is_told(make: Any) -> None:
     assert threading.active_count() == threads
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "told"),
-    [
-        ({"port": -1}, ConfigError, "0..65535"),
-        ({"port": 70000}, ConfigError, "70000"),
-        ({"port": "9400"}, ConfigError, "'9400'"),
-        ({"port": 0, "host": "203.0.113.7"}, InfraMindError, "203.0.113.7:0"),
-    ],
-)
-def test_wrong_addresses_are_refused(arguments: Any, error: Any, told: str) -> None:
-    with pytest.raises(error, match=re.escape(told)):
-        RouterExporter(MODELS, **arguments)
-
-
-def test_without_prometheus_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(InfraMindError, match=r"prometheus_client.*the extra `live`"):
-        ExportMetrics(gym.make(STREAM), port=0)
-
-
-def test_prometheus_client_is_imported_by_nobody_else() -> None:
-    code = "import sys, inframind_gym.envs.wrappers; assert 'prometheus_client' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_closing_frees_the_port_and_ends_every_thread() -> None:
     before = set(threading.enumerate())
     env = ExportMetrics(gym.make(STREAM), port=0)
@@ -417,26 +367,7 @@ def test_other_environments_are_refused(make: Any) -> None:
     exporter.close()
 
 
-def test_a_spec_makes_the_wrapper_again(make: Any) -> None:
-    spec = make(STREAM).spec
-    assert spec is not None
-    again = gym.make(gym.envs.registration.EnvSpec.from_json(spec.to_json()))
-    assert isinstance(again, ExportMetrics)
-    assert again.exporter.port > 0
-    again.close()
-
-
 # What there is to see
-
-
-def test_the_number_of_series_is_bounded(make: Any) -> None:
-    env = make(STREAM, level="joint", num_queries=60, record_calls=True)
-    Played(env)
-    first = scrape(env.exporter.url)
-    Played(env, episodes=2, seed=7)
-    second = scrape(env.exporter.url)
-    assert set(first) == set(second)
-    assert len(first) < 250
 
 
 def test_every_metric_is_in_the_documentation(make: Any) -> None:

@@ -123,29 +123,6 @@ def test_a_policy_does_what_it_does_by_hand(name: str) -> None:
         assert ours.context() == theirs.context()
 
 
-def test_an_executor_sees_what_it_requires_whatever_the_planner_sees() -> None:
-    for arguments in (
-        {"observation": "index"},
-        {"observation": "full", "observe": "infra", "system_features": ["e2e", "queue"]},
-    ):
-        env = make(executor=HERE + "Joint", num_queries=5, **arguments)
-        probe = probes.made[-1]
-        play(env, 3)
-        assert probe.spec.level == "joint"
-        assert probe.spec.scheduler == "fcfs"
-        assert probe.spec.layout.system_features == probes.FEATURES
-        assert probe.spec.layout.embedding == "full"
-        (observation,), (context,), _ = probe.asked[-1]
-        assert observation.shape == (768 + 1 + 15 + 1,)
-        embedding = probe.spec.task_embeddings[context["task"]]
-        assert np.array_equal(observation[probe.spec.layout.query], embedding)
-    make(executor=HERE + "Probe", num_queries=5, system_features=["kv"]).reset(seed=0)
-    plain = probes.made[-1].spec
-    assert (plain.level, plain.layout.embedding) == ("executor", "index")
-    assert plain.layout.system_features == ("queue", "e2e", "kv")
-    assert plain.layout.size == 3 + 15
-
-
 @pytest.mark.parametrize("executor", ["round_robin", HERE + "Probe", HERE + "Joint"])
 @pytest.mark.parametrize("features", [("queue", "e2e"), ("in_flight", "e2e", "kv")])
 def test_infra_is_the_stream_s_observation_without_the_role(
@@ -197,25 +174,6 @@ def test_round_robin_takes_turns_among_the_agent_s_own_calls() -> None:
         own += query["model"][:4].tolist()
         env.reset()
     assert own == [turn % 5 for turn in range(20)]
-
-
-def test_the_executor_matters_and_so_does_the_background() -> None:
-    def latency_s(**arguments: Any) -> float:
-        env = make(num_queries=150, arrival_rate_per_min=150.0, **arguments)
-        out = []
-        for seed in range(15):
-            env.reset(seed=seed)
-            out.append(env.step([0, 1] + [0] * 6)[4]["latency_s"])
-        return float(np.mean(out))
-
-    blind = latency_s()
-    assert latency_s(executor="least_loaded") < 0.5 * blind
-    assert latency_s(executor=POLICY) < 0.5 * blind
-    alone = latency_s(background="none")
-    assert alone < 0.5 * blind
-    assert latency_s(executor="least_loaded", background="least_loaded") > latency_s(
-        executor="least_loaded", background="none"
-    )
 
 
 @pytest.mark.parametrize("executor", ["round_robin", POLICY])
@@ -290,32 +248,6 @@ def test_a_batch_asks_for_all_rows_that_still_run() -> None:
     assert records["num_nodes"].tolist() == list(range(1, 7))
 
 
-def test_the_batch_resets_by_itself() -> None:
-    batch: Any = gym.make_vec(PLANNER, num_envs=4, num_queries=6, executor=POLICY)
-    observations, _ = batch.reset(seed=3)
-    assert batch.action_masks().all() and batch.action_masks().shape == (4, HIGHS.sum())
-    for plan in plans(8):
-        contexts = batch.contexts()
-        assert (contexts["kind"] == PLAN).all()
-        following, rewards, over, cut, infos = batch.step(np.tile(plan, (4, 1)))
-        assert over.all() and not cut.any()
-        final = infos["final_info"]
-        np.testing.assert_array_equal(final["budget_s"], contexts["budget_s"])
-        np.testing.assert_allclose(final["episode_cost"], final["latency_s"] / final["budget_s"])
-        np.testing.assert_array_equal(final["episode_cost"], infos["cost"])
-        np.testing.assert_array_equal(final["solved"], rewards)
-        assert not any(observation.any() for observation in infos["final_obs"])
-        assert not np.array_equal(following, observations)
-        observations = following
-
-
-def test_masks_allow_every_plan_that_fits_the_space() -> None:
-    env = make(num_queries=3, down_models=["mistral-24b"])
-    _, info = env.reset(seed=0)
-    assert [mask.all() and len(mask) for mask in info["action_mask"]] == HIGHS.tolist()
-    assert env.action_masks().all()
-
-
 for package in ("agents", "baselines"):
     importlib.import_module(package)  # which registers the names of their policies
 
@@ -375,15 +307,3 @@ def test_an_executor_that_fails_is_named_and_a_reset_helps() -> None:
     batch.reset()
     with pytest.raises(KeyError):
         batch.step(plans(2))
-
-
-def test_stable_baselines3_learns_on_it() -> None:
-    sb3 = pytest.importorskip("stable_baselines3")
-    from inframind_gym.envs.sb3 import SB3VecEnv
-
-    envs = SB3VecEnv(gym.make_vec(PLANNER, num_envs=4, num_queries=12, observe="infra"))
-    model = sb3.PPO("MlpPolicy", envs, n_steps=8, batch_size=16, n_epochs=1, device="cpu")
-    model.learn(64)
-    assert len(envs.costs.cost_queue) >= 64
-    action, _ = model.predict(envs.reset())
-    assert action.shape == (4, 8)

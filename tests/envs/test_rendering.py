@@ -42,35 +42,6 @@ def played(kind: str, steps: int, mode: str | None) -> Any:
     return env.unwrapped
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_moment_is_shown_and_nothing_changes(kind: str) -> None:
-    plain = played(kind, 6, None)
-    assert plain.render() is None
-    for steps in (0, 1, 6, 60):
-        words, picture = played(kind, steps, "ansi"), played(kind, steps, "rgb_array")
-        lines = words.render()
-        assert all(word in lines for word in KINDS[kind][2])
-        first = picture.render()
-        assert first.shape == (540, 960, 3) and first.dtype == np.uint8
-        np.testing.assert_array_equal(first, picture.render())
-        assert len(np.unique(first.reshape(-1, 3), axis=0)) > 20
-        edge = np.concatenate([first[:, :14].reshape(-1, 3), first[:, -14:].reshape(-1, 3)])
-        assert (edge == np.array(render.PAPER)).all()
-        if steps == 6 and plain._running:
-            plain.action_space.seed(5)
-            for action in [plain.action_space.sample() for _ in range(2)]:
-                left, right = plain.step(action), picture.step(action)
-                assert left[1:4] == right[1:4]
-                if not plain._running:
-                    break
-                picture.render()
-
-
-def test_an_environment_that_was_never_reset_can_be_drawn() -> None:
-    env = gym.make(STREAM, num_queries=5, render_mode="rgb_array").unwrapped
-    assert env.render().any()
-
-
 def test_the_frame_of_a_stream_tells_what_the_simulation_holds() -> None:
     env = gym.make(STREAM, num_queries=20, down_models=["llama-3b"], render_mode="ansi").unwrapped
     seen, _ = env.reset(seed=3)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import gymnasium as gym
@@ -15,8 +13,7 @@ from inframind_gym.errors import ActionError, ConfigError
 
 pytest.importorskip("stable_baselines3")
 
-from stable_baselines3 import A2C, DQN, PPO
-from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3 import PPO
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize
 
@@ -112,26 +109,6 @@ def test_masks_and_contexts_are_those_of_the_row():
     assert envs.get_attr("num_envs", indices=[0, 1]) == [4, 4]
 
 
-@pytest.mark.parametrize("level", ["planner", "joint"])
-def test_masks_of_the_batch_are_those_of_single_environments(level: str):
-    single = gym.make(STREAM, level=level, down_models=["llama-8b"], **SMALL)
-    single.reset(seed=0)
-    envs = adapter(STREAM, level=level, down_models=["llama-8b"])
-    envs.reset()
-    for mask in envs.env_method("action_masks"):
-        np.testing.assert_array_equal(mask, single.unwrapped.action_masks())
-
-
-def test_attributes_are_set_for_all_rows_or_none():
-    envs = adapter()
-    envs.set_attr("note", 5)
-    assert envs.get_attr("note") == [5] * 4
-    with pytest.raises(ConfigError, match="share their attributes"):
-        envs.set_attr("note", 6, indices=[0])
-    with pytest.raises(AttributeError, match="Did you mean 'policy_spec'"):
-        envs.env_method("policy_specs")
-
-
 def test_it_does_the_monitors_work():
     envs = adapter()
     assert envs.env_is_wrapped(Monitor) == [True] * 4
@@ -149,13 +126,6 @@ def test_wrong_use_is_a_clear_error():
         envs.step_wait()
     with pytest.raises(ActionError, match="out of range"):
         envs.step(np.full(4, 15))
-
-
-def test_without_sb3_the_error_names_the_remedy():
-    code = "import sys; sys.modules['stable_baselines3'] = None\nimport inframind_gym.envs.sb3"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.returncode != 0
-    assert "Install the extra `agents`" in result.stderr.splitlines()[-1]
 
 
 def test_it_takes_wrapped_batches_and_can_be_wrapped():
@@ -180,16 +150,6 @@ def test_ppo_learns_and_logs_on_the_adapter(name: str):
         assert model.ep_info_buffer[0]["r"] in (0.0, 1.0)
 
 
-def test_ppo_is_reproducible_on_the_adapter():
-    def weights() -> np.ndarray:
-        model = PPO(
-            "MlpPolicy", adapter(), n_steps=16, batch_size=32, n_epochs=1, seed=0, device="cpu"
-        ).learn(64)
-        return next(iter(model.policy.parameters())).detach().numpy()
-
-    np.testing.assert_array_equal(weights(), weights())
-
-
 def test_maskable_ppo_never_takes_a_model_that_is_down():
     contrib = pytest.importorskip("sb3_contrib")
     envs = adapter(num_envs=8, down_models=["deepseek-32b"])
@@ -202,25 +162,3 @@ def test_maskable_ppo_never_takes_a_model_that_is_down():
     for _ in range(5):
         actions, _ = model.predict(observations, action_masks=masks)
         assert (actions >= 3).all()
-
-
-def test_a_policy_can_be_evaluated_on_the_adapter():
-    envs = adapter(num_envs=4)
-    model = PPO("MlpPolicy", envs, n_steps=16, batch_size=64, device="cpu")
-    returns, lengths = evaluate_policy(
-        model, envs, n_eval_episodes=4, return_episode_rewards=True, warn=True
-    )
-    assert len(returns) == len(lengths) == 4 and set(returns) <= {0.0, 1.0}
-
-
-@pytest.mark.parametrize("algorithm", [PPO, A2C, DQN])
-@pytest.mark.parametrize("name", [EXECUTOR, STREAM])
-def test_algorithms_learn_on_single_environments(name: str, algorithm: Any):
-    extra = {
-        PPO: {"n_steps": 64, "batch_size": 64, "n_epochs": 1},
-        A2C: {"n_steps": 32},
-        DQN: {"learning_starts": 64, "buffer_size": 512, "batch_size": 32},
-    }[algorithm]
-    env = RecordEpisodeCost(gym.make(name, **SMALL))
-    algorithm("MlpPolicy", env, seed=0, device="cpu", **extra).learn(256)
-    assert env.episode_count >= 1

@@ -12,13 +12,10 @@ import yaml
 
 import baselines
 from inframind_gym.errors import ConfigError
-from inframind_gym.simulator.server.pool import load_pool
-from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.simulator.workflow.state import FINAL, FIRST
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
-from inframind_gym.simulator.workload import load_profiles, load_workload
 from inframind_gym.tasks import DOMAINS
-from tests.envs.streams import STREAM, ByPlace, Cycle, make_batch, sweep
+from tests.envs.streams import STREAM, Cycle, make_batch, sweep
 
 ROOT = Path(__file__).parents[2]
 FAST = Cycle([13])  # the smallest model, answering concisely
@@ -53,21 +50,6 @@ def test_no_task_comes_back_before_all_of_its_kind_have_come(env: Any) -> None:
         times = np.bincount(drawn, minlength=len(domain))[domain == d]
         assert times.max() - times.min() <= 1
         assert times.max() == -(-len(drawn) // known)
-
-
-def test_plans_follow_the_measured_mix() -> None:
-    for name in ("mbpp", "math"):
-        env = make_batch(4, num_queries=400, workload=name)
-        records = np.concatenate(sweep(env, FAST, (0, 1, 2, 3), arrival_rate_per_min=100.0))
-        (part,) = load_profiles(load_workload(name)).values()
-        share = np.array([part.profile.planner.topologies.get(t, 0.0) for t in TOPOLOGIES])
-        seen = np.bincount(records["topology"], minlength=6) / len(records)
-        np.testing.assert_allclose(seen, share, atol=5 * 0.5 / np.sqrt(len(records)))
-        assert set(records["num_agents"].tolist()) == {5}
-        roles = [(ROLES[r].domain, r) for q in records for r in q["role"][: q["num_nodes"]]]
-        assert {domain for domain, _ in roles} == {part.profile.domain}
-        # Every role of the domain has its turn.
-        assert len(set(roles)) == sum(role.domain == part.profile.domain for role in ROLES)
 
 
 def test_a_fixed_plan_is_everybody_s_plan() -> None:
@@ -127,30 +109,6 @@ def test_a_pool_of_one_s_own(tmp_path: Path) -> None:
     assert calls["output_tokens"].max() == 100
     assert calls["truncated"].sum() == (calls["output_tokens"] == 100).sum() > 0
     assert max(polls) > 10
-
-
-@pytest.mark.parametrize("workload", ["gsm_hard", "humaneval", "math", "mbpp", "mmlu_pro"])
-def test_every_workload_runs_on_both_pools(workload: str) -> None:
-    for pool in ("b200-2gpu", "h100-5gpu"):
-        env = make_batch(1, pool=pool, workload=workload, num_queries=25)
-        (records,) = sweep(env, ByPlace(), (0,))
-        assert len(records) == 25
-        assert {DOMAINS[d] for d in records["domain"]} == {load_workload(workload).profile.domain}
-
-
-def test_a_policy_is_told_the_truth_about_the_run(env: Any) -> None:
-    spec = env.policy_spec()
-    pool = load_pool("b200-2gpu")
-    assert spec.models == pool.aliases
-    assert spec.max_num_seqs.tolist() == [model.server.max_num_seqs for model in pool.models]
-    assert spec.metrics_poll_s == pool.metrics_poll_s
-    assert spec.layout.size == env.single_observation_space.shape[0]
-    parts = load_profiles(load_workload("mixed")).values()
-    for i, alias in enumerate(pool.aliases):
-        shares = [part.weight * part.profile.models[alias].share for part in parts]
-        assert spec.model_share[i] == pytest.approx(sum(shares))
-        ability = [part.weight * part.profile.models[alias].ability for part in parts]
-        assert spec.ability[i] == pytest.approx(sum(ability))
 
 
 @pytest.mark.parametrize("model", range(5))
@@ -227,19 +185,3 @@ def test_in_flight_is_the_routers_own_count_and_never_old() -> None:
             done = mine["finish_s"] <= time_s
             assert ((mine["submit_s"] < time_s) & ~done).sum() <= count
             assert count <= ((mine["submit_s"] <= time_s) & ~done).sum()
-
-
-def test_telemetry_can_be_polled_more_often() -> None:
-    ages = {}
-    for poll_s in (None, 0.5):
-        own: Any = gym.make(STREAM, num_queries=40, metrics_poll_s=poll_s)
-        own.reset(seed=1)
-        over, found = False, []
-        while not over:
-            found.append(own.unwrapped.context()["telemetry_age_s"])
-            over = own.step(13)[2]
-        ages[poll_s] = max(found)
-        assert own.unwrapped.policy_spec().metrics_poll_s == (poll_s or 5.0)
-    assert ages[0.5] <= 0.5 < ages[None] <= 5.0
-    with pytest.raises(ConfigError, match="metrics_poll_s: must be a number from"):
-        make_batch(1, metrics_poll_s=0.0)

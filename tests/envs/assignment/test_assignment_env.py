@@ -11,7 +11,7 @@ import pytest
 import inframind_gym  # noqa: F401
 from inframind_gym.configs import find_config
 from inframind_gym.envs.assignment import AssignmentEnv
-from inframind_gym.errors import ActionError, ConfigError
+from inframind_gym.errors import ConfigError
 from inframind_gym.teams.assignment import rules, simulate
 from inframind_gym.teams.assignment.coordinator import LoadTracker
 
@@ -160,10 +160,3 @@ def test_the_same_world_whatever_is_decided() -> None:
 def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         AssignmentEnv(**arguments)
-
-
-def test_wrong_actions() -> None:
-    env = make()
-    env.reset(seed=0)
-    with pytest.raises(ActionError):
-        env.step(8)
