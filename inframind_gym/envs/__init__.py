@@ -1,6 +1,6 @@
 """The Gymnasium environments, made by id (`inframind_gym.registration`).
 
-core           `Env` and `VectorEnv` around a `Simulation`; spaces: forms, masks, checks of actions
+core           `Env` and `VectorEnv` around a `Simulation`: forms, masks, checks of actions
 routing        Executor and Stream; routing_config: arguments; routing_simulation: the batch of
                closed loops; routing_kernel: the compiled step with reward and observation
 planner        Planner: plans that an executor carries out
