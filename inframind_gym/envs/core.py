@@ -45,6 +45,7 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Float32s = NDArray[np.float32]
 Places = dict[str, Ints]
+Parameters = dict[str, tuple[Any, Any]]  # default and type by name
 Seeds = int | Sequence[int | None] | None  # of environment 0, or one an environment
 # Observations, rewards, terminations, truncations and infos of a step.
 BatchStep = tuple[Any, Floats, Bools, Bools, dict[str, Any]]
@@ -264,16 +265,16 @@ def checked_arguments(model: type[BaseModel], arguments: Mapping[str, Any]) -> A
     return validate(dict(arguments), model, source="environment")
 
 
-def _signature(model: type[BaseModel], **others: tuple[Any, str]) -> Signature:
-    """Return the fields of a model, and `others` with default and type, as a signature."""
-    fields = {
+def _signature(model: type[BaseModel], first: Parameters, last: Parameters) -> Signature:
+    """Return the fields of a model, between others by default and type, as a signature."""
+    fields: Parameters = {
         name: (field.get_default(call_default_factory=True), field.annotation)
         for name, field in model.model_fields.items()
     }
     return Signature(
         [
             Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-            for name, (default, kind) in (fields | others).items()
+            for name, (default, kind) in (first | fields | last).items()
         ]
     )
 
@@ -298,9 +299,8 @@ class Env(gym.Env[Any, Any]):
         """Show the arguments in the signature."""
         super().__init_subclass__()
         if "arguments" in vars(cls):
-            cls.__signature__ = _signature(  # type: ignore[attr-defined]
-                cls.arguments, render_mode=(None, "str | None")
-            )
+            mode: Parameters = {"render_mode": (None, "str | None")}
+            cls.__signature__ = _signature(cls.arguments, {}, mode)  # type: ignore[attr-defined]
 
     @classmethod
     def simulation_of(
@@ -455,12 +455,10 @@ class VectorEnv(_VectorEnv):
         """Show the arguments in the signature."""
         super().__init_subclass__()
         if "single" in vars(cls):
-            cls.__signature__ = _signature(  # type: ignore[attr-defined]
-                cls.single.arguments,
-                num_envs=(1, "int"),
-                num_threads=(1, "int"),
-                autoreset_mode=("SameStep", "str"),
-            )
+            of_batch: Parameters = {"num_envs": (1, "int"), "num_threads": (1, "int")}
+            of_batch["autoreset_mode"] = ("SameStep", "str")
+            arguments = cls.single.arguments
+            cls.__signature__ = _signature(arguments, of_batch, {})  # type: ignore[attr-defined]
 
     def __init__(
         self,
