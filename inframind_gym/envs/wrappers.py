@@ -118,7 +118,7 @@ class RecordEpisodeCost(
         if terminated or truncated:
             info.setdefault(self._stats_key, {}).update(self._sums)
             queries = int(getattr(self.unwrapped, "queries_done", 1))
-            self._keep(*self._sums.values(), queries)
+            self._keep(self._sums["r"], self._sums["l"], self._sums["c"], queries)
         return observation, reward, terminated, truncated, info
 
 
@@ -253,7 +253,8 @@ class RecordEpisodeCostVector(_VectorWrapper, EpisodeHistory):
             infos[f"_{self._stats_key}"] = over.copy()
             queries = last.get("queries", np.ones(self.num_envs, np.int64))
             for row in np.flatnonzero(over).tolist():
-                self._keep(*(values[row].item() for values in sums.values()), int(queries[row]))
+                reward, length, cost = (values[row].item() for values in sums.values())
+                self._keep(reward, length, cost, int(queries[row]))
             if self._autoreset == AutoresetMode.SAME_STEP:
                 self._start(over.copy())
         return observations, rewards, terminations, truncations, infos

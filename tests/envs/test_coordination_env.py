@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import inframind_gym  # noqa: F401
-from inframind_gym.envs.coordination import CoordinationEnv
-from inframind_gym.errors import ActionError, ConfigError
+from inframind_gym.errors import ConfigError
 from inframind_gym.teams.coordination.rules import (
     ANSWER,
     PLAN,
@@ -153,14 +152,3 @@ def test_scenarios_and_their_facts() -> None:
     batch: Any = gym.make_vec(ID, num_envs=3)
     batch.reset(seed=0, options={"scenario": "S7"})
     assert (batch.simulation.question.history.sum(axis=1) > 125_000).all()
-
-
-def test_refuses() -> None:
-    env = CoordinationEnv()
-    env.reset(seed=0)
-    with pytest.raises(ActionError):
-        env.step(15)
-    with pytest.raises(ConfigError, match="Did you mean 'conversation'"):
-        gym.make(ID, conversations=True)
-    with pytest.raises(ConfigError, match="trim"):
-        gym.make(ID, trim="oldest")

@@ -46,22 +46,6 @@ def test_a_stream_asks_what_the_weights_say(tmp_path: Path) -> None:
     np.testing.assert_allclose(by_phase, [0.375, 0.625, 0.625, 0.375], atol=0.03)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"drift_queries: 400\n": ""}, "mix_to and drift_queries: give both"),
-        ({"mbpp: 3": "gsm_hard: 3"}, "mix_to: must weigh the workloads of `mix`"),
-        ({"mbpp: 3": "mbpp: 0"}, "mix_to.mbpp"),
-    ],
-)
-def test_a_drift_that_cannot_be(tmp_path: Path, change: dict[str, str], message: str) -> None:
-    text = DRIFT
-    for old, new in change.items():
-        text = text.replace(old, new)
-    with pytest.raises(ConfigError, match=message):
-        load_workload(drifting(tmp_path, text))
-
-
 def test_budgets_are_drawn_from_a_list() -> None:
     env = StreamVectorEnv(4, budget_s=[30, 30, 30, 600], num_queries=500, observation="index")
     env.reset(seed=0)

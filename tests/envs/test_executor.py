@@ -79,31 +79,6 @@ def test_seeded_resets_put_the_query_at_a_random_place(busy: Any) -> None:
     assert np.all(np.array(loads)[late] > 0.0), "the traffic before it has loaded the servers"
 
 
-def test_a_reset_in_the_middle_of_an_episode_starts_a_new_sweep(busy: Any) -> None:
-    busy.reset(seed=0)
-    first = busy.context()
-    assert first["num_nodes"] > 1
-    busy.step(0)
-    busy.reset()
-    assert busy.context() != first
-    play(busy, 0)  # and it works
-
-
-def test_options_hold_until_they_are_changed() -> None:
-    env = make(num_queries=40)
-    env.reset(seed=0, options={"budget_s": 77.0, "arrival_rate_per_min": 500.0})
-    budgets = []
-    for _ in range(5):
-        budgets.append(float(env.context()["budget_s"]))
-        play(env, 12)
-        env.reset()
-    assert budgets == [77.0] * 5
-    env.reset(seed=0, options={"budget_s": 12.0})
-    assert env.context()["budget_s"] == 12.0
-    arrivals = env.simulation.state.arrival_s[0]
-    assert 40 / arrivals[-1] * 60 == pytest.approx(500.0, rel=0.5)
-
-
 def test_background_traffic_slows_the_query_down() -> None:
     latency_s = {}
     for background, rate in (("none", 100.0), ("static_mix", 20.0), ("static_mix", 200.0)):

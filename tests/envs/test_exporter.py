@@ -25,7 +25,6 @@ from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Call, Outage, Reply, ScriptedBackend
 from inframind_gym.simulator.workflow.state import PLAN
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
-from tests.envs.test_live import pool_file
 
 pytest.importorskip("prometheus_client", reason="needs the extra `live`")
 
@@ -166,20 +165,6 @@ def test_counts_are_what_the_records_say(env_id: str, level: str, make: Any) -> 
         assert len(of(samples, "inframind_queries_total")) == 4  # all that can become of a query
 
 
-def test_one_query_at_a_time_counts_the_agents_queries_and_everybodys_calls(make: Any) -> None:
-    env = make("InfraMind-Executor-v0", num_queries=400, record_calls=True)
-    played = Played(env, episodes=5)
-    env.reset(seed=1)  # a new sweep begins with calls of others
-    samples = scrape(env.exporter.url)
-    check(samples, played)
-    assert len(played.records) == 5
-    # Its calls are read episode after episode, and counted once.
-    counted = sum(of(samples, "inframind_calls_total").values())
-    assert counted > played.records["calls"].sum()
-    assert counted == sum(played.swept.values()) + len(env.unwrapped.calls())
-    assert 1 < len(played.swept) < 5  # several queries of the agent share a sweep
-
-
 @pytest.mark.parametrize("executor", ["least_loaded", "lowest_expected_latency"])
 def test_a_planner_is_counted_by_its_plans(executor: str, make: Any) -> None:
     env = make("InfraMind-Planner-v0", executor=executor)
@@ -243,30 +228,6 @@ def test_the_present_is_what_the_router_was_told(env_id: str, make: Any) -> None
     done = sum(of(samples, "inframind_queries_total").values())
     arrived = raw.simulation.state.stream[0]["arrived"]
     assert samples["inframind_queries_in_flight", ()] == arrived - done > 0
-
-
-def test_a_server_that_goes_down_shows_while_nothing_is_decided(tmp_path: Path) -> None:
-    pytest.importorskip("aiohttp", reason="needs the extra `live`")
-    from tests.live.vllm_server.fake import Answer, FakeServer
-
-    servers = [
-        FakeServer(lambda _, __: Answer("0"), model=m.name) for m in load_pool("b200-2gpu").models
-    ]
-    pool = pool_file(tmp_path, [server.port for server in servers])
-    env = ExportMetrics(gym.make(LIVE, pool=pool, live={"health_s": 0.05}), port=0)
-    try:
-        env.reset(seed=0)
-        assert len(of(scrape(env.exporter.url), "inframind_server_up")) == 5
-        servers[2].__exit__(None, None, None)
-        over_s = time.monotonic() + 20
-        while len(up := of(scrape(env.exporter.url), "inframind_server_up")) == 5:
-            assert time.monotonic() < over_s
-            time.sleep(0.05)
-        assert up == {(m,): 1 for m in MODELS if m != "qwen-14b"}
-    finally:
-        env.close()
-        for server in servers:
-            server.__exit__(None, None, None)
 
 
 # Whose router it is

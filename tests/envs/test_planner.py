@@ -163,31 +163,6 @@ def test_infra_is_the_stream_s_observation_without_the_role(
     assert index.step(plans(1)[0])[0][0] == -1.0
 
 
-def test_round_robin_takes_turns_among_the_agent_s_own_calls() -> None:
-    env = make(executor="round_robin", execution="sequential", arrival_rate_per_min=5.0)
-    env.reset(seed=1)
-    own: list[int] = []
-    for _ in range(5):
-        assert env.simulation.state.stream[0]["routed"] > 0, "the background's do not count"
-        env.step([2, 3, 0, 1, 2, 3, 4, 5])  # a chain of four: no call overtakes another
-        (query,) = env.completed()
-        own += query["model"][:4].tolist()
-        env.reset()
-    assert own == [turn % 5 for turn in range(20)]
-
-
-@pytest.mark.parametrize("executor", ["round_robin", POLICY])
-def test_without_background_the_query_is_alone(executor: str) -> None:
-    env = make(executor=executor, background="none", observe="infra", record_calls=True)
-    layout = env.policy_spec().layout
-    for seed in range(3):
-        observation, _ = env.reset(seed=seed)
-        assert not layout.queue_depth_req(observation).any()
-        env.step(plans(1)[0])
-        (query,) = env.completed()
-        assert set(env.calls()["query"].tolist()) == {query["query"]} == {0}
-
-
 def test_names_with_arguments_and_policies_of_ones_own() -> None:
     def models(executor: str) -> list[Any]:
         return [tuple(query["model"]) for *_, query, _ in play(make(executor=executor), 6)]
@@ -257,19 +232,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"executor": HERE + "Nobody"}, r"executor: .*unknown class 'Nobody'"),
     ({"executor": "probe_of_planner:1:2"}, r"executor: .*too many arguments; write probe_of"),
     ({"executor": "bid_price"}, "'bid_price' insists on plans of its own"),
-    ({"executor": "masrouter"}, "'masrouter' insists on plans of its own"),
-    ({"executor": "fixed_recipe"}, "'fixed_recipe' insists on plans of its own"),
-    ({"executor": "clairvoyant"}, "'clairvoyant' insists on plans of its own"),
     ({"executor": HERE + "Insists"}, r"insists on plans of its own, \{'topology': 'IO'"),
     ({"executor": HERE + "PlansOnly"}, "plans and does not route"),
     ({"executor": HERE + "Joint", "scheduler": "edf"}, "insists on scheduler='fcfs'"),
-    ({"executor": None}, "executor: input should be a valid string"),
-    ({"executor": ["static_mix"]}, "executor: input should be a valid string"),
     ({"observe": "infa"}, "observe: 'infa' is not valid. Did you mean 'infra'"),
     ({"level": "joint"}, "level: 'joint' is not valid. Valid: planner"),
-    ({"exekutor": "static_mix"}, "exekutor: unknown key. Did you mean 'executor'"),
-    ({"observe": "infra", "system_features": ["kv", "kv"]}, "names one twice"),
-    ({"budget_s": -1.0}, "budget_s: must be a number from 0.001"),
 ]
 
 

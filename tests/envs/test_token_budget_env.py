@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 import inframind_gym  # noqa: F401
-from inframind_gym.envs.token_budget import TokenBudgetEnv
-from inframind_gym.errors import ConfigError
 from inframind_gym.teams.token_budget.rules import CUT, REALLOCATE, STOP
 from tests.teams.token_budget.runs import AgentStep
 
@@ -141,20 +139,3 @@ def test_continuous_actions_share_out_and_stop() -> None:
     *_, terminated, _, info = env.step(np.array([0.0, 0.0, 0.0, 0.6]))
     assert terminated
     assert info["cutoff_reason"] == "stop"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"budget": 499}, "budget"),
-        ({"budget": [5000, 1000]}, "goes up"),
-        ({"strategy": "adaptiv"}, "Did you mean 'adaptive'"),
-        ({"profile": "seed"}, "seed-example"),
-        ({"team": "token_budge"}, "Did you mean 'token_budget'"),
-        ({"prices": 0.1}, "Did you mean 'price'"),
-    ],
-    ids=str,
-)
-def test_wrong_arguments_are_named(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        TokenBudgetEnv(**arguments)

@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 
 import inframind_gym  # noqa: F401
-from inframind_gym.configs import find_config
-from inframind_gym.envs.assignment import AssignmentEnv
-from inframind_gym.errors import ConfigError
 from inframind_gym.teams.assignment import rules, simulate
 from inframind_gym.teams.assignment.coordinator import LoadTracker
 
@@ -142,21 +139,3 @@ def test_the_same_world_whatever_is_decided() -> None:
         other.step(5 if t != 13 else t % 8)
         if t == 13:
             assert one.completed().quality == other.completed().quality
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"arrivals": "burst"}, "Did you mean 'bursty'"),
-        ({"num_task": 3}, "Did you mean 'num_tasks'"),
-        ({"num_tasks": 0}, "num_tasks"),
-        ({"team": "assignmnt"}, "Did you mean 'assignment'"),
-        ({"load": "queue", "pool": "team-4gp"}, "Did you mean 'team-4gpu'"),
-        ({"load": "queue", "pool": str(find_config("pools", "b200-2gpu"))}, "a team needs 8"),
-        ({"load": "queue", "episode": "request"}, "use load 'window'"),
-    ],
-    ids=str,
-)
-def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        AssignmentEnv(**arguments)
