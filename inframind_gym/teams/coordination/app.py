@@ -92,7 +92,7 @@ class MultiAgentCoordinator:
         team: Constants of the team.
         server: Options of the team's server, for its estimated speed; None: the design's.
         log: Where decisions, calls and failures are written; None: nowhere.
-        ask: Asks a person where the settings of a query interrupt it.
+        ask: Asks a person whether to go on, where the settings of a query interrupt it.
 
     Attributes:
         context: Manager of conversations.
@@ -182,7 +182,7 @@ class MultiAgentCoordinator:
             settings: Settings of the query.
 
         Raises:
-            ConfigError: The query, a message, a setting or a person's reply is wrong.
+            ConfigError: The query, a message or a setting is wrong.
         """
         clock = VirtualClock() if self.is_simulated else WallClock()  # it runs from here
         query, messages = checked_query(query), messages_of(context)

@@ -63,10 +63,10 @@ class _Patterns(StrictModel):
 
 @cache
 def _patterns() -> tuple[tuple[_Pattern, re.Pattern[str]], ...]:
-    found = load_yaml_model(SHIPPED / "screen.yaml", _Patterns)
+    content = load_yaml_model(SHIPPED / "screen.yaml", _Patterns)
     return tuple(
-        (each, re.compile(Template(each.pattern).substitute(found.parts)))
-        for each in found.patterns
+        (each, re.compile(Template(each.pattern).substitute(content.parts)))
+        for each in content.patterns
     )
 
 
@@ -78,7 +78,7 @@ def screen(text: str, where: Where = "query") -> str:
         text: Query or passage; of a longer one the first `MOST_CHARS` characters count.
         where: Which weights of the patterns count.
     """
-    found: dict[tuple[str, str], tuple[str, float, str]] = {}
+    best: dict[tuple[str, str], tuple[str, float, str]] = {}  # rule, weight and match of a pattern
     texts = [text[:MOST_CHARS]]
     for each in texts:  # base64 in it is searched as well
         for blob in re.findall(r"[A-Za-z0-9+/]{24,}={0,2}", each)[: _MOST_BLOBS - len(texts)]:
@@ -95,13 +95,13 @@ def screen(text: str, where: Where = "query") -> str:
                 match = pattern.search(bare) if weight else None
                 if weight and match is None and bare is not form:
                     match, weight = pattern.search(form), weight * _QUOTED_WEIGHT
-                best = found.get((each, rule.pattern), ("", 0.0, ""))
-                if match is not None and weight > best[1]:
-                    found[each, rule.pattern] = (rule.rule, weight, match.group()[:80].strip())
-    if sum(weight for _, weight, _ in found.values()) < 1.0 - 1e-9:
+                key = each, rule.pattern
+                if match is not None and weight > best.get(key, ("", 0.0, ""))[1]:
+                    best[key] = (rule.rule, weight, match.group()[:80].strip())
+    if sum(weight for _, weight, _ in best.values()) < 1.0 - 1e-9:
         return ""
-    names = ", ".join(dict.fromkeys(rule for rule, *_ in found.values()))
-    return f"{names}: {max(found.values(), key=lambda one: one[1])[2]!r}"
+    names = ", ".join(dict.fromkeys(rule for rule, *_ in best.values()))
+    return f"{names}: {max(best.values(), key=lambda one: one[1])[2]!r}"
 
 
 def _forms(text: str) -> list[str]:
@@ -145,21 +145,34 @@ _IDLE: Final = """unfortunately i'm sorry however provided given question answer
 about topic anything enough directly whether"""
 
 
-def _abstains(query: str, text: str) -> bool:
-    """Return True if a clause without citations only says that the sources do not answer."""
-    plain = " ".join(text.replace("\u2019", "'").split())
-    found = _ABSTAINS.search(plain)
-    if found is None:
-        return False
-    after = set(_JOINS.findall(plain[found.end() :].lower()))
-    rest = f"{plain[: found.start()]} {plain[found.end() :]}"
-    asked = {*terms(query), *terms(_IDLE)}
-    return after <= set(_JOINS.findall(query.lower())) and asked.issuperset(terms(rest))
-
-
 def is_abstention(query: str, response: str) -> bool:
     """Return True if an answer says that the sources do not answer the question, and no more."""
     return bool(terms(response)) and not _claims(query, response)
+
+
+def _abstains(query: str, clause: str) -> bool:
+    """Return True if a clause without citations only says that the sources do not answer."""
+    plain = " ".join(clause.replace("\u2019", "'").split())
+    match = _ABSTAINS.search(plain)
+    if match is None:
+        return False
+    after = set(_JOINS.findall(plain[match.end() :].lower()))
+    rest = terms(f"{plain[: match.start()]} {plain[match.end() :]}")
+    asked = {*terms(query), *terms(_IDLE)}
+    return after <= set(_JOINS.findall(query.lower())) and asked.issuperset(rest)
+
+
+def _claims(query: str, response: str) -> list[str]:
+    """Return the sentences of an answer without citations and clauses that abstain."""
+    claims = []
+    for sentence in _SENTENCE.split(_CITATION.sub("", response).strip()):
+        clauses = _clauses(sentence)
+        left = [clause for clause in clauses if not _abstains(query, clause)]
+        if len(left) < len(clauses):  # an apology beside it claims nothing either
+            idle = frozenset(terms(_IDLE))
+            sentence = " ".join(clause for clause in left if not idle.issuperset(terms(clause)))
+        claims.append(sentence)
+    return [sentence for sentence in claims if terms(sentence)]
 
 
 # Grounding: an answer is cut into sentences, a sentence into clauses. Each sentence is compared
@@ -215,10 +228,9 @@ def is_about(query: str, sources: Sequence[Document], nearness: float | None = N
     bare = [source.model_copy(update={"text": _QUOTED.sub(" ", source.text)}) for source in sources]
     evidence, enough = _Evidence("", bare), min(2, len(asked) - 1)
     for own in evidence.terms:
-        share, common = evidence.share(asked, own), len(asked & own)
-        if share >= HALF or (share > ABOUT_IF_NEAR and nearness is not None):
-            return True
-        if share > ABOUT and common >= enough and nearness is None:
+        share = evidence.share(asked, own)
+        by_words = nearness is None and share > ABOUT and len(asked & own) >= enough
+        if by_words or share >= HALF or (nearness is not None and share > ABOUT_IF_NEAR):
             return True
     return False
 
@@ -239,36 +251,22 @@ def find_issues(query: str, response: str, sources: Sequence[Document]) -> list[
         sources: Passages that it was written from.
     """
     known = {source.doc_id for source in sources}
-    found: list[tuple[IssueType, str]] = [
+    issues: list[tuple[IssueType, str]] = [
         ("missing_source", f"cites {cited}, which was not retrieved")
         for cited in dict.fromkeys(_CITATION.findall(response))
         if cited not in known and not (cited.isdigit() and 1 <= int(cited) <= len(sources))
     ]
-    evidence = _Evidence(query, sources)
-    sentences = _claims(query, response)
+    evidence, sentences = _Evidence(query, sources), _claims(query, response)
     uncovered = [s for s in sentences if evidence.cover(s)[1] < COVERED]
     if uncovered and len(uncovered) == len(sentences):
-        found.append(("missing_source", f"no source covers the answer: {uncovered[0]}"))
+        issues.append(("missing_source", f"no source covers the answer: {uncovered[0]}"))
     else:
         for sentence in sentences:
             if sentence in uncovered:
-                found.append(("hallucination", f"no source says: {sentence}"))
+                issues.append(("hallucination", f"no source says: {sentence}"))
             else:
-                found += [(kind, f"{why}: {sentence}") for kind, why in evidence.compare(sentence)]
-    return [Issue(type=kind, severity="high", description=text) for kind, text in found]
-
-
-def _claims(query: str, response: str) -> list[str]:
-    """Return the sentences of an answer without citations and clauses that abstain."""
-    found = []
-    for sentence in _SENTENCE.split(_CITATION.sub("", response).strip()):
-        clauses = _clauses(sentence)
-        left = [clause for clause in clauses if not _abstains(query, clause)]
-        if len(left) < len(clauses):  # an apology beside it claims nothing either
-            idle = frozenset(terms(_IDLE))
-            sentence = " ".join(clause for clause in left if not idle.issuperset(terms(clause)))
-        found.append(sentence)
-    return [sentence for sentence in found if terms(sentence)]
+                issues += [(kind, f"{why}: {sentence}") for kind, why in evidence.compare(sentence)]
+    return [Issue(type=kind, severity="high", description=text) for kind, text in issues]
 
 
 class _Evidence:
@@ -290,25 +288,25 @@ class _Evidence:
         best = max(range(len(shares)), key=shares.__getitem__, default=-1)
         return best, shares[best] if shares else 0.0
 
-    def compare(self, sentence: str) -> list[tuple[IssueType, str]]:
-        """Return what a sentence says otherwise than the passage that covers it."""
-        title, text = self._sources[self.cover(sentence)[0]]
-        found: list[tuple[IssueType, str]] = []
-        own = _lower(f"{title} {text} {self._query}")
-        for name in _names(sentence):
-            if name.lower() not in self._all:
-                found.append(("hallucination", f"no source names {name}"))
-            elif name.lower() not in own:
-                found.append(("inaccuracy", f"the source does not name {name}"))
-        why = _numbers_differ(sentence, text, self._query)
-        why += [self._contradiction(clause, title, text) for clause in _clauses(sentence)]
-        return found + [("inaccuracy", each) for each in why if each]
-
     def share(self, asked: Iterable[str], own: frozenset[str]) -> float:
         """Return the share of some stems that are among others, by their rarity."""
         weights = {term: self._rarity.get(term, self._unknown) for term in asked}
         total = sum(weights.values())
         return sum(w for term, w in weights.items() if term in own) / total if total else 1.0
+
+    def compare(self, sentence: str) -> list[tuple[IssueType, str]]:
+        """Return what a sentence says otherwise than the passage that covers it."""
+        title, text = self._sources[self.cover(sentence)[0]]
+        issues: list[tuple[IssueType, str]] = []
+        own = _lower(f"{title} {text} {self._query}")
+        for name in _names(sentence):
+            if name.lower() not in self._all:
+                issues.append(("hallucination", f"no source names {name}"))
+            elif name.lower() not in own:
+                issues.append(("inaccuracy", f"the source does not name {name}"))
+        why = _numbers_differ(sentence, text, self._query)
+        why += [self._contradiction(clause, title, text) for clause in _clauses(sentence)]
+        return issues + [("inaccuracy", each) for each in why if each]
 
     def _contradiction(self, clause: str, title: str, text: str) -> str:
         """Say how a clause contradicts its counterpart in a passage; empty if it does not."""
@@ -337,8 +335,7 @@ class _Evidence:
 
 def _lower(text: str) -> frozenset[str]:
     words = [token.lower() for token in _TOKEN.findall(text)]
-    parts = [part for word in words for part in re.split(r"[._/+'-]", word)]
-    return frozenset([*words, *parts])
+    return frozenset([*words, *(part for word in words for part in re.split(r"[._/+'-]", word))])
 
 
 def _clauses(sentence: str) -> list[str]:
@@ -353,42 +350,41 @@ def _denied(clause: str) -> tuple[set[str], bool]:
     tokens = [token.lower() for token in _TOKEN.findall(_CONTRAST.sub("", clause))]
     content = [(i, stem(t)) for i, t in enumerate(tokens) if t not in STOP_WORDS | NEGATIONS]
     places = [i for i, token in enumerate(tokens) if token in NEGATIONS]
-    found: set[str] = set()
+    about: set[str] = set()
     for place in places:
-        found.update([word for i, word in content if i < place][-1:])
-        found.update([word for i, word in content if i > place][:3])
-    return found, len(places) % 2 == 1
+        about.update([word for i, word in content if i < place][-1:])
+        about.update([word for i, word in content if i > place][:3])
+    return about, len(places) % 2 == 1
 
 
 def _names(sentence: str) -> list[str]:
     """Return names: capitals inside, digits in words, or a capital that opens no sentence."""
-    found = []
+    names = []
     for i, match in enumerate(_TOKEN.finditer(sentence)):
         token = match[0].removesuffix("'s")
         capital = i > 0 and token[0].isupper() and token.lower() not in STOP_WORDS
         if (capital or _NAME.match(token)) and not _NUMBER.match(token):
-            found.append(token)
-    return list(dict.fromkeys(found))
+            names.append(token)
+    return list(dict.fromkeys(names))
 
 
 def _new_names(clause: str, other: str) -> list[str]:
     """Return names in a clause of which another has no part."""
-    known = _lower(other)
-    return [name for name in _names(f"_ {clause}") if not _lower(name) & known]
+    return [name for name in _names(f"_ {clause}") if not _lower(name) & _lower(other)]
 
 
 def _numbers(text: str) -> list[tuple[float, str]]:
     """Return numbers, in words or digits, with the stem of the word that follows."""
     tokens = _TOKEN.findall(_PER.sub(r"\1 ", text))
-    found = []
+    numbers = []
     for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
-        match = _NUMBER.match(token)
-        if match:
+        unit = stem(following.lower())
+        if match := _NUMBER.match(token):
             value = float(match[1].replace(",", "") + (match[2] or ""))
-            found.append((value, "%" if match[3] else stem(following.lower())))
+            numbers.append((value, "%" if match[3] else unit))
         elif token.lower() in _NUMBER_WORDS:
-            found.append((float(_NUMBER_WORDS[token.lower()]), stem(following.lower())))
-    return found
+            numbers.append((float(_NUMBER_WORDS[token.lower()]), unit))
+    return numbers
 
 
 def _numbers_differ(sentence: str, text: str, query: str) -> list[str]:
@@ -397,14 +393,14 @@ def _numbers_differ(sentence: str, text: str, query: str) -> list[str]:
     def is_unit(word: str) -> bool:
         return word.isalpha() and word not in STOP_WORDS
 
-    there, found = _numbers(text), []
+    there, differences = _numbers(text), []
     values = {value for value, _ in [*there, *_numbers(query)]}
     known = {unit for _, unit in there}
     sentence = _COUNTED.sub(lambda m: m[0] if stem(m[1].lower()) in known else m[1], sentence)
     for value, unit in _numbers(sentence):
         units = {its for other, its in there if other == value}
         if value not in values:
-            found.append(f"the source does not have the number {value:g}")
+            differences.append(f"the source does not have the number {value:g}")
         elif unit in known and units and unit not in units and all(map(is_unit, (unit, *units))):
-            found.append(f"the source has {unit} with another number than {value:g}")
-    return found
+            differences.append(f"the source has {unit} with another number than {value:g}")
+    return differences

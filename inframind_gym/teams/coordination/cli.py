@@ -74,44 +74,42 @@ def run_coordination(
     """
     with friendly(), ExitStack() as stack:
         from inframind_gym.teams.coordination.app import checked_query
-        from inframind_gym.teams.coordination.scenarios import find_scenario
+        from inframind_gym.teams.coordination.scenarios import Played, find_scenario
 
         if (question is None) == (scenario is None):
             raise ConfigError("give a question, or --scenario S1 … S8, and not both.")
-        found = None if scenario is None else find_scenario(scenario)
+        chosen = None if scenario is None else find_scenario(scenario)
         if question is not None:
             checked_query(question)
-        told = {"question": question} if found is None else {"scenario": scenario}
-        team, settings, log = _open(stack, provider, model, corpus, changes, runs, told)
-        console = Console()
-        if found is None:
-            response = team.process_query(str(question), settings=settings)
-            kinds = (str, int, float, bool)
-            figures = {k: v for k, v in response.metadata.items() if isinstance(v, kinds)}
-            fails = figures["ended_by"] in ("failed", "context")
-            log.finish("failed" if fails else "complete", {"content": response.content, **figures})
-            if as_json:
-                print(json.dumps({"run_id": log.run_id, **response.model_dump(mode="json")}))
-            else:
-                _say(console, f"run {log.run_id}{' [simulated]' if figures['simulated'] else ''}")
-                _print_answer(console, response)
+        subject = {"scenario": scenario} if chosen else {"question": question}
+        team, settings, log = _open(stack, provider, model, corpus, changes, runs, subject)
+        console, title = Console(), f"run {log.run_id}"
+        if chosen is None:
+            played = Played(team.process_query(str(question), settings=settings), {})
+            metadata = played.response.metadata if played.response else {}
+            summary = {k: v for k, v in metadata.items() if isinstance(v, str | int | float)}
+            fails = metadata["ended_by"] in ("failed", "context")
+            title += " [simulated]" if metadata["simulated"] else ""
+            output = {} if played.response is None else played.response.model_dump(mode="json")
         else:
-            played = found.play(team, settings)
-            fails = not all(played.checks.values())
+            played = chosen.play(team, settings)
             summary = {"scenario": scenario, "checks": played.checks, "notes": played.notes}
+            fails = not all(played.checks.values())
+            title += f": {scenario}, {chosen.title}"
+            output = {"passed": not fails, **summary}
+        if played.response is not None:
+            summary["content"] = output["content"] = played.response.content
+        log.finish("failed" if fails and chosen is None else "complete", summary)
+        if as_json:
+            print(json.dumps({"run_id": log.run_id, **output}))
+        else:
+            _say(console, title)
             if played.response is not None:
-                summary["content"] = played.response.content
-            log.finish("complete", summary)
-            if as_json:
-                print(json.dumps({"run_id": log.run_id, "passed": not fails, **summary}))
-            else:
-                _say(console, f"run {log.run_id}: {scenario}, {found.title}")
-                if played.response is not None:
-                    _print_answer(console, played.response)
-                for line in played.notes:
-                    _say(console, line)
-                for check, held in played.checks.items():
-                    _say(console, f"{'ok    ' if held else 'MISSED'} {check}")
+                _print_answer(console, played.response)
+            for line in played.notes:
+                _say(console, line)
+            for check, held in played.checks.items():
+                _say(console, f"{'ok    ' if held else 'MISSED'} {check}")
     raise typer.Exit(fails)
 
 
@@ -129,8 +127,8 @@ def chat(
     with friendly(), ExitStack() as stack:
         from inframind_gym.teams.coordination.app import UNANSWERED
 
-        told = {"chat": True}
-        team, settings, log = _open(stack, provider, model, corpus, changes, runs, told)
+        subject = {"chat": True}
+        team, settings, log = _open(stack, provider, model, corpus, changes, runs, subject)
         history: list[Mapping[str, Any]] = []
         questions, console = 0, Console()
         while True:
@@ -150,8 +148,8 @@ def chat(
                     questions += 1
                     history.append({"role": "user", "content": line})
                     history.append({"role": "assistant", "content": response.content})
-                    seen = team.context.pre_model_hook({"messages": history})
-                    history = seen["llm_input_messages"]
+                    update = team.context.pre_model_hook({"messages": history})
+                    history = update["llm_input_messages"]
             except EOFError:
                 break
             except KeyboardInterrupt:  # ends the answer, not the conversation
@@ -168,9 +166,9 @@ def _open(
     corpus: Path | None,
     changes: list[str] | None,
     runs: Path,
-    told: Mapping[str, Any],
+    subject: Mapping[str, Any],
 ) -> tuple[MultiAgentCoordinator, QuerySettings, RunLog]:
-    """Open the coordinator and its run; returns them and the checked settings of a query."""
+    """Open the coordinator and its run; whatever is wrong is said before anything is loaded."""
     from inframind_gym.configs import validate
     from inframind_gym.policies import resolve_policy
     from inframind_gym.teams.coordination.app import NO_MODEL, MultiAgentCoordinator
@@ -190,9 +188,7 @@ def _open(
             given[key] = value
     settings = validate(given, QuerySettings, source="--set")
     if settings.policy != LLM_SUPERVISOR:
-        resolve_policy(
-            settings.policy, family="coordination"
-        )  # whatever is wrong is said before anything is loaded
+        resolve_policy(settings.policy, family="coordination")
     elif provider == SIMULATED:
         raise ConfigError(NO_MODEL)
     if variables.model_fields_set:
@@ -200,36 +196,35 @@ def _open(
     named = model or (variables.MODEL_PATH if "MODEL_PATH" in variables.model_fields_set else None)
     way = None if provider == SIMULATED else open_provider(provider, named)
     texts = Corpus.load(corpus)
-    kept = {
-        **told,
+    record = {
+        **subject,
         "provider": provider,
         **({} if way is None else {"model": way.model}),
         "corpus": f"{texts.name}, {len(texts.passages)} passages",
         **settings.model_dump(mode="json", exclude_defaults=True),
     }
-    log = stack.enter_context(RunLog(stack.enter_context(RunStore(runs)), "coordination", kept))
-    team = stack.enter_context(
-        MultiAgentCoordinator(
-            named or MODEL,
-            variables.MAX_CONTEXT_LENGTH,
-            SIMULATED if way is None else "vllm",
-            provider=way,
-            corpus=texts,
-            server=variables.server(),
-            log=log,
-            ask=_ask,
-        )
+    log = stack.enter_context(RunLog(stack.enter_context(RunStore(runs)), "coordination", record))
+    coordinator = MultiAgentCoordinator(
+        named or MODEL,
+        variables.MAX_CONTEXT_LENGTH,
+        SIMULATED if way is None else "vllm",
+        provider=way,
+        corpus=texts,
+        server=variables.server(),
+        log=log,
+        ask=_ask,
     )
+    team = stack.enter_context(coordinator)
     say(f"reading {texts.name}: {len(texts.passages)} passages")
     team.warm_up()
     return team, settings, log
 
 
-def _ask(when: str, node: str, value: Any) -> Any:
+def _ask(when: str, node: str, value: Any) -> bool:
     """Ask at the terminal whether to go on."""
     shown = value.model_dump_json() if hasattr(value, "model_dump_json") else str(value)
     typer.echo(f"{when} {node}: {_CONTROL.sub('', shown)}", err=True)
-    return value if typer.confirm("go on?", default=True, err=True) else None
+    return typer.confirm("go on?", default=True, err=True)
 
 
 def _print_answer(console: Console, response: AgentResponse) -> None:

