@@ -19,24 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.rules import (
-    ANSWER,
-    ANSWERED,
-    FALLBACK,
-    PARALLEL,
-    PLAN,
-    REGENERATE,
-    RETRIEVE,
-    REWRITE,
-    ROUTE,
-    TRIM,
-    VALIDATE,
-    VALIDATION,
-    Bools,
-    CoordinationState,
-    Floats,
-    Ints,
-)
+from inframind_gym.teams.coordination.rules import Bools, CoordinationState, Floats, Ints
 from inframind_gym.teams.coordination.settings import AGENTS, STRATEGIES, CoordinationSettings
 from inframind_gym.teams.coordination.simulate import (
     CALLS,
@@ -46,7 +29,6 @@ from inframind_gym.teams.coordination.simulate import (
     SimulatedQuestion,
 )
 
-_STRATEGIES: Final = range(len(STRATEGIES))
 _BITS: Final = 1 << np.arange(36, dtype=np.int64)
 # Drafts: pieces that are new in them, whether they hallucinate, whether they leave sources out.
 _DRAFTS: Final = np.array([(n, h, u) for n in range(FACETS + 1) for h in (0, 1) for u in (0, 1)])
@@ -67,7 +49,7 @@ class _Given(SimulatedQuestion):
     def draw_luck(self, rows: Ints, places: Ints) -> Floats:
         """Return the given draws, (k, 9)."""
         found = np.zeros((len(rows), 9))
-        judges, writes = places // CALLS == VALIDATION, places // CALLS == WRITER
+        judges, writes = places // CALLS == rules.VALIDATION, places // CALLS == WRITER
         found[judges, 3:] = self.verdict[rows[judges], None]
         found[writes, 3:] = self.draft[rows[writes]]
         return found
@@ -141,27 +123,23 @@ class Optimum:
         """Try every action; returns the decisions, and the states that follow, each once."""
         tried = self.worth_trying(question, state)
         parent, action = np.nonzero(tried)
-        writes = (action == REGENERATE) | (
-            np.isin(action, (VALIDATE, ANSWER)) & ~state.drafted[parent]
-        )
+        writes = np.isin(action, (rules.VALIDATE, rules.ANSWER)) & ~state.drafted[parent]
+        writes |= action == rules.REGENERATE
         # Drafts in the order of _DRAFTS, verdicts: valid, flawed.
-        number = np.where(writes, len(_DRAFTS), 1) * np.where(action == VALIDATE, 2, 1)
+        number = np.where(writes, len(_DRAFTS), 1) * np.where(action == rules.VALIDATE, 2, 1)
         pair = np.repeat(np.arange(len(parent)), number)
         place = np.arange(len(pair)) - np.repeat(np.cumsum(number) - number, number)
         parent, action, writes = parent[pair], action[pair], writes[pair]
         draft, is_valid = _DRAFTS[place % len(_DRAFTS)], place < number[pair] // 2
         after, q = _rows(state, parent), _rows(question, parent)
-        rows, again = np.arange(len(parent)), action == REGENERATE
+        rows, again = np.arange(len(parent)), action == rules.REGENERATE
         warned = q.is_warned(rows, again, after)
         has, kept, uses = q.to_write(rows, warned, after)
         lies, bare = q.draft_chances(rows, has, warned)
         rest = has & ~kept
         left, new = rest.sum(axis=1), draft[:, 0]
-        chance = (
-            _CHANCES[left, new]
-            * uses[:, 1] ** new
-            * (1.0 - uses[:, 1]) ** np.maximum(left - new, 0)
-        )
+        chance = _CHANCES[left, new] * uses[:, 1] ** new
+        chance *= (1.0 - uses[:, 1]) ** np.maximum(left - new, 0)
         chance *= np.where(draft[:, 1], lies, 1.0 - lies) * np.where(draft[:, 2], bare, 1.0 - bare)
         chance = np.where(writes, chance, 1.0)
         q.draft = np.ones((len(rows), 6))
@@ -171,11 +149,11 @@ class Optimum:
         began, tokens = after.elapsed_ms.copy(), after.total_tokens.copy()
         done = after.decide(rows, action)
         after.take(rows, done, q.act(rows, done, after))
-        judged = action == VALIDATE
+        judged = action == rules.VALIDATE
         sound = (1.0 - q.issue_chances(rows)[1]).prod(axis=1)
         chance *= np.where(judged, np.where(is_valid, sound, 1.0 - sound), 1.0)
         forced = after.forced(rows)
-        fall_back = np.full(len(forced), FALLBACK)
+        fall_back = np.full(len(forced), rules.FALLBACK)
         after.take(forced, fall_back, q.act(forced, fall_back, after))
         reward = self._rewards(q, after, began, tokens)
         going = np.flatnonzero(~after.over & (chance > 0.0))
@@ -192,11 +170,10 @@ class Optimum:
     ) -> Floats:
         """Return expected rewards of decisions, (k,); only the fallback's draft is not known."""
         rows, draft = np.arange(len(began)), self.settings.draft
-        answered = state.reason == ANSWERED
+        answered = state.reason == rules.ANSWERED
         score, attribution = question.scores(rows)
-        has = question.covered
-        lies, _ = question.draft_chances(rows, has, False)
-        by_fallback = has.sum(axis=1) * draft.uses[0] / question.facets
+        lies, _ = question.draft_chances(rows, question.covered, False)
+        by_fallback = question.covered.sum(axis=1) * draft.uses[0] / question.facets
         by_fallback *= 1.0 - lies * (1.0 - draft.hallucination_keeps)
         terms = rules.reward_terms(
             state.elapsed_ms - began,
@@ -215,24 +192,24 @@ class Optimum:
         new evidence, once there is a passage; and a strategy that finds no more and is no slower.
         """
         tried = state.mask.copy()
-        tried[:, ROUTE] = tried[:, TRIM] = False
+        tried[:, rules.ROUTE] = tried[:, rules.TRIM] = False
         rows, waits = np.arange(len(tried)), state.planned & (state.pending > 0)
         new = _hits(question) & ~question.found[:, None, None, None]
         now = new[rows, state.rewritten.astype(np.int64)]  # (k, 2, 3, 3)
         helps = now[:, 1].any(axis=(1, 2)) | (~state.rewritten & new[:, 1, 1].any(axis=(1, 2)))
-        tried[:, PLAN] &= helps
-        tried[:, REWRITE] &= (new[:, 0] != new[:, 1]).any(axis=(1, 2, 3))
+        tried[:, rules.PLAN] &= helps
+        tried[:, rules.REWRITE] &= (new[:, 0] != new[:, 1]).any(axis=(1, 2, 3))
         hits = np.where(waits[:, None, None], now[:, 1], now[:, 0])
         closed = ~waits[:, None] & state.searched
         seconds = tuple(dict(self.settings.search_s).values())
-        for one in _STRATEGIES:
+        for one in range(len(STRATEGIES)):
             best = hits[:, one].any(axis=1) | (waits | (state.docs == 0))
-            for other in _STRATEGIES:
+            for other in range(len(STRATEGIES)):
                 if (seconds[other], other) < (seconds[one], one):
                     less = ~(hits[:, one] & ~hits[:, other]).any(axis=1)
                     best &= ~(less & ~closed[:, other])
-            tried[:, RETRIEVE + one] &= best
-            tried[:, PARALLEL + one] &= best
+            tried[:, rules.RETRIEVE + one] &= best
+            tried[:, rules.PARALLEL + one] &= best
         return tried
 
 
@@ -258,7 +235,7 @@ def _keys(question: SimulatedQuestion, state: CoordinationState) -> NDArray[np.i
     hits = _hits(question).reshape(len(question.keys), len(_BITS)) @ _BITS
     draft = question.covered.sum(axis=1) * 4 + question.hallucinated * 2 + question.unsourced
     columns: list[Any] = [hits, question.complexity, question.gap, question.unread]
-    columns += [question.found @ _BITS[:FACETS], state.searched @ _BITS[: len(_STRATEGIES)]]
+    columns += [question.found @ _BITS[:FACETS], state.searched @ _BITS[: len(STRATEGIES)]]
     columns += [np.minimum(state.searches, 2), np.where(state.drafted, draft, -1)]
     columns += [state.failed @ _BITS[: len(AGENTS)], *(getattr(state, name) for name in _FIELDS)]
     return np.stack(columns, axis=1).astype(np.int64)

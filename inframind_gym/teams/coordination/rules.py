@@ -269,15 +269,7 @@ class CoordinationState:
         self.mask = np.zeros((n, NUM_ACTIONS), np.bool_)
 
     def begin(self, rows: Ints, hint: Any, refers: Any, history: Any, *, model: Any) -> None:
-        """Take new questions (k,).
-
-        Args:
-            rows: (k,) places.
-            hint: (k,) complexity by the question's words.
-            refers: (k,) whether it refers to an exchange before.
-            history: (k,) tokens of the exchanges before.
-            model: (k,) whether a model decides.
-        """
+        """Take new questions at some places (k,), with tokens of the exchanges before, (k,)."""
         for part in vars(self).values():
             if isinstance(part, np.ndarray):
                 part[rows] = 0

@@ -23,26 +23,14 @@ from numpy.typing import NDArray
 from inframind_gym.simulator.rng import uniform_array
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.rules import (
-    ANSWER,
-    FALLBACK,
-    PARALLEL,
-    PLAN,
-    PLANNER,
-    REGENERATE,
     RETRIEVAL,
-    REWRITE,
-    ROUTE,
-    ROUTER,
     SYNTHESIS,
-    SYNTHESIZE,
-    TRIM,
-    VALIDATE,
-    VALIDATION,
     Bools,
     CoordinationState,
     Floats,
     Ints,
     Outcome,
+    milliseconds,
 )
 from inframind_gym.teams.coordination.settings import (
     AGENTS,
@@ -67,20 +55,13 @@ _TIMEOUT, _GARBAGE = 1, 2  # places in FAILURES
 
 
 class Pinned(NamedTuple):
-    """Facts of questions that are given and not drawn; None: drawn.
-
-    Attributes:
-        complexity, kind: of the question.
-        history: tokens of the exchanges before; 0: no conversation.
-        refers_to: exchange to which the question refers, 0 the oldest; -1: to none.
-        timing_out: agent whose calls all time out; -1: none.
-    """
+    """Facts of questions that are given and not drawn; None: drawn."""
 
     complexity: int | None = None
     kind: int | None = None
-    history: int | None = None
-    refers_to: int | None = None
-    timing_out: int = -1
+    history: int | None = None  # tokens of the exchanges before; 0: no conversation
+    refers_to: int | None = None  # exchange to which it refers, 0 the oldest; -1: to none
+    timing_out: int = -1  # agent whose calls all time out; -1: none
 
 
 class SimulatedQuestion:
@@ -135,8 +116,6 @@ class SimulatedQuestion:
         self._subtasks = np.array(settings.planner.subtasks)
         recall = np.array(retrieval.recall)  # kinds x strategies
         self._best_strategy = recall.argmax(axis=1)
-        # Chances of a search: plain or rewritten; complexity of a whole question, or a sub-task;
-        # kind; strategy.
         plain = np.concatenate([np.array(retrieval.whole)[:, None, None] * recall, recall[None]])
         misses = np.array(retrieval.rewritten_misses) * (1.0 - plain)
         self._chances = np.stack([plain, 1.0 - misses])
@@ -151,15 +130,12 @@ class SimulatedQuestion:
 
     def start(self, rows: Ints, keys: NDArray[np.uint64], pinned: Pinned | None = None) -> None:
         """Begin new questions, drawn from their keys (k,)."""
-        pinned = Pinned() if pinned is None else pinned
-        settings, router = self.settings, self.settings.router
+        pinned, settings, router = pinned or Pinned(), self.settings, self.settings.router
         at = np.zeros((len(rows), 1), np.int64)
         u = uniform_array(keys[:, None], _STREAM_QUESTION, at, _OF_QUESTION)
-        for flags in (self.found, self.plain, self.open, self.covered, self.hallucinated):
-            flags[rows] = False
-        for part in (self.calls, self.history, self.unread, self.stale, self.lied, self.caught):
-            part[rows] = 0
-        self.unsourced[rows] = False
+        for name, part in vars(self).items():
+            if isinstance(part, np.ndarray) and not name.startswith("_"):
+                part[rows] = 0
         self.keys[rows], self.kept[rows], self.timing_out[rows] = keys, True, pinned.timing_out
         complexity = np.minimum((u[:, :1] > self._shares).sum(axis=1), 2)
         if pinned.complexity is not None:
@@ -211,6 +187,11 @@ class SimulatedQuestion:
         score = share * np.where(self.hallucinated[rows], draft.hallucination_keeps, 1.0)
         return score, np.where(self.unsourced[rows], draft.unsourced_keeps, 1.0)
 
+    def _hits(self, rows: Ints, form: Any, level: Ints, strategy: Any) -> Bools:
+        """Return the evidence that searches find, (k, 3): the luck is below their chance."""
+        chance = self._chances[form, level, self.kind[rows], strategy]
+        return np.asarray(self.luck[rows] < chance[:, None])
+
     @property
     def chances(self) -> Floats:
         """Chances of searches: plain or rewritten; complexity, or sub-task; kind; strategy."""
@@ -220,19 +201,20 @@ class SimulatedQuestion:
 
     def draw_luck(self, rows: Ints, places: Ints) -> Floats:
         """Return the draws of calls (k,) by their places, (k, 9)."""
-        found: Floats = uniform_array(self.keys[rows, None], _STREAM_CALL, places[:, None], _DRAWS)
-        return found
+        return np.asarray(
+            uniform_array(self.keys[rows, None], _STREAM_CALL, places[:, None], _DRAWS)
+        )
 
     def _draw(
-        self, rows: Ints, agents: Ints, number: Ints, lengths: Any, prompt: Ints
+        self, rows: Ints, agent: int, number: Ints, lengths: Any, prompt: Ints
     ) -> tuple[Floats, Ints, Ints, Floats]:
-        """Draw calls of agents (k,), WRITER included, by their numbers.
+        """Draw calls of an agent (k,), or of WRITER, by their numbers.
 
         Returns:
             (k,) seconds, tokens and failures, (k, 6) draws of their outcomes.
         """
         failures, limit = self.settings.failures, self.settings.limits.call_timeout_s
-        u = self.draw_luck(rows, agents * CALLS + number)
+        u = self.draw_luck(rows, agent * CALLS + number)
         factor = self._factors[(u[:, 2:3] > self._weights).sum(axis=1)]
         completion = np.maximum(np.rint(lengths * factor), 1.0).astype(np.int64)
         seconds = rules.call_s(prompt, completion, self.settings.server)
@@ -241,7 +223,7 @@ class SimulatedQuestion:
             seconds = np.where(u[:, 1] < failures.slow, failures.slow_factor * seconds, seconds)
             failure[u[:, 0] < failures.timeout + failures.garbage] = _GARBAGE
             failure[u[:, 0] < failures.timeout] = _TIMEOUT
-        who = np.where(agents == WRITER, SYNTHESIS, agents)
+        who = SYNTHESIS if agent == WRITER else agent
         failure[(seconds > limit) | (who == self.timing_out[rows])] = _TIMEOUT
         late = failure == _TIMEOUT
         seconds, completion = np.where(late, limit, seconds), np.where(late, 0, completion)
@@ -257,13 +239,12 @@ class SimulatedQuestion:
         Returns:
             (k,) whether it can be used, (k, 6) draws of what comes of it.
         """
-        number = self.calls[rows, agent]
+        number, prompt = self.calls[rows, agent], prompt + self.stale[rows]
         self.calls[rows, agent] += 1
-        agents, prompt = np.full(len(rows), agent), prompt + self.stale[rows]
-        seconds, completion, failure, luck = self._draw(rows, agents, number, lengths, prompt)
+        seconds, completion, failure, luck = self._draw(rows, agent, number, lengths, prompt)
         failed, who = failure > 0, SYNTHESIS if agent == WRITER else agent
         self.stale[rows[~failed]] = 0
-        outcome.ms[at] += rules.milliseconds(seconds)
+        outcome.ms[at] += milliseconds(seconds)
         outcome.prompt[at] += prompt
         outcome.completion[at] += completion
         outcome.context[at] += completion + self.settings.tokens.handoff
@@ -279,13 +260,12 @@ class SimulatedQuestion:
         Returns:
             (k,) seconds and tokens of the waves, (k, 3) failures, (k, 3, 6) draws.
         """
-        tokens, shape = self.settings.tokens, used.shape
+        tokens, shape, stale = self.settings.tokens, used.shape, self.stale[rows]
         row, slot = np.nonzero(used)
         number = self.calls[rows, RETRIEVAL][row] + slot
         self.calls[rows, RETRIEVAL] += used.sum(axis=1)
-        stale, agents = self.stale[rows], np.full(len(row), RETRIEVAL)
         prompt = tokens.query + stale[row]
-        calls = self._draw(rows[row], agents, number, tokens.retrieval, prompt)
+        calls = self._draw(rows[row], RETRIEVAL, number, tokens.retrieval, prompt)
         completion, failure = np.zeros((2, *shape), np.int64)
         alone, luck = np.zeros(shape), np.zeros((*shape, 6))
         for part, drawn in zip((alone, completion, failure, luck), calls, strict=True):
@@ -294,32 +274,32 @@ class SimulatedQuestion:
         prompts[:, 0] += stale
         self.stale[rows[failure[:, 0] == 0]] = 0
         together = rules.wave_s(prompts, completion, self.settings.server, max_num_seqs)
-        seconds = np.maximum(together, alone.max(axis=1))
-        return seconds, completion.sum(axis=1), failure, luck
+        return np.maximum(together, alone.max(axis=1)), completion.sum(axis=1), failure, luck
 
     # Actions
 
     def act(self, rows: Ints, actions: Ints, state: CoordinationState) -> Outcome:
         """Carry out actions (k,) of `CoordinationState.decide`; questions are all different."""
         outcome = Outcome.empty(len(rows))
+        writing = (rules.VALIDATE, rules.ANSWER, rules.REGENERATE)
         for these, carry_out in (
-            (actions == ROUTE, self._route),
-            (actions == PLAN, self._plan),
+            (actions == rules.ROUTE, self._route),
+            (actions == rules.PLAN, self._plan),
             (rules.is_retrieval(actions), self._search),
-            (actions == REWRITE, self._rewrite),
-            (actions == SYNTHESIZE, self._merge),
-            (np.isin(actions, (VALIDATE, ANSWER, REGENERATE)), self._answer),
-            (actions == TRIM, self._trim),
-            (actions == FALLBACK, self._fall_back),
+            (actions == rules.SYNTHESIZE, self._merge),
+            (np.isin(actions, writing), self._answer),
+            (actions == rules.TRIM, self._trim),
+            (actions == rules.FALLBACK, self._fall_back),
         ):
             at = np.flatnonzero(these)
             if len(at):
                 carry_out(rows[at], actions[at], at, state, outcome)
+        outcome.ms[actions == rules.REWRITE] = milliseconds(self.settings.search_s.rewrite)
         return outcome
 
     def _route(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
         tokens = self.settings.tokens
-        fine, _luck = self._call(rows, at, ROUTER, tokens.router, tokens.query, outcome)
+        fine, _luck = self._call(rows, at, rules.ROUTER, tokens.router, tokens.query, outcome)
         outcome.strategy[at] = np.where(fine, self.said_strategy[rows], -1)
         outcome.complexity[at] = np.where(fine, self.said_complexity[rows], -1)
         outcome.needs_planning[at] = fine & (self.said_complexity[rows] == 2)
@@ -327,7 +307,7 @@ class SimulatedQuestion:
 
     def _plan(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
         tokens = self.settings.tokens
-        fine, _luck = self._call(rows, at, PLANNER, tokens.planner, tokens.query, outcome)
+        fine, _luck = self._call(rows, at, rules.PLANNER, tokens.planner, tokens.query, outcome)
         subtasks = self._subtasks[self.complexity[rows]]
         outcome.subtasks[at] = np.where(fine, subtasks, 0)
         self.open[rows] = fine[:, None] & (subtasks[:, None] > _PLACES)
@@ -336,16 +316,15 @@ class SimulatedQuestion:
         """Search for the first sub-tasks that wait, or for the whole question if none does."""
         settings, strategy = self.settings, rules.strategy_of(actions)
         passages, tokens = settings.passages, settings.tokens
-        kind, complexity = self.kind[rows], self.complexity[rows]
-        rewritten = state.rewritten[rows].astype(np.int64)
+        rewritten, again = state.rewritten[rows].astype(np.int64), state.searches[rows] > 0
         waits = state.planned[rows] & (state.pending[rows] > 0)
-        width = np.where(actions >= PARALLEL, state.pending[rows], 1)
+        width = np.where(actions >= rules.PARALLEL, state.pending[rows], 1)
         width = np.minimum(width, settings.limits.parallel_calls)
         used = width[:, None] > _PLACES  # calls
         outcome.prompt[at] = width * tokens.query + self.stale[rows]
         seconds, completion, failure, luck = self._wave(rows, used, state.max_num_seqs)
         variants = 1 + 2 * rewritten  # a rewriting brings two more queries
-        outcome.ms[at] = rules.milliseconds(seconds + variants * self._search_s[strategy])
+        outcome.ms[at] = milliseconds(seconds + variants * self._search_s[strategy])
         outcome.completion[at] = completion
         outcome.failed[at] = np.where(failure.any(axis=1), RETRIEVAL, -1)
         outcome.failure[at] = failure.max(axis=1)
@@ -359,31 +338,24 @@ class SimulatedQuestion:
         asked = np.where(waits[:, None], planned, whole[:, None])
         asked &= self.facets[rows, None] > _PLACES
         asked[:, 0] &= self.refers_to[rows] < 0  # else in the conversation, and nowhere else
-        level = np.where(waits, SUBTASK, complexity)
-        hits, plain = (
-            asked & (self.luck[rows] < self._chances[form, level, kind, strategy][:, None])
-            for form in (rewritten, 0)
-        )
+        level = np.where(waits, SUBTASK, self.complexity[rows])
+        hits = asked & self._hits(rows, rewritten, level, strategy)
         self.found[rows] |= hits
-        self.plain[rows] |= plain
+        self.plain[rows] |= asked & self._hits(rows, 0, level, strategy)
         count = np.where(waits, answers.sum(axis=1), whole)
         docs = count * np.where(waits, passages.subtask, passages.whole)
-        again = fine & (luck[:, :, 0] < settings.retrieval.duplicate) & self.noise
-        again[:, 0] &= state.searches[rows] > 0
-        repeated = np.where(state.searches[rows] > 0, docs // 2, 0)
+        copies = fine & (luck[:, :, 0] < settings.retrieval.duplicate) & self.noise
+        copies[:, 0] &= again
+        repeated = np.where(again, docs // 2, 0)
         outcome.answered[at], outcome.docs[at] = count, docs
-        outcome.duplicates[at] = np.where(waits, again.sum(axis=1), repeated)
+        outcome.duplicates[at] = np.where(waits, copies.sum(axis=1), repeated)
         low, high = settings.retrieval.score
-        wanted = np.where(waits, count, self.facets[rows])
-        share = hits.sum(axis=1) / np.maximum(wanted, 1)
+        share = hits.sum(axis=1) / np.maximum(np.where(waits, count, self.facets[rows]), 1)
         noise = settings.retrieval.score_spread * (luck[:, 0, 1] - 0.5)
         outcome.score[at] = np.where(count > 0, low + (high - low) * share + noise, 0.0)
         outcome.context[at] = completion + width * tokens.handoff + docs * tokens.passage
         unread = self.unread[rows] + docs * tokens.passage
         self.unread[rows] = np.minimum(unread, passages.most * tokens.passage)
-
-    def _rewrite(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
-        outcome.ms[at] = rules.milliseconds(self.settings.search_s.rewrite)
 
     def _merge(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
         tokens = self.settings.tokens
@@ -394,13 +366,13 @@ class SimulatedQuestion:
 
     def _answer(self, rows: Ints, actions: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
         """Write a draft where there is none or another is asked for; validate it where asked."""
-        writes = (actions == REGENERATE) | ~state.drafted[rows]
+        writes = (actions == rules.REGENERATE) | ~state.drafted[rows]
         fine = np.ones(len(rows), np.bool_)
         if writes.any():
-            again = actions[writes] == REGENERATE
+            again = actions[writes] == rules.REGENERATE
             fine[writes] = self._write(rows[writes], again, at[writes], state, outcome)
             outcome.drafted[at] = writes & fine
-        judges = fine & (actions == VALIDATE)
+        judges = fine & (actions == rules.VALIDATE)
         if judges.any():
             self._judge(rows[judges], at[judges], outcome)
 
@@ -457,20 +429,18 @@ class SimulatedQuestion:
 
     def issue_chances(self, rows: Ints) -> tuple[Bools, Floats]:
         """Return which issues drafts have, and the chances that a validation names them, (k, 3)."""
-        validator = self.settings.validator
         short = self.covered[rows].sum(axis=1) < self.facets[rows]
         there = np.stack([self.hallucinated[rows], self.unsourced[rows], short], axis=1)
-        return there, np.where(there, self._finds, validator.false_alarm)
+        return there, np.where(there, self._finds, self.settings.validator.false_alarm)
 
     def _judge(self, rows: Ints, at: Ints, outcome: Outcome) -> None:
         """Validate the drafts of some rows."""
-        validator, tokens = self.settings.validator, self.settings.tokens
+        tokens, (low, high) = self.settings.tokens, self.settings.validator.confidence
         prompt = tokens.query + self._draft_length[self.complexity[rows]]
-        fine, luck = self._call(rows, at, VALIDATION, tokens.validation, prompt, outcome)
+        fine, luck = self._call(rows, at, rules.VALIDATION, tokens.validation, prompt, outcome)
         there, chance = self.issue_chances(rows)
         issues = (luck[:, :3] < chance) & fine[:, None]
         valid = ~issues.any(axis=1)
-        low, high = validator.confidence
         outcome.judged[at], outcome.valid[at] = fine, valid & fine
         said = np.where(valid, high, low) + 0.2 * (luck[:, 3] - 0.5)
         outcome.verdict[at] = np.where(fine, said, 0.0)
@@ -489,21 +459,20 @@ class SimulatedQuestion:
         behind = np.logical_or.accumulate((sizes > 0) & ~kept, axis=1) & kept
         self.stale[rows] = np.where(state.model[rows], 0, np.where(behind, sizes, 0).sum(axis=1))
         outcome.context[at] = np.where(kept, sizes, 0).sum(axis=1) - before
-        outcome.ms[at] = rules.milliseconds(self.settings.trim_s)
+        outcome.ms[at] = milliseconds(self.settings.trim_s)
 
     def _fall_back(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
         """Answer by one search and one short call, which read nothing of the conversation."""
         settings, tokens = self.settings, self.settings.tokens
         docs = settings.passages.fallback * tokens.passage
-        outcome.ms[at] = rules.milliseconds(settings.fallback_s)
+        outcome.ms[at] = milliseconds(settings.fallback_s)
         outcome.prompt[at], outcome.completion[at] = tokens.query + docs, tokens.fallback
         outcome.context[at] = docs + tokens.fallback
         luck = self.draw_luck(rows, np.full(len(rows), (WRITER + 1) * CALLS))[:, 3:]
-        chance = self._chances[0, self.complexity[rows], self.kind[rows], 0]
-        chance = np.repeat(chance[:, None], FACETS, axis=1)
-        refers = self.refers_to[rows] >= 0
-        chance[:, 0] = np.where(refers, settings.draft.without_history, chance[:, 0])
-        has = (self.luck[rows] < chance) & (self.facets[rows, None] > _PLACES)
+        has = self._hits(rows, 0, self.complexity[rows], 0)
+        guessed = self.luck[rows, 0] < settings.draft.without_history
+        has[:, 0] = np.where(self.refers_to[rows] >= 0, guessed, has[:, 0])
+        has &= self.facets[rows, None] > _PLACES
         lies, bare = self.draft_chances(rows, has, False)
         self.covered[rows] = has & (luck[:, :3] < settings.draft.uses[0])
         self.hallucinated[rows], self.unsourced[rows] = luck[:, 3] < lies, luck[:, 4] < bare

@@ -10,9 +10,10 @@ import numpy as np
 from gymnasium.utils import seeding
 
 from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.agents import Report
+from inframind_gym.teams.coordination.agents import AGENT_OF, Report
 from inframind_gym.teams.coordination.retrieval import RRF
 from inframind_gym.teams.coordination.rules import FAILURES, CoordinationState, Outcome
+from inframind_gym.teams.coordination.session import VirtualClock
 from inframind_gym.teams.coordination.settings import (
     AGENTS,
     COMPLEXITIES,
@@ -29,7 +30,7 @@ ROW = np.zeros(1, np.int64)
 QUERY = "the whole question"
 
 
-class DrawnTeam:
+class DrawnTeam(VirtualClock):
     """One question. Texts go through prompts and parsers; numbers are those of the draw.
 
     Its exchanges are a message each, since the environment trims exchanges and the application
@@ -44,10 +45,11 @@ class DrawnTeam:
         settings: CoordinationSettings,
         seed: int,
         *,
-        noise: bool = True,
-        conversation: float = 0.0,
-        pinned: Pinned | None = None,
+        noise: bool,
+        conversation: float,
+        pinned: Pinned | None,
     ) -> None:
+        super().__init__()
         self.settings = settings
         self.question = SimulatedQuestion(settings, 1, noise=noise, conversation=conversation)
         key = seeding.np_random(seed)[0].integers(2**64, dtype=np.uint64)
@@ -67,46 +69,35 @@ class DrawnTeam:
 
     # Clock
 
-    def now_ms(self, state: CoordinationState) -> int:
-        return int(state.elapsed_ms[0])
-
     def begin(self, action: int, state: CoordinationState) -> None:
         was_open = self.question.open[0].copy()
-        actions = np.array([action])
-        self.outcome = self.question.act(ROW, actions, state)
-        self._prompt, self._completion = (
-            int(self.outcome.prompt[0]),
-            int(self.outcome.completion[0]),
-        )
-        self._copies, self._to_come = int(self.outcome.duplicates[0]), int(self.outcome.docs[0])
+        self.outcome = outcome = self.question.act(ROW, np.array([action]), state)
+        self._prompt, self._completion = int(outcome.prompt[0]), int(outcome.completion[0])
+        self._copies, self._to_come = int(outcome.duplicates[0]), int(outcome.docs[0])
         width = int(state.pending[0]) if action >= rules.PARALLEL else 1
         asked = [f"part {i + 1}" for i in np.flatnonzero(was_open)][:width] or [QUERY]
         came = [f"part {i + 1}" for i in np.flatnonzero(was_open & ~self.question.open[0])]
-        came = came or [QUERY] * int(self.outcome.answered[0] > 0)
-        self._failing = set(asked) - set(came)
+        self._failing = set(asked) - set(came or [QUERY] * int(outcome.answered[0] > 0))
 
     def action_ms(self, action: int, reports: Sequence[Report], state: CoordinationState) -> int:
         return int(self.outcome.ms[0])
-
-    async def wait(self, seconds: float) -> None:
-        pass
 
     # Model
 
     async def complete(self, request: LLMRequest) -> Completion:
         agent = str(request.context["agent"])
         question = str(request.context.get("question", ""))
-        who = AGENTS.index({"draft": "synthesis"}.get(agent, agent)) if agent in _OF_AGENT else -1
-        failed = int(self.outcome.failed[0]) == who
+        failed = self.outcome.failed[0] >= 0
+        failed &= AGENT_OF.get(agent, agent) == AGENTS[int(self.outcome.failed[0])]
         if agent == "retrieval":
             failed = question in self._failing
         if agent == "draft" and self.outcome.drafted[0]:
             failed = False
-        kind = FAILURES[int(self.outcome.failure[0])]
-        if failed and kind == "timeout":
+        if failed and FAILURES[int(self.outcome.failure[0])] == "timeout":
             raise AttemptError("timeout", "late", is_retryable=False, spent="unknown")
-        broken = "" if agent == "draft" else "{"
-        text = broken if failed else self._text(agent, question)
+        text = self._text(agent, question)
+        if failed:
+            text = "" if agent == "draft" else "{"
         prompt, completion = self._prompt, self._completion
         self._prompt = self._completion = 0
         return Completion(text, prompt, completion, "stop", 0.0)
@@ -120,6 +111,8 @@ class DrawnTeam:
 
     def _text(self, agent: str, question: str) -> str:
         drawn = self.outcome
+        types = [kind for i, kind in enumerate(ISSUES) for _ in range(int(drawn.issues[0, i]))]
+        grades = [SEVERITIES[max(int(drawn.severity[0]) - 1, 0)], *["low"] * 20]  # the worst first
         made: dict[str, Any] = {
             "router": {
                 "strategy": STRATEGIES[int(drawn.strategy[0])],
@@ -134,24 +127,17 @@ class DrawnTeam:
             },
             "retrieval": {"refined": question, "variants": []},
             "synthesis": {"order": [1], "missing": []},
-            "validation": self._verdict(),
+            "validation": {
+                "valid": bool(drawn.valid[0]),
+                "confidence": float(drawn.verdict[0]),
+                "issues": [
+                    {"type": kind, "severity": grade, "description": "drawn"}
+                    for kind, grade in zip(types, grades, strict=False)
+                ],
+                "suggested_action": "accept",
+            },
         }
         return json.dumps(made[agent]) if agent in made else "An answer [1]."
-
-    def _verdict(self) -> dict[str, Any]:
-        drawn = self.outcome
-        types = [kind for i, kind in enumerate(ISSUES) for _ in range(int(drawn.issues[0, i]))]
-        worst = SEVERITIES[max(int(drawn.severity[0]) - 1, 0)]
-        grades = [worst, *["low"] * 20]
-        return {
-            "valid": bool(drawn.valid[0]),
-            "confidence": float(drawn.verdict[0]),
-            "issues": [
-                {"type": kind, "severity": grade, "description": "drawn"}
-                for kind, grade in zip(types, grades, strict=False)
-            ],
-            "suggested_action": "accept" if drawn.valid[0] else "regenerate",
-        }
 
     # Search
 
@@ -160,17 +146,13 @@ class DrawnTeam:
     ) -> list[Document]:
         """Documents of one search; copies of known ones come last of all."""
         best = 1.0 if strategy == "vector" else 2.0 / (RRF + 1.0)
-        found = []
+        text, documents = "x" * 4 * self.settings.tokens.passage, []
         for _ in range(top_k):
             is_copy = 0 < self._to_come <= self._copies
             self._to_come -= 1
             if not (is_copy and self._known):
                 self._known.append(f"document {len(self._known)}")
             name = self._known[0] if is_copy else self._known[-1]
-            text = "x" * 4 * self.settings.tokens.passage
             score = float(self.outcome.score[0]) * best
-            found.append(Document(doc_id=name, text=text, source=name, score=score))
-        return found
-
-
-_OF_AGENT = ("router", "planner", "retrieval", "synthesis", "draft", "validation")
+            documents.append(Document(doc_id=name, text=text, source=name, score=score))
+        return documents

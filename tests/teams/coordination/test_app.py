@@ -7,8 +7,6 @@ import itertools
 import json
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +16,7 @@ pytest.importorskip("langgraph")
 
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.teams.coordination import prompts
-from inframind_gym.teams.coordination.agents import NO_SOURCE, in_order
+from inframind_gym.teams.coordination.agents import NO_SOURCE
 from inframind_gym.teams.coordination.app import WITHHELD
 from inframind_gym.teams.coordination.retrieval import Corpus, HashedWords, Passage, Retriever
 from inframind_gym.teams.coordination.settings import AgentResponse
@@ -159,16 +157,6 @@ def test_a_model_that_answers_beside_the_question_is_told() -> None:
 # Conversations
 
 
-@pytest.mark.parametrize("context", [HISTORY, SimpleNamespace(get=lambda: HISTORY)])
-def test_earlier_turns_are_read_and_searched_for(context: Any) -> None:
-    model = Model()
-    with make(model) as team:
-        metadata = team.process_query("How large is it?", context, SLOW).metadata
-    assert metadata["history_messages"] == 2
-    assert all("16 tokens of keys" in request.user for request in model.asked)
-    assert any("What is a block?" in query for search in metadata["queries"] for query in search)
-
-
 def test_prompts_hold_all_that_the_conversation_keeps() -> None:
     binding = "Answer in French. <3"
     history = [{"role": "system", "content": binding}]
@@ -191,18 +179,6 @@ def test_prompts_hold_all_that_the_conversation_keeps() -> None:
         assert request.system.endswith(binding)
 
 
-def test_the_fallback_reads_system_messages_and_what_a_question_refers_to() -> None:
-    history = [{"role": "system", "content": "Answer in French."}, *HISTORY]
-    model = Model()
-    with make(model) as team:
-        settings = {**SLOW, "enable_multi_agent": False}
-        response = team.process_query("And how large is it?", history, settings)
-    assert [request.system[-17:] for request in model.asked] == ["Answer in French."]
-    assert "<turn>" not in model.asked[0].user
-    assert response.metadata["ended_by"] == "fallback"
-    assert "16 tokens" in response.content
-
-
 TOOLS = [
     {"role": "user", "content": "Look a block up."},
     {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "f"}}]},
@@ -214,7 +190,7 @@ TOOLS = [
 
 def test_calls_of_tools_reach_the_conversation_and_outlive_a_trim_together() -> None:
     with make(max_context_length=8192) as team:
-        response = team.process_query(SIMPLE, TOOLS)
+        response = team.process_query(SIMPLE, SimpleNamespace(get=lambda: TOOLS))
     kept = list(response.history)
     assert response.metadata["context_trimmed"] and len(kept) < len(TOOLS)
     assert kept[1]["tool_calls"] and kept[2]["tool_call_id"] == "1"
@@ -222,13 +198,6 @@ def test_calls_of_tools_reach_the_conversation_and_outlive_a_trim_together() -> 
 
 
 # Searches and handoffs
-
-
-def test_a_models_form_that_loses_the_question_comes_last() -> None:
-    asked = ["How large is a block of the cache?"]
-    good, bad = ["size of a cache block", "b"], ["names written out", "b"]
-    assert in_order(asked[0], asked, good) == [*good, *asked]
-    assert in_order(asked[0], asked, bad) == [*asked, *bad]
 
 
 @pytest.mark.parametrize(
@@ -363,15 +332,6 @@ def test_queries_at_once_do_not_mix_and_a_running_loop_wants_the_other_method() 
     one, other, again = asyncio.run(ask())
     assert one.content == again.content != other.content
     assert one.metadata["calls"] == again.metadata["calls"] < other.metadata["calls"]
-
-
-def test_threads_take_turns() -> None:
-    model = Model(wait_s=0.02)
-    with make(model) as team, ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(partial(team.process_query, settings=SLOW), [SIMPLE] * 4))
-    assert [each.metadata["ended_by"] for each in answers] == ["answer"] * 4
-    times = sorted((began_s, ended_s) for _, began_s, ended_s in model.calls)
-    assert all(later[0] >= earlier[1] for earlier, later in itertools.pairwise(times))
 
 
 @pytest.mark.parametrize(

@@ -121,10 +121,3 @@ def test_sources_are_needed_but_for_names_and_numbers_of_the_question() -> None:
 )
 def test_a_passage_is_about_a_question(query: str, nearness: float | None, holds: bool) -> None:
     assert is_about(query, [CARD, OTHER], nearness) is holds
-
-
-def test_an_example_in_quotation_marks_is_no_statement() -> None:
-    text = 'Embeddings of "capital of France" and "capital of Niger" are near each other.'
-    for said, holds in ((text, False), (text.replace('"', ""), True)):
-        source = CARD.model_copy(update={"text": said})
-        assert is_about("What is the capital of France?", [source]) is holds

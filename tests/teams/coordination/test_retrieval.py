@@ -142,14 +142,6 @@ def test_queries_are_rewritten_in_the_words_of_the_corpus(query: str, expected: 
     assert rewrite(query, SHIPPED)[0] == expected
 
 
-def test_parts_follow_as_variants_and_a_corpus_explains_its_abbreviations() -> None:
-    query = "Compare chunked prefill and disaggregated prefill"
-    assert rewrite(query, SHIPPED)[1:] == ["chunked prefill", "disaggregated prefill"]
-    corpus = corpus_of("The grand open budget (GOB) is set yearly.", "A (XYZ) is not explained.")
-    assert rewrite("GOB size", corpus)[0] == "GOB size grand open budget"
-    assert rewrite("XYZ size", corpus)[0] == "XYZ size"
-
-
 def searched_at_once(retriever: Retriever, strategy: str, count: int) -> None:
     """Compare searches of several threads with those of one."""
     queries = [f"{passage.title} {i}" for i, passage in enumerate(SHIPPED.passages[:count])]

@@ -152,15 +152,6 @@ def test_failures_are_retried_three_times(action: int, agent: int, closed: set[i
     assert not closed & open_actions(state) and PLAN in open_actions(state)
 
 
-def test_a_draft_that_came_is_no_failure_of_a_validation() -> None:
-    state = begun(searched=True)
-    done(state, VALIDATE, ms=10, failed=rules.SYNTHESIS, failure=2)
-    done(state, VALIDATE, ms=10, drafted=True, failed=rules.VALIDATION, failure=2)
-    assert np.flatnonzero(state.failed[0]).tolist() == [rules.VALIDATION]
-    done(state, VALIDATE, ms=10, judged=True, valid=True)  # the draft is there
-    assert state.retries[0] == 2 and not state.failed.any()
-
-
 @pytest.mark.parametrize(("drafted", "late"), [(False, "SYNTHESIS"), (True, "VALIDATION")])
 def test_what_comes_too_late_is_lost_by_the_agent_that_was_called_first(
     drafted: bool, late: str
