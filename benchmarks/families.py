@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from benchmarks.pages import INK, NONE, RULE, mean, refresh, save_all, table
 from inframind_gym.policies import policy_names, resolve_policy
 from inframind_gym.policies.rollout import play_coordination, play_token_budget
-from inframind_gym.teams.coordination.scenarios import SCENARIOS
-from inframind_gym.teams.coordination.settings import load_settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +54,6 @@ SETTINGS: Final[Mapping[str, dict[str, Any]]] = {
     "reads 15,700 tokens/s": {"prefill_tokens_per_s": 15_700.0},
 }
 SHOWN: Final = ("sb3_maskable_ppo", "checked_rag", "no_validate", "basic_rag", "seed_supervisor")
-CHECKED: Final = ("seed_supervisor", "checked_rag", "sb3_maskable_ppo")
 Result = Mapping[str, NDArray[Any]]
 
 
@@ -207,20 +204,9 @@ def coordination_tables() -> dict[str, str]:
         [f"`{name}`", *(mean(answered(name, **given)["return"], 3) for given in SETTINGS.values())]
         for name in SHOWN
     ]
-    claims, constants = [], load_settings()
-    for key, scenario in SCENARIOS.items():
-        if scenario.checks:
-            found_by = [scenario.check(answered(name, key), constants) for name in CHECKED]
-            shares = [
-                ", ".join(f"{100.0 * v.mean():.0f}" for v in one.values()) for one in found_by
-            ]
-            claims.append([key, f"{scenario.title}: {', '.join(scenario.checks)}", *shares])
     return {
         "coordination-board": table(heads, board),
         "coordination-settings": table(["return", *SETTINGS], settings),
-        "coordination-scenarios": table(
-            ["%", "claims", *(f"`{name}`" for name in CHECKED)], claims, left=2
-        ),
     }
 
 
