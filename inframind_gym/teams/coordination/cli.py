@@ -84,17 +84,18 @@ def run_coordination(
         subject = {"scenario": scenario} if chosen else {"question": question}
         team, settings, log = _open(stack, provider, model, corpus, changes, runs, subject)
         console, title = Console(), f"run {log.run_id}"
+        summary: dict[str, Any]
         if chosen is None:
-            played = Played(team.process_query(str(question), settings=settings), {})
-            metadata = played.response.metadata if played.response else {}
+            response = team.process_query(str(question), settings=settings)
+            played, metadata = Played(response, {}), response.metadata
             summary = {k: v for k, v in metadata.items() if isinstance(v, str | int | float)}
             fails = metadata["ended_by"] in ("failed", "context")
             title += " [simulated]" if metadata["simulated"] else ""
-            output = {} if played.response is None else played.response.model_dump(mode="json")
+            output = response.model_dump(mode="json")
         else:
             played = chosen.play(team, settings)
-            summary = {"scenario": scenario, "checks": played.checks, "notes": played.notes}
             fails = not all(played.checks.values())
+            summary = {"scenario": scenario, "checks": played.checks, "notes": played.notes}
             title += f": {scenario}, {chosen.title}"
             output = {"passed": not fails, **summary}
         if played.response is not None:
