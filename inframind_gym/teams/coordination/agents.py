@@ -173,8 +173,7 @@ class Agents:
         service: Way to the model, under the name `WAY`.
         searcher: Way to documents.
         work: Product so far; agents read it.
-        rewrite: Forms of a question for retrieval, by rules.
-        is_about: Whether one of some passages is about a question, by rules.
+        rewrite, is_about: Rules: forms of a question for retrieval; whether a passage is about it.
         log: Where passages that are withheld are written.
         model_queries: The retrieval agent lets the model write what it searches for.
         lost_tokens: Tokens of a prompt whose answer never came.
@@ -280,16 +279,8 @@ class Agents:
             what = "what the notes say" if issues else "how it says it"
             mend = f" Return the draft with {what} mended."
         hint = f" Most useful sources: {useful}." if useful else ""
-        prompt = prompts.ask(
-            "draft",
-            work.query,
-            work.history,
-            documents,
-            written,
-            sentences=work.sentences,
-            hint=hint,
-            mend=mend,
-        )
+        details: dict[str, Any] = {"sentences": work.sentences, "hint": hint, "mend": mend}
+        prompt = prompts.ask("draft", work.query, work.history, documents, written, **details)
         return _text(await self._ask(report, prompt)), documents
 
     async def _validation(self, report: Report, task: Mapping[str, Any]) -> Validation:
@@ -385,13 +376,10 @@ def _text(answer: str) -> str:
 
 
 def in_order(question: str, queries: list[str], proposals: list[str]) -> list[str]:
-    """Return forms of a question, the best first.
+    """Return forms of a question, by rules and by a model, the best first.
 
-    Args:
-        question: As it was asked.
-        queries: Its forms by rules, the best first.
-        proposals: Forms by a model. They come last if the first lacks more than half of the
-            question's words: small models answer, or repeat what they were told.
+    A model's come last if the first lacks more than half of the question's words: small models
+    answer, or repeat what they were told.
     """
     asked = set(terms(question))
     keeps = proposals and 2 * len(asked & set(terms(proposals[0]))) >= len(asked)
@@ -399,12 +387,7 @@ def in_order(question: str, queries: list[str], proposals: list[str]) -> list[st
 
 
 class Faulty:
-    """A provider whose calls for one task go wrong, to see what the team makes of it.
-
-    Args:
-        inner: The provider.
-        fault: Task and kind, as "planner:timeout" (`settings.check_fault`).
-    """
+    """A provider whose calls for one task go wrong on purpose (`settings.check_fault`)."""
 
     def __init__(self, inner: Provider, fault: str) -> None:
         self._agent, _, self._kind = fault.partition(":")

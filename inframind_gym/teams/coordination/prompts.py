@@ -142,12 +142,10 @@ def ask(
     written: str = "",
     **details: Any,
 ) -> Prompt:
-    """Return the prompt of a task.
+    """Return the prompt of a task, a key of `TASKS`.
 
     Args:
-        task: A key of `TASKS`.
-        query: The question.
-        history: Earlier turns.
+        task, query, history: Task, question and earlier turns.
         documents: Sources; their numbers are their places, from 1.
         written: What models wrote, between marks (`marked`).
         details: What the text of the task leaves open.
@@ -196,12 +194,9 @@ class GarbageError(ValueError):
 
 
 def read(model: type[ModelT], text: str, **given: Any) -> ModelT:
-    """Return the contract that an answer holds, without fields that the contract does not have.
+    """Return the contract that an answer holds, with some fields in place of the answer's.
 
-    Args:
-        model: The contract.
-        text: The answer.
-        given: Fields in place of the answer's.
+    Fields that the contract does not have are left out.
 
     Raises:
         GarbageError: The answer holds none.
@@ -221,12 +216,9 @@ def read_plan(text: str, query: str) -> Plan:
     Raises:
         GarbageError: The answer holds none.
     """
-    tasks = (json_object(text) or {}).get("sub_tasks")
-    given: dict[str, Any] = {"original_query": query}
-    if isinstance(tasks, list):
-        given["sub_tasks"] = [" ".join(each.split())[:400] for each in _texts(tasks)]
-        given["sub_tasks"] = given["sub_tasks"][:MOST_SUB_TASKS]
-    return read(Plan, text, **given)
+    tasks = _texts((json_object(text) or {}).get("sub_tasks"))[:MOST_SUB_TASKS]
+    short = [" ".join(task.split())[:400] for task in tasks]
+    return read(Plan, text, original_query=query, sub_tasks=short)
 
 
 def read_queries(text: str) -> list[str]:
@@ -245,11 +237,8 @@ def read_queries(text: str) -> list[str]:
 def read_merge(text: str, documents: int, sub_tasks: int) -> tuple[list[int], list[int]]:
     """Return places of documents, the most useful first, and places of unanswered sub-tasks.
 
-    Documents that the answer leaves out come last, so that nothing that was found is lost.
-
-    Args:
-        text: The answer.
-        documents, sub_tasks: How many there are.
+    Documents that the answer leaves out come last, so that nothing that was found is lost;
+    `documents` and `sub_tasks` are how many there are.
 
     Raises:
         GarbageError: The answer holds no order.

@@ -336,7 +336,7 @@ class EntityGraph:
             passages: Weights of the passages where it starts, by number.
 
         Returns:
-            Shares, ``(num_passages,)``: personalised PageRank.
+            ``(num_passages,)``: personalised PageRank.
         """
         own = {*map(stem, words(query)), *_pairs(query)}
         entities = {entity: self._rarity[entity] for entity in sorted(own & self._rarity.keys())}
@@ -595,18 +595,15 @@ def _extended(query: str, table: Mapping[str, str], corpus: Corpus) -> str:
 class Question(StrictModel):
     """A question of the shipped corpus, with graded labels of the passages that answer it.
 
-    Attributes:
-        complexity: "simple" (one passage, in its words), "medium" (one passage, in other words,
-            shortened or misspelt) or "complex" (needs two passages).
-        half: "tune" or "test"; figures are those of the second.
-        labels: Grades by passage: 2 answers it (or one of its parts), 1 helps.
+    A simple one is answered by one passage in its words, a medium one by a passage in other words
+    (shortened, misspelt), a complex one by two passages.
     """
 
     id: str
     text: str
     complexity: Complexity
-    half: Literal["tune", "test"]
-    labels: dict[str, Annotated[int, Field(ge=1, le=2)]]
+    half: Literal["tune", "test"]  # figures are those of the second
+    labels: dict[str, Annotated[int, Field(ge=1, le=2)]]  # 2: answers it, or a part; 1: helps
 
     @property
     def answers(self) -> set[str]:

@@ -86,11 +86,7 @@ def wave_s(prompt: Ints, completion: Ints, server: ServerSettings, max_num_seqs:
 
     Reading is bound by arithmetic: calls share its rate. Decoding is bound by memory: up to
     `max_num_seqs` calls decode at the rate of one, the longest first; further ones come after them.
-
-    Args:
-        prompt, completion: (k, w) tokens of each call; zeros where there is none.
-        server: rates.
-        max_num_seqs: calls that decode together.
+    Tokens are (k, w), zeros where there is no call.
     """
     read = prompt.sum(axis=1) / server.prefill_tokens_per_s
     longest_first = -np.sort(-completion, axis=1)
@@ -122,13 +118,14 @@ def left_ms(elapsed_ms: Ints, settings: CoordinationSettings) -> Ints:
 def kept_exchanges(sizes: Ints, room: Ints, oldest_share: float) -> Bools:
     """Return which exchanges of a history stay when it is trimmed, (k, x).
 
-    The oldest stay while they fit their share, then the newest while they fit the rest, then the
-    oldest of the others. One that is larger than all the room is passed over.
+    The oldest stay while they fit their share (with 0 the newest alone stay), then the newest while
+    they fit the rest, then the oldest of the others. One that is larger than all the room is passed
+    over.
 
     Args:
         sizes: (k, x) tokens, oldest first.
         room: (k,) tokens that may stay.
-        oldest_share: part of the room for the oldest exchanges; with 0 the newest alone stay.
+        oldest_share: part of the room for the oldest exchanges.
     """
     kept, fits = np.zeros(sizes.shape, np.bool_), sizes <= room[:, None]
     turns = ((1, np.floor(oldest_share * room)), (-1, room), (1, room))
@@ -149,8 +146,7 @@ def reward_terms(
     """Return the terms of k decisions, (k, 5), in the order of TERMS.
 
     Args:
-        ms: (k,) milliseconds of the decision.
-        tokens: (k,) read or written in it.
+        ms, tokens: (k,) milliseconds of the decision, tokens read or written in it.
         answer: (k,) score of an answer that it gave, 0-1; 0 where it gave none.
         attribution: (k,) share of its claims with a source; 0 where it gave none.
         unvalidated: (k,) whether it answered, and nobody had validated the answer.
@@ -310,11 +306,7 @@ class CoordinationState:
         return mask
 
     def decide(self, rows: Ints, actions: Ints) -> Ints:
-        """Begin decisions: count them, and charge overhead, supervisor and waits before retries.
-
-        Args:
-            rows: (k,) questions.
-            actions: (k,) 0-14.
+        """Begin decisions (k,): count them, and charge overhead, supervisor and waits for retries.
 
         Returns:
             (k,) what is to be carried out: the action, or NOTHING where it was not open or no time
@@ -350,15 +342,10 @@ class CoordinationState:
         return np.where(writes, SYNTHESIS, np.where(actions == NOTHING, -1, AGENT_OF[actions]))
 
     def take(self, rows: Ints, actions: Ints, outcome: Outcome) -> None:
-        """Record the outcomes of actions.
+        """Record the outcomes of actions (k,) of `decide`, or of FALLBACK where it is forced.
 
         An outcome that comes when the fallback must begin is lost, as is a failed call; late is the
         agent that was called first.
-
-        Args:
-            rows: (k,) questions.
-            actions: (k,) of `decide`, or FALLBACK where it is forced.
-            outcome: of the actions, (k,) each.
         """
         is_fallback = actions == FALLBACK
         left = left_ms(self.elapsed_ms[rows], self.settings)
@@ -438,6 +425,7 @@ class CoordinationState:
         self.reason[rows[answered]] = ANSWERED
 
     def _record_search(self, at: Ints, actions: Ints, outcome: Outcome, came: Bools) -> None:
+        """Put searches that came back into the state; drafts on fewer passages are obsolete."""
         answered, before = outcome.answered[came], self.searches[at]
         whole = ~self.planned[at] | (self.pending[at] == 0)
         self.searched[at[whole], strategy_of(actions[whole])] = True
@@ -452,8 +440,7 @@ class CoordinationState:
         width = np.where(actions >= PARALLEL, answered, 1)
         self.widest[at] = np.maximum(self.widest[at], width)
         self.merged[at] = self.drafted[at] = self.judged[at] = False
-        self.issues[at] = 0
-        self.severity[at] = 0
+        self.issues[at], self.severity[at] = 0, 0
 
 
 @cache

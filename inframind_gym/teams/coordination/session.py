@@ -448,8 +448,8 @@ def outcome_of(
 
     Args:
         action: 0-14, or NOTHING.
-        reports: Of the agents, in the order of their slots.
-        known: Documents that were found before.
+        reports: In the order of their slots.
+        known: Documents that were found before; those of the reports are added.
         handoff_tokens: Of the message that each agent returns with.
     """
     outcome, searches = Outcome.empty(1), []
@@ -457,8 +457,8 @@ def outcome_of(
     outcome.completion[0] = outcome.context[0] = sum(report.output_tokens for report in reports)
     for report in reports:
         if action == rules.FALLBACK:  # it ends the query, whatever came of it
-            texts = () if report.failure else report.value[1]
-            outcome.context[0] += sum(estimate_tokens(document.text) for document in texts)
+            for document in () if report.failure else report.value[1]:
+                outcome.context[0] += estimate_tokens(document.text)
             continue
         if report.agent != "tools":
             outcome.context[0] += handoff_tokens
@@ -505,8 +505,7 @@ def decider(
     Raises:
         ConfigError: The policy is not known.
     """
-    by_model = options.policy == LLM_SUPERVISOR
-    name = QuerySettings().policy if by_model else options.policy
+    name = QuerySettings().policy if options.policy == LLM_SUPERVISOR else options.policy
     policy = resolve_policy(name, family="coordination")
     policy.reset(CoordinationSpec(settings, settings.server.max_num_seqs), [0])
 

@@ -55,19 +55,12 @@ Facets = Annotated[int, Field(ge=1, le=3)]  # pieces of evidence, or sub-tasks
 
 
 class ContextLimits(StrictModel):
-    """Limits of a conversation in tokens.
+    """Limits of a conversation in tokens."""
 
-    Attributes:
-        max_tokens: Length of the model's context.
-        trim_above_tokens: Longer conversations are trimmed.
-        trim_to_tokens: Length after it: 85 % of 128,000.
-        oldest_share: Part of the kept history that is the oldest.
-    """
-
-    max_tokens: PositiveInt = MOST_CONTEXT
-    trim_above_tokens: PositiveInt = 120_000
-    trim_to_tokens: PositiveInt = 108_800
-    oldest_share: Fraction = 0.3
+    max_tokens: PositiveInt = MOST_CONTEXT  # of the model
+    trim_above_tokens: PositiveInt = 120_000  # longer conversations are trimmed
+    trim_to_tokens: PositiveInt = 108_800  # 85 % of 128,000
+    oldest_share: Fraction = 0.3  # part of the kept history that is the oldest
 
     @model_validator(mode="after")
     def _ascend(self) -> Self:
@@ -465,32 +458,24 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
 
 
 class Document(StrictModel):
-    """A passage that was retrieved.
+    """A passage that was retrieved."""
 
-    Attributes:
-        doc_id: Name of the passage in its corpus.
-        source: Where it comes from: a file and a heading.
-        score: Of the strategy that found it, the higher the better; scales of strategies differ.
-    """
-
-    doc_id: str
+    doc_id: str  # its name in the corpus
     text: str
-    source: str
-    score: float
+    source: str  # file and heading, for readers
+    score: float  # the higher the better; scales of strategies differ
 
 
 class Issue(StrictModel):
     """Something that is wrong with an answer.
 
-    Attributes:
-        type: "hallucination" (no source says so), "missing_source" (a claim without the source
-            that it needs), or "inaccuracy" (a source says otherwise).
-        description: The claim, and what is wrong with it.
+    A "hallucination" (no source says so), a "missing_source" (a claim without the source that it
+    needs), or an "inaccuracy" (a source says otherwise).
     """
 
     type: IssueType
     severity: Severity
-    description: str = Field(min_length=1)
+    description: str = Field(min_length=1)  # the claim, and what is wrong with it
 
 
 class Route(StrictModel):
@@ -514,21 +499,14 @@ class Plan(StrictModel):
 
 
 class Retrieved(StrictModel):
-    """Passages that retrieval found for one sub-task.
-
-    Attributes:
-        queries: What was searched for: the question, or its rewritten forms.
-        documents: Best first, at most ten, without duplicates.
-        mean_score: Of the documents, from 0 to 1 (the best that the strategy can give).
-        withheld: Documents that the screen kept back, with the reason.
-    """
+    """Passages that retrieval found for one sub-task."""
 
     sub_task: str
     strategy: Strategy
-    queries: tuple[str, ...]
-    documents: tuple[Document, ...] = Field(max_length=10)
-    mean_score: Fraction = 0.0
-    withheld: tuple[tuple[str, str], ...] = ()
+    queries: tuple[str, ...]  # the question, or its rewritten forms
+    documents: tuple[Document, ...] = Field(max_length=10)  # best first, without duplicates
+    mean_score: Fraction = 0.0  # of the documents; 1 is the best that the strategy can give
+    withheld: tuple[tuple[str, str], ...] = ()  # kept back by the screen, with the reason
 
 
 class Synthesis(StrictModel):

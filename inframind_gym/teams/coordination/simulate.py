@@ -400,12 +400,7 @@ class SimulatedQuestion:
     def to_write(
         self, rows: Ints, warned: Bools, state: CoordinationState
     ) -> tuple[Bools, Bools, Floats]:
-        """Return what drafts are made of, (k, 3) each.
-
-        Returns:
-            Evidence at hand, the part of it that a mended draft keeps, and the chances to use a
-            piece.
-        """
+        """Return evidence at hand, what a mended draft keeps of it, chances to use it, (k, 3)."""
         draft, limits = self.settings.draft, self.settings.context
         several = (state.searches[rows] > 1) & ~state.merged[rows]
         uses = np.repeat(np.where(several, draft.uses[1], draft.uses[0])[:, None], FACETS, axis=1)
@@ -417,10 +412,7 @@ class SimulatedQuestion:
     def draft_chances(self, rows: Ints, has: Bools, warned: Any) -> tuple[Floats, Floats]:
         """Return the chances that drafts hallucinate, and that they leave sources out, (k,) each.
 
-        Args:
-            rows: (k,) questions.
-            has: (k, 3) evidence at hand.
-            warned: (k,) whether the writer was told of issues.
+        `has` is the evidence at hand, (k, 3), `warned` whether the writer was told of issues, (k,).
         """
         draft = self.settings.draft
         missing = 1.0 - has.sum(axis=1) / self.facets[rows]

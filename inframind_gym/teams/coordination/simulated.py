@@ -105,13 +105,7 @@ def _clauses(query: str) -> list[str]:
 
 
 class RuleAnswers:
-    """A provider whose answers to one query are made by rules.
-
-    Args:
-        work: Product of the team; prompts hold nothing else.
-        settings: Rates of the server.
-        is_about: Whether one of some passages is about a question.
-    """
+    """A provider whose answers to one query are made by rules, from the product of the team."""
 
     model = "simulated-team"
     is_simulated = True
@@ -182,8 +176,7 @@ class RuleAnswers:
             wanted = asked[turn % len(asked)]
 
             def worth(one: tuple[int, str, set[str]], wanted: set[str] = wanted) -> float:
-                """Return the words in common, less for long sentences and for later documents."""
-                number, _, own = one
+                number, _, own = one  # less for long sentences and for later documents
                 return float(len(wanted & own) / (4 + len(own)) ** 0.5 - 0.02 * number)
 
             best = max((one for one in pool if one not in chosen), key=worth, default=None)

@@ -57,22 +57,6 @@ def test_system_and_latest_user_message_stay_and_a_call_goes_with_its_results() 
     assert manager.trim(messages).messages == messages[3:]
 
 
-CALL = {"id": "1", "function": {"name": "search", "arguments": "x" * 400}}
-
-
-@pytest.mark.parametrize(
-    ("content", "more", "least"),
-    [
-        ("値" * 4, {}, 3),
-        (None, {}, 0),
-        ([{"type": "text", "text": "x" * 8}, {"type": "text", "text": "x" * 4}], {}, 3),
-        ("", {"tool_calls": [CALL]}, 108),
-    ],
-)
-def test_tokens_are_those_of_bytes_blocks_and_calls(content: Any, more: Any, least: int) -> None:
-    assert least <= message_tokens({"role": "user", "content": content, **more}) <= least + 5
-
-
 def test_the_hook_trims_what_langgraph_sends() -> None:
     """A shorter list of messages is merged by the reducer and trims nothing."""
     core = pytest.importorskip("langchain_core.messages")

@@ -18,7 +18,6 @@ from inframind_gym.teams.coordination.retrieval import (
     HashedWords,
     Passage,
     Retriever,
-    deduplicate,
     load_questions,
     rewrite,
     stem,
@@ -112,20 +111,6 @@ def test_queries_without_a_known_word_end_well(query: str) -> None:
     assert rewrite(query, retriever.corpus)
     with pytest.raises(ConfigError, match="hybrid"):
         retriever.retrieve("one", "hybird")
-
-
-def test_variants_fill_the_last_fifth_and_near_copies_are_dropped() -> None:
-    retriever = Retriever(SHIPPED, HashedWords())
-    alone = ids(retriever.retrieve("admission control", "hybrid"))
-    both = ids(retriever.retrieve(["admission control", "What is nDCG?"], "hybrid"))
-    assert both[:8] == alone[:8]
-    assert "retrieval.md#ndcg" in both[8:] and len(both) == 10
-    text = "Blocks of the cache are freed when a request is preempted by another request."
-    texts = (text, f"{text} Indeed.", "Something else altogether.")
-    found = deduplicate(
-        Document(doc_id=str(i), text=one, source="t", score=1.0) for i, one in enumerate(texts)
-    )
-    assert ids(found) == ["0", "2"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from pydantic import ValidationError
 
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.context import ContextManager
@@ -17,7 +16,6 @@ from inframind_gym.teams.coordination.rules import (
     ANSWER,
     FALLBACK,
     NOTHING,
-    OUT_OF_TIME,
     PARALLEL,
     PLAN,
     RETRIEVE,
@@ -27,7 +25,7 @@ from inframind_gym.teams.coordination.rules import (
     CoordinationState,
     Outcome,
 )
-from inframind_gym.teams.coordination.settings import CoordinationSettings, load_settings
+from inframind_gym.teams.coordination.settings import load_settings
 from inframind_gym.teams.coordination.simulate import SimulatedQuestion
 
 CONSTANTS = load_settings()
@@ -152,22 +150,6 @@ def test_failures_are_retried_three_times(action: int, agent: int, closed: set[i
     assert not closed & open_actions(state) and PLAN in open_actions(state)
 
 
-@pytest.mark.parametrize(("drafted", "late"), [(False, "SYNTHESIS"), (True, "VALIDATION")])
-def test_what_comes_too_late_is_lost_by_the_agent_that_was_called_first(
-    drafted: bool, late: str
-) -> None:
-    state = begun(searched=True)
-    if drafted:
-        done(state, VALIDATE, ms=10, drafted=True, failed=rules.VALIDATION, failure=2)
-    before = state.failures.copy()
-    done(state, VALIDATE, ms=3000, drafted=not drafted, judged=True)
-    assert np.flatnonzero((state.failures - before)[0]).tolist() == [getattr(rules, late)]
-    assert not state.judged[0] and state.forced(ROW).tolist() == [0]
-    took = rules.milliseconds(CONSTANTS.fallback_s)
-    state.take(ROW, np.array([FALLBACK]), Outcome.empty(1)._replace(ms=np.array([int(took)])))
-    assert state.over[0] and state.reason[0] == OUT_OF_TIME and state.elapsed_ms[0] == 3000
-
-
 def test_a_model_reads_what_is_new_and_is_billed_for_all() -> None:
     state, tokens = begun(model=True), CONSTANTS.tokens
     done(state, ROUTE, ms=100, context=500, strategy=0, complexity=0)
@@ -196,14 +178,3 @@ def test_questions_are_those_of_the_file_and_do_not_depend_on_the_batch() -> Non
         one.start(ROW, keys[row : row + 1])
         for name in ("complexity", "kind", "luck", "said_strategy", "confidence", "history"):
             assert np.array_equal(getattr(one, name)[0], getattr(many, name)[row]), name
-
-
-@pytest.mark.parametrize(
-    ("section", "key", "value"),
-    [("questions", "complexity", (0.5, 0.5, 0.5)), ("tokens", "weights", (0.5, 0.5))],
-)
-def test_constants_that_cannot_be_are_refused(section: str, key: str, value: Any) -> None:
-    content = CONSTANTS.model_dump()
-    content[section][key] = value
-    with pytest.raises(ValidationError, match=section):
-        CoordinationSettings.model_validate(content)
