@@ -125,17 +125,15 @@ def _calibrate_pool(
     checked = {"before": mismatch_of(pool, rest), "fitted": mismatch_of(fit.pool, rest)}
     origin = f"`inframind calibrate` to {log.name}, {len(first)} calls"
     replace_text(out, pool_yaml(source, fit.pool, origin))
-    ends_s = rest["finish_s"], served(cards(fit.pool), rest)["finish_s"]
-    rows = []
+    ends_s, rows = (rest["finish_s"], served(cards(fit.pool), rest)["finish_s"]), []
     for m, (old, new) in enumerate(zip(pool.models, fit.pool.models, strict=True)):
         mine = rest["model"] == m
-        steps_ms = [f"{1e3 * of.server.step.base_s:.3g}" for of in (old, new)]
-        steps_ms[1] = "kept" if new.alias in fit.kept else steps_ms[1]
-        means = (
-            f"{(end_s - rest['submit_s'])[mine].mean():.2f}" if mine.any() else "-"
-            for end_s in ends_s
-        )
-        rows.append([old.alias, str((calls["model"] == m).sum()), *steps_ms, *means])
+        row = [old.alias, str((calls["model"] == m).sum()), f"{1e3 * old.server.step.base_s:.3g}"]
+        row.append("kept" if new.alias in fit.kept else f"{1e3 * new.server.step.base_s:.3g}")
+        for end_s in ends_s:
+            call_s = (end_s - rest["submit_s"])[mine]
+            row.append(f"{call_s.mean():.2f}" if mine.any() else "-")
+        rows.append(row)
     headings = ["model", "calls", "ms a step, before", "fitted", "call, s", "predicted"]
     Console().print(table("", headings, rows))
     figures = {

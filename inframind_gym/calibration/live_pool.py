@@ -66,26 +66,22 @@ def read_calls(path: Path, pool: PoolConfig) -> Calls:
             others.add(str(line.get("model")))
             continue
         end_s = line.get("last_token_ts") or line.get("end_ts")
-        needed = line.get("sent_ts"), end_s, line.get("input_toks"), line.get("output_toks")
-        if line.get("status") in ("ok", "truncated", "whole") and None not in needed:
-            row: tuple[Any, ...] = (
-                *needed,
-                line.get("first_token_ts") or math.nan,
-                line.get("priority") or 0.0,
-            )
-            try:
-                rows.append((pool.index(line["model"]), *map(float, row)))
-            except (TypeError, ValueError):
-                raise ConfigError(
-                    f"{path}, line {number}: a time or a count is no number"
-                ) from None
+        times = line.get("sent_ts"), end_s, line.get("first_token_ts") or math.nan
+        counts = line.get("input_toks"), line.get("output_toks"), line.get("priority") or 0.0
+        row: tuple[Any, ...] = (*times, *counts)
+        if line.get("status") not in ("ok", "truncated", "whole") or None in row:
+            continue
+        try:
+            rows.append((pool.index(line["model"]), *map(float, row)))
+        except (TypeError, ValueError):
+            raise ConfigError(f"{path}, line {number}: a time or a count is no number") from None
     if not rows:
         known = ", ".join(sorted(others)) or "none"
         raise InfraMindError(
             f"{path}: holds no answered call of a model of pool {pool.name!r}; its models: {known}"
         )
     rows.sort(key=lambda row: row[1])
-    model, sent_s, end_s, prompt, output, first_s, priority = np.array(rows).T
+    model, sent_s, end_s, first_s, prompt, output, priority = np.array(rows).T
     calls, began_s = np.zeros(len(rows), CALL), sent_s.min()
     calls["model"], calls["prompt_tokens"], calls["output_tokens"] = model, prompt, output
     calls["submit_s"], calls["finish_s"] = sent_s - began_s, end_s - began_s
@@ -165,24 +161,18 @@ def _with(
         kept: Aliases of the models that keep theirs.
         point: Logarithms of the CONSTANTS, model by model, then of the shared GPUs' slowdowns.
     """
-    values = np.exp(point).tolist()
-    models, used = [], 0
+    values, models, gpus = iter(np.exp(point).tolist()), [], []
     for model in pool.models:
-        if model.alias in kept:
-            models.append(model)
-            continue
-        constants = zip(CONSTANTS, values[used:], strict=False)
-        used += len(CONSTANTS)
-        step = model.server.step.model_copy(update=dict(constants))
-        server = model.server.model_copy(update={"step": step, "estimate": False})
-        models.append(model.model_copy(update={"server": server}))
-    slowdowns = dict(zip(shared, values[used:], strict=True))
-    gpus = [
-        gpu.model_copy(
-            update={"colocation_slowdown": slowdowns.get(gpu.name, gpu.colocation_slowdown)}
-        )
-        for gpu in pool.gpus
-    ]
+        if model.alias not in kept:
+            constants = {name: next(values) for name in CONSTANTS}
+            step = model.server.step.model_copy(update=constants)
+            server = model.server.model_copy(update={"step": step, "estimate": False})
+            model = model.model_copy(update={"server": server})
+        models.append(model)
+    slowdowns = dict(zip(shared, values, strict=True))
+    for gpu in pool.gpus:
+        slowdown = slowdowns.get(gpu.name, gpu.colocation_slowdown)
+        gpus.append(gpu.model_copy(update={"colocation_slowdown": slowdown}))
     return pool.model_copy(update={"models": tuple(models), "gpus": tuple(gpus)})
 
 

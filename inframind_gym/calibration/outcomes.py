@@ -498,10 +498,9 @@ def _plain(sections: Mapping[str, Any]) -> str:
 def figures(fit: DomainFit) -> dict[str, Any]:
     """Return the figures of a fit, as JSON; shares are fractions, spreads those of log length."""
     rasch, lengths, checked = fit.rasch, fit.lengths, fit.checked
-    measured = np.nanmean(fit.outcomes.right, axis=1)
     columns = {
         "outcomes": fit.asked,
-        "accuracy": measured,
+        "accuracy": np.nanmean(fit.outcomes.right, axis=1),
         "accuracy_fitted": accuracy(rasch.ability, rasch.difficulty_sd),
         "ability": rasch.ability,
         "ability_error": rasch.ability_error,

@@ -395,43 +395,37 @@ class RunBatch:
 
     def set_constants(self, constants: Constants) -> None:
         """Change servers and profiles; models and datasets stay."""
-        harness = self._harness
-        method = self.cells[0].method
-        self._pool = constants.pool
-        self._cluster.card[:] = cards(constants.pool)
-        params = build_params(
-            constants.pool,
-            [
-                profile_for(
-                    method,
-                    constants.profiles[dataset],
-                    constants.length_factors.get((method, dataset), 1.0),
-                    constants.aggregation_gains.get(dataset, 0.0),
-                )
-                for dataset in self._datasets
-            ],
-            self._tasks,
-            self._task_profile,
-            (SLO_S,),
-            (),
-            {
-                "poll_s": constants.pool.metrics_poll_s,
-                "queue_norm": constants.pool.queue_norm,
-                "queue_high": 1e9,
-                "max_output_tokens": constants.pool.max_output_tokens,
-                "execution": EXECUTIONS.index(harness.execution),
-                "scheduler": SCHEDULERS.index(harness.scheduler),
-                "router": ROUTERS.index("none"),
-                "level": LEVELS.index("joint"),
-                "one_query": 0,
-                "fixed_topology": -1,
-                "fixed_agents": -1,
-                "embeddings": 0,
-                "call_timeout_s": CALL_TIMEOUT_S,
-                "call_attempts": 9 if harness.has_roles else 3,
-                "call_streams": harness.has_roles,
-            },
-        )
+        harness, method, pool = self._harness, self.cells[0].method, constants.pool
+        self._pool = pool
+        self._cluster.card[:] = cards(pool)
+        profiles = [
+            profile_for(
+                method,
+                constants.profiles[dataset],
+                constants.length_factors.get((method, dataset), 1.0),
+                constants.aggregation_gains.get(dataset, 0.0),
+            )
+            for dataset in self._datasets
+        ]
+        arguments = {
+            "poll_s": pool.metrics_poll_s,
+            "queue_norm": pool.queue_norm,
+            "queue_high": 1e9,
+            "max_output_tokens": pool.max_output_tokens,
+            "execution": EXECUTIONS.index(harness.execution),
+            "scheduler": SCHEDULERS.index(harness.scheduler),
+            "router": ROUTERS.index("none"),
+            "level": LEVELS.index("joint"),
+            "one_query": 0,
+            "fixed_topology": -1,
+            "fixed_agents": -1,
+            "embeddings": 0,
+            "call_timeout_s": CALL_TIMEOUT_S,
+            "call_attempts": 9 if harness.has_roles else 3,
+            "call_streams": harness.has_roles,
+        }
+        tasks = self._tasks, self._task_profile
+        params = build_params(pool, profiles, *tasks, (SLO_S,), (), arguments)
         self._world = params._replace(graphs=graph_tables(self._graphs))
 
     def _load_tasks(self, constants: Constants) -> None:
@@ -442,35 +436,32 @@ class RunBatch:
         self._tasks = tasks.select(np.concatenate(groups))
         sizes = [len(group) for group in groups]
         self._task_profile = np.repeat(np.arange(len(groups), dtype=np.int32), sizes)
-        self._first_task = dict(zip(self._datasets, np.cumsum([0, *sizes]).tolist(), strict=False))
-        self._num_tasks = dict(zip(self._datasets, sizes, strict=True))
+        ends = np.cumsum(sizes).tolist()
+        places = [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+        self._task_places = dict(zip(self._datasets, places, strict=True))
 
     def _draw(self, constants: Constants) -> None:
         """Draw arrivals, tasks, plans and routes of all episodes."""
         counts = [cell.num_queries or USUAL_QUERIES for cell in self.cells]
         shape = (len(self.cells) * self.seeds, max(counts))
         self._starts = np.zeros(shape[0], START)
+        self._starts["models_up"] = (1 << len(constants.pool.models)) - 1
         self._arrival_s = np.zeros(shape)
         self._task = np.zeros(shape, np.int32)
         self._plan = np.zeros((*shape, PLAN_ACTIONS), np.int64)
         self._route = np.zeros((*shape, MAX_NODES), np.int64)
-        for row in range(shape[0]):
+        for row, start in enumerate(self._starts):
             cell, count = self.cells[row // self.seeds], counts[row // self.seeds]
-            seed = [row % self.seeds, zlib.crc32(cell.dataset.encode())]
-            rng = np.random.default_rng(seed)
-            start = self._starts[row]
+            rng = np.random.default_rng([row % self.seeds, zlib.crc32(cell.dataset.encode())])
             start["key"] = rng.integers(2**64, dtype=np.uint64)
-            start["num_queries"] = count
-            start["models_up"] = (1 << len(constants.pool.models)) - 1
-            start["budget_s"] = cell.budget_s or SLO_S
+            start["num_queries"], start["budget_s"] = count, cell.budget_s or SLO_S
             # Poisson arrivals: the quantiles of the gaps, shuffled, so that all seeds are as long.
             gaps = -np.log1p(-(np.arange(count) + rng.random()) / count)
-            self._arrival_s[row, :count] = np.cumsum(rng.permutation(gaps)) * (
-                60.0 / cell.arrival_rate_per_min
-            )
-            available = self._num_tasks[cell.dataset]
-            order = [rng.permutation(available) for _ in range(-(-count // available))]
-            self._task[row, :count] = self._first_task[cell.dataset] + np.concatenate(order)[:count]
+            arrival_s = np.cumsum(rng.permutation(gaps)) * (60.0 / cell.arrival_rate_per_min)
+            self._arrival_s[row, :count] = arrival_s
+            places = self._task_places[cell.dataset]
+            order = [rng.permutation(len(places)) for _ in range(-(-count // len(places)))]
+            self._task[row, :count] = places.start + np.concatenate(order)[:count]
             profile = constants.profiles[cell.dataset]
             choices = choose(cell, constants.pool, profile, count, rng)
             self._plan[row, :count, 0] = choices.topology
@@ -505,16 +496,13 @@ class RunBatch:
         rows = slice(index * self.seeds, (index + 1) * self.seeds)
         count = int(self._starts["num_queries"][rows][0])
         done = self._flows.completed[rows, :count]
-        latency_s = done["latency_s"]
+        latency_s, accuracy = done["latency_s"], done["solved"].mean(axis=1)
         quantiles = np.quantile(latency_s, list(QUANTILES.values()), axis=1).mean(axis=1)
         means = latency_s.mean(axis=1)
-        accuracy = done["solved"].mean(axis=1)
+        by_name = dict(zip(QUANTILES, quantiles.tolist(), strict=True))
         return Prediction(
             accuracy=float(accuracy.mean()),
-            latency_s={
-                "mean": float(means.mean()),
-                **dict(zip(QUANTILES, quantiles.tolist(), strict=True)),
-            },
+            latency_s={"mean": float(means.mean()), **by_name},
             within_limit=float((latency_s <= done["budget_s"]).mean()),
             calls=float(done["calls"].mean()),
             prompt_tokens=float(done["prompt_tokens"].mean()),

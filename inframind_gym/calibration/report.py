@@ -43,13 +43,13 @@ def pair(measured: float | None, predicted: float | None) -> Pair:
 
 def compare(measured: Array, predicted: Array) -> dict[str, Pair]:
     """Return the FIGURES of two samples as pairs; of None if one is empty."""
+
+    def figure(values: Array, name: str) -> float:
+        return float(values.mean() if name == "mean" else np.percentile(values, float(name[1:])))
+
     if not len(measured) or not len(predicted):
         return {name: pair(None, None) for name in FIGURES}
-    both = (measured, predicted)
-    found = {"mean": pair(*(float(values.mean()) for values in both))}
-    for name in FIGURES[1:]:
-        found[name] = pair(*(float(np.percentile(values, float(name[1:]))) for values in both))
-    return found
+    return {name: pair(figure(measured, name), figure(predicted, name)) for name in FIGURES}
 
 
 # Request logs
@@ -64,8 +64,7 @@ def log_report(calibration: Calibration) -> dict[str, Any]:
         error relative to the measured value. Latencies start at the arrival. Further `parameters`,
         `log`, `card`, `concurrency` (the most requests that ran at once), `warnings` and `notes`.
     """
-    log = calibration.log
-    ran, runs = _concurrency(calibration)
+    log, (ran, runs) = calibration.log, _concurrency(calibration)
     return {
         "all": _part(calibration, slice(0, None)),
         "unseen": _part(calibration, slice(calibration.fitted, None)),
@@ -94,17 +93,17 @@ def latencies(calibration: Calibration) -> dict[str, tuple[Array, Array, NDArray
     """Return for each metric: measured (n,) and predicted (n,), s, and which requests have it."""
     log, served, submit_s = calibration.log, calibration.served, calibration.submit_s
     steps = np.maximum(log.output_tokens - 1, 1)
-    found = {}
-    for name, first_s, last_s in (
-        ("measured", log.first_token_s, log.last_token_s),
-        ("predicted", served["first_token_s"], served["finish_s"]),
-    ):
-        tpot_s = (last_s - first_s) / steps
-        if name == "measured":
-            tpot_s = np.where(log.output_tokens > 1, tpot_s, 0.0)
-        found[name] = first_s - submit_s, tpot_s, last_s - submit_s
-    triples = zip(METRICS, found["measured"], found["predicted"], strict=True)
-    return {name: (measured, predicted, measured > 0.0) for name, measured, predicted in triples}
+
+    def of(first_s: Array, last_s: Array) -> tuple[Array, Array, Array]:
+        return first_s - submit_s, (last_s - first_s) / steps, last_s - submit_s
+
+    measured = of(log.first_token_s, log.last_token_s)
+    predicted = of(served["first_token_s"], served["finish_s"])
+    one_token = log.output_tokens < 2
+    return {
+        name: (was, said, (was > 0.0) & ~(one_token & (name == "tpot_s")))
+        for name, was, said in zip(METRICS, measured, predicted, strict=True)
+    }
 
 
 def _part(calibration: Calibration, part: slice) -> dict[str, Any]:
@@ -278,34 +277,25 @@ def cell_rows(
         off = [latency_s[name]["error_pct"] for name in ("mean", "p95")]
         errors = [None if error is None else abs(error) for error in off]
         errors.append(100.0 * abs(said.accuracy - cell.accuracy))
+        row: dict[str, Any] = {"cell": cell.source.split(": ", 1)[-1], "method": cell.method}
+        row |= {"adaptive": harness.adaptive, "dataset": cell.dataset}
+        measured = ("arrival_rate_per_min", "budget_s", "cost_rate", "num_queries")
+        row |= {name: getattr(cell, name) for name in measured}
+        accuracy = {"predicted": said.accuracy, "predicted_se": said.accuracy_se}
+        row["accuracy"] = {"measured": cell.accuracy, **_rounded(accuracy)}
+        row["latency_s"] = latency_s
+        row |= _rounded({"latency_mean_predicted_se_pct": 100.0 * said.latency_mean_se})
         within = {"measured": cell.share_within(limit_s), "predicted": said.within_limit}
+        row["slo"] = {"limit_s": limit_s, **_rounded(within)}
+        row |= _rounded({"calls": said.calls})
+        row["tokens"] = {
+            "prompt": _rounded(pair(cell.prompt_tokens, said.prompt_tokens)),
+            "completion": _rounded(pair(cell.completion_tokens, said.completion_tokens)),
+        }
+        row["errors"] = _rounded(dict(zip(ERRORS, errors, strict=True)))
         at_fitted_rate = cell.arrival_rate_per_min == fitted_at_per_min
-        rows.append(
-            {
-                "cell": cell.source.split(": ", 1)[-1],
-                "method": cell.method,
-                "adaptive": harness.adaptive,
-                "dataset": cell.dataset,
-                "arrival_rate_per_min": cell.arrival_rate_per_min,
-                "budget_s": cell.budget_s,
-                "cost_rate": cell.cost_rate,
-                "num_queries": cell.num_queries,
-                "accuracy": {
-                    "measured": cell.accuracy,
-                    **_rounded({"predicted": said.accuracy, "predicted_se": said.accuracy_se}),
-                },
-                "latency_s": latency_s,
-                **_rounded({"latency_mean_predicted_se_pct": 100.0 * said.latency_mean_se}),
-                "slo": {"limit_s": limit_s, **_rounded(within)},
-                **_rounded({"calls": said.calls}),
-                "tokens": {
-                    "prompt": _rounded(pair(cell.prompt_tokens, said.prompt_tokens)),
-                    "completion": _rounded(pair(cell.completion_tokens, said.completion_tokens)),
-                },
-                "errors": _rounded(dict(zip(ERRORS, errors, strict=True))),
-                "lengths_fitted": at_fitted_rate and not harness.has_roles,
-            }
-        )
+        row["lengths_fitted"] = at_fitted_rate and not harness.has_roles
+        rows.append(row)
     return rows
 
 

@@ -25,7 +25,7 @@ from cmaes import CMA
 from numpy.typing import NDArray
 
 from inframind_gym.calibration.request_log import RequestLog
-from inframind_gym.errors import InfraMindError
+from inframind_gym.errors import InfraMindError, require_within
 from inframind_gym.simulator.server.open_loop import replay_requests
 from inframind_gym.simulator.server.pool import Evidence, ServerCard, StepCost
 from inframind_gym.simulator.server.state import card_record
@@ -34,7 +34,7 @@ Vector = NDArray[np.float64]
 BASIC: Final = ("base_s", "per_kv_token_s", "per_new_token_s")  # constants of every card
 EXTRA: Final = (("per_attention_unit_s",), ("per_seq_s",), ("sparse_s", "sparse_tokens"))
 LEAST_FITTED: Final = 8  # requests
-_WIDTH: Final = 4096  # of a transformer
+_WIDTH: Final = 4096  # of a transformer; those of today are not far from it
 _EXPLAINED: Final = 0.002  # mismatch that needs no better explanation
 _GAIN_OF_CHANGE: Final = 0.15  # share of the mismatch, for one more constant or another option
 _GAIN_OF_BLOCK: Final = 0.05  # the same, for a longer head that all prompts share
@@ -114,9 +114,8 @@ class Limits:
             InfraMindError: A limit is out of range or a request exceeds it.
         """
         for name, value in asdict(self).items():
-            if value is not None and not 1 <= value <= _MOST:
-                option = name.replace("_", "-")
-                raise InfraMindError(f"{option} must be between 1 and {_MOST:,}, not {value}")
+            if value is not None:
+                require_within(value, 1, _MOST, name.replace("_", "-"))
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise InfraMindError(
                 f"max-num-batched-tokens ({self.max_num_batched_tokens}) must be at least "
@@ -139,17 +138,6 @@ class Options:
     prefix_caching: bool = False
     prefix_blocks: int = 0  # of the head that all prompts share
     roofline_power: float = _ROOFLINE_POWER
-
-    def chosen(self, contended: bool) -> dict[str, float | int | bool]:
-        """Return the options that the log decides: without evictions only two."""
-        chosen: dict[str, float | int | bool] = {
-            "roofline_power": self.roofline_power,
-            "async_scheduling": self.async_scheduling,
-        }
-        if contended:
-            chosen["prefix_caching"] = self.prefix_caching
-            chosen["shared_prefix_blocks"] = self.prefix_blocks
-        return chosen
 
 
 @dataclass(frozen=True)
@@ -183,11 +171,7 @@ def calibrate(log: RequestLog, limits: Limits, *, fit_fraction: float = 0.5) -> 
         InfraMindError: The fraction is out of range or leaves too few requests, or a request does
             not fit the limits.
     """
-    if not 0.0 < fit_fraction < 1.0:
-        raise InfraMindError(
-            f"fit-fraction must lie between 0 and 1, not {fit_fraction}: a part of the log is "
-            "fitted and the rest tells how good the fit is"
-        )
+    require_within(fit_fraction, 0.001, 0.999, "fit-fraction")
     fitted = round(fit_fraction * len(log))
     if fitted < LEAST_FITTED or fitted == len(log):
         raise InfraMindError(
@@ -206,18 +190,15 @@ def calibrate(log: RequestLog, limits: Limits, *, fit_fraction: float = 0.5) -> 
     parameters = {name: getattr(card, name, value) for name, value in best.constants.items()}
     if limits.data_parallel_size is None and trial.engines > 1:
         parameters["data_parallel_size"] = trial.engines
-    return Calibration(
-        log=log,
-        card=card.model_copy(update={"evidence": evidence}),
-        limits=limits,
-        fitted=fitted,
-        fit_fraction=fit_fraction,
-        mismatch=best.mismatch,
-        submit_s=trial.submit_s,
-        served=served,
-        parameters=parameters | best.options.chosen(trial.contended),
-        evaluations=trial.evaluations,
-    )
+    options = best.options
+    parameters["roofline_power"] = options.roofline_power
+    parameters["async_scheduling"] = options.async_scheduling
+    if trial.contended:  # without evictions the log does not decide the others
+        parameters["prefix_caching"] = options.prefix_caching
+        parameters["shared_prefix_blocks"] = options.prefix_blocks
+    card = card.model_copy(update={"evidence": evidence})
+    facts = (log, card, limits, fitted, fit_fraction, best.mismatch, trial.submit_s, served)
+    return Calibration(*facts, parameters, trial.evaluations)
 
 
 @dataclass(frozen=True)
@@ -232,7 +213,7 @@ class _Candidate:
     mismatch: float
 
     def beats(self, other: _Candidate, gain: float) -> bool:
-        """Compare with a simpler candidate: a share `gain` of its mismatch must be explained."""
+        """Return whether a share `gain` of a simpler candidate's mismatch is explained."""
         return self.mismatch < (1.0 - gain) * other.mismatch and other.mismatch > _EXPLAINED
 
 
@@ -347,8 +328,11 @@ class _Trial:
 
     def card(self, options: Options, constants: dict[str, float]) -> ServerCard:
         """Return the server card of these options and constants."""
-        limits = self.limits
-        blocks = limits.num_kv_blocks
+        limits, blocks = self.limits, self.limits.num_kv_blocks
+        step = {name: v for name, v in constants.items() if name in StepCost.model_fields}
+        # In a transformer of width d, a token costs 24 d² multiplications and additions a layer by
+        # itself and 4 d for each token of its context: 1 / (6 d) as many.
+        step.setdefault("per_attention_unit_s", constants["per_new_token_s"] / (6 * _WIDTH))
         if "num_kv_blocks" in constants:
             least = self._blocks_each + options.prefix_blocks + 1
             blocks = max(round(constants["num_kv_blocks"]), least)
@@ -364,10 +348,7 @@ class _Trial:
             async_scheduling=options.async_scheduling,
             prefix_caching=options.prefix_caching,
             shared_prefix_tokens=options.prefix_blocks * limits.block_size,
-            step=StepCost(
-                **_complete({n: v for n, v in constants.items() if n in StepCost.model_fields}),
-                roofline_power=options.roofline_power,
-            ),
+            step=StepCost(**step, roofline_power=options.roofline_power),
         )
 
     def replay(self, record: NDArray[Any]) -> NDArray[Any]:
@@ -468,15 +449,6 @@ def _implausible(constants: dict[str, float]) -> float:
     for name, of, median in _PRIORS:
         off += math.log(max(constants[name] / constants[of] / median, _NOTHING)) ** 2
     return _PRIOR_WEIGHT * off
-
-
-def _complete(constants: dict[str, float]) -> dict[str, float]:
-    """Add the constant of prefill attention, unless it was fitted on its own.
-
-    In a transformer of width d, a token costs 24 d² multiplications and additions a layer by itself
-    and 4 d for each token of its context: 1 / (6 d) as many, and d is not far from 4,096.
-    """
-    return {"per_attention_unit_s": constants["per_new_token_s"] / (6 * _WIDTH)} | constants
 
 
 # Requests of a log that ran or waited at once: evidence of the server's limits. A request runs from
