@@ -95,8 +95,17 @@ def box_of(*columns: tuple[int, float, float]) -> spaces.Box:
 
 def write_columns(*columns: NDArray[Any]) -> Float32s:
     """Return arrays (k, ...) as columns side by side, (k, d)."""
-    parts = [column.reshape(len(column), math.prod(column.shape[1:])) for column in columns]
-    return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe")
+    rows = len(columns[0])
+    widths = [math.prod(column.shape[1:]) for column in columns]
+    out = np.empty((rows, sum(widths)), np.float32)
+    start = 0
+    for column, width in zip(columns, widths, strict=True):
+        if column.ndim == 1:
+            out[:, start] = column
+        else:
+            out[:, start : start + width] = column.reshape(rows, width)
+        start += width
+    return out
 
 
 class Simulation(ABC):
@@ -127,6 +136,9 @@ class Simulation(ABC):
         self.num_envs, self.form, self.action_space = num_envs, form, action_space
         choices = getattr(action_space, "nvec", getattr(action_space, "n", ()))
         self.highs: Ints = np.atleast_1d(np.asarray(choices, np.int64))
+        ends = np.cumsum(self.highs).tolist()
+        has_parts = isinstance(action_space, spaces.MultiDiscrete)
+        self._parts = [slice(a, b) for a, b in zip([0, *ends], ends, strict=False)] * has_parts
         self.rewards, self.costs = np.zeros(num_envs), np.zeros(num_envs)
         self.terminated = np.zeros(num_envs, np.bool_)
         self.truncated = np.zeros(num_envs, np.bool_)
@@ -206,13 +218,11 @@ class Simulation(ABC):
     def sample_mask(self, mask: Bools) -> Any:
         """Return a mask (n,) as `action_space.sample` takes it: int8, a tuple of MultiDiscrete."""
         numbers = mask.astype(np.int8)
-        if isinstance(self.action_space, spaces.Discrete):
-            return numbers
-        return tuple(np.split(numbers, np.cumsum(self.highs)[:-1]))
+        return tuple([numbers[part] for part in self._parts]) if self._parts else numbers
 
     def sample_masks(self) -> tuple[Any, ...]:
         """Return the masks of all environments as `action_space.sample` takes them."""
-        return tuple(map(self.sample_mask, self.mask))
+        return tuple(map(self.sample_mask, self.mask) if self._parts else self.mask.astype(np.int8))
 
     def infos(self) -> dict[str, Any]:
         """Return what the infos of a batch tell of the last step: (E, …) arrays by name."""
