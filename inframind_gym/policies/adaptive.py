@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +72,17 @@ MOST_LOAD: Final = 4.0  # beyond which they rise no more
 FADES_FROM, FADED = 2.0, 3.0
 
 
+class Outlook(NamedTuple):
+    """What n queries may expect of R recipes."""
+
+    chance: Floats  # (n, R) of a right answer
+    in_time: Floats  # (n, R) probability of an answer within the budget
+    slack: Floats  # (n, R) the quantile of the standard normal at that probability
+    log_s: Floats  # (n, R) log of the seconds until the answer
+    cost: Floats  # (n, R) price of the slot-seconds that it uses, in right answers
+    is_open: NDArray[np.bool_]  # (n, R) no model that it needs is down
+
+
 class AdaptivePolicy(RecipePolicy):
     """Recipes by value, expected seconds and prices of GPUs that are learned while it plays.
 
@@ -120,6 +131,13 @@ class AdaptivePolicy(RecipePolicy):
         self._errors = np.tile([PRIOR_WEIGHT, 0.0, PRIOR_WEIGHT * SPREAD_PRIOR**2], (rows, 1))
         self._final = np.ones((rows, len(DOMAINS)))  # share of plans of one agent with a final call
         self._predicted = np.zeros((rows, 0))  # (rows, queries) log seconds
+        names = ("log_price", "_time_s", "_precision", "_moment", "_coefficients", "_errors")
+        self._first = {name: getattr(self, name)[0].copy() for name in (*names, "_final")}
+
+    def forget(self, rows: NDArray[np.int64]) -> None:
+        """Return rows to what they were after `reset`: a new episode begins there."""
+        for array, value in self._first.items():
+            getattr(self, array)[rows] = value
 
     # Choice
 
@@ -127,8 +145,13 @@ class AdaptivePolicy(RecipePolicy):
         self, in_flight: Floats, contexts: Contexts, rows: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """Return recipes (n,) for queries that have just arrived, with calls in flight (n, M)."""
-        n = len(rows)
-        domain = contexts["domain"].astype(np.int64)
+        outlook = self.outlook(in_flight, contexts, rows)
+        score = np.where(outlook.is_open, outlook.chance * outlook.in_time - outlook.cost, -np.inf)
+        return self.note(outlook, score.argmax(axis=1), contexts["query"], rows)
+
+    def outlook(self, in_flight: Floats, contexts: Contexts, rows: NDArray[np.int64]) -> Outlook:
+        """Return what is expected of every recipe, with calls in flight (n, M)."""
+        n, domain = len(rows), contexts["domain"].astype(np.int64)
         call_s, idle_s = self._call_s(in_flight, contexts, rows, domain)
         price = self._prices(in_flight, contexts["time_s"], rows)
         log_s = np.log(call_s.reshape(n, -1) @ self._path)
@@ -138,16 +161,22 @@ class AdaptivePolicy(RecipePolicy):
         bias = total / count
         spread = np.sqrt(squares / count - bias**2)
         slack = np.log(np.maximum(left_s, 1e-3)) - bias
-        in_time = ndtr((slack[:, None] - log_s) / spread[:, None])
-        value = self._chance[domain] * in_time
-        down = (self.recipes.needs & ~contexts["models_up"][:, None]) != 0
-        score = np.where(down, -np.inf, value - cost)
-        chosen = score.argmax(axis=1)
-        queries = contexts["query"]
+        slack = (slack[:, None] - log_s) / spread[:, None]
+        is_open = (self.recipes.needs & ~contexts["models_up"][:, None]) == 0
+        return Outlook(self._chance[domain], ndtr(slack), slack, log_s, cost, is_open)
+
+    def note(
+        self,
+        outlook: Outlook,
+        chosen: NDArray[np.int64],
+        queries: NDArray[np.int64],
+        rows: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """Remember the seconds predicted for the chosen recipes (n,), which are returned."""
         if queries.max() >= self._predicted.shape[1]:
             more = self.assigned.shape[1] - self._predicted.shape[1]
             self._predicted = np.pad(self._predicted, ((0, 0), (0, more)))
-        self._predicted[rows, queries] = log_s[np.arange(n), chosen]
+        self._predicted[rows, queries] = outlook.log_s[np.arange(len(rows)), chosen]
         return np.asarray(chosen, np.int64)
 
     def _features(self, in_flight: Floats) -> tuple[Floats, Floats]:
@@ -203,44 +232,44 @@ class AdaptivePolicy(RecipePolicy):
     # Learning
 
     def observe(self, completed: Completed, row: int) -> None:
-        """Learn seconds of calls from queries that have ended."""
+        """Learn seconds of calls from the queries of a row that have ended."""
+        self.learn(completed, np.full(len(completed), row))
+
+    def learn(self, completed: Completed, rows: NDArray[np.int64]) -> None:
+        """Learn seconds of calls from queries (k,) that have ended in `rows` (k,)."""
         if self._mode == "no-learning":
             return
-        touched = set()
-        for query in completed:
-            ordinal, nodes = int(query["query"]), int(query["num_nodes"])
-            if query["failed_calls"] or not np.isfinite(query["latency_s"]):
-                continue
-            per_node = 2 if query["topology"] == TOPOLOGIES.index("Reflection") else 1
-            in_flight = self.in_flight[row, ordinal][None]
-            own, others = self._features(in_flight)
-            if nodes == 1:
-                decides, domain = float(query["calls"] > per_node), int(query["domain"])
-                self._final[row, domain] += FINAL_STEP * (decides - self._final[row, domain])
-            rounds = self._rounds(in_flight, np.asarray(query)[None])
-            error = math.log(max(query["latency_s"], 1e-3)) - self._predicted[row, ordinal]
-            self._errors[row] = FORGET * self._errors[row] + (1.0, error, error**2)
-            for node in range(nodes):
-                m, s = int(query["model"][node]), int(query["strategy"][node])
-                seconds = float(query["node_latency_s"][node]) / per_node
-                if m < 0 or seconds <= 0.0:
-                    continue
-                slow = math.exp(
-                    self._coefficients[row, m, OWN] * own[0, m]
-                    + self._coefficients[row, m, SHARED] * others[0, m]
-                )
-                served_s = seconds - rounds[0, m] * self.spec.expected_call_s[m] * slow
-                served_s = max(served_s, LEAST_SERVED * seconds)
-                x = np.zeros(self._moment.shape[-1])
-                x[[0, OWN, SHARED, FIRST_KIND + s]] = 1.0, own[0, m], others[0, m], 1.0
-                y = math.log(served_s / self.spec.expected_call_s[m])
-                self._precision[row, m] += np.outer(x, x)
-                self._moment[row, m] += y * x
-                touched.add(m)
-        for m in touched:
-            self._coefficients[row, m] = np.linalg.solve(
-                self._precision[row, m], self._moment[row, m]
-            )
+        measured = (completed["failed_calls"] == 0) & np.isfinite(completed["latency_s"])
+        completed, rows = completed[measured], rows[measured]
+        query, nodes = completed["query"].astype(np.int64), completed["num_nodes"]
+        per_node = np.where(completed["topology"] == TOPOLOGIES.index("Reflection"), 2, 1)
+        in_flight = self.in_flight[rows, query]
+        rounds = self._rounds(in_flight, completed)
+        own, others = self._features(in_flight)
+        errors = np.log(np.maximum(completed["latency_s"], 1e-3)) - self._predicted[rows, query]
+        decides = completed["calls"] > per_node
+        for k, (row, domain) in enumerate(zip(rows, completed["domain"], strict=True)):
+            if nodes[k] == 1:
+                self._final[row, domain] += FINAL_STEP * (decides[k] - self._final[row, domain])
+            self._errors[row] = FORGET * self._errors[row] + (1.0, errors[k], errors[k] ** 2)
+
+        node_s = completed["node_latency_s"] / per_node[:, None]
+        nth = np.arange(node_s.shape[1])
+        k, node = np.nonzero((nth < nodes[:, None]) & (completed["model"] >= 0) & (node_s > 0.0))
+        row, seconds = rows[k], node_s[k, node].astype(np.float64)
+        m, s = (completed[name][k, node].astype(np.int64) for name in ("model", "strategy"))
+        x = np.zeros((len(k), self._moment.shape[-1]))
+        x[:, 0], x[:, OWN], x[:, SHARED] = 1.0, own[k, m], others[k, m]
+        x[np.arange(len(k)), FIRST_KIND + s] = 1.0
+        slow = np.exp((self._coefficients[row, m, OWN : SHARED + 1] * x[:, OWN : SHARED + 1]).sum(1))
+        light_s = self.spec.expected_call_s[m]
+        served_s = np.maximum(seconds - rounds[k, m] * light_s * slow, LEAST_SERVED * seconds)
+        np.add.at(self._precision, (row, m), x[:, :, None] * x[:, None, :])
+        np.add.at(self._moment, (row, m), np.log(served_s / light_s)[:, None] * x)
+        row, m = np.unique(np.stack([row, m]), axis=1)
+        self._coefficients[row, m] = np.linalg.solve(
+            self._precision[row, m], self._moment[row, m, :, None]
+        )[..., 0]
 
 
 def believed(spec: PolicySpec) -> tuple[RecipeTable, Floats, Floats, Floats]:
