@@ -1,27 +1,18 @@
-"""PPO with Lagrange multiplier and congestion critic, for planning and routing in one closed loop.
+"""Training of `ppo_lagrangian`: PPO on a Lagrangian whose multipliers are controlled, not fixed.
 
-    inframind train ppo_lagrangian --seed 0 --out runs/ppo/0
+Streams of several workloads go on side by side, each row at its own arrival rate. When a query
+arrives, the network chooses one recipe for it; that is the whole decision, and the Lagrangian
 
-Every row of `InfraMind-Stream-v0` plays a stream at an arrival rate of its own, which goes on from
-update to update: at the end of a stream congestion would cost nothing. Rows of several *worlds*,
-pools and workloads, stand side by side, and one network learns them all. An update takes some
-decisions in every row and learns from those whose queries are answered by then. Query q is worth
+    L = 1[solved in time] - λ · 1[late] - U,        U = Σ_g μ_g · seconds of slots on GPU g
 
-    r_q = solved on time - λ · late
+is known when the query has been answered, or at its deadline: bad news does not wait. What a
+choice costs later queries is in U. λ and μ are of the row and the moment; the policy controls them
+as it does in play (`inframind_gym.policies.ppo_lagrangian`). Nothing is imitated. The advantage is
 
-and decision t of it is credited with r_q and with what it does to others: a call holds a slot, and
-whoever arrives later waits. The *congestion critic* says what that costs them. It is no network:
-in steady load the cost of a second of a slot is the dual price of the server in the linear program
-of the load, which `bid_price` has solved:
+    A = (1[solved in time] - V_r) - λ · (1[late] - V_l) - (U - Σ_r π_r U_r)
 
-    x_t = - price of the server's second · seconds of such a call
-
-so that the return of a decision is G_t = r_q + x_t + x_{t+1} + … over the query's own decisions.
-PPO maximises it against a critic of its own. The first updates imitate `bid_price` instead, while
-the critic learns. λ holds the share of late queries at `1 - promise`, by a PID controller (Stooke,
-Achiam, Abbeel 2020) with a bounded integral; the shipped configuration promises nothing, and λ is
-0. Entropy's weight falls to almost nothing, so that what is played, the likeliest action, is what
-was trained.
+with a critic each for reward V_r and lateness V_l; that of the use of GPUs is exact, for a recipe's
+price is known. PPO: Schulman et al. (2017). Weights are averaged over updates: the average plays.
 
 To follow one update: `World.play` → `Learner.update`.
 """
@@ -29,102 +20,340 @@ To follow one update: `World.play` → `Learner.update`.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.utils import seeding
+from pydantic import Field
 from torch import Tensor, nn
 
-from agents.lagrangian import PIDMultiplier
-from agents.runs import BEST, Array, Run, load_state, seed_of, state_of, weights_of
-from agents.streams import (
-    Batch,
-    PpoLagrangianConfig,
-    World,
-    by_network,
-    by_teacher,
-    imitated,
-    play_worlds,
-    steps_of,
-    teacher_of,
-    training_worlds,
-    validation_worlds,
-    worth,
-)
-from inframind_gym.envs.layout import EMBED_DIM
+import inframind_gym  # noqa: F401
+from agents.runs import BEST, Array, Run, WorldChoice, load_state, seed_of, state_of, weights_of
+from inframind_gym.configs import Fraction, NonNegative, Positive, PositiveInt, StrictModel
+from inframind_gym.envs.routing_simulation import DECISION
+from inframind_gym.evaluation.play import Window, stream_length
 from inframind_gym.policies import checkpoint
+from inframind_gym.policies.networks import draw, log_softmax
 from inframind_gym.policies.ppo_lagrangian import (
     NAME,
+    QUERY,
+    RECIPE,
+    PpoLagrangianPolicy,
     Seen,
     embed,
-    encode,
-    plan_logits,
-    route_logits,
+    scores_of,
     shapes,
 )
 from inframind_gym.progress import ProgressReport
 
-WEIGHTS, EPISODES, DRAWS, BATCHES, VALIDATION = range(5)  # uses of a seed
+ENV_ID: Final = "InfraMind-Stream-v0"
+WEIGHTS, EPISODES, BATCHES, VALIDATION = range(4)  # uses of a seed
+SETTLED_S: Final = 200.0  # before and after the queries that a validation scores
+OVERRUN: Final = 0.5  # share of late queries of a row that begins anew
+REWARD, LATE = 0, 1  # outputs of the critic
 
 
-def to_go(values: Array, batch: Batch) -> Array:
-    """Return, for each decision, the sum of `values` (n,) over it and those its query has left."""
-    group = batch.row.astype(np.int64) * (int(batch.query.max()) + 1) + batch.query
-    order = np.argsort(group, kind="stable")  # within a query still in the order of time
-    sums = np.cumsum(values[order][::-1])[::-1]
-    last = np.flatnonzero(np.diff(group[order], append=-1))
-    after = np.append(sums, 0.0)[last + 1]
-    found = np.empty(len(values), np.float32)
-    found[order] = sums - np.repeat(after, np.diff(last, prepend=-1))
-    return found
+class StreamWorld(StrictModel):
+    """A pool and a workload whose streams a policy is trained in."""
+
+    pool: str = "b200-2gpu"
+    workload: str = "all"
+    capacity_per_min: Positive | None = None  # load 1; None: that of the informed bound
+
+
+class PpoLagrangianConfig(StrictModel):
+    """Configuration of a training, `agents/configs/ppo_lagrangian.yaml`."""
+
+    algorithm: Literal["ppo_lagrangian"] = "ppo_lagrangian"
+    env: WorldChoice = WorldChoice()  # of all worlds; a pool or a workload chooses among them
+    worlds: tuple[StreamWorld, ...] = ()  # that are played side by side
+    # arrival rates of the rows, in turn, as shares of capacity; each is moved by up to a sixth
+    loads: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    rows: PositiveInt = 48  # streams of a world, side by side
+    queries: PositiveInt = 40_000  # of all rows in an update, at least
+    together: PositiveInt = 10  # updates in a stream, after which there is a checkpoint
+    steps: PositiveInt = 40  # updates
+    hidden: PositiveInt = 32  # width of the layers
+    epochs: PositiveInt = 2  # passes over the decisions of an update
+    minibatch: PositiveInt = 1024  # decisions of a step
+    lr: Positive = 5e-4  # of Adam; falls to a tenth in equal steps
+    # logits of a right answer, in the first update and in the last
+    sharpness: tuple[Positive, Positive] = (40.0, 150.0)
+    clip: Positive = 0.2
+    value_weight: NonNegative = 0.5
+    entropy_weight: NonNegative = 1e-4
+    max_grad_norm: Positive = 0.5
+    promise: Fraction = 0.975  # share of queries that are to be in time
+    averaged: Fraction = 0.9  # weight of the past in the average of the weights
+    # what an ablation leaves out
+    prices: bool = True  # μ
+    lateness: bool = True  # λ
+    cost_critic: bool = True  # V_l and Σ π U; without them one critic of L
+    restarts: bool = True  # of rows in which most queries are late
+    validation_rows: PositiveInt = 12  # streams of a world
+    validation_loads: Annotated[tuple[Positive, ...], Field(min_length=1)] = (0.3, 0.6, 0.9, 1.1)
+    validation_queries: PositiveInt = 600  # of each, that are scored
+
+
+class Batch(NamedTuple):
+    """Decisions of queries whose answer, or lateness, is known."""
+
+    world: Array  # (n,)
+    load: Array  # (n,) index of the row's load
+    seen: Seen
+    action: Array  # (n,) recipe
+    log_prob: Array  # (n,)
+    use: Array  # (n,) U
+    use_expected: Array  # (n,) Σ π U
+    price: Array  # (n,) mean μ of the row's GPUs at no load
+    multiplier: Array  # (n,) λ
+    good: Array  # (n,) solved in time
+    late: Array  # (n,)
+
+
+class Explorer(PpoLagrangianPolicy):
+    """The policy in training: it draws recipes, and notes its decisions.
+
+    Attributes:
+        sharpness: logits of a right answer.
+        decisions_made: per call of `pick`: rows, queries, deadlines, and the columns of a batch
+            from `seen` to `multiplier`.
+    """
+
+    def __init__(self, config: PpoLagrangianConfig, *, sample: bool) -> None:
+        # Not PpoLagrangianPolicy's: there is no checkpoint.
+        super(PpoLagrangianPolicy, self).__init__(None if config.prices else "no-prices")
+        self.name, self.sample, self.lateness = NAME, sample, config.lateness
+        self.sharpness, self.decisions_made = 1.0, list[tuple[Any, ...]]()
+
+    def pick(self, seen: Seen, scores: Array, contexts: Array, rows: Array) -> Array:
+        """Return recipes (n,) by their scores (n, R)."""
+        if not self.sample:
+            return np.asarray(scores.argmax(axis=1), np.int64)
+        log_probs = log_softmax(self.sharpness * scores)
+        action = draw(log_probs, self.draw(rows, contexts["query"]))
+        each = np.arange(len(rows))
+        use = seen.recipe[..., 4]
+        self.decisions_made.append(
+            (
+                rows.copy(),
+                contexts["query"].astype(np.int64),
+                contexts["arrival_s"] + contexts["budget_s"],
+                *seen,
+                action,
+                log_probs[each, action].astype(np.float32),
+                use[each, action],
+                (np.exp(log_probs) * use).sum(axis=1).astype(np.float32),
+                np.exp(self.log_price[rows]).mean(axis=1),
+                self.lagrange[rows].astype(np.float32),
+            )
+        )
+        return np.asarray(action, np.int64)
+
+    def learn(self, completed: Array, rows: Array) -> None:
+        """Learn seconds of calls, and control λ."""
+        super().learn(completed, rows)
+        if not self.lateness:
+            self.lagrange[:] = 0.0
+
+
+class World:
+    """Rows of the closed loop in one pool and workload, and the policy that plays them.
+
+    Args:
+        config: of the training.
+        place: pool and workload.
+        split: of the tasks.
+        rows: E.
+        queries: N of a stream.
+        loads: of the rows, in turn.
+    """
+
+    def __init__(
+        self,
+        config: PpoLagrangianConfig,
+        place: StreamWorld,
+        split: str,
+        rows: int,
+        queries: int,
+        loads: Sequence[float],
+    ) -> None:
+        arguments: dict[str, Any] = config.env.arguments(split) | {
+            **{"pool": place.pool, "workload": place.workload, "num_queries": queries},
+            **{"system_features": ("in_flight",), "level": "joint", "observation": "index"},
+        }
+        env: Any = gym.make_vec(ENV_ID, num_envs=rows, **arguments).unwrapped
+        self.simulation, self.spec = env.simulation, env.policy_spec()
+        self.place, self.rows, self.every = place, rows, np.arange(rows)
+        self.load = self.every % len(loads)
+        self.rates_per_min = np.array(loads)[self.load] * (place.capacity_per_min or 0.0)
+        self.policy = Explorer(config, sample=split == "train")
+        self._restarts = config.restarts
+        self._solved, self._late, self._known = np.zeros((3, rows, queries), np.bool_)
+
+    def begin(self, weights: Mapping[str, Array], promise: float, key: tuple[int, ...]) -> None:
+        """Begin a stream in every row; its luck is a function of the key."""
+        self._key, self._begun = key, np.zeros(self.rows, np.int64)
+        rates = self.rates_per_min.copy()
+        if self.policy.sample:
+            rates *= np.random.default_rng(key).uniform(0.84, 1.16, self.rows)
+        self.simulation.set_options({"arrival_rate_per_min": rates})
+        self.simulation.seeded()
+        self.policy.use(weights, promise, np.float32)
+        self.policy.decisions_made = []
+        self.policy.reset(self.spec, [seed_of(*key, row) for row in range(self.rows)])
+        self._observations = self.simulation.observations()
+        self._waiting: list[Array] = []
+        self._restart(self.every)
+
+    def _restart(self, rows: Array) -> None:
+        """Begin new streams in some rows."""
+        seeds = [seed_of(*self._key, row, self._begun[row]) for row in rows.tolist()]
+        self._begun[rows] += 1
+        generators = [seeding.np_random(seed)[0] for seed in seeds]
+        self.simulation.reset(rows, generators, self._observations)
+        self.policy.forget(rows)
+        self._known[rows] = False
+        self._read = getattr(self, "_read", np.zeros(self.rows, np.int64))
+        self._read[rows] = 0
+
+    def step(self) -> None:
+        """Take a decision in every row, and learn from what has ended."""
+        contexts = self.simulation.contexts(self.every)
+        self._time_s = contexts["time_s"]
+        actions = self.policy.act_batch(self._observations, contexts, self.every)
+        self.simulation.step(self.every, self.simulation.checked(actions), self._observations)
+        state = self.simulation.state
+        last = state.stream["finished"]
+        rows = np.flatnonzero(last > self._read)
+        if not len(rows):
+            return
+        counts = last[rows] - self._read[rows]
+        of = np.repeat(rows, counts)
+        at = np.concatenate([np.arange(self._read[row], last[row]) for row in rows])
+        completed = state.completed[of, at]
+        query = completed["query"]
+        self._late[of, query] = completed["latency_s"] > completed["budget_s"]
+        self._solved[of, query] = completed["solved"]
+        self._known[of, query] = True
+        self._read[rows] = last[rows]
+        self.policy.learn(completed, of)
+
+    def play(self, index: int, queries: int) -> Batch:
+        """Go on until some queries have been planned; returns what can be learned from.
+
+        Args:
+            index: of this world.
+            queries: how many.
+        """
+        planned, made = 0, self.policy.decisions_made
+        gone: list[Array] = []
+        while planned < queries:
+            before = len(made)
+            self.step()
+            planned += sum(len(columns[0]) for columns in made[before:])
+            over = self.simulation.status != DECISION
+            if self._restarts:
+                over |= self.policy.late > OVERRUN
+            if over.any():
+                gone.append(self._settle(over))
+                self._restart(np.flatnonzero(over))
+        parts = [*gone, self._settle(np.zeros(self.rows, np.bool_))]
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        row, seen, rest = columns[0], Seen(*columns[1:6]), columns[6:]
+        return Batch(np.full(len(row), index), self.load[row], seen, *rest)
+
+    def _settle(self, over: Array) -> list[Array]:
+        """Return the decisions of queries that are known to be right, wrong or late.
+
+        Those of rows that are `over` and are not known are dropped; the others wait.
+        """
+        parts, self.policy.decisions_made[:] = list(self.policy.decisions_made), []
+        parts = ([tuple(self._waiting)] if self._waiting else []) + parts
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        row, query, deadline_s = columns[:3]
+        known = self._known[row, query]
+        missed = ~known & (self._time_s[row] > deadline_s)
+        late = np.where(known, self._late[row, query], True)
+        good = known & self._solved[row, query] & ~late
+        due, waits = known | missed, ~known & ~missed & ~over[row]
+        self._waiting = [column[waits] for column in columns]
+        return [row[due], *(column[due] for column in columns[3:]), good[due], late[due]]
+
+    def validate(
+        self, weights: Mapping[str, Array], promise: float, key: tuple[int, ...], scored: int
+    ) -> tuple[Array, Array]:
+        """Return goodput and share in time (E,) of streams in steady load.
+
+        Queries are scored that arrive after SETTLED_S, while others go on arriving. Those without
+        an answer for so long are late.
+        """
+        self.begin(weights, promise, key)
+        window = Window.steady(self.simulation.state.arrival_s, scored, SETTLED_S)
+        columns = window.first[:, None] + np.arange(scored)
+        over = np.zeros(self.rows, np.bool_)
+        while not over.all():
+            for _ in range(100):
+                self.step()
+            known = np.take_along_axis(self._known, columns, 1)
+            over = known.all(axis=1) | (self._time_s >= window.until_s)
+        in_time = known & ~np.take_along_axis(self._late, columns, 1)
+        good = in_time & np.take_along_axis(self._solved, columns, 1)
+        return good.mean(axis=1), in_time.mean(axis=1)
+
+
+class Torch:
+    """What `scores_of` asks for, of torch."""
+
+    relu = staticmethod(torch.relu)
+    where = staticmethod(torch.where)
+
+    @staticmethod
+    def cat(arrays: Sequence[Tensor]) -> Tensor:
+        """Join along the last axis."""
+        return torch.cat(tuple(arrays), -1)
 
 
 class Net(nn.Module):
     """The policy's weights, and its critic's.
 
     Args:
-        worlds: of the training; the tasks of the first come first.
+        worlds: of the training.
         hidden: width of the layers.
     """
 
-    w: nn.ParameterDict
-
     def __init__(self, worlds: Sequence[World], hidden: int) -> None:
         super().__init__()
-        spec = worlds[0].spec
-        sizes = shapes(spec.num_strategies, hidden)
-        self.w = nn.ParameterDict({name: torch.zeros(size) for name, size in sizes.items()})
-        for name, value in self.w.items():
-            if value.ndim == 2:  # almost even odds at the start
-                nn.init.orthogonal_(value, 0.01 if name.endswith("_out") else 1.0)
-        self.value = nn.Sequential(nn.Linear(2 * hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1))
-        roles = np.vstack([spec.role_embeddings, np.zeros((1, EMBED_DIM), np.float32)])
-        tasks = np.concatenate([world.spec.task_embeddings for world in worlds])
-        self._texts = torch.from_numpy(tasks), torch.from_numpy(roles)
-
-    def forward(self, seen: Seen, up: Tensor, routes: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log-probabilities of routes (k, M·S) and plans (n - k, P), and values (n,).
-
-        Args:
-            seen: n decisions, routes before plans.
-            up: (n, M) models that could be chosen.
-            routes: k.
-        """
-        w = cast(dict[str, Tensor], self.w)
-        texts = embed(w, *self._texts, torch.relu)
-        server, pool, state = encode(
-            w, texts, seen, torch.relu, lambda parts: torch.cat(tuple(parts), -1)
+        self.w = nn.ParameterDict({n: torch.zeros(size) for n, size in shapes(hidden).items()})
+        for value in self.w.values():
+            if value.ndim == 2:  # `out` is 0: at the start the score alone decides
+                nn.init.orthogonal_(value, 1.0)
+        self.value = nn.Sequential(
+            nn.Linear(QUERY + RECIPE, 2 * hidden), nn.ReLU(), nn.Linear(2 * hidden, 2)
         )
-        route = route_logits(w, server[:routes], pool[:routes], torch.relu)
-        route = route.masked_fill(~up[:routes, :, None], -1e9).flatten(1)
-        plan = plan_logits(w, pool[routes:], torch.relu)
-        return route.log_softmax(1), plan.log_softmax(1), self.value(state)[:, 0]
+        for parameter in self.value[2].parameters():
+            nn.init.zeros_(parameter)
+        self._embeddings = [torch.tensor(w.spec.task_embeddings) for w in worlds]
+        self._policies, self.sharpness = [w.policy for w in worlds], 1.0
+
+    def forward(self, world: int, seen: Seen) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities of recipes (n, R), and V_r and V_l (n, 2)."""
+        text = embed(self.w, self._embeddings[world][seen.task], torch.relu)
+        fixed = torch.from_numpy(self._policies[world].fixed)
+        scores = scores_of(self.w, seen, text, fixed, Torch)
+        log_probs = (self.sharpness * scores).log_softmax(1)
+        odds = log_probs.detach().exp()[:, :, None]
+        usual = (odds * seen.recipe).sum(1)  # what the policy does about here
+        chance, in_time = seen.recipe[..., :1], seen.recipe[..., 1:2]
+        believed = torch.cat([(odds * chance * in_time).sum(1), 1.0 - usual[:, 1:2]], 1)
+        return log_probs, believed + self.value(torch.cat([seen.query, text.detach(), usual], 1))
 
 
 class Learner:
-    """Network, optimiser and multiplier; the seed is of first weights and minibatches."""
+    """Network and optimiser; the seed is of first weights and minibatches."""
 
     def __init__(self, config: PpoLagrangianConfig, seed: int, worlds: Sequence[World]) -> None:
         self.config, self.seed, self.worlds, self.updates = config, seed, worlds, 0
@@ -132,192 +361,203 @@ class Learner:
             torch.manual_seed(seed_of(seed, WEIGHTS))
             self.net = Net(worlds, config.hidden)
         self.optimizer = torch.optim.Adam(self.net.parameters(), config.lr, eps=1e-5, fused=True)
-        pid = config.pid
-        self.pid = PIDMultiplier(
-            0.0, pid.kp, pid.ki, pid.kd, 1.0 - config.promise, 0.5, most=pid.most
-        )
         self.average = weights_of(self.net)
-
-    @property
-    def multiplier(self) -> float:
-        """λ, 0 without a promise."""
-        return self.pid.value if self.config.promise else 0.0
-
-    @property
-    def cloning(self) -> bool:
-        """Return whether the next update imitates."""
-        return self.updates < self.config.cloning
 
     def weights(self, *, averaged: bool = False) -> dict[str, Array]:
         """Return the weights of the policy: the present ones, or averaged over updates."""
         return checkpoint.part(self.average if averaged else weights_of(self.net), "w.")
 
-    def sharpen(self) -> None:
-        """Make likely actions likelier, the likeliest staying what they are.
-
-        An imitation is unsure where its teacher is not: too many of its draws are what nobody
-        would do, and fill servers that the teacher leaves empty.
-        """
-        with torch.no_grad():
-            for name, value in self.net.w.items():
-                if "_out" in name:
-                    value *= self.config.sharpen
-        self.average = weights_of(self.net)
-
-    def update(self, batch: Batch) -> dict[str, float]:
-        """Learn: PPO or imitation, λ, averaged weights."""
+    def prepare(self) -> None:
+        """Give the worlds the weights and the sharpness of the next update."""
         c = self.config
-        first, last = (0, c.cloning) if self.cloning else (c.cloning, c.steps)
-        done = (self.updates - first) / max(last - first - 1, 1)
+        (first, last), done = c.sharpness, self.updates / max(c.steps - 1, 1)
+        self.net.sharpness = first * (last / first) ** done
+        for world in self.worlds:
+            world.policy.sharpness = self.net.sharpness
+            world.policy.use(self.weights(), c.promise, np.float32)
+
+    def update(self, batches: Sequence[Batch]) -> dict[str, float]:
+        """Take a step of PPO for every minibatch of decisions, of one world each."""
+        c, losses = self.config, []
+        self.optimizer.param_groups[0]["lr"] = c.lr * (1.0 - 0.9 * self.updates / c.steps)
         rng = np.random.default_rng([self.seed, BATCHES, self.updates])
-        lr = (c.cloning_lr if self.cloning else c.lr) * (1.0 - 0.9 * done)
-        self.optimizer.param_groups[0]["lr"] = lr
-        target = worth(batch.answer, self.multiplier) - c.congestion * to_go(batch.price, batch)
-        metrics = self._ppo(batch, target.astype(np.float32), c.entropy_weight * 0.01**done, rng)
-        kept = 0.0 if self.cloning else c.kept
-        for name, value in weights_of(self.net).items():
-            self.average[name] = kept * self.average[name] + (1.0 - kept) * value
-        metrics |= self._figures(batch)
-        if c.promise:
-            self.pid.update(metrics["charts/violation_rate"])
-        self.updates += 1
-        return metrics
-
-    def _ppo(
-        self, batch: Batch, target: Array, entropy_weight: float, rng: np.random.Generator
-    ) -> dict[str, float]:
-        c, everything = self.config, np.arange(len(batch.row))
-        seen, up = Seen(*map(torch.from_numpy, batch.seen)), torch.from_numpy(batch.up)
-        action, old = torch.from_numpy(batch.action)[:, None], torch.from_numpy(batch.log_prob)
-        goal, is_plan = torch.from_numpy(target), batch.node < 0
-        if self.cloning:
-            everything, entropy_weight = imitated(batch), 0.0
-            action = torch.from_numpy(batch.label)[:, None]
-        losses: list[tuple[float, ...]] = []
         for _ in range(c.epochs):
-            parts = max(len(everything) // c.minibatch, 1)
-            for b in np.array_split(rng.permutation(everything), parts):
-                b = b[np.argsort(is_plan[b], kind="stable")]
-                k = len(b) - int(is_plan[b].sum())
-                route, plan, value = self.net(Seen(*(p[b] for p in seen)), up[b], k)
-                a = action[b]
-                log_prob = torch.cat([route.gather(1, a[:k]), plan.gather(1, a[k:])])[:, 0]
-                entropy = torch.cat([-(p.exp() * p).sum(1) for p in (route, plan)]).mean()
-                error = goal[b] - value
-                value_loss = error.square().mean()
-                log_ratio = log_prob - old[b]
-                ratio, advantage = log_ratio.exp(), error.detach()
-                advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-                clipped = ratio.clamp(1 - c.clip, 1 + c.clip)
-                policy_loss = -torch.min(ratio * advantage, clipped * advantage).mean()
-                if self.cloning:
-                    policy_loss = -log_prob.mean()
-                loss = policy_loss + c.value_weight * value_loss - entropy_weight * entropy
-                self.optimizer.zero_grad()
-                loss.backward()
-                nn.utils.clip_grad_norm_(self.net.parameters(), c.max_grad_norm)
-                self.optimizer.step()
-                kl = (ratio - 1.0 - log_ratio).mean()
-                losses.append(
-                    tuple(float(x.detach()) for x in (policy_loss, value_loss, entropy, kl))
+            parts = [
+                (i, part)
+                for i, batch in enumerate(batches)
+                for part in np.array_split(
+                    rng.permutation(len(batch.action)), max(len(batch.action) // c.minibatch, 1)
                 )
-        names = ("policy_loss", "value_loss", "entropy", "approx_kl")
-        means = dict(zip(names, np.mean(losses, axis=0).tolist(), strict=True))
-        means["explained"] = 1.0 - means["value_loss"] / float(goal.var())
-        return {f"losses/{name}": value for name, value in means.items()}
+            ]
+            for k in rng.permutation(len(parts)):
+                losses.append(self._step(parts[k][0], batches[parts[k][0]], parts[k][1]))
+        for name, value in weights_of(self.net).items():
+            self.average[name] = c.averaged * self.average[name] + (1.0 - c.averaged) * value
+        self.updates += 1
+        names = ("policy_loss", "value_loss", "entropy", "approx_kl", "clipped")
+        means = np.mean(losses, axis=0).tolist()
+        metrics = {f"losses/{name}": x for name, x in zip(names, means, strict=True)}
+        return metrics | self._figures(batches)
 
-    def _figures(self, batch: Batch) -> dict[str, float]:
-        """Return what became of the queries: goodput by world and load, and more."""
-        c, is_plan = self.config, batch.node < 0
-        answer, row = batch.answer[is_plan], batch.row[is_plan]  # one a query
-        good, load = worth(answer, 0.0), row % c.rows % len(c.loads)
-        found = {
+    def _step(self, world: int, batch: Batch, part: Array) -> tuple[float, ...]:
+        """Learn from some decisions (k,) of a batch; returns losses and figures."""
+        c = self.config
+        seen = Seen(*(torch.from_numpy(column[part]) for column in batch.seen))
+        old, use, expected, lagrange, good, late = (
+            torch.from_numpy(np.asarray(column[part], np.float32))
+            for column in (
+                *(batch.log_prob, batch.use, batch.use_expected, batch.multiplier),
+                *(batch.good, batch.late),
+            )
+        )
+        log_probs, value = self.net(world, seen)
+        log_prob = log_probs.gather(1, torch.from_numpy(batch.action[part])[:, None])[:, 0]
+        if c.cost_critic:
+            error = torch.stack([good, late], 1) - value
+            advantage = error[:, REWARD] - lagrange * error[:, LATE] - (use - expected)
+        else:
+            error = (good - lagrange * late - use)[:, None] - value[:, :1]
+            advantage = error[:, REWARD]
+        advantage = advantage.detach()
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        log_ratio = log_prob - old
+        ratio = log_ratio.exp()
+        clipped = ratio.clamp(1.0 - c.clip, 1.0 + c.clip)
+        policy_loss = -torch.min(ratio * advantage, clipped * advantage).mean()
+        value_loss = error.square().mean()
+        entropy = -(log_probs.exp() * log_probs).sum(1).mean()
+        loss = policy_loss + c.value_weight * value_loss - c.entropy_weight * entropy
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.net.parameters(), c.max_grad_norm)
+        self.optimizer.step()
+        kl, share = (ratio - 1.0 - log_ratio).mean(), (ratio != clipped).float().mean()
+        return tuple(float(x.detach()) for x in (policy_loss, value_loss, entropy, kl, share))
+
+    def _figures(self, batches: Sequence[Batch]) -> dict[str, float]:
+        """Return what became of the queries, and the multipliers, by load and world."""
+        c = self.config
+        names = ("load", "good", "late", "multiplier", "price", "use")
+        load, good, late, lagrange, price, use = (
+            np.concatenate([getattr(batch, name) for batch in batches]) for name in names
+        )
+        figures = {
             "charts/goodput": good.mean(),
-            "charts/solve_rate": answer["solved"].mean(),
-            "charts/violation_rate": answer["late"].mean(),
-            "charts/num_agents": answer["num_agents"].mean(),
-            "charts/price": batch.price[~is_plan].mean(),
-            "lagrange/lambda": self.multiplier,
+            "charts/violation_rate": late.mean(),
+            "charts/use": use.mean(),
+            "lagrange/lambda": lagrange.mean(),
+            "lagrange/mu": price.mean(),
         }
-        groups = [(f"load/{x:g}", load == i) for i, x in enumerate(c.loads)]
-        for i, world in enumerate(self.worlds):
-            place = world.place
-            groups += [(f"{place.pool}/{place.workload}", row // c.rows == i)]
-        found |= {f"charts/goodput/{name}": good[at].mean() for name, at in groups if at.any()}
-        return {name: float(value) for name, value in found.items()}
+        for i, x in enumerate(c.loads):
+            at = load == i
+            if at.any():
+                figures[f"charts/goodput/load/{x:g}"] = good[at].mean()
+                figures[f"charts/violation_rate/load/{x:g}"] = late[at].mean()
+                figures[f"lagrange/lambda/load/{x:g}"] = lagrange[at].mean()
+                figures[f"lagrange/mu/load/{x:g}"] = price[at].mean()
+        for world, batch in zip(self.worlds, batches, strict=True):
+            name = f"{world.place.pool}/{world.place.workload}"
+            figures[f"charts/goodput/{name}"] = batch.good.mean()
+        return {name: float(value) for name, value in figures.items()}
+
+
+def places_of(config: PpoLagrangianConfig) -> list[StreamWorld]:
+    """Return the pools and workloads of a training, each with its capacity.
+
+    A pool or a workload of `env` chooses among those of the configuration, or is a world of its
+    own, whose capacity takes up to two minutes of one core.
+    """
+    named = {
+        k: getattr(config.env, k) for k in ("pool", "workload") if k in config.env.model_fields_set
+    }
+    alone = StreamWorld(pool=config.env.pool, workload=config.env.workload)
+    chosen = [w for w in config.worlds if named.items() <= w.model_dump().items()] or [alone]
+    for i, place in enumerate(chosen):
+        if place.capacity_per_min is None:
+            from inframind_gym.evaluation.bounds import SteadyBounds
+            from inframind_gym.evaluation.scenarios import Scenario
+
+            scenario = Scenario(workload=place.workload, pool=place.pool)
+            capacity = SteadyBounds().of(scenario).capacity_per_min()
+            chosen[i] = place.model_copy(update={"capacity_per_min": capacity})
+    return chosen
 
 
 def train(config: PpoLagrangianConfig, run: Run) -> dict[str, Any]:
     """Train; the policy is in `run.out/best`.
 
     Returns:
-        Decisions, seconds, and the mean goodput of the best validation.
+        Queries, seconds, and the mean goodput of the best validation.
 
     Raises:
-        ConfigError: see `Run.begin`; or `bid_price` cannot play and is imitated.
+        ConfigError: see `Run.begin`.
     """
-    saved, seed, counts, best = run.begin(config), run.seed, {"decisions": 0, "seconds": 0.0}, -1.0
-    worlds = training_worlds(config)
-    held_out, steps = validation_worlds(config, worlds), steps_of(config, len(worlds))
-    teachers = [teacher_of(world, config.teacher) for world in worlds]
-    learner = Learner(config, seed, worlds)
+    saved, seed, best = run.begin(config), run.seed, -1.0
+    counts = {"queries": 0, "seconds": 0.0}
+    c, places = config, places_of(config)
+    length = c.together * c.queries // (len(places) * c.rows) + 200
+    worlds = [World(c, place, "train", c.rows, length, c.loads) for place in places]
+    fastest = [max(c.validation_loads) * (place.capacity_per_min or 0.0) for place in places]
+    held_out = [
+        World(
+            *(c, place, "val", c.validation_rows),
+            stream_length(rate, c.validation_queries, SETTLED_S),
+            c.validation_loads,
+        )
+        for place, rate in zip(places, fastest, strict=True)
+    ]
+    learner = Learner(c, seed, worlds)
     if saved is not None:
         arrays, numbers = saved
         load_state(learner.net, learner.optimizer, arrays)
         learner.average = dict(checkpoint.part(arrays, "average."))
         learner.updates, counts, best = numbers["updates"], numbers["counts"], numbers["best"]
-        learner.pid = PIDMultiplier(**numbers["multiplier"])
-    report = ProgressReport(config.steps, learner.updates, "ppo_lagrangian", "updates")
-    with run.tracker(int(counts["decisions"])) as tracker, report:
-        while learner.updates < config.steps:  # streams, and a checkpoint after them
+    report = ProgressReport(c.steps, learner.updates, NAME, "updates")
+    with run.tracker(int(counts["queries"])) as tracker, report:
+        while learner.updates < c.steps:  # streams, and a checkpoint after them
             for i, world in enumerate(worlds):
-                world.begin((seed, EPISODES, learner.updates, i), moved=True)
-            cloning = learner.cloning
-            if learner.updates == config.cloning:
-                learner.sharpen()
-            ends = min(config.cloning if cloning else config.steps, config.steps)
-            for _ in range(min(config.together, ends - learner.updates)):
-                began, weights = time.perf_counter(), learner.weights()
-                choosers = [by_network(weights, w, sample=not cloning) for w in worlds]
-                if cloning:
-                    alone = learner.updates < config.alone
-                    choosers = [
-                        by_teacher(teacher, world, None if alone else own)
-                        for teacher, world, own in zip(teachers, worlds, choosers, strict=True)
-                    ]
-                batch = play_worlds(worlds, choosers, (seed, DRAWS, learner.updates), steps)
-                metrics = learner.update(batch)
-                counts["decisions"] += len(batch.row)
+                world.begin(learner.weights(), c.promise, (seed, EPISODES, learner.updates, i))
+            for _ in range(min(c.together, c.steps - learner.updates)):
+                began, share = time.perf_counter(), -(-c.queries // len(worlds))
+                learner.prepare()
+                batches = [world.play(i, share) for i, world in enumerate(worlds)]
+                metrics = learner.update(batches)
+                counts["queries"] += sum(len(batch.action) for batch in batches)
                 counts["seconds"] += time.perf_counter() - began
-                metrics["charts/SPS"] = counts["decisions"] / counts["seconds"]
-                tracker.log(int(counts["decisions"]), metrics)
+                metrics["charts/SPS"] = counts["queries"] / counts["seconds"]
+                tracker.log(int(counts["queries"]), metrics)
                 report.advance(
                     1,
                     f"goodput {metrics['charts/goodput']:.3f}, late "
-                    f"{metrics['charts/violation_rate']:.3f}, {metrics['charts/SPS']:.0f} "
-                    "decisions/s",
+                    f"{metrics['charts/violation_rate']:.3f}, λ {metrics['lagrange/lambda']:.3f}, "
+                    f"μ {metrics['lagrange/mu']:.4f}, {metrics['charts/SPS']:.0f} queries/s",
                 )
-            found: dict[str, float] = {}  # goodput of the likeliest actions, by world and load
-            loads = config.validation_loads
+            found: dict[str, dict[str, float]] = {"goodput": {}, "in_time": {}}
             for i, world in enumerate(held_out):
-                choose = by_network(learner.weights(averaged=True), world, sample=False)
-                good = world.validate(choose, (seed, VALIDATION, i), config.validation_queries)
-                place = f"{world.place.pool}/{world.place.workload}"
-                for k, load in enumerate(loads):
-                    found[f"{place}/{load:g}"] = float(good[k :: len(loads)].mean())
-            if np.mean(list(found.values())) > best:
-                best = float(np.mean(list(found.values())))
+                key = (seed, VALIDATION, i)
+                results = world.validate(
+                    learner.weights(averaged=True), c.promise, key, c.validation_queries
+                )
+                for name, of_rows in zip(found, results, strict=True):
+                    for k, load in enumerate(c.validation_loads):
+                        cell = f"{world.place.pool}/{world.place.workload}/{load:g}"
+                        found[name][cell] = float(of_rows[k :: len(c.validation_loads)].mean())
+            goodput, in_time = (float(np.mean(list(cells.values()))) for cells in found.values())
+            tracker.log(
+                int(counts["queries"]),
+                {"validation/goodput": goodput, "validation/in_time": in_time},
+            )
+            if goodput > best:
+                best = goodput
                 content = {
                     "agent": NAME,
-                    "num_strategies": worlds[0].spec.num_strategies,
-                    "hidden": config.hidden,
-                    "multiplier": learner.multiplier,
+                    "hidden": c.hidden,
+                    "promise": c.promise,
                     "training": {**run.facts, **counts, "validation": found},
                 }
                 checkpoint.save(run.out / BEST, learner.weights(averaged=True), content)
             tracker.flush()
             numbers = {"updates": learner.updates, "counts": counts, "best": best}
-            numbers["multiplier"] = asdict(learner.pid)
             arrays = state_of(learner.net, learner.optimizer)
             run.save(arrays | checkpoint.prefixed(learner.average, "average."), numbers)
     return {**counts, "validation": best}

@@ -261,7 +261,8 @@ class AdaptivePolicy(RecipePolicy):
         x = np.zeros((len(k), self._moment.shape[-1]))
         x[:, 0], x[:, OWN], x[:, SHARED] = 1.0, own[k, m], others[k, m]
         x[np.arange(len(k)), FIRST_KIND + s] = 1.0
-        slow = np.exp((self._coefficients[row, m, OWN : SHARED + 1] * x[:, OWN : SHARED + 1]).sum(1))
+        loads = slice(OWN, SHARED + 1)
+        slow = np.exp((self._coefficients[row, m, loads] * x[:, loads]).sum(axis=1))
         light_s = self.spec.expected_call_s[m]
         served_s = np.maximum(seconds - rounds[k, m] * light_s * slow, LEAST_SERVED * seconds)
         np.add.at(self._precision, (row, m), x[:, :, None] * x[:, None, :])

@@ -1,29 +1,41 @@
-"""The package's learned agent: one network that plans queries and routes calls, played with NumPy.
+"""PPO-Lagrangian: a network scores recipes; two kinds of multipliers are controlled while it plays.
 
-The servers are a set. One small network reads each of them, with the call that waits; the mean of
-what it says stands for the pool. What a server is follows from public facts: seconds of a call,
-ability, slots. So the same weights play any number of servers, and models they have not seen.
+The constrained problem: as many right answers in time as possible, while (i) at most `1 - promise`
+of the queries are late, and (ii) no GPU is asked for more seconds of its slots than it has. Its
+Lagrangian pays a query
 
-`encode`, `route_logits` and `plan_logits` are written once: the training calls them with tensors of
-torch, a game with arrays. Checkpoints come from `agents/ppo_lagrangian.py`.
+    1[solved in time] - λ · 1[late] - Σ_g μ_g · seconds of slots on GPU g
+
+μ_g and λ follow measured load and lateness by proportional-integral control, in training and in
+play alike, and the network sees what they lead to. Such a policy meets its constraints in states
+and pools where fixed multipliers would not: Calvo-Fullana, Paternain, Chamon and Ribeiro (2024),
+"State Augmented Constrained Reinforcement Learning". μ_g are the prices of `adaptive`; what a
+recipe takes and how long it lasts is learned as there. The network corrects its scores:
+
+    score_r = P_r · T_r - λ · (1 - T_r) - cost_r + network(recipe r, query, pool)
+
+with P_r the chance of a right answer and T_r of one in time; the unit is the right answer. It looks
+at one recipe like at another, so that one network plays any number of models and GPUs. In training
+recipes are drawn by the softmax of their scores. Checkpoints: `agents/ppo_lagrangian.py`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from inframind_gym.configs import Number, PositiveInt, validate
+from inframind_gym.configs import Fraction, PositiveInt, validate
 from inframind_gym.envs.layout import EMBED_DIM, PolicySpec
-from inframind_gym.errors import ConfigError
-from inframind_gym.policies.base import BasePolicy, Contexts, models_up
-from inframind_gym.policies.bid_price import role_orders
+from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.policies.adaptive import AdaptivePolicy, Outlook
+from inframind_gym.policies.base import Completed, Contexts
+from inframind_gym.policies.bid_price import requirements
 from inframind_gym.policies.checkpoint import (
     CONFIG_FILE,
     SHIPPED,
@@ -32,311 +44,254 @@ from inframind_gym.policies.checkpoint import (
     load,
 )
 from inframind_gym.policies.networks import draw, log_softmax
-from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
-from inframind_gym.simulator.workflow.roles import RoleRule
-from inframind_gym.simulator.workflow.state import PLAN
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from inframind_gym.tasks import DOMAINS
 
 NAME: Final = "ppo_lagrangian"
 SAMPLE: Final = "sample"
-SYSTEM_FEATURES: Final = ("queue", "e2e", "kv", "in_flight")
-PLANS: Final = (len(TOPOLOGIES), MAX_AGENTS, len(RoleRule))  # topology, agents less one, roles
-NUM_PLANS: Final = math.prod(PLANS)
+SHARPNESS: Final = 100.0  # logits of a right answer, where recipes are drawn
+KINDS: Final = ("IO", "Reflection", "Debate")  # topologies of recipes
+STYLES: Final = ("Flash", "Concise", "DeepThink")
+RECIPE: Final = 7  # numbers of a recipe that change
+FIXED: Final = len(KINDS) + len(STYLES) + 3  # and that do not
+SHUT: Final = -1e6  # score of a recipe that cannot be chosen
+TEXT: Final = 8  # numbers that a question's embedding becomes
+QUERY: Final = len(DOMAINS) + 9 + TEXT
 
-CALL: Final = 10 + len(TOPOLOGIES) + len(DOMAINS)  # numbers of the decision that waits
-LOAD: Final = 5  # numbers of a server that change
-SERVER: Final = LOAD + 2 + 3  # with two on the budget and three that never change
-QUERY, ROLE = 16, 8  # widths of what texts say
-_RATE_WINDOW_S: Final = 60.0
-_RATE_PRIOR: Final = (1.0, 0.05)  # arrivals in minutes that are assumed at the start
+# λ, by control of the share of late queries.
+LATE_QUERIES: Final = 200.0  # over which the share is averaged
+LATE_P, LATE_I = 2.0, 0.02  # λ by the excess, and its rise a query
+MOST_LAMBDA: Final = 1.0
+RATE_S: Final = (60.0, 600.0)  # windows of arrival rates, short and long
+RATE_PRIOR: Final = 1.0  # arrivals
 
 Array = Any  # of NumPy, or a tensor of torch
-Floats = NDArray[np.floating[Any]]
+Floats = NDArray[np.float64]
 
 
-def shapes(num_strategies: int, hidden: int) -> dict[str, tuple[int, ...]]:
+def shapes(hidden: int) -> dict[str, tuple[int, ...]]:
     """Return name -> shape of every parameter; matrices are (inputs, outputs)."""
-    sizes = {
-        "query": (EMBED_DIM, QUERY),
-        "role": (EMBED_DIM, ROLE),
-        "call": (CALL + QUERY + ROLE, hidden),
-        "server": (SERVER + hidden, hidden),
-        "pool": (2 * hidden, hidden),
-        "route": (2 * hidden, hidden),
-        "route_out": (hidden, num_strategies),
-        "plan": (hidden, hidden),
-        "plan_out": (hidden, NUM_PLANS),
+    return {
+        "text": (EMBED_DIM, TEXT),
+        "query": (QUERY, hidden),
+        "recipe": (RECIPE, hidden),
+        "fixed": (FIXED, hidden),
+        "first_bias": (hidden,),
+        "second": (hidden, hidden),
+        "second_bias": (hidden,),
+        "out": (hidden,),
     }
-    found: dict[str, tuple[int, ...]] = {}
-    for name, size in sizes.items():
-        found |= {name: size, f"{name}_bias": size[1:]}
-    return found
 
 
 class Seen(NamedTuple):
-    """Decisions of n rows as the network sees them."""
+    """What the network sees of n queries and R recipes."""
 
-    task: Array  # (n,) index
-    role: Array  # (n,) index; the one after the last: none, a plan is due
-    call: Array  # (n, CALL)
-    server: Array  # (n, M, SERVER)
-
-
-def embed(w: Mapping[str, Array], tasks: Array, roles: Array, act: Any) -> tuple[Array, Array]:
-    """Return the parts (T, QUERY) and (R + 1, ROLE) of the network that only texts decide.
-
-    Args:
-        w: the weights.
-        tasks: (T, 384) embeddings of questions.
-        roles: (R + 1, 384) of roles, the last one 0.
-        act: the activation, of the arrays' library.
-    """
-    return act(tasks @ w["query"] + w["query_bias"]), act(roles @ w["role"] + w["role_bias"])
+    task: Array  # (n,) index of the question
+    query: Array  # (n, QUERY - TEXT)
+    recipe: Array  # (n, R, RECIPE)
+    score: Array  # (n, R) of the Lagrangian as believed, in right answers
+    is_open: Array  # (n, R) recipes that may be chosen
 
 
-def encode(
-    w: Mapping[str, Array], texts: tuple[Array, Array], seen: Seen, act: Any, cat: Any
-) -> tuple[Array, Array, Array]:
-    """Return what is made of servers (n, M, H) and pool (n, H), and the state (n, 2 · H).
+def embed(w: Mapping[str, Array], embeddings: Array, act: Any) -> Array:
+    """Return what the network makes of embeddings (T, 384) of questions, (T, TEXT)."""
+    return act(embeddings @ w["text"])
+
+
+def scores_of(w: Mapping[str, Array], seen: Seen, text: Array, fixed: Array, lib: Any) -> Array:
+    """Return scores of recipes (n, R), in right answers; written once for NumPy and torch.
 
     Args:
-        w: the weights.
-        texts: of `embed`.
-        seen: the decisions.
-        act: the activation, of the arrays' library.
-        cat: joins arrays along the last axis.
+        w: the weights, as `shapes` says.
+        seen: of n queries.
+        text: (n, TEXT), of `embed`.
+        fixed: (R, FIXED), of `fixed_of`.
+        lib: its `relu`, `cat` and `where`.
     """
-    parts = (seen.call, texts[0][seen.task], texts[1][seen.role])
-    call = act(cat(parts) @ w["call"] + w["call_bias"])
-    of_call = call @ w["server"][SERVER:] + w["server_bias"]
-    server = act(seen.server @ w["server"][:SERVER] + of_call[:, None])
-    state = cat((call, server.mean(1)))
-    return server, act(state @ w["pool"] + w["pool_bias"]), state
+    query = lib.cat((seen.query, text)) @ w["query"] + w["first_bias"]
+    hidden = seen.recipe @ w["recipe"] + (fixed @ w["fixed"] + query[:, None])
+    hidden = lib.relu(lib.relu(hidden) @ w["second"] + w["second_bias"])
+    return lib.where(seen.is_open, seen.score + hidden @ w["out"], SHUT)
 
 
-def route_logits(w: Mapping[str, Array], server: Array, pool: Array, act: Any) -> Array:
-    """Return logits of routes (n, M, S); arguments as of `encode`."""
-    hidden = pool.shape[-1]
-    of_pool = pool @ w["route"][hidden:] + w["route_bias"]
-    return (
-        act(server @ w["route"][:hidden] + of_pool[:, None]) @ w["route_out"] + w["route_out_bias"]
-    )
+class NumPy:
+    """What `scores_of` asks for, of NumPy."""
 
+    @staticmethod
+    def relu(array: Array) -> Array:
+        """Return max(x, 0), in place."""
+        return np.maximum(array, 0.0, out=array)
 
-def plan_logits(w: Mapping[str, Array], pool: Array, act: Any) -> Array:
-    """Return logits of plans (n, NUM_PLANS); arguments as of `encode`."""
-    return act(pool @ w["plan"] + w["plan_bias"]) @ w["plan_out"] + w["plan_out_bias"]
+    @staticmethod
+    def cat(arrays: Sequence[Array]) -> Array:
+        """Join along the last axis."""
+        return np.concatenate(arrays, axis=-1)
 
-
-class Eyes:
-    """Makes what the network sees of observations and contexts.
-
-    It remembers, per row, how many queries have arrived of late.
-
-    Args:
-        spec: the facts of the run.
-        rows: how many.
-
-    Attributes:
-        rates_per_min: (rows,) arrivals, over the last minute.
-    """
-
-    def __init__(self, spec: PolicySpec, rows: int) -> None:
-        self._layout, self._slots = spec.layout, spec.max_num_seqs / spec.queue_norm
-        self._log_call = np.log(spec.expected_call_s)
-        facts = (self._log_call - 2.0, spec.ability, np.log(spec.max_num_seqs / 16.0))
-        self._facts = np.stack(facts, axis=1) / 2.0
-        self._log_most = np.log(60.0 * (spec.max_num_seqs / spec.expected_call_s).sum())
-        self._no_role = len(spec.role_embeddings)
-        self._seen_s = np.zeros(rows)
-        self._counts = np.tile(_RATE_PRIOR, (rows, 1))
-
-    @property
-    def rates_per_min(self) -> Floats:
-        """(rows,) arrivals a minute."""
-        return np.asarray(self._counts[:, 0] / self._counts[:, 1])
-
-    def see(self, observations: Floats, contexts: Contexts, rows: NDArray[np.int64]) -> Seen:
-        """Return what is seen of the decisions of some rows, as float32."""
-        is_plan = contexts["kind"] == PLAN
-        routed, now_s = ~is_plan, contexts["time_s"]
-        kept = np.exp(-np.maximum(now_s - self._seen_s[rows], 0.0) / _RATE_WINDOW_S)
-        self._seen_s[rows] = now_s
-        self._counts[rows, 0] = self._counts[rows, 0] * kept + is_plan
-        self._counts[rows, 1] = self._counts[rows, 1] * kept + _RATE_WINDOW_S / 60.0 * (1.0 - kept)
-        log_rate = np.log(self.rates_per_min[rows])
-
-        system = {name: observations[:, self._layout.system(name)] for name in SYSTEM_FEATURES}
-        queued, sent = system["queue"] / self._slots, system["in_flight"] / self._slots
-        parts = (np.log1p(queued), np.minimum(queued, 1.0), np.log1p(sent), np.minimum(sent, 1.0))
-        load = np.stack([*parts, system["kv"]], axis=2)
-        log_wait = system["e2e"] * math.log(300.0)  # of the seconds that calls took of late
-        log_left = observations[:, self._layout.budget] * math.log(300.0)
-        server = np.empty((*load.shape[:2], SERVER), np.float32)
-        server[..., :LOAD] = load
-        server[..., LOAD] = np.clip(log_left[:, None] - self._log_call - load[..., 2], -4, 4) / 2
-        server[..., LOAD + 1] = np.clip(log_left[:, None] - log_wait, -4, 4) / 2
-        server[..., LOAD + 2 :] = self._facts
-
-        topology = routed[:, None] & (contexts["topology"][:, None] == np.arange(len(TOPOLOGIES)))
-        call = (
-            log_left / 3.0 - 1.0,
-            np.minimum(np.exp(log_left) / 300.0, 3.0),
-            np.log(np.maximum(contexts["budget_s"], 1.0)) / 3.0 - 1.0,
-            is_plan,
-            routed * contexts["wave"] / 4.0,
-            routed * (contexts["num_waves"] - contexts["wave"]) / 4.0,
-            routed * contexts["node"] / MAX_NODES,
-            routed * contexts["num_agents"] / MAX_AGENTS,
-            log_rate / 2.0 - 2.0,
-            log_rate - self._log_most + 2.0,
-            topology,
-            contexts["domain"][:, None] == np.arange(len(DOMAINS)),
-        )
-        role = np.where(is_plan, self._no_role, contexts["role"]).astype(np.int64)
-        columns = np.column_stack(call).astype(np.float32)
-        return Seen(contexts["task"].astype(np.int64), role, columns, server)
-
-
-class Player:
-    """Log-probabilities of actions, in NumPy.
-
-    Args:
-        weights: as `shapes` says.
-        spec: the facts of the run.
-        dtype: of the arithmetic. In float64 an action does not depend on the rows beside it.
-    """
-
-    def __init__(self, weights: Mapping[str, Floats], spec: PolicySpec, dtype: Any) -> None:
-        self._w = {name: np.asarray(array, dtype) for name, array in weights.items()}
-        self._dtype = dtype
-        roles = np.vstack([spec.role_embeddings, np.zeros((1, EMBED_DIM), np.float32)])
-        tasks = np.asarray(spec.task_embeddings, dtype)
-        self._texts = embed(self._w, tasks, roles.astype(dtype), _relu)
-
-    def log_probs(
-        self, seen: Seen, up: NDArray[np.bool_], is_plan: NDArray[np.bool_]
-    ) -> tuple[Floats, Floats]:
-        """Return log-probabilities of routes (k, M·S) and of plans (n - k, NUM_PLANS).
-
-        Args:
-            seen: n decisions.
-            up: (n, M) models that may be chosen.
-            is_plan: (n,) a plan is due and not a route.
-        """
-        call, server = seen.call.astype(self._dtype), seen.server.astype(self._dtype)
-        seen = seen._replace(call=call, server=server)
-        server, pool, _ = encode(self._w, self._texts, seen, _relu, _cat)
-        is_route = ~is_plan
-        routes = route_logits(self._w, server[is_route], pool[is_route], _relu)
-        routes[~up[is_route]] = -np.inf
-        plans = plan_logits(self._w, pool[is_plan], _relu)
-        return log_softmax(routes.reshape(-1, math.prod(routes.shape[1:]))), log_softmax(plans)
-
-
-def _relu(array: Floats) -> Floats:
-    return np.maximum(array, 0.0, out=array)
-
-
-def _cat(arrays: Sequence[Floats]) -> Floats:
-    return np.concatenate(arrays, axis=-1)
-
-
-class Plans:
-    """Actions of the plans that the network chooses among.
-
-    Args:
-        spec: the facts of the run.
-    """
-
-    def __init__(self, spec: PolicySpec) -> None:
-        self._roles = role_orders(spec.task_embeddings, spec.role_embeddings)
-
-    def actions(self, plans: NDArray[np.int64], contexts: Contexts) -> NDArray[np.int64]:
-        """Return plans (n,) as actions (n, 8), the roles that fit the question best first."""
-        topology, agents, rule = np.unravel_index(plans, PLANS)
-        roles = self._roles[contexts["task"], contexts["domain"], rule]
-        return np.column_stack([topology, agents, roles])
+    where = staticmethod(np.where)
 
 
 class PpoLagrangianCheckpoint(BaseModel):
     """Keys of `config.json` that are read."""
 
-    num_strategies: PositiveInt
     hidden: PositiveInt  # width of the layers
-    multiplier: Number | None = None  # λ
+    promise: Fraction  # share of queries that are to be in time
 
 
-class PpoLagrangianPolicy(BasePolicy):
-    """The likeliest actions of a checkpoint's network, on any pool and workload.
+class PpoLagrangianPolicy(AdaptivePolicy):
+    """The likeliest recipes of a checkpoint's network, on any pool and workload.
 
     Args:
         checkpoint: folder of a checkpoint; without it the shipped one.
-        mode: "sample" draws actions, as in training.
+        mode: "sample" draws recipes, as in training.
+
+    Attributes:
+        lagrange: (rows,) λ of each row.
 
     Raises:
-        ConfigError: there is no such checkpoint, it is damaged, or of another network.
+        ConfigError: there is no such checkpoint or mode, it is damaged, or of another network.
     """
 
     name = NAME
-    version = 2
+    version = 3
+    requires = MappingProxyType(requirements())
 
     def __init__(self, checkpoint: str | None = None, mode: str | None = None) -> None:
         if mode not in (None, SAMPLE):
-            raise ConfigError(f"mode is {mode!r}; it is {SAMPLE!r} or left out.")
-        self.folder = Path(checkpoint) if checkpoint else SHIPPED / NAME
+            raise ConfigError(f"policy {NAME!r}: {unknown('mode', str(mode), [SAMPLE])}")
+        super().__init__()
+        folder = Path(checkpoint) if checkpoint else SHIPPED / NAME
         self.name = ":".join((NAME, *(a for a in (checkpoint, mode) if a is not None)))
         self.sample = mode == SAMPLE
-        self._weights, self._config = _open(self.folder)
-        self.fingerprint = fingerprint(self.folder)  # results of others are not these
-        self.multiplier = self._config.multiplier
-        self.requires = {"level": "joint", "system_features": list(SYSTEM_FEATURES)}
+        weights, content = load(folder)
+        config = validate(content, PpoLagrangianCheckpoint, source=str(folder / CONFIG_FILE))
+        check_shapes(folder, weights, shapes(config.hidden))
+        self.fingerprint = fingerprint(folder)  # results of others are not these
+        self.use(weights, config.promise)
+
+    def use(self, weights: Mapping[str, Array], promise: float, dtype: Any = np.float64) -> None:
+        """Play with other weights; in float64 an action does not depend on the rows beside it."""
+        self.weights = {name: np.asarray(array, dtype) for name, array in weights.items()}
+        self.promise = promise
+
+    @property
+    def multiplier(self) -> float:
+        """λ, the mean of all rows."""
+        return float(self.lagrange.mean())
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Prepare for `len(seeds)` rows.
 
         Raises:
-            ConfigError: the level is another, or the number of strategies.
+            ConfigError: the policy does not plan here, or does not see its own calls in flight.
         """
         super().reset(spec, seeds)
-        if spec.num_strategies != self._config.num_strategies:
-            raise ConfigError(
-                f"{self.folder}: was trained for {self._config.num_strategies} strategies; "
-                f"here are {spec.num_strategies}."
-            )
-        if spec.level != "joint" or not len(spec.task_embeddings):
-            raise ConfigError(
-                f"policy {self.name!r} plans and routes: make the environment with "
-                'level="joint" and what else `requires` says.'
-            )
-        self._eyes, self._plans = Eyes(spec, len(seeds)), Plans(spec)
-        self._player = Player(self._weights, spec, np.float64)
+        rows = len(seeds)
+        self.lagrange, self.late = np.zeros(rows), np.full(rows, 1.0 - self.promise)
+        self._late_sum = np.zeros(rows)  # integral of the excess
+        self._arrivals = np.full((rows, 2), RATE_PRIOR)  # in the windows, weights falling
+        self._last_s = np.zeros(rows)
+        for name in ("lagrange", "late", "_late_sum", "_arrivals", "_last_s"):
+            self._first[name] = getattr(self, name)[0].copy()
+        self.fixed, self._share = self._fixed(spec)
+        self._texts = embed(
+            self.weights, spec.task_embeddings.astype(self.weights["text"].dtype), NumPy.relu
+        )
 
-    def act_batch(
-        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
+    def _fixed(self, spec: PolicySpec) -> tuple[NDArray[np.float32], Floats]:
+        """Return what never changes of recipes (R, FIXED), and their calls by model (M, R)."""
+        recipes = self.recipes
+        last = recipes.models.clip(0)[np.arange(len(recipes)), (recipes.models >= 0).sum(1) - 1]
+        parts = [recipes.topology == TOPOLOGIES.index(kind) for kind in KINDS]
+        parts += [
+            recipes.strategy == (spec.strategies.index(style) if style in spec.strategies else -1)
+            for style in STYLES
+        ]
+        parts += [
+            (recipes.num_agents - 1) / 2.0,
+            spec.ability[last] / 2.0,
+            (np.log(spec.expected_call_s[last]) - 2.0) / 2.0,
+        ]
+        calls = self._work.reshape(spec.num_models, -1, len(recipes)).sum(axis=1)
+        return np.column_stack(parts).astype(np.float32), calls / calls.sum(axis=0)
+
+    def choose(
+        self, in_flight: Floats, contexts: Contexts, rows: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return the actions (n, 9) of `rows`: a plan or a route, whichever is due."""
-        seen = self._eyes.see(observations, contexts, rows)
-        up = models_up(contexts, self.spec.num_models)
-        is_plan = contexts["kind"] == PLAN
-        actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
-        routes, plans = self._player.log_probs(seen, up, is_plan)
-        chosen = self._choose(plans, rows[is_plan])
-        actions[is_plan, :PLAN_ACTIONS] = self._plans.actions(chosen, contexts[is_plan])
-        actions[~is_plan, PLAN_ACTIONS] = self._choose(routes, rows[~is_plan])
-        self.decisions[rows] += 1
-        return actions
+        """Return recipes (n,) for queries that have just arrived, with calls in flight (n, M)."""
+        outlook = self.outlook(in_flight, contexts, rows)
+        seen = self.see(outlook, in_flight, contexts, rows)
+        scores = scores_of(self.weights, seen, self._texts[seen.task], self.fixed, NumPy)
+        chosen = self.pick(seen, scores, contexts, rows)
+        return self.note(outlook, chosen, contexts["query"], rows)
 
-    def _choose(self, log_probs: Floats, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def pick(
+        self, seen: Seen, scores: Floats, contexts: Contexts, rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return recipes (n,) by their scores (n, R)."""
         if self.sample:
-            return draw(log_probs, self.uniform(rows, 0))
-        return np.asarray(log_probs.argmax(axis=1), np.int64)
+            return draw(log_softmax(SHARPNESS * scores), self.draw(rows, contexts["query"]))
+        return np.asarray(scores.argmax(axis=1), np.int64)
 
+    def see(
+        self, outlook: Outlook, in_flight: Floats, contexts: Contexts, rows: NDArray[np.int64]
+    ) -> Seen:
+        """Return what the network sees of queries that have just arrived, as float32."""
+        now_s = contexts["time_s"]
+        passed_s = np.maximum(now_s - self._last_s[rows], 0.0)[:, None]
+        self._last_s[rows] = now_s
+        self._arrivals[rows] = self._arrivals[rows] * np.exp(-passed_s / RATE_S) + 1.0
+        age_s = now_s[:, None] + 1.0
+        window_s = np.array(RATE_S) * -np.expm1(-age_s / RATE_S)
+        calls_per_s = (self._slots / self.spec.expected_call_s).sum()
+        log_rates = np.log(self._arrivals[rows] / window_s / calls_per_s)  # of what there is
 
-def _open(folder: Path) -> tuple[dict[str, Floats], PpoLagrangianCheckpoint]:
-    """Return weights and keys of a checkpoint that fit one another."""
-    weights, content = load(folder)
-    config = validate(content, PpoLagrangianCheckpoint, source=str(folder / CONFIG_FILE))
-    check_shapes(folder, weights, shapes(config.num_strategies, config.hidden))
-    return weights, config
+        load = in_flight / self._slots  # (n, M)
+        on_gpu = load @ self._on_gpu  # (n, G)
+        log_left = np.log(np.maximum(contexts["budget_s"], 1.0))
+        lagrange = self.lagrange[rows]
+        query = np.column_stack(
+            [
+                contexts["domain"][:, None] == np.arange(len(DOMAINS)),
+                log_left / 3.0 - 1.0,
+                log_rates / 2.0 + 1.0,
+                np.minimum(load.mean(axis=1), 3.0),
+                np.minimum(on_gpu.max(axis=1), 6.0) / 2.0,
+                np.minimum(on_gpu.min(axis=1), 6.0) / 2.0,
+                (self.log_price[rows].mean(axis=1) + 6.0) / 2.0,
+                (self.log_price[rows].max(axis=1) + 6.0) / 2.0,
+                lagrange,
+            ]
+        )
+        value = outlook.chance * outlook.in_time
+        recipe = np.stack(
+            [
+                outlook.chance,
+                outlook.in_time,
+                outlook.slack.clip(-4.0, 4.0) / 2.0,
+                (outlook.log_s - 2.0) / 2.0,
+                np.minimum(outlook.cost, 2.0),
+                np.minimum(load, 3.0) @ self._share,
+                np.minimum(on_gpu, 6.0) @ self._on_gpu.T @ self._share / 2.0,
+            ],
+            axis=2,
+        )
+        score = value - lagrange[:, None] * (1.0 - outlook.in_time) - outlook.cost
+        return Seen(
+            contexts["task"].astype(np.int64),
+            query.astype(np.float32),
+            recipe.astype(np.float32),
+            score.astype(np.float32),
+            outlook.is_open & (outlook.chance > 0.0),
+        )
+
+    def learn(self, completed: Completed, rows: NDArray[np.int64]) -> None:
+        """Learn seconds of calls, and control λ, from queries (k,) that have ended."""
+        super().learn(completed, rows)
+        late = completed["latency_s"] > completed["budget_s"]
+        for row, is_late in zip(rows, late, strict=True):
+            self.late[row] += (is_late - self.late[row]) / LATE_QUERIES
+        rows, queries = np.unique(rows, return_counts=True)
+        excess = self.late[rows] - (1.0 - self.promise)
+        integral = self._late_sum[rows] + LATE_I * excess * queries
+        self._late_sum[rows] = np.clip(integral, 0.0, MOST_LAMBDA)
+        self.lagrange[rows] = np.clip(LATE_P * excess + self._late_sum[rows], 0.0, MOST_LAMBDA)
