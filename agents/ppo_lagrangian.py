@@ -73,13 +73,13 @@ class PpoLagrangianConfig(StrictModel):
     # arrival rates of the rows, in turn, as shares of capacity; each is moved by up to a sixth
     loads: Annotated[tuple[Positive, ...], Field(min_length=1)]
     rows: PositiveInt = 48  # streams of a world, side by side
-    queries: PositiveInt = 40_000  # of all rows in an update, at least
-    together: PositiveInt = 10  # updates in a stream, after which there is a checkpoint
+    queries: PositiveInt = 48_000  # of all rows in an update, at least
+    together: PositiveInt = 20  # updates in a stream, after which there is a checkpoint
     steps: PositiveInt = 40  # updates
-    hidden: PositiveInt = 32  # width of the layers
+    hidden: PositiveInt = 48  # width of the layers
     epochs: PositiveInt = 2  # passes over the decisions of an update
     minibatch: PositiveInt = 1024  # decisions of a step
-    lr: Positive = 5e-4  # of Adam; falls to a tenth in equal steps
+    lr: Positive = 1e-3  # of Adam; falls to a tenth in equal steps
     # logits of a right answer, in the first update and in the last
     sharpness: tuple[Positive, Positive] = (40.0, 150.0)
     clip: Positive = 0.2

@@ -36,10 +36,12 @@ from inframind_gym.policies.bid_price import (
 )
 from inframind_gym.simulator.item_response import NODES, WEIGHTS, sigmoid
 from inframind_gym.simulator.workflow.roles import RoleRule
-from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from inframind_gym.tasks import DOMAINS
 
 Floats = NDArray[np.float64]
+
+_REFLECTION, _DEBATE = TOPOLOGIES.index("Reflection"), TOPOLOGIES.index("Debate")
 
 MODES: Final = ("no-prices", "per-model", "no-ascent", "no-learning")
 
@@ -48,12 +50,15 @@ DIFFICULTY_SD: Final = 1.7  # spread of questions' difficulty, logits
 STRATEGY_LOGITS: Final = MappingProxyType({"Flash": -0.3, "Concise": 0.0, "DeepThink": 0.15})
 STRATEGY_LOG_S: Final = MappingProxyType({"Flash": -0.1, "Concise": -0.1, "DeepThink": 0.25})
 FINAL_LOG_S: Final = 0.0  # of the call that decides
+REVISION_LOG_S: Final = -0.3  # of a debate's second round
 REFLECTION_LOGITS: Final = 0.15
 DRAFT_GAIN, DRAFT_MIDDLE = 2.0, 0.62  # logits for a draft that is right for sure, and where it is 0
-PROOF_TRIES: Final = 0.6  # independent tries that one further coder is worth
+CODER_LOGITS: Final = 0.2  # for every coder of a debate: tests prove who is right
 
 # Durations: ridge regression of log seconds, a regression for each model.
-OWN, SHARED, FIRST_KIND = 1, 2, 3  # features after the constant: own load, others on the GPU, kind
+# Features after the constant: own load, that of others on the GPU, and the kind of the call: a
+# strategy, a debate's second round, or the call that decides.
+OWN, SHARED, FIRST_KIND = 1, 2, 3
 PRIOR_WEIGHT: Final = 20.0  # measured calls that a prior coefficient counts as
 FORGET: Final = 0.999  # weight of older errors, at every query
 FINAL_STEP: Final = 0.05  # towards what a query of one agent has shown: whether a call decides
@@ -63,7 +68,7 @@ SPREAD_PRIOR: Final = 0.5  # standard deviation of log(measured / predicted)
 # Prices: right answers per second of a slot.
 START_PRICE: Final = 1e-3
 PRICE_RANGE: Final = (1e-5, 1.0)
-TARGET: Final = 1.6  # calls in flight per slot of a GPU's models that dual ascent aims at
+TARGET: Final = 1.3  # calls in flight per slot of a GPU's models that dual ascent aims at
 ASCENT_S: Final = 60.0  # seconds in which a GPU one above the target multiplies its price by e
 STEEP_FROM, STEEPNESS = 1.25, 2.0  # load from which prices rise faster
 MOST_LOAD: Final = 4.0  # beyond which they rise no more
@@ -98,6 +103,7 @@ class AdaptivePolicy(RecipePolicy):
     """
 
     name = "adaptive"
+    version = 2
     requires = MappingProxyType(requirements())
 
     def __init__(self, mode: str | None = None) -> None:
@@ -119,10 +125,8 @@ class AdaptivePolicy(RecipePolicy):
         self.log_price = np.full((rows, self._on_gpu.shape[1]), math.log(START_PRICE))
         self._time_s = np.zeros(rows)
         # Ridge: precision A (F, F) and A·coefficients, for each row and model.
-        kinds = len(STRATEGIES) + 1
-        prior = np.zeros(FIRST_KIND + kinds)
-        prior[OWN], prior[SHARED] = 0.3, 0.3
-        prior[FIRST_KIND:] = [*(STRATEGY_LOG_S.get(s, 0.0) for s in spec.strategies), FINAL_LOG_S]
+        by_strategy = [STRATEGY_LOG_S.get(s, 0.0) for s in spec.strategies]
+        prior = np.array([0.0, 0.3, 0.3, *by_strategy, REVISION_LOG_S, FINAL_LOG_S])
         size = len(prior)
         self._precision = np.tile(PRIOR_WEIGHT * np.eye(size), (rows, models, 1, 1))
         self._moment = np.tile(PRIOR_WEIGHT * prior, (rows, models, 1))
@@ -242,7 +246,7 @@ class AdaptivePolicy(RecipePolicy):
         measured = (completed["failed_calls"] == 0) & np.isfinite(completed["latency_s"])
         completed, rows = completed[measured], rows[measured]
         query, nodes = completed["query"].astype(np.int64), completed["num_nodes"]
-        per_node = np.where(completed["topology"] == TOPOLOGIES.index("Reflection"), 2, 1)
+        per_node = np.where(completed["topology"] == _REFLECTION, 2, 1)
         in_flight = self.in_flight[rows, query]
         rounds = self._rounds(in_flight, completed)
         own, others = self._features(in_flight)
@@ -257,10 +261,12 @@ class AdaptivePolicy(RecipePolicy):
         nth = np.arange(node_s.shape[1])
         k, node = np.nonzero((nth < nodes[:, None]) & (completed["model"] >= 0) & (node_s > 0.0))
         row, seconds = rows[k], node_s[k, node].astype(np.float64)
+        revises = (completed["topology"] == _DEBATE)[k] & (2 * node >= nodes[k])
         m, s = (completed[name][k, node].astype(np.int64) for name in ("model", "strategy"))
         x = np.zeros((len(k), self._moment.shape[-1]))
         x[:, 0], x[:, OWN], x[:, SHARED] = 1.0, own[k, m], others[k, m]
-        x[np.arange(len(k)), FIRST_KIND + s] = 1.0
+        kind = np.where(revises, self.spec.num_strategies, s)
+        x[np.arange(len(k)), FIRST_KIND + kind] = 1.0
         loads = slice(OWN, SHARED + 1)
         slow = np.exp((self._coefficients[row, m, loads] * x[:, loads]).sum(axis=1))
         light_s = self.spec.expected_call_s[m]
@@ -278,7 +284,8 @@ def believed(spec: PolicySpec) -> tuple[RecipeTable, Floats, Floats, Floats]:
 
     Returns:
         The recipes; (domains, R) chances of a right answer; (M·kinds, R) calls of each model and
-        kind (a strategy, or the call that decides) on the recipe's slowest line, and in all.
+        kind (a strategy, a second round, or the call that decides) on the recipe's slowest line;
+        the same of all its calls.
     """
     recipes: list[Recipe] = []
     models, strategies = range(spec.num_models), range(spec.num_strategies)
@@ -287,33 +294,35 @@ def believed(spec: PolicySpec) -> tuple[RecipeTable, Floats, Floats, Floats]:
         recipes += [_recipe("IO", (m,), s) for s in strategies]
         recipes += [_recipe("Reflection", (m,), s) for s in strategies]
         recipes += [_recipe("Debate", (m, other), concise) for other in models if other != m]
-        recipes += [_recipe("IO", (m,) * k, s) for k in (2, 3) for s in strategies]
-    kinds = spec.num_strategies + 1
+        recipes += [_recipe("Debate", (m, m, other, other), concise) for other in models]
+    revision, final = spec.num_strategies, spec.num_strategies + 1  # kinds of calls
     chance = np.zeros((len(DOMAINS), len(recipes)))
-    path = np.zeros((spec.num_models, kinds, len(recipes)))
+    path = np.zeros((spec.num_models, final + 1, len(recipes)))
     work = np.zeros_like(path)
     gains = [STRATEGY_LOGITS.get(name, 0.0) for name in spec.strategies]
     for r, recipe in enumerate(recipes):
-        topology, team, s = TOPOLOGIES[recipe.topology], recipe.models, recipe.strategy
-        logits = spec.ability[team[-1]] + gains[s]
-        calls = 2.0 if topology == "Reflection" else 1.0
-        tries = 1.0
+        topology, first, last = TOPOLOGIES[recipe.topology], recipe.models[0], recipe.models[-1]
+        logits, gain, s = spec.ability[last], gains[recipe.strategy], recipe.strategy
+        coders = 0
+        path[first, s, r] = work[first, s, r] = 1.0
         if topology == "Reflection":
-            logits += REFLECTION_LOGITS
+            gain += REFLECTION_LOGITS
+            path[first, s, r] = work[first, s, r] = 2.0
         elif topology == "Debate":
-            logits += DRAFT_GAIN * (_solved(spec.ability[team[0]], 1.0) - DRAFT_MIDDLE)
-        else:
-            tries += PROOF_TRIES * (len(team) - 1)
+            coders = len(recipe.models) // 2
+            path[last, revision, r], work[last, revision, r] = 1.0, coders
+            work[first, s, r] = coders
+        path[first, final, r] = work[first, final, r] = 1.0
         for domain, name in enumerate(DOMAINS):
-            proves = name == "Code" or len(team) == 1 or topology == "Debate"
-            chance[domain, r] = _solved(logits, tries if name == "Code" else 1.0) if proves else 0.0
-        for m in team:
-            work[m, s, r] += calls
-        for m in team if topology == "Debate" else team[:1]:
-            path[m, s, r] += calls
-        for of in (path, work):
-            of[team[0], -1, r] += 1.0
-    flat = (spec.num_models * kinds, len(recipes))
+            if not coders:
+                chance[domain, r] = _solved(logits + gain)
+            elif name == "Code":
+                best = max(logits, spec.ability[first])
+                chance[domain, r] = _solved(best + gain + CODER_LOGITS * coders)
+            elif coders == 1:
+                draft = DRAFT_GAIN * (_solved(spec.ability[first]) - DRAFT_MIDDLE)
+                chance[domain, r] = _solved(logits + gain + draft)
+    flat = (-1, len(recipes))
     table = tabulate(recipes, spec.num_strategies)
     return table, chance, path.reshape(flat), work.reshape(flat)
 
@@ -322,7 +331,6 @@ def _recipe(topology: str, models: tuple[int, ...], strategy: int) -> Recipe:
     return Recipe(TOPOLOGIES.index(topology), models, strategy, RoleRule.CODER)
 
 
-def _solved(logits: float, tries: float) -> float:
-    """Return the share of questions that a number of independent tries solve."""
-    right = sigmoid(np.asarray(logits - DIFFICULTY_SD * NODES))
-    return float((1.0 - (1.0 - right) ** tries) @ WEIGHTS)
+def _solved(logits: float) -> float:
+    """Return the share of questions that a model of some ability solves."""
+    return float(sigmoid(np.asarray(logits - DIFFICULTY_SD * NODES)) @ WEIGHTS)
