@@ -36,8 +36,8 @@ AGENTS: dict[str, tuple[str, list[str]]] = {
         [
             "worlds=[{workload: math, capacity_per_min: 180},"
             " {workload: mbpp, capacity_per_min: 360}]",
-            *("rows=4", "decisions=720", "together=1", "steps=3", "minibatch=128", "cloning=2"),
-            *("alone=1", "loads=[0.35,1.1]", "validation_loads=[0.2]", "validation_rows=1"),
+            *("rows=4", "queries=300", "together=1", "steps=3", "minibatch=128", "hidden=8"),
+            *("loads=[0.35,1.1]", "validation_loads=[0.2]", "validation_rows=1"),
             *("validation_queries=10", "promise=0.9"),
         ],
     ),
