@@ -186,7 +186,7 @@ class ExecutorEnv(RoutingEnv):
 
     ## Rewards and costs
 
-    Reward 0, and at the end 1 if the query is solved. `info["cost"]`: the latency that the step has
+    Reward 0, and at the end 1 if the query is solved (`reward="goodput"`: within its budget). `info["cost"]`: the latency that the step has
     added, as a share of the budget; the costs of an episode sum to `info["episode_cost"]` =
     latency / budget. The constraint is an expected episode cost of at most 1.
 
@@ -218,6 +218,8 @@ class ExecutorEnv(RoutingEnv):
     | `agents` | rules of the agents beyond their graph; None: the workload's |
     | `background` | router of the calls that are not the agent's |
     | `level` | decisions of the agent: "executor", or as in `InfraMind-Stream-v0` |
+    | `reward` | "solved", or "goodput": solved within the budget |
+    | `truncate_overrun_s` | ends a stream that has answered a query so much too late |
     | `observation` | "full" (embeddings), "index" or "dict" |
     | `system_features` | observed telemetry: "queue", "e2e", "kv", "in_flight" |
     | `metrics_poll_s` | seconds between two polls of it; None: the pool's |
@@ -271,7 +273,8 @@ class StreamEnv(RoutingEnv):
 
     ## Rewards and costs
 
-    The reward of a step is the number of queries that were solved since the last decision,
+    The reward of a step is the number of queries that were solved since the last decision (with
+    `reward="goodput"` within their budgets),
     `info["cost"]` the sum of their latency / budget. `env.unwrapped.completed()` gives the records
     of these queries (their ordinal, every decision by node and its latency), `info["query"]` and
     `info["node"]` say which query and node the next decision is for: together they give credit per
@@ -283,7 +286,8 @@ class StreamEnv(RoutingEnv):
 
     ## Episode End
 
-    When the last query is done. Never truncated.
+    When the last query is done. A backlog that can no longer be worked off makes every later query
+    late: `truncate_overrun_s` ends such a stream by truncation.
 
     ## Arguments
 

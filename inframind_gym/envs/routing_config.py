@@ -89,6 +89,8 @@ class EnvConfig(StrictModel):
     agents: AgentProfile | None = None
     background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix"
     level: Literal["executor", "planner", "joint"] = "executor"
+    reward: Literal["solved", "goodput"] = "solved"
+    truncate_overrun_s: Annotated[float, within(*RANGES["budget_s"])] | None = None
     observation: Literal["full", "index", "dict"] = "full"
     system_features: tuple[Literal["queue", "e2e", "kv", "in_flight"], ...] = ("queue", "e2e")
     metrics_poll_s: Annotated[float, within(*RANGES["metrics_poll_s"])] | None = None

@@ -3,7 +3,8 @@
 `drive` works on a whole batch of simulated environments; a single one is a batch of one. `show`
 ends the step of an environment on any other backend.
 
-Reward (`step_reward`): the number of the agent's queries that were solved in the step. Cost: the
+Reward (`step_reward`): the number of the agent's queries that were solved in the step, with
+`reward="goodput"` of those that were solved within their budgets. Cost: the
 latency that the step added to them, as a share of their budgets (InfraMind, arXiv 2606.11440). In
 an episode of one tagged query every step pays for the latency since the step before
 (`running_cost`), so that the costs of an episode sum to latency / budget; where every query is the
@@ -61,7 +62,8 @@ def step_reward(params: EnvParams, state: EnvState, e: int) -> tuple[float, floa
     for i in range(stream.reported, stream.finished):
         record = state.completed[e, i]
         if record.is_controlled:
-            reward += record.solved
+            if not params.settings[0].in_time or record.latency_s <= record.budget_s:
+                reward += record.solved
             if params.settings[0].one_query:
                 charged_s = state.query[e, stream.slot].charged_s
                 cost += (record.latency_s - charged_s) / record.budget_s

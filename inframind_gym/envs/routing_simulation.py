@@ -192,6 +192,7 @@ class RoutingSimulation(Simulation):
                 "router": ROUTERS.index(config.background),
                 "controlled_router": ROUTERS.index(controlled_router),
                 "level": LEVELS.index(config.level),
+                "in_time": int(config.reward == "goodput"),
                 "one_query": int(self.one_query),
                 "fixed_topology": topology,
                 "fixed_agents": -1 if plan is None else plan.num_agents,
@@ -422,6 +423,12 @@ class RoutingSimulation(Simulation):
         self._completed = None  # gathered when asked for, or before the next episodes begin
         self.drive(STEP, rows, self._no_starts, actions, observations)
         np.not_equal(self.status, DECISION, out=self.terminated)
+        if self.config.truncate_overrun_s is not None:
+            ended, records = self.completed_batch()
+            overrun = records["latency_s"] - records["budget_s"] > self.config.truncate_overrun_s
+            self.truncated[:] = False
+            self.truncated[ended[overrun]] = True
+            self.truncated &= ~self.terminated
 
     def drive(
         self,

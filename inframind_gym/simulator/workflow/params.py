@@ -42,6 +42,7 @@ SETTINGS: Final = np.dtype(
         ("router", "i4"),  # index into ROUTERS: routes the queries that are not the agent's
         ("controlled_router", "i4"),  # the same for the agent's queries, at level "planner"
         ("level", "i4"),  # index into LEVELS
+        ("in_time", "i4"),  # 1: a solved query is rewarded within its budget alone
         ("one_query", "i4"),  # 1: the agent has one query at a time, the rest is background
         ("fixed_topology", "i4"),  # -1: drawn from the workload's mix
         ("fixed_agents", "i4"),  # -1: drawn
