@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple, cast
 
 import gymnasium as gym
 import numpy as np
@@ -33,7 +33,6 @@ from torch import Tensor, nn
 import inframind_gym  # noqa: F401
 from agents.runs import BEST, Array, Run, WorldChoice, load_state, seed_of, state_of, weights_of
 from inframind_gym.configs import Fraction, NonNegative, Positive, PositiveInt, StrictModel
-from inframind_gym.envs.routing_simulation import DECISION
 from inframind_gym.evaluation.play import Window, stream_length
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.networks import draw, log_softmax
@@ -41,6 +40,7 @@ from inframind_gym.policies.ppo_lagrangian import (
     NAME,
     QUERY,
     RECIPE,
+    Library,
     PpoLagrangianPolicy,
     Seen,
     embed,
@@ -48,6 +48,7 @@ from inframind_gym.policies.ppo_lagrangian import (
     shapes,
 )
 from inframind_gym.progress import ProgressReport
+from inframind_gym.simulator.workflow.dispatch import DECISION
 
 ENV_ID: Final = "InfraMind-Stream-v0"
 WEIGHTS, EPISODES, BATCHES, VALIDATION = range(4)  # uses of a seed
@@ -250,7 +251,7 @@ class World:
             queries: how many.
         """
         planned, made = 0, self.policy.decisions_made
-        gone: list[Array] = []
+        gone: list[list[Array]] = []
         while planned < queries:
             before = len(made)
             self.step()
@@ -305,16 +306,7 @@ class World:
         return good.mean(axis=1), in_time.mean(axis=1)
 
 
-class Torch:
-    """What `scores_of` asks for, of torch."""
-
-    relu = staticmethod(torch.relu)
-    where = staticmethod(torch.where)
-
-    @staticmethod
-    def cat(arrays: Sequence[Tensor]) -> Tensor:
-        """Join along the last axis."""
-        return torch.cat(tuple(arrays), -1)
+TORCH: Final = Library(torch.relu, lambda arrays: torch.cat(tuple(arrays), -1), torch.where)
 
 
 class Net(nn.Module):
@@ -341,9 +333,10 @@ class Net(nn.Module):
 
     def forward(self, world: int, seen: Seen) -> tuple[Tensor, Tensor]:
         """Return log-probabilities of recipes (n, R), and V_r and V_l (n, 2)."""
-        text = embed(self.w, self._embeddings[world][seen.task], torch.relu)
+        w = cast(dict[str, Tensor], self.w)
+        text = embed(w, self._embeddings[world][seen.task], TORCH)
         fixed = torch.from_numpy(self._policies[world].fixed)
-        scores = scores_of(self.w, seen, text, fixed, Torch)
+        scores = scores_of(w, seen, text, fixed, TORCH)
         log_probs = (self.sharpness * scores).log_softmax(1)
         odds = log_probs.detach().exp()[:, :, None]
         usual = (odds * seen.recipe).sum(1)  # what the policy does about here

@@ -186,7 +186,8 @@ class ExecutorEnv(RoutingEnv):
 
     ## Rewards and costs
 
-    Reward 0, and at the end 1 if the query is solved (`reward="goodput"`: within its budget). `info["cost"]`: the latency that the step has
+    Reward 0, and at the end 1 if the query is solved (`reward="goodput"`: within its budget).
+    `info["cost"]`: the latency that the step has
     added, as a share of the budget; the costs of an episode sum to `info["episode_cost"]` =
     latency / budget. The constraint is an expected episode cost of at most 1.
 

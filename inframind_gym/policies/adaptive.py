@@ -259,18 +259,18 @@ class AdaptivePolicy(RecipePolicy):
 
         node_s = completed["node_latency_s"] / per_node[:, None]
         nth = np.arange(node_s.shape[1])
-        k, node = np.nonzero((nth < nodes[:, None]) & (completed["model"] >= 0) & (node_s > 0.0))
-        row, seconds = rows[k], node_s[k, node].astype(np.float64)
-        revises = (completed["topology"] == _DEBATE)[k] & (2 * node >= nodes[k])
-        m, s = (completed[name][k, node].astype(np.int64) for name in ("model", "strategy"))
-        x = np.zeros((len(k), self._moment.shape[-1]))
-        x[:, 0], x[:, OWN], x[:, SHARED] = 1.0, own[k, m], others[k, m]
+        each, node = np.nonzero((nth < nodes[:, None]) & (completed["model"] >= 0) & (node_s > 0.0))
+        row, seconds = rows[each], node_s[each, node].astype(np.float64)
+        revises = (completed["topology"] == _DEBATE)[each] & (2 * node >= nodes[each])
+        m, s = (completed[name][each, node].astype(np.int64) for name in ("model", "strategy"))
+        x = np.zeros((len(each), self._moment.shape[-1]))
+        x[:, 0], x[:, OWN], x[:, SHARED] = 1.0, own[each, m], others[each, m]
         kind = np.where(revises, self.spec.num_strategies, s)
-        x[np.arange(len(k)), FIRST_KIND + kind] = 1.0
+        x[np.arange(len(each)), FIRST_KIND + kind] = 1.0
         loads = slice(OWN, SHARED + 1)
         slow = np.exp((self._coefficients[row, m, loads] * x[:, loads]).sum(axis=1))
         light_s = self.spec.expected_call_s[m]
-        served_s = np.maximum(seconds - rounds[k, m] * light_s * slow, LEAST_SERVED * seconds)
+        served_s = np.maximum(seconds - rounds[each, m] * light_s * slow, LEAST_SERVED * seconds)
         np.add.at(self._precision, (row, m), x[:, :, None] * x[:, None, :])
         np.add.at(self._moment, (row, m), np.log(served_s / light_s)[:, None] * x)
         row, m = np.unique(np.stack([row, m]), axis=1)

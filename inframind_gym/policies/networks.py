@@ -509,7 +509,7 @@ class TextRouter(BasePolicy):
         model = draw_from(of_models, self.draw(rows, query, DRAW_MODEL + agent))
         share = np.broadcast_to(self.spec.strategy_share, (len(rows), self.spec.num_strategies))
         strategy = draw_from(share, self.draw(rows, query, DRAW_STRATEGY + node))
-        return self.spec.action(model, strategy)
+        return np.asarray(self.spec.action(model, strategy), np.int64)
 
 
 class MasRouterPolicy(TextRouter):

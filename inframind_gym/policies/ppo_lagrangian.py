@@ -21,7 +21,7 @@ recipes are drawn by the softmax of their scores. Checkpoints: `agents/ppo_lagra
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -93,12 +93,27 @@ class Seen(NamedTuple):
     is_open: Array  # (n, R) recipes that may be chosen
 
 
-def embed(w: Mapping[str, Array], embeddings: Array, act: Any) -> Array:
+class Library(NamedTuple):
+    """What the network needs of NumPy, or of torch."""
+
+    relu: Callable[[Array], Array]
+    cat: Callable[[Sequence[Array]], Array]  # along the last axis
+    where: Callable[..., Array]
+
+
+NUMPY: Final = Library(
+    lambda array: np.maximum(array, 0.0, out=array),
+    lambda arrays: np.concatenate(arrays, axis=-1),
+    np.where,
+)
+
+
+def embed(w: Mapping[str, Array], embeddings: Array, lib: Library) -> Array:
     """Return what the network makes of embeddings (T, 384) of questions, (T, TEXT)."""
-    return act(embeddings @ w["text"])
+    return lib.relu(embeddings @ w["text"])
 
 
-def scores_of(w: Mapping[str, Array], seen: Seen, text: Array, fixed: Array, lib: Any) -> Array:
+def scores_of(w: Mapping[str, Array], seen: Seen, text: Array, fixed: Array, lib: Library) -> Array:
     """Return scores of recipes (n, R), in right answers; written once for NumPy and torch.
 
     Args:
@@ -106,28 +121,12 @@ def scores_of(w: Mapping[str, Array], seen: Seen, text: Array, fixed: Array, lib
         seen: of n queries.
         text: (n, TEXT), of `embed`.
         fixed: (R, FIXED), of `fixed_of`.
-        lib: its `relu`, `cat` and `where`.
+        lib: of the arrays.
     """
     query = lib.cat((seen.query, text)) @ w["query"] + w["first_bias"]
     hidden = seen.recipe @ w["recipe"] + (fixed @ w["fixed"] + query[:, None])
     hidden = lib.relu(lib.relu(hidden) @ w["second"] + w["second_bias"])
     return lib.where(seen.is_open, seen.score + hidden @ w["out"], SHUT)
-
-
-class NumPy:
-    """What `scores_of` asks for, of NumPy."""
-
-    @staticmethod
-    def relu(array: Array) -> Array:
-        """Return max(x, 0), in place."""
-        return np.maximum(array, 0.0, out=array)
-
-    @staticmethod
-    def cat(arrays: Sequence[Array]) -> Array:
-        """Join along the last axis."""
-        return np.concatenate(arrays, axis=-1)
-
-    where = staticmethod(np.where)
 
 
 class PpoLagrangianCheckpoint(BaseModel):
@@ -193,9 +192,8 @@ class PpoLagrangianPolicy(AdaptivePolicy):
         for name in ("lagrange", "late", "_late_sum", "_arrivals", "_last_s"):
             self._first[name] = getattr(self, name)[0].copy()
         self.fixed, self._share = self._fixed(spec)
-        self._texts = embed(
-            self.weights, spec.task_embeddings.astype(self.weights["text"].dtype), NumPy.relu
-        )
+        embeddings = spec.task_embeddings.astype(self.weights["text"].dtype)
+        self._texts = embed(self.weights, embeddings, NUMPY)
 
     def _fixed(self, spec: PolicySpec) -> tuple[NDArray[np.float32], Floats]:
         """Return what never changes of recipes (R, FIXED), and their calls by model (M, R)."""
@@ -220,7 +218,7 @@ class PpoLagrangianPolicy(AdaptivePolicy):
         """Return recipes (n,) for queries that have just arrived, with calls in flight (n, M)."""
         outlook = self.outlook(in_flight, contexts, rows)
         seen = self.see(outlook, in_flight, contexts, rows)
-        scores = scores_of(self.weights, seen, self._texts[seen.task], self.fixed, NumPy)
+        scores = scores_of(self.weights, seen, self._texts[seen.task], self.fixed, NUMPY)
         chosen = self.pick(seen, scores, contexts, rows)
         return self.note(outlook, chosen, contexts["query"], rows)
 

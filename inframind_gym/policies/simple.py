@@ -86,7 +86,7 @@ class Heuristic(BasePolicy, ABC):
         models = self.choose_models(due)
         strategies = self.choose_strategies(due, models)
         self.decisions[rows] += 1
-        return self.spec.action(models, strategies)
+        return np.asarray(self.spec.action(models, strategies), np.int64)
 
     @abstractmethod
     def choose_models(self, due: Decisions) -> Ints:

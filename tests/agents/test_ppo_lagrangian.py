@@ -28,7 +28,7 @@ from inframind_gym.policies import checkpoint, models_up, resolve_policy
 from inframind_gym.policies.networks import log_softmax
 from inframind_gym.policies.ppo_lagrangian import (
     MOST_LAMBDA,
-    NumPy,
+    NUMPY,
     PpoLagrangianPolicy,
     Seen,
     scores_of,
@@ -104,7 +104,7 @@ def test_torch_and_numpy_agree(played: tuple[World, Learner, list[Batch]]) -> No
         log_probs, _ = learner.net(0, Seen(*map(torch.from_numpy, batch.seen)))
     policy = world.policy
     text = policy._texts[batch.seen.task]
-    scores = scores_of(policy.weights, batch.seen, text, policy.fixed, NumPy)
+    scores = scores_of(policy.weights, batch.seen, text, policy.fixed, NUMPY)
     ours = log_softmax(policy.sharpness * scores)
     np.testing.assert_allclose(ours[batch.seen.is_open], log_probs[batch.seen.is_open], atol=2e-3)
     each = np.arange(len(batch.action))
