@@ -453,6 +453,20 @@ def load_model(folder: str | Path) -> BidPriceModel:
         sizes[axis] = len(tensors.get(name, ()))
     shapes = {name: tuple(sizes[axis] for axis in axes) for name, axes in _AXES.items()}
     checkpoint.check_shapes(folder, tensors, shapes)
+    for name, low, count in (  # compiled code indexes with them, and checks nothing
+        ("topology", 0, len(TOPOLOGIES)),
+        ("strategy", 0, about.strategies),
+        ("roles", 0, len(RoleRule)),
+        ("models", -1, models),
+    ):
+        array = tensors[f"recipes.{name}"]
+        if array.size == 0 or array.min() < low or array.max() >= count:
+            numbers = f"numbers from {low} to {count - 1}"
+            raise ConfigError(f"{folder}: recipes.{name} must hold {numbers}.")
+    for name in ("rates_per_min", "known.budgets_s"):
+        values = tensors[name]
+        if not len(values) or values[0] <= 0.0 or not (np.diff(values) > 0.0).all():
+            raise ConfigError(f"{folder}: {name} must hold positive numbers that rise.")
     return from_tensors(tensors, about.models, about.strategies)
 
 

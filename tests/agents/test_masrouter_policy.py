@@ -89,7 +89,7 @@ def test_errors_say_what_to_do(folder, tmp_path):
     with pytest.raises(ConfigError, match="phi-4"):
         policy.reset(make_spec(("qwen-14b", "phi-4"), level="joint"), [0])
     checkpoint.save(tmp_path / "other", {"x": np.zeros(1)}, {"algorithm": "inframind"})
-    with pytest.raises(ConfigError, match="not of a MasRouter"):
+    with pytest.raises(ConfigError, match="not a MasRouter"):
         MasRouterPolicy(str(tmp_path / "other"))
 
 
