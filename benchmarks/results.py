@@ -14,7 +14,7 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +28,7 @@ from inframind_gym.evaluation.store import read_cells
 from inframind_gym.evaluation.tables import Table, to_markdown
 from inframind_gym.evaluation.track_board import (
     costs_table,
+    over_bound,
     promises_table,
     ranked_policies,
     scores_table,
@@ -218,7 +219,7 @@ def pairs_table(board: Board) -> str:
 def loads_table(board: Board, track: str = "steady") -> str:
     """Tabulate what policies reach of a track's bound at each load: mean and worst scenario."""
     shares: dict[tuple[str, float], list[float]] = {}
-    for row, share in _over_bound(board):
+    for row, share in over_bound(board):
         if row["track"] == track:
             shares.setdefault((row["policy"], row["load"]), []).append(100 * share)
     loads = sorted({load for _, load in shares})
@@ -233,7 +234,7 @@ def scenarios_table(board: Board) -> str:
     """Tabulate scenarios: what the best policies reach of the bound, means over the loads."""
     policies = ranked_policies(board)[:6]
     shares: dict[tuple[str, str, str], list[float]] = {}
-    for row, share in _over_bound(board):
+    for row, share in over_bound(board):
         shares.setdefault((row["track"], row["scenario"], row["policy"]), []).append(share)
     body = []
     for track, scenario in dict.fromkeys(key[:2] for key in shares):
@@ -243,15 +244,6 @@ def scenarios_table(board: Board) -> str:
         texts[int(np.argmax(means))] = f"**{max(means):.1f}**"
         body.append([f"{track}/{scenario}", *texts])
     return table(["% of the bound", *(f"`{policy}`" for policy in policies)], body)
-
-
-def _over_bound(board: Board) -> Iterator[tuple[Mapping[str, Any], float]]:
-    """Yield the rows of places that have a bound, with the score over the bound."""
-    at = ("track", "scenario", "load")
-    informed = {tuple(place[k] for k in at): place["informed"] for place in board["places"]}
-    for row in board["rows"]:
-        if bound := informed[tuple(row[k] for k in at)]:
-            yield row, row["score"] / bound
 
 
 def _picture(board: Board) -> Figure:
@@ -265,7 +257,7 @@ def _picture(board: Board) -> Figure:
     for panel, track in zip(panels, tracks, strict=False):
         for policy, (colour, mark) in _LINES.items():
             by_load: dict[float, list[float]] = {}
-            for row, share in _over_bound(board):
+            for row, share in over_bound(board):
                 here = (row["policy"], row["track"]) == (policy, track)
                 if here and (policy, track) not in HELD_OUT:
                     by_load.setdefault(row["load"], []).append(100 * share)

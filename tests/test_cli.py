@@ -67,7 +67,7 @@ def check(*arguments: str) -> tuple[int, str]:
     [
         ("b200-2gpu", "pool, 5 models on 2 GPUs"),
         ("mixed", "workload, 500 queries an episode, "),
-        ("starter", "suite of routing, 8 policies, 3 cells of 5 episodes each"),
+        ("starter", "suite of routing, 10 policies, 3 cells of 5 episodes each"),
         ("placement_quick", "suite of placement, "),
         ("h100-4gpu", "cluster, 4 GPUs, 6 models"),
         ("bursty", "demand, 24 jobs per GPU and minute"),

@@ -234,6 +234,7 @@ def leaderboard(
         "suite": header["suite"]["name"],
         "kind": family.model_fields["kind"].default,
         **{key: header["suite"][key] for key in family.shown},
+        **{key: value for key, value in header["suite"].items() if key == "division"},
         "cells": len(results.episodes),
         "planned": results.planned,
         "missing": results.missing,

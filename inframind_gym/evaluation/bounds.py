@@ -298,7 +298,7 @@ def _limits(
     cap_s = float("inf") if scenario.work_cap is None else scenario.work_cap * work_s
     options: dict[str, Any] = {"worst": track.counts == "worst", "cap_s": cap_s}
     informed = {}
-    for load in track.loads:
+    for load in sorted({*track.loads, *(known.informed if known else ())}):  # also of suites
         plan = bound.plan(load * capacity_per_min, weights=scenario.weights, **options)
         informed[load] = min(round(plan.score, 4), 1.0)
     return Limits(

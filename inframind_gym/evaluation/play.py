@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Self
 
@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from inframind_gym.evaluation.errors import blame, checked
+from inframind_gym.evaluation.errors import PolicyFailedError, blame, checked
 from inframind_gym.evaluation.metrics import TAIL
 from inframind_gym.evaluation.suite import Cell
 from inframind_gym.simulator.rng import STREAM_BUDGET, uniform_array
@@ -148,6 +148,17 @@ class Player:
         """
         self.begin([cell])
 
+    def refused(self, cells: Iterable[Cell]) -> Iterator[PolicyFailedError]:
+        """Yield the error of every policy that cannot play one of some cells."""
+        out: set[str] = set()
+        for cell in cells:
+            try:
+                if cell.policy not in out:
+                    self.check(cell)
+            except PolicyFailedError as error:
+                out.add(cell.policy)
+                yield error
+
     def warm_up(self, cell: Cell) -> None:
         """Take one step as in a cell, so that compiled code is in the cache."""
         self.step(self.begin([cell]), np.zeros(1, np.int64))
@@ -200,6 +211,8 @@ class Player:
         """Show the policy of a batch what it is to play."""
         seeds = [cell.policy_seed for cell in batch.cells]
         batch.policy.reset(batch.simulation.policy_spec(), seeds)
+        if getattr(self.suite, "division", "") == "route":
+            getattr(batch.policy, "plan_single_calls", lambda: None)()
         if hasattr(batch.policy, "foresee"):  # a bound: it sees more than a contestant
             batch.policy.foresee(batch.simulation)
 

@@ -78,6 +78,10 @@ PLAIN_SUMS: Final = (
     *("calls_per_query", "prompt_tokens", "output_tokens", "truncated_calls"),
 )
 
+Division = Annotated[
+    Literal["orchestrate", "route"],
+    Field(exclude_if=lambda division: division == "orchestrate"),
+]
 Budget = float | Literal["tiers"]
 
 
@@ -90,6 +94,25 @@ NumQueries = Annotated[int, within(*RANGES["num_queries"])]
 Budgets = Annotated[
     tuple[Annotated[Budget, BeforeValidator(_checked_budget)], ...], Field(min_length=1)
 ]
+
+
+def own_arguments(division: str, policy: Any) -> dict[str, Any]:
+    """Return the arguments of the environment that are a policy's own, by the division.
+
+    In "orchestrate" it gets what it requires. In "route" every query has one agent: a policy that
+    plans keeps its level if it can be held to that (`plan_single_calls`, called by the player), and
+    any other routes along the plan IO x 1, whatever it requires.
+    """
+    own = requires_of(policy)
+    holds = own.get("level") == "joint" and hasattr(policy, "plan_single_calls")
+    if division == "orchestrate" or holds:
+        return own
+    return own | {"level": "executor", "planner": {"topology": "IO", "num_agents": 1}}
+
+
+def about_division(board: Mapping[str, Any]) -> str:
+    """Return the part of a title on the division."""
+    return f", division {board['division']}" if "division" in board else ""
 
 
 def budget_text(budget_s: Budget) -> str:
@@ -221,6 +244,8 @@ class RoutingSuite(Suite):
         system_features: Telemetry of the servers that a policy observes.
         metrics_poll_s: Seconds between two polls of it; null takes the pool's.
         down_models: Aliases of models that are out of service.
+        division: "orchestrate": policies plan, or have the plan that they require; "route": all
+            have one agent a query, the plan IO x 1.
         backend: "surrogate", or "vllm": the pool's live servers, on the wall clock.
         live: Settings of calls to live servers.
     """
@@ -256,6 +281,7 @@ class RoutingSuite(Suite):
     system_features: tuple[str, ...] = ("queue", "e2e")
     metrics_poll_s: Annotated[float, within(*RANGES["metrics_poll_s"])] | None = None
     down_models: tuple[str, ...] = ()
+    division: Division = "orchestrate"
     backend: Literal["surrogate", "vllm"] = "surrogate"
     live: LiveSettings = LiveSettings()
 
@@ -377,7 +403,7 @@ class RoutingSuite(Suite):
             kwargs["record_calls"] = True
         if self.backend == "vllm":
             kwargs["live"] = self.live.model_dump(mode="json")
-        return kwargs | requires_of(policy)
+        return kwargs | own_arguments(self.division, policy)
 
     @classmethod
     def env_spec(cls, kwargs: Mapping[str, Any], env_id: str = "") -> dict[str, Any]:
@@ -397,7 +423,7 @@ class RoutingSuite(Suite):
             notes[name] = estimates(load_workload(self.source("workloads", name)))
         names = names_of(pool.aliases)
         shared = {"priced": pool.has_prices, "estimates": notes, "names": names}
-        return shared | super().header(policies)
+        return shared | {"division": self.division} | super().header(policies)
 
     def player(self, progress: Callable[[int], None] = lambda _: None, **live: Any) -> Player:
         """Make the player: on simulated servers, or on those of the pool."""
@@ -467,7 +493,7 @@ class RoutingSuite(Suite):
             "interval. Goodput: solved within the query's own budget; SLO: answered within it; "
             f"lat./β: latency over budget.{paid}{about_draws(board)}{about_bounds(board)}{far}"
         )
-        title = f"{board['suite']}: {of_planned(board, 'queries')}{live}"
+        title = f"{board['suite']}: {of_planned(board, 'queries')}{about_division(board)}{live}"
         rates = {row["rate_per_min"]: None for row in board["by_rate"]}
         return [
             metrics_table(title, ranking, main, caption),

@@ -160,12 +160,8 @@ def play(
             (cell.policy, cell.training, *without_draw(cell.place)[0][: suite.together]): cell
             for cell in reversed(list(ids))
         }
-        for cell in sorted(first.values(), key=lambda cell: suite.group_of(cell)[1:]):
-            try:
-                if cell.policy not in out:
-                    player.check(cell)
-            except PolicyFailedError as error:
-                leave_out(error)
+        for error in player.refused(sorted(first.values(), key=lambda c: suite.group_of(c)[1:])):
+            leave_out(error)
         cells = [cell for cell in ids if cell.policy not in out]
         if not cells:
             return

@@ -2,7 +2,8 @@
 
 AGGREGATES has the numbers of a policy on a track: of what its cells reach of their informed bounds
 the interquartile mean (Agarwal et al., "Deep RL at the Edge of the Statistical Precipice", NeurIPS
-2021). `track_scores` computes them, `scores_table` has the columns of the board. Intervals come
+2021), the mean and the least. `track_scores` computes them, `scores_table` has the columns of the
+board, with mean and worst cell over all tracks. Intervals come
 from the stratified bootstrap over episodes, in which all policies take the same episodes: a
 difference of two policies is paired.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.evaluation.metrics import Columns, Metric
 from inframind_gym.evaluation.routing import METRICS as ROUTING_METRICS
-from inframind_gym.evaluation.routing import PLAIN_SUMS, QueryLayout
+from inframind_gym.evaluation.routing import PLAIN_SUMS, QueryLayout, about_division
 from inframind_gym.evaluation.scenarios import MOST_GROUPS
 from inframind_gym.evaluation.stats import Estimate, interval
 from inframind_gym.evaluation.suite import Place
@@ -107,7 +108,11 @@ def iqm(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 # Numbers of a policy on a track: from its cells (..., n) over their bounds, (...). SCORE ranks.
-AGGREGATES: Final[dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]]] = {SCORE: iqm}
+AGGREGATES: Final[dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]]] = {
+    SCORE: iqm,
+    "mean": lambda values: np.asarray(values.mean(axis=-1)),
+    "worst": lambda values: np.asarray(values.min(axis=-1)),
+}
 
 
 class _Aggregate(NamedTuple):
@@ -179,6 +184,9 @@ def track_scores(header: Mapping[str, Any], estimates: Estimates) -> dict[str, A
             row: dict[str, Any] = {"policy": policy, "track": track, "cells": len(places)}
             for name, one in numbers.items():
                 row |= {name: one.value, f"{name}_ci95": one.interval()}
+            shares = [cells[place].value(SCORE) for place in places] / informed
+            names = ["{1} ρ {2:g}".format(*place) for place in places]
+            row["worst_cell"] = min(zip(shares, names, strict=True))[1]
             ranked[policy][track] = score = numbers[SCORE]
             if len(score.by_training) > 1:
                 row["by_training"] = score.by_training.tolist()
@@ -289,12 +297,26 @@ def ranked_policies(board: Mapping[str, Any]) -> list[str]:
     return sorted(scores, key=lambda name: -sum(scores[name]) / len(scores[name]))
 
 
+def over_bound(board: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], float]]:
+    """Yield the rows of places that have a bound, with the score over the bound."""
+    at = ("track", "scenario", "load")
+    informed = {tuple(place[k] for k in at): place["informed"] for place in board["places"]}
+    for row in board["rows"]:
+        if bound := informed.get(tuple(row[k] for k in at)):
+            yield row, row[SCORE] / bound
+
+
 def scores_table(board: Mapping[str, Any]) -> Table:
     """Make the table of the scores of all policies on all tracks."""
     tracks = list(dict.fromkeys(row["track"] for row in board["tracks"]))
     by_track = {(row["policy"], row["track"]): row for row in board["tracks"]}
     most = [max(row[SCORE] for row in board["tracks"] if row["track"] == t) for t in tracks]
     policies, fits = ranked_policies(board), board["fits"]
+    shares: dict[str, dict[str, float]] = {policy: {} for policy in policies}
+    for row, share in over_bound(board):
+        name = f"{row['track']}/{row['scenario']}" if len(tracks) > 1 else row["scenario"]
+        shares.get(row["policy"], {})[f"{name} ρ {row['load']:g}"] = share
+    common = set.intersection(*map(set, shares.values())) if shares else set()
     body, best = [], set()
     for r, policy in enumerate(policies):
         rows = [by_track.get((policy, track)) for track in tracks]
@@ -303,12 +325,17 @@ def scores_table(board: Mapping[str, Any]) -> Table:
         ahead = sum(pair["ahead"] for pair in board["pairs"] if pair["policy"] == policy)
         fitted = fits["queries"].get(policy)
         texts = [_margin(row) if row else "–" for row in rows]
+        worst, cell = min((shares[policy][cell], cell) for cell in common)
+        texts.append(f"{100 * np.mean([shares[policy][cell] for cell in common]):.1f}")
+        texts.append(f"{100 * worst:.1f} {cell}")
         texts += [f"{ahead} of {len(policies) - 1}", "" if fitted is None else f"{fitted:,}"]
         body.append([short(policy), *texts])
-    headings, budget = ["policy", *tracks, "ahead of", "fitted with"], fits["budget_queries"]
+    headings = ["policy", *tracks, "mean", "worst cell", "ahead of", "fitted with"]
+    budget = fits["budget_queries"]
     caption = (
-        "% of the informed bound, interquartile mean over a track's cells ± half of the 95 % "
-        "interval. Ahead of: policies below it, by the paired interval, in three of four tracks "
+        "% of the informed bound: by track the interquartile mean over its cells ± half of the "
+        "95 % interval, then the mean over all cells and the worst of them, a scenario at its "
+        "load. Ahead of: policies below it, by the paired interval, in three of four tracks "
         "or more, and above it in none."
     )
     if budget:
@@ -320,7 +347,7 @@ def scores_table(board: Mapping[str, Any]) -> Table:
     ):
         caption += f" Limits of other constants: {', '.join(stale)}; inframind bench limits."
     split = "" if board["split"] == "test" else f", {board['split']}"
-    title = f"{board['suite']}: {of_planned(board, 'queries')}{split}"
+    title = f"{board['suite']}: {of_planned(board, 'queries')}{about_division(board)}{split}"
     return Table(title, headings, body, caption, best=best)
 
 

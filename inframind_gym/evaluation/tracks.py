@@ -7,7 +7,7 @@ where a scenario, its plan and a policy come together, `track_board` has the col
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -30,7 +30,14 @@ from inframind_gym.evaluation.play import (
     stream_length,
     with_unanswered,
 )
-from inframind_gym.evaluation.routing import NumQueries, datasets_of, names_of, tasks_hash
+from inframind_gym.evaluation.routing import (
+    Division,
+    NumQueries,
+    datasets_of,
+    names_of,
+    own_arguments,
+    tasks_hash,
+)
 from inframind_gym.evaluation.scenarios import (
     Limits,
     Load,
@@ -51,7 +58,7 @@ from inframind_gym.evaluation.track_board import (
     track_scores,
     track_tables,
 )
-from inframind_gym.policies import requires_of, resolve_policy
+from inframind_gym.policies import resolve_policy
 from inframind_gym.policies.oracle import make_oracle, work_of_calls
 from inframind_gym.progress import say
 from inframind_gym.simulator.server.pool import load_pool
@@ -193,22 +200,21 @@ class TrackPlayer(Player):
         batch.stream = self.at(cells[0])
         return batch
 
-    @cached_property
-    def _refused(self) -> dict[str, set[Place]]:
-        return {}
-
-    def check(self, cell: Cell) -> None:
-        """Check that a policy can play a cell; raise if no place is left for it."""
-        try:
-            super().check(cell)
-        except PolicyFailedError as error:
-            refused = self._refused.setdefault(cell.policy, set())
-            track, scenario = cell.place[:2]
-            if (track, scenario) not in refused:
-                say(f"{error}\nIts queries of {track}/{scenario} stay unanswered.")
-            refused.add((track, scenario))
-            if refused >= {place[:2] for place in self.suite.places()}:
-                raise
+    def refused(self, cells: Iterable[Cell]) -> Iterator[PolicyFailedError]:
+        """Yield the errors of policies that can play no cell; note those that can play some."""
+        errors: dict[str, dict[str, PolicyFailedError]] = {}
+        for cell in cells:
+            try:
+                self.check(cell)
+            except PolicyFailedError as error:
+                errors.setdefault(cell.policy, {}).setdefault("/".join(cell.place[:2]), error)
+        every = {"/".join(place[:2]) for place in self.suite.places()}
+        for own in errors.values():
+            first = next(iter(own.values()))
+            if every <= own.keys():
+                yield first
+            else:
+                say(f"{first}\nIts queries of {', '.join(own)} stay unanswered.")
 
     def run(self, cells: Sequence[Cell]) -> list[Played]:
         """Play cells of one scenario."""
@@ -252,6 +258,7 @@ class TrackSuite(Suite):
         num_queries: Scored queries of one episode.
         split: Questions and seeds: "test", or "val" to choose and compare while developing.
         tasks: "builtin", or a folder of questions.
+        division: As of `RoutingSuite`.
         refits: File of fitted policies (`Refits`); null: every policy plays as it is shipped.
     """
 
@@ -277,6 +284,7 @@ class TrackSuite(Suite):
     num_queries: NumQueries = 3000
     split: Literal["test", "val", "train"] = "test"
     tasks: str = "builtin"
+    division: Division = "orchestrate"
     refits: str | None = None
 
     # A scenario at a load, its plan and a policy
@@ -313,7 +321,7 @@ class TrackSuite(Suite):
             "observation": "index",
             "record_calls": True,
             **({"faults": faults} if faults else {}),
-        } | requires_of(policy)
+        } | own_arguments(self.division, policy)
 
     @property
     def seed_list(self) -> tuple[int, ...]:
@@ -425,7 +433,7 @@ class TrackSuite(Suite):
             }
         fits = {"budget_queries": self.fitted.budget_queries, "queries": self.fitted.queries()}
         shared = {"names": names_of(self.models), "places": places, "fits": fits}
-        return shared | super().header(policies)
+        return shared | {"division": self.division} | super().header(policies)
 
     # How results are summed up and shown
 

@@ -14,7 +14,7 @@ import pytest
 from inframind_gym.configs import list_configs
 from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation import track_board as score
-from inframind_gym.evaluation.board import leaderboard, load_results
+from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
 from inframind_gym.evaluation.play import Window
 from inframind_gym.evaluation.runner import run
@@ -31,6 +31,7 @@ from inframind_gym.evaluation.store import read_cells
 from inframind_gym.evaluation.suite import Cell, load_suite
 from inframind_gym.evaluation.track_board import SCORE, TrackLayout
 from inframind_gym.evaluation.tracks import TrackSuite
+from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 
 TRACK: dict[str, Any] = {
     "name": "mine",
@@ -168,6 +169,36 @@ def test_a_policy_that_cannot_play_a_scenario_answers_nothing_there(
         run(alone, tmp_path / "strict", strict=True)
 
 
+@pytest.mark.parametrize("kind", ["tracks", "routing"])
+def test_in_the_division_route_every_query_has_one_agent(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policies = ["moa", "least_loaded", "adaptive", "fixed_recipe", "masrouter"]
+    small = {"policies": policies, "seeds": 1, "num_queries": 10, "division": "route"}
+    if kind == "tracks":
+        config: Any = suite(tmp_path, loads=[0.5], **small)
+    else:
+        config = load_suite("starter", {**small, "rates_per_min": [50]}).resolve()
+    run(config, tmp_path / "results")
+    found = columns_by_cell(tmp_path / "results")
+    assert {cell.policy for cell in found} == {"moa", "least_loaded", "adaptive"}
+    for cell, columns in found.items():
+        answered = columns["calls"] > 0
+        assert answered.any() or cell.policy == "moa"  # all of it on the largest model
+        assert (columns["num_nodes"][answered] == 1).all()
+        assert (columns["topology"][answered] == TOPOLOGIES.index("IO")).all()
+    notes = capsys.readouterr().err  # of those that plan and cannot be held to one agent
+    assert notes.count("policy fixed_recipe:") == notes.count("policy masrouter:") == 1
+    assert "stay unanswered" not in notes
+    board = leaderboard(load_results(tmp_path / "results"), num_resamples=50)
+    assert board["left_out"].keys() == {"fixed_recipe", "masrouter"}
+    assert "division route" in leaderboard_tables(board)[0].title
+    assert json.loads((tmp_path / "results" / "run.json").read_text())["division"] == "route"
+    mixed = config.model_copy(update={"division": "orchestrate"})
+    with pytest.raises(BenchmarkError, match="other settings: division"):
+        run(mixed, tmp_path / "results")
+
+
 # What a cell scores.
 
 
@@ -301,6 +332,24 @@ def test_a_policy_is_ahead_if_it_is_above_in_three_of_four_tracks_and_below_in_n
     assert first[SCORE] == pytest.approx(0.6 / 0.8)
     low, high = first[f"{SCORE}_ci95"]
     assert low < first[SCORE] < high
+
+
+def test_mean_and_worst_cell_stand_beside_the_interquartile_mean(played: Path) -> None:
+    board = leaderboard(load_results(played / "results"), num_resamples=50)
+    informed = LIMITS["informed"]
+    for row in board["tracks"]:
+        shares = {
+            f"{at['scenario']} ρ {at['load']:g}": at[SCORE] / informed[at["load"]]  # type: ignore[index]
+            for at in board["rows"]
+            if at["policy"] == row["policy"]
+        }
+        assert row["mean"] == pytest.approx(np.mean(list(shares.values())))
+        assert row["worst"] == pytest.approx(min(shares.values()))
+        assert row["worst_ci95"][0] <= row["worst"] == pytest.approx(shares[row["worst_cell"]])
+    table, first = score.scores_table(board), board["tracks"][0]
+    assert table.headings[2:4] == ["mean", "worst cell"]
+    worst = f"{100 * first['worst']:.1f} {first['worst_cell']}"
+    assert table.rows[0][2:4] == [f"{100 * first['mean']:.1f}", worst]
 
 
 def test_promises_are_kept_by_those_that_answer_in_time() -> None:
