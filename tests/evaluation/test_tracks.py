@@ -47,7 +47,7 @@ TRACK: dict[str, Any] = {
         },
     },
 }
-LIMITS = {
+LIMITS: dict[str, Any] = {
     "constants": "0",
     "capacity_per_min": 200,
     "work_s": 1.0,
@@ -339,7 +339,7 @@ def test_mean_and_worst_cell_stand_beside_the_interquartile_mean(played: Path) -
     informed = LIMITS["informed"]
     for row in board["tracks"]:
         shares = {
-            f"{at['scenario']} ρ {at['load']:g}": at[SCORE] / informed[at["load"]]  # type: ignore[index]
+            f"{at['scenario']} ρ {at['load']:g}": at[SCORE] / informed[at["load"]]
             for at in board["rows"]
             if at["policy"] == row["policy"]
         }
