@@ -195,7 +195,8 @@ def _pool_said(pool: PoolConfig) -> str:
     for model in pool.models:
         check_launch_options(model)
     held = f"pool, {_count(pool.aliases, 'model')} on {_count(pool.gpus, 'GPU')}"
-    return "; ".join((held, *pool.notes))
+    idle = [f"GPUs without a model: {', '.join(pool.idle_gpus)}"] if pool.idle_gpus else []
+    return "; ".join((held, *idle, *pool.notes))
 
 
 def _workload_said(workload: WorkloadConfig) -> str:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
 
 import typer
 from rich.console import Console
@@ -62,16 +62,32 @@ _MOST_LINES: Final = 15  # of the log of a server that failed
 
 @app.command()
 def new(
-    gpu: Annotated[str, typer.Option(help="Kind of GPU: H100-80GB, RTX-4090, L4, MI300X, ...")],
+    gpu: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND[:COUNT],...",
+            help="H100-80GB, RTX-4090, L4, MI300X, ..., or several: A100-80GB:2,H100-80GB:2.",
+        ),
+    ],
     models: Annotated[
         str,
         typer.Option(
-            metavar="[ALIAS=]MODEL[:QUANTIZATION],...",
-            help="llama-3.1-8b, qwen2.5-7b:awq, qwen3-14b:fp8, ..., or folders with a config.json "
-            "(./my-model). The alias is what workloads call the model. Default: its name.",
+            metavar="[ALIAS=]MODEL[:QUANTIZATION][@tpN],...",
+            help="llama-3.1-8b, qwen2.5-7b:awq, qwen3-32b@tp2 (split over two GPUs), ..., or "
+            "folders with a config.json (./my-model). The alias is what workloads call the model. "
+            "Default: its name.",
         ),
     ],
-    num_gpus: Annotated[int, typer.Option(min=1, max=64, help="GPUs of that kind.")] = 1,
+    num_gpus: Annotated[
+        int, typer.Option(min=1, max=64, help="GPUs of each kind that has no COUNT.")
+    ] = 1,
+    placing: Annotated[
+        str,
+        typer.Option(
+            metavar="spread|first",
+            help="spread: a model goes to the emptiest GPU; first: to the first with room.",
+        ),
+    ] = "spread",
     out: Annotated[Path, typer.Option(help="File to write, YAML.")] = Path("pool.yaml"),
     max_num_seqs: Annotated[
         int, typer.Option(min=1, max=4096, help="Sequences that a server runs at once.")
@@ -113,7 +129,10 @@ def new(
         wanted = packing.parse_models(models)
         limits = packing.Limits(max_num_seqs, max_num_batched_tokens, max_model_len)
         name = re.sub(r"[^a-zA-Z0-9._-]", "-", out.stem)[:64]
-        pool = packing.make_pool(name, gpu, num_gpus, wanted, limits, price_per_gpu_hour)
+        if placing not in (known := get_args(packing.Placing)):
+            raise ConfigError(f"--placing: {unknown('way to place models', placing, known)}")
+        gpus, how = packing.parse_gpus(gpu, num_gpus), cast(packing.Placing, placing)
+        pool = packing.make_pool(name, gpus, wanted, limits, price_per_gpu_hour, how)
         command = shlex.join(["inframind", *sys.argv[1:]])
         replace_text(out, packing.pool_yaml(pool, wanted, command))
     rows = []
@@ -125,6 +144,8 @@ def new(
         cells = (weights, f"{model.gpu_memory_frac:.1%}", tokens, f"{step_ms:.1f}")
         rows.append((model.alias, " ".join(model.all_gpus), *cells))
     _print_table(("model", "GPU"), ("weights", "share", "KV tokens", "ms/token"), rows)
+    if pool.idle_gpus:
+        typer.echo(f"GPUs without a model: {', '.join(pool.idle_gpus)}.")
     for each in wanted:
         if each.needs_path:
             typer.echo(f"{each.alias}: give its `path` in {out} before `inframind pool up`.")

@@ -15,7 +15,13 @@ from inframind_gym.calibration.request_log import read_log
 from inframind_gym.cli import app
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.estimate.architecture import find_architecture, known_models
-from inframind_gym.simulator.estimate.packing import Limits, make_pool, parse_models
+from inframind_gym.simulator.estimate.packing import (
+    Limits,
+    Placing,
+    make_pool,
+    parse_gpus,
+    parse_models,
+)
 from inframind_gym.simulator.estimate.roofline import Server, find_gpu, hardware
 from inframind_gym.simulator.server.open_loop import replay_requests
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
@@ -43,7 +49,7 @@ LLAMA = {
 
 
 def pool(gpu: str, num_gpus: int, models: str, **limits: Any) -> PoolConfig:
-    return make_pool("mine", gpu, num_gpus, parse_models(models), Limits(**limits))
+    return make_pool("mine", parse_gpus(gpu, num_gpus), parse_models(models), Limits(**limits))
 
 
 def folder(path: Path, **config: Any) -> str:
@@ -145,6 +151,24 @@ def test_a_model_that_is_larger_than_a_gpu_has_several_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
+    ("gpu", "models", "placing", "where"),
+    [
+        ("A100-80GB:2", "a=llama-3.1-8b,b=llama-3.1-8b", "spread", "0 1"),
+        ("A100-80GB:2", "a=llama-3.1-8b,b=llama-3.1-8b", "first", "0 0"),
+        ("L4,H100-80GB", "llama-3.2-1b,llama-3.1-8b", "spread", "0 1"),  # the larger on the faster
+        ("A100-80GB:2,H100-80GB:2", "llama-3.1-8b,phi-4,qwen3-32b@tp2", "spread", "1 0 2,3"),
+    ],
+)
+def test_models_are_spread_over_gpus_of_several_kinds(
+    gpu: str, models: str, placing: Placing, where: str
+) -> None:
+    found = make_pool("mine", parse_gpus(gpu), parse_models(models), placing=placing)
+    places = [",".join(name.removeprefix("gpu") for name in m.all_gpus) for m in found.models]
+    assert " ".join(places) == where
+    assert found.idle_gpus == (("gpu1",) if placing == "first" else ())
+
+
+@pytest.mark.parametrize(
     ("gpu", "num_gpus", "models", "words"),
     [
         ("H100-80GB", 1, "llama-3.3-70b", ["2 GPUs of its own", "1 of 1 are empty"]),
@@ -166,6 +190,7 @@ def test_what_does_not_fit_is_said_with_what_is_missing(
     [
         ("llama-8b", "Did you mean 'llama-3.1-8b'"),
         ("llama-3.1-8b:int3", "unknown quantization 'int3'"),
+        ("llama-3.1-8b@tp3", "Did you mean 'tp"),
         ("llama-3.1-8b,llama-3.1-8b:fp8", "is there twice"),
         (" , ", "names no model"),
         ("/nowhere/model", "config.json"),

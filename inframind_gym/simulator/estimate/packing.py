@@ -1,7 +1,7 @@
-"""A pool of models on GPUs, as YAML: the largest first, each on the first GPU with room for it.
+"""A pool of models on GPUs, as YAML: the largest first, each on the emptiest GPU.
 
-A model that is larger than one GPU shares 2, 4 or 8 of them with no other. What is left of a GPU's
-memory goes to the KV caches of its models, so that each holds about as many tokens.
+A model that is split over 2, 4 or 8 GPUs shares them with no other. What is left of a GPU's memory
+goes to the KV caches of its models, so that each holds about as many tokens.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
-from typing import Final
+from typing import Final, Literal
 
 import yaml
 
@@ -28,6 +28,7 @@ from inframind_gym.simulator.server.pool import PoolConfig
 _FIRST_PORT: Final = 8001
 _LARGE_GB: Final = 70  # GPUs from which on vLLM computes 8192 tokens a step by default, not 2048
 _MOST_GPUS: Final = (1, 2, 4, 8)  # that one model is split over
+Placing = Literal["spread", "first"]
 _STEPS: Final = 1000  # of gpu_memory_frac: it has three decimals
 
 
@@ -40,6 +41,7 @@ class Wanted:
     path: str | None  # of its weights, if they are elsewhere
     model: Architecture  # its architecture, with the kind of its weights
     compress: bool  # whether vLLM shall turn its weights into fp8 ones when it loads them
+    ranks: int | None = None  # GPUs to split it over; None: as few as hold it
 
     @property
     def needs_path(self) -> bool:
@@ -58,8 +60,29 @@ class Limits:
     max_output_tokens: int = 2048
 
 
+def parse_gpus(text: str, count: int = 1) -> tuple[str, ...]:
+    """Read GPUs as the command line has them, ``KIND[:COUNT]`` by commas: one kind an entry.
+
+    Args:
+        text: what `--gpu` was given.
+        count: of kinds that name none.
+
+    Raises:
+        ConfigError: A GPU is unknown, or a count is no number from 1 to 64.
+    """
+    devices: list[str] = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        kind, colon, number = part.partition(":")
+        if colon and not re.fullmatch(r"[1-9]|[1-5]\d|6[0-4]", number):
+            raise ConfigError(f"--gpu: {part}: wanted KIND:COUNT with 1 to 64 GPUs.")
+        devices += [find_gpu(kind)[0]] * (int(number) if colon else count)
+    if not 1 <= len(devices) <= 64:
+        raise ConfigError(f"--gpu: names {len(devices)} GPUs, wanted 1 to 64.")
+    return tuple(devices)
+
+
 def parse_models(text: str) -> tuple[Wanted, ...]:
-    """Read models as the command line has them: ``[ALIAS=]MODEL[:QUANTIZATION]``, by commas.
+    """Read models as on the command line: ``[ALIAS=]MODEL[:QUANTIZATION][@tpGPUS]``, by commas.
 
     Raises:
         ConfigError: One is unknown, an alias is used twice, or there is none.
@@ -78,8 +101,11 @@ def parse_models(text: str) -> tuple[Wanted, ...]:
 
 def _parse(text: str) -> Wanted:
     alias, _, spec = text.rpartition("=")
+    spec, split, ranks = spec.partition("@")
     name, colon, kind = spec.partition(":")
     model = find_architecture(name)
+    if split and ranks not in (known := [f"tp{number}" for number in _MOST_GPUS]):
+        raise ConfigError(f"--models: {text}: {unknown('split over GPUs', ranks, known)}")
     if colon and kind not in QUANTIZATIONS:
         raise ConfigError(f"--models: {text}: {unknown('quantization', kind, QUANTIZATIONS)}")
     stored = model.quantization
@@ -94,50 +120,48 @@ def _parse(text: str) -> Wanted:
         path=path,
         model=model.model_copy(update={"quantization": kind}),
         compress=kind == "fp8" and stored != "fp8",
+        ranks=int(ranks[2:]) if split else None,
     )
 
 
 def make_pool(
     name: str,
-    gpu_name: str,
-    num_gpus: int,
+    devices: Sequence[str],
     wanted: Sequence[Wanted],
     limits: Limits | None = None,
     price_per_gpu_hour_usd: float | None = None,
+    placing: Placing = "spread",
 ) -> PoolConfig:
     """Place models on GPUs and estimate their server cards.
 
     Args:
         name: The pool's.
-        gpu_name: A GPU of `gpus.yaml`.
-        num_gpus: Number of such GPUs.
+        devices: A GPU of `gpus.yaml` for each GPU.
         wanted: The models, in the order of the actions.
         limits: Launch options of the servers.
         price_per_gpu_hour_usd: Of one GPU.
+        placing: "spread": each on the GPU with the most memory left; "first": on the first with
+            room, so that GPUs stay free.
 
     Raises:
         ConfigError: There is no such GPU, the models do not fit, or a limit does not.
     """
-    device, gpu = find_gpu(gpu_name)
     limits = limits or Limits()
-    servers = {each.alias: _server(each, gpu, limits) for each in wanted}
-    placed, shares = _place(servers, device, num_gpus)
+    placed, shares = _place(wanted, devices, limits, placing)
+    slowdown = hardware().factors.colocation_slowdown
     gpus = [
         {
             "name": f"gpu{index}",
-            "device": device,
-            "memory_gb": gpu.memory_gb,
-            "colocation_slowdown": hardware().factors.colocation_slowdown,
+            "device": find_gpu(device)[0],
+            "memory_gb": find_gpu(device)[1].memory_gb,
+            "colocation_slowdown": slowdown,
             "price_per_gpu_hour_usd": price_per_gpu_hour_usd,
         }
-        for index in range(num_gpus)
+        for index, device in enumerate(devices)
     ]
     models = []
     for port, each in enumerate(wanted, start=_FIRST_PORT):
-        server, on = servers[each.alias], placed[each.alias]
-        if len(on) > 1:
-            server = replace(server, tensor_parallel=len(on))
-        share = shares[each.alias]
+        (server, on), share = placed[each.alias], shares[each.alias]
         models.append(
             {
                 "name": each.name,
@@ -150,18 +174,23 @@ def make_pool(
                 "tensor_parallel": len(on),
                 "gpus": [f"gpu{index}" for index in on] if len(on) > 1 else [],
                 "extra_args": ["--quantization", "fp8"] if each.compress else [],
-                "server": server.card(share * 1e9 * gpu.memory_gb).model_dump(),
+                "server": server.card(share * 1e9 * server.gpu.memory_gb).model_dump(),
             }
         )
-    shortest = min(server.max_model_len for server in servers.values())
+    shortest = min(server.max_model_len for server, _ in placed.values())
     content = {
         "name": name,
-        "description": f"Estimated: {len(wanted)} models on {num_gpus} x {device}",
+        "description": f"Estimated: {len(wanted)} models on {_counted(devices)}",
         "max_output_tokens": min(limits.max_output_tokens, shortest // 2),
         "gpus": gpus,
         "models": models,
     }
     return validate(content, PoolConfig, source="--models")
+
+
+def _counted(devices: Sequence[str]) -> str:
+    kinds = [find_gpu(device)[0] for device in devices]
+    return " and ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds))
 
 
 def _server(each: Wanted, gpu: Gpu, limits: Limits) -> Server:
@@ -184,62 +213,94 @@ def _server(each: Wanted, gpu: Gpu, limits: Limits) -> Server:
 
 
 def _place(
-    servers: dict[str, Server], device: str, num_gpus: int
-) -> tuple[dict[str, tuple[int, ...]], dict[str, float]]:
-    """Return the GPUs of every model, and its share of the memory of each of them."""
-    gpu_gb = next(iter(servers.values())).gpu.memory_gb
+    wanted: Sequence[Wanted], devices: Sequence[str], limits: Limits, placing: Placing
+) -> tuple[dict[str, tuple[Server, tuple[int, ...]]], dict[str, float]]:
+    """Return the server and the GPUs of every model, and its share of the memory of each of them.
+
+    A model on several GPUs has them for itself, and they are of one kind.
+    """
+    gpus = [find_gpu(device)[1] for device in devices]
     room = floor(_STEPS * hardware().factors.memory_share)
-    free = dict.fromkeys(range(num_gpus), room)  # thousandths of its memory
-    placed: dict[str, tuple[int, ...]] = {}
+    free = dict.fromkeys(range(len(gpus)), room)  # thousandths of its memory
+    placed: dict[str, tuple[Server, tuple[int, ...]]] = {}
     least: dict[str, int] = {}
     lacking = []
-    for alias in sorted(servers, key=lambda name: -servers[name].least_bytes):
-        for ranks in _MOST_GPUS:
-            heads, kept = (
-                servers[alias].model.num_attention_heads,
-                servers[alias].model.num_key_value_heads,
+
+    largest_first = sorted(wanted, key=lambda each: -_server(each, gpus[0], limits).least_bytes)
+    for each in sorted(largest_first, key=lambda each: -(each.ranks or 1)):
+        # For each kind of GPU the model over as few as hold it, or over as many as was asked for.
+        splits = {gpu: _split(_server(each, gpu, limits), each.ranks, room) for gpu in gpus}
+        places = []
+        for gpu, server in splits.items():
+            ranks, needed = server.tensor_parallel, _thousandths(server)
+            on = [i for i in free if gpus[i] == gpu and free[i] >= (needed if ranks == 1 else room)]
+            if placing == "spread" and ranks == 1:
+                on.sort(key=lambda index: -free[index])
+            if len(on) >= ranks and needed <= room:
+                places.append((ranks, server, tuple(on[:ranks])))
+        if places:  # over the fewest GPUs, there on the emptiest, the fastest of them, or the first
+            ranks, server, on_gpus = min(
+                places,
+                key=lambda place: (
+                    place[0],
+                    -free[place[2][0]] if placing == "spread" else place[2][0],
+                    -place[1].gpu.bandwidth_gb_per_s,
+                ),
             )
-            if heads % ranks == 0 and (kept % ranks == 0 or ranks % kept == 0):
-                split = replace(servers[alias], tensor_parallel=ranks)
-                least[alias] = ceil(_STEPS * split.least_bytes / (1e9 * gpu_gb))
-                if least[alias] <= room:
-                    break
-        ranks = split.tensor_parallel
-        if ranks == 1:
-            on = [index for index, left in free.items() if left >= least[alias]][:1]
-        else:
-            on = [index for index, left in free.items() if left == room][:ranks]
-        if len(on) == ranks and least[alias] <= room:
-            placed[alias] = tuple(on)
-            for index in on:
-                free[index] = free[index] - least[alias] if ranks == 1 else 0
-            if ranks > 1:
-                least[alias] = room
+            placed[each.alias] = server, on_gpus
+            least[each.alias] = _thousandths(server) if ranks == 1 else room
+            for index in on_gpus:
+                free[index] -= least[each.alias]
             continue
-        need_gb = split.least_bytes / 1e9
-        has_gb = (max(free.values()) if ranks == 1 else room) * gpu_gb / _STEPS
-        lack = f"at most {has_gb:.1f} of {gpu_gb:g} GB are left, {need_gb - has_gb:.1f} GB too few"
-        if need_gb <= has_gb:
-            empty = sum(left == room for left in free.values())
-            lack = f"it takes {ranks} GPUs of its own, and {empty} of {len(free)} are empty"
-        lacking.append(
-            f"{alias} needs {need_gb:.1f} GB{f' on each of {ranks} GPUs' if ranks > 1 else ''} "
-            f"(weights {split.weight_bytes / 1e9:.1f}, activations and CUDA "
-            f"{split.reserved_bytes / 1e9:.1f}, KV cache of one sequence of {split.max_model_len} "
-            f"tokens {split.least_blocks * split.block_bytes / 1e9:.1f}); {lack}."
-        )
+        server = min(splits.values(), key=lambda server: server.tensor_parallel)
+        lacking.append(_lack(each.alias, server, [free[i] for i in free if gpus[i] == server.gpu]))
     if lacking:
         raise ConfigError(
-            f"the models do not fit on {num_gpus} x {device}:\n  " + "\n  ".join(lacking) + "\n"
-            "Raise --num-gpus, take fewer models or a larger GPU, smaller weights (MODEL:fp8, "
-            "MODEL:awq), or lower --max-model-len."
+            f"the models do not fit on {_counted(devices)}:\n  " + "\n  ".join(lacking) + "\n"
+            "Give more GPUs (--num-gpus, --gpu KIND:COUNT) or larger ones, take fewer models, "
+            "smaller weights (MODEL:fp8, MODEL:awq), or lower --max-model-len."
         )
     shares = {}
-    for alias, on_gpus in placed.items():  # with what is left of its GPU for its KV cache
-        blocks = sum(servers[peer].block_bytes for peer, its in placed.items() if its == on_gpus)
-        extra = floor(free[on_gpus[0]] * servers[alias].block_bytes / blocks)
+    for alias, (server, on_gpus) in placed.items():  # with what is left for its KV cache
+        blocks = sum(peer.block_bytes for peer, its in placed.values() if its == on_gpus)
+        extra = floor(free[on_gpus[0]] * server.block_bytes / blocks)
         shares[alias] = (least[alias] + extra) / _STEPS
     return placed, shares
+
+
+def _thousandths(server: Server) -> int:
+    return ceil(_STEPS * server.least_bytes / (1e9 * server.gpu.memory_gb))
+
+
+def _split(server: Server, ranks: int | None, room: int) -> Server:
+    """Return a server over so many GPUs, or over as few as hold it; the widest if none does."""
+    heads, kept = server.model.num_attention_heads, server.model.num_key_value_heads
+    for number in _MOST_GPUS if ranks is None else (ranks,):
+        if heads % number == 0 and (kept % number == 0 or number % kept == 0):
+            server = replace(server, tensor_parallel=number)
+            if _thousandths(server) <= room:
+                break
+        elif ranks is not None:
+            words = f"has {heads} attention heads, {kept} of them for keys"
+            raise ConfigError(f"--models: it {words}: they cannot be split over {number} GPUs.")
+    return server
+
+
+def _lack(alias: str, server: Server, free: Sequence[int]) -> str:
+    """Return what a model lacks on GPUs with so much memory left, in thousandths."""
+    room, ranks = floor(_STEPS * hardware().factors.memory_share), server.tensor_parallel
+    gpu_gb, need_gb = server.gpu.memory_gb, server.least_bytes / 1e9
+    has_gb = (max(free) if ranks == 1 else room) * gpu_gb / _STEPS
+    lack = f"at most {has_gb:.1f} of {gpu_gb:g} GB are left, {need_gb - has_gb:.1f} GB too few"
+    if need_gb <= has_gb:
+        empty = sum(left == room for left in free)
+        lack = f"it takes {ranks} GPUs of its own, and {empty} of {len(free)} are empty"
+    return (
+        f"{alias} needs {need_gb:.1f} GB{f' on each of {ranks} GPUs' if ranks > 1 else ''} "
+        f"(weights {server.weight_bytes / 1e9:.1f}, activations and CUDA "
+        f"{server.reserved_bytes / 1e9:.1f}, KV cache of one sequence of {server.max_model_len} "
+        f"tokens {server.least_blocks * server.block_bytes / 1e9:.1f}); {lack}."
+    )
 
 
 def pool_yaml(pool: PoolConfig, wanted: Sequence[Wanted], command: str) -> str:
@@ -250,29 +311,32 @@ def pool_yaml(pool: PoolConfig, wanted: Sequence[Wanted], command: str) -> str:
         wanted: Its models.
         command: The command that made it.
     """
-    device, gpu = find_gpu(pool.gpus[0].device)
     factors = hardware().factors
-    link_s, link = (
-        (factors.nvlink_s, factors.nvlink_efficiency)
-        if gpu.link == "nvlink"
-        else (factors.pcie_s, factors.pcie_efficiency)
-    )
     paragraphs = [
         f"Made by: {command}",
         "Server cards are estimates (`estimate: true`) from architectures and data sheets: nothing "
         "here was measured. `inframind calibrate` fits a card to a server's request log; put its "
         "card in place of the one here.",
-        f"{device} ({gpu.source}): {gpu.bandwidth_gb_per_s:g} GB/s, of which "
-        f"{gpu.bandwidth_efficiency:g} are reached; {gpu.bf16_tflops:g} TFLOP/s (bf16, dense)"
-        f"{f', {gpu.fp8_tflops:g} (fp8)' if gpu.fp8_tflops else ''}, of which "
-        f"{gpu.compute_efficiency:g} are reached.",
-        f"A step further takes {1e3 * factors.step_s:g} ms, {1e6 * factors.layer_s:g} us a layer "
-        f"and {1e6 * factors.seq_s:g} us a sequence. On several GPUs: two all-reduces a layer, "
-        f"{1e6 * link_s:g} us and {gpu.link_gb_per_s * link:g} GB/s each.",
+    ]
+    for device in dict.fromkeys(gpu.device for gpu in pool.gpus):
+        gpu = find_gpu(device)[1]
+        link_s, link = factors.pcie_s, factors.pcie_efficiency
+        if gpu.link == "nvlink":
+            link_s, link = factors.nvlink_s, factors.nvlink_efficiency
+        paragraphs += [
+            f"{device} ({gpu.source}): {gpu.bandwidth_gb_per_s:g} GB/s, of which "
+            f"{gpu.bandwidth_efficiency:g} are reached; {gpu.bf16_tflops:g} TFLOP/s (bf16, dense)"
+            f"{f', {gpu.fp8_tflops:g} (fp8)' if gpu.fp8_tflops else ''}, of which "
+            f"{gpu.compute_efficiency:g} are reached.",
+            f"A step further takes {1e3 * factors.step_s:g} ms, {1e6 * factors.layer_s:g} us a "
+            f"layer and {1e6 * factors.seq_s:g} us a sequence. On several GPUs: two all-reduces a "
+            f"layer, {1e6 * link_s:g} us and {gpu.link_gb_per_s * link:g} GB/s each.",
+        ]
+    paragraphs.append(
         "num_kv_blocks: what gpu_memory_frac leaves beside weights, activations and "
         f"{factors.runtime_gb:g} GB for CUDA. colocation_slowdown: assumed, processes on one GPU "
-        "take turns.",
-    ]
+        "take turns."
+    )
     for each in wanted:
         kind = each.model.quantization
         text = f"{each.alias}: {each.name}, {each.model.weight_bytes / 1e9:.1f} GB in {kind}"

@@ -205,7 +205,7 @@ class ModelConfig(StrictModel):
 
     name: Value  # as the server knows it, e.g. "meta-llama/Llama-3.1-8B-Instruct"
     alias: Name  # as policies and workloads know it, e.g. "llama-8b"
-    gpu: str  # name of a GpuConfig
+    gpu: str = ""  # name of a GpuConfig; the first of `gpus` where it is not given
     params_b: Positive  # billions of parameters
     gpu_memory_frac: Annotated[Fraction, Field(gt=0)]
     price_per_million_prompt_tokens_usd: NonNegative | None = Field(None, exclude_if=_is_none)
@@ -238,6 +238,10 @@ class ModelConfig(StrictModel):
                 f"{self.server.data_parallel_size}: name {needed} GPUs under `gpus`, not "
                 f"{len(self.all_gpus)}"
             )
+        if not self.all_gpus[0]:
+            raise ValueError("name its GPU under `gpu`, or several under `gpus`")
+        if not self.gpu:
+            object.__setattr__(self, "gpu", self.all_gpus[0])  # the model is frozen
         if len(set(self.all_gpus)) != len(self.all_gpus):
             raise ValueError("gpus: names one twice")
         if self.gpu != self.all_gpus[0]:
@@ -289,6 +293,12 @@ class PoolConfig(StrictModel):
     def aliases(self) -> tuple[str, ...]:
         """Aliases of the models, in the order of the actions."""
         return tuple(model.alias for model in self.models)
+
+    @property
+    def idle_gpus(self) -> tuple[str, ...]:
+        """Names of the GPUs that no model is on."""
+        used = {name for model in self.models for name in model.all_gpus}
+        return tuple(gpu.name for gpu in self.gpus if gpu.name not in used)
 
     @property
     def estimates(self) -> tuple[str, ...]:
