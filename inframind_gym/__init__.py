@@ -1,8 +1,11 @@
 """InfraMind as Gymnasium environments: routing multi-agent LLM calls over servers that queue.
 
-Importing the package registers `InfraMind-Executor-v0`, `InfraMind-Planner-v0`,
-`InfraMind-Stream-v0` and `InfraMind-Placement-v0`, and on live servers
-`InfraMind-ExecutorLive-v0`, `InfraMind-StreamLive-v0` and `InfraMind-PlacementLive-v0`:
+Importing the package registers
+
+    routing          InfraMind-Executor-v0, InfraMind-Planner-v0, InfraMind-Stream-v0
+    models on GPUs   InfraMind-Placement-v0
+    teams            InfraMind-Assignment-v0, InfraMind-TokenBudget-v0, InfraMind-Coordination-v0
+    live servers     InfraMind-ExecutorLive-v0, InfraMind-StreamLive-v0, InfraMind-PlacementLive-v0
 
     import gymnasium as gym
     import inframind_gym

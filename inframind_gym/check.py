@@ -195,8 +195,7 @@ def _pool_said(pool: PoolConfig) -> str:
     for model in pool.models:
         check_launch_options(model)
     held = f"pool, {_count(pool.aliases, 'model')} on {_count(pool.gpus, 'GPU')}"
-    idle = [f"GPUs without a model: {', '.join(pool.idle_gpus)}"] if pool.idle_gpus else []
-    return "; ".join((held, *idle, *pool.notes))
+    return "; ".join((held, *(f"no model is on {gpu}" for gpu in pool.idle_gpus), *pool.notes))
 
 
 def _workload_said(workload: WorkloadConfig) -> str:

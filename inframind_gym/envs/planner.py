@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.envs.core import Float32s, Ints
 from inframind_gym.envs.layout import EMBED_DIM, PolicySpec
-from inframind_gym.envs.routing import RoutingEnv, RoutingVectorEnv
+from inframind_gym.envs.routing import ARGUMENTS, RoutingEnv, RoutingVectorEnv
 from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.errors import ActionError, ConfigError
@@ -330,6 +330,12 @@ class PlannerEnv(RoutingEnv):
     arguments = PlannerConfig
     simulation: PlannerSimulation
     simulate = PlannerSimulation
+
+
+PlannerEnv.__doc__ = (PlannerEnv.__doc__ or "").replace(
+    "    | argument | meaning |\n    |---|---|",
+    "\n".join(line for line in ARGUMENTS.splitlines() if "| `level` |" not in line),
+)
 
 
 class PlannerVectorEnv(RoutingVectorEnv):

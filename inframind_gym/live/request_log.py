@@ -54,16 +54,19 @@ class RequestLogWriter:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("a+b", buffering=0)
             size = self._file.tell()
-            if size and os.pread(self._file.fileno(), 1, size - 1) != b"\n":
-                self._file.write(b"\n")  # the machine went down in the middle of a line
+            cut = size and os.pread(self._file.fileno(), 1, size - 1) != b"\n"
         except OSError as error:
             raise InfraMindError(f"{self.path}: cannot be written: {error.strerror}") from None
+        if cut:  # the machine went down in the middle of a line
+            self._append(b"\n")
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a record. A full disk is warned of, once, and ends no run."""
         text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
         # Half a character, as a server can send one, is written as JSON's escape of it: \\ud800.
-        line = text.encode("utf-8", "backslashreplace") + b"\n"
+        self._append(text.encode("utf-8", "backslashreplace") + b"\n")
+
+    def _append(self, line: bytes) -> None:
         with self._lock:
             try:
                 while line and not self._file.closed:

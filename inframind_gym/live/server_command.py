@@ -22,7 +22,8 @@ _ENTRY: Final = "vllm.entrypoints.openai.api_server"
 _GPU_BLOCK: Final = 16  # tokens: vLLM's own choice on a GPU
 _HOW_TO_INSTALL: Final = (
     "Install vLLM into an environment of its own (its versions of torch and numba are not ours) "
-    "and name its interpreter with --python or $VLLM_PYTHON. For CPUs, in a checkout: "
+    "and name its interpreter with --python or $VLLM_PYTHON. For GPUs: "
+    'pip install "inframind-gym[vllm]", or vllm alone. For CPUs, in a checkout: '
     "make .venv-vllm/.installed-vllm"
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import json
 import os
@@ -21,6 +22,7 @@ from gymnasium.utils.env_checker import check_env, data_equivalence
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+import inframind_gym
 from inframind_gym import ENVIRONMENTS, register_all
 from inframind_gym.errors import ActionError, ConfigError
 from tests.golden.envs import VARIANTS
@@ -323,3 +325,13 @@ def test_wrong_arguments_options_and_modes_are_named(name: str) -> None:
         gym.make_vec(env_id, num_envs=0)
     with pytest.raises(ConfigError, match="seeds for 2 environments"):
         gym.make_vec(env_id, num_envs=2, **FIRST[name]).reset(seed=[1])
+
+
+def test_help_lists_every_id_and_every_argument() -> None:
+    assert [name for name in ENVIRONMENTS if name not in (inframind_gym.__doc__ or "")] == []
+    for name, entry in ENVIRONMENTS.items():
+        if "Live" not in name:  # theirs are in `LiveConfig`
+            module, _, single = entry.single.partition(":")
+            shown = getattr(importlib.import_module(module), single)
+            fields = shown.arguments.model_fields
+            assert [field for field in fields if f"`{field}`" not in shown.__doc__] == [], name

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import math
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -19,14 +25,16 @@ from inframind_gym.live.gateway.config import BreakerConfig, GatewayConfig
 from inframind_gym.policies import requires_of, resolve_policy
 from inframind_gym.policies.simple import LowestExpectedLatencyPolicy
 from inframind_gym.simulator.rng import STREAM_ROLE, uniform_array
-from inframind_gym.simulator.server.pool import PoolConfig
+from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.workflow.backend import Telemetry
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.roles import roles_of
 from inframind_gym.simulator.workflow.state import CONTEXT, PLAN, ROUTE
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
+from inframind_gym.simulator.workload import load_profiles, load_workload
 from inframind_gym.tasks import DOMAINS, TaskSet
 
+_log = logging.getLogger(__name__)
 ROW: Final = np.zeros(1, np.int64)
 _IO: Final = TOPOLOGIES.index("IO")
 _LATE_S: Final = 1e9  # priority of what is late under "edf_late_last"
@@ -51,6 +59,44 @@ class World(NamedTuple):
     telemetry: Telemetry
 
 
+@lru_cache  # its files go with the process
+def _likened(pool_name: str, workload: str) -> tuple[str, tempfile.TemporaryDirectory[str]]:
+    """Return a workload that knows all models: one that it lacks is like the nearest in size."""
+    sizes = {model.alias: model.params_b for model in load_pool("b200-2gpu").models}
+    pool, loaded = load_pool(pool_name), load_workload(workload)
+    folder = tempfile.TemporaryDirectory("-inframind")
+    parts: dict[str, float] = {}
+    for name, weight in (loaded.mix or {workload: 1.0}).items():
+        known = load_workload(name).models or {}
+        like = {model.alias: model.alias for model in pool.models}
+        for model in pool.models:
+            if model.alias not in known:
+                far = {a: abs(math.log(sizes[a] / model.params_b)) for a in known if a in sizes}
+                like[model.alias] = min(far, key=far.__getitem__, default=model.alias)
+        part = Path(folder.name, f"{len(parts)}.yaml")
+        part.write_text(json.dumps({"like": name, "models": like}))
+        parts[str(part)] = weight
+        for alias, other in like.items():
+            if alias != other:
+                words = "workload %s does not know %s: it counts as %s, the nearest in size"
+                _log.warning(words, name, alias, other)
+    mixed = Path(folder.name, f"{loaded.name}.yaml")
+    mixed.write_text(json.dumps({"name": loaded.name, "mix": parts}))
+    return str(mixed), folder
+
+
+def workload_for(config: GatewayConfig) -> str:
+    """Return the workload of a gateway or, where it lacks models of the pool, one like it.
+
+    Raises:
+        ConfigError: there is no such workload, or none of its models is known by size.
+    """
+    pool, profiles = load_pool(config.pool), load_profiles(load_workload(config.workload))
+    if all(set(pool.aliases) <= set(part.profile.models) for part in profiles.values()):
+        return config.workload
+    return _likened(config.pool, config.workload)[0]
+
+
 def make_simulation(
     config: GatewayConfig, requires: Mapping[str, Any], *, one_call: bool
 ) -> BackendSimulation:
@@ -64,8 +110,8 @@ def make_simulation(
     Raises:
         ConfigError: pool, workload and policy do not go together.
     """
-    arguments: dict[str, Any] = {"pool": config.pool, "workload": config.workload, "split": "all"}
-    arguments |= {"num_queries": 1, "observation": "index", **requires}
+    arguments: dict[str, Any] = {"pool": config.pool, "workload": workload_for(config)}
+    arguments |= {"split": "all", "num_queries": 1, "observation": "index", **requires}
     if config.metrics_poll_s is not None:
         arguments["metrics_poll_s"] = config.metrics_poll_s
     if one_call and requires.get("level", "executor") == "executor":

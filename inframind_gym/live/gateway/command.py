@@ -32,7 +32,7 @@ def serve(
         str | None,
         _option(
             "Router of inframind/auto and inframind/team, by name or package.module:Class. "
-            "Default: bid_price."
+            "Default: adaptive."
         ),
     ] = None,
     workload: Annotated[str | None, _option("What the policy believes of questions.")] = None,

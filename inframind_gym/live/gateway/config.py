@@ -131,7 +131,7 @@ class GatewayConfig(StrictModel):
     """
 
     pool: str = "b200-2gpu"
-    policy: str = "bid_price"
+    policy: str = "adaptive"
     workload: str = "mixed"
     domain: Domain = "Commonsense"
     host: str = "127.0.0.1"

@@ -28,6 +28,7 @@ from inframind_gym.live.gateway.choose import (
     make_simulation,
     ordinal,
     typical_tasks,
+    workload_for,
 )
 from inframind_gym.live.gateway.gateway import AUTO, Gateway
 from inframind_gym.live.gateway.proxy import EVENTS, Exchange, ServerError
@@ -69,7 +70,7 @@ class Teams:
         self._tasks = typical_tasks(self._idle[0].tasks, config.domain)
         self._spec = self._idle[0].policy_spec()
         self._policy.reset(self._spec, [config.seed])
-        compile_driver(LiveConfig(pool=config.pool, workload=config.workload))
+        compile_driver(LiveConfig(pool=config.pool, workload=workload_for(config)))
 
     async def answer(self, exchange: Exchange) -> None:
         """Answer a request with the result of a workflow.

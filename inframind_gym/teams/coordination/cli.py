@@ -54,7 +54,7 @@ Changes = Annotated[
 
 def run_coordination(
     question: Annotated[
-        str | None, typer.Argument(help="The question.", show_default=False)
+        str | None, typer.Argument(help="The question. Default: one to show.", show_default=False)
     ] = None,
     scenario: Annotated[
         str | None, typer.Option(metavar="S1-S8", help="Play an acceptance scenario and check it.")
@@ -76,8 +76,10 @@ def run_coordination(
         from inframind_gym.teams.coordination.app import checked_query
         from inframind_gym.teams.coordination.scenarios import Played, find_scenario
 
-        if (question is None) == (scenario is None):
+        if question is not None and scenario is not None:
             raise ConfigError("give a question, or --scenario S1 … S8, and not both.")
+        if scenario is None and question is None:  # a demonstration
+            question = "How does continuous batching change the latency of a request?"
         chosen = None if scenario is None else find_scenario(scenario)
         if question is not None:
             checked_query(question)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from inframind_gym.live.gateway.choose import (
 )
 from inframind_gym.live.gateway.config import BreakerConfig, GatewayConfig
 from inframind_gym.policies import BasePolicy, PolicySpec
+from inframind_gym.simulator.estimate.packing import make_pool, parse_models, pool_yaml
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Telemetry
 from inframind_gym.simulator.workflow.state import PLAN, ROUTE
@@ -103,6 +105,19 @@ def test_bid_price_answers_with_one_agent() -> None:
     made = policy_of("bid_price")
     models = {made.decide(WORLD, 98.0, budget, "Math").model for budget in (3.0, 30.0, 300.0)}
     assert models <= {1, 2, 4}
+
+
+def test_the_default_policy_routes_for_models_that_the_workload_does_not_know(
+    tmp_path: Path,
+) -> None:
+    pool = make_pool("own", ["L4"] * 2, parse_models("qwen3-4b,other=llama-3.1-8b:fp8"))
+    path = tmp_path / "own.yaml"
+    path.write_text(pool_yaml(pool, (), "a test"))
+    made = SingleCallPolicy(GatewayConfig(pool=str(path)))
+    assert made.spec.models == ("qwen3-4b", "other")
+    idle = Telemetry(1, *([[0.0] * 2] * 4))
+    world = World(1.0, 0b11, np.zeros(2, np.int64), idle)
+    assert made.decide(world, 0.0, 60.0, "Math").model in (0, 1)
 
 
 def test_policies_that_cannot_route_single_calls() -> None:
