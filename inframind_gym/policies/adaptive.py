@@ -56,9 +56,9 @@ DRAFT_GAIN, DRAFT_MIDDLE = 2.0, 0.62  # logits for a draft that is right for sur
 CODER_LOGITS: Final = 0.2  # for every coder of a debate: tests prove who is right
 
 # Durations: ridge regression of log seconds, a regression for each model.
-# Features after the constant: own load, that of others on the GPU, and the kind of the call: a
+# Features: own load, that of others on the GPU, the question's domain, and the kind of the call: a
 # strategy, a debate's second round, or the call that decides.
-OWN, SHARED, FIRST_KIND = 1, 2, 3
+OWN, SHARED, FIRST_DOMAIN, FIRST_KIND = 0, 1, 2, 2 + len(DOMAINS)
 PRIOR_WEIGHT: Final = 20.0  # measured calls that a prior coefficient counts as
 FORGET: Final = 0.999  # weight of older errors, at every query
 FINAL_STEP: Final = 0.05  # towards what a query of one agent has shown: whether a call decides
@@ -126,7 +126,8 @@ class AdaptivePolicy(RecipePolicy):
         self._time_s = np.zeros(rows)
         # Ridge: precision A (F, F) and A·coefficients, for each row and model.
         by_strategy = [STRATEGY_LOG_S.get(s, 0.0) for s in spec.strategies]
-        prior = np.array([0.0, 0.3, 0.3, *by_strategy, REVISION_LOG_S, FINAL_LOG_S])
+        domains = [0.0] * len(DOMAINS)
+        prior = np.array([0.3, 0.3, *domains, *by_strategy, REVISION_LOG_S, FINAL_LOG_S])
         size = len(prior)
         self._precision = np.tile(PRIOR_WEIGHT * np.eye(size), (rows, models, 1, 1))
         self._moment = np.tile(PRIOR_WEIGHT * prior, (rows, models, 1))
@@ -198,7 +199,9 @@ class AdaptivePolicy(RecipePolicy):
         """Return seconds (n, M, kinds) that a call would take now, and on idle servers."""
         own, others = self._features(in_flight)
         beta = self._coefficients[rows]
-        idle = self.spec.expected_call_s[:, None] * np.exp(beta[..., :1] + beta[..., FIRST_KIND:])
+        of_domain = beta[np.arange(len(rows)), :, FIRST_DOMAIN + domain]  # (n, M)
+        log_s = of_domain[..., None] + beta[..., FIRST_KIND:]
+        idle = self.spec.expected_call_s[:, None] * np.exp(log_s)
         slow = np.exp(beta[..., OWN] * own + beta[..., SHARED] * others)
         idle[..., -1] *= self._final[rows, domain][:, None]
         wait_s = self.spec.expected_call_s * slow * self._rounds(in_flight, contexts)
@@ -264,8 +267,9 @@ class AdaptivePolicy(RecipePolicy):
         revises = (completed["topology"] == _DEBATE)[each] & (2 * node >= nodes[each])
         m, s = (completed[name][each, node].astype(np.int64) for name in ("model", "strategy"))
         x = np.zeros((len(each), self._moment.shape[-1]))
-        x[:, 0], x[:, OWN], x[:, SHARED] = 1.0, own[each, m], others[each, m]
+        x[:, OWN], x[:, SHARED] = own[each, m], others[each, m]
         kind = np.where(revises, self.spec.num_strategies, s)
+        x[np.arange(len(each)), FIRST_DOMAIN + completed["domain"][each]] = 1.0
         x[np.arange(len(each)), FIRST_KIND + kind] = 1.0
         loads = slice(OWN, SHARED + 1)
         slow = np.exp((self._coefficients[row, m, loads] * x[:, loads]).sum(axis=1))
