@@ -139,14 +139,14 @@ endef
 
 $(CORE): pyproject.toml constraints.txt | $(PY)
 	@echo "setup: installing inframind_gym (about half a minute)"
-	$(call pip_install,-e ".[bounds$(comma)placement]")
+	$(call pip_install,-e ".[placement]")
 	@touch $@
 
 $(FULL): pyproject.toml constraints.txt | $(PY)
 	@echo "setup: installing torch $(TORCH), unless one is there"
 	$(call pip_install,torch)
 	@echo "setup: installing inframind_gym with agents, embeddings, plots and tools (1-3 minutes)"
-	$(call pip_install,-e ".[agents$(comma)bounds$(comma)dev$(comma)docs$(comma)embed$(comma)live$(comma)placement$(comma)plot$(comma)ray$(comma)serve$(comma)studio$(comma)teams$(comma)track]")
+	$(call pip_install,-e ".[agents$(comma)dev$(comma)docs$(comma)embed$(comma)live$(comma)placement$(comma)plot$(comma)ray$(comma)serve$(comma)studio$(comma)teams$(comma)track]")
 	@touch $(CORE) $@
 
 # vLLM pins versions of its own. torch comes first, as above; the three that go again are built for

@@ -13,7 +13,7 @@ that arrive in a second fits into a second of the servers. No query is early or 
 load counts, and which queries are worth the work. *Capacity* is the rate at which it has fallen to
 90 % of that on idle servers. There is no rate beyond which nothing works: ever cheaper recipes
 serve ever more queries, ever worse. ``inframind bench limits`` writes both for the scenarios of
-tracks. All need SciPy (extra `bounds`).
+tracks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.routing import StreamEnv
-from inframind_gym.errors import require
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.informed import Informed, Plan, maximise
 from inframind_gym.evaluation.scenarios import (
@@ -188,7 +187,8 @@ class SteadyBound:
             worst: Whether the smallest over budgets of goodput over `reach` counts.
             cap_s: Most GPU-seconds a query.
         """
-        sparse = require("scipy.sparse", "the computation of fluid bounds", "bounds")
+        from scipy import sparse
+
         budgets, (of_r, of_g, of_b) = len(self.budget_share), self._columns
         n = len(of_r)
         query = self.share[of_g] * self.budget_share[of_b]  # (n,)

@@ -30,9 +30,7 @@ Json = Annotated[
     bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")
 ]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Tables as markdown.")]
-Fluid = Annotated[
-    bool, typer.Option("--fluid", help="Compute the informed bound (extra `bounds`).")
-]
+Fluid = Annotated[bool, typer.Option("--fluid", help="Compute the informed bound.")]
 BootstrapSeed = Annotated[int, typer.Option(help="Seed of the intervals.")]
 
 
@@ -172,7 +170,7 @@ def limits(
         bool, typer.Option("--again", help="Compute bounds that hold still, too.")
     ] = False,
 ) -> None:
-    """Compute capacities and bounds of tracks, a minute a scenario (extra `bounds`)."""
+    """Compute capacities and bounds of tracks, a minute a scenario."""
     from inframind_gym.evaluation.bounds import SteadyBounds, compute_limits
 
     with friendly():

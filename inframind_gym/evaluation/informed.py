@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 
 from inframind_gym.envs.routing_config import env_config
 from inframind_gym.envs.routing_simulation import RoutingSimulation
-from inframind_gym.errors import require
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.policies.oracle import RecipeKey, make_oracle, outcomes_of, recipes_of
 from inframind_gym.simulator.server.pool import PoolConfig
@@ -123,11 +122,11 @@ def maximise(
         The optimum, x (n,) and the price (m,) of every limit.
 
     Raises:
-        InfraMindError: SciPy is not installed, or the solver gives up.
+        InfraMindError: The solver gives up.
     """
-    result = require("scipy.optimize", "the computation of fluid bounds", "bounds").linprog(
-        -value, A_ub=matrix, b_ub=limit, bounds=(0.0, None), method="highs"
-    )
+    from scipy.optimize import linprog
+
+    result = linprog(-value, A_ub=matrix, b_ub=limit, bounds=(0.0, None), method="highs")
     if result.status != 0:
         raise BenchmarkError(f"the linear program of a bound was not solved: {result.message}")
     prices = -np.asarray(result.ineqlin.marginals, np.float64)

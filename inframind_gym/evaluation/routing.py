@@ -444,7 +444,7 @@ class RoutingSuite(Suite):
         """Return the informed bound on goodput, 0..1: its mean, by workload, by rate and by cell.
 
         Bounds that the folder does not keep are computed if `compute` is set, which takes seconds a
-        cell and needs the extra `bounds`.
+        cell.
         """
         cache: Path = results.folder / BOUNDS
         if not places or not (compute or cache.is_dir()):

@@ -232,8 +232,8 @@ def load_limits(name_or_path: str) -> dict[str, Limits]:
     missing = [name for name in load_track(name_or_path).scenarios if name not in limits]
     if missing:
         raise BenchmarkError(
-            f"{path}: the capacity of {', '.join(missing)} is not known. Compute it (minutes; "
-            f"extra `bounds`): inframind bench limits {name_or_path}"
+            f"{path}: the capacity of {', '.join(missing)} is not known. Compute it, "
+            f"in minutes: inframind bench limits {name_or_path}"
         )
     return limits
 

@@ -9,8 +9,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-pytest.importorskip("scipy")
-
 from inframind_gym.configs import list_configs
 from inframind_gym.evaluation.bounds import SteadyBound, compute_limits
 from inframind_gym.evaluation.informed import PRICES, Informed, Resources, Tables
