@@ -142,7 +142,8 @@ def test_a_bare_environment_ranks_the_policies_of_a_suite(
     policies = list(POLICIES["routing"])
     assert {*load_suite("starter").policies} <= {*policies}
     assert all(entry.path.startswith("inframind_gym.") for entry in POLICIES["routing"].values())
-    small = ["--seeds", "1", "--set", "queries=20", "--policies", ",".join(policies)]
+    small = ["--seeds", "1", "--set", "queries=20", "--set", "division=orchestrate"]
+    small += ["--policies", ",".join(policies)]
     board = json.loads(inframind("bench", "run", "--suite", "starter", *small, "--json"))
     assert {row["policy"] for row in board["ranking"]} == set(policies)
     assert board["records"] == len(policies) * 3 * 20
