@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from inframind_gym.errors import ConfigError
+from inframind_gym.errors import ConfigError, install_command
 from inframind_gym.live import weights
 from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
 from inframind_gym.tasks.embedding import cache_folder
@@ -23,7 +23,7 @@ _GPU_BLOCK: Final = 16  # tokens: vLLM's own choice on a GPU
 _HOW_TO_INSTALL: Final = (
     "Install vLLM into an environment of its own (its versions of torch and numba are not ours) "
     "and name its interpreter with --python or $VLLM_PYTHON. For GPUs: "
-    'pip install "inframind-gym[vllm]", or vllm alone. For CPUs, in a checkout: '
+    f"{install_command('vllm')}, or vllm alone. For CPUs, in a checkout: "
     "make .venv-vllm/.installed-vllm"
 )
 
