@@ -80,7 +80,6 @@ results: $(FULL)  ## Play what docs/results.md shows, and refresh it; goes on wh
 	  for workload in math mbpp gsm_hard humaneval mmlu_pro; do \
 	    $(VENV)/bin/inframind train bid_price --workload $$workload --seed $$seed --out runs/seeds/bid_price/$$workload/seed$$seed --resume || exit; \
 	  done; \
-	  $(VENV)/bin/inframind train ppo_lagrangian --seed $$seed --out runs/seeds/ppo_lagrangian/seed$$seed --resume || exit; \
 	done
 	for at in half:math:.2955 whole:math:.591 double:math:1.182 code-half:mbpp:.153 code-whole:mbpp:.306 code-double:mbpp:.612; do \
 	  set -- $$(echo $$at | tr : ' '); \

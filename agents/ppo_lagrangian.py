@@ -193,6 +193,7 @@ class World:
         self.rates_per_min = np.array(loads)[self.load] * (place.capacity_per_min or 0.0)
         self.policy = Explorer(config, sample=split == "train")
         self._restarts = config.restarts
+        self._read = np.zeros(rows, np.int64)  # records of the stream that were read
         self._solved, self._late, self._known = np.zeros((3, rows, queries), np.bool_)
 
     def begin(self, weights: Mapping[str, Array], promise: float, key: tuple[int, ...]) -> None:
@@ -218,7 +219,6 @@ class World:
         self.simulation.reset(rows, generators, self._observations)
         self.policy.forget(rows)
         self._known[rows] = False
-        self._read = getattr(self, "_read", np.zeros(self.rows, np.int64))
         self._read[rows] = 0
 
     def step(self) -> None:

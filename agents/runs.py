@@ -1,4 +1,4 @@
-"""What trainings share: the world, seeds by use, the folder to go on from, weights as arrays."""
+"""Parts that trainings share: the world, seeds by use, the folder to go on from, weights as arrays."""
 
 from __future__ import annotations
 

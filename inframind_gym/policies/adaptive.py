@@ -78,7 +78,7 @@ FADES_FROM, FADED = 2.0, 3.0
 
 
 class Outlook(NamedTuple):
-    """What n queries may expect of R recipes."""
+    """Expectations of n queries of R recipes."""
 
     chance: Floats  # (n, R) of a right answer
     in_time: Floats  # (n, R) probability of an answer within the budget

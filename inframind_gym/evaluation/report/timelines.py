@@ -1,4 +1,4 @@
-"""What happened in an episode that is played again: calls of queries, models on GPUs.
+"""Timelines of an episode that is played again: calls of queries, models on GPUs.
 
 TIMELINE, in seconds
     lanes       names of servers or GPUs

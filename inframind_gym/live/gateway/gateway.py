@@ -55,7 +55,7 @@ class Choice:
 
 
 class Outlook(NamedTuple):
-    """Where a request could go."""
+    """Targets of a request."""
 
     world: World
     arrival_s: float  # of the request, on the gateway's clock
