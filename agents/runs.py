@@ -1,4 +1,4 @@
-"""Parts that trainings share: the world, seeds by use, the folder to go on from, weights as arrays."""
+"""Parts that trainings share: the world, seeds by use, folders to go on from, weights as arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Admission of requests: keys with their rates, and connections of an address."""
+"""Admission of requests: keys, their rates, and connections of an address."""
 
 from __future__ import annotations
 

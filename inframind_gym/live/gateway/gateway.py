@@ -55,7 +55,7 @@ class Choice:
 
 
 class Outlook(NamedTuple):
-    """Targets of a request."""
+    """Servers that a request may go to."""
 
     world: World
     arrival_s: float  # of the request, on the gateway's clock

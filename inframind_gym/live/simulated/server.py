@@ -317,7 +317,7 @@ class ModelServer:
 
     @property
     def connections(self) -> int:
-        """Number of open requests."""
+        """Number of open connections."""
         server = None if self._runner is None else self._runner.server
         return 0 if server is None else len(server.connections)
 
