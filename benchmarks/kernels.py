@@ -99,21 +99,18 @@ def _use_routing() -> None:
 
 
 def _use_oracles() -> None:
-    """Play a policy that foresees and one that has prices."""
+    """Play a policy that has prices, and count work."""
     import gymnasium as gym
 
     from inframind_gym.policies import requires_of, resolve_policy
 
-    for name in ("clairvoyant", "bid_price"):
-        policy: Any = resolve_policy(name)
-        env: Any = gym.make_vec(
-            "InfraMind-Stream-v0", num_envs=2, num_queries=20, **requires_of(policy)
-        ).unwrapped
-        observations, _ = env.reset(seed=0)
-        policy.reset(env.policy_spec(), [0, 1])
-        if hasattr(policy, "foresee"):
-            policy.foresee(env.simulation)
-        env.step(policy.act_batch(observations, env.contexts(), np.arange(2)))
+    policy: Any = resolve_policy("bid_price")
+    env: Any = gym.make_vec(
+        "InfraMind-Stream-v0", num_envs=2, num_queries=20, **requires_of(policy)
+    ).unwrapped
+    observations, _ = env.reset(seed=0)
+    policy.reset(env.policy_spec(), [0, 1])
+    env.step(policy.act_batch(observations, env.contexts(), np.arange(2)))
     from inframind_gym.policies.oracle import make_oracle, work_of_calls
     from inframind_gym.simulator.server.state import cards
     from inframind_gym.simulator.workflow.state import CALL

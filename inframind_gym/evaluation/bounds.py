@@ -6,7 +6,6 @@
     fluid_bound(suite, "math", 100.0, "tiers", cache=Path("runs/bounds"))
 
 `fluid_bound` is that of an episode: a router that knows every distribution but no single outcome.
-The policy `clairvoyant` is the other measure: greedy planning that knows all outcomes.
 
 `SteadyBound` is that of steady load: rates in place of an episode, so that the work of the queries
 that arrive in a second fits into a second of the servers. No query is early or late, so only the

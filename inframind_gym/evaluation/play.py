@@ -213,8 +213,6 @@ class Player:
         batch.policy.reset(batch.simulation.policy_spec(), seeds)
         if getattr(self.suite, "division", "") == "route":
             getattr(batch.policy, "plan_single_calls", lambda: None)()
-        if hasattr(batch.policy, "foresee"):  # a bound: it sees more than a contestant
-            batch.policy.foresee(batch.simulation)
 
     def step(self, batch: Batch, rows: NDArray[np.int64]) -> None:
         """Carry out the actions of some rows."""

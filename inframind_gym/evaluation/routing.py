@@ -487,7 +487,7 @@ class RoutingSuite(Suite):
                 "best."
             )
         elif not live and not any(row.get("bound") for row in ranking):
-            far = " How far from the possible: leaderboard --fluid, or run clairvoyant."
+            far = " How far from the possible: leaderboard --fluid."
         caption = (
             f"Means over {cells_text(board)} (workload x rate x budget) ± half of the 95 % "
             "interval. Goodput: solved within the query's own budget; SLO: answered within it; "

@@ -1,6 +1,6 @@
 """Bounds of the placements and the teams: policies that know what no policy may.
 
-That of routing is in `clairvoyant`, whose compiled code few need.
+Those of routing are in `inframind_gym.evaluation.bounds`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ random number of the simulator belongs to its place (`inframind_gym.simulator.rn
 of a recipe is a function of the episode's key and the query. `play` follows the rules of workflows
 (`inframind_gym.simulator.workflow`) and answers (`inframind_gym.simulator.quality`)
 without any server. It finds whether the query is solved, the work of each server, and the latency
-at a given pace of the servers. The policy `clairvoyant` and the bounds use it; no contestant may.
+on idle servers. The bounds (`inframind_gym.evaluation.informed`) use it; no contestant may.
 
 *Work* is the least time that a server, alone on its GPU, spends on a call: its share of steps that
 serve as many sequences as the server takes (`call_cost_s`).
@@ -52,24 +52,13 @@ RecipeKey = tuple[int, int, int, tuple[int, ...]]  # the same as plain values
 
 OUTCOME: Final = np.dtype(
     [
-        ("latency_s", "f8"),  # as the protocol counts it, at the given pace
-        ("final_work_s", "f8"),  # work of the deciding call
+        ("latency_s", "f8"),  # as the protocol counts it, on idle servers
         ("calls", "i4"),
         ("tokens", "i4"),
         ("final_model", "i4"),
         ("role", "i4"),  # index into ROLES
         ("right", "u4"),  # bit mask of nodes
         ("solved", "i4"),
-    ],
-    align=True,
-)
-
-# Pace of a server: a call takes wait_s + steps * step_s + the time for its own tokens.
-PACE: Final = np.dtype(
-    [
-        ("wait_s", "f8"),  # until a call sent now is admitted
-        ("step_s", "f8"),  # of a step, without the call's own tokens in the cache and its prompt
-        ("factor", "f8"),  # of co-location, on the call's own tokens
     ],
     align=True,
 )
@@ -84,7 +73,7 @@ class Oracle(NamedTuple):
 
     params: EnvParams
     card: NDArray[Any]  # (M,) CARD, linear: no step is shorter
-    pace: NDArray[Any]  # (M,) PACE
+    step_s: NDArray[np.float64]  # (M,) of a step of one sequence, without its cached tokens
     outcome: NDArray[Any]  # (1,) OUTCOME
     work_s: NDArray[np.float64]  # (M,) work of every server that counts
     node: NDArray[np.float64]  # (2, MAX_NODES) tokens and finish of every node
@@ -109,14 +98,11 @@ def make_oracle(params: EnvParams, card: NDArray[Any]) -> Oracle:
         card: (M,) CARD.
     """
     card = linear_cards(card)
-    pace = np.zeros(len(card), PACE)
-    pace["step_s"] = card["base_s"] + card["per_seq_s"] + card["per_new_token_s"]
-    pace["factor"] = 1.0
+    step_s = card["base_s"] + card["per_seq_s"] + card["per_new_token_s"]
     for m in np.flatnonzero(card["sparse_s"] > 0.0):
-        active = 1.0 - math.exp(-1.0 / card[m]["sparse_tokens"])
-        pace[m]["step_s"] += card[m]["sparse_s"] * active
+        step_s[m] += card[m]["sparse_s"] * (1.0 - math.exp(-1.0 / card[m]["sparse_tokens"]))
     outcome, node = np.zeros(1, OUTCOME), np.zeros((2, MAX_NODES))
-    return Oracle(params, card, pace, outcome, np.zeros(len(card)), node)
+    return Oracle(params, card, step_s, outcome, np.zeros(len(card)), node)
 
 
 def recipes_of(keys: Sequence[RecipeKey]) -> NDArray[Any]:
@@ -129,8 +115,8 @@ def recipes_of(keys: Sequence[RecipeKey]) -> NDArray[Any]:
 
 
 @inner
-def call_cost_s(card: Any, pace: Any, prompt: int, tokens: int) -> tuple[float, float]:
-    """Return the work of a call, and the seconds that it takes at the given pace.
+def call_cost_s(card: Any, step_s: float, prompt: int, tokens: int) -> tuple[float, float]:
+    """Return the work of a call, and the seconds that it takes on an idle server.
 
     Work is the least time that the server spends on it, alone on its GPU: every step costs at least
     its share of `base_s` and of the sparse weights at `max_num_seqs` sequences, so the sum over any
@@ -148,7 +134,7 @@ def call_cost_s(card: Any, pace: Any, prompt: int, tokens: int) -> tuple[float, 
     work_s = tokens * (base / seqs + card.per_seq_s)
     work_s = work_s + (prompt + tokens - 1) * card.per_new_token_s + read_s
     seconds = (prompt - 1) * card.per_new_token_s + read_s
-    return float(work_s), float(pace.wait_s + tokens * pace.step_s + pace.factor * seconds)
+    return float(work_s), float(tokens * step_s + seconds)
 
 
 @inner
@@ -209,7 +195,7 @@ def send(
     tokens, cut = answer_tokens(
         tables, key, ordinal, task, query.length_z, call, phase, model, strategy
     )
-    work_s, seconds = call_cost_s(oracle.card[model], oracle.pace[model], prompt, tokens)
+    work_s, seconds = call_cost_s(oracle.card[model], oracle.step_s[model], prompt, tokens)
     bonus = answer_bonus(
         tables,
         params.role_fit,
@@ -222,8 +208,6 @@ def send(
         reads,
         right,
     )
-    if phase == FINAL:
-        outcome.final_work_s = work_s
     if phase != FINAL or params.settings[0].execution != SEQUENTIAL:
         oracle.work_s[model] += work_s
     outcome.calls += 1
@@ -364,7 +348,7 @@ def work_of_calls(oracle: Oracle, calls: NDArray[Any], work_s: NDArray[np.float6
         call = calls[i]
         m = call.model
         prompt, tokens = call.prompt_tokens, call.output_tokens
-        work_s[call.query, m] += call_cost_s(oracle.card[m], oracle.pace[m], prompt, tokens)[0]
+        work_s[call.query, m] += call_cost_s(oracle.card[m], oracle.step_s[m], prompt, tokens)[0]
 
 
 def outcomes_of(

@@ -9,7 +9,7 @@ A class is imported when its policy is made.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import inspect
 import json
 import os
@@ -52,7 +52,6 @@ _BUILT_IN: Final = {
         "masrouter:checkpoint_folder": "networks:MasRouterPolicy",
         "inframind:checkpoint:mode": "networks:InfraMindPolicy",
         "inframind_pid:checkpoint:mode": "networks:InfraMindPIDPolicy",
-        "clairvoyant:safety": "clairvoyant:ClairvoyantPolicy",
     },
     "placement": {
         "random": "placement:RandomPlacement",
@@ -107,7 +106,7 @@ _BUILT_IN: Final = {
     },
 }
 # They know what no policy can know: listed beside the contestants, never ranked with them.
-_BOUNDS: Final = ("clairvoyant", "everywhere", "myopic", "optimum")
+_BOUNDS: Final = ("everywhere", "myopic", "optimum")
 
 
 @dataclass(frozen=True)
@@ -212,7 +211,6 @@ def check_policy(policy: object, path: str = "", *, family: str = ROUTING) -> No
             `act`; the message lists what is missing.
     """
     cls = type(policy)
-    path = path or f"{cls.__module__}:{cls.__qualname__}"
     missing = [] if callable(getattr(policy, "reset", None)) else ["reset(spec, seeds)"]
     if not _has_own(cls, "act_batch") and not (family == ROUTING and _has_own(cls, "act")):
         other = "act(observation, context) or " if family == ROUTING else ""
@@ -221,6 +219,7 @@ def check_policy(policy: object, path: str = "", *, family: str = ROUTING) -> No
     if not isinstance(name, str) or not name:
         missing.append("name (a non-empty string)")
     if missing:
+        path = path or f"{cls.__module__}:{cls.__qualname__}"
         raise ConfigError(f"{path} is no {_noun(family)}: it lacks {', '.join(missing)}")
 
 
@@ -238,15 +237,13 @@ def _import_class(path: str, what: str, names: tuple[str, ...]) -> type[Any]:
     """Import a class; the working directory is searched last, so that it hides nothing."""
     module_name, _, class_name = path.partition(":")
     cwd = os.getcwd()
-    added = cwd not in sys.path and "" not in sys.path and not _is_installed(module_name)
-    if added:
+    own = module_name.startswith("inframind_gym.")
+    if not own and cwd not in sys.path and "" not in sys.path:
         sys.path.append(cwd)
         importlib.invalidate_caches()
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        if added:
-            sys.path.remove(cwd)
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if not missing or not f"{module_name}.".startswith(f"{missing}."):
             message = f"{what}: importing {module_name} failed with {error!r}"
@@ -257,40 +254,29 @@ def _import_class(path: str, what: str, names: tuple[str, ...]) -> type[Any]:
         message = f"{what}: no module named {module_name!r}, also not in {cwd}.{hint}"
         raise ConfigError(message) from error
     cls = getattr(module, class_name, None)
-    if cls is None:
+    if not inspect.isclass(cls):
         classes = [name for name, value in vars(module).items() if inspect.isclass(value)]
         raise ConfigError(f"{what}: {unknown('class', class_name, classes)}")
-    if not inspect.isclass(cls):
-        raise ConfigError(f"{what}: {class_name} is not a class but {cls!r}")
     if abstract := getattr(cls, "__abstractmethods__", None):
         lacks = ", ".join(sorted(abstract))
         raise ConfigError(f"{what}: {class_name} is abstract: it must define {lacks}")
     return cls
 
 
-def _is_installed(module_name: str) -> bool:
-    """Return whether the package of a module is found without the working directory."""
-    try:
-        spec = importlib.util.find_spec(module_name.partition(".")[0])
-    except (ImportError, ValueError):
-        return False
-    return spec is not None and spec.origin is not None  # a namespace may go on elsewhere
-
-
 def _check_arguments(cls: type[Any], what: str, kwargs: dict[str, Any]) -> None:
     """Check that a class takes these arguments and JSON has them; read numbers."""
-    signature = inspect.signature(cls)
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    parameters = inspect.signature(cls).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     try:
         json.dumps(kwargs)
         for key in kwargs:
-            if key not in signature.parameters and not takes_any:
-                raise TypeError(unknown("argument", key, tuple(signature.parameters)))
-        signature.bind(**kwargs)
+            if key not in parameters and not takes_any:
+                raise TypeError(unknown("argument", key, tuple(parameters)))
+        inspect.signature(cls).bind(**kwargs)
     except TypeError as error:
         raise ConfigError(f"{what}: {error}") from error
     for key, value in kwargs.items():
-        kind = str(signature.parameters[key].annotation) if key in signature.parameters else ""
+        kind = str(parameters[key].annotation) if key in parameters else ""
         if isinstance(value, str) and kind.startswith(("int", "float")):
             with suppress(ValueError):  # what is no number is refused by the class
                 kwargs[key] = int(value) if value.isdigit() else float(value)

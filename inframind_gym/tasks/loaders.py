@@ -10,10 +10,10 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +35,6 @@ from inframind_gym.tasks.taskset import (
     split_of,
     split_of_stem,
 )
-
-if TYPE_CHECKING:
-    from inframind_gym.tasks.embedding import Embedder
 
 TASKS_FILE: Final = "builtin_tasks.jsonl.gz"
 EMBEDDINGS_FILE: Final = "builtin_embeddings.npy"
@@ -408,8 +405,6 @@ def load_tasks(
     *,
     datasets: Sequence[str] | None = None,
     split: str = "test",
-    embedder: Embedder | NDArray[Any] | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
 ) -> TaskSet:
     """Load tasks with their embeddings and difficulties.
 
@@ -420,19 +415,15 @@ def load_tasks(
             the built-in tasks of its domain ("mbpp" for "builtin_code").
         split: "train", "val", "test" (60/10/30 by content hash, unless the data say otherwise) or
             "all".
-        embedder: None for the shipped embeddings, or all-MiniLM-L6-v2 for a folder; a callable
-            from texts to an array (n, 384); or such an array, with a row for every task of the
-            chosen datasets in the order of file names and lines, whatever their split.
-        cache_dir: folder of cached embeddings; None: ``$INFRAMIND_CACHE`` or
-            ~/.cache/inframind_gym.
 
     Returns:
-        The chosen tasks. The difficulty of a folder's tasks is theirs if the data give one, else
-        a visible part and noise (`folder_difficulty`).
+        The chosen tasks. Those of a folder are embedded by all-MiniLM-L6-v2 (`embed_texts`); their
+        difficulty is theirs if the data give one, else a visible part and noise
+        (`folder_difficulty`).
 
     Raises:
-        TaskError: an unknown source, dataset or split; a broken file (named with its line); an
-            embedding of the wrong width; a split that holds no task.
+        TaskError: an unknown source, dataset or split; a broken file (named with its line); a
+            split that holds no task; there is no encoder.
     """
     from inframind_gym.tasks.embedding import embed_texts
 
@@ -443,18 +434,13 @@ def load_tasks(
             chosen = {builtin_dataset(name) for name in datasets}
             keep = [i for i, dataset in enumerate(tasks.datasets) if dataset in chosen]
             tasks, splits = tasks.select(keep), tuple(splits[i] for i in keep)
-        if embedder is not None:
-            tasks = replace(tasks, embeddings=embed_texts(tasks.texts, embedder, cache_dir))
     else:
         records = read_folder(Path(source), datasets)
         texts, names = [r.text for r in records], [r.dataset for r in records]
         embeddings = np.zeros((len(records), EMBED_DIM), dtype=np.float32)
-        if isinstance(embedder, np.ndarray):
-            embeddings = embed_texts(texts, embedder)
-        else:
-            for name in dict.fromkeys(names):  # each dataset has its cache file
-                rows = [i for i, dataset in enumerate(names) if dataset == name]
-                embeddings[rows] = embed_texts([texts[i] for i in rows], embedder, cache_dir)
+        for name in dict.fromkeys(names):  # each dataset has its cache file
+            rows = [i for i, dataset in enumerate(names) if dataset == name]
+            embeddings[rows] = embed_texts([texts[i] for i in rows])
         tasks = task_set(Path(source).resolve().name, records, embeddings)
         splits = tuple(record.actual_split for record in records)
     rows = [i for i, name in enumerate(splits) if split in ("all", name)]

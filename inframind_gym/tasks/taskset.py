@@ -96,33 +96,6 @@ class TaskSet:
 _COLUMNS = tuple(field.name for field in fields(TaskSet) if field.name != "name")
 
 
-def check_embeddings(result: object, rows: int, what: str) -> NDArray[Any]:
-    """Return embeddings as an array, if they are finite numbers of the shape (rows, 384).
-
-    Args:
-        result: the embeddings to check.
-        rows: how many texts were embedded.
-        what: where they come from, for the message.
-
-    Raises:
-        TaskError: they are not.
-    """
-    embeddings = np.asarray(result)
-    if not np.issubdtype(embeddings.dtype, np.number):
-        raise TaskError(f"{what}: embeddings must be numbers, not {embeddings.dtype}")
-    if embeddings.ndim != 2 or embeddings.shape[1] != EMBED_DIM:
-        raise TaskError(
-            f"{what}: embeddings must have the shape ({rows}, {EMBED_DIM}), the width of "
-            f"all-MiniLM-L6-v2; these have {embeddings.shape}. Use a model of that width, or "
-            f"project its output to {EMBED_DIM} numbers."
-        )
-    if embeddings.shape[0] != rows:
-        raise TaskError(f"{what}: {embeddings.shape[0]} embeddings for {rows} texts")
-    if not np.isfinite(embeddings).all():
-        raise TaskError(f"{what}: an embedding holds NaN or an infinite value")
-    return embeddings
-
-
 def estimate_tokens(text: str) -> int:
     """Estimated tokens of a text: one for every 4 characters, rounded up, at least 1.
 

@@ -34,7 +34,7 @@ N = 40
 def suite(**changes: Any) -> RoutingSuite:
     content: dict[str, Any] = {
         "name": "test",
-        "policies": ["clairvoyant"],
+        "policies": ["random"],
         "workloads": ["mmlu_pro"],
         "rates_per_min": [10, 200],
         "budgets_s": ["tiers"],

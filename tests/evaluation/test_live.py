@@ -116,12 +116,6 @@ def test_a_run_whose_servers_are_all_killed_ends_and_can_go_on(
     assert {(line["status"], line["episode"]) for line in again} == {("ok", 0)}
 
 
-def test_a_bound_cannot_be_played_live(tmp_path: Path) -> None:
-    pool = pool_file(tmp_path, [9] * 5)
-    with pytest.raises(BenchmarkError, match="cannot be foreseen"):
-        run(suite(pool, "clairvoyant"), tmp_path / "results")
-
-
 def test_a_run_shows_its_metrics_while_it_goes_on(tmp_path: Path) -> None:
     seen: list[Samples] = []
     (port,) = free_ports(1)

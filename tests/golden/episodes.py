@@ -120,7 +120,6 @@ POLICIES = (
     *("least_loaded", "lowest_expected_latency", "budget_greedy", "moa", "gptswarm"),
     *("q_learning_load_tracker", "linucb", "sb3_ppo", "sb3_a2c", "sb3_dqn", "sb3_maskable_ppo"),
     *("masrouter", "inframind", "inframind_pid", "bid_price"),
-    "clairvoyant",
 )
 PLACEMENT_POLICIES = (
     *("random", "static", "lru", "greedy", "threshold", "mcf_spec", "mcf_plus"),
@@ -243,8 +242,6 @@ def _play_policy(name: str) -> str:
     inner: Any = env.unwrapped
     observations, _ = env.reset(seed=5)
     policy.reset(inner.policy_spec(), [1, 2])
-    if hasattr(policy, "foresee"):
-        policy.foresee(inner.simulation)
     observe = feedback_of(policy)
     digest, running = Digest(), np.ones(2, np.bool_)
     actions = np.zeros_like(env.action_space.sample(), dtype=np.int64)

@@ -26,7 +26,7 @@ ROUTING = (
     *("moa", "moa:Flash:qwen-14b", "gptswarm", "q_learning_load_tracker", "linucb"),
     *("sb3_ppo", "sb3_a2c", "sb3_dqn", "sb3_maskable_ppo", "masrouter"),
     *("inframind", "inframind::sample", "inframind_pid", "ppo_lagrangian"),
-    *("ppo_lagrangian::sample", "bid_price", "clairvoyant", "clairvoyant:3"),
+    *("ppo_lagrangian::sample", "bid_price"),
 )
 PLACEMENT = (
     *("random", "static", "lru", "greedy", "threshold", "mcf_spec", "mcf_plus"),
@@ -67,8 +67,6 @@ def _routing(name: str, **given: Any) -> str:
     inner: Any = env.unwrapped
     observations, _ = env.reset(seed=5)
     policy.reset(inner.policy_spec(), [1, 2])
-    if hasattr(policy, "foresee"):
-        policy.foresee(inner.simulation)
     observe, told, running = feedback_of(policy), [], np.ones(2, np.bool_)
     actions = np.zeros_like(env.action_space.sample(), dtype=np.int64)
     while running.any():

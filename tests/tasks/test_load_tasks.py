@@ -1,11 +1,10 @@
-"""load_tasks: the built-in set and folders, splits, filters, embeddings given by the caller."""
+"""load_tasks: the built-in set and folders, splits, filters."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +12,17 @@ from numpy.typing import NDArray
 
 from inframind_gym.errors import TaskError
 from inframind_gym.tasks import EMBED_DIM, builtin_dataset, load_tasks
+from inframind_gym.tasks.embedding import MiniLMEmbedder
 
 
-def by_length(texts: Sequence[str], /) -> NDArray[Any]:
-    return np.array([[len(t) % (j + 2) for j in range(EMBED_DIM)] for t in texts], dtype=float)
+def by_length(_: object, texts: Sequence[str]) -> NDArray[np.float32]:
+    return np.array([[len(t) % (j + 2) for j in range(EMBED_DIM)] for t in texts], np.float32)
+
+
+@pytest.fixture(autouse=True)
+def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MiniLMEmbedder, "__call__", by_length)
+    monkeypatch.setenv("INFRAMIND_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -60,33 +66,15 @@ def test_builtin_datasets_by_their_own_and_by_public_names() -> None:
         load_tasks(datasets=["humanevil"])
 
 
-def test_builtin_with_ones_own_embedder() -> None:
-    tasks = load_tasks(datasets=["mbpp"], embedder=by_length)
-    assert np.array_equal(tasks.embeddings, by_length(tasks.texts).astype(np.float32))
-    given = np.ones((1000, EMBED_DIM))
-    assert (load_tasks(datasets=["mbpp"], split="val", embedder=given).embeddings == 1.0).all()
-    with pytest.raises(TaskError, match="1000 texts"):
-        load_tasks(datasets=["mbpp"], embedder=np.ones((10, EMBED_DIM)))
-
-
 def test_a_folder(folder: Path) -> None:
-    tasks = load_tasks(folder, split="all", embedder=by_length)
+    tasks = load_tasks(folder, split="all")
     assert tasks.name == folder.name
     assert len(tasks) == 60
     assert tasks.ids[:2] == ("m0", "m1")
     assert tasks.datasets[39:41] == ("math", "mmlu_pro")
     assert tasks.domain[[0, 59]].tolist() == [0, 2]
     assert tasks.answers[40].value == "A"
-    assert np.array_equal(tasks.embeddings, by_length(tasks.texts).astype(np.float32))
-
-
-def test_embeddings_given_as_an_array(folder: Path) -> None:
-    given = np.random.default_rng(0).standard_normal((60, EMBED_DIM))
-    tasks = load_tasks(folder, split="all", embedder=given)
-    assert np.array_equal(tasks.embeddings, given.astype(np.float32))
-    test = load_tasks(folder, split="test", embedder=given)
-    rows = [tasks.ids.index(i) for i in test.ids]
-    assert np.array_equal(test.embeddings, given[rows].astype(np.float32))
+    assert np.array_equal(tasks.embeddings, by_length(None, tasks.texts))
 
 
 def test_difficulties_of_the_data_are_kept(tmp_path: Path) -> None:
@@ -96,7 +84,7 @@ def test_difficulties_of_the_data_are_kept(tmp_path: Path) -> None:
     ]
     items[2].pop("difficulty")
     (tmp_path / "own.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
-    tasks = load_tasks(tmp_path, split="all", embedder=by_length)
+    tasks = load_tasks(tmp_path, split="all")
     assert tasks.difficulty[:2].tolist() == [-1.0, 0.0]
     assert np.isfinite(tasks.difficulty[2])
     assert set(tasks.datasets) == {"own"}

@@ -56,27 +56,6 @@ POLL = 4
 
 
 @inner
-def next_fault_s(cluster: Cluster, e: int) -> float:
-    """Time of the next change; infinity where no fault is left."""
-    if cluster.fault.shape[1] == 0:
-        return NEVER_S
-    return float(cluster.fault[e, cluster.counts[e, NEXT_FAULT]].at_s)
-
-
-@inner
-def next_timeout(cluster: Cluster, e: int, limit_s: float) -> tuple[float, int]:
-    """Time at which the next request times out, and its id; (infinity, -1) where none is watched.
-
-    Args:
-        limit_s: from submission to time-out, the same for all.
-    """
-    oldest = int(cluster.counts[e, OLDEST])
-    if oldest == NO_REQUEST:
-        return NEVER_S, NO_REQUEST
-    return float(cluster.request[e, oldest].submit_s + limit_s), oldest
-
-
-@inner
 def next_event(
     cluster: Cluster, e: int, now_s: float, outside_s: float, poll_s: float, limit_s: float
 ) -> tuple[int, float, int]:
@@ -91,15 +70,17 @@ def next_event(
     Returns:
         Kind of the event, its time, and which server (STRETCH_ENDS) or request (TIMES_OUT) it is.
     """
-    fault_s = next_fault_s(cluster, e)
+    fault_s = NEVER_S
+    if cluster.fault.shape[1] > 0:
+        fault_s = cluster.fault[e, cluster.counts[e, NEXT_FAULT]].at_s
     others_s = min(fault_s, min(outside_s, poll_s))
     end_s, m = next_end(cluster, e)
     if cluster.counts[e, DIRTY] and min(end_s, others_s) > now_s:
         flush(cluster, e, now_s)
         end_s, m = next_end(cluster, e)
-    timeout_s, oldest = NEVER_S, NO_REQUEST
-    if limit_s < NEVER_S:
-        timeout_s, oldest = next_timeout(cluster, e, limit_s)
+    timeout_s, oldest = NEVER_S, int(cluster.counts[e, OLDEST])
+    if limit_s < NEVER_S and oldest != NO_REQUEST:
+        timeout_s = cluster.request[e, oldest].submit_s + limit_s
     next_s = min(min(end_s, others_s), timeout_s)
     if end_s == next_s:
         return STRETCH_ENDS, next_s, m

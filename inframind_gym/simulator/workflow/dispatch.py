@@ -20,27 +20,23 @@ from inframind_gym.simulator.quality import (
     was_cut,
 )
 from inframind_gym.simulator.rng import STREAM_BACKGROUND, uniform
-from inframind_gym.simulator.server.engine import (
-    finish_stretch,
-    flush,
-    next_end,
-    release_request,
-    submit,
-)
+from inframind_gym.simulator.server.engine import finish_stretch, release_request, submit
 from inframind_gym.simulator.server.faults import (
     ABORTED,
+    CHANGES,
+    OUTSIDE,
+    STRETCH_ENDS,
+    TIMES_OUT,
     abort,
     change_condition,
     empty_servers_down,
     forget_future,
     is_down,
-    next_fault_s,
-    next_timeout,
+    next_event,
     unwatch,
     watch,
 )
 from inframind_gym.simulator.server.state import (
-    DIRTY,
     KV,
     NEVER_S,
     NEWEST,
@@ -413,32 +409,25 @@ def advance(params: EnvParams, state: EnvState, cluster: Cluster, e: int) -> int
             continue
         if event != WAIT:
             return event
-        end_s, m = next_end(cluster, e)
         arrival_s = NEVER_S
         if stream.arrived < stream.num_queries:
             arrival_s = state.arrival_s[e, stream.arrived]
-        timeout_s, late = NEVER_S, 0
-        if settings.call_timeout_s < NEVER_S:
-            timeout_s, late = next_timeout(cluster, e, settings.call_timeout_s)
-        fault_s = next_fault_s(cluster, e)
-        next_s = min(min(end_s, fault_s), min(arrival_s, stream.next_poll_s))
-        if cluster.counts[e, DIRTY] and next_s > stream.now_s:
-            flush(cluster, e, stream.now_s)
-            continue
-        next_s = min(next_s, timeout_s)
+        kind, next_s, which = next_event(
+            cluster, e, stream.now_s, arrival_s, stream.next_poll_s, settings.call_timeout_s
+        )
         stream.now_s = next_s
-        if end_s == next_s:
-            for i in range(finish_stretch(cluster, e, m, next_s)):
+        if kind == STRETCH_ENDS:
+            for i in range(finish_stretch(cluster, e, which, next_s)):
                 identity = int(cluster.done[i])
                 if cluster.request[e, identity].query != ABORTED:
                     call_done(params, state, cluster, e, identity)
                 release_request(cluster, e, identity)
-        elif arrival_s == next_s:
+        elif kind == OUTSIDE:
             start_query(params, state, e)
-        elif fault_s == next_s:
+        elif kind == CHANGES:
             fault_happens(params, state, cluster, e)
-        elif timeout_s == next_s:
-            call_times_out(params, state, cluster, e, late)
+        elif kind == TIMES_OUT:
+            call_times_out(params, state, cluster, e, which)
         else:
             poll(params, state, cluster, e)
 

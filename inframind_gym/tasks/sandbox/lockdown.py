@@ -18,8 +18,8 @@ import sys
 
 TYPE_CHECKING = False  # importing typing takes longer than all else here
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Final
+    from collections.abc import Callable, Sequence
+    from typing import Any, Final
 
 # Numbers by machine, as in the kernel's <asm/unistd.h>.
 _X86_64: Final = {
@@ -49,30 +49,12 @@ _AARCH64: Final = {
     "mremap": 216, "mmap": 222, "mprotect": 226, "madvise": 233, "getrandom": 278, "statx": 291,
     "rseq": 293, "faccessat2": 439,
 }  # fmt: skip
-
-
 _CLONE3: Final = 435  # on every machine
-
-
-class Machine:
-    """System calls of a processor, as the filter needs them."""
-
-    def __init__(
-        self,
-        audit: int,  # its AUDIT_ARCH constant
-        allowed: dict[str, int],  # calls that are always allowed
-        opens: tuple[tuple[int, int], ...],  # opening calls, and the place of their flags
-        listing: int,  # getdents64, which reads a directory
-        fcntl: int,
-        capset: int,
-    ) -> None:
-        self.audit, self.allowed, self.opens = audit, allowed, opens
-        self.listing, self.fcntl, self.capset = listing, fcntl, capset
-
-
+# By processor: its AUDIT_ARCH constant; calls that are always allowed; opening calls, and the place
+# of their flags; getdents64, which reads a directory; fcntl; capset.
 MACHINES: Final = {
-    "x86_64": Machine(0xC000003E, _X86_64, ((2, 1), (257, 2)), 217, 72, 126),
-    "aarch64": Machine(0xC00000B7, _AARCH64, ((56, 2),), 61, 25, 91),
+    "x86_64": (0xC000003E, _X86_64, ((2, 1), (257, 2)), 217, 72, 126),
+    "aarch64": (0xC00000B7, _AARCH64, ((56, 2),), 61, 25, 91),
 }
 
 _FCNTL_ALLOWED: Final = (1, 2, 3)  # F_GETFD, F_SETFD, F_GETFL; F_SETOWN could signal others
@@ -94,40 +76,40 @@ _ARCH: Final = 4
 _ARGUMENTS: Final = 16
 
 
-def this_machine() -> Machine | None:
+def this_machine() -> tuple[Any, ...] | None:
     """Return what is known of this processor, or None where no filter can be built."""
     if sys.platform != "linux" or sys.byteorder != "little" or sys.maxsize < 2**32:
         return None
     return MACHINES.get(os.uname().machine)
 
 
-def seccomp_program(machine: Machine, may_open: bool) -> bytes:
+def seccomp_program(machine: tuple[Any, ...], may_open: bool) -> bytes:
     """Return the filter as an array of struct sock_filter.
 
     Args:
-        machine: the processor.
+        machine: the processor, of MACHINES.
         may_open: files may be opened for reading (what can be read is not decided here).
     """
+    audit, allowed, opens, listing, fcntl, _ = machine
     code = [
         _step(_LOAD, 0, 0, _ARCH),
-        _step(_JEQ, 1, 0, machine.audit),
+        _step(_JEQ, 1, 0, audit),
         _step(_RETURN, 0, 0, _KILL),
         _step(_LOAD, 0, 0, _NUMBER),
     ]
-    always = list(machine.allowed.values()) + ([machine.listing] if may_open else [])
-    for number in always:
+    for number in [*allowed.values(), *([listing] if may_open else [])]:
         code += [_step(_JEQ, 0, 1, number), _step(_RETURN, 0, 0, _ALLOW)]
     # glibc and musl fall back to clone where there is no clone3; that is refused in its turn.
     code += [_step(_JEQ, 0, 1, _CLONE3), _step(_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     commands = [_step(_JEQ, len(_FCNTL_ALLOWED) - i, 0, c) for i, c in enumerate(_FCNTL_ALLOWED)]
     code += [
-        _step(_JEQ, 0, len(commands) + 3, machine.fcntl),
+        _step(_JEQ, 0, len(commands) + 3, fcntl),
         _step(_LOAD, 0, 0, _ARGUMENTS + 8),
         *commands,
         _step(_RETURN, 0, 0, _ERRNO | errno.EPERM),
         _step(_RETURN, 0, 0, _ALLOW),
     ]
-    for number, flags in machine.opens if may_open else ():
+    for number, flags in opens if may_open else ():
         code += [
             _step(_JEQ, 0, 4, number),
             _step(_LOAD, 0, 0, _ARGUMENTS + 8 * flags),
@@ -244,8 +226,11 @@ def lock(readable: Sequence[str], landlock: bool, dies_with_parent: int | None) 
             raise LockError(f"{step}: {os.strerror(ctypes.get_errno())}")
         return result
 
-    def prctl(step: str, option: int, *arguments: object) -> None:
-        words = [a if isinstance(a, ctypes.c_void_p) else ctypes.c_ulong(a) for a in arguments]  # type: ignore[arg-type]
+    def syscall(step: str, number: int, *arguments: Any) -> int:
+        return check(step, libc.syscall(ctypes.c_long(number), *arguments))
+
+    def prctl(step: str, option: int, *arguments: Any) -> None:
+        words = [a if isinstance(a, ctypes.c_void_p) else ctypes.c_ulong(a) for a in arguments]
         words += [ctypes.c_ulong(0)] * (4 - len(words))
         check(step, libc.prctl(ctypes.c_int(option), *words))
 
@@ -256,11 +241,10 @@ def lock(readable: Sequence[str], landlock: bool, dies_with_parent: int | None) 
     prctl("no core dumps", _PR_SET_DUMPABLE, 0)
     prctl("no new privileges", _PR_SET_NO_NEW_PRIVS, 1)
     if landlock:
-        _restrict_files(libc, check, readable)
+        _restrict_files(syscall, readable)
     # All capabilities go, which matters where the process is root's.
     header = ctypes.create_string_buffer(struct.pack("<II", _CAPABILITY_VERSION_3, 0), 8)
-    nothing = ctypes.create_string_buffer(24)
-    check("no capabilities", libc.syscall(ctypes.c_long(machine.capset), header, nothing))
+    syscall("no capabilities", machine[-1], header, ctypes.create_string_buffer(24))
     steps = seccomp_program(machine, may_open=landlock)
     code = ctypes.create_string_buffer(steps, len(steps))
     program = ctypes.create_string_buffer(
@@ -270,42 +254,27 @@ def lock(readable: Sequence[str], landlock: bool, dies_with_parent: int | None) 
     prctl("filter of system calls", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, address)
 
 
-def _restrict_files(libc: ctypes.CDLL, check: object, readable: Sequence[str]) -> None:
+def _restrict_files(syscall: Callable[..., int], readable: Sequence[str]) -> None:
     """Allow reading beneath `readable`, and nothing else that concerns files."""
-    assert callable(check)
-    version = landlock_version()
+    version, nothing = landlock_version(), ctypes.c_uint32(0)
     if version < 1:
         raise LockError("the kernel has no Landlock")
     handled = (1 << 13) - 1
     for since, bit in ((2, 13), (3, 14), (5, 15)):  # linking across folders, truncating, devices
-        if version >= since:
-            handled |= 1 << bit
-    attributes = ctypes.create_string_buffer(struct.pack("<Q", handled), 8)
-    rules = check(
-        "files: rules",
-        libc.syscall(
-            ctypes.c_long(_LANDLOCK_CREATE_RULESET),
-            attributes,
-            ctypes.c_size_t(8),
-            ctypes.c_uint32(0),
-        ),
+        handled |= (version >= since) << bit
+    attributes, size = (
+        ctypes.create_string_buffer(struct.pack("<Q", handled), 8),
+        ctypes.c_size_t(8),
+    )
+    rules = ctypes.c_int(
+        syscall("files: rules", _LANDLOCK_CREATE_RULESET, attributes, size, nothing)
     )
     for path in readable:
-        folder = os.path.isdir(path)
         at = os.open(path, getattr(os, "O_PATH", 0) | os.O_CLOEXEC)
-        access = _READ_FILE | _READ_DIR if folder else _READ_FILE
+        access = _READ_FILE | (_READ_DIR if os.path.isdir(path) else 0)
         beneath = ctypes.create_string_buffer(struct.pack("<Qi", access, at), 12)
-        check(
-            f"files: {path}",
-            libc.syscall(
-                ctypes.c_long(_LANDLOCK_ADD_RULE),
-                ctypes.c_int(rules),
-                ctypes.c_int(_RULE_PATH_BENEATH),
-                beneath,
-                ctypes.c_uint32(0),
-            ),
-        )
+        kind = ctypes.c_int(_RULE_PATH_BENEATH)
+        syscall(f"files: {path}", _LANDLOCK_ADD_RULE, rules, kind, beneath, nothing)
         os.close(at)
-    restrict = ctypes.c_long(_LANDLOCK_RESTRICT_SELF)
-    check("files", libc.syscall(restrict, ctypes.c_int(rules), ctypes.c_uint32(0)))
-    os.close(rules)
+    syscall("files", _LANDLOCK_RESTRICT_SELF, rules, nothing)
+    os.close(rules.value)

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import marshal
 import os
+import queue
 import secrets
 import select
 import signal
@@ -171,14 +172,6 @@ MAX_FORMULA = 2000  # characters; what a question asks for is never longer
 TIMEOUT_S = 5
 _PER_PROCESS = 500  # comparisons: SymPy's caches grow
 _MATH_PACKAGES = ("math_verify", "latex2sympy2_extended", "antlr4", "sympy", "mpmath")
-_FORMULAS: dict[str, Any] = {
-    "part": "formulas",
-    "packages": [],
-    "cpu_s": None,
-    "memory_mb": 1024,
-    "parent": None,
-    "timeout_s": TIMEOUT_S,
-}
 
 
 class Formulas:
@@ -192,10 +185,10 @@ class Formulas:
     """
 
     def __init__(self, landlock: bool, workers: int) -> None:
-        self._landlock = landlock
-        self._idle: list[tuple[Process, int]] = []  # with the comparisons that it has made
+        limits = {"cpu_s": None, "memory_mb": 1024, "parent": None, "timeout_s": TIMEOUT_S}
+        self._job = {"part": "formulas", "packages": [], "landlock": landlock, **limits}
+        self._idle: queue.SimpleQueue[tuple[Process, int]] = queue.SimpleQueue()  # and their counts
         self._slots = threading.BoundedSemaphore(workers)
-        self._lock = threading.Lock()
         self._closed = False
 
     def same(self, expected: str, candidate: str) -> bool:
@@ -207,27 +200,26 @@ class Formulas:
         if not candidate.strip() or max(len(expected), len(candidate)) > MAX_FORMULA:
             return False
         with self._slots:
-            with self._lock:
-                process, count = self._idle.pop() if self._idle else (None, 0)
-            if process is None:
+            try:
+                process, count = self._idle.get_nowait()
+            except queue.Empty:
                 missing = [name for name in _MATH_PACKAGES if not package_places(name)]
                 if missing:
-                    raise SandboxError(needs("comparing formulas", missing[0], "live"))
-                process = Process({**_FORMULAS, "landlock": self._landlock}, _MATH_PACKAGES)
+                    raise SandboxError(needs("comparing formulas", missing[0], "live")) from None
+                process, count = Process(self._job, _MATH_PACKAGES), 0
             process.request([expected, candidate])
             answer = next(process.messages(TIMEOUT_S + 1), None)
-            with self._lock:
-                keep = answer is not None and count + 1 < _PER_PROCESS and not self._closed
-                if keep:
-                    self._idle.append((process, count + 1))
-            if not keep:
+            if answer is None or count + 1 == _PER_PROCESS:
                 process.end()
+            else:
+                self._idle.put((process, count + 1))
+                if self._closed:  # meanwhile
+                    self.close()
             return answer == ["same", True]
 
     def close(self) -> None:
         """End the processes that wait."""
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for process, _ in idle:
-            process.end()
+        self._closed = True
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._idle.get_nowait()[0].end()
