@@ -10,7 +10,6 @@ from pydantic import BeforeValidator, Field, model_validator
 from inframind_gym.configs import StrictModel, validate, within
 from inframind_gym.errors import require_within, unknown
 from inframind_gym.simulator.faults import Fault
-from inframind_gym.simulator.posterior import text_of
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, Graph, custom_graph
 from inframind_gym.simulator.workload import AgentProfile
 
@@ -73,7 +72,7 @@ class EnvConfig(StrictModel):
     """Keyword arguments of the environments (the table of `ExecutorEnv`), all JSON types."""
 
     pool: str = DEFAULT_POOL
-    workload: Annotated[str, BeforeValidator(text_of)] = DEFAULT_WORKLOAD
+    workload: str = DEFAULT_WORKLOAD
     tasks: str = "builtin"
     split: Literal["train", "val", "test", "all"] = "test"
     arrival_rate_per_min: Annotated[float, within(*RANGES["arrival_rate_per_min"])] = 100.0

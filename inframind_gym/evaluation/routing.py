@@ -233,7 +233,7 @@ class RoutingSuite(Suite):
         budgets_s: Latency budgets; "tiers" draws every query's budget from the workload's tiers.
         num_queries: Queries of one episode; null takes each workload's own number.
         by_workload: Budgets and numbers of queries of single workloads in place of these, by name.
-        arrivals: An arrival process: "poisson", "burst", "sustained", or a mapping such as
+        arrivals: An arrival process: "poisson", "burst", or a mapping such as
             ``{kind: trace, path: arrivals.csv, rescale: true}``.
         execution: Order of a workflow's calls: "parallel" (the nodes of a wave run at once) or
             "sequential" (one call after the other, the final call not counted: as published); null

@@ -40,6 +40,9 @@ DRAW_MODEL, DRAW_STRATEGY, DRAW_TIE = range(3)  # uses of a decision's draws
 # A full batch of 16 decodes 1.2-1.4 times slower than a single sequence: roofline estimates for
 # 3B-32B models on H100 and H200 (TPOT at batch 16 over batch 1).
 FULL_BATCH_SLOWDOWN: Final = 0.3
+E2E_WEIGHT: Final = 0.5  # trust in the polled end-to-end latency of a full server
+FLASH_SLACK: Final = 1.25  # share of the budget over expected latency, below which Flash is used
+DEEP_SLACK: Final = 2.0  # from which DeepThink is
 STRATEGY_LOGITS: Final = MappingProxyType({"Flash": -0.3, "Concise": 0.0, "DeepThink": 0.15})
 PUBLISHED_AGGREGATOR: Final = "deepseek-32b"
 SWARM: Final = Path(__file__).parent / "data" / "gptswarm.json"
@@ -380,28 +383,16 @@ class LeastLoadedPolicy(QueueAware):
 
 
 class LowestExpectedLatencyPolicy(QueueAware):
-    """The model that is expected to answer first.
-
-    Args:
-        strategy: name of a strategy, or "mix" for the measured mix of the workload.
-        e2e_weight: trust in the polled end-to-end latency of a full server, 0 to 1.
-
-    Raises:
-        ConfigError: the weight is out of range.
-    """
+    """The model that is expected to answer first."""
 
     name = "lowest_expected_latency"
-
-    def __init__(self, strategy: str = MIX, e2e_weight: float = 0.5) -> None:
-        super().__init__(strategy)
-        self.e2e_weight = require_within(e2e_weight, 0.0, 1.0, "e2e_weight")
 
     def expected_latency_s(self, observations: NDArray[np.float32], rows: Ints) -> Floats:
         """Seconds until a call sent now would be answered, (n, M).
 
         The light-load seconds of a call grow with the batch it joins; calls beyond the slots wait,
         and a server with s slots frees one every (call / s) seconds. The polled end-to-end latency
-        is blended in with `e2e_weight` times the share of slots in use: with nothing running it is
+        is blended in with E2E_WEIGHT times the share of slots in use: with nothing running it is
         a memory of older load (the last value is held while nothing finishes).
         """
         spec, slots = self.spec, self.spec.max_num_seqs
@@ -410,10 +401,10 @@ class LowestExpectedLatencyPolicy(QueueAware):
         service = spec.expected_call_s * (1.0 + FULL_BATCH_SLOWDOWN * busy)
         waiting = np.maximum(load + 1.0 - slots, 0.0)  # this call and those ahead that find no slot
         expected = service * (1.0 + waiting / slots)
-        if self.e2e_weight <= 0.0 or not spec.layout.has("e2e"):
+        if not spec.layout.has("e2e"):
             return expected
         polled = spec.layout.e2e_s(observations)
-        weight = np.where(polled > 0.0, self.e2e_weight * busy, 0.0)
+        weight = np.where(polled > 0.0, E2E_WEIGHT * busy, 0.0)
         return (1.0 - weight) * expected + weight * polled
 
     def choose_models(self, due: Decisions) -> Ints:
@@ -426,31 +417,15 @@ class BudgetGreedyPolicy(LowestExpectedLatencyPolicy):
 
     The share is the remaining budget over the calls that still follow one another: the waves left
     (twice as many where every node makes a second call) and the final decision. The strategy
-    follows from the slack: DeepThink where the share is `deep_slack` times the expected latency,
-    Flash where it is less than `flash_slack` times, Concise between. Where no model fits, the
-    fastest answers with Flash: the answer will be late, so it should at least be out of the way.
-
-    Args:
-        deep_slack: share over expected latency from which DeepThink is used; at least flash_slack.
-        flash_slack: share over expected latency below which Flash is used; at least 1.
-        e2e_weight: trust in the polled end-to-end latency of a full server, 0 to 1.
-
-    Raises:
-        ConfigError: the slacks or the weight are out of order.
+    follows from the slack: DeepThink where the share is twice the expected latency, Flash where it
+    is less than 1.25 times, Concise between. Where no model fits, the fastest answers with Flash:
+    the answer will be late, so it should at least be out of the way.
     """
 
     name = "budget_greedy"
 
-    def __init__(
-        self, deep_slack: float = 2.0, flash_slack: float = 1.25, e2e_weight: float = 0.5
-    ) -> None:
-        super().__init__(MIX, e2e_weight)
-        if not 1.0 <= flash_slack <= deep_slack:
-            raise ConfigError(
-                f"flash_slack is {flash_slack} and deep_slack {deep_slack}; "
-                "they must satisfy 1 <= flash_slack <= deep_slack"
-            )
-        self.deep_slack, self.flash_slack = deep_slack, flash_slack
+    def __init__(self) -> None:
+        super().__init__()
         self._calls_per_node = np.array([graph(name, 1).calls_per_node for name in TOPOLOGIES])
 
     def choose_models(self, due: Decisions) -> Ints:
@@ -467,8 +442,8 @@ class BudgetGreedyPolicy(LowestExpectedLatencyPolicy):
     def choose_strategies(self, due: Decisions, models: Ints) -> Ints:
         """DeepThink with much slack, Flash with little, Concise between."""
         flash, concise, deep = map(self.spec.strategy_index, ("Flash", "Concise", "DeepThink"))
-        thrifty = np.where(self._slack >= self.flash_slack, concise, flash)
-        return np.asarray(np.where(self._slack >= self.deep_slack, deep, thrifty), np.int64)
+        thrifty = np.where(self._slack >= FLASH_SLACK, concise, flash)
+        return np.asarray(np.where(self._slack >= DEEP_SLACK, deep, thrifty), np.int64)
 
     def stages_left(self, contexts: Contexts) -> Ints:
         """Calls that still follow one another, (n,), this one and the final decision included."""

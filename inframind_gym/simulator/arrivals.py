@@ -182,45 +182,6 @@ class MmppArrivals(ArrivalProcess):
         return times
 
 
-class SustainedArrivals(ArrivalProcess):
-    """Poisson arrivals with one stretch of `factor` times the base rate.
-
-    The stretch lies between two fractions of the stream's expected duration, in which the raised
-    rate is included.
-    """
-
-    kind: Literal["sustained"] = "sustained"
-    factor: Factor = 3.0
-    start_frac: Fraction = 0.25
-    end_frac: Fraction = 0.75
-
-    @model_validator(mode="after")
-    def _check(self) -> SustainedArrivals:
-        if self.start_frac >= self.end_frac:
-            raise ValueError(
-                f"start_frac ({self.start_frac:g}) must be less than end_frac ({self.end_frac:g})"
-            )
-        return self
-
-    def mean_rate_factor(self) -> float:
-        """Return mean rate over base rate: 2 for x3 during half of the time."""
-        return 1.0 + (self.factor - 1.0) * (self.end_frac - self.start_frac)
-
-    def duration_s(self, rate_per_s: float, n: int) -> float:
-        """Return the expected duration of a stream of `n` queries, in seconds."""
-        return n / (rate_per_s * self.mean_rate_factor())
-
-    def _sample(self, rate_per_s: float, n: int, rng: np.random.Generator) -> Times:
-        start_s, end_s = self.duration_s(rate_per_s, n) * np.array([self.start_frac, self.end_frac])
-        targets = _unit_poisson(n, rng)
-        tail_s = end_s + targets[-1] / rate_per_s  # late enough to hold every arrival
-        knots = np.array([0.0, start_s, end_s, tail_s])
-        rates = rate_per_s * np.array([1.0, self.factor, 1.0])
-        counts = np.concatenate(([0.0], np.cumsum(rates * np.diff(knots))))
-        times: Times = np.interp(targets, counts, knots)
-        return times
-
-
 class TraceArrivals(ArrivalProcess):
     """Replay of a trace: consecutive arrivals from a random start; its end joins its beginning.
 
@@ -257,7 +218,6 @@ _KINDS: Final[dict[str, type[ArrivalProcess]]] = {
     "poisson": PoissonArrivals,
     "burst": BurstArrivals,
     "diurnal": DiurnalArrivals,
-    "sustained": SustainedArrivals,
     "profile": ProfileArrivals,
     "mmpp": MmppArrivals,
     "trace": TraceArrivals,
@@ -268,7 +228,7 @@ def make_arrivals(spec: str | Mapping[str, Any] | ArrivalProcess) -> ArrivalProc
     """Build an arrival process from its JSON specification.
 
     Args:
-        spec: A kind by name ("poisson", "burst", "diurnal", "sustained", "mmpp"), the path of a
+        spec: A kind by name ("poisson", "burst", "diurnal", "mmpp"), the path of a
             trace (ends with .csv), or a mapping with the key "kind" and that kind's fields, e.g.
             `{"kind": "burst", "factor": 10, "duration_s": 3, "period_s": 20}`.
 

@@ -8,13 +8,11 @@ over the workloads of a folder. A text such as `math#7` stands for draw 7 of the
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from inframind_gym.configs import NonNegativeInt, StrictModel, validate
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.files import read_csv
 
@@ -23,33 +21,6 @@ _FIRST: Final = ["draw", "workload"]
 _DRAWN: Final = re.compile(r"(.+)#(\d{1,9})", re.DOTALL)
 
 Draws = dict[int, dict[str, float]]  # number of a draw -> place in the workload's file -> value
-
-
-class _Draw(StrictModel):
-    draw: NonNegativeInt
-
-
-class DrawnWorkload(StrictModel):
-    """A workload with a draw of its quality; as a mapping `{name: math, quality: {draw: 7}}`."""
-
-    name: str  # of a shipped workload, or the path of a file
-    quality: _Draw
-
-    @property
-    def text(self) -> str:
-        """The same as a text, `math#7`."""
-        return f"{self.name}#{self.quality.draw}"
-
-
-def text_of(workload: object) -> object:
-    """Return the text of a workload that is given as a mapping; anything else as it is.
-
-    Raises:
-        ConfigError: The mapping is not that of a `DrawnWorkload`.
-    """
-    if isinstance(workload, Mapping):
-        return validate(dict(workload), DrawnWorkload, source="mapping").text
-    return workload
 
 
 def split_draw(text: str) -> tuple[str, int | None]:

@@ -7,7 +7,7 @@ workloads; in a mix every task uses the profile of its own dataset's workload.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -34,7 +34,7 @@ from inframind_gym.configs import (
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.files import read_yaml
 from inframind_gym.simulator.item_response import ability_of
-from inframind_gym.simulator.posterior import POSTERIOR, DrawnWorkload, split_draw, with_draw
+from inframind_gym.simulator.posterior import POSTERIOR, split_draw, with_draw
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, STRATEGIES, STRUCTURES, TOPOLOGIES
 
 Domain = Literal["Math", "Code", "Commonsense"]
@@ -248,8 +248,6 @@ class WorkloadConfig(StrictModel):
 
     name: str = Field(min_length=1)
     description: str = ""
-    # Another workload, whose sections a file takes where it has none; gone once it is read
-    like: str | None = Field(default=None, exclude_if=lambda like: like is None)
     num_queries: PositiveInt = 500  # in one stream
     execution: Execution = "parallel"
     budget_tiers_s: tuple[Positive, ...] = Field(default=BUDGET_TIERS_S, min_length=1)
@@ -274,8 +272,7 @@ class WorkloadConfig(StrictModel):
     def _check(self) -> WorkloadConfig:
         if self.draw is not None:
             raise ValueError(
-                "draw: a file or mapping with a draw has two keys, `name: math` and "
-                f"`quality: {{draw: {self.draw}}}`"
+                f"draw: is given with the name, {self.name}#{self.draw}, not in a file"
             )
         given = [key for key in _PROFILE_KEYS if getattr(self, key) is not None]
         if self.mix is None and len(given) < len(_PROFILE_KEYS):
@@ -337,7 +334,7 @@ class WorkloadConfig(StrictModel):
             contents = {
                 n: read_yaml(find_config("workloads", n))[0] for n in list_configs("workloads")
             }
-            known = [n for n, content in contents.items() if not {"mix", "like"} & {*content}]
+            known = [n for n, content in contents.items() if "mix" not in content]
             if benchmark not in known:
                 raise ConfigError(unknown("benchmark", benchmark, (str(self.dataset), *known)))
             other = load_yaml_model(find_config("workloads", benchmark), WorkloadConfig)
@@ -367,36 +364,23 @@ class WeightedProfile(NamedTuple):
 def load_workload(name_or_path: str | Path) -> WorkloadConfig:
     """Read a workload: the name of a shipped one, or the path of a YAML file.
 
-    ``math#7`` is `math` with draw 7 of the posterior of its quality (`posterior.csv`); so is a file
-    with the content ``{name: math, quality: {draw: 7}}``. A mix takes the draw of all its parts.
+    ``math#7`` is `math` with draw 7 of the posterior of its quality (`posterior.csv`); a mix takes
+    the draw of all its parts.
 
     Raises:
         ConfigError: If there is no such workload or draw, its file is not valid, or its `mix` names
             a workload that does not exist, is a mix itself, or profiles a dataset twice.
     """
-    path, draw = _found(name_or_path)
+    name, draw = name_or_path, None
+    if not Path(name_or_path).is_file():
+        name, draw = split_draw(str(name_or_path))
+    path = find_config("workloads", name)
     workload = _read(path, draw)
     try:
         load_profiles(workload)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     return workload
-
-
-def _found(name_or_path: str | Path) -> tuple[Path, int | None]:
-    """Return the file of a workload, and the number of its draw."""
-    name, draw = name_or_path, None
-    if not Path(name_or_path).is_file():
-        name, draw = split_draw(str(name_or_path))
-    path = find_config("workloads", name)
-    content, root = read_yaml(path)
-    quality = content.get("quality") if isinstance(content, dict) else None
-    if not isinstance(quality, dict) or "draw" not in quality:
-        return path, draw
-    drawn = validate(content, DrawnWorkload, source=str(path), root=root)
-    if draw is not None:
-        raise ConfigError(f"{path}: is draw {drawn.quality.draw} already; leave out #{draw}.")
-    return find_config("workloads", drawn.name), drawn.quality.draw
 
 
 def _read(path: Path, draw: int | None) -> WorkloadConfig:
@@ -408,45 +392,13 @@ def _read(path: Path, draw: int | None) -> WorkloadConfig:
 
 @lru_cache(maxsize=256)  # a benchmark over draws reads each of them for every policy
 def _read_once(path: Path, draw: int | None, _: tuple[int | None, ...]) -> WorkloadConfig:
-    content, root = read_yaml(path)
-    if isinstance(content, dict) and "like" in content:
-        if draw is not None:
-            raise ConfigError(f"{path}: has no draws of its quality; play it without #{draw}.")
-        return validate(_with_base(content, path), WorkloadConfig, source=str(path), root=root)
     workload = load_yaml_model(path, WorkloadConfig)
     if draw is None:
         return workload
     if workload.mix is None:
-        drawn = with_draw(path, content, draw)
+        drawn = with_draw(path, read_yaml(path)[0], draw)
         workload = validate(drawn, WorkloadConfig, source=f"{path}, draw {draw}")
     return workload.model_copy(update={"draw": draw})
-
-
-def _with_base(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return a workload's content with the sections of the one that it is `like`.
-
-    Its own keys replace the other's. Under `models` a name stands for that model of the other, but
-    for its share of the calls.
-
-    Raises:
-        ConfigError: There is no such workload or model, or the other is a mix or like a third one.
-    """
-    base, _ = read_yaml(find_config("workloads", str(content["like"])))
-    known = base.get("models") if isinstance(base, dict) else None
-    if not isinstance(known, dict):
-        raise ConfigError(f"{path}: like: {content['like']} has no profile of its own.")
-    merged = {**base, **content}
-    del merged["like"]
-    if isinstance(merged["models"], dict):
-        models = merged["models"] = dict(merged["models"])
-        for alias, name in models.items():
-            if isinstance(name, str):
-                if name not in known:
-                    raise ConfigError(
-                        f"{path}: models.{alias}: {unknown('model', name, tuple(known))}"
-                    )
-                models[alias] = {k: v for k, v in known[name].items() if k != "share"}
-    return merged
 
 
 @dataclass(frozen=True, eq=False)

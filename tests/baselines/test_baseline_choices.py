@@ -100,7 +100,7 @@ def test_least_loaded_divides_by_the_slots() -> None:
 
 def test_lowest_expected_latency() -> None:
     spec = make_spec()
-    idle = ready("lowest_expected_latency", e2e_weight=0.0)
+    idle = ready("lowest_expected_latency")
     assert act_all(idle, observe(spec), make_contexts())[0] // 3 == LLAMA_3B
     # 3B: 3.5 s * 1.3 * (1 + 25/16); 8B: 4.8 s * 1.3 * (1 + 1/16); the others are idle.
     queued = observe(spec, depth_req=[0, 0, 0, 16, 40])
@@ -112,7 +112,7 @@ def test_lowest_expected_latency() -> None:
 
 def test_polled_latency_counts_only_where_calls_run() -> None:
     spec = make_spec()
-    policy = ready("lowest_expected_latency", e2e_weight=0.5)
+    policy = ready("lowest_expected_latency")
     row = np.array([0])
     stale = observe(spec, depth_req=0.0, e2e_s=500.0)
     np.testing.assert_allclose(policy.expected_latency_s(stale, row)[0], spec.expected_call_s)

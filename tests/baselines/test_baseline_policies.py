@@ -178,8 +178,6 @@ def test_unknown_models_and_strategies(name, message) -> None:
 @pytest.mark.parametrize(
     ("name", "kwargs", "message"),
     [
-        ("lowest_expected_latency", {"e2e_weight": 1.5}, "from 0 to 1"),
-        ("budget_greedy", {"deep_slack": 1.0}, "1 <= flash_slack <= deep_slack"),
         ("moa", {"num_agents": 7}, "from 1 to 6"),
         ("q_learning_load_tracker", {"window_size": 0}, "window_size: .* greater than 0"),
         ("linucb", {"alpha": -1.0}, "alpha: .* greater than or equal to 0"),

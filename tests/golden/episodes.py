@@ -69,7 +69,6 @@ EPISODES: dict[str, tuple[str, dict[str, Any]]] = {
     "stream light": (STREAM, {"arrival_rate_per_min": 10.0}),
     "stream overload": (STREAM, {"arrival_rate_per_min": 600.0}),
     "stream burst": (STREAM, {"arrivals": "burst"}),
-    "stream sustained": (STREAM, {"arrivals": "sustained"}),
     "stream budget": (STREAM, {"budget_s": 30.0}),
     # scheduling, execution, plans
     "stream fcfs": (STREAM, {"scheduler": "fcfs"}),

@@ -30,7 +30,7 @@ FAULTS: list[dict[str, Any]] = [
     {"kind": "telemetry", "every_s": 10.0, "lasts_s": 10.0, "delay_s": 12.0},
 ]
 ARRIVALS: list[Any] = [
-    *("poisson", "burst", "diurnal", "sustained", "mmpp"),
+    *("poisson", "burst", "diurnal", "mmpp"),
     {"kind": "profile", "rates": [1.0, 4.0, 2.0], "step_s": 7.0},
     {"kind": "burst", "factor": 4, "duration_s": 2, "period_s": 9},
 ]

@@ -17,13 +17,12 @@ from inframind_gym.simulator.arrivals import (
     BurstArrivals,
     MmppArrivals,
     PoissonArrivals,
-    SustainedArrivals,
     load_trace,
     make_arrivals,
 )
 
 PROFILE = {"kind": "profile", "rates": [1, 3, 2, 2], "step_s": 10}
-SPECS: list[Any] = ["poisson", "burst", "diurnal", "sustained", "mmpp", PROFILE]
+SPECS: list[Any] = ["poisson", "burst", "diurnal", "mmpp", PROFILE]
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "arrivals"
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 MOONCAKE = "timestamp_ms,input_length,output_length\n"
@@ -121,20 +120,6 @@ def test_a_markov_modulated_process_has_its_states_in_their_shares() -> None:
     assert np.mean(starts) < 0.9  # a quarter of the streams begins in a burst
 
 
-def test_a_sustained_stretch_has_its_rate() -> None:
-    process, n, rate_per_s = SustainedArrivals(start_frac=0.2, end_frac=0.6), 60_000, 2.0
-    times = process.sample(60.0 * rate_per_s, n, np.random.default_rng(4))
-    duration_s = process.duration_s(rate_per_s, n)
-    assert duration_s == pytest.approx(n / (rate_per_s * (0.6 + 3 * 0.4)))
-    assert times[-1] == pytest.approx(duration_s, rel=0.03)
-    edges = [*(duration_s * np.array([0.0, 0.2, 0.6])), times[-1]]
-    per_s = np.histogram(times, bins=edges)[0] / np.diff(edges)
-    assert per_s == pytest.approx([2.0, 6.0, 2.0], rel=0.04)
-    lull = {"kind": "sustained", "factor": 0.5, "start_frac": 0.0, "end_frac": 1.0}
-    times = times_of(lull, 60.0, 20_000)
-    assert len(times) / times[-1] == pytest.approx(0.5, rel=0.04)
-
-
 def test_the_shorthand_is_the_specification() -> None:
     assert make_arrivals("poisson") == make_arrivals({"kind": "poisson"}) == PoissonArrivals()
     spec = {"kind": "burst", "factor": 10, "duration_s": 3, "period_s": 20}
@@ -163,7 +148,6 @@ def test_wrong_rates_and_counts(rate: Any, n: Any, words: str) -> None:
         ({"kind": "burst", "facter": 2}, "facter: unknown key. Did you mean 'factor'?"),
         ({"kind": "burst", "factor": math.nan}, "arrivals: factor: "),
         ({"kind": "burst", "duration_s": 20, "period_s": 20}, "duration_s (20) must be less than"),
-        ({"kind": "sustained", "start_frac": 0.8, "end_frac": 0.2}, "start_frac (0.8) must be"),
         ("trace", "arrivals: path: this key is required"),
         ("no/such/trace.csv", "trace.csv: no such trace file"),
     ],

@@ -186,7 +186,8 @@ class Formulas:
 
     def __init__(self, landlock: bool, workers: int) -> None:
         limits = {"cpu_s": None, "memory_mb": 1024, "parent": None, "timeout_s": TIMEOUT_S}
-        self._job = {"part": "formulas", "packages": [], "landlock": landlock, **limits}
+        self._job: dict[str, Any] = {"part": "formulas", "packages": [], "landlock": landlock}
+        self._job |= limits
         self._idle: queue.SimpleQueue[tuple[Process, int]] = queue.SimpleQueue()  # and their counts
         self._slots = threading.BoundedSemaphore(workers)
         self._closed = False
