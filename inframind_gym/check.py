@@ -38,7 +38,7 @@ from inframind_gym.simulator.workload import WorkloadConfig, estimates, load_wor
 from inframind_gym.tasks.grading import check_tasks
 from inframind_gym.tasks.loaders import read_folder
 from inframind_gym.tasks.sandbox import PACKAGES
-from inframind_gym.teams.assignment.settings import AssignmentSettings, load_team
+from inframind_gym.teams.assignment.simulate import AssignmentSettings, load_team
 from inframind_gym.teams.coordination.settings import CoordinationSettings
 from inframind_gym.teams.coordination.settings import load_settings as load_coordination
 from inframind_gym.teams.token_budget.settings import TeamSettings, load_settings

@@ -38,8 +38,8 @@ from inframind_gym.teams.assignment.rules import (
     state_index,
     utilization,
 )
-from inframind_gym.teams.assignment.settings import DEFAULT_TEAM
 from inframind_gym.teams.assignment.simulate import (
+    DEFAULT_TEAM,
     NO_TASK,
     answer,
     draw_key,

@@ -30,7 +30,7 @@ from inframind_gym.evaluation.tables import (
 )
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.teams.assignment.rules import BALANCED
-from inframind_gym.teams.assignment.settings import load_team
+from inframind_gym.teams.assignment.simulate import load_team
 from inframind_gym.teams.token_budget.settings import load_settings
 
 _OF_TASKS: Final = ("reward", "quality", "load_penalty", "latency_s")  # fields of a task that ended

@@ -124,13 +124,12 @@ def _token_budget(settings: Order, ways: Ways, log: PacedLog) -> None:
 
 
 def _assignment(settings: AssignmentSettings, ways: Ways, log: PacedLog) -> None:
-    from inframind_gym.teams.assignment.app import Options, make_run
-    from inframind_gym.teams.assignment.cli import open_providers
+    from inframind_gym.teams.assignment.app import Options, make_run, open_providers
 
     models = [] if ways.model is None else [ways.model]
     providers = open_providers([ways.provider], models)
     training = make_run(Options(**settings.model_dump()), providers, log=log)
-    with training.service:
+    with training.llm_service:
         training.train()
         log.finish("complete", training.summary())
 

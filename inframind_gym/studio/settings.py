@@ -9,12 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
 from inframind_gym.configs import (
-    Fraction,
     NonNegativeInt,
     Positive,
     StrictModel,
@@ -24,7 +23,7 @@ from inframind_gym.configs import (
 from inframind_gym.envs.routing_config import DEFAULT_POOL, DEFAULT_WORKLOAD
 from inframind_gym.errors import unknown
 from inframind_gym.policies import POLICIES, policy_names
-from inframind_gym.teams.assignment.rules import ARRIVALS, ROUTERS, TIES, Arrivals, Ties, Variant
+from inframind_gym.teams.assignment.rules import ARRIVALS, Arrivals, Router, Variant
 from inframind_gym.teams.coordination.settings import MOST_QUERY_CHARS, check_fault
 from inframind_gym.teams.llm import SIMULATED, Provider, open_provider
 from inframind_gym.teams.runs import RunLog, RunStore
@@ -51,7 +50,7 @@ CHOICES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "strategy": tuple(dict.fromkeys((*MODES, *_plain("token_budget")))),
         "profile": ("simulated", "seed-example"),
     },
-    "assignment": {"router": tuple(ROUTERS), "arrivals": tuple(ARRIVALS), "ties": tuple(TIES)},
+    "assignment": {"router": get_args(Router), "arrivals": ARRIVALS},
     "coordination": {"policy": _plain("coordination")},
 }
 # Events after which a run may rest, so that a person can follow what takes milliseconds.
@@ -73,10 +72,8 @@ class AssignmentSettings(StrictModel):
     iterations: Annotated[int, within(1, 2000)] = 50
     seed: NonNegativeInt = 0
     arrivals: Arrivals = "uniform"
-    router: Annotated[str, _one_of("assignment", "router")] = "q_learning"
+    router: Router = "q_learning"
     variant: Variant = "source"
-    ties: Ties = "first"
-    epsilon: Fraction = 1.0
 
 
 class CoordinationSettings(StrictModel):

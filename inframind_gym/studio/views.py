@@ -204,7 +204,9 @@ def assignment(run: Run, events: Events) -> Parts:
     scores = ("relevance", "accuracy", "completeness", "agent_match")
     judged = {name.replace("_", " "): [s["scores"][name] for s in steps] for name in scores}
     yield Lines("Quality scores of the judge", "task", x, judged)
-    recent = {a: [s["utilization"].get(a, 0.0) for s in steps] for a in ASSIGNED}
+    recent: dict[str, list[float]] = {
+        a: [s["utilization"].get(a, 0.0) for s in steps] for a in ASSIGNED
+    }
     recent["fair share"] = [1.0 / len(ASSIGNED)] * count
     yield Lines("Share of the last 8 tasks", "task", x, recent, dashed="fair share")
     yield Lines("Load penalty", "task", x, {"penalty": values("load_penalty")}, 0.2)

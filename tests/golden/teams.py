@@ -42,7 +42,11 @@ def _assignment(requests: int = 8, **options: Any) -> str:
     final = run.train()
     system = run.production()
     served = [system.process(f"Do {i}.", TYPES[i % 4]) for i in range(requests)]
-    events = [(kind, data) for kind, data in log.events if kind in KEPT]
+    events = [
+        (kind, data["state"] if kind == "state" else data)
+        for kind, data in log.events
+        if kind in KEPT
+    ]
     told = [final, run.summary(), served, system.health(), events]
     return digest_of(json.loads(json.dumps(_plain(told))))
 
@@ -78,15 +82,15 @@ def _terminal() -> str:
     with TemporaryDirectory() as folder:
         runs = ("--runs", str(Path(folder) / "runs.sqlite"))
         for words in (
-            ("assignment", "--seed", "0", "--iterations", "20", "--demo", "3"),
+            ("assignment", "--seed", "0", "--iterations", "20"),
             ("assignment", "--seed", "0", "--iterations", "20", "--router", "round_robin"),
             ("token-budget", "Write.", "--budget", "9000"),
             ("token-budget", "Write.", "--strategy", "frontload", "--seed", "3"),
         ):
-            told.append(command("run", *words, *runs))
+            told.append(_plain(command("run", *words, *runs), "plots"))
         names = [each.pop("run", None) or each.pop("run_id") for each in told]
         for first, second in (names[:2], names[2:]):
-            told.append(_plain(command("compare", first, second, *runs), "run_id"))
+            told.append(_plain(command("compare", first, second, *runs), "run_id", "settings"))
         with RunStore(runs[1]) as store, RunLog(store, "assignment", {"a": 1}) as log:
             log.append("x", {"n": 1})
             log.finish("complete", {"calls": 1})
@@ -97,13 +101,10 @@ def _terminal() -> str:
 
 CASES: dict[str, Callable[[], str]] = {
     "assignment": _assignment,
-    "assignment, drifting": lambda: _assignment(arrivals="drifting", seed=3, ties="random"),
+    "assignment, drifting": lambda: _assignment(arrivals="drifting", seed=3),
     "assignment, bandit": lambda: _assignment(arrivals="skewed", variant="bandit", seed=1),
-    "assignment, bootstrap": lambda: _assignment(
-        arrivals="bursty", variant="bootstrap", epsilon=0.5, max_rpm=6
-    ),
-    "assignment, least busy": lambda: _assignment(router="least_busy"),
-    "assignment, random": lambda: _assignment(router="random", seed=2),
+    "assignment, bootstrap": lambda: _assignment(arrivals="bursty", variant="bootstrap", max_rpm=6),
+    "assignment, round robin": lambda: _assignment(router="round_robin", seed=2),
     "token budget": lambda: _token_budget(budget=9_000),
     "token budget, small": lambda: _token_budget(budget=2_500, scope_down=True, seed=2),
     "token budget, frontload": lambda: _token_budget(strategy="frontload", seed=5),

@@ -80,7 +80,7 @@ def test_a_stream_writes_its_servers_decisions_and_queries(store: RunStore) -> N
     assert (run.summary or {})["goodput"] == pytest.approx(good / 12)
 
 
-@pytest.mark.parametrize("router", ["q_learning", "random"])
+@pytest.mark.parametrize("router", ["q_learning", "round_robin"])
 def test_a_training_writes_the_table_that_it_learns(store: RunStore, router: str) -> None:
     run, events = play(store, "assignment", {"iterations": 6, "router": router}, Ways())
     assert run.status == "complete", run

@@ -36,7 +36,7 @@ def address(server: StandIn, model: str) -> ServerAddress:
 def test_the_assignment_team(tmp_path: Path) -> None:
     with StandIn(noise) as one, StandIn(noise) as two:
         play_assignment(tmp_path / "runs.sqlite", (address(one, "a"), address(two, "b")))
-        assert len(one.requests) + len(two.requests) == 2 * TASKS + 2
+        assert len(one.requests) + len(two.requests) == 2 * (TASKS + 4)
 
 
 def test_the_token_budget_team(tmp_path: Path) -> None:

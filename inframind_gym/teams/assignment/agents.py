@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -56,23 +57,14 @@ JUDGE_SYSTEM: Final = (
 
 @dataclass(slots=True)
 class AgentState:
-    """One agent and what it has done.
-
-    Attributes:
-        id: Its name.
-        role: Its role.
-        provider: The provider that answers where none is chosen.
-        completed_tasks: Answers that were judged.
-        total_reward: Sum of their adjusted rewards.
-        avg_quality: Mean adjusted reward (a reward, in spite of its name).
-    """
+    """One agent and what it has done."""
 
     id: str
     role: AgentRole
-    provider: LLMProvider
+    provider: LLMProvider  # that answers where none is chosen
     completed_tasks: int = 0
-    total_reward: float = 0.0
-    avg_quality: float = 0.0
+    total_reward: float = 0.0  # adjusted
+    avg_quality: float = 0.0  # mean adjusted reward, in spite of its name
 
 
 class QualityScores(BaseModel):
@@ -112,10 +104,6 @@ def all_agents() -> dict[str, AgentState]:
 class LLMJudge:
     """Scores answers on one provider; an answer that cannot be read scores 0.5 everywhere.
 
-    Args:
-        llm_service: The gateway.
-        provider: Provider of the judge's model.
-
     Attributes:
         log: One mapping for each evaluation: task_type, agent_role, scores, and how they were read:
             "json", "fenced", "default" (not at all) or "failed" (the call did, with its error).
@@ -133,40 +121,27 @@ class LLMJudge:
         output: str,
         context: Mapping[str, Any] | None = None,
     ) -> QualityScores:
-        """Return the scores of an answer.
+        """Return the scores of an answer, of which the first 2,000 characters are judged.
 
-        Args:
-            task_desc: The task.
-            task_type: Its type.
-            agent_role: Role of the agent that answered.
-            output: The answer; its first 2,000 characters are judged.
-            context: Place that a simulated provider draws by.
+        `context` is the place that a simulated provider draws by.
 
         Raises:
             BudgetError: The service's budget refused the call.
         """
         row = {"task_type": task_type, "agent_role": str(agent_role), "read": "default"}
         scores = QualityScores(**dict.fromkeys(CRITERIA, 0.5), reasoning="no scores were read")
+        text = f"Task ({task_type}): {task_desc}\nAgent: {agent_role}\nAnswer:\n"
+        request = JUDGE_SYSTEM, text + output[:JUDGED_CHARS], self.provider, JUDGE_TOKENS
+        schema = QualityScores.model_json_schema()
         try:
-            content = self.llm_service.call(
-                JUDGE_SYSTEM,
-                f"Task ({task_type}): {task_desc}\nAgent: {agent_role}\n"
-                f"Answer:\n{output[:JUDGED_CHARS]}",
-                self.provider,
-                JUDGE_TOKENS,
-                QualityScores.model_json_schema(),
-                agent="judge",
-                context=context,
-            ).content
+            reply = self.llm_service.call(*request, schema, agent="judge", context=context)
         except LLMError as failure:
             row |= {"read": "failed", "error": str(failure)}
         else:
-            fence = _FENCE.search(content)
-            for how, text in (("fenced", fence[1] if fence else ""), ("json", content)):
-                try:
+            fence = _FENCE.search(reply.content)
+            for how, text in (("fenced", fence[1] if fence else ""), ("json", reply.content)):
+                with suppress(ConfigError, ValidationError):
                     scores = QualityScores.model_validate(parse_json(text.strip(), "scores"))
                     row["read"] = how
-                except (ConfigError, ValidationError):
-                    continue
         self.log.append({**row, "scores": scores.model_dump()})
         return scores

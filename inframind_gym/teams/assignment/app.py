@@ -28,15 +28,14 @@ from inframind_gym.teams.assignment.agents import (
     all_agents,
 )
 from inframind_gym.teams.assignment.coordinator import (
-    FixedRouter,
     LoadTracker,
     QLearningCoordinator,
-    Router,
+    RoundRobin,
     uniform,
 )
-from inframind_gym.teams.assignment.rules import PROVIDERS, TASK_TYPES, Arrivals, Variant
-from inframind_gym.teams.assignment.settings import DEFAULT_TEAM
+from inframind_gym.teams.assignment.rules import PROVIDERS, TASK_TYPES, Arrivals, Router, Variant
 from inframind_gym.teams.llm import (
+    SIMULATED,
     BudgetError,
     EventLog,
     LLMError,
@@ -44,6 +43,7 @@ from inframind_gym.teams.llm import (
     NoLog,
     Provider,
     Simulated,
+    open_provider,
 )
 
 NODES: Final = ("pick_task", "assign_agent", "agent_execute", "judge_output", "rl_update")
@@ -54,15 +54,11 @@ STREAM_NEXT_TYPE: Final = 221
 class Options:
     """Settings of a run."""
 
-    team: str = DEFAULT_TEAM  # name or path of the constants
     iterations: int = 50  # tasks of the training
     seed: int = 0  # of tasks, decisions and simulated answers
     arrivals: Arrivals = "uniform"  # order of tasks
-    router: str = "q_learning"  # one of `rules.ROUTERS`
+    router: Router = "q_learning"
     variant: Variant = "source"  # see `ProductionMultiAgentSystem`; "bandit" trains with discount 0
-    ties: rules.Ties = "first"  # see `QLearningCoordinator`
-    epsilon: float = rules.EPSILON  # probability of exploring at the start
-    epsilon_min: float = rules.EPSILON_MIN  # the least that it decays to
     max_tokens: int = 768  # of an agent's answer
     max_rpm: int = 60  # requests a minute in production
 
@@ -98,60 +94,52 @@ class TaskSteps:
         agents: Statistics of the agents.
         load_tracker: Window of assignments.
         online_learning: Learn from every answer.
-        options: Settings; None: the defaults.
+        options: Settings.
         log: Receiver of events; None: none.
 
     Attributes:
         state: The last step that was entered.
     """
 
-    machine = ""  # name of the state machine in events
-    # Its states by step, with what their events tell; a step without a state is not seen.
-    states: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    names: ClassVar[Mapping[str, str]] = {}  # other names of steps; "": no event
 
     def __init__(
         self,
-        coordinator: Router,
+        coordinator: QLearningCoordinator,
         llm_service: LLMService,
         judge: LLMJudge,
         agents: dict[str, AgentState],
         load_tracker: LoadTracker,
         online_learning: bool = True,
         *,
-        options: Options | None = None,
+        options: Options = Options(),
         log: EventLog | None = None,
     ) -> None:
         self.coordinator, self.llm_service, self.judge = coordinator, llm_service, judge
         self.agents, self.load_tracker, self.online_learning = agents, load_tracker, online_learning
-        self.options, self.log, self.state = options or Options(), log or NoLog(), "Start"
-        self.team, self._key = simulate.team(self.options.team), simulate.key_of(self.options.seed)
+        self.options, self.log, self.state = options, log or NoLog(), "Start"
+        self.team, self._key = simulate.team(), simulate.key_of(options.seed)
         self._task = simulate.NO_TASK  # place in the bank
 
-    def enter(self, state: str, **data: Any) -> None:
-        """Go to a state; its event has `data` besides."""
-        self.state = state
-        self.log.append("state", {"machine": self.machine, "state": state, **data})
-
-    def step(self, step: str, **data: Any) -> None:
-        """Go to the state of a step, if it has one."""
-        if step in self.states:
-            state, *keys = self.states[step]
-            self.enter(state, **{key: data[key] for key in keys})
+    def enter(self, step: str) -> None:
+        """Go to a step."""
+        if state := self.names.get(step, step):
+            self.state = state
+            self.log.append("state", {"state": state})
 
     def assign_agent(self, state: WorkflowState) -> dict[str, Any]:
         """Ask the tracker for the load state and the coordinator for an action."""
-        self.step("query")
+        self.enter("QueryingLoad")
         load_state = self.load_tracker.get_load_state()
-        self.step("assign", load_state=load_state)
+        self.enter("AssigningAgent")
         index, chosen = self.coordinator.select_action(state["task"]["task_type"], load_state)
         texts = {**{k: str(v) for k, v in asdict(chosen).items()}, "key": chosen.key()}
         return {"assignment": texts, "action_idx": index, "load_state": load_state}
 
     def agent_execute(self, state: WorkflowState) -> dict[str, Any]:
         """Let the agent answer: the first of two calls."""
-        action, task = state["assignment"]["key"], state["task"]
-        self.step("execute", action=action, load_state=state["load_state"])
-        chosen = self.coordinator.actions[state["action_idx"]]
+        self.enter("ExecutingLLM")
+        chosen, task = self.coordinator.actions[state["action_idx"]], state["task"]
         response = self.llm_service.call(
             AGENT_SYSTEM[chosen.role],
             f"Task ({task['task_type']}): {task['description']}",
@@ -165,12 +153,12 @@ class TaskSteps:
 
     def judge_output(self, state: WorkflowState) -> dict[str, Any]:
         """Let the judge score the answer, the second of two calls; return the raw reward too."""
-        self.step("judge")
+        self.enter("JudgingOutput")
         task, meta, role = state["task"], state["llm_response_meta"], state["assignment"]["role"]
-        context = {"call": "judge", **self._place(state)}
         texts = task["description"], task["task_type"], role, state["agent_output"]
-        scores = self.judge.evaluate(*texts, context).model_dump()
-        self.step("score")
+        judged = self.judge.evaluate(*texts, {"call": "judge", **self._place(state)})
+        self.enter("Scoring")
+        scores = judged.model_dump()
         values = [scores[criterion] for criterion in rules.CRITERIA]
         reward = float(rules.raw_reward(values, meta["cost_usd"], meta["latency_s"]))
         return {"scores": scores, "reward": reward}
@@ -182,25 +170,21 @@ class TaskSteps:
     def settle(self, state: WorkflowState, *, bootstraps: bool) -> tuple[float, float]:
         """Penalise, record, learn and count an answer, in this order.
 
-        Args:
-            state: After the judge.
-            bootstraps: Learn with a next state, of a sampled task type; else without one.
+        Learning has a next state, of a sampled task type, where it `bootstraps`.
 
         Returns:
             The load penalty, and the reward after it.
         """
         agent_id, task_type = state["assignment"]["agent_id"], state["task"]["task_type"]
-        self.step("penalise")
+        self.enter("ComputingPenalty")
         penalty = self.load_tracker.get_load_penalty(agent_id)
         adjusted = float(rules.adjusted_reward(state["reward"], penalty))
-        self.step("record", agent=agent_id)
+        self.enter("RecordingLoad")
         self.load_tracker.record(agent_id)
-        self.step("learn", learns=self.online_learning)
+        self.enter("UpdatingRL")
         if self.online_learning:
-            next_type = None
-            if bootstraps:
-                draw = uniform(self._key, STREAM_NEXT_TYPE, state["iteration"])
-                next_type = TASK_TYPES[int(draw * len(TASK_TYPES))]
+            draw = uniform(self._key, STREAM_NEXT_TYPE, state["iteration"])
+            next_type = TASK_TYPES[int(draw * len(TASK_TYPES))] if bootstraps else None
             cell = task_type, state["load_state"], state["action_idx"]
             now = self.load_tracker.get_load_state()
             self.coordinator.update(*cell, adjusted, next_type, now)
@@ -211,11 +195,8 @@ class TaskSteps:
         return penalty, adjusted
 
 
-# Training
-
-
 class Run(TaskSteps):
-    """A run: the five nodes of its training, and its results. Arguments are those of `TaskSteps`.
+    """A training: the five nodes of its graph, and its results. Arguments are `TaskSteps`'s.
 
     Attributes:
         final: State of the graph at the end; None before it has been played.
@@ -223,28 +204,14 @@ class Run(TaskSteps):
         costs: Calls, tokens and USD of the training, see `LLMService.get_cost_summary`.
     """
 
-    machine = "training"
-    states: ClassVar = {
-        "query": ("QueryingLoad",),
-        "assign": ("AssigningAgent", "load_state"),
-        "execute": ("ExecutingLLM", "action"),
-        "judge": ("JudgingOutput",),
-        "penalise": ("ComputingPenalty",),
-        "record": ("RecordingLoad", "agent"),
-        "learn": ("UpdatingRL",),
-    }
+    names: ClassVar = {"Scoring": ""}
     final: WorkflowState | None = None
     elapsed_s = 0.0
     costs: Mapping[str, Any]
 
-    @property
-    def service(self) -> LLMService:
-        """The gateway; a `with` closes its connections."""
-        return self.llm_service
-
     def pick_task(self, state: WorkflowState) -> dict[str, Any]:
         """Take the next task of the bank."""
-        self.enter("PickingTask", iteration=state["iteration"])
+        self.enter("PickingTask")
         ordinals, before = np.array([state["iteration"]]), np.array([self._task])
         place = simulate.next_task(self.team, self.options.arrivals, self._key, ordinals, before)
         self._task = int(place[0])
@@ -253,15 +220,13 @@ class Run(TaskSteps):
     def rl_update(self, state: WorkflowState) -> dict[str, Any]:
         """Settle the answer, explore less, and log."""
         iteration, index, before = state["iteration"], state["action_idx"], state["load_state"]
-        task_type, tracker = state["task"]["task_type"], self.load_tracker
-        table = self.coordinator if isinstance(self.coordinator, QLearningCoordinator) else None
-        shifted = None  # the greedy action of the balanced row where the hot row has another
-        if table is not None and before != "balanced":
-            usual, here = (table.policy(s)[task_type] for s in ("balanced", before))
-            shifted = usual.key() if usual and here and usual != here else None
+        task_type, tracker, table = state["task"]["task_type"], self.load_tracker, self.coordinator
+        # The greedy action of the balanced row, where the hot row has another.
+        usual, here = (table.policy(s)[task_type] for s in ("balanced", before))
+        shifted = usual.key() if usual and here and usual != here else None
         penalty, adjusted = self.settle(state, bootstraps=True)
-        self.coordinator.decay_epsilon()
-        now = tracker.get_load_state()
+        table.decay_epsilon()
+        now, is_tried = tracker.get_load_state(), table.visits[task_type, before][index] > 0
         snapshot = {
             "load_state": before,
             "next_load_state": now,
@@ -269,8 +234,8 @@ class Run(TaskSteps):
             "imbalance": tracker.get_imbalance_score(),
             "raw_reward": state["reward"],
             "load_penalty": penalty,
-            "epsilon": self.coordinator.epsilon,
-            "q": None if table is None else float(table.q_table[task_type, before][index]),
+            "epsilon": table.epsilon,
+            "q": float(table.q_table[task_type, before][index]) if is_tried else None,
             "row_shift": shifted,
             "cooled_down": before != "balanced" and now != before,
         }
@@ -310,43 +275,43 @@ class Run(TaskSteps):
         )
         compiled = graph.compile()
         self.enter("GraphCompiled")
-        logs: Any = {key: [] for key in WorkflowState.__annotations__ if key.endswith("_log")}
-        start = {"iteration": 0, "max_iterations": self.options.iterations} | logs
+        start: Any = {key: [] for key in WorkflowState.__annotations__ if key.endswith("_log")}
+        start |= {"iteration": 0, "max_iterations": self.options.iterations}
         start |= {"load_state": "balanced", "reward": 0.0}
         steps: Any = {"recursion_limit": len(NODES) * self.options.iterations + 10}
-        started_s = time.monotonic()
+        began_s = self.clock()
         self.final = final = cast("WorkflowState", compiled.invoke(start, steps))
-        self.elapsed_s = time.monotonic() - started_s
-        if self.llm_service.is_simulated:
-            self.elapsed_s = self.virtual_s()
+        self.elapsed_s = self.clock() - began_s
         self.costs = self.llm_service.get_cost_summary()
         return final
 
-    def virtual_s(self) -> float:
-        """Return the sum of all latencies: the clock of a simulated run."""
-        return float(sum(call["latency_s"] for call in self.llm_service.call_log))
+    def clock(self) -> float:
+        """Return seconds: of a simulated run the sum of all latencies."""
+        if self.llm_service.is_simulated:
+            return float(sum(call["latency_s"] for call in self.llm_service.call_log))
+        return time.monotonic()
 
     def summary(self) -> dict[str, Any]:
         """Return the figures of the training, which must have been played."""
         assert self.final is not None, "train first"
-        rewards, load, judged = self.final["rewards_log"], self.final["load_log"], self.judge.log
+        load, judged, costs = self.final["load_log"], self.judge.log, self.costs
 
-        def mean(key: str) -> float:
-            return float(sum(entry[key] for entry in load) / len(load))
+        def mean(values: list[float]) -> float:
+            return float(sum(values) / len(values))
 
         return {
             "simulated": self.llm_service.is_simulated,
-            "iterations": len(rewards),
-            "mean_adjusted_reward": sum(rewards) / len(rewards),
-            "mean_raw_reward": mean("raw_reward"),
-            "mean_load_penalty": mean("load_penalty"),
+            "iterations": len(load),
+            "mean_adjusted_reward": mean(self.final["rewards_log"]),
+            "mean_raw_reward": mean([entry["raw_reward"] for entry in load]),
+            "mean_load_penalty": mean([entry["load_penalty"] for entry in load]),
             "final_epsilon": self.coordinator.epsilon,
             "final_imbalance": load[-1]["imbalance"],
-            "mean_imbalance": mean("imbalance"),
+            "mean_imbalance": mean([entry["imbalance"] for entry in load]),
             "assignments": dict(self.load_tracker.lifetime_counts),
-            "calls": self.costs["calls"],
-            "cost_usd": self.costs["cost_usd"],
-            "cost_by_model": self.costs["by_model"],
+            "calls": costs["calls"],
+            "cost_usd": costs["cost_usd"],
+            "cost_by_model": costs["by_model"],
             "elapsed_s": self.elapsed_s,
             "row_shifts": sum(entry["row_shift"] is not None for entry in load),
             "penalised": sum(entry["load_penalty"] > 0.0 for entry in load),
@@ -354,14 +319,14 @@ class Run(TaskSteps):
             "judge_unreadable": sum(entry["read"] == "default" for entry in judged),
             "judge_failed": sum(entry["read"] == "failed" for entry in judged),
             "judge_error": next((entry["error"] for entry in judged if "error" in entry), None),
-            "unpriced_models": self.costs["unpriced_models"],
+            "unpriced_models": costs["unpriced_models"],
         }
 
     def production(self) -> ProductionMultiAgentSystem:
         """Return the trained team as a system that serves requests."""
         parts = self.coordinator, self.llm_service, self.judge, self.agents, self.load_tracker
-        clock = self.virtual_s if self.llm_service.is_simulated else time.monotonic
-        return ProductionMultiAgentSystem(*parts, options=self.options, log=self.log, clock=clock)
+        more: Any = {"options": self.options, "log": self.log, "clock": self.clock}
+        return ProductionMultiAgentSystem(*parts, **more)
 
 
 def make_run(
@@ -370,43 +335,41 @@ def make_run(
     *,
     log: EventLog | None = None,
 ) -> Run:
-    """Make the parts of a run.
-
-    Args:
-        options: Settings.
-        providers: Ways to models, "openai" and "anthropic"; None: simulated ones.
-        log: Receiver of events; None: none.
-
-    Raises:
-        ConfigError: The constants are wrong.
-    """
-    team, log, seed = simulate.team(options.team), log or NoLog(), options.seed
+    """Make the parts of a run; `providers` are those of `open_providers`."""
+    team, seed = simulate.team(), options.seed
     if providers is None:
         drawn = simulate.DrawnAnswers(team, seed, options.arrivals, options.iterations)
         of = team.settings.providers
         providers = {name: Simulated(of[name].model, drawn) for name in PROVIDERS}
-    router: Router = FixedRouter(options.router, all_actions(), seed)
-    if options.router == "q_learning":
-        router = QLearningCoordinator(
-            TASK_TYPES,
-            rules.LOAD_STATES,
-            all_actions(),
-            gamma=0.0 if options.variant == "bandit" else rules.DISCOUNT,
-            epsilon=options.epsilon,
-            epsilon_min=options.epsilon_min,
-            ties=options.ties,
-            seed=seed,
-        )
+    table = TASK_TYPES, rules.LOAD_STATES, all_actions()
+    if options.router == "round_robin":
+        router: QLearningCoordinator = RoundRobin(*table, epsilon=0.0, epsilon_min=0.0)
+    else:
+        gamma = 0.0 if options.variant == "bandit" else rules.DISCOUNT
+        router = QLearningCoordinator(*table, gamma=gamma, seed=seed)
     service = LLMService(providers, log=log)
     judge = LLMJudge(service, LLMProvider(team.settings.judge.provider))
-    parts = router, service, judge, all_agents(), LoadTracker()
-    run = Run(*parts, options=options, log=log)
+    run = Run(router, service, judge, all_agents(), LoadTracker(), options=options, log=log)
     run.enter("Setup")
     run.enter("Initialized")
     return run
 
 
-# Production
+def open_providers(names: list[str], models: list[str]) -> dict[str, Provider] | None:
+    """Open the two providers of the team; None: both are simulated.
+
+    Raises:
+        ConfigError: The names do not go together, or one cannot be opened.
+    """
+    if len(names) > len(PROVIDERS) or len(models) > len(PROVIDERS):
+        raise ConfigError("--provider and --model are given at most twice.")
+    if SIMULATED in names:
+        if len(set(names)) > 1 or models:
+            raise ConfigError("--provider simulated goes with no real one, and with no --model.")
+        return None
+    pair = (models[0], models[-1]) if models else (None, None)
+    opened = map(open_provider, (names[0], names[-1]), pair)
+    return dict(zip(PROVIDERS, opened, strict=True))
 
 
 class ProductionMultiAgentSystem(TaskSteps):
@@ -430,14 +393,14 @@ class ProductionMultiAgentSystem(TaskSteps):
         request_log: One mapping for each request that was answered.
     """
 
-    machine = "production"
-    states: ClassVar = {
-        "query": ("LoadAwareRouting",),
-        "execute": ("Executing", "action", "load_state"),
-        "judge": ("Judging",),
-        "score": ("Scoring",),
-        "penalise": ("LoadPenaltyCalc",),
-        "learn": ("OnlineLearning", "learns"),
+    names: ClassVar = {
+        "QueryingLoad": "LoadAwareRouting",
+        "AssigningAgent": "",
+        "ExecutingLLM": "Executing",
+        "JudgingOutput": "Judging",
+        "ComputingPenalty": "LoadPenaltyCalc",
+        "RecordingLoad": "",
+        "UpdatingRL": "OnlineLearning",
     }
 
     def __init__(
@@ -468,22 +431,21 @@ class ProductionMultiAgentSystem(TaskSteps):
         if task_type not in TASK_TYPES:
             raise ConfigError(unknown("task type", task_type, TASK_TYPES))
         self.enter("RateLimitCheck")
-        if self._requests_last_minute() >= self.options.max_rpm:
+        if not self._check_rate_limit():
             self._rejected += 1
-            self.enter("Ready", outcome="rejected")
+            self.enter("Ready")
             return {"error": "Rate limit exceeded"}
         self.request_times.append(self._clock())
         result: dict[str, Any] = {}
-        outcome = "failed"
+        answered = len(self.request_log)
         try:
             self._answer(description, task_type, result)
-            outcome = "answered"
         except (LLMError, BudgetError) as error:
             result["error"] = str(error)
             self.log.append("request_failed", result)
         finally:  # whatever happened, the next request is taken
-            self._failed += outcome == "failed"
-            self.enter("Ready", outcome=outcome)
+            self._failed += len(self.request_log) == answered
+            self.enter("Ready")
         return result
 
     def _answer(self, description: str, task_type: str, result: dict[str, Any]) -> None:
@@ -515,21 +477,20 @@ class ProductionMultiAgentSystem(TaskSteps):
         rewards = {"reward": adjusted, "raw_reward": state["reward"], "load_penalty": penalty}
         result |= {**rewards, "scores": state["scores"]}
         self.enter("Logging")
-        self.log.append(
-            "request", {"ordinal": ordinal, "action_idx": state["action_idx"], **result}
-        )
+        place = {"ordinal": ordinal, "action_idx": state["action_idx"]}
+        self.log.append("request", place | result)
         self.request_log.append(result)
 
     def health(self) -> dict[str, Any]:
         """Return the state of the system: requests, money, agents, load."""
-        count = self._requests_last_minute()
+        is_open = self._check_rate_limit()
         rewards = [request["reward"] for request in self.request_log]
         return {
-            "status": "ok" if count < self.options.max_rpm else "rate limited",
+            "status": "ok" if is_open else "rate limited",
             "requests": len(self.request_log),
             "rejected": self._rejected,
             "failed": self._failed,
-            "requests_last_minute": count,
+            "requests_last_minute": len(self.request_times),
             "max_rpm": self.options.max_rpm,
             "online_learning": self.online_learning,
             "mean_reward": sum(rewards) / len(rewards) if rewards else None,
@@ -544,7 +505,8 @@ class ProductionMultiAgentSystem(TaskSteps):
             "imbalance_score": self.load_tracker.get_imbalance_score(),
         }
 
-    def _requests_last_minute(self) -> int:
+    def _check_rate_limit(self) -> bool:
+        """Return True if a request is admitted now."""
         while self.request_times and self.request_times[0] <= self._clock() - 60.0:
             self.request_times.popleft()
-        return len(self.request_times)
+        return len(self.request_times) < self.options.max_rpm

@@ -1,23 +1,20 @@
-"""`inframind team run assignment`: the command, and the report of a run."""
+"""`inframind team run assignment`."""
 
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from inframind_gym.errors import ConfigError, friendly, require
-from inframind_gym.teams.assignment.rules import PROVIDERS, TASK_TYPES, Arrivals, Variant
+from inframind_gym.errors import friendly, require
+from inframind_gym.teams.assignment.rules import TASK_TYPES, Arrivals, Router
 from inframind_gym.teams.runs import DEFAULT_FILE, AsJson, RunLog, Runs, RunStore, plain_table
 
 if TYPE_CHECKING:
     from inframind_gym.teams.assignment.app import Run
-    from inframind_gym.teams.llm import Provider
 
 
 def run_assignment(
@@ -43,24 +40,8 @@ def run_assignment(
         Arrivals,
         typer.Option(help="Order of tasks: from the bank, mostly coding, in bursts, or drifting."),
     ] = "uniform",
-    router: Annotated[
-        Literal["q_learning", "random", "round_robin", "least_busy"],
-        typer.Option(help="Router. least_busy: the fewest calls in flight, as LiteLLM does it."),
-    ] = "q_learning",
-    variant: Annotated[
-        Variant,
-        typer.Option(
-            help="How production learns on: without a next state, with one, or with discount 0."
-        ),
-    ] = "source",
+    router: Annotated[Router, typer.Option(help="How agents are chosen.")] = "q_learning",
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an agent's answer.")] = 768,
-    demo: Annotated[
-        int, typer.Option(min=0, max=1000, help="Requests of the demonstration after the training.")
-    ] = 4,
-    plots: Annotated[Path | None, typer.Option(help="Folder for pictures of the run.")] = None,
-    team: Annotated[
-        str, typer.Option(help="Constants and tasks: a shipped name, or a YAML file.")
-    ] = "assignment",
     runs: Runs = DEFAULT_FILE,
     as_json: AsJson = False,
 ) -> None:
@@ -70,46 +51,28 @@ def run_assignment(
     answer, and agents that get too much of the recent work are penalised. Q-learning learns from
     that. Without options everything is simulated: no key, no network, seconds.
     """
-    with friendly(), ExitStack() as stack:
-        from inframind_gym.teams.assignment import simulate
-        from inframind_gym.teams.assignment.app import Options, make_run
+    with friendly():
+        from inframind_gym.teams.assignment.app import Options, make_run, open_providers
 
         # Wrong input is an error before a run is written.
         require("langgraph", "`inframind team run assignment`", "teams")
-        options = Options(team, iterations, seed, arrivals, router, variant, max_tokens=max_tokens)
+        options = Options(iterations, seed, arrivals, router, max_tokens=max_tokens)
         providers = open_providers(provider, model or [])
-        simulate.team(team)
-        if plots is not None:
-            require("matplotlib", "--plots", "plot")
-            plots.mkdir(parents=True, exist_ok=True)
-        store = stack.enter_context(RunStore(runs))
         models = None if providers is None else [each.model for each in providers.values()]
         settings = {"provider": provider, "models": models, **asdict(options)}
-        log = stack.enter_context(RunLog(store, "assignment", settings))
-        run = make_run(options, providers, log=log)
-        stack.enter_context(run.service)
-        run.train()
-        summary, written = run.summary(), list[Path]()
-        run.enter("Visualisation")
-        if plots is not None:
-            from inframind_gym.teams.assignment.plots import write_plots
-
-            written = write_plots(run, plots)
-        for state in ("QTableByLoad", "PolicyShifts", "Demo"):
-            run.enter(state)
-        system, served = run.production(), []
-        for number in range(demo):  # tasks of the bank, the types in turn
-            places = run.team.of_type[number % len(TASK_TYPES)]
-            task = run.team.settings.tasks[places[number // len(TASK_TYPES) % len(places)]]
-            served.append(system.process(task.description, task.task_type))
-        run.enter("End")
-        log.finish("complete", summary | {"demo_requests": len(served)})
+        with RunStore(runs) as store, RunLog(store, "assignment", settings) as log:
+            run, served = make_run(options, providers, log=log), []
+            with run.llm_service:
+                run.train()
+                summary, system = run.summary(), run.production()
+                for task_type, places in zip(TASK_TYPES, run.team.of_type, strict=True):
+                    task = run.team.settings.tasks[places[0]]
+                    served.append(system.process(task.description, task_type))
+            log.finish("complete", summary | {"demo_requests": len(served)})
     if as_json:
-        print(json.dumps({"run": log.run_id, **summary, "plots": [str(p) for p in written]}))
+        print(json.dumps({"run": log.run_id, **summary}))
         return
     _report(Console(highlight=False, markup=False), run, summary, served)
-    for path in written:
-        print(f"wrote {path}")
     health = system.health()
     print(
         f"health: {health['status']}, {health['current_load_state']}, imbalance "
@@ -119,68 +82,32 @@ def run_assignment(
     print(f"\ninframind team show {log.run_id}{where}")
 
 
-def open_providers(names: list[str], models: list[str]) -> dict[str, Provider] | None:
-    """Open the two providers of the team; None: both are simulated.
-
-    Raises:
-        ConfigError: The names do not go together, or one cannot be opened.
-    """
-    from inframind_gym.teams.llm import SIMULATED, open_provider
-
-    if len(names) > len(PROVIDERS) or len(models) > len(PROVIDERS):
-        raise ConfigError("--provider and --model are given at most twice.")
-    if SIMULATED in names:
-        if len(set(names)) > 1 or models:
-            raise ConfigError("--provider simulated goes with no real one, and with no --model.")
-        return None
-    pair = (models[0], models[-1]) if models else (None, None)
-    return {
-        slot: open_provider(name, chosen)
-        for slot, name, chosen in zip(PROVIDERS, (names[0], names[-1]), pair, strict=True)
-    }
-
-
 def _report(
     console: Console, run: Run, summary: dict[str, Any], served: list[dict[str, Any]]
 ) -> None:
     """Print the figures, the learned policy with its shifts under load, and the demonstration."""
-    from inframind_gym.teams.assignment.coordinator import QLearningCoordinator
-
-    simulated, table = " (simulated)" if summary["simulated"] else "", plain_table()
-    for name, value in {
-        "mean adjusted reward": f"{summary['mean_adjusted_reward']:.3f}",
-        "mean load penalty": f"{summary['mean_load_penalty']:.3f}",
-        "final ε": f"{summary['final_epsilon']:.3f}",
-        "final imbalance": f"{summary['final_imbalance']:.3f}",
-        "LLM calls": str(summary["calls"]),
-        "total cost": f"{summary['cost_usd']:.4f} USD{simulated}",
-        "elapsed": f"{summary['elapsed_s']:.1f} s{simulated}",
-        "assignments": ", ".join(f"{a} {count}" for a, count in summary["assignments"].items()),
-        "corrections": f"another row chose otherwise {summary['row_shifts']}x, penalties "
-        f"{summary['penalised']}x, cooled down {summary['cool_downs']}x",
-        "judge": f"{summary['judge_unreadable']} answers unreadable, {summary['judge_failed']} "
-        f"calls failed: scored 0.5. {summary['judge_error'] or ''}",
-        "unpriced models": ", ".join(summary["unpriced_models"]) or "none",
-    }.items():
-        table.add_row(name, value)
+    table = plain_table()
+    for key, value in summary.items():
+        text = f"{value:.4g}" if isinstance(value, float) else str(value)
+        if key == "assignments":
+            text = ", ".join(f"{agent} {count}" for agent, count in value.items())
+        if key != "cost_by_model":
+            table.add_row(key.replace("_", " "), text)
     console.print(table)
-    learner = run.coordinator
-    if isinstance(learner, QLearningCoordinator):
-        table, usual = plain_table("task type", "load", "goes to"), learner.policy()
-        for state in learner.load_states:
-            for task_type, best in learner.policy(state).items():
-                if state == "balanced" or best not in (None, usual[task_type]):
-                    table.add_row(task_type, state, best.key() if best else "never tried")
-        console.print("\nRouting policy, and its shifts while an agent is hot", style="bold")
-        console.print(table)
-    if served:
-        console.print("\nLive demo", style="bold")
+    table, usual = plain_table("task type", "load", "goes to"), run.coordinator.policy()
+    for state in run.coordinator.load_states:
+        for task_type, best in run.coordinator.policy(state).items():
+            if state == "balanced" or best not in (None, usual[task_type]):
+                table.add_row(task_type, state, best.key() if best else "never tried")
+    console.print("\nRouting policy, and its shifts while an agent is hot", style="bold")
+    console.print(table)
+    console.print("\nLive demo", style="bold")
+    table = plain_table("task type", "load", "goes to", ">reward", ">penalty")
     for request in served:
         if "error" in request:
-            console.print(f"error: {request['error']}")
+            table.add_row(f"error: {request['error']}")
             continue
-        console.print(
-            f"{request['task_type']:<10} {request['load_state']:<15} -> {request['agent']}:"
-            f"{request['provider']}, reward {request['reward']:.3f} (penalty "
-            f"{request['load_penalty']:.3f})"
-        )
+        figures = f"{request['reward']:.3f}", f"{request['load_penalty']:.3f}"
+        key = f"{request['agent']}:{request['provider']}"
+        table.add_row(request["task_type"], request["load_state"], key, *figures)
+    console.print(table)

@@ -12,9 +12,16 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-AGENTS: Final = ("analyst", "coder", "researcher", "validator")
-PROVIDERS: Final = ("openai", "anthropic")
-TASK_TYPES: Final = ("analysis", "coding", "research", "validation")
+Agent = Literal["analyst", "coder", "researcher", "validator"]
+Provider = Literal["openai", "anthropic"]
+TaskType = Literal["analysis", "coding", "research", "validation"]
+Arrivals = Literal["uniform", "skewed", "bursty", "drifting"]  # orders of tasks
+Variant = Literal["source", "bootstrap", "bandit"]  # of learning in production
+Router = Literal["q_learning", "round_robin"]  # of the application
+AGENTS: Final[tuple[Agent, ...]] = get_args(Agent)
+PROVIDERS: Final[tuple[Provider, ...]] = get_args(Provider)
+TASK_TYPES: Final[tuple[TaskType, ...]] = get_args(TaskType)
+ARRIVALS: Final[tuple[Arrivals, ...]] = get_args(Arrivals)
 BALANCED: Final = 0  # load state; 1 + agent: that agent is hot
 LOAD_STATES: Final = ("balanced", *(f"{agent}_hot" for agent in AGENTS))
 CRITERIA: Final = ("relevance", "accuracy", "completeness", "agent_match")  # of the judge
@@ -35,13 +42,6 @@ DISCOUNT: Final = 0.95
 EPSILON: Final = 1.0  # a table knows nothing at the start
 EPSILON_MIN: Final = 0.05
 EPSILON_DECAY: Final = 0.98
-
-Arrivals = Literal["uniform", "skewed", "bursty", "drifting"]  # orders of tasks
-Variant = Literal["source", "bootstrap", "bandit"]  # of learning in production
-Ties = Literal["first", "random"]
-ARRIVALS: Final[tuple[Arrivals, ...]] = get_args(Arrivals)
-TIES: Final[tuple[str, ...]] = get_args(Ties)
-ROUTERS: Final = ("q_learning", "random", "round_robin", "least_busy")
 
 Floats = NDArray[np.float64]
 
@@ -103,11 +103,7 @@ def load_penalty(
 ) -> Floats:
     """Return min(penalty_weight * max(0, utilization / fair share - 1), max_penalty), (...).
 
-    Args:
-        counts: (..., N) before the assignment is recorded.
-        agent: (...) agent that takes the task.
-        penalty_weight: Penalty of each fair share in excess of the first.
-        max_penalty: Cap.
+    `counts` (..., N) are those before the assignment is recorded, `agent` (...) takes the task.
     """
     shares, chosen = utilization(counts), np.asarray(agent, np.int64)[..., None]
     share = np.take_along_axis(shares, chosen, axis=-1)[..., 0]
@@ -131,11 +127,8 @@ def imbalance(counts: ArrayLike, ddof: int = 0) -> Floats:
 def raw_reward(scores: ArrayLike, cost_usd: ArrayLike, latency_s: ArrayLike) -> Floats:
     """Return the reward of an answer before load counts, (...) in [0, 1].
 
-    clip(mean score - 0.10 min(cost / 0.002 USD, 1) - 0.05 min(latency / 5 s, 1), 0, 1).
-
-    Args:
-        scores: (..., 4) of the judge, in the order of CRITERIA, in [0, 1].
-        cost_usd, latency_s: (...) of the agent's call.
+    clip(mean score - 0.10 min(cost / 0.002 USD, 1) - 0.05 min(latency / 5 s, 1), 0, 1), with the
+    judge's `scores` (..., 4) in the order of CRITERIA, and cost and latency (...) of the call.
     """
     quality = np.asarray(scores, np.float64).mean(axis=-1)
     cost = np.minimum(np.asarray(cost_usd, np.float64) / COST_SCALE_USD, 1.0)

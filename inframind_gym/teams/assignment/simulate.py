@@ -1,4 +1,4 @@
-"""The simulated team: tasks that arrive, answers of agents, scores of the judge.
+"""The simulated team: its constants, tasks that arrive, answers of agents, scores of the judge.
 
 Every number is a function of the run's key and its place in the run
 (`inframind_gym.simulator.rng`): two runs with the same key meet the same tasks, and an agent
@@ -12,11 +12,25 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
+from gymnasium.utils import seeding
 from numpy.typing import NDArray
+from pydantic import Field, field_validator
 
+from inframind_gym.configs import (
+    Fraction,
+    Name,
+    NonNegative,
+    NonNegativeInt,
+    Number,
+    Positive,
+    PositiveInt,
+    StrictModel,
+    find_config,
+    load_yaml_model,
+)
 from inframind_gym.simulator import rng
 from inframind_gym.simulator.jit import make_jit
 from inframind_gym.simulator.rng import normal
@@ -26,13 +40,17 @@ from inframind_gym.teams.assignment.rules import (
     CRITERIA,
     PROVIDERS,
     TASK_TYPES,
+    Agent,
     Arrivals,
+    Floats,
+    Provider,
+    TaskType,
     agent_of,
     provider_of,
 )
-from inframind_gym.teams.assignment.settings import DEFAULT_TEAM, AssignmentSettings, load_team
 from inframind_gym.teams.llm import CHARS_PER_TOKEN, Completion, LLMRequest, shipped_prices
 
+DEFAULT_TEAM: Final = "assignment"
 NO_TASK: Final = -1
 JUDGED_CHARS: Final = 2000  # of an answer that the judge reads
 MARK: Final = "[simulated]"
@@ -40,9 +58,105 @@ MARK: Final = "[simulated]"
 STREAM_TASK_TYPE, STREAM_TASK, STREAM_DIFFICULTY, STREAM_ANSWER, STREAM_LENGTH = range(201, 206)
 STREAM_LATENCY, STREAM_SCORE, STREAM_JUDGE, STREAM_DRIFT = range(206, 210)
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Keys = NDArray[np.uint64]
+ByType = Annotated[dict[TaskType, Number], Field(min_length=len(TASK_TYPES))]
+
+
+# Constants, `envs_configs/teams/assignment.yaml`
+
+
+class Quality(StrictModel):
+    """Variation of the true quality of an answer."""
+
+    complexity_slope: NonNegative
+    task_sd: NonNegative
+    answer_sd: NonNegative
+
+
+class SimulatedProvider(StrictModel):
+    """Quality and speed of a provider's model; `envs_configs/prices.yaml` has its price."""
+
+    model: str
+    gain: ByType
+    output_tokens_median: Positive
+    overhead_s: NonNegative
+    per_token_s: NonNegative
+
+
+class Calls(StrictModel):
+    """Length and latency of the agents' calls."""
+
+    max_tokens: PositiveInt
+    system_prompt_tokens: NonNegativeInt
+    complexity_length: Fraction
+    length_sd: NonNegative
+    latency_sd: NonNegative
+
+
+class Judge(StrictModel):
+    """Scores and calls of the judge."""
+
+    provider: Provider
+    bias: Number
+    noise_sd: NonNegative
+    match_expert: Fraction
+    match_other: Fraction
+    prompt_tokens: NonNegativeInt
+    output_tokens_median: Positive
+
+
+class ArrivalSettings(StrictModel):
+    """Order in which tasks arrive."""
+
+    skewed_type: TaskType
+    skewed_share: Fraction
+    bursty_stay: Fraction
+    drift_drop: Fraction
+    drift_earliest: Fraction
+    drift_latest: Fraction
+
+
+class BankTask(StrictModel):
+    """A task of the bank; `tokens` of its description, system prompt not counted."""
+
+    id: Name
+    task_type: TaskType
+    complexity: Fraction
+    priority: Fraction
+    tokens: PositiveInt
+    description: Annotated[str, Field(min_length=1)]
+
+
+class AssignmentSettings(StrictModel):
+    """The whole file; `skill` is the mean true quality of each agent's answers by type."""
+
+    name: Name
+    description: str = ""
+    skill: Annotated[dict[Agent, ByType], Field(min_length=len(AGENTS))]
+    quality: Quality
+    providers: Annotated[dict[Provider, SimulatedProvider], Field(min_length=len(PROVIDERS))]
+    calls: Calls
+    judge: Judge
+    arrivals: ArrivalSettings
+    tasks: tuple[BankTask, ...] = Field(min_length=1, max_length=1000)
+
+    @field_validator("tasks")
+    @classmethod
+    def _every_type(cls, tasks: tuple[BankTask, ...]) -> tuple[BankTask, ...]:
+        if missing := set(TASK_TYPES) - {task.task_type for task in tasks}:
+            raise ValueError(f"none is of type {', '.join(sorted(missing))}; add one")
+        return tasks
+
+
+@cache
+def load_team(name_or_path: str | Path = DEFAULT_TEAM) -> AssignmentSettings:
+    """Read the constants of a simulated team, by shipped name or from a file.
+
+    Raises:
+        ConfigError: There is no such file, or it is wrong.
+    """
+    return load_yaml_model(find_config("teams", name_or_path), AssignmentSettings)
 
 
 class Team(NamedTuple):
@@ -62,28 +176,17 @@ class Team(NamedTuple):
     priority: Floats  # (K,)
     prompt_tokens: Ints  # (K,) of the agent's call
     of_type: tuple[Ints, ...]  # for each type its tasks
-    bank: Ints  # (T, most) the same as a table; NO_TASK where a type has fewer
-    sizes: Ints  # (T,) tasks of each type
     chances: Mapping[Arrivals, Floats]  # (T + 1, T) of each type after each, and at the start
 
 
-class Calls(NamedTuple):
-    """Calls of agents or of the judge, arrays of the same shape."""
-
-    input_tokens: Ints
-    output_tokens: Ints
-    latency_s: Floats  # of a provider that has no queue
-    cost_usd: Floats
-
-
 class Answers(NamedTuple):
-    """Answers of agents with the facts of their `Calls`, arrays of the same shape."""
+    """Answers of agents with the facts of their calls, arrays of the same shape."""
 
     quality: Floats  # true quality, which no policy sees
     scores: Floats  # (..., 4) of the judge, in the order of CRITERIA
     input_tokens: Ints
     output_tokens: Ints
-    latency_s: Floats
+    latency_s: Floats  # of a provider that has no queue
     cost_usd: Floats
 
 
@@ -99,25 +202,14 @@ def team(name_or_path: str | Path = DEFAULT_TEAM) -> Team:
     prices = [shipped_prices().of(provider.model) for provider in providers]
     skill = np.array([[settings.skill[a][t] for t in TASK_TYPES] for a in AGENTS])
     expert = skill == skill.max(axis=0, keepdims=True)
-    types = len(TASK_TYPES)
     task_type = np.array([TASK_TYPES.index(task.task_type) for task in settings.tasks])
-    sizes = np.bincount(task_type, minlength=types)
-    of_type = tuple(np.flatnonzero(task_type == t) for t in range(types))
-    bank = np.full((types, sizes.max()), NO_TASK)
-    for row, tasks in zip(bank, of_type, strict=True):
-        row[: len(tasks)] = tasks
-    # Chances of the next type by the type before it, and (last row) at the start.
-    of, chances = settings.arrivals, {}
-    for arrivals in ARRIVALS:
-        chances[arrivals] = np.tile(sizes / len(task_type), (types + 1, 1))
-        if arrivals == "skewed":
-            chances[arrivals][:] = (1.0 - of.skewed_share) / (types - 1)
-            chances[arrivals][:, TASK_TYPES.index(of.skewed_type)] = of.skewed_share
-        elif arrivals == "bursty":
-            chances[arrivals][:] = (1.0 - of.bursty_stay) / (types - 1)
-            np.fill_diagonal(chances[arrivals], of.bursty_stay)
-            chances[arrivals][types] = 1.0 / types
-    system = settings.calls.system_prompt_tokens
+    types, of = len(TASK_TYPES), settings.arrivals
+    bank = np.tile(np.bincount(task_type, minlength=types) / len(task_type), (types + 1, 1))
+    skewed = np.full_like(bank, (1.0 - of.skewed_share) / (types - 1))
+    skewed[:, TASK_TYPES.index(of.skewed_type)] = of.skewed_share
+    bursty = np.full_like(bank, (1.0 - of.bursty_stay) / (types - 1))
+    np.fill_diagonal(bursty, of.bursty_stay)
+    bursty[types] = 1.0 / types
     return Team(
         settings=settings,
         skill=skill,
@@ -131,11 +223,11 @@ def team(name_or_path: str | Path = DEFAULT_TEAM) -> Team:
         task_type=task_type,
         complexity=np.array([task.complexity for task in settings.tasks]),
         priority=np.array([task.priority for task in settings.tasks]),
-        prompt_tokens=np.array([task.tokens + system for task in settings.tasks]),
-        of_type=of_type,
-        bank=bank,
-        sizes=sizes,
-        chances=chances,
+        prompt_tokens=np.array(
+            [task.tokens + settings.calls.system_prompt_tokens for task in settings.tasks]
+        ),
+        of_type=tuple(np.flatnonzero(task_type == t) for t in range(types)),
+        chances=dict(zip(ARRIVALS, (bank, skewed, bursty, bank), strict=True)),
     )
 
 
@@ -146,7 +238,7 @@ def draw_key(generator: np.random.Generator) -> Keys:
 
 def key_of(seed: int) -> Keys:
     """Return the key (1,) of a run with this seed, as the environment draws it at its reset."""
-    return draw_key(np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed))))
+    return draw_key(seeding.np_random(seed)[0])
 
 
 def next_task(team: Team, arrivals: Arrivals, keys: Keys, ordinals: Ints, previous: Ints) -> Ints:
@@ -163,8 +255,12 @@ def next_task(team: Team, arrivals: Arrivals, keys: Keys, ordinals: Ints, previo
     cumulative = team.chances[arrivals].cumsum(axis=1)[before, :-1]
     u = rng.uniform_array(keys, STREAM_TASK_TYPE, ordinals)
     task_types = (u[:, None] >= cumulative).sum(axis=1)
-    place = rng.uniform_array(keys, STREAM_TASK, ordinals) * team.sizes[task_types]
-    return np.asarray(team.bank[task_types, place.astype(np.int64)])
+    tasks = np.zeros(len(keys), np.int64)
+    u = rng.uniform_array(keys, STREAM_TASK, ordinals)
+    for i, of_type in enumerate(team.of_type):
+        rows = task_types == i
+        tasks[rows] = of_type[(u[rows] * len(of_type)).astype(np.int64)]
+    return tasks
 
 
 def drift(team: Team, keys: Keys, ordinals: Ints, num_tasks: int, agents: Ints) -> Floats:
@@ -218,8 +314,10 @@ def answer(
     return Answers(quality, np.clip(scores, 0.0, 1.0), *call)
 
 
-def judge_call(team: Team, keys: Keys, ordinals: Ints, output_tokens: Ints) -> Calls:
-    """Draw the judge's calls about answers of `output_tokens` (n,)."""
+def judge_call(
+    team: Team, keys: Keys, ordinals: Ints, output_tokens: Ints
+) -> tuple[Ints, Ints, Floats, Floats]:
+    """Draw the judge's calls about answers of `output_tokens` (n,), see `_call`."""
     judge, n = team.settings.judge, len(keys)
     read = np.minimum(output_tokens, round(JUDGED_CHARS / CHARS_PER_TOKEN)) + judge.prompt_tokens
     providers = np.full(n, PROVIDERS.index(judge.provider))
@@ -229,14 +327,14 @@ def judge_call(team: Team, keys: Keys, ordinals: Ints, output_tokens: Ints) -> C
 
 def _call(
     team: Team, providers: Ints, prompt: Ints, median: Floats, length: Floats, latency: Floats
-) -> Calls:
-    """Return calls (n,) of log-normal length, cut, and their time and price."""
+) -> tuple[Ints, Ints, Floats, Floats]:
+    """Return prompts, answers of log-normal length, cut, their seconds and USD, (n,) each."""
     calls = team.settings.calls
     wanted = np.rint(median * np.exp(calls.length_sd * length))
     output = np.clip(wanted, 1, calls.max_tokens).astype(np.int64)
     seconds = team.overhead_s[providers] + team.per_token_s[providers] * output
     cost_usd = team.usd_input[providers] * prompt + team.usd_output[providers] * output
-    return Calls(prompt, output, seconds * np.exp(calls.latency_sd * latency), cost_usd)
+    return prompt, output, seconds * np.exp(calls.latency_sd * latency), cost_usd
 
 
 def normals(keys: Keys, stream: int, a: Ints, b: Ints | int) -> Floats:
@@ -257,13 +355,8 @@ class DrawnAnswers:
     """Answers of agents and judge in one run, as the environment of the same seed draws them.
 
     The context of a call says what it is: `call` ("agent" or "judge"), and the place that its
-    numbers belong to: `ordinal` of the task in the run, `task` in the bank, `action`.
-
-    Args:
-        team: Constants.
-        seed: Seed of the run.
-        arrivals: Order of tasks; "drifting" also changes an agent.
-        num_tasks: Length of the run, by which the drift is timed.
+    numbers belong to: `ordinal` of the task in the run, `task` in the bank, `action`. Arrivals
+    "drifting" also change an agent, timed by `num_tasks` of the run.
     """
 
     def __init__(self, team: Team, seed: int, arrivals: Arrivals, num_tasks: int) -> None:
@@ -278,16 +371,15 @@ class DrawnAnswers:
         if self._drifts:
             change = drift(team, key, ordinal, self._num_tasks, agent)
         drawn = answer(team, key, ordinal, task, action, change)
-        call = Calls(*drawn[2:])
         if place["call"] == "agent":
+            prompt, length, latency_s = drawn.input_tokens, drawn.output_tokens, drawn.latency_s
             description = team.settings.tasks[place["task"]].description
             text = f"{MARK} The {AGENTS[agent[0]]}'s answer to: {description}"
         else:
-            call = judge_call(team, key, ordinal, drawn.output_tokens)
+            prompt, length, latency_s, _ = judge_call(team, key, ordinal, drawn.output_tokens)
             scores = dict(zip(CRITERIA, drawn.scores[0].tolist(), strict=True))
             text = json.dumps({**scores, "reasoning": MARK})
-        length = int(call.output_tokens[0])
-        output = min(length, request.max_tokens)
-        latency_s = float(call.latency_s[0]) * (output / length)
-        reason = "stop" if output == length else "length"
-        return Completion(text, int(call.input_tokens[0]), output, reason, latency_s)
+        output = min(int(length[0]), request.max_tokens)
+        reason = "stop" if output == length[0] else "length"
+        seconds = float(latency_s[0]) * (output / int(length[0]))
+        return Completion(text, int(prompt[0]), output, reason, seconds)

@@ -51,10 +51,10 @@ def play_assignment(runs: Path, servers: tuple[ServerAddress, ServerAddress]) ->
         "assignment",
         *(part for server in servers for part in ("--provider", f"{server.url}/v1")),
         *(part for server in servers for part in ("--model", server.model)),
-        *("--iterations", str(TASKS), "--max-tokens", "48", "--demo", "1"),
+        *("--iterations", str(TASKS), "--max-tokens", "48"),
     )
     calls = attempts(events)
-    assert len(calls) == 2 * TASKS + 2  # and one request of the demo
+    assert len(calls) == 2 * (TASKS + 4)  # with four requests of the demonstration
     assert (summary["calls"], summary["simulated"]) == (2 * TASKS, False)
     assert {call["model"] for call in calls} == {server.model for server in servers}
     assert summary["judge_failed"] == 0, summary["judge_error"]

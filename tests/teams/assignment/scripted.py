@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from inframind_gym.teams.assignment import rules
-from inframind_gym.teams.assignment.agents import TaskAssignment, all_actions
+from inframind_gym.teams.assignment.agents import all_actions
 from inframind_gym.teams.assignment.coordinator import QLearningCoordinator
 from inframind_gym.teams.llm import AttemptError, Completion, Guard, LLMRequest, LLMService, Retries
 
 
-def learner(**arguments: Any) -> QLearningCoordinator[TaskAssignment]:
+def learner(**arguments: Any) -> QLearningCoordinator:
     """An untaught coordinator of the team."""
     return QLearningCoordinator(rules.TASK_TYPES, rules.LOAD_STATES, all_actions(), **arguments)
 

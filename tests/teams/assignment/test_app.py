@@ -76,12 +76,12 @@ def test_fifty_tasks_are_a_hundred_calls() -> None:
     log = Log()
     run = trained(log)
     assert run.final is not None and run.final["iteration"] == 50
-    assert len(log.of("llm_attempt")) == run.service.call_count == 100
-    assert run.service.get_cost_summary()["by_agent"]["judge"]["calls"] == 50
+    assert len(log.of("llm_attempt")) == run.llm_service.call_count == 100
+    assert run.llm_service.get_cost_summary()["by_agent"]["judge"]["calls"] == 50
     summary = run.summary()
     assert summary["final_epsilon"] == pytest.approx(0.98**50)
     assert summary["mean_adjusted_reward"] == pytest.approx(sum(run.final["rewards_log"]) / 50)
-    assert summary["cost_usd"] == pytest.approx(sum(c["cost_usd"] for c in run.service.call_log))
+    assert summary["cost_usd"] == pytest.approx(run.llm_service.total_cost)
     assert sum(summary["assignments"].values()) == 50
     around = [
         *("PickingTask", "QueryingLoad", "AssigningAgent", "ExecutingLLM", "JudgingOutput"),
