@@ -2,30 +2,27 @@
 
     inframind train inframind --seed 0 --out runs/inframind/seed0
 
-Streams of queries run side by side, each at one arrival rate. Whenever 64 queries have been
-answered, both networks and the Lagrange multiplier λ learn from them and from their decisions:
+An epoch is a sweep over the training questions at each arrival rate, one after another in random
+order. Whenever 64 queries have been answered, and at the end of a sweep, both networks and the
+Lagrange multiplier λ learn from them and from their decisions:
 
     executor  PPO with r_i = q - λ·l_i/β for decision i, l_i the latency of its call, β the budget
     planner   REINFORCE with the normalised q - λ·C, plus the task loss and the encoders' loss
     λ         λ + η·(mean C - 1), clipped to [0, 1]
 
-where q is 1 for a solved query and C = latency / β. An epoch is as many queries as the paper's, six
-sweeps over the training questions. After each the likeliest actions are validated; the learning
-rates fall on a plateau, and training stops after 12 epochs without a better value.
+where q is 1 for a solved query and C = latency / β. After each epoch the likeliest actions are
+validated; the learning rates fall on a plateau. No epoch begins after `steps` updates (the authors'
+trainings have 440 to 630), or after 12 epochs without a better value.
 
-The variants `dual_critic` and `pid` have a second critic, for the cost to go: (answer's time -
-now)/β, so that a decision also pays for the calls after it. `pid` controls λ by PID.
-
-Training is *bistable*: under load a seed ends either in a policy that leaves the strongest model as
-queues grow, or in one that stays with it and is overrun (docs/results.md has the five seeds). The
-likely reason: a late answer earns as much as one in time and λ ends near 0, so little pulls a
-training out of the second regime.
+The agent count has no policy gradient, as in the authors' code: it stays at `planner.agents`. With
+`planner.draw_count` it is learned, and -λ·C drives it to one agent. Every departure from the paper
+is a switch whose default is the paper's; `inframind_v2` sets three of them: q counts in time,
+the epoch is chosen by goodput, and routes are drawn from a sharpened distribution when it plays.
+docs/results/paper.md has what the paper's claims come to, and what each switch changes.
 
 Left open by the paper, or different from it:
 
-- Streams of all rates run at once, so that a batch mixes them; the paper plays one after the other.
-- A query's decisions may be made by weights of several updates (`losses/lag_kl`). The last queries
-  of an epoch, fewer than a batch, are not learned from.
+- A query's decisions may be made by weights of several updates (`losses/lag_kl`).
 - Adam's learning rates and epsilon, gradient norms clipped at 0.5 and orthogonal first weights are
   ours.
 - The planner chooses among the roles of a query's true domain; the task classifier learns, and is
@@ -50,7 +47,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 import inframind_gym  # noqa: F401
-from agents.lagrangian import Multiplier, PIDMultiplier
+from agents.lagrangian import Multiplier
 from agents.planner_network import PlannerNet, plan_of
 from agents.runs import (
     BEST,
@@ -78,12 +75,12 @@ from inframind_gym.policies.networks import PLAN_DRAWS, Player, draw, kinds
 from inframind_gym.progress import ProgressReport
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.state import COMPLETED
-from inframind_gym.simulator.workflow.topology import MAX_NODES, TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES
 from inframind_gym.simulator.workload import RATES_PER_MIN
 
-LOG_EVERY: Final = 50  # updates
-WEIGHTS, TRAINING, NOISE, VALIDATION = range(4)  # uses of a seed
+WEIGHTS, TRAINING, NOISE, VALIDATION, ORDER = range(5)  # uses of a seed
 EPISODES, DRAWS = 0, 1  # uses of a stream's seed
+SWITCHES: Final = {"system_state", "predicted_latency", "dual_pathway", "joint_head"}
 
 
 class ExecutorConfig(StrictModel):
@@ -95,7 +92,11 @@ class ExecutorConfig(StrictModel):
     value_weight: NonNegative = 0.5
     entropy_weight: NonNegative = 0.10
     max_grad_norm: Positive = 0.5
-    system_state: bool = True  # ablation: False sees no telemetry
+    # Ablations.
+    system_state: bool = True  # False sees no telemetry
+    predicted_latency: bool = False  # True sees predicted latencies of all routes in its place
+    dual_pathway: bool = True  # False encodes texts, budget and telemetry together
+    joint_head: bool = True  # False chooses model and strategy independently
 
 
 class PlannerConfig(StrictModel):
@@ -107,23 +108,23 @@ class PlannerConfig(StrictModel):
     max_grad_norm: Positive = 0.5
     # MasRouter checkpoint whose planner is the first one: folder or shipped name; null: none
     init: str | None = "masrouter"
+    # likeliest agent count at the start; null: that of `init`
+    agents: Annotated[int, Field(ge=1, le=MAX_AGENTS)] | None = 3
+    draw_count: bool = False  # True draws the agent count, which then has a policy gradient
 
 
 class LagrangeConfig(StrictModel):
     """The multiplier λ, which executor and planner share."""
 
     start: NonNegative = 0.2
-    lr: NonNegative = 0.001  # paper and dual_critic
-    max_value: Positive = 1.0  # paper
+    lr: NonNegative = 0.001  # 0 keeps it as it is
+    max_value: Positive = 1.0
     limit: Positive = 1.0  # mean latency over budget that is allowed
-    kp: NonNegative = 0.05  # pid
-    ki: NonNegative = 0.001  # pid
-    kd: NonNegative = 0.05  # pid
-    smoothing: Annotated[Number, Field(ge=0, lt=1)] = 0.9  # pid
+    warmup: NonNegativeInt = 0  # epochs in which it is 0
 
 
 class ValidationConfig(StrictModel):
-    """The measure of every epoch: held-out tasks, one rate and budget, likeliest actions."""
+    """The measure of every epoch: held-out tasks, one rate and budget."""
 
     rate_per_min: Positive = 100.0
     budget_s: Positive = 200.0
@@ -135,22 +136,22 @@ class ValidationConfig(StrictModel):
 
 
 class InfraMindConfig(StrictModel):
-    """InfraMind's configuration, `agents/configs/inframind*.yaml`.
-
-    An epoch is `rows_per_rate` streams of `env.num_queries` at every rate, side by side.
-    """
+    """InfraMind's configuration, `agents/configs/inframind*.yaml`; its defaults are the paper's."""
 
     algorithm: Literal["inframind"] = "inframind"
-    # "dual_critic": a critic for the cost to go and a λ without a bound; "pid": the same with a
-    # PID-controlled λ
-    lagrangian: Literal["paper", "dual_critic", "pid"] = "paper"
     # what counts as q = 1: a query that is solved, or one that is solved in its budget
     reward: Literal["solved", "goodput"] = "solved"
-    env: EnvChoice = EnvChoice()  # the world
+    # of routes when it plays and is validated, with the likeliest plan; 0: the likeliest route
+    temperature: NonNegative = 0.0
+    env: EnvChoice = EnvChoice()  # the world; `num_queries` is the length of a sweep
+    budgets: Literal["tiers", "log_uniform"] = "tiers"  # log_uniform: between 5 and 300 s
     rates_per_min: Annotated[tuple[Positive, ...], Field(min_length=1)] = RATES_PER_MIN
-    rows_per_rate: PositiveInt = 4
+    # "side_by_side": all rates at once, a batch mixes them
+    sweeps: Literal["in_turn", "side_by_side"] = "in_turn"
+    rows_per_rate: PositiveInt = 1  # streams at once at one rate
     batch_episodes: Annotated[PositiveInt, Field(ge=2)] = 64  # finished queries an update
-    steps: PositiveInt = 30  # epochs, at most
+    partial_batch: bool = True  # learn from what is left at the end of a sweep, too
+    steps: PositiveInt = 500  # updates after which no epoch begins
     executor: ExecutorConfig = ExecutorConfig()
     planner: PlannerConfig = PlannerConfig()
     lagrange: LagrangeConfig = LagrangeConfig()
@@ -182,48 +183,51 @@ class Streams:
     Args:
         config: of the training.
         split: of the tasks, "train" or "val".
-        rates: (E,) arrivals/min of the rows.
+        rows: E.
         changes: arguments of the environment.
     """
 
-    def __init__(self, config: InfraMindConfig, split: str, rates: Array, **changes: Any) -> None:
+    def __init__(self, config: InfraMindConfig, split: str, rows: int, **changes: Any) -> None:
         arguments = config.env.arguments(split) | {"level": "joint", "observation": "index"}
-        made = gym.make_vec("InfraMind-Stream-v0", num_envs=len(rates), **(arguments | changes))
+        if split == "train" and config.budgets == "log_uniform":  # 64 equal steps of log β
+            changes |= {"budget_s": np.geomspace(5.0, 300.0, 64).tolist()}
+        made = gym.make_vec("InfraMind-Stream-v0", num_envs=rows, **(arguments | changes))
         self.env = cast(StreamVectorEnv, made.unwrapped)
-        self.spec, self.rates = self.env.policy_spec(), rates
-        size = (len(rates), self.env.simulation.num_queries)
-        resource = self.spec.layout.resource
+        self.spec = self.env.policy_spec()
+        size = (rows, self.env.simulation.num_queries)
         self.records = np.zeros(size, COMPLETED)
-        self.resource = np.zeros((*size, MAX_NODES, resource.stop - resource.start), np.float32)
+        width = 1 + system_width(config, self.spec)
+        self.resource = np.zeros((*size, MAX_NODES, width), np.float32)
         self.log_prob = np.zeros((*size, MAX_NODES), np.float32)
         self.decided_s = np.zeros((*size, MAX_NODES))
 
-    def begin(self, *key: int) -> None:
-        """Start a stream in every row; all luck is a function of the key."""
-        seeds = [seed_of(*key, EPISODES, row) for row in range(len(self.rates))]
-        options = {"arrival_rate_per_min": self.rates}
+    def begin(self, rates: Array, *key: int) -> None:
+        """Start streams with (E,) arrivals/min; all luck is a function of the key."""
+        seeds = [seed_of(*key, EPISODES, row) for row in range(len(rates))]
+        options = {"arrival_rate_per_min": rates}
         self._observations, _ = self.env.reset(seed=seeds, options=options)
         self._rng = np.random.default_rng([*key, DRAWS])
-        self.running = np.ones(len(self.rates), np.bool_)
+        self.running = np.ones(len(rates), np.bool_)
 
-    def step(self, player: Player, *, sample: bool = True) -> Array:
+    def step(self, player: Player, temperature: float = 1.0) -> Array:
         """Take one decision in every running row; returns the (row, query) pairs (k, 2) answered.
 
         Args:
             player: plans queries that have arrived and routes calls that are ready.
-            sample: draw actions; otherwise the likeliest are taken.
+            temperature: of routes that are drawn; 0 takes the likeliest. Plans are drawn at 1 and
+                the likeliest below.
         """
         contexts = self.env.contexts()
         uniforms = self._rng.random((len(contexts), PLAN_DRAWS))
         actions = np.zeros((len(contexts), PLAN_ACTIONS + 1), np.int64)
         plan, route = (np.flatnonzero(self.running & due) for due in kinds(contexts))
         if len(plan):
-            drawn = uniforms[plan] if sample else None
+            drawn = uniforms[plan] if temperature == 1.0 else None
             actions[plan, :PLAN_ACTIONS] = player.plans(contexts[plan], drawn)
         if len(route):
             due, resource = contexts[route], player.resource(self._observations[route])
             log_probs = player.log_probs(resource, due)
-            chosen = draw(log_probs, uniforms[route, 0]) if sample else log_probs.argmax(axis=1)
+            chosen = draw(log_probs, uniforms[route, 0] if temperature else None, temperature)
             actions[route, -1] = chosen
             at = route, due["query"], due["node"]
             self.resource[at], self.decided_s[at] = resource, due["time_s"]
@@ -274,16 +278,30 @@ def linear(inputs: int, outputs: int, gain: float = 2.0**0.5) -> nn.Linear:
 
 
 class ExecutorNet(nn.Module):
-    """From query, role, budget and telemetry to a route: two pathways, one head, its critics."""
+    """From query, role, budget and telemetry to a route: two pathways, one head, a critic.
 
-    def __init__(self, spec: PolicySpec, num_features: int, *, cost_critic: bool) -> None:
+    Args:
+        spec: of the pool.
+        system: numbers of telemetry.
+        dual_pathway: False encodes all inputs together.
+        joint_head: False adds a logit of the model and one of the strategy.
+    """
+
+    def __init__(
+        self, spec: PolicySpec, system: int, *, dual_pathway: bool = True, joint_head: bool = True
+    ) -> None:
         super().__init__()
-        self.semantic, self.semantic_norm = linear(2 * EMBED_DIM, 128), nn.LayerNorm(128)
-        self.budget, self.system = linear(1, 16), linear(spec.num_models * num_features, 16)
-        self.resource, self.resource_norm = linear(32, 64), nn.LayerNorm(64)
-        self.merge = linear(192, 128)
-        self.policy = linear(128, spec.num_models * spec.num_strategies, gain=0.01)
-        self.value = linear(128, 2 if cost_critic else 1, gain=1.0)  # of reward, and of cost
+        self.models, self.dual, self.joint = spec.num_models, dual_pathway, joint_head
+        texts = 2 * EMBED_DIM
+        self.semantic = linear(texts if dual_pathway else texts + 1 + system, 128)
+        self.semantic_norm = nn.LayerNorm(128)
+        if dual_pathway:
+            self.budget, self.system = linear(1, 16), linear(system, 16)
+            self.resource, self.resource_norm = linear(32, 64), nn.LayerNorm(64)
+        self.merge = linear(192 if dual_pathway else 128, 128)
+        factored = spec.num_models + spec.num_strategies
+        self.policy = linear(128, spec.num_actions if joint_head else factored, gain=0.01)
+        self.value = linear(128, 1, gain=1.0)
 
     def forward(self, query: Tensor, role: Tensor, resource: Tensor) -> tuple[Tensor, Tensor]:
         """Judge n decisions.
@@ -294,13 +312,25 @@ class ExecutorNet(nn.Module):
             resource: (n, 1 + M·F) remaining budget and telemetry.
 
         Returns:
-            Log-probabilities (n, M·S) of all pairs of model and strategy, and values (n, 1 or 2).
+            Log-probabilities (n, M·S) of all pairs of model and strategy, and values (n,).
         """
-        semantic = self.semantic_norm(F.relu(self.semantic(torch.cat([query, role], dim=1))))
-        budget, system = F.relu(self.budget(resource[:, :1])), F.relu(self.system(resource[:, 1:]))
-        encoded = F.relu(self.resource(torch.cat([budget, system], dim=1)))
-        hidden = F.relu(self.merge(torch.cat([semantic, self.resource_norm(encoded)], dim=1)))
-        return F.log_softmax(self.policy(hidden), dim=1), self.value(hidden)
+        inputs = [query, role] if self.dual else [query, role, resource]
+        merged = self.semantic_norm(F.relu(self.semantic(torch.cat(inputs, dim=1))))
+        if self.dual:
+            paths = [self.budget(resource[:, :1]), self.system(resource[:, 1:])]
+            encoded = F.relu(self.resource(F.relu(torch.cat(paths, dim=1))))
+            merged = torch.cat([merged, self.resource_norm(encoded)], dim=1)
+        hidden = F.relu(self.merge(merged))
+        logits = self.policy(hidden)
+        if not self.joint:
+            logits = (logits[:, : self.models, None] + logits[:, None, self.models :]).flatten(1)
+        return F.log_softmax(logits, dim=1), self.value(hidden)[:, 0]
+
+
+def system_width(config: InfraMindConfig, spec: PolicySpec) -> int:
+    """Return how many numbers of telemetry, or of predicted latency, the executor sees."""
+    predicted = config.executor.predicted_latency
+    return spec.num_actions if predicted else spec.num_models * len(config.env.system_features)
 
 
 class Agent(nn.Module):
@@ -314,8 +344,9 @@ class Agent(nn.Module):
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(seed, WEIGHTS))
-            features, cost_critic = len(config.env.system_features), config.lagrangian != "paper"
-            self.executor = ExecutorNet(spec, features, cost_critic=cost_critic)
+            c, system = config.executor, system_width(config, spec)
+            net = {"dual_pathway": c.dual_pathway, "joint_head": c.joint_head}
+            self.executor = ExecutorNet(spec, system, **net)
             self.planner = PlannerNet()
         if config.planner.init is not None:  # its router of models is left behind
             shipped = checkpoint.SHIPPED / config.planner.init
@@ -324,6 +355,8 @@ class Agent(nn.Module):
             shapes = {f"planner.{k}": v.shape for k, v in self.planner.state_dict().items()}
             checkpoint.check_shapes(folder, tensors, shapes)
             load_weights(self.planner, checkpoint.part(tensors, "planner."))
+        if config.planner.agents is not None:
+            self.planner.start_with(config.planner.agents)
 
 
 # Learning.
@@ -344,7 +377,10 @@ class Learner:
 
     Attributes:
         updates: batches that were learned from.
+        warming_up: λ is 0 and does not move.
     """
+
+    warming_up = False
 
     def __init__(self, config: InfraMindConfig, seed: int, spec: PolicySpec) -> None:
         self.config, self.seed, self.spec, self.updates = config, seed, spec, 0
@@ -355,25 +391,29 @@ class Learner:
         plateau = config.validation.lr_factor, config.validation.lr_patience
         self.scheduler = ReduceLROnPlateau(self.optimizer, "max", *plateau, threshold=0.0)
         c = config.lagrange
-        most = c.max_value if config.lagrangian == "paper" else None
-        self.multiplier: Multiplier | PIDMultiplier = Multiplier(c.start, c.lr, c.limit, most)
-        if config.lagrangian == "pid":
-            self.multiplier = PIDMultiplier(c.start, c.kp, c.ki, c.kd, c.limit, c.smoothing)
+        self.multiplier = Multiplier(c.start, c.lr, c.limit, c.max_value)
 
     def player(self) -> Player:
         """Return both networks in NumPy, with the present weights: what a checkpoint plays."""
-        seen = self.config.executor.system_state
-        return Player(weights_of(self.agent), self.spec, system_state=seen)
+        c, planner = self.config.executor, self.config.planner
+        return Player(
+            weights_of(self.agent),
+            self.spec,
+            system_state=c.system_state,
+            predicted_latency=c.predicted_latency,
+            draw_count=planner.draw_count,
+        )
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Learn from a batch of answered queries; λ moves last."""
-        records, weight = batch.records, self.multiplier.value
+        records, weight = batch.records, 0.0 if self.warming_up else self.multiplier.value
         q = records["solved"].astype(np.float32)
         if self.config.reward == "goodput":
             q = q * ~late(records)
         metrics = self.update_executor(batch, q, weight)
         metrics |= self.update_planner(records, q, weight)
-        self.multiplier.update(float(records["cost"].mean()))
+        if not self.warming_up:
+            self.multiplier.update(float(records["cost"].mean()))
         self.updates += 1
         chosen = {
             "model": (self.spec.models, batch.column("model")),
@@ -383,7 +423,7 @@ class Learner:
         return metrics | {
             "charts/episodic_return": float(q.mean()),
             "charts/episodic_cost": float(records["cost"].mean()),
-            "lagrange/lambda": self.multiplier.value,
+            "lagrange/lambda": 0.0 if self.warming_up else self.multiplier.value,
             **{f"charts/{name}": value for name, value in measures(records).items()},
             **{
                 f"shares/{kind}/{name}": float((values == i).mean())
@@ -408,19 +448,13 @@ class Learner:
         index = torch.from_numpy(actions.astype(np.int64))[:, None]
         old_log_prob = torch.from_numpy(batch.log_prob)
 
-        # What each critic is to expect, and how much it counts.
-        budget_s, earned = batch.column("budget_s"), q[batch.of]
-        if self.config.lagrangian == "paper":
-            latency_s = batch.column("node_latency_s")
-            targets, counts = (earned - weight * latency_s / budget_s)[:, None], np.ones(1)
-        else:
-            to_go_s = batch.column("finish_s") - batch.decided_s
-            targets, counts = np.stack([earned, to_go_s / budget_s], 1), np.array([1.0, -weight])
-        wanted = torch.from_numpy(targets.astype(np.float32))
+        share = batch.column("node_latency_s") / batch.column("budget_s")
+        rewards = np.asarray(q[batch.of] - weight * share, np.float32)
+        wanted = torch.from_numpy(rewards)
         with torch.no_grad():
             log_probs, values = net(*seen)
             lag_kl = approx_kl(log_probs.gather(1, index)[:, 0] - old_log_prob)
-            advantage = normalise((targets - values.numpy()) @ counts)
+            advantage = normalise(rewards - values.numpy())
 
         for _ in range(c.mini_epochs):
             log_probs, values = net(*seen)
@@ -428,7 +462,7 @@ class Learner:
             ratio = log_ratio.exp()
             clipped = ratio.clamp(1.0 - c.clip, 1.0 + c.clip)
             policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
-            value_loss = F.mse_loss(values, wanted, reduction="none").mean(0).sum()
+            value_loss = F.mse_loss(values, wanted)
             entropy = -(log_probs.exp() * log_probs).sum(dim=1).mean()
             loss = policy_loss + c.value_weight * value_loss - c.entropy_weight * entropy
             self._descend(net, loss, c.max_grad_norm)
@@ -447,7 +481,8 @@ class Learner:
         domain = torch.from_numpy(records["domain"].astype(np.int64))
         out = planner(torch.from_numpy(self.spec.task_embeddings[records["task"]]), domain, noise)
         utility = normalise(q - weight * records["cost"])
-        policy_loss = -(planner.log_prob(out, plan_of(records)) * utility).mean()
+        log_prob = planner.log_prob(out, plan_of(records), of_count=c.draw_count)
+        policy_loss = -(log_prob * utility).mean()
         task_loss = F.cross_entropy(out.task_logits, domain)
         loss = policy_loss + c.task_weight * task_loss + c.vae_weight * out.vae_loss
         self._descend(planner, loss, c.max_grad_norm)
@@ -487,7 +522,9 @@ class Learner:
             "models": list(self.spec.models),
             "strategies": list(self.spec.strategies),
             "system_features": list(self.config.env.system_features),
-            "system_state": self.config.executor.system_state,
+            **self.config.executor.model_dump(include=SWITCHES),
+            "draw_count": self.config.planner.draw_count,
+            "temperature": self.config.temperature,
             "multiplier": self.multiplier.value,
         }
 
@@ -505,37 +542,48 @@ def train(config: InfraMindConfig, run: Run) -> dict[str, Any]:
         ConfigError: see `Run.begin`.
     """
     saved, c = run.begin(config), config.validation
-    streams = Streams(config, "train", np.repeat(config.rates_per_min, config.rows_per_rate))
-    held_out = Streams(config, "val", np.full(c.rows, c.rate_per_min), budget_s=c.budget_s)
+    rates, rows = np.array(config.rates_per_min), config.rows_per_rate
+    in_turn = config.sweeps == "in_turn"
+    streams = Streams(config, "train", rows if in_turn else rows * len(rates))
+    held_out = Streams(config, "val", c.rows, budget_s=c.budget_s)
     learner = Learner(config, run.seed, streams.spec)
     done: dict[str, Any] = {"epoch": 0, "decisions": 0, "seconds": 0.0}
     done |= {"best": None, "best_epoch": 0}
     if saved is not None:
         learner.restore(*saved)
         done = saved[1]["progress"]
-    report = ProgressReport(config.steps, done["epoch"], "inframind", "epochs")
+    size = config.batch_episodes
+    report = ProgressReport(config.steps, learner.updates, "inframind", "updates")
     with run.tracker(done["decisions"]) as tracker, report:
-        while done["epoch"] < min(config.steps, done["best_epoch"] + c.early_stopping):
-            began, decisions, history = time.perf_counter(), 0, list[dict[str, float]]()
-            player, waiting = learner.player(), np.zeros((0, 2), np.int64)
-            streams.begin(run.seed, TRAINING, done["epoch"])
-            while streams.running.any():
-                decisions += int(streams.running.sum())
-                waiting = np.concatenate([waiting, streams.step(player)])
-                while len(waiting) >= config.batch_episodes:
-                    history.append(learner.update(streams.batch(waiting[: config.batch_episodes])))
-                    player, waiting = learner.player(), waiting[config.batch_episodes :]
-                if history and (len(history) >= LOG_EVERY or not streams.running.any()):
-                    means = {key: float(np.mean([m[key] for m in history])) for key in history[0]}
-                    means["charts/SPS"] = decisions / (time.perf_counter() - began)
-                    tracker.log(done["decisions"] + decisions, means)
-                    history = []
-            done["epoch"] += 1
-            done["decisions"] += decisions
-            held_out.begin(run.seed, VALIDATION)  # the same streams every time
+        while learner.updates < config.steps and (
+            done["epoch"] < done["best_epoch"] + c.early_stopping
+        ):
+            began, updates, decisions = time.perf_counter(), learner.updates, done["decisions"]
+            learner.warming_up = done["epoch"] < config.lagrange.warmup
             player = learner.player()
+            order = np.random.default_rng([run.seed, ORDER, done["epoch"]]).permutation(rates)
+            sweeps = (
+                [np.full(rows, rate) for rate in order] if in_turn else [np.repeat(rates, rows)]
+            )
+            for number, at in enumerate(sweeps):
+                waiting = np.zeros((0, 2), np.int64)
+                streams.begin(at, run.seed, TRAINING, done["epoch"], number)
+                while streams.running.any():
+                    decisions += int(streams.running.sum())
+                    waiting = np.concatenate([waiting, streams.step(player)])
+                    is_last = config.partial_batch and not streams.running.any()
+                    while len(waiting) >= size or (is_last and len(waiting)):
+                        metrics = learner.update(streams.batch(waiting[:size]))
+                        speed = (decisions - done["decisions"]) / (time.perf_counter() - began)
+                        metrics |= {"charts/SPS": speed, "charts/rate_per_min": float(at.mean())}
+                        tracker.log(
+                            decisions, metrics | {"charts/queries": float(len(waiting[:size]))}
+                        )
+                        player, waiting = learner.player(), waiting[size:]
+            done |= {"epoch": done["epoch"] + 1, "decisions": decisions}
+            held_out.begin(np.full(c.rows, c.rate_per_min), run.seed, VALIDATION)  # always the same
             while held_out.running.any():
-                held_out.step(player, sample=False)
+                held_out.step(player, config.temperature)
             found = measures(held_out.records.ravel())
             done["seconds"] += time.perf_counter() - began
             if done["best"] is None or found[c.metric] > done["best"]:
@@ -544,9 +592,10 @@ def train(config: InfraMindConfig, run: Run) -> dict[str, Any]:
                 checkpoint.save(run.out / BEST, weights_of(learner.agent), facts)
             learner.scheduler.step(found[c.metric])
             metrics = {f"validation/{name}": value for name, value in found.items()}
-            tracker.log(done["decisions"], metrics | {"charts/epoch": done["epoch"]})
+            tracker.log(decisions, metrics | {"charts/epoch": done["epoch"]})
             tracker.flush()
             arrays, numbers = learner.state()
             run.save(arrays, {**numbers, "progress": done})
-            report.advance(1, f"solved {found['solved']:.3f}, goodput {found['goodput']:.3f}")
+            summary = f"solved {found['solved']:.3f}, goodput {found['goodput']:.3f}"
+            report.advance(min(learner.updates, config.steps) - updates, summary)
     return done

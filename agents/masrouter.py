@@ -2,13 +2,18 @@
 
     inframind train masrouter --seed 0 --out runs/masrouter/seed0
 
-    loss = CE(task) + mean(-log p * (solved - cost_rate * dollars)) + 0.001 * VAE
+    loss = CE(task) + mean(-log p * (u - mean u)) + 0.001 * VAE,  u = solved - cost_rate * dollars
 
 Every row of the batch is one query that has all servers for itself, so neither load nor budget
 matters, as for a router that knows of neither. One update lets the policy that is shipped route a
 batch of 16 queries and takes one step of Adam. The router that is kept is the one with the best
 utility on queries of the validation split. A training that was stopped goes on from its last
 checkpoint to the same weights.
+
+The agent count has no policy gradient in MasRouter's code and is five in its measured runs: here it
+stays at `agents`. With `draw_count` it is learned; it then wanders between one and six, with a
+baseline, too, since agents cost tokens and several gain little on idle servers. MasRouter has no
+baseline (`baseline: false`).
 
 MasRouter's cost is what an API charges for the tokens of all calls of a query. The servers here are
 one's own: `usd_per_million_tokens` names a price for each model (`agents/configs/masrouter.yaml`),
@@ -57,6 +62,9 @@ class MasRouterConfig(StrictModel):
     # solved queries that a dollar is worth; 5, 10 and 15 in the measured runs
     cost_rate: NonNegative = 10.0
     vae_weight: NonNegative = 0.001  # of the encoders' loss
+    baseline: bool = True  # REINFORCE learns from what a query earns over the mean of its batch
+    agents: Annotated[int, Field(ge=1, le=MAX_AGENTS)] = 5  # likeliest agent count at the start
+    draw_count: bool = False  # True draws the agent count, which then has a policy gradient
     # price of each model, by its alias
     usd_per_million_tokens: Annotated[dict[str, NonNegative], Field(min_length=1)]
     # updates between two validations, each followed by a checkpoint
@@ -141,7 +149,7 @@ class MasRouterNet(nn.Module):
         self.llm_router = Candidates(text_embeddings(models), context=3)
 
     def forward(
-        self, query: Tensor, records: NDArray[Any], noise: torch.Generator
+        self, query: Tensor, records: NDArray[Any], noise: torch.Generator, *, of_count: bool = True
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Judge how B queries were answered.
 
@@ -149,6 +157,7 @@ class MasRouterNet(nn.Module):
             query: (B, 384) embeddings.
             records: (B,) COMPLETED.
             noise: of the encoders' loss.
+            of_count: the agent count was drawn, too.
 
         Returns:
             Log-probabilities (B,) of plans and models, logits (B, 3) of the domain, and the
@@ -163,7 +172,7 @@ class MasRouterNet(nn.Module):
         has_agent = present(plan.num_agents)
         models = torch.from_numpy(records["model"][:, :MAX_AGENTS].astype(np.int64))
         of_models = log_probs.gather(-1, models.clamp(min=0)).masked_fill(~has_agent, 0.0)
-        log_prob = self.planner.log_prob(out, plan) + of_models.sum(dim=-1)
+        log_prob = self.planner.log_prob(out, plan, of_count=of_count) + of_models.sum(dim=-1)
         return log_prob, out.task_logits, out.vae_loss + loss
 
 
@@ -185,22 +194,26 @@ class Learner:
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed_of(seed, WEIGHTS))
             self.net = MasRouterNet(self.models)
+        self.net.planner.start_with(config.agents)
         parameters = self.net.parameters()
         self.optimizer = torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
 
     def update(self) -> dict[str, float]:
         """Route one batch of queries and learn from it; return metrics of the batch."""
         config = self.config
-        policy = TextRouter(weights_of(self.net), self.models, draw_count=True)
+        policy = TextRouter(weights_of(self.net), self.models, draw_count=config.draw_count)
         seeds = [seed_of(self.seed, TRAINING, self.updates, r) for r in range(config.batch_size)]
         records, usd = self.queries.play(policy, seeds)
         utility = records["solved"] - config.cost_rate * usd
         query = torch.from_numpy(self.queries.spec.task_embeddings[records["task"]])
         domain = torch.from_numpy(records["domain"].astype(np.int64))
         noise = torch.Generator().manual_seed(seed_of(self.seed, NOISE, self.updates))
-        log_prob, task_logits, vae_loss = self.net(query, records, noise)
+        log_prob, task_logits, vae_loss = self.net(
+            query, records, noise, of_count=config.draw_count
+        )
 
-        policy_loss = -(log_prob * torch.tensor(utility, dtype=torch.float32)).mean()
+        advantage = utility - utility.mean() if config.baseline else utility
+        policy_loss = -(log_prob * torch.tensor(advantage, dtype=torch.float32)).mean()
         task_loss = F.cross_entropy(task_logits, domain)
         loss = task_loss + policy_loss + config.vae_weight * vae_loss
         self.optimizer.zero_grad()

@@ -14,8 +14,8 @@ candidates by cross-attention. Differences from MasRouter's code:
 - GFusion, which that code builds and never calls, is used: the query attends to the candidates
   before it is compared with them.
 - The agent count is clamp(round(6 * sigmoid), 1, 6) there, which has no gradient. Here that number
-  is the mode of a distribution over 1..6 (`count_logits`), whose log-probability is part of the
-  plan's.
+  is the mode of a distribution over 1..6 (`count_logits`). Its log-probability is part of the
+  plan's where the count is learned: MasRouter here, `planner.draw_count` of InfraMind.
 
 Task classes, collaboration modes and models are embedded as the texts of `data/planner_texts.yaml`;
 queries and roles come with `inframind_gym.tasks`. `python -m agents.planner_network` writes the
@@ -28,7 +28,7 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -258,12 +258,19 @@ class PlannerNet(nn.Module):
             vae_loss=query_loss + mode_loss + role_loss,
         )
 
-    def log_prob(self, output: PlannerOutput, plan: Plan) -> Tensor:
+    def start_with(self, agents: int) -> None:
+        """Let the likeliest agent count be the same number for every query."""
+        head = cast(nn.Linear, self.num_agents["difficulty"])
+        nn.init.zeros_(head.weight)
+        nn.init.constant_(head.bias, math.log(agents / (MAX_AGENTS + 0.1 - agents)))
+
+    def log_prob(self, output: PlannerOutput, plan: Plan, *, of_count: bool = True) -> Tensor:
         """Return the log-probability (B,) of plans, with gradients to every head.
 
         Args:
             output: of `forward`, for the same queries and domains.
             plan: one a query.
+            of_count: the agent count was drawn, too.
         """
         index = plan.roles + self.role_start[output.domain][:, None]
         chosen = output.roles[index]  # (B, 6, 64)
@@ -279,11 +286,10 @@ class PlannerNet(nn.Module):
         )
         role_log_prob = torch.log_softmax(logits, dim=-1).gather(-1, index[..., None]).squeeze(-1)
         role_log_prob = role_log_prob.masked_fill(~present(plan.num_agents), 0.0)
-        return (
-            log_prob_at(output.mode_logits, plan.topology)
-            + log_prob_at(output.count_logits, plan.num_agents - 1)
-            + role_log_prob.sum(dim=-1)
-        )
+        log_prob = log_prob_at(output.mode_logits, plan.topology) + role_log_prob.sum(dim=-1)
+        if of_count:
+            log_prob = log_prob + log_prob_at(output.count_logits, plan.num_agents - 1)
+        return log_prob
 
     def mean_role(self, output: PlannerOutput, plan: Plan) -> Tensor:
         """Return the mean latent (B, 64) of the roles of each plan."""

@@ -8,7 +8,7 @@ The policies themselves are part of the installed package: `inframind_gym.polici
 
 from inframind_gym.policies import policy_names, resolve_policy
 
-AGENTS = ("bid_price", "ppo_lagrangian", "masrouter", "inframind", "inframind_pid")
+AGENTS = ("bid_price", "ppo_lagrangian", "masrouter", "inframind", "inframind_v2")
 
 
 def names() -> tuple[str, ...]:

@@ -37,6 +37,7 @@ from inframind_gym.policies.checkpoint import (
     load,
     part,
 )
+from inframind_gym.policies.simple import FULL_BATCH_SLOWDOWN
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.roles import ROLES, roles_of
 from inframind_gym.simulator.workflow.state import PLAN
@@ -50,7 +51,9 @@ ROLE_TEMPERATURE: Final = 0.5
 COUNT_SPREAD: Final = 0.7  # agents: standard deviation of the count around 6 * sigmoid
 
 DEFAULT_CHECKPOINT: Final = SHIPPED / "masrouter"
-SAMPLE: Final = "sample"
+SAMPLE, LIKELIEST = "sample", "likeliest"
+# Length of an answer over the mean: middle of the ranges measured on the published testbed.
+STRATEGY_LENGTH: Final = {"Flash": 0.94, "Concise": 0.87, "DeepThink": 1.19}
 TRAIN: Final = "Train one with `inframind train masrouter`"
 LAYER_NORM_EPS: Final = 1e-5
 
@@ -213,24 +216,32 @@ def pick(logits: Floats, uniforms: Floats | None) -> Ints:
     return draw_from(softmax(logits), uniforms)
 
 
-def executor_shapes(models: int, strategies: int, features: int) -> dict[str, tuple[int, ...]]:
+def executor_shapes(
+    models: int, strategies: int, system: int, *, dual_pathway: bool = True, joint_head: bool = True
+) -> dict[str, tuple[int, ...]]:
     """Return name -> shape of every parameter that chooses routes, as in torch.
 
     Args:
         models: M.
         strategies: S.
-        features: F, numbers of telemetry for each model: 2 (queue depth and latency).
+        system: numbers of telemetry, such as queue depth and latency of each model.
+        dual_pathway: budget and telemetry have a pathway of their own.
+        joint_head: one logit a pair of model and strategy; otherwise M + S logits.
     """
+    texts = 2 * EMBED_DIM  # query and role
     layers: dict[str, tuple[int, ...]] = {
-        "semantic": (128, 2 * EMBED_DIM),  # query and role
+        "semantic": (128, texts if dual_pathway else texts + 1 + system),
         "semantic_norm": (128,),
-        "budget": (16, 1),
-        "system": (16, models * features),
-        "resource": (64, 32),  # budget and system
-        "resource_norm": (64,),
-        "merge": (128, 192),  # semantic and resource
-        "policy": (models * strategies, 128),
+        "merge": (128, 192 if dual_pathway else 128),  # semantic and resource
+        "policy": (models * strategies if joint_head else models + strategies, 128),
     }
+    if dual_pathway:
+        layers |= {
+            "budget": (16, 1),
+            "system": (16, system),
+            "resource": (64, 32),  # budget and system
+            "resource_norm": (64,),
+        }
     weights = {f"{name}.weight": size for name, size in layers.items()}
     return weights | {f"{name}.bias": size[:1] for name, size in layers.items()}
 
@@ -242,15 +253,27 @@ class Player:
         tensors: of a checkpoint: `planner.*` and `executor.*`.
         spec: the pool, the tasks and the roles.
         system_state: False: the telemetry is not seen.
+        predicted_latency: a price list, the predicted latency of every route, replaces telemetry.
+        draw_count: draw the agent count where the rest of a plan is drawn.
     """
 
-    def __init__(self, tensors: Tensors, spec: PolicySpec, *, system_state: bool = True) -> None:
-        self.spec, self.system_state = spec, system_state
+    def __init__(
+        self,
+        tensors: Tensors,
+        spec: PolicySpec,
+        *,
+        system_state: bool = True,
+        predicted_latency: bool = False,
+        draw_count: bool = True,
+    ) -> None:
+        self.spec, self.system_state, self.draw_count = spec, system_state, draw_count
+        self.predicted_latency = predicted_latency
         self.planner = NumpyPlanner(part(tensors, "planner."))
         executor = part(tensors, "executor.")
         self._w = {name: np.asarray(array, np.float64).T for name, array in executor.items()}
         # The first layer is linear: the roles' part of it is computed once.
-        self._of_query, of_role = np.split(self._w["semantic.weight"], 2)
+        cuts = [EMBED_DIM, 2 * EMBED_DIM]  # a single pathway has the resource there, too
+        self._of_query, of_role, self._of_resource = np.split(self._w["semantic.weight"], cuts)
         self._of_role = spec.role_embeddings @ of_role + self._w["semantic.bias"]
 
     def plans(self, contexts: Contexts, uniforms: Floats | None = None) -> Ints:
@@ -262,12 +285,29 @@ class Player:
         """
         latent = self.planner.encode(self.spec.task_embeddings[contexts["task"]])
         domain = contexts["domain"].astype(np.int64)
-        topology, count, roles = self.planner.plan(latent, domain, uniforms)
+        topology, count, roles = self.planner.plan(
+            latent, domain, uniforms, draw_count=self.draw_count
+        )
         return np.column_stack([topology, count - 1, roles])
 
     def resource(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return remaining budget and telemetry (n, 1 + M·F) as the executor sees them."""
-        resource = observations[:, self.spec.layout.resource].copy()
+        """Return remaining budget and telemetry (n, 1 + M·F) as the executor sees them.
+
+        With `predicted_latency` (n, 1 + M·S): log(1 + L) / log 300 with L the seconds of a call at
+        light load, slower in a full batch, after the calls that find no slot, times the strategy's
+        measured factor of the length.
+        """
+        layout, spec = self.spec.layout, self.spec
+        resource = observations[:, layout.resource].copy()
+        if self.predicted_latency:
+            load, slots = layout.queue_depth_req(observations), spec.max_num_seqs
+            service = spec.expected_call_s * (
+                1.0 + FULL_BATCH_SLOWDOWN * np.minimum(load / slots, 1.0)
+            )
+            call_s = service * (1.0 + np.maximum(load + 1.0 - slots, 0.0) / slots)
+            prices = call_s[:, :, None] * [STRATEGY_LENGTH[name] for name in spec.strategies]
+            listed = np.log1p(prices.reshape(len(load), -1)) / math.log(300.0)
+            return np.concatenate([resource[:, :1], listed], axis=1).astype(np.float32)
         if not self.system_state:
             resource[:, 1:] = 0.0
         return resource
@@ -280,14 +320,18 @@ class Player:
             contexts: (n,) of calls that are ready.
         """
         query = self.spec.task_embeddings[contexts["task"]].astype(np.float64)
-        hidden = np.maximum(query @ self._of_query + self._of_role[contexts["role"]], 0.0)
-        semantic = self._norm("semantic_norm", hidden)
-        x = resource.astype(np.float64)
-        paths = [self._relu("budget", x[:, :1]), self._relu("system", x[:, 1:])]
-        encoded = self._relu("resource", np.concatenate(paths, axis=1))
-        merged = [semantic, self._norm("resource_norm", encoded)]
-        hidden = self._relu("merge", np.concatenate(merged, axis=1))
-        logits = hidden @ self._w["policy.weight"] + self._w["policy.bias"]
+        hidden, x = query @ self._of_query + self._of_role[contexts["role"]], resource.astype("f8")
+        if len(self._of_resource):  # a single pathway
+            merged = self._norm("semantic_norm", np.maximum(hidden + x @ self._of_resource, 0.0))
+        else:
+            semantic = self._norm("semantic_norm", np.maximum(hidden, 0.0))
+            paths = [self._relu("budget", x[:, :1]), self._relu("system", x[:, 1:])]
+            encoded = self._relu("resource", np.concatenate(paths, axis=1))
+            merged = np.concatenate([semantic, self._norm("resource_norm", encoded)], axis=1)
+        logits = self._relu("merge", merged) @ self._w["policy.weight"] + self._w["policy.bias"]
+        if (models := self.spec.num_models) and logits.shape[1] != self.spec.num_actions:
+            both = logits[:, :models, None] + logits[:, None, models:]  # a factored head
+            logits = both.reshape(len(logits), -1)
         up = models_up(contexts, self.spec.num_models)
         return log_softmax(np.where(up.repeat(self.spec.num_strategies, axis=1), logits, -np.inf))
 
@@ -310,6 +354,12 @@ class InfraMindCheckpoint(BaseModel):
     system_features: tuple[str, ...]  # telemetry that it observes
     system_state: bool  # False: it was trained without
     multiplier: Number | None = None  # λ; older checkpoints have none
+    # Older checkpoints have none of these: their agent count was learned and drawn.
+    predicted_latency: bool = False
+    draw_count: bool = True
+    dual_pathway: bool = True
+    joint_head: bool = True
+    temperature: Number = 0.0  # of routes when it plays; 0: the likeliest
 
 
 class InfraMindPolicy(BasePolicy):
@@ -321,28 +371,35 @@ class InfraMindPolicy(BasePolicy):
 
     Args:
         checkpoint: folder; without it the shipped checkpoint of this policy's name.
-        mode: "sample" draws actions, as in training; without it nothing is drawn.
+        mode: "sample" draws plans and routes as in training, "likeliest" draws nothing; without it
+            the checkpoint's way: the likeliest plan, and a route at its temperature.
 
     Raises:
         ConfigError: there is no such checkpoint, it is damaged, or of another network.
     """
 
     name = "inframind"
+    version = 2
 
     def __init__(self, checkpoint: str | None = None, mode: str | None = None) -> None:
-        if mode not in (None, SAMPLE):
-            raise ConfigError(f"mode is {mode!r}; it is {SAMPLE!r} or left out.")
+        if mode not in (None, SAMPLE, LIKELIEST):
+            raise ConfigError(f"mode is {mode!r}; it is {SAMPLE!r}, {LIKELIEST!r} or left out.")
         self.folder = Path(checkpoint) if checkpoint else SHIPPED / self.name
         arguments = [checkpoint or "", mode] if mode else [checkpoint] if checkpoint else []
         self.name = ":".join((type(self).name, *arguments))
-        self.sample = mode == SAMPLE
         self._tensors, content = load(self.folder)
         source = str(self.folder / CONFIG_FILE)
         self.config = c = validate(content, InfraMindCheckpoint, source=source)
+        self.sample, self.temperature = mode == SAMPLE, 1.0 if mode == SAMPLE else c.temperature
+        if mode == LIKELIEST:
+            self.temperature = 0.0
         self.multiplier = c.multiplier
         self.fingerprint = fingerprint(self.folder)  # results of other weights are not these
         self.requires = {"level": "joint", "system_features": list(c.system_features)}
-        shapes = executor_shapes(len(c.models), len(c.strategies), len(c.system_features))
+        models, strategies = len(c.models), len(c.strategies)
+        system = models * (strategies if c.predicted_latency else len(c.system_features))
+        net = {"dual_pathway": c.dual_pathway, "joint_head": c.joint_head}
+        shapes = executor_shapes(models, strategies, system, **net)
         check_shapes(self.folder, self._tensors, {f"executor.{k}": v for k, v in shapes.items()})
         try:
             NumpyPlanner(part(self._tensors, "planner."))
@@ -366,7 +423,14 @@ class InfraMindPolicy(BasePolicy):
                 f"policy {self.name!r} plans and routes: make the environment with "
                 'level="joint", observation="index" and what else `requires` says.'
             )
-        self._player = Player(self._tensors, spec, system_state=self.config.system_state)
+        c = self.config
+        self._player = Player(
+            self._tensors,
+            spec,
+            system_state=c.system_state,
+            predicted_latency=c.predicted_latency,
+            draw_count=c.draw_count,
+        )
 
     def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
         """Return the actions (n, 9) of `rows`: a plan or a route, whichever is due."""
@@ -381,18 +445,16 @@ class InfraMindPolicy(BasePolicy):
         if len(route):
             resource = self._player.resource(observations[route])
             log_probs = self._player.log_probs(resource, contexts[route])
-            if self.sample:
-                actions[route, -1] = draw(log_probs, self.uniform(rows[route], DRAW_ROUTE))
-            else:
-                actions[route, -1] = log_probs.argmax(axis=1)
+            drawn = self.uniform(rows[route], DRAW_ROUTE) if self.temperature else None
+            actions[route, -1] = draw(log_probs, drawn, self.temperature)
         self.decisions[rows] += 1
         return actions
 
 
-class InfraMindPIDPolicy(InfraMindPolicy):
-    """The variant with a critic for the cost and a PID-controlled multiplier."""
+class InfraMindV2Policy(InfraMindPolicy):
+    """InfraMind that learns from what is solved in time, chosen by goodput, with sharp draws."""
 
-    name = "inframind_pid"
+    name = "inframind_v2"
 
 
 def kinds(contexts: Contexts) -> tuple[Bools, Bools]:
@@ -408,8 +470,18 @@ def log_softmax(logits: Floats) -> Floats:
     return out
 
 
-def draw(log_probs: Floats, uniforms: Floats) -> Ints:
-    """Draw one column a row with the probabilities exp(log_probs) (n, A), from (n,) uniforms."""
+def draw(log_probs: Floats, uniforms: Floats | None, temperature: float = 1.0) -> Ints:
+    """Return one column a row of log-probabilities (n, A).
+
+    Args:
+        log_probs: (n, A).
+        uniforms: (n,) numbers in (0, 1); None: the likeliest column.
+        temperature: of the draws: 1 as likely as log_probs says, below sharper.
+    """
+    if uniforms is None:
+        return np.asarray(log_probs.argmax(axis=1), np.int64)
+    if temperature != 1.0:
+        log_probs = log_softmax(log_probs / temperature)
     return draw_from(np.exp(log_probs), uniforms)
 
 
@@ -437,6 +509,7 @@ class TextRouter(BasePolicy):
 
     requires: Mapping[str, Any] = MappingProxyType({"level": "joint"})
     carries_out_any_plan = False
+    version = 2
 
     def __init__(
         self, tensors: Tensors, models: Sequence[str], *, draw_count: bool = False

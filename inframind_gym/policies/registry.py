@@ -51,7 +51,7 @@ _BUILT_IN: Final = {
         "ppo_lagrangian:checkpoint:mode": "ppo_lagrangian:PpoLagrangianPolicy",
         "masrouter:checkpoint_folder": "networks:MasRouterPolicy",
         "inframind:checkpoint:mode": "networks:InfraMindPolicy",
-        "inframind_pid:checkpoint:mode": "networks:InfraMindPIDPolicy",
+        "inframind_v2:checkpoint:mode": "networks:InfraMindV2Policy",
     },
     "placement": {
         "random": "placement:RandomPlacement",

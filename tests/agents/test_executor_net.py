@@ -15,9 +15,9 @@ ROLES = np.random.default_rng(2).standard_normal((25, 384)).astype(np.float32) /
 SPEC = make_spec(level="joint", task_embeddings=QUERIES, role_embeddings=ROLES)
 
 
-def make_net(*, features=2, cost_critic=False, seed=0):
+def make_net(*, seed=0, **changes):
     torch.manual_seed(seed)
-    return ExecutorNet(SPEC, features, cost_critic=cost_critic)
+    return ExecutorNet(SPEC, 10, **changes)
 
 
 def decisions(n=7, seed=0):
@@ -46,7 +46,7 @@ def test_layers_are_the_published_ones():
         "value.weight": (1, 128),
     }
     played = {n: w.shape for n, w in weights_of(make_net()).items() if "value" not in n}
-    assert played == executor_shapes(5, 3, 2)
+    assert played == executor_shapes(5, 3, 10)
 
 
 def test_numpy_and_torch_say_what_the_forward_pass_written_out_says(masrouter_planner):
@@ -64,13 +64,31 @@ def test_numpy_and_torch_say_what_the_forward_pass_written_out_says(masrouter_pl
 
     log_probs, values = run_torch(net, contexts, resource)
     assert log_probs.detach().numpy() == pytest.approx(expected, abs=1e-5)
-    assert torch.allclose(values, net.value(h), atol=1e-6)
+    assert torch.allclose(values, net.value(h)[:, 0], atol=1e-6)
     executor = {f"executor.{name}": array for name, array in weights_of(net).items()}
     player = Player(masrouter_planner | executor, SPEC)
     assert player.log_probs(resource, contexts) == pytest.approx(expected, abs=1e-5)
     contexts["models_up"] = 0b11101
     found = np.exp(player.log_probs(resource, contexts))
     assert (found[:, 3:6] == 0.0).all() and found.sum(axis=1) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("changes", [{"dual_pathway": False}, {"joint_head": False}], ids=str)
+def test_the_ablated_networks_play_as_they_train(masrouter_planner, changes):
+    net = make_net(**changes)
+    with torch.no_grad():
+        net.policy.weight.mul_(100.0)
+    contexts, resource = decisions()
+    expected = run_torch(net, contexts, resource)[0].detach().numpy()
+    weights = weights_of(net)
+    played = {n: w.shape for n, w in weights.items() if "value" not in n}
+    assert played == executor_shapes(5, 3, 10, **changes)
+    executor = {f"executor.{name}": array for name, array in weights.items()}
+    player = Player(masrouter_planner | executor, SPEC)
+    assert player.log_probs(resource, contexts) == pytest.approx(expected, abs=1e-5)
+    if "joint_head" in changes:  # the odds of two strategies are the same for every model
+        odds = expected.reshape(-1, 5, 3)
+        assert np.ptp(odds[..., 0] - odds[..., 2], axis=1) == pytest.approx(0.0, abs=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +99,7 @@ def masrouter_planner():
 
 
 def test_first_weights_are_orthogonal_with_the_gains_of_their_layers():
-    first = weights_of(make_net(cost_critic=True))
+    first = weights_of(make_net())
     gains = {"policy": 1e-4, "value": 1.0}  # squared; 2 elsewhere
     for name, weight in first.items():
         layer, kind = name.split(".")
@@ -97,5 +115,7 @@ def test_draws_follow_the_probabilities():
     log_probs = np.log(np.array([[0.5, 0.25, 0.25]]))
     picked = [draw(log_probs, np.array([u]))[0] for u in (0.0, 0.49, 0.51, 0.76, 0.999999)]
     assert picked == [0, 0, 1, 2, 2]
+    sharp = [draw(log_probs, np.array([u]), 0.5)[0] for u in (0.66, 0.67)]  # 4 : 1 : 1
+    assert sharp == [0, 1] and draw(log_probs, None) == [0]
     never = log_softmax(np.array([[-np.inf, 0.0, -np.inf]]))
     assert [draw(never, np.array([u]))[0] for u in (0.0, 0.5, 0.999999)] == [1, 1, 1]

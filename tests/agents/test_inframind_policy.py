@@ -15,7 +15,7 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.policies import multiplier_of
 from inframind_gym.policies import resolve_policy as make
 from inframind_gym.policies.checkpoint import load, save
-from inframind_gym.policies.networks import InfraMindPolicy
+from inframind_gym.policies.networks import InfraMindPolicy, Player
 from tests.envs.streams import sweep
 
 CONFIG = InfraMindConfig.model_validate(
@@ -26,7 +26,7 @@ RATES = [30.0, 60.0, 100.0, 200.0]
 
 @pytest.fixture(scope="module")
 def learner():
-    made = Learner(CONFIG, 0, Streams(CONFIG, "train", np.ones(1)).spec)
+    made = Learner(CONFIG, 0, Streams(CONFIG, "train", 1).spec)
     with torch.no_grad():
         made.agent.executor.policy.weight *= 100.0  # opinions: with the first weights all are even
     return made
@@ -53,10 +53,10 @@ def play(policy, rows=4, seeds=range(4), **changes):
 
 
 def test_it_decides_as_in_training(learner, folder):
-    streams = Streams(CONFIG, "train", np.array(RATES))
-    streams.begin(0, 0)
+    streams = Streams(CONFIG, "train", 4)
+    streams.begin(np.array(RATES), 0, 0)
     while streams.running.any():
-        streams.step(learner.player(), sample=False)
+        streams.step(learner.player(), 0.0)
     expected = streams.records.ravel()
     seeds = [seed_of(0, 0, EPISODES, row) for row in range(4)]
     done = play(InfraMindPolicy(str(folder)), seeds=seeds).ravel()
@@ -78,6 +78,30 @@ def test_sampling_draws(folder):
     likely = play(InfraMindPolicy(str(folder)))
     drawn = play(InfraMindPolicy(str(folder), "sample"))
     assert len(np.unique(drawn["topology"])) > len(np.unique(likely["topology"]))
+    assert set(np.unique(drawn["num_agents"])) == {3}  # without a policy gradient, the first one
+
+
+def test_a_checkpoint_with_a_temperature_draws_routes_alone(folder, tmp_path):
+    tensors, config = load(folder)
+    save(tmp_path / "warm", tensors, config | {"temperature": 0.5})
+    likely, warm = (play(InfraMindPolicy(str(f))) for f in (folder, tmp_path / "warm"))
+    assert np.array_equal(likely["topology"], warm["topology"])
+    assert not np.array_equal(likely["model"], warm["model"])
+    again = play(InfraMindPolicy(str(tmp_path / "warm"), "likeliest"))
+    assert np.array_equal(likely["model"], again["model"])
+
+
+def test_predicted_latency_grows_with_the_queue_and_the_length(learner):
+    env = make_env(1, InfraMindPolicy())
+    spec = env.policy_spec()
+    player = Player(weights_of(learner.agent), spec, predicted_latency=True)
+    observations = np.zeros((2, spec.layout.size), np.float32)
+    observations[1, spec.layout.system("queue")] = 2.0  # 32 calls on 16 slots
+    idle, full = player.resource(observations)[:, 1:].reshape(2, 5, 3)
+    assert (np.exp(idle[:, 1] * np.log(300)) - 1) == pytest.approx(
+        0.87 * spec.expected_call_s, rel=1e-3
+    )
+    assert (full > idle).all() and (idle[:, 2] > idle[:, 0]).all()
 
 
 def test_models_that_are_down_are_not_chosen(folder):

@@ -118,7 +118,7 @@ POLICIES = (
     *("random", "round_robin", "static", "static_mix", "fixed_recipe", "fixed_recipe_by_rate"),
     *("least_loaded", "lowest_expected_latency", "budget_greedy", "moa", "gptswarm"),
     *("q_learning_load_tracker", "linucb", "sb3_ppo", "sb3_a2c", "sb3_dqn", "sb3_maskable_ppo"),
-    *("masrouter", "inframind", "inframind_pid", "bid_price"),
+    *("masrouter", "inframind", "inframind_v2", "bid_price"),
 )
 PLACEMENT_POLICIES = (
     *("random", "static", "lru", "greedy", "threshold", "mcf_spec", "mcf_plus"),

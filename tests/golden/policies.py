@@ -25,7 +25,7 @@ ROUTING = (
     *("least_loaded", "least_loaded:Flash", "lowest_expected_latency", "budget_greedy"),
     *("moa", "moa:Flash:qwen-14b", "gptswarm", "q_learning_load_tracker", "linucb"),
     *("sb3_ppo", "sb3_a2c", "sb3_dqn", "sb3_maskable_ppo", "masrouter"),
-    *("inframind", "inframind::sample", "inframind_pid", "ppo_lagrangian"),
+    *("inframind", "inframind::sample", "inframind_v2", "ppo_lagrangian"),
     *("ppo_lagrangian::sample", "bid_price"),
 )
 PLACEMENT = (

@@ -23,13 +23,16 @@ INFRAMIND = {
     "rates_per_min": [30, 200],
     "rows_per_rate": 2,
     "batch_episodes": 12,
-    "steps": 2,
+    "steps": 3,
     "validation": {"rows": 1},
 }
 AGENTS: dict[str, tuple[str, list[str]]] = {
     "inframind": ("inframind", []),
-    "inframind_pid": ("inframind_pid", ["planner.init=null"]),
-    "inframind_dual_critic": ("inframind_dual_critic", ["executor.system_state=false"]),
+    "inframind_v2": ("inframind_v2", ["planner.init=null"]),
+    "inframind, side by side": (
+        "inframind",
+        ["sweeps=side_by_side", "planner.draw_count=true", "executor.system_state=false"],
+    ),
     "masrouter": ("masrouter", ["steps=2", "validate_every=1", "validation_queries=32"]),
     "ppo_lagrangian": (
         "ppo_lagrangian",
