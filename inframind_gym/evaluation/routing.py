@@ -61,7 +61,7 @@ METRICS: Final = by_name(
     *(Metric(f"slo_{t}s", f"≤{t} s", "%", "higher") for t in SLO_TARGETS_S),
     Metric("latency_mean_s", "mean", "s", "lower"),
     Metric("latency_p95_s", "p95", "s", "lower"),
-    Metric("cost_ratio", "lat./β", "", "lower"),
+    Metric("cost_ratio", "cost", "", "lower"),
     Metric("imbalance", "imbalance", "", "lower"),
     Metric("tokens_per_query", "tokens/query"),
     Metric("output_tokens_per_query", "output tokens/query"),
@@ -491,7 +491,7 @@ class RoutingSuite(Suite):
         caption = (
             f"Means over {cells_text(board)} (workload x rate x budget) ± half of the 95 % "
             "interval. Goodput: solved within the query's own budget; SLO: answered within it; "
-            f"lat./β: latency over budget.{paid}{about_draws(board)}{about_bounds(board)}{far}"
+            f"cost: latency over budget.{paid}{about_draws(board)}{about_bounds(board)}{far}"
         )
         title = f"{board['suite']}: {of_planned(board, 'queries')}{about_division(board)}{live}"
         rates = {row["rate_per_min"]: None for row in board["by_rate"]}

@@ -9,7 +9,7 @@ vLLM itself is never imported: its servers are processes, reached over HTTP.
     simulation      what the live environments step; config: their arguments
     settings        addresses, limits, retries, sampling
     launcher        starts servers and stops what it started: processes, server_command, weights
-    command         `inframind pool new|up|status|logs|down|place`
+    command         `inframind pool new|up|status|down|place`
     placement/      a live cluster whose models are switched by a policy
     gateway/        one OpenAI-compatible address in front of a pool (`serve`); guard: its admission
     simulated/      servers that answer like vLLM's, with the simulator's times

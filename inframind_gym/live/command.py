@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
-import os
 import re
 import shlex
 import signal
@@ -27,7 +27,6 @@ from inframind_gym.simulator.server.pool import load_pool
 # Modules that reach servers are imported when a command runs.
 if TYPE_CHECKING:
     from inframind_gym.live.launcher import Launch
-    from inframind_gym.live.processes import StartedServers
 
 app = typer.Typer(no_args_is_help=True, help="Make a pool; start, watch and stop its vLLM servers.")
 
@@ -57,6 +56,7 @@ _COLOURS: Final = {
     "queued": "dim",
     "stopped": "dim",
 }
+_GRACE_S: Final = 20.0  # for a server to end by itself
 _MOST_LINES: Final = 15  # of the log of a server that failed
 
 
@@ -70,14 +70,24 @@ def new(
         ),
     ],
     models: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="[ALIAS=]MODEL[:QUANTIZATION][@tpN],...",
             help="llama-3.1-8b, qwen2.5-7b:awq, qwen3-32b@tp2 (split over two GPUs), ..., or "
             "folders with a config.json (./my-model). The alias is what workloads call the model. "
-            "Default: its name.",
+            "Default: its name; with --url, what the servers serve.",
+            show_default=False,
         ),
-    ],
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL,...",
+            help="Servers that run already. Model, context length and KV cache are read from their "
+            "/v1/models and /metrics.",
+            show_default=False,
+        ),
+    ] = None,
     num_gpus: Annotated[
         int, typer.Option(min=1, max=64, help="GPUs of each kind that has no COUNT.")
     ] = 1,
@@ -126,13 +136,19 @@ def new(
 
         if out.exists() and not force:
             raise ConfigError(f"{out}: is there already. Give another --out, or --force.")
-        wanted = packing.parse_models(models)
+        addresses = [part.strip().rstrip("/") for part in (url or "").split(",") if part.strip()]
+        served = _served([each.removesuffix("/v1") for each in addresses])
+        if models is None and not served:
+            raise ConfigError("name --models to place on the GPUs, or --url of running servers.")
+        names = [facts["name"] for facts in served]
+        wanted = packing.parse_models(models or packing.known_models_of(names))
         limits = packing.Limits(max_num_seqs, max_num_batched_tokens, max_model_len)
         name = re.sub(r"[^a-zA-Z0-9._-]", "-", out.stem)[:64]
         if placing not in (known := get_args(packing.Placing)):
             raise ConfigError(f"--placing: {unknown('way to place models', placing, known)}")
         gpus, how = packing.parse_gpus(gpu, num_gpus), cast(packing.Placing, placing)
         pool = packing.make_pool(name, gpus, wanted, limits, price_per_gpu_hour, how)
+        pool = packing.as_served(pool, served) if served else pool
         command = shlex.join(["inframind", *sys.argv[1:]])
         replace_text(out, packing.pool_yaml(pool, wanted, command))
     rows = []
@@ -147,9 +163,30 @@ def new(
     if pool.idle_gpus:
         typer.echo(f"GPUs without a model: {', '.join(pool.idle_gpus)}.")
     for each in wanted:
-        if each.needs_path:
+        if each.needs_path and not served:
             typer.echo(f"{each.alias}: give its `path` in {out} before `inframind pool up`.")
     typer.echo(f"{out}: estimates, nothing was measured. Check it: inframind check {out}")
+
+
+def _served(urls: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what running servers say of themselves, as `packing.as_served` takes it."""
+    if not urls:
+        return []
+    require_live()
+    from inframind_gym.live.client import DownError, fetch
+    from inframind_gym.live.settings import open_session
+    from inframind_gym.simulator.estimate.packing import facts_of
+
+    async def read() -> list[list[str]]:
+        async with open_session(10.0) as session:
+            paths = ("/v1/models", "/metrics")
+            try:
+                return [[(await fetch(session, url, path))[1] for path in paths] for url in urls]
+            except DownError as error:
+                raise InfraMindError(f"--url: {error}. Asked: {', '.join(urls)}") from None
+
+    answers = asyncio.run(read())
+    return [facts_of(url, *texts) for url, texts in zip(urls, answers, strict=True)]
 
 
 @app.command()
@@ -275,41 +312,8 @@ def status(
 
 
 @app.command()
-def logs(
-    pool: PoolOption,
-    model: Annotated[
-        str | None, typer.Argument(help="Alias of a model. Default: all.", show_default=False)
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with later output.")
-    ] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many at first.")] = 20,
-    state: StateOption = None,
-) -> None:
-    """Show the servers' output.
-
-    A pool whose file is gone or broken is found by its name.
-    """
-    with friendly():
-        require_live()
-        started = _started(pool, state)
-        files = {alias: Path(server.log) for alias, server in started.read().items()}
-        files = {path.stem: path for path in started.folder.glob("*.log")} | files
-        if model is not None and model not in files:
-            raise ConfigError(unknown("log", model, files))
-        if not files:
-            raise InfraMindError(f"there are no logs in {started.folder}: nothing was started")
-    paths = sorted(set(files.values())) if model is None else [files[model]]
-    options = ["-F"] if follow else []  # by name: into the next start
-    os.execvp("tail", ["tail", *options, "-n", str(lines), *map(str, paths)])
-
-
-@app.command()
 def down(
     pool: PoolOption,
-    grace: Annotated[
-        float, typer.Option(min=0.0, help="Seconds for a server to end by itself.")
-    ] = 20.0,
     state: StateOption = None,
 ) -> None:
     """Stop what `up` started: each server with all its processes, and nothing else.
@@ -318,7 +322,17 @@ def down(
     """
     with friendly():
         require_live()
-        stopped = _started(pool, state).down(grace)
+        from inframind_gym.live.processes import StartedServers, known_pools
+
+        try:
+            name = load_pool(pool).name
+        except ConfigError as error:
+            known = known_pools(state)
+            if pool not in known:
+                more = f"\nServers of these pools can be stopped by name: {', '.join(known)}."
+                raise ConfigError(f"{error}{more if known else ''}") from None
+            name = pool
+        stopped = StartedServers(name, state).down(_GRACE_S)
     for each in stopped:
         how = "killed: it did not end by itself" if each.killed else "stopped"
         how = how if each.processes else "had ended already"
@@ -347,9 +361,6 @@ def place(
     demand: Annotated[str, typer.Option(help="The jobs: a name or a YAML file.")] = "trickle",
     load: Annotated[float, typer.Option(min=0.0, help="Factor on the demand's rate.")] = 1.0,
     decisions: Annotated[int, typer.Option(min=1, help="How many; one every 5 s.")] = 24,
-    initial: Annotated[str, typer.Option(help="Begin with models awake (spread) or empty.")] = (
-        "spread"
-    ),
     seed: Annotated[int, typer.Option(help="Of the demand and the policy.")] = 0,
     python: PythonOption = None,
     state: StateOption = None,
@@ -365,7 +376,6 @@ def place(
         "pool": pool,
         "demand": demand,
         "load": load,
-        "initial": initial,
         "num_decisions": decisions,
         "python": None if python is None else str(python),
         "state": None if state is None else str(state),
@@ -402,25 +412,6 @@ def place(
         return
     for name, value in summary.items():
         console.print(f"{name:24} {value:g}", markup=False)
-
-
-def _started(pool: str, state: Path | None) -> StartedServers:
-    """Return what was started of a pool.
-
-    Raises:
-        ConfigError: there is no such file, and nothing was started under that name.
-    """
-    from inframind_gym.live.processes import StartedServers, known_pools
-
-    try:
-        name = load_pool(pool).name
-    except ConfigError as error:  # it can be found by its name
-        known = known_pools(state)
-        if pool not in known:
-            more = f"\nServers of these pools can be stopped by name: {', '.join(known)}."
-            raise ConfigError(f"{error}{more if known else ''}") from None
-        name = pool
-    return StartedServers(name, state)
 
 
 def end_by_exception() -> None:

@@ -6,6 +6,7 @@ same as ASGI middleware, with a limit on the body that holds for chunked ones, t
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import math
@@ -115,6 +116,7 @@ class Guard:
         admit: called with scope and headers; raises `RequestError` for a request without a token.
         loopback_only: there is no token.
         most_bytes: of a body, and of a message of a WebSocket.
+        body_s: for a whole body to come.
         refuse: returns media type and body of the answer to a request that is refused.
         headers: of every answer.
     """
@@ -127,10 +129,11 @@ class Guard:
         loopback_only: bool,
         most_bytes: int,
         refuse: Callable[[dict[str, str], RequestError], tuple[str, bytes]],
+        body_s: float = 30.0,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self._app, self._admit, self._refuse = app, admit, refuse
-        self._loopback_only, self._most_bytes = loopback_only, most_bytes
+        self._loopback_only, self._most_bytes, self._body_s = loopback_only, most_bytes, body_s
         self._headers = [(n.encode(), value.encode()) for n, value in (headers or {}).items()]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -139,12 +142,17 @@ class Guard:
             await self._app(scope, receive, send)
             return
         pairs = [(n.decode("latin-1"), x.decode("latin-1")) for n, x in scope["headers"]]
-        length, began = 0, False
+        length, began, over_s = 0, False, asyncio.get_running_loop().time() + self._body_s
+        more = scope["type"] == "http"
 
         async def receive_some() -> Any:
-            nonlocal length
-            message = await receive()
-            length += len(message.get("body", b""))
+            nonlocal length, more
+            try:
+                async with asyncio.timeout_at(over_s if more else None):
+                    message = await receive()
+            except TimeoutError:
+                raise RequestError(408, "timeout", "the body did not come in time") from None
+            length, more = length + len(message.get("body", b"")), message.get("more_body", False)
             if length > self._most_bytes:
                 raise _too_large(self._most_bytes)
             return message
@@ -153,8 +161,8 @@ class Guard:
             nonlocal began
             if message["type"] == "http.response.start":
                 began, names = True, {name for name, _ in message["headers"]}
-                more = (pair for pair in self._headers if pair[0] not in names)
-                message = {**message, "headers": [*message["headers"], *more]}
+                ours = (pair for pair in self._headers if pair[0] not in names)
+                message = {**message, "headers": [*message["headers"], *ours]}
             await send(message)
 
         try:

@@ -11,7 +11,7 @@ import typer
 
 from inframind_gym.errors import ConfigError, friendly, require
 from inframind_gym.live.guard import LEAST_TOKEN_CHARS
-from inframind_gym.live.settings import LOOPBACK
+from inframind_gym.live.settings import LOOPBACK, require_live
 from inframind_gym.progress import say
 from inframind_gym.sockets import listening
 from inframind_gym.teams.runs import DEFAULT_FILE, ProviderName, Runs, RunStore
@@ -47,6 +47,8 @@ def studio(
         require("nicegui", "`inframind studio`", "studio")
         import uvicorn
 
+        from inframind_gym.live.gateway.auth import bounded_protocol
+        from inframind_gym.live.gateway.config import Limits
         from inframind_gym.studio.boards import Boards
         from inframind_gym.studio.pages import attach
         from inframind_gym.studio.runs import Launcher
@@ -62,8 +64,7 @@ def studio(
         if gateway is not None and not gateway.startswith(("http://", "https://")):
             raise ConfigError(f"--gateway {gateway}: give an address such as http://127.0.0.1:8080")
         if gateway is not None or pool is not None:
-            for module in ("aiohttp", "prometheus_client"):
-                require(module, "watching live servers", "live")
+            require_live()
         if pool is not None:
             from inframind_gym.simulator.server.pool import load_pool
 
@@ -82,6 +83,7 @@ def studio(
                 log_level="warning",
                 server_header=False,
                 ws_max_size=MOST_BODY_BYTES,
+                http=bounded_protocol(Limits(max_connections_per_address=256)),
                 timeout_graceful_shutdown=3,
             )
             with contextlib.suppress(KeyboardInterrupt):

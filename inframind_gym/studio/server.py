@@ -153,9 +153,7 @@ def make_app(launcher: Launcher, boards: Boards, *, token: str | None = None) ->
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # a client that has left
             try:
                 while True:
-                    run = _find(
-                        store, run_id
-                    )  # before its events: those of a run that is over are all
+                    run = _find(store, run_id)  # before its events: of one that is over all
                     for event in (await asyncio.to_thread(_events, store, run))[after:]:
                         await socket.send_json(event)
                         after += 1

@@ -93,6 +93,7 @@ def make_app(gateway: Gateway) -> Starlette:
                 admit=gateway.keyring.admit,
                 loopback_only=gateway.keyring.everybody is not None,
                 most_bytes=limits.max_body_bytes,
+                body_s=limits.body_s,
                 refuse=refuse,
             )
         ],

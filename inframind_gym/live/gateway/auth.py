@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -124,27 +123,26 @@ def bounded_protocol(limits: Limits) -> type[Any]:
     """
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-    connections: Counter[str] = Counter()
+    connections: dict[Any, str] = {}
 
     class Bounded(HttpToolsProtocol):
         _head_bytes = 0
-        _address: str | None = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             address = str((transport.get_extra_info("peername") or ("",))[0])
-            if connections[address] >= limits.max_connections_per_address:
+            if list(connections.values()).count(address) >= limits.max_connections_per_address:
                 transport.close()
                 return
-            self._address = address
-            connections[address] += 1
+            connections[self] = address
 
         def connection_lost(self, exc: Exception | None) -> None:
-            if self._address is not None:
-                connections[self._address] -= 1
-                if not connections[self._address]:
-                    del connections[self._address]
+            connections.pop(self, None)
             super().connection_lost(exc)
+
+        def handle_websocket_upgrade(self) -> None:
+            connections.pop(self, None)  # another protocol has it from here on
+            super().handle_websocket_upgrade()
 
         def on_message_begin(self) -> None:
             self._head_bytes = 0

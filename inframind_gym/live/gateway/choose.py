@@ -256,7 +256,7 @@ class Predictor:
 
     def __init__(self, pool: PoolConfig, spec: PolicySpec) -> None:
         layout = ObservationLayout(spec.num_models, "index", ("queue",), queue_norm=spec.queue_norm)
-        self._rule = LowestExpectedLatencyPolicy(e2e_weight=0.0)
+        self._rule = LowestExpectedLatencyPolicy()
         self._rule.reset(replace(spec, layout=layout, level="executor"), [0])
         cards = [model.server for model in pool.models]
         self._idle_s = np.array([card.call_s(0.0, 1.0) for card in cards])

@@ -17,7 +17,6 @@ one model leave it out. Requests that were refused before they were read have no
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import secrets
@@ -137,17 +136,12 @@ async def read_query(
     if kind != "application/json":
         raise RequestError(415, "unsupported_media_type", "send Content-Type: application/json")
     raw, more = bytearray(), True
-    try:
-        async with asyncio.timeout(config.limits.body_s):
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise RequestError(400, "incomplete", "the body did not end")
-                raw += message.get("body", b"")
-                more = message.get("more_body", False)
-    except TimeoutError:
-        words = f"no whole body in {config.limits.body_s:g} s"
-        raise RequestError(408, "timeout", words) from None
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise RequestError(400, "incomplete", "the body did not end")
+        raw += message.get("body", b"")
+        more = message.get("more_body", False)
     try:
         body = parse_json(raw.decode(), "the body")
         json.dumps(body, allow_nan=False)

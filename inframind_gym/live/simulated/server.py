@@ -518,6 +518,10 @@ class ModelServer:
         names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
         for name, number in zip(names, load, strict=True):
             add(name, {"": number}, kind="gauge")
+        card = self.config.server
+        cache = f'block_size="{card.block_size}",num_gpu_blocks="{card.num_kv_blocks}"'
+        cache += f',enable_prefix_caching="{card.prefix_caching}"'
+        lines.append(f"vllm:cache_config_info{{{cache}}} 1.0")
         states = {state: float(self._level == level) for level, state in enumerate(_SLEEPS)}
         add("engine_sleep_state", states, "sleep_state", "gauge")
         evictions = self._tokens["num_preemptions"] + self.engine.evictions(self.index)

@@ -6,12 +6,13 @@ goes to the KV caches of its models, so that each holds about as many tokens.
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import yaml
 
@@ -21,6 +22,7 @@ from inframind_gym.simulator.estimate.architecture import (
     QUANTIZATIONS,
     Architecture,
     find_architecture,
+    known_models,
 )
 from inframind_gym.simulator.estimate.roofline import Gpu, Server, find_gpu, hardware
 from inframind_gym.simulator.server.pool import PoolConfig
@@ -97,6 +99,79 @@ def parse_models(text: str) -> tuple[Wanted, ...]:
                 f"--models: {alias!r} is there twice. Give one another alias: other={alias}."
             )
     return models
+
+
+def known_models_of(names: Sequence[str]) -> str:
+    """Return what `parse_models` reads for models by the names under which servers serve them.
+
+    Raises:
+        ConfigError: Nothing is known of one.
+    """
+    keys: list[str] = []
+    for name in names:
+        for key, model in known_models().items():
+            kinds = {key: "", model.repository: "", model.awq: ":awq"}
+            kind = {str(each).lower(): kind for each, kind in kinds.items()}.get(name.lower())
+            if kind is not None:
+                again = f"-{len(keys) + 1}" if any(f"={key}" in each for each in keys) else ""
+                keys.append(f"{key}{again}={key}{kind}")
+                break
+        else:
+            raise ConfigError(
+                f"--url: the architecture of {name!r} is not known. Give --models in the order of "
+                "the addresses, for example --models mine=llama-3.1-8b or --models mine=./folder."
+            )
+    return ",".join(keys)
+
+
+def facts_of(url: str, models: str, metrics: str) -> dict[str, Any]:
+    """Read what a server of vLLM answers to /v1/models and /metrics.
+
+    Returns:
+        `name`, `url` and what is known of its card, as `server`.
+
+    Raises:
+        ConfigError: It answers something else.
+    """
+    line = re.search(r"^vllm:cache_config_info\{.*", metrics, re.MULTILINE)
+    cache = dict(re.findall(r'(\w+)="([^"]*)"', line[0])) if line else {}
+    try:
+        model = json.loads(models)["data"][0]
+        card: dict[str, Any] = {"max_model_len": int(model["max_model_len"])}
+        name = str(model["id"])
+    except (ValueError, LookupError, TypeError):
+        words = f"no list of models with their lengths: {models[:80]!r}"
+        raise ConfigError(f"--url: {url}/v1/models answers {words}.") from None
+    for theirs, ours in (("num_gpu_blocks", "num_kv_blocks"), ("block_size", "block_size")):
+        if cache.get(theirs, "").isdecimal():
+            card[ours] = int(cache[theirs])
+    card["prefix_caching"] = cache.get("enable_prefix_caching") == "True"
+    return {"name": name, "url": url, "server": card}
+
+
+def as_served(pool: PoolConfig, served: Sequence[Mapping[str, Any]]) -> PoolConfig:
+    """Return a pool with what its servers say of themselves in place of estimates.
+
+    Args:
+        pool: Of `make_pool`.
+        served: Of `facts_of`, by model.
+
+    Raises:
+        ConfigError: There are not as many servers as models.
+    """
+    if len(served) != len(pool.models):
+        raise ConfigError(f"--url: {len(served)} addresses for {len(pool.models)} --models.")
+    models = []
+    for model, facts in zip(pool.models, served, strict=True):
+        card = model.server.model_dump() | facts["server"]
+        least = ceil(card["max_model_len"] / card["block_size"]) + 1
+        card["num_kv_blocks"] = max(card["num_kv_blocks"], least)
+        own = {"port": None, "path": None, "extra_args": (), **facts, "server": card}
+        models.append(model.model_dump() | own)
+    shortest = min(model["server"]["max_model_len"] for model in models)
+    most = min(pool.max_output_tokens, shortest // 2)
+    content = {**pool.model_dump(), "models": models, "max_output_tokens": most}
+    return validate(content, PoolConfig, source="--url")
 
 
 def _parse(text: str) -> Wanted:
@@ -337,10 +412,15 @@ def pool_yaml(pool: PoolConfig, wanted: Sequence[Wanted], command: str) -> str:
         f"{factors.runtime_gb:g} GB for CUDA. colocation_slowdown: assumed, processes on one GPU "
         "take turns."
     )
+    if any(model.url for model in pool.models):
+        paragraphs.append(
+            "Names, addresses, max_model_len, num_kv_blocks and prefix_caching are the servers'; "
+            "max_num_seqs and max_num_batched_tokens are not: set them as the servers were started."
+        )
     for each in wanted:
         kind = each.model.quantization
         text = f"{each.alias}: {each.name}, {each.model.weight_bytes / 1e9:.1f} GB in {kind}"
-        if each.needs_path:
+        if each.needs_path and not pool.models[0].url:
             text += f". `path` must name {kind} weights before `inframind pool up` can start it"
         if each.model.source is not None:
             text += f". Architecture: {each.model.source}"
