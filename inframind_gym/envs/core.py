@@ -120,6 +120,7 @@ class Simulation(ABC):
         config: the checked arguments.
         highs: (a,) number of choices of each part of an action; empty for a Box.
         has_mask: whether some actions can be closed.
+        split: of the tasks that are played, where they have splits.
         rewards, costs: (E,) of the last step, 0 where there was none.
         terminated, truncated: (E,) whose episodes are over.
         term_names: of the terms that the reward is the sum of; empty: it has none.
@@ -128,6 +129,7 @@ class Simulation(ABC):
 
     config: Any
     has_mask: bool = True
+    split: str | None = None
     term_names: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
@@ -529,7 +531,11 @@ class VectorEnv(_VectorEnv):
         self._over = self._every_row[:0]
         observations = self.simulation.observations()
         self._begin(self._every_row, observations, first=True)
-        return self.simulation.form.of(observations), self._infos(np.zeros(self.num_envs))
+        infos = self._infos(np.zeros(self.num_envs))
+        if self.simulation.split is not None:
+            split = np.full(self.num_envs, self.simulation.split)
+            infos |= {"split": split, "_split": self._everywhere()}
+        return self.simulation.form.of(observations), infos
 
     def _begin(self, rows: Ints, observations: Float32s, *, first: bool) -> None:
         generators = [self._generators[row] for row in rows.tolist()]

@@ -4,6 +4,7 @@ Source: InfraMind (arXiv 2606.11440). The observation is
 
     "full"   [e_q 384 | e_r 384     | b_rem 1 | d_queue M | d_e2e M | (kv M) | (in_flight M)]
     "index"  [query index | role index | b_rem 1 | d_queue M | d_e2e M | (kv M) | (in_flight M)]
+    "compact" [b_rem 1 | arrivals 1 | of each model: COMPACT]
 
 with b_rem = log(max(b, 1)) / log(300), d_queue = depth / 16, d_e2e = log(1 + e2e) / log(300), and
 the KV-cache use as a fraction of the cache. A further feature, `in_flight`, is the number of calls
@@ -32,6 +33,20 @@ EMBED_DIM: Final = 384
 LOG_SCALE_S: Final = 300.0  # seconds at which the log-scaled features are 1
 SYSTEM_FEATURES: Final = ("queue", "e2e", "kv", "in_flight")
 
+# Numbers of each model in a "compact" observation, with their lowest and highest.
+COMPACT: Final = {
+    "own_load": (0.0, 10.0),  # the router's calls that are not answered, over the server's slots
+    "gpu_load": (0.0, 10.0),  # the same, summed over the models of its GPU
+    "queue_load": (0.0, 10.0),  # requests at the server at the last poll, over its slots
+    "e2e": (0.0, 3.0),  # as in the other forms
+    "slack": (-3.0, 3.0),  # ln(seconds left / seconds of a call at the present load) / 3
+    "call_s": (-3.0, 3.0),  # ln(seconds of a call at light load) / ln 300
+    "ability": (-10.0, 10.0),  # of the model at the workload, logits
+}
+COMPACT_SEEN: Final = ("queue", "e2e", "in_flight")  # telemetry that it is computed from
+ARRIVALS_OVER_S: Final = 60.0  # time constant of the mean of arrivals
+MOST_ARRIVALS: Final = 3.0  # feature of a million queries a minute
+
 _LOG_SCALE: Final = math.log(LOG_SCALE_S)
 
 
@@ -43,7 +58,7 @@ class ObservationLayout:
 
     Args:
         num_models: number of models M.
-        embedding: "full" (768 numbers of query and role) or "index" (two indices).
+        embedding: "full" (768 numbers of query and role), "index" (two indices) or "compact".
         system_features: which per-model telemetry follows the budget, in this order.
         queue_norm: requests at which `d_queue` is 1 (`queue_norm` of the pool).
         scope: "call": everything; "plan": without the role; "query": the query alone.
@@ -53,14 +68,15 @@ class ObservationLayout:
     """
 
     num_models: int
-    embedding: Literal["full", "index"] = "full"
+    embedding: Literal["full", "index", "compact"] = "full"
     system_features: tuple[str, ...] = ("queue", "e2e")
     queue_norm: float = 16.0
     scope: Literal["call", "plan", "query"] = "call"
 
     def __post_init__(self) -> None:
         """Check the features and make them a tuple (JSON gives lists)."""
-        features = () if self.scope == "query" else tuple(self.system_features)
+        bare = self.scope == "query" or self.embedding == "compact"
+        features = () if bare else tuple(self.system_features)
         object.__setattr__(self, "system_features", features)
         for feature in features:
             if feature not in SYSTEM_FEATURES:
@@ -73,12 +89,14 @@ class ObservationLayout:
         """Width of an observation: 779 for five models, "full", queue and e2e."""
         if self.scope == "query":
             return int(self.query.stop)
+        if self.embedding == "compact":
+            return 2 + self.num_models * len(COMPACT)
         return self.budget + 1 + self.num_models * len(self.system_features)
 
     @property
     def query(self) -> slice:
-        """The query: its embedding ("full") or its index ("index")."""
-        return slice(0, EMBED_DIM) if self.embedding == "full" else slice(0, 1)
+        """The query: its embedding ("full"), its index ("index") or nothing ("compact")."""
+        return slice(0, {"full": EMBED_DIM, "index": 1, "compact": 0}[self.embedding])
 
     @property
     def role(self) -> slice:
@@ -153,6 +171,17 @@ class ObservationLayout:
     def in_flight_req(self, observation: NDArray[np.float32]) -> NDArray[np.float64]:
         """Calls of the router's own at each model, sent and not answered, now, shape (..., M)."""
         return _float64(observation[..., self.system("in_flight")]) * self.queue_norm
+
+    def servers(self, observation: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Numbers of each model in a "compact" observation, (..., M, 7), in the order of COMPACT.
+
+        Raises:
+            ConfigError: the observation is of another form.
+        """
+        if self.embedding != "compact":
+            raise ConfigError('make the environment with observation="compact"')
+        rows: NDArray[np.float32] = observation[..., 2 : self.size]
+        return rows.reshape(*observation.shape[:-1], self.num_models, len(COMPACT))
 
     def _index(self, observation: NDArray[np.float32], position: int) -> NDArray[np.int64]:
         if self.embedding != "index":
@@ -268,6 +297,63 @@ class PolicySpec:
         if strategy not in self.strategies:
             raise ConfigError(unknown("strategy", strategy, self.strategies))
         return self.strategies.index(strategy)
+
+
+class Compact:
+    """Compact observations of rows of decisions, from observations with the servers' telemetry.
+
+    Args:
+        spec: facts of the run; the observations have the telemetry of COMPACT_SEEN.
+        rows: number of streams.
+    """
+
+    def __init__(self, spec: PolicySpec, rows: int) -> None:
+        self.spec = spec
+        self._same_gpu = (spec.gpu[:, None] == spec.gpu).astype(np.float64)
+        self._log_call = np.log(np.maximum(spec.expected_call_s, 1e-3))
+        self._time_s, self._arrived, self._rate = np.zeros((3, rows))
+        self._low, self._high = np.array(list(COMPACT.values())).T
+
+    def of(
+        self, seen: NDArray[np.float32], contexts: NDArray[Any], rows: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Return the observations of the decisions that wait in `rows`, (n, 2 + 7 M).
+
+        Args:
+            seen: (n, d) observations in the form of `spec.layout`.
+            contexts: (n,) CONTEXT, whose times and queries tell how many queries arrive.
+            rows: (n,) streams.
+        """
+        layout, spec, time_s = self.spec.layout, self.spec, contexts["time_s"]
+        begun = (time_s < self._time_s[rows]) | (contexts["query"] + 1 < self._arrived[rows])
+        before_s, before = (np.where(begun, 0.0, x[rows]) for x in (self._time_s, self._arrived))
+        arrived = np.maximum(contexts["query"] + 1.0, before)
+        kept = np.where(begun, 0.0, self._rate[rows])
+        kept = kept * np.exp((before_s - time_s) / ARRIVALS_OVER_S)
+        rate = kept + (arrived - before) * (60.0 / ARRIVALS_OVER_S)
+        self._time_s[rows], self._arrived[rows], self._rate[rows] = time_s, arrived, rate
+        # At the start the mean is over the seconds that have passed.
+        per_min = rate / -np.expm1(-np.maximum(time_s, 1.0) / ARRIVALS_OVER_S)
+        left_s = layout.remaining_budget_s(seen)
+        own = layout.in_flight_req(seen) / spec.max_num_seqs
+        out = np.empty((len(rows), 2 + spec.num_models * len(COMPACT)), np.float32)
+        out[:, 0] = np.log(left_s) / _LOG_SCALE
+        out[:, 1] = np.minimum(np.log1p(per_min) / _LOG_SCALE, MOST_ARRIVALS)
+        numbers = np.empty((len(rows), spec.num_models, len(COMPACT)))
+        for i, values in enumerate(
+            (
+                own,
+                own @ self._same_gpu,
+                layout.queue_depth_req(seen) / spec.max_num_seqs,
+                seen[:, layout.system("e2e")],
+                (np.log(left_s)[:, None] - self._log_call - np.log1p(own)) / 3.0,
+                self._log_call / _LOG_SCALE,
+                spec.ability,
+            )
+        ):
+            numbers[:, :, i] = values
+        out[:, 2:] = np.clip(numbers, self._low, self._high).reshape(len(rows), -1)
+        return out
 
 
 def observe(

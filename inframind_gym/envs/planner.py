@@ -38,6 +38,7 @@ class PlannerConfig(EnvConfig):
     """Keyword arguments of `InfraMind-Planner-v0` (see `PlannerEnv`)."""
 
     level: Literal["planner"] = "planner"
+    observation: Literal["full", "index", "dict"] = "full"
     executor: str = "static_mix"
     observe: Literal["query", "infra"] = "query"
 

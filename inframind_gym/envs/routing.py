@@ -40,6 +40,10 @@ class RoutingEnv(Env):
         """Return the agent's queries that ended in the last step, (k,) COMPLETED."""
         return self.simulation.completed(0)
 
+    def earned(self) -> NDArray[Any]:
+        """Return the decisions of the queries that ended in the last step, (k,) EARNED."""
+        return self.simulation.earned()
+
     @property
     def queries_done(self) -> int:
         """Number of the agent's queries that ended in this episode."""
@@ -145,6 +149,10 @@ class RoutingVectorEnv(VectorEnv):
         """Return what ended in the last step: (k,) environments and (k,) COMPLETED."""
         return self.simulation.completed_batch()
 
+    def earned(self) -> NDArray[Any]:
+        """Return the decisions of the queries that ended in the last step, (k,) EARNED."""
+        return self.simulation.earned()
+
     def calls(self, env: int) -> NDArray[Any]:
         """Return the calls of an environment's stream that are done; needs `record_calls`."""
         return self.simulation.calls(env)
@@ -184,6 +192,19 @@ class ExecutorEnv(RoutingEnv):
     numbers, with "dict" the numbers come as a Dict of `query`, `role`, `budget` and `servers`, with
     a row a model. Telemetry is as old as the last poll (every 5 s).
 
+    With `observation="compact"`, for small networks, `Box(37,)`: the budget b as above,
+    log(1 + arrivals/min over the last minute) / log 300, and of each model
+
+    | number | |
+    |---|---|
+    | own load | the router's calls that are not answered, over the server's slots |
+    | GPU load | the same, summed over the models of its GPU |
+    | queue | requests at the server at the last poll, over its slots |
+    | e2e | as above |
+    | slack | ln(b / seconds of a call at the present load) / 3 |
+    | call | ln(seconds of a call at light load) / ln 300 |
+    | ability | at the workload, in logits |
+
     ## Rewards and costs
 
     Reward 0, and at the end 1 if the query is solved (`reward="goodput"`: within its budget).
@@ -191,11 +212,18 @@ class ExecutorEnv(RoutingEnv):
     added, as a share of the budget; the costs of an episode sum to `info["episode_cost"]` =
     latency / budget. The constraint is an expected episode cost of at most 1.
 
+    With `credit=True` `info["earned"]` has an entry for each of the agent's decisions whose query
+    ended in the step: `query`, `node` (-1: the plan), `ago` (steps since the decision), `reward`,
+    `cost` and `late` of the query, `model` and `seconds` (of the decision's calls at that server,
+    queue included). `info["costs"]` are the cost, the queries that ended late, and the
+    seconds of ended queries at each server, (2 + M,).
+
     ## Starting State
 
     The next query of the stream, with the servers as the queries before it left them.
     `reset(seed=…)` starts a new stream and puts the tagged query at a random place in it;
     `reset()` goes on in the running stream, and starts a new one when it is over.
+    `info["split"]` of a reset names the split that plays.
 
     ## Episode End
 
@@ -221,7 +249,8 @@ class ExecutorEnv(RoutingEnv):
     | `level` | decisions of the agent: "executor", or as in `InfraMind-Stream-v0` |
     | `reward` | "solved", or "goodput": solved within the budget |
     | `truncate_overrun_s` | ends a stream that has answered a query so much too late |
-    | `observation` | "full" (embeddings), "index" or "dict" |
+    | `observation` | "full" (embeddings), "index", "compact" or "dict" |
+    | `credit` | add "earned" and "costs" to `info` |
     | `system_features` | observed telemetry: "queue", "e2e", "kv", "in_flight" |
     | `metrics_poll_s` | seconds between two polls of it; None: the pool's |
     | `call_timeout_s` | after which the client aborts a call; None: it waits |
@@ -278,8 +307,8 @@ class StreamEnv(RoutingEnv):
     `reward="goodput"` within their budgets),
     `info["cost"]` the sum of their latency / budget. `env.unwrapped.completed()` gives the records
     of these queries (their ordinal, every decision by node and its latency), `info["query"]` and
-    `info["node"]` say which query and node the next decision is for: together they give credit per
-    query.
+    `info["node"]` say which query and node the next decision is for; `credit=True` ties them
+    together, as in `InfraMind-Executor-v0`.
 
     ## Starting State
 

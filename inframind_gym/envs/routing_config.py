@@ -90,7 +90,8 @@ class EnvConfig(StrictModel):
     level: Literal["executor", "planner", "joint"] = "executor"
     reward: Literal["solved", "goodput"] = "solved"
     truncate_overrun_s: Annotated[float, within(*RANGES["budget_s"])] | None = None
-    observation: Literal["full", "index", "dict"] = "full"
+    observation: Literal["full", "index", "compact", "dict"] = "full"
+    credit: bool = False
     system_features: tuple[Literal["queue", "e2e", "kv", "in_flight"], ...] = ("queue", "e2e")
     metrics_poll_s: Annotated[float, within(*RANGES["metrics_poll_s"])] | None = None
     call_timeout_s: Annotated[float, within(*RANGES["call_timeout_s"])] | None = None
@@ -106,9 +107,9 @@ class EnvConfig(StrictModel):
         return self
 
     @property
-    def embedding(self) -> Literal["full", "index"]:
+    def embedding(self) -> Literal["full", "index", "compact"]:
         """Form of query and role among the numbers of an observation."""
-        return "index" if self.observation == "index" else "full"
+        return "full" if self.observation == "dict" else self.observation
 
 
 def env_config(arguments: Mapping[str, Any]) -> EnvConfig:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,7 +23,16 @@ from inframind_gym.envs.core import (
     check_actions,
     check_options,
 )
-from inframind_gym.envs.layout import LOG_SCALE_S, SYSTEM_FEATURES, ObservationLayout, PolicySpec
+from inframind_gym.envs.layout import (
+    COMPACT,
+    COMPACT_SEEN,
+    LOG_SCALE_S,
+    MOST_ARRIVALS,
+    SYSTEM_FEATURES,
+    Compact,
+    ObservationLayout,
+    PolicySpec,
+)
 from inframind_gym.envs.routing_config import RANGES, EnvConfig
 from inframind_gym.envs.routing_kernel import drive
 from inframind_gym.errors import ConfigError
@@ -52,6 +63,7 @@ from inframind_gym.simulator.workflow.roles import ROLES, roles_of
 from inframind_gym.simulator.workflow.state import (
     COMPLETED,
     CONTEXT,
+    PLAN,
     START,
     EnvState,
     allocate_state,
@@ -70,6 +82,21 @@ MOST_POLLS: Final = 2e7  # of the servers in a stream: half a second of computin
 LONGEST_S: Final = 1e6  # bound of the time features: nothing observed lasts longer
 MOST_ROLES: Final = max(len(roles_of(role.domain)) for role in ROLES)  # of one domain
 RESET_OPTIONS: Final = ("arrival_rate_per_min", "budget_s")
+
+# One decision of a query that ended in a step, and what the query has earned.
+EARNED: Final = np.dtype(
+    [
+        ("row", "i8"),  # of the batch
+        ("query", "i8"),  # ordinal in the stream
+        ("node", "i8"),  # of its workflow; -1: the plan
+        ("ago", "i8"),  # steps of its row between the decision and this one
+        ("reward", "f8"),  # of the query
+        ("cost", "f8"),  # of the query: latency / budget
+        ("late", "i8"),  # 1: it ended after its deadline
+        ("model", "i8"),  # that the decision chose; -1: the plan
+        ("seconds", "f8"),  # of the decision's calls at that model's server, queue included
+    ]
+)
 
 
 class Load(NamedTuple):
@@ -118,6 +145,7 @@ class RoutingSimulation(Simulation):
         num_threads: int = 1,
     ) -> None:
         self.config, self.num_envs, self.one_query = config, num_envs, one_query
+        self.split = config.split
         self._num_threads = num_threads
         if config.level == "planner" and config.background == "none" and not controlled_router:
             raise ConfigError('level "planner" needs a `background` router that routes the calls')
@@ -164,6 +192,12 @@ class RoutingSimulation(Simulation):
         drawn = not isinstance(config.budget_s, float)
         self.budgets_s = np.full(num_envs, math.nan if drawn else config.budget_s)
         self._no_starts = np.zeros(0, START)
+        # Of every decision the step in which it was made, plans last; only where credit is wanted.
+        self._decided = np.zeros(
+            (num_envs, self.num_queries * config.credit, MAX_NODES + 1), np.int32
+        )
+        self._steps = np.zeros(num_envs, np.int64)
+        self._compact: Compact | None = None
         self._completed: tuple[Ints, NDArray[Any]] | None = None
         self._set_spaces()
 
@@ -181,7 +215,12 @@ class RoutingSimulation(Simulation):
             self.tasks,
             task_profile,
             self.workload.budget_tiers_s,
-            [SYSTEM_FEATURES.index(feature) for feature in config.system_features],
+            [
+                SYSTEM_FEATURES.index(feature)
+                for feature in (
+                    COMPACT_SEEN if config.embedding == "compact" else config.system_features
+                )
+            ],
             {
                 "poll_s": self.pool.metrics_poll_s,
                 "queue_norm": self.pool.queue_norm,
@@ -244,6 +283,9 @@ class RoutingSimulation(Simulation):
             high[layout.query] = len(self.tasks) - 1
             high[layout.role] = len(ROLES) - 1
         longest = np.log(LONGEST_S) / np.log(LOG_SCALE_S)
+        if layout.embedding == "compact":
+            high[1] = MOST_ARRIVALS
+            layout.servers(low)[:], layout.servers(high)[:] = np.array(list(COMPACT.values())).T
         if layout.scope != "query":
             high[layout.budget] = longest
         for feature, highest in (
@@ -343,7 +385,7 @@ class RoutingSimulation(Simulation):
             self._completed = None
         else:
             self.completed_batch()  # which the next episodes would overwrite
-        inside = self.one_query
+        inside, every = self.one_query, rows
         self.decisions[rows] = np.zeros((), CONTEXT)
         if self.one_query and not first and (self.status[rows] != DECISION).all():
             self.drive(RESUME, rows, self._no_starts, self._actions, observations)
@@ -352,6 +394,18 @@ class RoutingSimulation(Simulation):
             rows, inside = rows[over], False
         if len(rows):
             self.begin_streams(rows, generators, observations, inside=inside)
+        self._show_compact(every, observations)
+
+    def _show_compact(self, rows: Ints, observations: Float32s) -> None:
+        """Turn what the loops have written into compact observations, where these are shown."""
+        if self.config.observation != "compact":
+            return
+        if self._compact is None:
+            models, norm = len(self.pool.models), self.pool.queue_norm
+            seen = ObservationLayout(models, "index", COMPACT_SEEN, norm)
+            self._compact = Compact(replace(self.policy_spec(), layout=seen), self.num_envs)
+        compact = self._compact.of(observations[rows], self.decisions[rows], rows)
+        observations[rows, : self.layout.size] = compact
 
     def begin_streams(
         self,
@@ -415,6 +469,11 @@ class RoutingSimulation(Simulation):
 
     def step(self, rows: Ints, actions: Ints, observations: Float32s) -> None:
         """Carry out one action an environment and run to the next decision; see `Simulation`."""
+        if self.config.credit:
+            due = self.decisions[rows]
+            place = np.where(due["kind"] == PLAN, MAX_NODES, due["node"])
+            self._decided[rows, due["query"], place] = self._steps[rows]
+            self._steps[rows] += 1
         if len(rows) == self.num_envs:
             self._decision_bytes.fill(0)
         else:
@@ -429,6 +488,7 @@ class RoutingSimulation(Simulation):
             self.truncated[:] = False
             self.truncated[ended[overrun]] = True
             self.truncated &= ~self.terminated
+        self._show_compact(rows, observations)
 
     def drive(
         self,
@@ -495,15 +555,74 @@ class RoutingSimulation(Simulation):
     def reset_info(self) -> dict[str, Any]:
         """Return the info of a reset, which names models whose server cards are estimates."""
         estimates = self.pool.estimates
-        return self.info() | ({"estimates": estimates} if estimates else {})
+        estimated = {"estimates": estimates} if estimates else {}
+        return self._due() | {"split": self.split} | estimated
 
-    def info(self) -> dict[str, Any]:
-        """Return time, query and node of the decision that waits."""
+    def _due(self) -> dict[str, Any]:
+        """Return time, query and node of the decision that waits in environment 0."""
         return {
             "time_s": self._time_s.item(),
             "query": self._query.item(),
             "node": self._node.item(),
         }
+
+    def info(self) -> dict[str, Any]:
+        """Return the decision that waits; with `credit` what ended, and what it cost."""
+        if not self.config.credit:
+            return self._due()
+        return self._due() | {"earned": _columns(self.earned()), "costs": self.cost_vectors()[0]}
+
+    def infos(self) -> dict[str, Any]:
+        """Return, with `credit`, what ended in every environment, and what it cost."""
+        if not self.config.credit:
+            return {}
+        earned, by_row = self.earned(), np.empty(self.num_envs, object)
+        ends = np.searchsorted(earned["row"], np.arange(self.num_envs + 1)).tolist()
+        for row, (first, last) in enumerate(pairwise(ends)):
+            by_row[row] = _columns(earned[first:last])
+        return {"earned": by_row, "costs": self.cost_vectors()}
+
+    def earned(self) -> NDArray[Any]:
+        """Return the agent's decisions of the queries that ended in the last step, (k,) EARNED.
+
+        Raises:
+            ConfigError: credit is not kept.
+        """
+        if not self.config.credit:
+            raise ConfigError("decisions get no credit; make the environment with credit=True")
+        rows, records = self.completed_batch()
+        routes = np.arange(MAX_NODES) < records["num_nodes"][:, None]
+        has_routes, has_plans = (self.config.level != other for other in ("planner", "executor"))
+        taken = np.column_stack([routes & has_routes, np.full(len(rows), has_plans)])
+        of, node = taken.nonzero()
+        record, is_plan = records[of], node == MAX_NODES
+        out = np.zeros(len(of), EARNED)
+        out["row"], out["query"], out["node"] = rows[of], record["query"], node
+        out["ago"] = self._steps[rows[of]] - 1 - self._decided[rows[of], record["query"], node]
+        out["late"] = late = record["latency_s"] > record["budget_s"]
+        in_time = ~late | (self.config.reward == "solved")
+        out["reward"], out["cost"] = record["solved"] * in_time, record["cost"]
+        at = np.arange(len(of)), np.minimum(node, MAX_NODES - 1)
+        out["model"], out["seconds"] = record["model"][at], record["node_latency_s"][at]
+        out["node"][is_plan] = out["model"][is_plan] = -1
+        out["seconds"][is_plan] = 0.0
+        return out
+
+    def cost_vectors(self) -> Floats:
+        """Return the costs of the last step, (E, 2 + M).
+
+        They are latency / budget (as `costs`), queries that ended late, and the seconds that
+        calls of the ended queries have spent at each server, its queue included.
+        """
+        models = len(self.pool.models)
+        rows, records = self.completed_batch()
+        out = np.zeros((self.num_envs, 2 + models))
+        out[:, 0] = self.costs
+        np.add.at(out[:, 1], rows, records["latency_s"] > records["budget_s"])
+        of, node = (records["model"] >= 0).nonzero()
+        model, seconds = records["model"][of, node], records["node_latency_s"][of, node]
+        np.add.at(out, (rows[of], 2 + model), seconds)
+        return out
 
     def summaries(self, rows: Ints, rewards: Floats, costs: Floats) -> dict[str, NDArray[Any]]:
         """Return the outcome of tagged queries, or means over the queries of streams."""
@@ -613,6 +732,11 @@ class RoutingSimulation(Simulation):
             task_embeddings=params.task_embedding,
             role_embeddings=params.role_embedding,
         )
+
+
+def _columns(records: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Return records as a dict of arrays, which Gymnasium's checkers compare."""
+    return {name: records[name].copy() for name in records.dtype.names or ()}
 
 
 def _draw_from(config: EnvConfig, datasets: list[str]) -> tuple[TaskSet, NDArray[np.int32]]:
