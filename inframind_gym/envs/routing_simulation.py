@@ -81,6 +81,7 @@ MOST_PLACES: Final = 10_000_000  # queries of all environments of a batch, 1.5 k
 MOST_POLLS: Final = 2e7  # of the servers in a stream: half a second of computing
 LONGEST_S: Final = 1e6  # bound of the time features: nothing observed lasts longer
 MOST_ROLES: Final = max(len(roles_of(role.domain)) for role in ROLES)  # of one domain
+DUE: Final = ("time_s", "query", "node")  # of the decision that waits, in `info`
 RESET_OPTIONS: Final = ("arrival_rate_per_min", "budget_s")
 
 # One decision of a query that ended in a step, and what the query has earned.
@@ -146,6 +147,7 @@ class RoutingSimulation(Simulation):
     ) -> None:
         self.config, self.num_envs, self.one_query = config, num_envs, one_query
         self.split = config.split
+        self._credit, self._is_compact = config.credit, config.observation == "compact"
         self._num_threads = num_threads
         if config.level == "planner" and config.background == "none" and not controlled_router:
             raise ConfigError('level "planner" needs a `background` router that routes the calls')
@@ -394,12 +396,11 @@ class RoutingSimulation(Simulation):
             rows, inside = rows[over], False
         if len(rows):
             self.begin_streams(rows, generators, observations, inside=inside)
-        self._show_compact(every, observations)
+        if self._is_compact:
+            self._show_compact(every, observations)
 
     def _show_compact(self, rows: Ints, observations: Float32s) -> None:
-        """Turn what the loops have written into compact observations, where these are shown."""
-        if self.config.observation != "compact":
-            return
+        """Turn what the loops have written into compact observations."""
         if self._compact is None:
             models, norm = len(self.pool.models), self.pool.queue_norm
             seen = ObservationLayout(models, "index", COMPACT_SEEN, norm)
@@ -469,7 +470,7 @@ class RoutingSimulation(Simulation):
 
     def step(self, rows: Ints, actions: Ints, observations: Float32s) -> None:
         """Carry out one action an environment and run to the next decision; see `Simulation`."""
-        if self.config.credit:
+        if self._credit:
             due = self.decisions[rows]
             place = np.where(due["kind"] == PLAN, MAX_NODES, due["node"])
             self._decided[rows, due["query"], place] = self._steps[rows]
@@ -488,7 +489,8 @@ class RoutingSimulation(Simulation):
             self.truncated[:] = False
             self.truncated[ended[overrun]] = True
             self.truncated &= ~self.terminated
-        self._show_compact(rows, observations)
+        if self._is_compact:
+            self._show_compact(rows, observations)
 
     def drive(
         self,
@@ -555,26 +557,24 @@ class RoutingSimulation(Simulation):
     def reset_info(self) -> dict[str, Any]:
         """Return the info of a reset, which names models whose server cards are estimates."""
         estimates = self.pool.estimates
+        info = {name: value for name, value in self.info().items() if name in DUE}
         estimated = {"estimates": estimates} if estimates else {}
-        return self._due() | {"split": self.split} | estimated
+        return info | {"split": self.split} | estimated
 
-    def _due(self) -> dict[str, Any]:
-        """Return time, query and node of the decision that waits in environment 0."""
-        return {
+    def info(self) -> dict[str, Any]:
+        """Return the decision that waits; with `credit` what ended, and what it cost."""
+        due = {
             "time_s": self._time_s.item(),
             "query": self._query.item(),
             "node": self._node.item(),
         }
-
-    def info(self) -> dict[str, Any]:
-        """Return the decision that waits; with `credit` what ended, and what it cost."""
-        if not self.config.credit:
-            return self._due()
-        return self._due() | {"earned": _columns(self.earned()), "costs": self.cost_vectors()[0]}
+        if self._credit:
+            return due | {"earned": _columns(self.earned()), "costs": self.cost_vectors()[0]}
+        return due
 
     def infos(self) -> dict[str, Any]:
         """Return, with `credit`, what ended in every environment, and what it cost."""
-        if not self.config.credit:
+        if not self._credit:
             return {}
         earned, by_row = self.earned(), np.empty(self.num_envs, object)
         ends = np.searchsorted(earned["row"], np.arange(self.num_envs + 1)).tolist()
