@@ -67,14 +67,18 @@ def _likened(pool_name: str, workload: str) -> tuple[str, tempfile.TemporaryDire
     folder = tempfile.TemporaryDirectory("-inframind")
     parts: dict[str, float] = {}
     for name, weight in (loaded.mix or {workload: 1.0}).items():
-        known = load_workload(name).models or {}
+        one = load_workload(name).model_dump(mode="json", exclude_unset=True)
+        known = one.get("models") or {}
         like = {model.alias: model.alias for model in pool.models}
         for model in pool.models:
             if model.alias not in known:
                 far = {a: abs(math.log(sizes[a] / model.params_b)) for a in known if a in sizes}
                 like[model.alias] = min(far, key=far.__getitem__, default=model.alias)
         part = Path(folder.name, f"{len(parts)}.yaml")
-        part.write_text(json.dumps({"like": name, "models": like}))
+        for entry in known.values():
+            entry.pop("share", None)  # of the published mix of models
+        models = {alias: known[other] for alias, other in like.items() if other in known}
+        part.write_text(json.dumps({**one, "models": models}))
         parts[str(part)] = weight
         for alias, other in like.items():
             if alias != other:
