@@ -26,7 +26,6 @@ from inframind_gym.configs import (
     PositiveInt,
     StrictModel,
     find_config,
-    list_configs,
     load_yaml_model,
     validate,
     within,
@@ -46,7 +45,6 @@ RATES_PER_MIN: Final = (10.0, 30.0, 50.0, 100.0, 150.0, 200.0)  # queries per mi
 BUDGET_TIERS_S: Final = (10.0, 30.0, 50.0, 100.0, 200.0, 300.0, 600.0, 1000.0)  # seconds
 
 _SHARE_TOLERANCE = 0.02  # published shares are rounded
-_LEAST_COMMON: Final = 2  # models that connect the scales of two benchmarks
 KeyT = TypeVar("KeyT")
 
 
@@ -120,8 +118,8 @@ class ModelEntry(StrictModel):
     output_tokens_median: Positive
     # What is not given is not dumped: the hash of a workload counts what it says.
     ability: Number | None = Field(default=None, exclude_if=lambda ability: ability is None)
-    # Estimate of the ability: benchmark -> published share of right answers, percent
-    ability_from: Annotated[dict[str, Percent], Field(min_length=1)] | None = Field(
+    # Estimate of the ability: the workload's dataset -> published share of right answers, percent
+    ability_from: Annotated[dict[str, Percent], Field(min_length=1, max_length=1)] | None = Field(
         default=None, exclude_if=lambda scores: scores is None
     )
 
@@ -236,7 +234,7 @@ class TaskProfile(StrictModel):
                     "pool's models (`inframind workload fit OUTCOMES.csv --out workload.yaml`) and "
                     "play it (`inframind bench run --pool POOL --workload workload.yaml`); or add "
                     f"under `models` of a copy of this one `{alias}: {{output_tokens_median: 300, "
-                    "ability_from: {mmlu_pro: 52.1}}`, with a published score."
+                    f"ability_from: {{{self.dataset}: 52.1}}}}`, with a published score."
                 )
 
 
@@ -306,52 +304,22 @@ class WorkloadConfig(StrictModel):
             raise ConfigError(f"workload {self.name!r} is a mix, it has no profile of its own.")
         models = {}
         for alias, entry in (self.models or {}).items():
-            ability = entry.ability
-            if ability is None:  # published scores stand for the mean of the abilities they say
-                try:
-                    scores = (entry.ability_from or {}).items()
-                    ability = math.fsum(self._placed(*score) for score in scores) / len(scores)
-                except ConfigError as error:
-                    raise ConfigError(f"models.{alias}.ability_from: {error}") from None
+            ability, quality = entry.ability, cast(QualityProfile, self.quality)
+            if ability is None:  # the one at which the item-response model has this accuracy
+                score = (entry.ability_from or {}).get(str(self.dataset))
+                if score is None:
+                    benchmark = next(iter(entry.ability_from or ()))
+                    raise ConfigError(
+                        f"models.{alias}.ability_from: "
+                        f"{unknown('benchmark', benchmark, (str(self.dataset),))}"
+                    )
+                slope = quality.discrimination
+                ability = ability_of(score / 100.0, slope * quality.difficulty_sd) / slope
             models[alias] = ModelProfile(
                 share=entry.share, output_tokens_median=entry.output_tokens_median, ability=ability
             )
         sections = {key: getattr(self, key) for key in ("name", *_PROFILE_KEYS, "prompt", "agents")}
         return TaskProfile.model_validate({**sections, "models": models})
-
-    def _placed(self, benchmark: str, score: float) -> float:
-        """Return the ability on this workload that a published score stands for.
-
-        A score on the workload's own dataset is the ability at which the item-response model gives
-        that accuracy. One on another shipped dataset is moved by the mean difference of the models
-        that both have.
-
-        Raises:
-            ConfigError: Nothing connects the benchmark with this workload.
-        """
-        other, moved = self, 0.0
-        if benchmark != self.dataset:
-            contents = {
-                n: read_yaml(find_config("workloads", n))[0] for n in list_configs("workloads")
-            }
-            known = [n for n, content in contents.items() if "mix" not in content]
-            if benchmark not in known:
-                raise ConfigError(unknown("benchmark", benchmark, (str(self.dataset), *known)))
-            other = load_yaml_model(find_config("workloads", benchmark), WorkloadConfig)
-            ours, theirs = (
-                {a: e.ability for a, e in (w.models or {}).items() if e.ability is not None}
-                for w in (self, other)
-            )
-            apart = [ours[alias] - theirs[alias] for alias in ours.keys() & theirs.keys()]
-            if len(apart) < _LEAST_COMMON:
-                raise ConfigError(
-                    f"{benchmark} has {len(apart)} models in common with this workload, and at "
-                    f"least {_LEAST_COMMON} connect their scales. Give a score on {self.dataset}."
-                )
-            moved = math.fsum(apart) / len(apart)
-        quality = cast(QualityProfile, other.quality)  # no mix has models
-        slope = quality.discrimination
-        return ability_of(score / 100.0, slope * quality.difficulty_sd) / slope + moved
 
 
 class WeightedProfile(NamedTuple):
@@ -467,7 +435,7 @@ def estimates(workload: WorkloadConfig) -> list[str]:
     """Return a text for each estimated ability of a workload, or of those that it mixes."""
     return [
         f"ability of {alias} on {part.dataset}: estimate from published "
-        + ", ".join(f"{of} {score:g} %" for of, score in entry.ability_from.items())
+        + "".join(f"{of} {score:g} %" for of, score in entry.ability_from.items())
         for part in (workload, *_mixed(workload).values())
         for alias, entry in (part.models or {}).items()
         if entry.ability_from is not None

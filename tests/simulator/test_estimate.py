@@ -173,7 +173,6 @@ def test_models_are_spread_over_gpus_of_several_kinds(
     [
         ("H100-80GB", 1, "llama-3.3-70b", ["2 GPUs of its own", "1 of 1 are empty"]),
         ("L4", 1, "llama-3.1-8b,llama-3.2-3b", ["llama-3.2-3b needs 8.9 GB", "5.9 GB too few"]),
-        ("L4", 1, "phi-4,qwen2.5-32b,llama-3.2-1b", ["phi-4 needs", "qwen2.5-32b needs"]),
     ],
 )
 def test_what_does_not_fit_is_said_with_what_is_missing(
@@ -190,9 +189,7 @@ def test_what_does_not_fit_is_said_with_what_is_missing(
     [
         ("llama-8b", "Did you mean 'llama-3.1-8b'"),
         ("llama-3.1-8b:int3", "unknown quantization 'int3'"),
-        ("llama-3.1-8b@tp3", "Did you mean 'tp"),
         ("llama-3.1-8b,llama-3.1-8b:fp8", "is there twice"),
-        (" , ", "names no model"),
         ("/nowhere/model", "config.json"),
     ],
 )
@@ -228,11 +225,6 @@ def test_the_command_writes_a_pool_that_is_read_back(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, [*command, "--force"]).exit_code == 0
     said = CliRunner().invoke(app, ["check", str(out)]).output
     assert "estimates, not measured: qwen-14b" in said
-
-
-def test_every_number_has_a_source() -> None:
-    rows: list[Any] = [*hardware().gpus.values(), *map(find_architecture, known_models())]
-    assert all(row.source.startswith("https://") for row in rows)
 
 
 def test_a_reset_names_the_models_whose_cards_are_estimates() -> None:

@@ -69,11 +69,6 @@ def test_a_larger_step_and_a_load_that_never_comes_up(tmp_path: Path) -> None:
     assert "fitted to 50 to 90 sequences at once, and this simulation reached 8" in text
 
 
-def test_within_the_range_or_without_evidence_nothing_is_said(tmp_path: Path) -> None:
-    assert said(pool(tmp_path, sequences=[1, 8])) == []
-    assert said(pool(tmp_path)) == []
-
-
 def test_all_workers_of_a_benchmark_say_it_once(tmp_path: Path) -> None:
     command = ["bench", "run", "--suite", "starter", "--policies", "round_robin,random", "--seeds"]
     command += ["2", "--set", "queries=30", "--set", "rates=200", "--workers", "2"]

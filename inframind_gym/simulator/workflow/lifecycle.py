@@ -39,6 +39,7 @@ from inframind_gym.simulator.workflow.state import (
     NOTHING,
     OVER,
     PLAN_NODE,
+    QUERY,
     EnvState,
 )
 from inframind_gym.simulator.workflow.topology import FINAL, FIRST, MAX_NODES, SECOND
@@ -52,6 +53,7 @@ LEVEL_PLANNER = 1
 LATE_S = 1e9  # added to the priority of work that is past its deadline
 _DEBATE = 3  # index into TOPOLOGIES
 _ONE = np.uint32(1)
+_QUERY = np.zeros(1, QUERY)  # one that arrives
 
 
 @inner
@@ -73,6 +75,7 @@ def start_query(params: EnvParams, state: EnvState, e: int) -> None:
     agents = own or not settings.one_query
     stream.arrived += 1
     slot = new_slot(state, e)
+    state.query[e, slot] = _QUERY[0]
     query = state.query[e, slot]
     key = stream.key
     task = state.task[e, ordinal]
@@ -84,27 +87,11 @@ def start_query(params: EnvParams, state: EnvState, e: int) -> None:
         tiers = params.budget_tiers_s
         budget_s = tiers[int(uniform(key, STREAM_BUDGET, ordinal, 0) * tiers.shape[0])]
     query.budget_s = budget_s
-    query.latency_s = 0.0
-    query.charged_s = 0.0
     query.length_z = query_length_z(key, ordinal)
     query.domain = params.task_domain[task]
     profile = int(params.response.task_profile[task])
     query.profile = profile
     query.is_controlled = 1 if agents else 0
-    query.topology = 0
-    query.num_agents = 0
-    query.num_nodes = 0
-    query.solved = 0
-    query.pushed = 0
-    query.done = 0
-    query.right = 0
-    query.lost = 0
-    query.proven = 0
-    query.prompt_tokens = 0
-    query.output_tokens = 0
-    query.calls = 0
-    query.truncated_calls = 0
-    query.failed_calls = 0
     if agents and settings.one_query:
         stream.tagged_slot = slot
         stream.expecting = 0
