@@ -269,6 +269,7 @@ def fit(
     domains becomes a workload a domain, and OUT mixes them.
     """
     from inframind_gym.calibration import outcomes as of
+    from inframind_gym.calibration.report import fit_table
     from inframind_gym.simulator.workload import load_workload
 
     with friendly():
@@ -305,7 +306,7 @@ def fit(
         load_workload(out)
         _write(report, {"outcomes": outcomes.name, "holdout": holdout, "domains": shown}, indent=1)
     for part in shown:
-        Console().print(of.fit_table(part))
+        Console().print(fit_table(part))
     typer.echo(f"workload: {', '.join(map(str, texts))}")
     if report is not None:
         typer.echo(f"report: {report}")

@@ -14,13 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from numbers import Real
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import (
     AfterValidator,
-    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -43,22 +41,11 @@ def _mean(value: object) -> object:
     return value.get("mean") if isinstance(value, dict) else value
 
 
-def _whole(value: object) -> object:
-    value = _mean(value)
-    return round(value) if isinstance(value, float) and math.isfinite(value) else value
-
-
 def _latencies(value: object) -> object:
-    """Keep the known figures of a distribution of latencies; a number is its mean."""
-    if isinstance(value, Real):
-        value = {"mean": value}
-    if not isinstance(value, dict):
-        raise ValueError("must be {mean: seconds, p5: ..., p95: ...}")
-    figures = {"median": value.get("p50"), **value}
-    found = {name: figures.get(name) for name in ("mean", *_ENDS) if figures.get(name) is not None}
-    if "mean" not in found:
-        raise ValueError("lacks its mean")
-    return found
+    """Keep the known figures of a distribution of latencies."""
+    if not isinstance(value, dict) or value.get("mean") is None:
+        raise ValueError("must be {mean: seconds, p5: ..., p95: ...}; lacks its mean")
+    return {name: value[name] for name in ("mean", *_ENDS) if value.get(name) is not None}
 
 
 def _in_order(latency_s: dict[str, float]) -> dict[str, float]:
@@ -76,8 +63,8 @@ def _scaled(shares: dict[str, float]) -> dict[str, float]:
     return {name: share / total for name, share in shares.items()}
 
 
-def _aliases(*names: str) -> Any:
-    return Field(None, validation_alias=AliasChoices(*names))
+def _published(name: str) -> Any:
+    return Field(None, validation_alias=name)
 
 
 _Mean = Annotated[NonNegative, BeforeValidator(_mean)]
@@ -97,34 +84,28 @@ class MeasuredCell(BaseModel):
     dataset: str
     # An episode of a lower rate lasts for weeks.
     arrival_rate_per_min: Annotated[Number, Field(ge=0.01, le=1e6)] = Field(
-        validation_alias=AliasChoices("arrival_rate", "arrival_rate_per_min", "rate_per_min")
+        validation_alias="arrival_rate"
     )
-    num_queries: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=100_000)] | None = _aliases(
-        "n_episodes", "num_queries", "n"
-    )
+    num_queries: Annotated[int, Field(ge=1, le=100_000)] | None = _published("n_episodes")
     accuracy: Fraction  # share of the queries that were solved
     # "mean", the QUANTILES, "min" and "max", as far as they were measured, in s
     latency_s: Annotated[
         dict[str, NonNegative], BeforeValidator(_latencies), AfterValidator(_in_order)
-    ] = Field(validation_alias=AliasChoices("latency", "latency_s"))
-    budget_s: Positive | None = _aliases("budget", "budget_s")
+    ] = Field(validation_alias="latency")
+    budget_s: Positive | None = _published("budget")
     cost_rate: NonNegative | None = None  # of a method that is trained with one
     # name of the model, as its server knows it -> share of the executions
-    model_share: _Shares | None = _aliases("model_distribution")
-    strategy_share: _Shares | None = _aliases("strategy_distribution")
+    model_share: _Shares | None = _published("model_distribution")
+    strategy_share: _Shares | None = _published("strategy_distribution")
     # "model|strategy" -> share of the executions
-    route_share: _Shares | None = _aliases("model_strategy_joint")
+    route_share: _Shares | None = _published("model_strategy_joint")
     # topology -> share of the queries
-    topology_share: Annotated[_Shares, _WITHOUT_DOMAIN] | None = _aliases("topology_distribution")
-    num_agents: Annotated[Number, BeforeValidator(_mean), Field(ge=1)] | None = _aliases(
-        "num_agents", "n_agents"
-    )
-    steps: _Mean | None = _aliases("steps_per_episode", "steps")  # executions of a query
-    edges: _Mean | None = _aliases(  # active edges of a query's graph
-        "edges", "active_edges", "num_edges", "edges_per_episode", "mean_edges"
-    )
-    prompt_tokens: _Mean | None = _aliases("prompt")  # all calls of a query
-    completion_tokens: _Mean | None = _aliases("completion")
+    topology_share: Annotated[_Shares, _WITHOUT_DOMAIN] | None = _published("topology_distribution")
+    num_agents: Annotated[Number, BeforeValidator(_mean), Field(ge=1)] | None = None
+    steps: _Mean | None = _published("steps_per_episode")  # executions of a query
+    edges: _Mean | None = _published("active_edges")  # of a query's graph
+    prompt_tokens: _Mean | None = _published("prompt")  # all calls of a query
+    completion_tokens: _Mean | None = _published("completion")
 
     @model_validator(mode="before")
     @classmethod

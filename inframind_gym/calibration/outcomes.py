@@ -20,7 +20,6 @@ from typing import Any, Final, get_args
 import numpy as np
 import yaml
 from numpy.typing import NDArray
-from rich.table import Table
 
 from inframind_gym.errors import ConfigError, did_you_mean, shortened, unknown
 from inframind_gym.files import read_csv
@@ -547,40 +546,3 @@ def _number(value: Any) -> float | None:
 
 def _mean(values: Any) -> float:
     return float(values.mean()) if len(values) else 0.0
-
-
-def fit_table(of: Mapping[str, Any]) -> Table:
-    """Make the table of `figures`."""
-    points = of["held_out_points"]
-    table = Table(
-        title=f"{of['domain']}: {of['questions']} questions; difficulty spread "
-        f"{of['difficulty_sd']:.2f} ± {of['difficulty_sd_error']:.2f} logits",
-        caption="Held out: predicted share of right answers - measured, in points, ± by chance. "
-        f"Mean absolute error {points['mean_abs']:.1f}, root mean square {points['rms']:.1f} (by "
-        f"chance {points['rms_by_chance']:.1f}); {points['within_2']} of {points['models']} models "
-        "within 2. Slope: log length for each standard deviation of difficulty.",
-        caption_justify="left",
-        box=None,
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column("model", overflow="ellipsis", no_wrap=True)
-    columns = ("asked", "right %", "ability", "±", "tokens", "±", "slope", "held out", "±")
-    for column in columns:
-        table.add_column(column.replace(" ", "\n"), justify="right", no_wrap=True, min_width=4)
-    for row in sorted(of["models"], key=lambda row: -row["ability"]):
-        checked = ("", "")
-        if row["held_out"]:
-            error = 100.0 * (row["held_out_predicted"] - row["held_out_measured"])
-            checked = f"{error:+.1f}", f"{100.0 * (row['held_out_chance_sd'] or 0.0):.1f}"
-        table.add_row(
-            row["model"],
-            f"{row['outcomes']:.0f}",
-            f"{100.0 * row['accuracy']:.1f}",
-            f"{row['ability']:+.2f}",
-            f"{row['ability_error']:.2f}",
-            f"{row['tokens_median']:.0f}",
-            f"{row['tokens_median_error']:.1f}",
-            f"{row['length_slope']:+.2f}",
-            *checked,
-        )
-    return table

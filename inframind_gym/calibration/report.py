@@ -347,11 +347,41 @@ def _shown(of: Mapping[str, float | None], factor: float = 1.0) -> str:
     return f"{factor * measured:.2f} / {factor * predicted:.2f}\n{error:+.2f} %"
 
 
-def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+def table(
+    title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], caption: str = ""
+) -> Table:
     """Return a table for the terminal: the first column left, the others right."""
-    made = Table(title=title)
+    made = Table(title=title, caption=caption or None, caption_justify="left")
     for number, heading in enumerate(headings):
         made.add_column(heading, justify="right" if number else "left")
     for row in rows:
         made.add_row(*row)
     return made
+
+
+# Outcomes
+
+
+def fit_table(of: Mapping[str, Any]) -> Table:
+    """Return the table of `outcomes.figures`, for the terminal."""
+    rows, points = [], of["held_out_points"]
+    for row in sorted(of["models"], key=lambda row: -row["ability"]):
+        checked = ["", ""]
+        if row["held_out"]:
+            error = 100.0 * (row["held_out_predicted"] - row["held_out_measured"])
+            checked = [f"{error:+.1f}", f"{100.0 * (row['held_out_chance_sd'] or 0.0):.1f}"]
+        texts = [f"{row['outcomes']:.0f}", f"{100.0 * row['accuracy']:.1f}"]
+        texts += [f"{row['ability']:+.2f}", f"{row['ability_error']:.2f}"]
+        texts += [f"{row['tokens_median']:.0f}", f"{row['tokens_median_error']:.1f}"]
+        rows.append([row["model"], *texts, f"{row['length_slope']:+.2f}", *checked])
+    columns = ("model", "asked", "right %", "ability", "±", "tokens", "±", "slope", "held out", "±")
+    return table(
+        f"{of['domain']}: {of['questions']} questions; difficulty spread "
+        f"{of['difficulty_sd']:.2f} ± {of['difficulty_sd_error']:.2f} logits",
+        columns,
+        rows,
+        "Held out: predicted share of right answers - measured, in points, ± by chance. "
+        f"Mean absolute error {points['mean_abs']:.1f}, root mean square {points['rms']:.1f} (by "
+        f"chance {points['rms_by_chance']:.1f}); {points['within_2']} of {points['models']} models "
+        "within 2. Slope: log length for each standard deviation of difficulty.",
+    )
