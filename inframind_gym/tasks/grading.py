@@ -323,25 +323,17 @@ def grade(answer: Answer, text: str) -> bool:
     """Return whether a response is right.
 
     Args:
-        answer: a task's answer, of the kind "number", "expression" or "choice".
+        answer: a task's answer, of the kind "number" or "choice".
         text: the whole response of a model; the final answer is looked for in it. A response in
             which none is found is wrong.
 
     Raises:
-        TaskError: the kind is "tests" (code is only run in the sandbox backend), or the answer
-            itself is not valid.
+        TaskError: the answer itself is not valid.
     """
-    if answer.kind == "number":
-        number = final_number(text)
-        return number is not None and numbers_agree(exact_number(answer.value), number)
     if answer.kind == "choice":
         return final_letter(text, answer.options) == answer.value
-    if answer.kind == "expression":
-        return expressions_agree(answer.value, final_expression(text))
-    raise TaskError(
-        "answers of code tasks are only judged in the sandbox: grade() never runs code that a "
-        "model wrote. Use the surrogate's quality model, or `judge` with a Sandbox."
-    )
+    number = final_number(text)
+    return number is not None and numbers_agree(exact_number(answer.value), number)
 
 
 def exact_number(value: str) -> Fraction:
@@ -364,69 +356,11 @@ def numbers_agree(expected: Fraction, number: Fraction) -> bool:
     return abs(expected - number) <= DECIMAL_TOLERANCE * min(Fraction(1), abs(expected))
 
 
-def expressions_agree(expected: str, candidate: str) -> bool:
-    """Return whether two expressions are the same once they are normalised.
-
-    Two plain numbers are compared as numbers, everything else as text: x+1 and 1+x differ here.
-    """
-    first, second = normalised(expected), normalised(candidate)
-    if first == second:
-        return True
-    if first.isalpha() and second.isalpha() and len(first) > 1:
-        return first.lower() == second.lower()
-    a, b = _plain_number(first), _plain_number(second)
-    return a is not None and b is not None and numbers_agree(a, b)
-
-
-_REWRITES = tuple(
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\\(?:left|right|big|Big|bigg|Bigg)(?![a-zA-Z])", ""),
-        (r"\\(?:[!,;: ]|quad|qquad)", ""),
-        (r"\\[dt]frac", r"\\frac"),
-        (r"\\(?:text|mbox)\{\s[^{}]*\}$", ""),  # a unit behind the value
-        (r"\\(?:text|mbox|mathrm|mathbf|textbf|operatorname)\{([^{}]*)\}", r"\1"),
-        (r"\^\{?\\circ\}?|\\degree|°", ""),
-        (r"\\?%|\\\$|\$", ""),
-        (r"\\(?:cdot|times)|×|·", "*"),
-        (r"\\?\bpi\b|π", r"\\pi "),
-        (r"−", "-"),
-        (r"\{,\}", ","),
-        (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
-        (r"\\frac\s*(\d)\s*\{", r"\\frac{\1}{"),
-        (r"\\sqrt\s*(\d)", r"\\sqrt{\1}"),
-        (r"\s+", ""),
-        (r"\*\*", "^"),
-        (r"([\^_])\{(\w)\}", r"\1\2"),
-        (r"(?<=\d)\*(?=[a-zA-Z\\(])", ""),
-        (r"^[a-zA-Z]=", ""),  # "x=3"
-        (r"(?<![\d.])\.(?=\d)", "0."),
-    )
-)
-_ENDS = " \t\n\r\f\v.,;:"
-
-
-def normalised(expression: str) -> str:
-    """Return an expression in a plain form that ignores spacing, layout and equal notations."""
-    result = expression.strip().strip("`*").rstrip(_ENDS)
-    for pattern, replacement in _REWRITES:
-        result = pattern.sub(replacement, result)
-    result = result.rstrip(_ENDS)
-    if re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", result):
-        result = result.replace(",", "")
-    return result
-
-
-def _plain_number(text: str) -> Fraction | None:
-    """Return the value of a normalised number or fraction, or None for anything else."""
-    match = re.fullmatch(r"(-?)\\frac\{(-?\d+)\}\{(\d+)\}", text)
-    plain = f"{match[1]}{match[2]}/{match[3]}".replace("--", "") if match else text
-    if len(plain) > MAX_DIGITS or not re.fullmatch(
-        r"[-+]?\d+(\.\d+)?([eE][-+]?\d{1,3})?(/[1-9]\d*)?", plain
-    ):
-        return None
-    top, _, bottom = plain.partition("/")
-    return Fraction(top) / int(bottom or 1)
+def _agree_as_numbers(expected: str, formula: str) -> bool:
+    """Return whether two expressions are plain numbers that agree."""
+    matches = [_NUMBER.fullmatch(_plain(text).strip(" .")) for text in (expected, formula)]
+    first, second = (None if match is None else _value(match) for match in matches)
+    return first is not None and second is not None and numbers_agree(first, second)
 
 
 # Judging
@@ -462,10 +396,12 @@ def judge(answer: Answer, text: str, sandbox: Sandbox, question: str = "", task:
             return sandbox.same_formula(answer.value, inside)  # a number in it is not its value
     if answer.kind != "expression":
         return grade(answer, text)
-    formula = final_expression(text)
+    formula = final_expression(text).strip().rstrip(".")
     if len(formula) > MAX_FORMULA:
         return False
-    return grade(answer, text) or sandbox.same_formula(answer.value, formula)
+    if formula == answer.value or _agree_as_numbers(answer.value, formula):
+        return True
+    return sandbox.same_formula(answer.value, formula)
 
 
 def check_tasks(source: str | Path, packages: Sequence[str] = PACKAGES) -> tuple[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Grading: extraction of final answers, tolerance, letters and expressions."""
+"""Grading: extraction of final answers, tolerance, letters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from inframind_gym.errors import TaskError
 from inframind_gym.tasks import Answer
-from inframind_gym.tasks.grading import final_letter, final_number, grade, normalised, parse_number
+from inframind_gym.tasks.grading import (
+    final_expression,
+    final_letter,
+    final_number,
+    grade,
+    parse_number,
+)
 
 
 @pytest.mark.parametrize(
@@ -97,36 +103,6 @@ def test_final_letter(text: str, expected: str | None) -> None:
     assert grade(Answer("choice", "C", OPTIONS), text) is (expected == "C")
 
 
-@pytest.mark.parametrize(
-    ("expected", "text", "right"),
-    [
-        ("x^2+5x+6", r"We get \boxed{x^2 + 5x + 6}.", True),
-        ("x^2+5x+6", "The answer is x^2+5x+7", False),
-        (r"\frac{\pi}{4}", r"\boxed{\dfrac{\pi}{4}}", True),
-        (r"49\pi", "The area is $49 \\pi$.", True),
-        (r"49\pi", "49π", True),
-        (r"\left( 3, \frac{\pi}{2} \right)", r"\boxed{(3, \frac{\pi}{2})}", True),
-        (r"\frac{1}{2}", "0.5", True),
-        (r"\frac12", r"\frac{1}{2}", True),
-        (r"-\frac{1}{2}", r"\boxed{-0.5}", True),
-        (r"\text{Evelyn}", "evelyn", True),
-        ("5", r"\boxed{x = 5}", True),
-        (r"90^\circ", "90", True),
-        (r"5 \text{ cm}", "5", True),
-        ("x", "X", False),
-        ("A", "", False),
-    ],
-)
-def test_expressions(expected: str, text: str, right: bool) -> None:
-    assert grade(Answer("expression", expected), text) is right
-
-
-def test_code_is_never_run_here() -> None:
-    answer = Answer("tests", "assert f(1) == 2\n", entry_point="f")
-    with pytest.raises(TaskError, match="in the sandbox"):
-        grade(answer, "import os\ndef f(x):\n    raise SystemExit")
-
-
 def test_an_answer_that_is_no_number_is_an_error() -> None:
     with pytest.raises(TaskError, match="'forty' is not a number"):
         grade(Answer("number", "forty"), "40")
@@ -152,7 +128,6 @@ def test_no_response_breaks_a_grader(text: str) -> None:
     for answer in (
         Answer("number", "7"),
         Answer("choice", "B", OPTIONS),
-        Answer("expression", r"\frac{1}{2}"),
     ):
         assert grade(answer, text) in (True, False)
-    assert normalised(normalised(text)) is not None
+    assert final_expression(text) is not None

@@ -86,6 +86,32 @@ def test_formulas_are_compared_by_what_they_mean(
 
 
 @pytest.mark.parametrize(
+    ("expected", "text", "right"),
+    [
+        ("x^2+5x+6", r"We get \boxed{x^2 + 5x + 6}.", True),
+        ("x^2+5x+6", "The answer is x^2+5x+7", False),
+        (r"\frac{\pi}{4}", r"\boxed{\dfrac{\pi}{4}}", True),
+        (r"49\pi", "The area is $49 \\pi$.", True),
+        (r"49\pi", "49π", True),
+        (r"\left( 3, \frac{\pi}{2} \right)", r"\boxed{(3, \frac{\pi}{2})}", True),
+        (r"\frac{1}{2}", "0.5", True),
+        (r"\frac12", r"\frac{1}{2}", True),
+        (r"-\frac{1}{2}", r"\boxed{-0.5}", True),
+        (r"\text{Evelyn}", "evelyn", True),
+        ("5", r"\boxed{x = 5}", True),
+        (r"90^\circ", "90", True),
+        (r"5 \text{ cm}", "5", True),
+        ("3.14159", "3.14", True),
+        ("1000000", "1e6", True),
+        ("42", "41.9", False),
+        ("A", "", False),
+    ],
+)
+def test_expressions(formulas: Sandbox, expected: str, text: str, right: bool) -> None:
+    assert judge(Answer("expression", expected), text, formulas) is right
+
+
+@pytest.mark.parametrize(
     ("value", "inside", "right"),
     [
         ("2", r"\frac{x}{2}", False),

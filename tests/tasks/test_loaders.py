@@ -198,7 +198,7 @@ def test_the_real_questions() -> None:
         if kind == "tests":
             assert record.answer.entry_point in record.answer.value
             assert record.answer.entry_point in record.text
-        else:
+        elif kind != "expression":
             assert grade(record.answer, f"The answer is \\boxed{{{record.answer.value}}}")
     assert counts == {
         "math": 400,

@@ -48,7 +48,7 @@ def test_loading_is_fast_and_imports_little() -> None:
 
 def test_every_answer_grades_itself() -> None:
     """A response that states the answer is right, and one that states another is wrong."""
-    answers = [answer for answer in TASKS.answers if answer.kind != "tests"]
+    answers = [answer for answer in TASKS.answers if answer.kind in ("number", "choice")]
     for answer, other in pairwise(answers):
         assert grade(
             answer, f"Let me think: 3 or 4 steps.\nThe answer is \\boxed{{{answer.value}}}."
