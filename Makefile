@@ -138,7 +138,7 @@ endef
 
 $(CORE): pyproject.toml constraints.txt | $(PY)
 	@echo "setup: installing inframind_gym (about half a minute)"
-	$(call pip_install,-e ".[placement]")
+	$(call pip_install,-e .)
 	@touch $@
 
 $(FULL): pyproject.toml constraints.txt | $(PY)

@@ -72,7 +72,7 @@ def require(module: str, what: str, extra: str) -> Any:
     Args:
         module: Name of the module, e.g. "networkx".
         what: What needs it, to open the message.
-        extra: The extra that brings it, e.g. "placement".
+        extra: The extra that brings it, e.g. "teams".
 
     Raises:
         ConfigError: It is not; says how to install it.

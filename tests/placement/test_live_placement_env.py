@@ -103,7 +103,6 @@ def test_the_command(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch)
     own = "inframind_gym.policies.placement:RandomPlacement"
     done = CliRunner().invoke(app, ["pool", "place", *given, "--policy", own, "--json"])
     assert done.exit_code == 0 and '"lost_calls": 0' in done.output
-    pytest.importorskip("networkx")
     done = CliRunner().invoke(app, ["pool", "place", *given])  # the default: mcf_plus
     assert done.exit_code == 0, done.output
 

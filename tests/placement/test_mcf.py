@@ -138,7 +138,6 @@ def test_the_flow_is_the_cheapest(gpus: int, models: int, data: st.DataObject) -
     costs = SpecCosts(
         gpus=np.arange(gpus),
         models=np.arange(models),
-        drain=table(gpus),
         switch=table(gpus, models),
         relief=table(models),
         activate=table(gpus, models),
@@ -146,7 +145,7 @@ def test_the_flow_is_the_cheapest(gpus: int, models: int, data: st.DataObject) -
 
     def total(choice: Sequence[int]) -> float:
         on = costs.gpus, list(choice)
-        cost = costs.drain + costs.switch[on] + costs.activate[on] - costs.relief[on[1]]
+        cost = costs.switch[on] + costs.activate[on] - costs.relief[on[1]]
         return float(cost.sum())
 
     flow = solve_spec(costs)

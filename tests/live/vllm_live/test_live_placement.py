@@ -116,7 +116,6 @@ def test_models_are_switched(folder: Path) -> None:
 
 def test_the_command_and_interrupting_it(folder: Path) -> None:
     """Ctrl-C while vLLM starts, and before: no process is left."""
-    pytest.importorskip("networkx")
     state = folder / "state"
     arguments = ["place", "--pool", "cpu-tiny", "--policy", "mcf_plus", "--state", str(state)]
     env = os.environ | {"PYTHONPATH": str(ROOT), "VLLM_PYTHON": str(VLLM_PYTHON), "NO_COLOR": "1"}
