@@ -219,13 +219,6 @@ def warnings(calibration: Calibration) -> list[str]:
             f"max-num-seqs ({limits.max_num_seqs}): taken to be {engines} data-parallel engines, "
             "the fewest that can. Give --data-parallel-size"
         )
-    late_s = float(np.max(log.queued_s - calibration.submit_s))
-    steps = np.maximum(log.output_tokens - 1, 1)
-    if late_s > max(1.0, 20 * float(np.median((log.last_token_s - log.first_token_s) / steps))):
-        found.append(
-            f"a request reached the engine {late_s:.1f} s after its arrival_time: the front end "
-            "was slow, or the two clocks drift apart; either is counted as latency"
-        )
     off = _part(calibration, slice(0, calibration.fitted))["e2e_s"]["mae_pct"]
     if off > 10.0:
         found.append(

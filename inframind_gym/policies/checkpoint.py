@@ -33,10 +33,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def save(folder: str | Path, tensors: Tensors, config: Mapping[str, Any]) -> None:
-    """Write a checkpoint in place of what the folder held.
-
-    It is written beside the folder and then renamed. Whatever happens on the way, the old or the
-    new one is there for `load` and `exists`.
+    """Write a checkpoint in place of what the folder held; whatever happens, one of them is there.
 
     Args:
         folder: where to; made with its parents.
@@ -52,7 +49,8 @@ def save(folder: str | Path, tensors: Tensors, config: Mapping[str, Any]) -> Non
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     data = encode(arrays, metadata={_KEY: _text(config)})
     digest = hashlib.sha256(data).hexdigest()
-    new, old = _recovered(folder, "new"), _recovered(folder, "old")
+    exists(folder)  # one that a killed `save` has left is put back
+    new, old = (folder.with_name(f".{folder.name}.{ending}") for ending in ("new", "old"))
     try:
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
@@ -64,23 +62,18 @@ def save(folder: str | Path, tensors: Tensors, config: Mapping[str, Any]) -> Non
     except OSError as error:
         raise InfraMindError(f"{folder}: cannot be written: {error.strerror or error}") from None
     finally:
-        _recovered(folder)
+        exists(folder)
         shutil.rmtree(new, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
 
 
 def exists(folder: str | Path) -> bool:
-    """Return whether a folder holds a checkpoint, or held one when a `save` was killed."""
-    _recovered(Path(folder))
-    return (Path(folder) / MODEL_FILE).is_file()
-
-
-def _recovered(folder: Path, ending: str = "old") -> Path:
-    """Put the old checkpoint back where a `save` ended between its renames; returns a neighbour."""
+    """Return whether a folder holds a checkpoint; puts back what a killed `save` left beside it."""
+    folder = Path(folder)
     old = folder.with_name(f".{folder.name}.old")
     if old.is_dir() and not folder.exists():
         os.replace(old, folder)
-    return folder.with_name(f".{folder.name}.{ending}")
+    return (folder / MODEL_FILE).is_file()
 
 
 def load(folder: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -97,14 +90,10 @@ def load(folder: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     from safetensors import SafetensorError, safe_open
 
     folder = Path(folder)
-    _recovered(folder)
     model, config = folder / MODEL_FILE, folder / CONFIG_FILE
-    if not folder.is_dir():
+    if not exists(folder):
         hint = did_you_mean(folder.name, [path.name for path in folder.parent.glob("*")])
-        raise ConfigError(f"{folder}: is no checkpoint, there is no such folder.{hint}")
-    for path in (model, config):
-        if not path.is_file():
-            raise ConfigError(f"{folder}: is no checkpoint, it has no {path.name}.")
+        raise ConfigError(f"{folder}: is no checkpoint, it has no {MODEL_FILE}.{hint}")
     if model.stat().st_size > MAX_BYTES:
         raise ConfigError(f"{model}: has {model.stat().st_size} bytes, more than {MAX_BYTES}.")
     content = read_json(config)

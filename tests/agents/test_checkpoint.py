@@ -52,7 +52,7 @@ def test_what_was_saved_comes_back_and_replaces_what_was_there(folder):
 
 
 def test_what_is_missing_edited_or_not_finite_is_refused(folder):
-    with pytest.raises(ConfigError, match=r"no such folder. Did you mean 'c'"):
+    with pytest.raises(ConfigError, match=r"is no checkpoint.*Did you mean 'c'"):
         load(folder.parent / "C")
     save(folder.parent / "nan", {"a": np.array([1.0, np.nan], np.float32)}, {})
     with pytest.raises(ConfigError, match="not finite"):

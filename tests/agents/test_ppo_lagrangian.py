@@ -259,7 +259,7 @@ def test_models_that_are_down_are_not_chosen() -> None:
 
 
 def test_a_wrong_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no such folder"):
+    with pytest.raises(ConfigError, match="is no checkpoint"):
         resolve_policy("ppo_lagrangian:nowhere")
     weights = {n: np.zeros(size, np.float32) for n, size in shapes(HIDDEN).items()}
     checkpoint.save(tmp_path / "other", weights, {"hidden": HIDDEN + 1, "promise": 0.9})
