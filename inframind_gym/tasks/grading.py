@@ -358,7 +358,8 @@ def numbers_agree(expected: Fraction, number: Fraction) -> bool:
 
 def _agree_as_numbers(expected: str, formula: str) -> bool:
     """Return whether two expressions are plain numbers that agree."""
-    matches = [_NUMBER.fullmatch(_plain(text).strip(" .")) for text in (expected, formula)]
+    plain = (re.sub(r"\s*,\s*", ",", _plain(text)).strip(" .\\") for text in (expected, formula))
+    matches = map(_NUMBER.fullmatch, plain)
     first, second = (None if match is None else _value(match) for match in matches)
     return first is not None and second is not None and numbers_agree(first, second)
 

@@ -103,6 +103,7 @@ def test_formulas_are_compared_by_what_they_mean(
         (r"5 \text{ cm}", "5", True),
         ("3.14159", "3.14", True),
         ("1000000", "1e6", True),
+        ("\\$32,\\!348", "\\boxed{ \\$32 , \\!348 }", True),
         ("42", "41.9", False),
         ("A", "", False),
     ],
