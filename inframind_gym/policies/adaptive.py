@@ -66,13 +66,13 @@ LEAST_SERVED: Final = 0.3  # share of a call's seconds that is not waiting, at l
 SPREAD_PRIOR: Final = 0.5  # standard deviation of log(measured / predicted)
 
 # Prices: right answers per second of a slot.
-START_PRICE: Final = 1e-3
+START_PRICE: Final = 5e-3
 PRICE_RANGE: Final = (1e-5, 1.0)
 TARGET: Final = 1.3  # calls in flight per slot of a GPU's models that dual ascent aims at
 ASCENT_S: Final = 60.0  # seconds in which a GPU one above the target multiplies its price by e
 STEEP_FROM, STEEPNESS = 1.25, 2.0  # load from which prices rise faster
 MOST_LOAD: Final = 4.0  # beyond which they rise no more
-# A half-empty batch costs a shared GPU as many steps as a full one: its places cost more, up to 4
+# A half-empty batch costs a shared GPU as many steps as a full one: its places cost more, up to 6
 # times. In overload, between these loads, that ends, for every batch fills.
 FADES_FROM, FADED = 2.0, 3.0
 
@@ -103,7 +103,7 @@ class AdaptivePolicy(RecipePolicy):
     """
 
     name = "adaptive"
-    version = 2
+    version = 3
     requires = MappingProxyType(requirements())
 
     def __init__(self, mode: str | None = None) -> None:
@@ -232,7 +232,7 @@ class AdaptivePolicy(RecipePolicy):
         load = np.minimum(load, MOST_LOAD)
         steep = load + STEEPNESS * np.maximum(load - STEEP_FROM, 0.0)
         price = np.exp(self.log_price[rows] + steep) @ self._on_gpu.T
-        alone = np.log(np.clip(0.5 * self._slots / (in_flight + 1.0), 0.5, 4.0))
+        alone = np.log(np.clip(0.5 * self._slots / (in_flight + 1.0), 0.5, 6.0))
         fading = np.clip((FADED - load) / (FADED - FADES_FROM), 0.0, 1.0) @ self._on_gpu.T
         return np.asarray(price * np.exp(np.where(self._is_shared, alone * fading, 0.0)))
 

@@ -151,7 +151,7 @@ class PpoLagrangianPolicy(AdaptivePolicy):
     """
 
     name = NAME
-    version = 3
+    version = 4
     requires = MappingProxyType(requirements())
 
     def __init__(self, checkpoint: str | None = None, mode: str | None = None) -> None:
