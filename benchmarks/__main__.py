@@ -42,6 +42,28 @@ def results(
 
 
 @app.command()
+def agents(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Finished trainings of ppo_lagrangian to record.")
+    ] = None,
+    play: Annotated[
+        bool, typer.Option("--play", help="Play the streams of the picture of prices anew.")
+    ] = False,
+    docs: Docs = Path("docs"),
+    check: Check = False,
+) -> None:
+    """Record trainings, and refresh table and pictures of docs/agents.md from the records."""
+    from benchmarks.agents import play_prices, record, refresh_pages
+
+    with friendly():
+        if runs:
+            record(runs)
+        if play:
+            play_prices()
+        _end(refresh_pages(docs, check=check), check)
+
+
+@app.command()
 def families(docs: Docs = Path("docs"), check: Check = False) -> None:
     """Play the policies of docs/token_budget.md and docs/coordination.md, and refresh both."""
     from benchmarks.families import refresh_pages
