@@ -31,7 +31,17 @@ from pydantic import Field
 from torch import Tensor, nn
 
 import inframind_gym  # noqa: F401
-from agents.runs import BEST, Array, Run, WorldChoice, load_state, seed_of, state_of, weights_of
+from agents.runs import (
+    BEST,
+    Array,
+    Run,
+    StreamWorld,
+    WorldChoice,
+    load_state,
+    seed_of,
+    state_of,
+    weights_of,
+)
 from inframind_gym.configs import Fraction, NonNegative, Positive, PositiveInt, StrictModel
 from inframind_gym.evaluation.play import Window, stream_length
 from inframind_gym.policies import checkpoint
@@ -55,14 +65,6 @@ WEIGHTS, EPISODES, BATCHES, VALIDATION = range(4)  # uses of a seed
 SETTLED_S: Final = 200.0  # before and after the queries that a validation scores
 OVERRUN: Final = 0.5  # share of late queries of a row that begins anew
 REWARD, LATE = 0, 1  # outputs of the critic
-
-
-class StreamWorld(StrictModel):
-    """A pool and a workload whose streams a policy is trained in."""
-
-    pool: str = "b200-2gpu"
-    workload: str = "all"
-    capacity_per_min: Positive | None = None  # load 1; None: that of the informed bound
 
 
 class PpoLagrangianConfig(StrictModel):
@@ -102,7 +104,6 @@ class PpoLagrangianConfig(StrictModel):
 class Batch(NamedTuple):
     """Decisions of queries whose answer, or lateness, is known."""
 
-    world: Array  # (n,)
     load: Array  # (n,) index of the row's load
     seen: Seen
     action: Array  # (n,) recipe
@@ -243,13 +244,8 @@ class World:
         self._read[rows] = last[rows]
         self.policy.learn(completed, of)
 
-    def play(self, index: int, queries: int) -> Batch:
-        """Go on until some queries have been planned; returns what can be learned from.
-
-        Args:
-            index: of this world.
-            queries: how many.
-        """
+    def play(self, queries: int) -> Batch:
+        """Go on until so many queries have been planned; returns what can be learned from."""
         planned, made = 0, self.policy.decisions_made
         gone: list[list[Array]] = []
         while planned < queries:
@@ -265,7 +261,7 @@ class World:
         parts = [*gone, self._settle(np.zeros(self.rows, np.bool_))]
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
         row, seen, rest = columns[0], Seen(*columns[1:6]), columns[6:]
-        return Batch(np.full(len(row), index), self.load[row], seen, *rest)
+        return Batch(self.load[row], seen, *rest)
 
     def _settle(self, over: Array) -> list[Array]:
         """Return the decisions of queries that are known to be right, wrong or late.
@@ -429,51 +425,26 @@ class Learner:
 
     def _figures(self, batches: Sequence[Batch]) -> dict[str, float]:
         """Return what became of the queries, and the multipliers, by load and world."""
-        c = self.config
-        names = ("load", "good", "late", "multiplier", "price", "use")
-        load, good, late, lagrange, price, use = (
-            np.concatenate([getattr(batch, name) for batch in batches]) for name in names
-        )
-        figures = {
-            "charts/goodput": good.mean(),
-            "charts/violation_rate": late.mean(),
-            "charts/use": use.mean(),
-            "lagrange/lambda": lagrange.mean(),
-            "lagrange/mu": price.mean(),
+        shown = {
+            "charts/goodput": "good",
+            "charts/violation_rate": "late",
+            "charts/use": "use",
+            "lagrange/lambda": "multiplier",
+            "lagrange/mu": "price",
         }
-        for i, x in enumerate(c.loads):
-            at = load == i
-            if at.any():
-                figures[f"charts/goodput/load/{x:g}"] = good[at].mean()
-                figures[f"charts/violation_rate/load/{x:g}"] = late[at].mean()
-                figures[f"lagrange/lambda/load/{x:g}"] = lagrange[at].mean()
-                figures[f"lagrange/mu/load/{x:g}"] = price[at].mean()
+        load = np.concatenate([batch.load for batch in batches])
+        parts: dict[str, Any] = {"": slice(None)}
+        parts |= {f"/load/{x:g}": load == i for i, x in enumerate(self.config.loads)}
+        figures = {}
+        for name, field in shown.items():
+            column = np.concatenate([getattr(batch, field) for batch in batches])
+            for suffix, at in parts.items():
+                if column[at].size:
+                    figures[name + suffix] = float(column[at].mean())
         for world, batch in zip(self.worlds, batches, strict=True):
             name = f"{world.place.pool}/{world.place.workload}"
-            figures[f"charts/goodput/{name}"] = batch.good.mean()
-        return {name: float(value) for name, value in figures.items()}
-
-
-def places_of(config: PpoLagrangianConfig) -> list[StreamWorld]:
-    """Return the pools and workloads of a training, each with its capacity.
-
-    A pool or a workload of `env` chooses among those of the configuration, or is a world of its
-    own, whose capacity takes up to two minutes of one core.
-    """
-    named = {
-        k: getattr(config.env, k) for k in ("pool", "workload") if k in config.env.model_fields_set
-    }
-    alone = StreamWorld(pool=config.env.pool, workload=config.env.workload)
-    chosen = [w for w in config.worlds if named.items() <= w.model_dump().items()] or [alone]
-    for i, place in enumerate(chosen):
-        if place.capacity_per_min is None:
-            from inframind_gym.evaluation.bounds import SteadyBounds
-            from inframind_gym.evaluation.scenarios import Scenario
-
-            scenario = Scenario(workload=place.workload, pool=place.pool)
-            capacity = SteadyBounds().of(scenario).capacity_per_min()
-            chosen[i] = place.model_copy(update={"capacity_per_min": capacity})
-    return chosen
+            figures[f"charts/goodput/{name}"] = float(batch.good.mean())
+        return figures
 
 
 def train(config: PpoLagrangianConfig, run: Run) -> dict[str, Any]:
@@ -487,7 +458,7 @@ def train(config: PpoLagrangianConfig, run: Run) -> dict[str, Any]:
     """
     saved, seed, best = run.begin(config), run.seed, -1.0
     counts = {"queries": 0, "seconds": 0.0}
-    c, places = config, places_of(config)
+    c, places = config, config.env.among(config.worlds)
     length = c.together * c.queries // (len(places) * c.rows) + 200
     worlds = [World(c, place, "train", c.rows, length, c.loads) for place in places]
     fastest = [max(c.validation_loads) * (place.capacity_per_min or 0.0) for place in places]
@@ -513,7 +484,7 @@ def train(config: PpoLagrangianConfig, run: Run) -> dict[str, Any]:
             for _ in range(min(c.together, c.steps - learner.updates)):
                 began, share = time.perf_counter(), -(-c.queries // len(worlds))
                 learner.prepare()
-                batches = [world.play(i, share) for i, world in enumerate(worlds)]
+                batches = [world.play(share) for world in worlds]
                 metrics = learner.update(batches)
                 counts["queries"] += sum(len(batch.action) for batch in batches)
                 counts["seconds"] += time.perf_counter() - began

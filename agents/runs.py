@@ -29,6 +29,14 @@ STATE, BEST = "state", "best"  # folders of checkpoints: where to go on from, an
 ADAM_STATE: Final = ("exp_avg", "exp_avg_sq", "step")
 
 
+class StreamWorld(StrictModel):
+    """A pool and a workload whose streams a policy is trained in."""
+
+    pool: str = "b200-2gpu"
+    workload: str = "all"
+    capacity_per_min: Positive | None = None  # load 1; None: that of the informed bound
+
+
 class WorldChoice(StrictModel):
     """The environment that a policy is trained in.
 
@@ -48,6 +56,25 @@ class WorldChoice(StrictModel):
     def arguments(self, split: str) -> dict[str, Any]:
         """Keyword arguments of the environment."""
         return {**self.model_dump(), "split": split}
+
+    def among(self, worlds: Sequence[StreamWorld]) -> list[StreamWorld]:
+        """Return the worlds of a training, each with its capacity.
+
+        A pool or a workload that is set chooses among `worlds`, or is a world of its own, whose
+        capacity takes up to two minutes of one core.
+        """
+        named = {k: getattr(self, k) for k in ("pool", "workload") if k in self.model_fields_set}
+        alone = StreamWorld(pool=self.pool, workload=self.workload)
+        chosen = [w for w in worlds if named.items() <= w.model_dump().items()] or [alone]
+        for i, place in enumerate(chosen):
+            if place.capacity_per_min is None:
+                from inframind_gym.evaluation.bounds import SteadyBounds
+                from inframind_gym.evaluation.scenarios import Scenario
+
+                scenario = Scenario(workload=place.workload, pool=place.pool)
+                capacity = SteadyBounds().of(scenario).capacity_per_min()
+                chosen[i] = place.model_copy(update={"capacity_per_min": capacity})
+        return chosen
 
 
 class EnvChoice(WorldChoice):

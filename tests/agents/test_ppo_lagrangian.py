@@ -19,7 +19,6 @@ from agents.ppo_lagrangian import (
     Learner,
     PpoLagrangianConfig,
     World,
-    places_of,
     train,
 )
 from agents.runs import Run
@@ -50,7 +49,7 @@ def settings(*changes: str) -> PpoLagrangianConfig:
 
 
 def world_of(config: PpoLagrangianConfig, queries: int = 400) -> World:
-    [place] = places_of(config)
+    [place] = config.env.among(config.worlds)
     return World(config, place, "train", config.rows, queries, config.loads)
 
 
@@ -67,7 +66,7 @@ def begun(config: PpoLagrangianConfig, queries: int = 400) -> tuple[World, Learn
 @pytest.fixture(scope="module")
 def played() -> tuple[World, Learner, list[Batch]]:
     world, learner = begun(settings())
-    return world, learner, [world.play(0, 300) for _ in range(3)]
+    return world, learner, [world.play(300) for _ in range(3)]
 
 
 def test_every_query_is_learned_from_once_as_it_ended(
@@ -82,7 +81,7 @@ def test_every_query_is_learned_from_once_as_it_ended(
         return pick(seen, scores, contexts, rows)
 
     world.policy.pick = note  # type: ignore[method-assign]
-    batches = [world.play(0, 300) for _ in range(3)]
+    batches = [world.play(300) for _ in range(3)]
     state = world.simulation.state
     ended = np.concatenate([state.completed[e, :n] for e, n in enumerate(state.stream["finished"])])
     assert ended.dtype == COMPLETED
@@ -171,7 +170,7 @@ def test_ablations_leave_out_what_they_say() -> None:
 def test_rows_that_are_overrun_begin_anew() -> None:
     world, _ = begun(settings("loads=[4.0]", "prices=false", "rows=2"), queries=4000)
     for _ in range(15):
-        world.play(0, 300)
+        world.play(300)
     assert (world._begun > 1).any()
     assert (world.policy.late <= 0.6).all()
 
