@@ -161,7 +161,7 @@ def test_a_step_is_that_of_ppo(
 
 
 def test_ablations_leave_out_what_they_say() -> None:
-    plain = begun(settings("prices=false", "lateness=false"))[0].play(0, 300)
+    plain = begun(settings("prices=false", "lateness=false"))[0].play(300)
     assert (plain.use == 0.0).all()
     assert (plain.multiplier == 0.0).all()
     assert plain.late.any()
