@@ -16,7 +16,6 @@ from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.report.page import write_report
 from inframind_gym.evaluation.store import HEADER, RECORDS, finished_ids, read_header
 
-EPISODES: Final = 12  # of a report with episodes
 _DEEPEST: Final = 3  # folders below those that were given
 _SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
@@ -30,7 +29,7 @@ class Boards:
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self._roots = roots
-        self._reports: dict[tuple[Path, int], tuple[list[int], str]] = {}
+        self._reports: dict[Path, tuple[list[int], str]] = {}
         self._lock = threading.Lock()
 
     def find(self) -> dict[str, Path]:
@@ -47,18 +46,18 @@ class Boards:
         """Return what is listed of each folder: name, suite, policies, finished cells, or error."""
         rows: list[dict[str, Any]] = []
         for name, folder in self.find().items():
+            rows.append({"name": name})
             try:
                 header, cells = read_header(folder), len(finished_ids(folder))
             except (InfraMindError, OSError) as error:
-                rows.append({"name": name, "error": str(error)})
+                rows[-1]["error"] = str(error)
                 continue
-            row = {"name": name, "suite": header["suite"].get("name", ""), "cells": cells}
-            row["planned"] = sum(map(len, header.get("planned", {}).values()))
-            row["started"] = header["runs"][-1].get("started", "") if header["runs"] else ""
-            rows.append({**row, "policies": ", ".join(header["policies"])})
+            planned = sum(map(len, header.get("planned", {}).values()))
+            rows[-1] |= {"suite": header["suite"].get("name", ""), "cells": cells}
+            rows[-1] |= {"planned": planned, "policies": ", ".join(header["policies"])}
         return rows
 
-    def report(self, name: str, episodes: int = 0) -> str:
+    def report(self, name: str) -> str:
         """Return the HTML of a folder's report; making it can take seconds.
 
         Raises:
@@ -71,11 +70,11 @@ class Boards:
         if not state:
             raise BenchmarkError(f"{folder}: no cell is finished yet")
         with self._lock, tempfile.TemporaryDirectory() as scratch:  # making one takes a whole core
-            if self._reports.get((folder, episodes), ([], ""))[0] != state:
+            if self._reports.get(folder, ([], ""))[0] != state:
                 page = Path(scratch, "report.html")
-                write_report([folder], page, most_episodes=episodes)
-                self._reports[folder, episodes] = state, page.read_text(encoding="utf-8")
-            return self._reports[folder, episodes][1]
+                write_report([folder], page, most_episodes=0)
+                self._reports[folder] = state, page.read_text(encoding="utf-8")
+            return self._reports[folder][1]
 
 
 def script_hashes(html: str) -> str:

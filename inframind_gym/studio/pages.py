@@ -17,7 +17,7 @@ from nicegui import run as background
 from nicegui import ui
 
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.studio.boards import EPISODES, Boards
+from inframind_gym.studio.boards import Boards
 from inframind_gym.studio.parts import Live, Row, chip, each, html, put, table
 from inframind_gym.studio.runs import Launcher
 from inframind_gym.studio.settings import CHOICES, PACED, SETTINGS
@@ -69,7 +69,6 @@ _RUNS: Final = {
 _BOARDS: Final = {
     **{"folder": '<a href="/boards/{path}">{name}</a>', "<suite": "{suite}{error}"},
     **{">cells": "{cells}", ">planned": "{planned}", "<policies": "{policies}"},
-    "started": "{started:.16}",
 }
 
 
@@ -119,7 +118,7 @@ def attach(app: FastAPI, launcher: Launcher, boards: Boards) -> None:
         with frame("Boards", "boards"):
             put(
                 "<p>Results folders of <code>inframind bench run</code> under <code>--results"
-                "</code>, each with its leaderboard, comparisons and episodes.</p>"
+                "</code>, each with its leaderboard and comparisons.</p>"
             )
             rows = [{**row, "path": quote(row["name"], safe="")} for row in boards.listed()]
             put(table("boards", _BOARDS, rows))
@@ -160,14 +159,6 @@ def attach(app: FastAPI, launcher: Launcher, boards: Boards) -> None:
             path = f"/boards/{quote(name, safe='')}/report"
             report = ui.element("iframe").props("sandbox=allow-scripts")
             report.props.update({"src": path, "title": f"report of {name}"})
-
-            def play() -> None:
-                report.props["src"] = f"{path}?episodes={EPISODES}"
-                report.update()
-                button.disable()
-
-            button = ui.button("Show episodes", on_click=play).props("outline")
-            put("Worst and median episodes are played again; that takes a while.", "hint")
 
     ui.run_with(app, title="inframind studio", dark=None, language="en-US", reconnect_timeout=10.0)
 

@@ -7,7 +7,7 @@
 | ``POST /run/ID/stop`` | stops a run that was started here |
 | ``GET /runs?team=TEAM`` | runs of a team, the newest first |
 | ``WS /ws/ID?after=N`` | events of a run as they happen, from the N-th on |
-| ``GET /boards/NAME/report?episodes=N`` | report of a results folder |
+| ``GET /boards/NAME/report`` | report of a results folder |
 
 TEAM is token-budget where it is not given; a run of that team shows its agent steps as events. A
 run belongs to the server: it goes on when clients leave.
@@ -31,7 +31,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.guard import Guard, RequestError, is_secret
-from inframind_gym.studio.boards import EPISODES, Boards, script_hashes
+from inframind_gym.studio.boards import Boards, script_hashes
 from inframind_gym.studio.runs import BusyError, Launcher
 from inframind_gym.teams.runs import Run, RunStore
 from inframind_gym.teams.token_budget.app import TEAM
@@ -165,9 +165,9 @@ def make_app(launcher: Launcher, boards: Boards, *, token: str | None = None) ->
                 await socket.close(UNKNOWN_RUN, error.detail)
 
     @app.get("/boards/{name}/report")
-    def report(name: str, episodes: Annotated[int, Query(ge=0, le=EPISODES)] = 0) -> HTMLResponse:
+    def report(name: str) -> HTMLResponse:
         try:
-            html = boards.report(name, episodes)
+            html = boards.report(name)
         except InfraMindError as error:
             raise HTTPException(404, str(error)) from None
         policy = _REPORT_POLICY.format(scripts=script_hashes(html))

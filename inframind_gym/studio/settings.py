@@ -86,24 +86,17 @@ class CoordinationSettings(StrictModel):
 
 
 class PoolSettings(StrictModel):
-    """A pool to watch.
+    """A pool to watch; for live servers `watch_s` and `poll_s` alone matter."""
 
-    Attributes:
-        source: "simulation", or what the studio was started with: "pool" or "gateway".
-        budget_s: latency budget; None: the workload's tiers.
-        speed: simulated seconds a second; None: as fast as it goes.
-        watch_s, poll_s: time for which live servers are watched, and between two polls.
-    """
-
-    source: Literal["simulation", "pool", "gateway"] = "simulation"
+    source: Literal["simulation", "pool", "gateway"] = "simulation"  # the studio was started with
     pool: Annotated[str, _one_of("pool", "pool")] = DEFAULT_POOL
     workload: Annotated[str, _one_of("pool", "workload")] = DEFAULT_WORKLOAD
     policy: Annotated[str, _one_of("pool", "policy")] = "bid_price"
     arrival_rate_per_min: Annotated[float, within(0.1, 2000.0)] = 100.0
     num_queries: Annotated[int, within(1, 2000)] = 200
-    budget_s: Positive | None = None
+    budget_s: Positive | None = None  # None: the workload's tiers
     seed: NonNegativeInt = 0
-    speed: Annotated[float, within(0.1, 10_000.0)] | None = 20.0
+    speed: Annotated[float, within(0.1, 10_000.0)] | None = 20.0  # None: as fast as it goes
     watch_s: Annotated[float, within(1.0, 86_400.0)] = 3600.0
     poll_s: Annotated[float, within(0.2, 60.0)] = 2.0
 
@@ -118,24 +111,16 @@ SETTINGS: Final[dict[str, type[StrictModel]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """What runs may reach.
+    """What runs may reach."""
 
-    Attributes:
-        provider: name or URL of the models of teams.
-        model: of the provider; None: its default.
-        gateway: address of a gateway; None: there is none to watch.
-        pool: name or file of a pool of live servers; None: there is none.
-    """
-
-    provider: str = SIMULATED
-    model: str | None = None
-    gateway: str | None = None
-    pool: str | None = None
+    provider: str = SIMULATED  # name or URL of the models of teams
+    model: str | None = None  # of the provider; None: its default
+    gateway: str | None = None  # address; None: there is none to watch
+    pool: str | None = None  # of live servers, name or file
 
     def sources(self) -> list[str]:
         """Return the pools that can be watched."""
-        offered = {"simulation": True, "pool": self.pool, "gateway": self.gateway}
-        return [name for name, value in offered.items() if value]
+        return ["simulation", *(name for name in ("pool", "gateway") if getattr(self, name))]
 
     def open(self) -> Provider | None:
         """Return a new way to the models; None: they are simulated."""

@@ -26,15 +26,14 @@ from inframind_gym.studio.parts import (
     table,
 )
 from inframind_gym.teams.assignment.rules import AGENTS as ASSIGNED
+from inframind_gym.teams.assignment.rules import CRITERIA, LOAD_STATES, PROVIDERS, TASK_TYPES
 from inframind_gym.teams.runs import Run
 from inframind_gym.teams.token_budget.settings import AGENTS as BUDGETED
 
 Events = Mapping[str, list[Any]]  # data of the events of a run, by kind
 Parts = Iterator[Markup | Lines]
 _NEWEST: Final = 25  # rows of a feed
-_TYPES: Final = ("analysis", "coding", "research", "validation")
-_ACTIONS: Final = [f"{agent}, {maker}" for agent in ASSIGNED for maker in ("openai", "anthropic")]
-_STATES: Final = ("balanced", *(f"{agent}_hot" for agent in ASSIGNED))
+_ACTIONS: Final = [f"{agent}, {maker}" for agent in ASSIGNED for maker in PROVIDERS]
 _HINT: Final = '<p class="hint">{}</p>'
 _HEAT: Final = (
     '<span class="heat{}" style="background: color-mix(in srgb, {} {:.0f}%, var(--paper))">'
@@ -89,18 +88,10 @@ def pool(run: Run, events: Events) -> Parts:
         yield Lines(title, clock, x, lines, most, step=True)
     if not simulated:
         return
-    ended = [
-        {**q, "outcome": ("solved" if q["solved"] else "wrong") + ", late" * (not q["in_time"])}
-        for q in events["query"][: -_NEWEST - 1 : -1]
-    ]
-    columns = {">at s": "{t:.1f}", ">query": "{query}"}
-    to = {**columns, "call": "{call}", "goes to": "{to}", ">left s": "{left_s:.1f}"}
-    done = {**columns, ">calls": "{calls}", ">latency s": "{latency_s:.1f}"}
-    done |= {">budget s": "{budget_s:.0f}", "outcome": "{outcome}"}
-    yield panels(
-        section("Last decisions", table("decisions", to, decisions[: -_NEWEST - 1 : -1])),
-        section("Last queries", table("queries", done, ended)),
-    )
+    columns = {">at s": "{t:.1f}", ">query": "{query}", "call": "{call}", "goes to": "{to}"}
+    last = decisions[: -_NEWEST - 1 : -1]
+    columns |= {">left s": "{left_s:.1f}"}
+    yield section("Last decisions", table("decisions", columns, last))
 
 
 def token_budget(run: Run, events: Events) -> Parts:
@@ -184,7 +175,7 @@ def assignment(run: Run, events: Events) -> Parts:
         cool_downs=sum(values("cooled_down")),
     )
     bars = []
-    for i, kind in enumerate(_TYPES):
+    for i, kind in enumerate(TASK_TYPES):
         mean = fmean([s["adjusted_reward"] for s in steps if s["task_type"] == kind] or [0.0])
         bars.append(bar(mean, f"{mean:.3f}", i, kind))
 
@@ -196,13 +187,12 @@ def assignment(run: Run, events: Events) -> Parts:
     yield panels(
         section("Mean reward by task type", *bars),
         section("Share of all tasks by agent (fair: 25 %)", *shares("agent_id", ASSIGNED)),
-        section("Load states when a task was assigned", *shares("load_state", _STATES)),
+        section("Load states when a task was assigned", *shares("load_state", LOAD_STATES)),
     )
     x = [number + 1 for number in values("iteration")]
     two = {"raw": values("raw_reward"), "adjusted": values("adjusted_reward")}
     yield Lines("Rewards", "task", x, two)
-    scores = ("relevance", "accuracy", "completeness", "agent_match")
-    judged = {name.replace("_", " "): [s["scores"][name] for s in steps] for name in scores}
+    judged = {name.replace("_", " "): [s["scores"][name] for s in steps] for name in CRITERIA}
     yield Lines("Quality scores of the judge", "task", x, judged)
     recent: dict[str, list[float]] = {
         a: [s["utilization"].get(a, 0.0) for s in steps] for a in ASSIGNED
@@ -216,7 +206,7 @@ def assignment(run: Run, events: Events) -> Parts:
         for s in steps
         if s["q"] is not None
     }
-    met = [state for state in _STATES if any(key[0] == state for key in learned)]
+    met = [state for state in LOAD_STATES if any(key[0] == state for key in learned)]
     tables = [section(f"Q-table, {s.replace('_', ' ')}", _q_table(s, learned)) for s in met]
     yield Markup().join(tables)
 
@@ -224,7 +214,7 @@ def assignment(run: Run, events: Events) -> Parts:
 def _q_table(state: str, learned: Mapping[tuple[str, str, int], float]) -> Markup:
     """Return values of the actions in a load state; the best one by task type is outlined."""
     rows, highest = [], max(1e-9, *learned.values())
-    for kind in _TYPES:
+    for kind in TASK_TYPES:
         row: dict[str, Any] = {"kind": kind}
         by_action = {i: q for (s, k, i), q in learned.items() if (s, k) == (state, kind)}
         for i, q in by_action.items():

@@ -191,8 +191,6 @@ def test_a_board_opens_in_a_frame_of_its_own(
     frame = page.frame_locator("iframe")
     expect(frame.get_by_role("region", name="Board")).to_be_visible()
     assert page.evaluate("document.querySelector('iframe').contentDocument") is None
-    page.get_by_role("button", name="Show episodes").click()
-    expect(frame.get_by_role("heading", name="Episodes")).to_be_visible()
 
 
 def test_a_token_is_asked_for_once(serve: Callable[..., str], page: Any) -> None:

@@ -72,11 +72,10 @@ _WAY: Final = "team"  # name of the provider in the service
 def _known(strategy: str) -> str:
     # Orders come from the network: no module is imported and no folder read at their word.
     name, *arguments = strategy.split(":")
-    entries = POLICIES["token_budget"]
-    takes = {name: entries[name].args for name in policy_names("token_budget")}
-    if strategy not in MODES and name not in takes:
-        raise ValueError(unknown("strategy", strategy, dict.fromkeys((*MODES, *takes))))
-    if arguments and "folder" in takes[name]:
+    names = policy_names("token_budget")
+    if strategy not in MODES and name not in names:
+        raise ValueError(unknown("strategy", strategy, dict.fromkeys((*MODES, *names))))
+    if arguments and "folder" in POLICIES["token_budget"][name].args:
         raise ValueError(f"{name} takes no folder in an order; write {name}, the shipped network")
     return strategy
 
@@ -183,14 +182,9 @@ class BudgetController:
 
 
 class Orchestrator:
-    """One run of the team.
+    """One run of the team, written to `log` as it happens, with `run_id` in its events.
 
-    Args:
-        order: task, budget and strategy.
-        log: where events go; they are written as they happen.
-        run_id: name of the run, in events.
-        provider: way to the model; None: the simulated one.
-        retries: limits of a call's attempts.
+    `provider` is the way to the model; None: the simulated one.
 
     Attributes:
         state: ledger, scores and what is open.
@@ -377,11 +371,8 @@ class Orchestrator:
     def summary(self) -> dict[str, Any]:
         """Return output, cost report and the facts of the run, as JSON values."""
         ledger, progress = self.state.ledger, self.state.progress
-        budget, spent, cost = (
-            self.order.budget,
-            int(ledger.spent[0]),
-            self.service.get_cost_summary(),
-        )
+        budget, spent = self.order.budget, int(ledger.spent[0])
+        cost = self.service.get_cost_summary()
         summary = {
             "output": self.product.draft or self.product.plan,
             "quality": float(progress.score[0]),
@@ -411,17 +402,12 @@ async def play(orchestrator: Orchestrator, log: Any) -> dict[str, Any]:
     """Run to the end and finish the run in its log; returns the summary.
 
     A call that fails for good ends the run as "failed", with all that there is until then.
-
-    Args:
-        orchestrator: of the run.
-        log: its `RunLog`.
     """
     try:
-        summary = await orchestrator.run()
+        summary, status = await orchestrator.run(), "complete"
     except LLMError as error:
-        summary = {**orchestrator.summary(), "ended_by": "error", "error": str(error)}
+        summary, status = orchestrator.summary(), "failed"
+        summary |= {"ended_by": "error", "error": str(error)}
         log.append("failed", {"error": str(error)})
-        log.finish("failed", summary)
-        return summary
-    log.finish("complete", summary)
+    log.finish(status, summary)
     return summary

@@ -135,20 +135,14 @@ def movable(ledger: Ledger, rows: Ints, share: float) -> Ints:
     return np.asarray(shares.sum(axis=1)[:, None] - shares + ledger.free[rows, None])
 
 
-def reallocate(ledger: Ledger, rows: Ints, agents: Ints, share: float) -> Ints:
-    """Move what was returned, and a share of what others have not spent, to k agents.
-
-    Returns:
-        (k,) tokens that were moved.
-    """
-    shares = np.floor(share * ledger.left[rows]).astype(np.int64)
+def reallocate(ledger: Ledger, rows: Ints, agents: Ints, share: float) -> None:
+    """Move what was returned, and a share of what others have not spent, to k agents."""
     at = np.arange(len(rows)), agents
-    shares[at] = 0
-    moved = shares.sum(axis=1) + ledger.free[rows]
+    moved = movable(ledger, rows, share)[at]
+    shares = np.floor(share * ledger.left[rows]).astype(np.int64)
     shares[at] = -moved
     ledger.left[rows] -= shares
     ledger.free[rows] = 0
-    return np.asarray(moved)
 
 
 def share_out(ledger: Ledger, rows: Ints, shares: Floats) -> None:
@@ -293,16 +287,13 @@ class TeamState:
         self.reason[rows] = np.where(legal, NO_REASON, REFUSED)
         self.stopped[rows] = legal & (actions == STOP)
         chosen = legal & (actions >= CUT) & (actions < REALLOCATE)
-        if chosen.any():
-            ended, agents = rows[chosen], about[chosen]
-            cut(self.ledger, ended, agents)
-            called = self.progress.calls[ended, agents] > 0
-            low = self.progress.last_roi[ended, agents] < self.settings.roi_threshold
-            self.reason[ended] = np.where(called & low, LOW_ROI, BY_POLICY)
+        ended, agents = rows[chosen], about[chosen]
+        cut(self.ledger, ended, agents)
+        called = self.progress.calls[ended, agents] > 0
+        low = self.progress.last_roi[ended, agents] < self.settings.roi_threshold
+        self.reason[ended] = np.where(called & low, LOW_ROI, BY_POLICY)
         chosen = legal & (actions >= REALLOCATE) & (actions < STOP)
-        if chosen.any():
-            share = self.settings.reallocation_share
-            reallocate(self.ledger, rows[chosen], about[chosen], share)
+        reallocate(self.ledger, rows[chosen], about[chosen], self.settings.reallocation_share)
         chosen = legal & (actions < CUT)
         calling, agents, sizes = rows[chosen], about[chosen], actions[chosen] % len(SIZES)
         return calling, agents, sizes, self.limits[calling, agents, sizes]
@@ -368,14 +359,12 @@ class TeamState:
         facts, running = self.facts(row, action), is_open and action < CUT
         data = {
             "run_id": run_id,
-            "agent": facts["agent"],
-            "iteration": facts["iteration"],
+            **{key: facts[key] for key in ("agent", "iteration", "cumulative_tokens")},
             "tokens_used": facts["tokens"],
             "tokens_remaining": int(self.ledger.remaining[row]),
             "quality_score": round(facts["quality"], 4),
             "quality_delta": round(facts["quality_delta"], 4),
             "roi": round(facts["roi"], 6),
-            "cumulative_tokens": facts["cumulative_tokens"],
             "status": "complete" if over else "running" if running else "cutoff",
             "output_preview": output[:PREVIEW_CHARS],
         }

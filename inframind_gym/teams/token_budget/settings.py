@@ -168,12 +168,10 @@ class TeamSettings(StrictModel):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        for name, shares in self.strategies.items():
-            if abs(sum(shares) - 1.0) > 1e-9:
-                raise ValueError(f"strategies.{name}: the shares sum to {sum(shares):g}, not to 1")
-        of = self.simulation.lengths
-        if len(of.weights) != len(of.factors) or abs(sum(of.weights) - 1.0) > 1e-9:
-            raise ValueError("simulation.lengths.weights must be as many as factors, and sum to 1")
+        shares = {f"strategies.{name}": each for name, each in self.strategies.items()}
+        for name, each in (shares | {"lengths.weights": self.simulation.lengths.weights}).items():
+            if abs(sum(each) - 1.0) > 1e-9:
+                raise ValueError(f"{name}: they sum to {sum(each):g}, not to 1")
         numbers = [
             self.min_completion_tokens,
             *vars(self.overhead).values(),
