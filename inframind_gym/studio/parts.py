@@ -125,7 +125,6 @@ class Lines(NamedTuple):
         x_label: of its axis.
         x: points of the axis.
         lines: values of each line by its name; None: no point.
-        most: the vertical axis goes from 0 to this value at least.
         marks: vertical lines with their words.
         dashed: name of the dashed line.
         step: values hold until the next one.
@@ -135,7 +134,6 @@ class Lines(NamedTuple):
     x_label: str
     x: Sequence[float]
     lines: Mapping[str, Sequence[float | None]]
-    most: float = 1.0
     marks: Iterable[tuple[float, str]] = ()
     dashed: str = ""
     step: bool = False
@@ -161,7 +159,6 @@ class Lines(NamedTuple):
         axis = {"type": "value", "axisLabel": {**text, "hideOverlap": True, "showMaxLabel": False}}
         axis |= {"splitLine": {"lineStyle": {"opacity": 0.25}}, "nameTextStyle": text}
         x_axis = {**axis, "name": self.x_label, "nameLocation": "middle", "nameGap": 24}
-        most = max(self.most, *(1.05 * y for line in points.values() for _, y in line), 0.0)
         last = ", ".join(f"{name} {line[-1][1]:,.4g}" for name, line in points.items() if line)
         return {
             "animation": False,
@@ -171,7 +168,7 @@ class Lines(NamedTuple):
             "legend": {"top": 0, "left": 0, "itemGap": 8, "itemWidth": 14, "textStyle": text},
             "tooltip": {"trigger": "axis", "confine": True},
             "xAxis": {**x_axis, "min": "dataMin", "max": "dataMax", "minInterval": 1},
-            "yAxis": {**axis, "min": 0.0, "max": most},
+            "yAxis": {**axis, "min": 0.0},
             "series": series,
         }
 

@@ -82,10 +82,10 @@ def pool(run: Run, events: Events) -> Parts:
     yield section("Servers", table("servers", columns, rows))
     yield errors(note for note in now.get("notes", []) if note)
     x = [sample["t"] for sample in samples]
-    charts = ("Waiting calls", "waiting", 4.0), ("Running calls", "running", 4.0)
-    for title, key, most in (*charts, ("KV cache in use", "kv", 0.1)):
+    charts = {"Waiting calls": "waiting", "Running calls": "running", "KV cache in use": "kv"}
+    for title, key in charts.items():
         lines = {name: [sample[key][m] for sample in samples] for m, name in enumerate(names)}
-        yield Lines(title, clock, x, lines, most, step=True)
+        yield Lines(title, clock, x, lines, step=True)
     if not simulated:
         return
     columns = {">at s": "{t:.1f}", ">query": "{query}", "call": "{call}", "goes to": "{to}"}
@@ -127,13 +127,13 @@ def token_budget(run: Run, events: Events) -> Parts:
     yield section("Budget", *bars)
     x = [0, *(call["cumulative_tokens"] for call in calls)]
     quality = {"quality": [0.0, *(call["quality"] for call in calls)]}
-    yield Lines("Quality over tokens", "tokens spent", x, quality, 100.0, cutoffs(steps))
+    yield Lines("Quality over tokens", "tokens spent", x, quality, cutoffs(steps))
     roi = {
         agent: [None, *(1000.0 * c["roi"] if c["agent"] == agent else None for c in calls)]
         for agent in BUDGETED
     }
     roi["threshold"] = [1000.0 * run.settings.get("roi_threshold", 0.005)] * len(x)
-    yield Lines("ROI, points per 1,000 tokens", "tokens spent", x, roi, 10.0, dashed="threshold")
+    yield Lines("ROI, points per 1,000 tokens", "tokens spent", x, roi, dashed="threshold")
     rows = [
         {**s, "folded": folded(s["output"])} if s["tokens"] else {**s, "roi": None, "tokens": None}
         for s in steps
@@ -199,8 +199,8 @@ def assignment(run: Run, events: Events) -> Parts:
     }
     recent["fair share"] = [1.0 / len(ASSIGNED)] * count
     yield Lines("Share of the last 8 tasks", "task", x, recent, dashed="fair share")
-    yield Lines("Load penalty", "task", x, {"penalty": values("load_penalty")}, 0.2)
-    yield Lines("Imbalance", "task", x, {"imbalance": values("imbalance")}, 0.2)
+    yield Lines("Load penalty", "task", x, {"penalty": values("load_penalty")})
+    yield Lines("Imbalance", "task", x, {"imbalance": values("imbalance")})
     learned = {
         (s["load_state"], s["task_type"], s["action_idx"]): s["q"]
         for s in steps
@@ -291,7 +291,7 @@ def comparison(result: Mapping[str, Any]) -> Parts:
     if is_budget:
         for letter, steps in zip("AB", result["cutoffs"], strict=True):
             marks += [(at, f"{letter}: {words}") for at, words in cutoffs(steps)]
-        yield Lines("Quality over tokens", "tokens spent", x, lines, 100.0, marks)
+        yield Lines("Quality over tokens", "tokens spent", x, lines, marks)
         ends = [{"words": words, "at": at} for at, words in marks]
         columns = {"run and reason": "{words}", ">after tokens": "{at:,}"}
         yield section("Cut-offs", table("cut-offs", columns, ends))

@@ -12,8 +12,7 @@ from inframind_gym.policies import POLICIES, resolve_policy
 from inframind_gym.policies import bounds as optimum
 from inframind_gym.policies.rollout import play_assignment as play
 from inframind_gym.teams.assignment import rules, simulate
-from inframind_gym.teams.assignment.agents import all_actions
-from inframind_gym.teams.assignment.coordinator import LoadTracker, QLearningCoordinator
+from inframind_gym.teams.assignment.agents import LoadTracker, QLearningCoordinator, all_actions
 
 EVERY = tuple(POLICIES["assignment"].values())
 

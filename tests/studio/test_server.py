@@ -20,7 +20,7 @@ from inframind_gym.studio.runs import Launcher, Ways
 from inframind_gym.studio.server import COOKIE, make_app
 from inframind_gym.teams.runs import RunStore
 from tests.studio.conftest import SCRIPTED, TOKEN, until_over
-from tests.teams.token_budget.runs import AgentStep, Model
+from tests.teams.token_budget.runs import STEP, Model
 
 LOCAL = "http://127.0.0.1:8500"
 WS = "ws://127.0.0.1:8500"  # the test client gives other names to its sockets
@@ -59,7 +59,7 @@ def test_the_worked_example_over_the_wire(client: TestClient) -> None:
     assert events[0]["event"] == "agent_step"
     assert events[0]["data"].items() >= first.items()
     assert events[0]["data"]["roi"] == pytest.approx(0.0295, abs=5e-5)
-    assert all(AgentStep.model_validate(event) for event in events)
+    assert all(set(event["data"]) == STEP for event in events)
     assert [event["data"]["status"] for event in events][-3:] == ["cutoff", "running", "complete"]
     run = client.get(f"/run/{run_id}").json()
     assert (run["status"], run["events"]) == ("complete", events)

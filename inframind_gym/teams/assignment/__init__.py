@@ -1,6 +1,6 @@
 """Assignment: which agent takes a task, and on which provider, when agents get overloaded.
 
 rules, simulate        load and rewards; constants, tasks and answers that are drawn
-agents, coordinator    agents and judge; the window of assignments, Q-learning over it
+agents                 agents and judge; the window of assignments, Q-learning over it
 app, cli               training graph and production, over the same steps; terminal
 """

@@ -1,20 +1,25 @@
-"""Agents, judge and actions of the team."""
+"""Agents, judge and actions; the window of assignments, Q-learning over it, and round robin."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
 from inframind_gym.errors import ConfigError
 from inframind_gym.files import parse_json
+from inframind_gym.simulator import rng
+from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.assignment.rules import AGENTS, CRITERIA, PROVIDERS
-from inframind_gym.teams.assignment.simulate import JUDGED_CHARS
+from inframind_gym.teams.assignment.simulate import JUDGED_CHARS, Keys, key_of
 from inframind_gym.teams.llm import LLMError, LLMService
 
 JUDGE_TOKENS: Final = 256  # of the judge's answer
@@ -145,3 +150,174 @@ class LLMJudge:
                     row["read"] = how
         self.log.append({**row, "scores": scores.model_dump()})
         return scores
+
+
+# Coordinators
+
+
+class LoadTracker:
+    """Counts the last `window_size` assignments and turns them into a state and a penalty.
+
+    Args:
+        agent_ids: Agents among whom work is shared.
+        window_size: Assignments that the window remembers.
+        hot_threshold: An agent is hot above this multiple of its fair share.
+        penalty_weight: Penalty for each fair share in excess of the first.
+        max_penalty: Cap of the penalty.
+
+    Attributes:
+        recent: The window, oldest first.
+        lifetime_counts: Assignments ever recorded, for reports only.
+    """
+
+    def __init__(
+        self,
+        agent_ids: Sequence[str] = rules.AGENTS,
+        window_size: int = rules.WINDOW,
+        hot_threshold: float = rules.HOT_THRESHOLD,
+        penalty_weight: float = rules.PENALTY_WEIGHT,
+        max_penalty: float = rules.MAX_PENALTY,
+    ) -> None:
+        self.agent_ids, self.window_size = list(agent_ids), window_size
+        self.hot_threshold = hot_threshold
+        self.penalty_weight, self.max_penalty = penalty_weight, max_penalty
+        self.recent: deque[str] = deque(maxlen=window_size)
+        self.lifetime_counts = dict.fromkeys(self.agent_ids, 0)
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """(N,) assignments of each agent in the window."""
+        return np.array([self.recent.count(agent) for agent in self.agent_ids], np.int64)
+
+    def record(self, agent_id: str) -> None:
+        """Enter one assignment, between `get_load_penalty` and the next `get_load_state`."""
+        self.recent.append(agent_id)
+        self.lifetime_counts[agent_id] += 1
+
+    def get_utilization(self) -> dict[str, float]:
+        """Return the share of the window that each agent holds; all 0 while it is empty."""
+        return dict(zip(self.agent_ids, rules.utilization(self.counts).tolist(), strict=True))
+
+    def get_load_state(self) -> str:
+        """Return "<agent>_hot" or "balanced", see `rules.load_state`."""
+        state = int(rules.load_state(self.counts, self.hot_threshold))
+        return f"{self.agent_ids[state - 1]}_hot" if state else "balanced"
+
+    def get_load_penalty(self, agent_id: str) -> float:
+        """Return the penalty of an assignment to come, see `rules.load_penalty`."""
+        agent = self.agent_ids.index(agent_id)
+        return float(rules.load_penalty(self.counts, agent, self.penalty_weight, self.max_penalty))
+
+    def get_imbalance_score(self) -> float:
+        """Return the coefficient of variation of the utilizations, see `rules.imbalance`."""
+        return float(rules.imbalance(self.counts))
+
+
+def uniform(key: Keys, stream: int, ordinal: int, place: int = 0) -> float:
+    """Return the number in (0, 1) that belongs to a run's key, a stream and a place."""
+    return float(rng.uniform_array(key, stream, np.array([ordinal]), place)[0])
+
+
+class QLearningCoordinator:
+    """Epsilon-greedy Q-learning (Watkins and Dayan 1992) over states (task type, load state).
+
+    Args:
+        task_types, load_states: Halves of the state.
+        actions: What may be chosen; the first of equally good ones is taken.
+        lr: Learning rate.
+        gamma: Discount.
+        epsilon: Probability of exploring at the start.
+        epsilon_min: The least that it decays to.
+        epsilon_decay: Its factor at every `decay_epsilon`.
+        seed: For the draws of `select_action` when the caller brings none.
+
+    Attributes:
+        q_table: (task type, load state) -> (actions,) values, all 0 at the start.
+        visits: (task type, load state) -> (actions,) updates.
+        history: One mapping for each update.
+    """
+
+    def __init__(
+        self,
+        task_types: Sequence[str],
+        load_states: Sequence[str],
+        actions: Sequence[TaskAssignment],
+        lr: float = rules.LEARNING_RATE,
+        gamma: float = rules.DISCOUNT,
+        epsilon: float = rules.EPSILON,
+        epsilon_min: float = rules.EPSILON_MIN,
+        epsilon_decay: float = rules.EPSILON_DECAY,
+        *,
+        seed: int = 0,
+    ) -> None:
+        self.task_types, self.load_states = list(task_types), list(load_states)
+        self.actions, self.lr, self.gamma = list(actions), lr, gamma
+        self.epsilon, self.epsilon_min, self.epsilon_decay = epsilon, epsilon_min, epsilon_decay
+        states = [(t, s) for t in self.task_types for s in self.load_states]
+        self.q_table = {state: np.zeros(len(self.actions)) for state in states}
+        self.visits = {state: np.zeros(len(self.actions), np.int64) for state in states}
+        self.history: list[dict[str, Any]] = []
+        self._key, self._decisions = key_of(seed), 0
+
+    def select_action(
+        self, task_type: str, load_state: str, draws: tuple[float, float] | None = None
+    ) -> tuple[int, TaskAssignment]:
+        """Return an action and its index: random with probability epsilon, else the best.
+
+        `draws` are two uniform numbers, for exploring or not, and for the place; None: own ones.
+        """
+        if draws is None:
+            at = self._key, rng.STREAM_POLICY, self._decisions
+            draws = uniform(*at), uniform(*at, 1)
+        self._decisions += 1
+        index = int(self.q_table[task_type, load_state].argmax())
+        if draws[0] < self.epsilon:
+            index = int(draws[1] * len(self.actions))
+        return index, self.actions[index]
+
+    def update(
+        self,
+        task_type: str,
+        load_state: str,
+        action_idx: int,
+        reward: float,
+        next_task_type: str | None,
+        next_load_state: str,
+    ) -> None:
+        """Q += lr * (reward + gamma * max Q(next state) - Q); no next state if the type is None."""
+        row = self.q_table[task_type, load_state]
+        old_q, max_next_q = float(row[action_idx]), 0.0
+        if next_task_type is not None:
+            max_next_q = float(self.q_table[next_task_type, next_load_state].max())
+        target = float(rules.td_target(reward, max_next_q, self.gamma))
+        row[action_idx] = rules.q_update(old_q, target, self.lr)
+        self.visits[task_type, load_state][action_idx] += 1
+        state = {"task_type": task_type, "load_state": load_state, "action_idx": action_idx}
+        values = {"td_target": target, "old_q": old_q, "new_q": float(row[action_idx])}
+        self.history.append({**state, "reward": reward, **values})
+
+    def decay_epsilon(self) -> None:
+        """Explore less: epsilon becomes max(epsilon_min, epsilon * epsilon_decay)."""
+        self.epsilon = float(rules.decayed(self.epsilon, self.epsilon_min, self.epsilon_decay))
+
+    def policy(self, load_state: str = "balanced") -> dict[str, TaskAssignment | None]:
+        """Return the best action for each task type in a load state; None where none was tried."""
+        best: dict[str, TaskAssignment | None] = {}
+        for task_type in self.task_types:
+            tried = self.visits[task_type, load_state] > 0
+            values = np.where(tried, self.q_table[task_type, load_state], -np.inf)
+            best[task_type] = self.actions[int(values.argmax())] if tried.any() else None
+        return best
+
+
+class RoundRobin(QLearningCoordinator):
+    """Takes the agents in turn, on the first provider, and learns nothing."""
+
+    def select_action(self, *_: Any) -> tuple[int, TaskAssignment]:
+        """Return the index of the next agent's action, and the action."""
+        index = int(rules.in_turn(self._decisions))
+        self._decisions += 1
+        return index, self.actions[index]
+
+    def update(self, *_: Any) -> None:
+        """Learn nothing."""

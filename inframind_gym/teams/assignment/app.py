@@ -24,13 +24,11 @@ from inframind_gym.teams.assignment.agents import (
     AgentState,
     LLMJudge,
     LLMProvider,
-    all_actions,
-    all_agents,
-)
-from inframind_gym.teams.assignment.coordinator import (
     LoadTracker,
     QLearningCoordinator,
     RoundRobin,
+    all_actions,
+    all_agents,
     uniform,
 )
 from inframind_gym.teams.assignment.rules import PROVIDERS, TASK_TYPES, Arrivals, Router, Variant

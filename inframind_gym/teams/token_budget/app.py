@@ -119,28 +119,12 @@ class BudgetController:
     leaves room for the rating that follows. Calls come one after the other. So the ceiling is
     exceeded by errors in estimates of prompts alone, unless a model ignores its limit; that is
     charged as well. Once the ceiling is exceeded nothing is sent, not even a rating. An attempt
-    whose outcome is unknown counts as spent in full.
-
-    Args:
-        state: one team; its ledger is written here alone.
-
-    Attributes:
-        lost: tokens of attempts whose outcome is unknown.
+    whose outcome is unknown counts as spent in full. The ledger of `state` is written here alone.
     """
 
     def __init__(self, state: TeamState) -> None:
         self._state = state
-        self.lost = 0
-
-    @property
-    def tokens_used(self) -> int:
-        """Tokens that are charged."""
-        return int(self._state.ledger.spent[0])
-
-    @property
-    def tokens_remaining(self) -> int:
-        """Tokens below the ceiling; 0 after an overshoot."""
-        return max(0, int(self._state.ledger.remaining[0]))
+        self.lost = 0  # tokens of attempts whose outcome is unknown
 
     def reserve(self, request: LLMRequest, agent: str) -> Grant:
         """Return what an attempt may spend.

@@ -10,7 +10,7 @@ import pytest
 
 import inframind_gym  # noqa: F401
 from inframind_gym.teams.assignment import rules, simulate
-from inframind_gym.teams.assignment.coordinator import LoadTracker
+from inframind_gym.teams.assignment.agents import LoadTracker
 
 ID = "InfraMind-Assignment-v0"
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from inframind_gym.teams.assignment import rules
-from inframind_gym.teams.assignment.agents import all_actions
-from inframind_gym.teams.assignment.coordinator import QLearningCoordinator
+from inframind_gym.teams.assignment.agents import QLearningCoordinator, all_actions
 from inframind_gym.teams.llm import AttemptError, Completion, Guard, LLMRequest, LLMService, Retries
 
 

@@ -14,7 +14,9 @@ from inframind_gym.teams.assignment import rules, simulate
 from inframind_gym.teams.assignment.agents import (
     JUDGE_SYSTEM,
     LLMJudge,
+    LoadTracker,
     all_agents,
+    uniform,
 )
 from inframind_gym.teams.assignment.app import (
     STREAM_NEXT_TYPE,
@@ -23,7 +25,6 @@ from inframind_gym.teams.assignment.app import (
     Run,
     make_run,
 )
-from inframind_gym.teams.assignment.coordinator import LoadTracker, uniform
 from inframind_gym.teams.assignment.rules import ARRIVALS, TASK_TYPES, Arrivals, Variant
 from tests.teams.assignment.scripted import GOOD, learner, service_of
 from tests.teams.ceiling import TokenCeiling

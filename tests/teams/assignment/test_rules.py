@@ -11,8 +11,7 @@ import pytest
 from inframind_gym.configs import find_config
 from inframind_gym.errors import ConfigError
 from inframind_gym.teams.assignment import rules, simulate
-from inframind_gym.teams.assignment.agents import all_actions
-from inframind_gym.teams.assignment.coordinator import LoadTracker
+from inframind_gym.teams.assignment.agents import LoadTracker, all_actions
 from inframind_gym.teams.assignment.rules import AGENTS, Arrivals
 from inframind_gym.teams.assignment.simulate import load_team
 from tests.teams.assignment.scripted import learner

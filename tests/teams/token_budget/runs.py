@@ -4,34 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
-from inframind_gym.configs import StrictModel
 from inframind_gym.teams.llm import Completion, LLMRequest, Retries
 from inframind_gym.teams.token_budget.app import Orchestrator, Order
 
-
-class AgentStepData(StrictModel):
-    """What an event says of a step."""
-
-    run_id: str
-    agent: Literal["planner", "executor", "critic"]
-    iteration: int
-    tokens_used: int
-    tokens_remaining: int
-    quality_score: float
-    quality_delta: float
-    roi: float
-    cumulative_tokens: int
-    status: Literal["running", "cutoff", "complete"]
-    output_preview: str
-
-
-class AgentStep(StrictModel):
-    """An event as clients get it."""
-
-    event: Literal["agent_step"]
-    data: AgentStepData
+STEP = {  # keys of an event of a step
+    *("run_id", "agent", "iteration", "status", "tokens_used", "tokens_remaining", "roi"),
+    *("quality_score", "quality_delta", "cumulative_tokens", "output_preview"),
+}
 
 
 class Log:

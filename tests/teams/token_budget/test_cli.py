@@ -71,9 +71,7 @@ def test_two_runs_are_compared(runs: Path) -> None:
     ("words", "named"),
     [
         (("--strategy", "adaptiv"), "adaptive"),
-        (("--strategy", "os:system"), "os"),
         (("--budget", 10), "500"),
-        (("--profile", "x"), "seed-example"),
         (("--provider", "openia"), "openai"),
     ],
     ids=str,
