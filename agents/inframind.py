@@ -127,7 +127,7 @@ class ValidationConfig(StrictModel):
     """The measure of every epoch: held-out tasks, one rate and budget."""
 
     rate_per_min: Positive = 100.0
-    budget_s: Positive = 200.0
+    budget_s: Positive | None = 200.0  # null: drawn from the tiers
     rows: PositiveInt = 4  # streams
     metric: Literal["solved", "goodput"] = "solved"
     early_stopping: PositiveInt = 12  # epochs without a better value

@@ -64,6 +64,29 @@ def agents(
 
 
 @app.command()
+def paper(
+    runs: Annotated[Path, typer.Option(help="Folder of trainings and plays.")] = Path("runs/paper"),
+    jobs: Annotated[
+        int | None, typer.Option(min=0, help="Most trainings and plays; 0: the page alone.")
+    ] = None,
+    docs: Docs = Path("docs"),
+    check: Check = False,
+) -> None:
+    """Train and play what docs/results/paper.md shows, where it was stopped, and refresh it.
+
+    Hours of one core; several may run at once.
+    """
+    from benchmarks.paper import collect, read_record, work
+    from benchmarks.paper_page import refresh_page
+
+    with friendly():
+        if not check:
+            work(runs, jobs)
+        figures = read_record() if check else collect(runs)
+        _end(refresh_page(figures, docs, check=check), check)
+
+
+@app.command()
 def families(docs: Docs = Path("docs"), check: Check = False) -> None:
     """Play the policies of docs/token_budget.md and docs/coordination.md, and refresh both."""
     from benchmarks.families import refresh_pages

@@ -1,0 +1,343 @@
+"""Trainings and plays of docs/results/paper.md: `python -m benchmarks paper`.
+
+A job is a training, or a play of a policy at all rates and budgets of a workload in the published
+protocol. Its figures are a file in the folder of runs, so that an interrupted command goes on, and
+several may run at once. All figures are collected in `benchmarks/records/paper.json.gz`: what is
+there under the present simulator is not made again. `benchmarks/paper_page.py` makes the page.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.evaluation.routing import imbalance
+from inframind_gym.evaluation.suite import load_suite
+from inframind_gym.evaluation.tracker import read_metrics
+from inframind_gym.files import replace_bytes, replace_text
+from inframind_gym.progress import say
+from inframind_gym.simulator import SIMULATOR_VERSION
+from inframind_gym.train import read_config
+
+RECORD: Final = Path(__file__).with_name("records") / "paper.json.gz"
+FIGURES: Final = "figures.json"  # of a finished job, in its folder
+SEEDS: Final = 5
+DRAWS: Final = 10  # of the posterior of quality
+MODELS: Final = ("deepseek-32b", "mistral-24b", "qwen-14b", "llama-8b", "llama-3b")
+STRATEGIES: Final = ("Flash", "Concise", "DeepThink")
+RATES: Final = (10.0, 50.0, 100.0, 200.0)
+WORKLOADS: Final = ("math", "mbpp", "gsm_hard", "humaneval", "mmlu_pro")
+SWEEP: Final = {"math": ["env.workload=math", "env.num_queries=607"], "all": []}
+# Name of a variant -> configuration and its changes.
+VARIANTS: Final[Mapping[str, tuple[str, list[str]]]] = {
+    "inframind": ("inframind", []),
+    "inframind_v2": ("inframind_v2", []),
+    "masrouter": ("masrouter", []),
+    # Ablations of the paper's design, trained on MATH.
+    "no_telemetry": ("inframind", ["executor.system_state=false"]),
+    "predicted_latency": ("inframind", ["executor.predicted_latency=true"]),
+    "single_pathway": ("inframind", ["executor.dual_pathway=false"]),
+    "factored_head": ("inframind", ["executor.joint_head=false"]),
+    "warm_up": ("inframind", ["lagrange.warmup=3"]),
+    "log_uniform": ("inframind", ["budgets=log_uniform"]),
+    "fixed_lambda": ("inframind", ["lagrange.lr=0"]),
+    # Departures of earlier versions of this package.
+    "learned_count": ("inframind", ["planner.draw_count=true", "planner.agents=null"]),
+    "side_by_side": ("inframind", ["sweeps=side_by_side"]),
+    # One change of inframind_v2 taken back.
+    "v2_solved": ("inframind_v2", ["reward=solved"]),
+    "v2_selection": ("inframind_v2", ["validation.metric=solved"]),
+}
+RIVALS: Final = ("static_mix", "moa", "gptswarm")  # play as they are, first come, first served
+
+
+class Job(NamedTuple):
+    """A training, or a play of its checkpoint or of a policy without one.
+
+    Attributes:
+        kind: "training" or "play".
+        policy: Of `VARIANTS` or `RIVALS`.
+        world: Workload that it is trained on; empty for `RIVALS`.
+        seed: Of the training.
+        workload: What is played; with a draw of the posterior: `math#3`.
+        mode: "likeliest", "sample" or "as shipped".
+        scheduler: Of the servers.
+        budgets: "tiers" draws every query's budget; otherwise all of a cell have the same.
+    """
+
+    kind: str
+    policy: str
+    world: str = ""
+    seed: int = 0
+    workload: str = ""
+    mode: str = "as shipped"
+    scheduler: str = "edf"
+    budgets: str = ""
+
+    @property
+    def key(self) -> str:
+        """Name of its figures."""
+        training = f"{self.policy}/{self.world}/seed{self.seed}" if self.world else self.policy
+        if self.kind == "training":
+            return f"trainings/{training}"
+        mode = self.mode.replace(" ", "_")
+        return f"plays/{training}/{self.workload}/{mode}_{self.scheduler}{self.budgets}"
+
+
+def jobs() -> Iterator[Job]:
+    """Yield all jobs, the most important first; plays follow their trainings."""
+
+    def learned(policy: str, world: str, seed: int, **given: Any) -> Iterator[Job]:
+        yield Job("training", policy, world, seed)
+        modes = ["as shipped"] if policy == "masrouter" else ["likeliest", "sample"]
+        if VARIANTS[policy][0] == "inframind_v2":
+            modes = ["as shipped", "likeliest"]
+        for workload in ("math",) if world == "math" else WORKLOADS:
+            for mode in modes:
+                scheduler = "fcfs" if policy == "masrouter" else "edf"
+                yield Job("play", policy, world, seed, workload, mode, scheduler)
+
+    seeds = range(SEEDS)
+    for policy in ("inframind", "inframind_v2"):
+        for seed in seeds:
+            yield from learned(policy, "math", seed)
+    for mode in ("likeliest", "sample"):
+        for seed in seeds:
+            for scheduler in ("edf", "fcfs"):
+                yield Job("play", "inframind", "math", seed, "math", mode, scheduler, "tiers")
+    for policy in RIVALS:
+        for workload in WORKLOADS:
+            yield Job("play", policy, workload=workload, scheduler="fcfs")
+    for seed in seeds:
+        for policy in ("masrouter", "inframind", "inframind_v2"):
+            yield from learned(policy, "all", seed)
+
+    def drawn(draws: range) -> Iterator[Job]:
+        for workload in (f"{workload}#{draw}" for draw in draws for workload in ("math", "mbpp")):
+            yield Job("play", "inframind", "all", 0, workload, "likeliest")
+            yield Job("play", "inframind_v2", "all", 0, workload)
+            for policy in ("masrouter", *RIVALS):
+                world = "all" if policy == "masrouter" else ""
+                yield Job("play", policy, world, 0, workload, scheduler="fcfs")
+
+    yield from drawn(range(5))
+    for seed in seeds:
+        for policy in list(VARIANTS)[3:]:
+            yield from learned(policy, "math", seed)
+    yield from drawn(range(5, DRAWS))
+
+
+# The record
+
+
+def read_record(path: Path = RECORD) -> dict[str, Any]:
+    """Return figures by the keys of jobs: those of the present simulator."""
+    if not path.is_file():
+        return {}
+    found = json.loads(gzip.decompress(path.read_bytes()))
+    return {k: v for k, v in found.items() if v["simulator"] == SIMULATOR_VERSION}
+
+
+def collect(runs: Path, path: Path = RECORD) -> dict[str, Any]:
+    """Add the figures in a folder of runs to the record; return all that the page shows."""
+    known = {job.key for job in jobs()}
+    figures = {k: v for k, v in read_record(path).items() if k in known}
+    for key in known:
+        done = runs / key / FIGURES
+        if done.is_file():
+            content = json.loads(done.read_text("utf-8"))
+            if content["simulator"] == SIMULATOR_VERSION:
+                figures[key] = content
+    text = json.dumps({key: figures[key] for key in sorted(figures)}, separators=(",", ":"))
+    if figures != read_record(path):
+        replace_bytes(path, gzip.compress(text.encode(), mtime=0))
+    return figures
+
+
+def work(runs: Path, limit: int | None = None) -> None:
+    """Do the jobs that neither the record nor the folder of runs has; others may do some, too.
+
+    Args:
+        runs: Folder of trainings and figures.
+        limit: Most jobs to do.
+    """
+    have, done = read_record(), 0
+    for job in jobs():
+        if job.key not in have and done != limit:
+            done += finish(job, runs)
+
+
+def finish(job: Job, runs: Path) -> bool:
+    """Do a job, unless it is done or another process does it; returns whether it was done here."""
+    folder = runs / job.key
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        if (folder / FIGURES).is_file():
+            return False
+        if job.kind == "play" and job.world:
+            training = Job("training", job.policy, job.world, job.seed)
+            finish(training, runs)
+            if not (runs / training.key / FIGURES).is_file():
+                return False
+        say(job.key)
+        figures = train(job, folder) if job.kind == "training" else play(job, runs)
+        content = {"simulator": SIMULATOR_VERSION, **figures}
+        replace_text(folder / FIGURES, json.dumps(content))
+    return True
+
+
+# Trainings
+
+
+def train(job: Job, folder: Path) -> dict[str, Any]:
+    """Train, from where an earlier start was stopped; return figures of the training."""
+    name, changes = VARIANTS[job.policy]
+    sweep = SWEEP[job.world] if name != "masrouter" else SWEEP[job.world][:1]
+    function, config = read_config(name, [*sweep, *changes])
+    from agents.runs import Run
+
+    result = function(config, Run(folder, job.seed, resume=True))
+    lines = read_metrics(folder / "metrics.jsonl")
+    if name == "masrouter":
+        return {"agents": lines[-1]["val/num_agents"], "seconds": 0.0}
+    updates = [line for line in lines if "charts/queries" in line]
+    cost = np.array([line["charts/episodic_cost"] for line in updates])
+    rate = np.array([line["charts/rate_per_min"] for line in updates])
+    size = np.array([line["charts/queries"] for line in updates])
+    shares = np.array([[line[f"shares/model/{model}"] for model in MODELS] for line in updates])
+    weight = np.array([line["lagrange/lambda"] for line in updates])
+    ends = np.append(np.flatnonzero(np.diff(rate)), len(rate) - 1)  # of the sweeps
+
+    def mean(of: NDArray[np.bool_]) -> list[float] | None:
+        return rounded(np.average(shares[of], axis=0, weights=size[of])) if of.any() else None
+
+    return {
+        "updates": len(updates),
+        "epochs": result["epoch"],
+        "best_epoch": result["best_epoch"],
+        "seconds": round(result["seconds"], 1),
+        "lambda": rounded(weight[ends]),
+        "cost": round(float(np.average(cost, weights=size)), 4),
+        "dear_batches": round(float((cost > 1.0).mean()), 4),
+        "cheap": mean(cost <= 1.0),
+        "dear": mean(cost > 1.0),
+        "by_rate": {f"{r:g}": mean(rate == r) for r in np.unique(rate)},
+        "agents": round(float(np.mean([line["charts/num_agents"] for line in updates[-50:]])), 3),
+    }
+
+
+def rounded(values: Any) -> list[float]:
+    """Return numbers with four decimals."""
+    return [round(float(value), 4) for value in values]
+
+
+# Plays
+
+
+def play(job: Job, runs: Path) -> dict[str, Any]:
+    """Play a policy in every cell of a workload, one episode each."""
+    name = job.policy
+    if job.world:
+        best = runs / Job("training", job.policy, job.world, job.seed).key / "best"
+        name = f"{VARIANTS[job.policy][0]}:{best}"
+        name += "" if job.mode == "as shipped" else f":{job.mode}"
+    dataset, _, draw = job.workload.partition("#")
+    settings: dict[str, Any] = {"workloads": (job.workload,), "policies": (name,), "seeds": 1}
+    settings |= {"scheduler": job.scheduler, "rates_per_min": RATES, "by_workload": {}}
+    if dataset == "math" and not draw:
+        settings["budgets_s"] = (10, 30, 50, 100, 200, 300, 600, 1000)
+    if job.budgets:
+        settings |= {"budgets_s": (job.budgets,), "seeds": 4}
+    if dataset == "humaneval":
+        settings["num_queries"] = 131
+    if draw:
+        settings |= {"rates_per_min": (10.0, 100.0), "budgets_s": (50.0, 100.0, 200.0)}
+    suite = load_suite("published", settings).resolve()
+    player = suite.player()
+    player.arguments = {"record_calls": True}
+    batch = player.begin(suite.cells())
+    played = player.play(batch)
+    slots = batch.simulation.policy_spec().max_num_seqs
+    cells = [
+        {"rate": cell.place[1], "budget": cell.place[2]}
+        | of_queries(columns)
+        | of_calls(batch.simulation.calls(row), slots, float(columns["arrival_s"].max()))
+        for row, (cell, columns, _) in enumerate(played)
+    ]
+    player.close()
+    return {"cells": cells}
+
+
+def of_queries(columns: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Return figures of the queries of an episode."""
+    late = columns["latency_s"] > columns["budget_s"]
+    tokens = columns["prompt_tokens"] + columns["output_tokens"].astype(np.float64)
+    model, strategy = columns["model"], columns["strategy"]
+    joint = np.array(
+        [
+            [((model == m) & (strategy == s)).sum() for s in range(len(STRATEGIES))]
+            for m in range(len(MODELS))
+        ],
+        dtype=np.float64,
+    )
+    figures = {
+        "accuracy": columns["solved"].mean(),
+        "goodput": (columns["solved"] * ~late).mean(),
+        "latency": columns["latency_s"].mean(),
+        "p95": np.quantile(columns["latency_s"], 0.95),
+        "slo_own": 1.0 - late.mean(),
+        "slo_100": (columns["latency_s"] <= 100.0).mean(),
+        "cost": columns["cost"].mean(),
+        "agents": columns["num_agents"].mean(),
+        "imbalance": float(imbalance(joint.sum(axis=1))),
+        "wasted": tokens[late].sum() / tokens.sum(),
+        "tokens": tokens.mean(),
+    }
+    plain = {name: float(f"{value:.5g}") for name, value in figures.items()}
+    return plain | {"joint": [rounded(row) for row in joint / joint.sum()]}
+
+
+def of_calls(calls: NDArray[Any], slots: NDArray[np.int64], until_s: float) -> dict[str, float]:
+    """Return figures of the servers until the last arrival.
+
+    Args:
+        calls: (k,) CALL of an episode.
+        slots: (M,) calls that a server runs at once.
+        until_s: Time of the last arrival.
+
+    Returns:
+        Waiting calls in the mean; those of them that wait while another server is empty; share of
+        the slots in use; share of the servers' time in which they are empty.
+    """
+    models = len(slots)
+    columns = (calls["submit_s"], calls["admitted_s"], calls["finish_s"])
+    times = np.minimum(np.concatenate(columns), until_s)
+    order = np.argsort(times, kind="stable")
+    step = np.zeros((3 * len(calls), 2, models))
+    rows, model = np.arange(len(calls)), calls["model"]
+    step[rows, 0, model] += 1.0  # it waits
+    step[len(calls) + rows, 0, model] -= 1.0
+    step[len(calls) + rows, 1, model] += 1.0  # it runs
+    step[2 * len(calls) + rows, 1, model] -= 1.0
+    waiting, running = np.moveaxis(np.cumsum(step[order], axis=0), 1, 0)
+    lasts = np.diff(times[order], append=until_s)[:, None]
+    empty = (waiting + running) == 0.0
+    total = max(float(lasts.sum()), 1e-9)
+    figures = {
+        "waiting": (waiting * lasts).sum() / total,
+        "avoidable": (waiting * lasts)[empty.any(axis=1)].sum() / total,
+        "busy": (running * lasts).sum() / total / slots.sum(),
+        "empty": (empty * lasts).sum() / total / models,
+    }
+    return {name: float(f"{value:.4g}") for name, value in figures.items()}
