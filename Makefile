@@ -72,7 +72,6 @@ fidelity: $(FULL)  ## Write docs/fidelity.md from request logs and measured runs
 
 # Two agents and two refitted baselines on all tracks; what a part is worth, and weaker policies, on a few cells.
 BOARD := $(VENV)/bin/inframind bench run --suite standard
-MEASURED := $(VENV)/bin/inframind bench run --suite published --set rates=10,50,100
 OTHERS := random,round_robin,static_mix,least_loaded,lowest_expected_latency,budget_greedy,moa,gptswarm,masrouter,inframind,linucb,q_learning_load_tracker,sb3_ppo,sb3_a2c,sb3_dqn,sb3_maskable_ppo
 # The caps of the track `cost` are `work_cap` times `work_s` of envs_configs/tracks/limits/cost.yaml.
 results: $(FULL)  ## Play what docs/results.md shows, and refresh it; goes on where it was stopped
@@ -91,14 +90,8 @@ results: $(FULL)  ## Play what docs/results.md shows, and refresh it; goes on wh
 	$(BOARD) --set refits=benchmarks/refits.yaml --out results/standard --policies bid_price,ppo_lagrangian,fixed_recipe_by_rate,fixed_recipe
 	$(BOARD) --set tracks=steady --set scenarios=math,mmlu_pro --set loads=0.6,0.9 --set queries=500 --seeds 1 --out results/ablations \
 	  --policies bid_price,bid_price::no-state,bid_price::polled,bid_price::no-difficulty,bid_price::no-prices,$(OTHERS)
-	$(MEASURED) --policies inframind --out results/published
-	$(MEASURED) --policies static_mix,masrouter --set scheduler=fcfs --out results/published_fcfs
-	for seed in 0 1 2 3 4; do \
-	  $(VENV)/bin/inframind train inframind --seed $$seed --out runs/inframind/seed$$seed --resume || exit; \
-	done
-	played=$$(printf 'inframind:runs/inframind/seed%d/best,inframind:runs/inframind/seed%d/best:sample,' 0 0 1 1 2 2 3 3 4 4); \
-	  $(MEASURED) --policies $${played%,} --seeds 1 --out results/published_seeds
-	$(PY) -m benchmarks results results/standard results/ablations results/published results/published_fcfs results/published_seeds
+	$(PY) -m benchmarks results results/standard results/ablations
+	$(PY) -m benchmarks paper
 
 wheel: $(FULL)  ## Test the wheel in bare environments (PYTHONS="/path/to/python3.12 ...")
 	PYTHONS="$(PYTHONS)" $(PY) -m pytest -m wheel tests/packaging

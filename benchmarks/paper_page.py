@@ -308,7 +308,8 @@ class Page:
         for name, checks in self.claims().items():
             of, verdict = texts[name], verdict_of(checks)
             ours = "; ".join(f"{c.label}: {c.ours}" if c.label else c.ours for c in checks) or NONE
-            why = of["why"] if of["verdict"] == verdict else "Not explained yet."
+            why = "Not played yet." if verdict == FEW else "Not explained yet."
+            why = of["why"] if of["verdict"] == verdict else why
             body.append(
                 [str(len(body) + 1), of["claim"], of["published"], ours, f"**{verdict}**", why]
             )
@@ -425,7 +426,7 @@ class Page:
         return table(["less `inframind`", "seeds", *heads, "DeepSeek in dear batches"], body)
 
     def v2_table(self) -> str:
-        """Tabulate goodput on MATH by rate of `inframind`, `inframind_v2` and its parts."""
+        """Tabulate goodput of `inframind` and `inframind_v2` on MATH by rate, and on all five."""
         rows = (
             ("`inframind`, likeliest", "inframind", "likeliest"),
             ("`inframind`, sampled", "inframind", "sample"),
@@ -438,10 +439,12 @@ class Page:
         for title, policy, mode in rows:
             found = [self.values("goodput", policy, mode, at(rate=rate)) for rate in RATES]
             every = self.values("goodput", policy, mode)
-            cells = [interval(np.array(list(one.values())), sign=False) for one in (*found, every)]
+            whole = self.values("goodput", policy, mode, world="all", workloads=WORKLOADS)
+            found += [every, whole]
+            cells = [interval(np.array(list(one.values())), sign=False) for one in found]
             body.append([title, str(len(every)), *cells])
         heads = [f"{rate:g}/min" for rate in RATES]
-        return table(["goodput %, MATH", "seeds", *heads, "all"], body)
+        return table(["goodput %, MATH", "seeds", *heads, "all rates", "five datasets"], body)
 
     def posterior_table(self) -> str:
         """Tabulate figures over posterior draws of quality, and how often each is first."""
