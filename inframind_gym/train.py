@@ -68,8 +68,8 @@ def train(
     It plays as `inframind bench run --policies NAME:OUT/best`, on its own pool.
     """
     with friendly():
-        trackers = [name.strip() for name in track.split(",") if name.strip()]
-        for name in trackers:
+        require("threadpoolctl", "`inframind train`", "agents")
+        for name in (trackers := [each.strip() for each in track.split(",") if each.strip()]):
             if name not in TRACKERS:
                 raise ConfigError(unknown("tracker", name, TRACKERS))
             require(name, f"--track {name}", "track")

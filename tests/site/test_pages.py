@@ -22,6 +22,26 @@ def test_it_is_short() -> None:
     assert len(README.splitlines()) <= 120
 
 
+@pytest.mark.parametrize(
+    ("pages", "most"),
+    [
+        ("howto/*.md", 900),
+        ("concepts/*.md", 1500),
+        ("environments.md", 1500),
+        ("placement.md", 1500),
+        ("tracks.md", 1500),
+        ("submissions.md", 900),
+        ("fidelity.md", 2000),
+        ("compare.md", 600),
+        ("documents.md", 1000),
+    ],
+)
+def test_a_page_is_no_longer_than_its_kind(pages: str, most: int) -> None:
+    found = {page.name: len(page.read_text().split()) for page in (ROOT / "docs").glob(pages)}
+    assert found
+    assert {name: count for name, count in found.items() if count > most} == {}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
