@@ -46,6 +46,7 @@ class ProgressReport:
     def advance(self, count: int, note: str = "") -> None:
         """Count parts that are done; the note, such as the last figures, stands beside them."""
         self._count += count
+        self._total = max(self._total, self._count)  # a last batch may be larger than what is left
         self._note = f"; {note}" if note else ""
         if self._bar is not None:
             self._bar.update(self._task, advance=count, description=self._what + self._note)
@@ -55,10 +56,9 @@ class ProgressReport:
     def _line(self) -> None:
         self._printed = time.monotonic()
         spent_s = self._printed - self._began
-        new = self._count - self._start
         line = f"{self._what}: {100 * self._count / max(self._total, 1):.0f} %"
         line += f" ({self._count:,}/{self._total:,} {self._unit}), {spent_s:.0f} s"
-        if new > 0.02 * (self._total - self._start):
+        if (new := self._count - self._start) > 0.02 * (self._total - self._start):
             line += f", about {spent_s * (self._total - self._count) / new:.0f} s left"
         say(line + self._note)
 
