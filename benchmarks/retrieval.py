@@ -27,11 +27,10 @@ from inframind_gym.files import read_objects
 from inframind_gym.teams.coordination import prompts, retrieval
 from inframind_gym.teams.coordination.agents import WAY, in_order
 from inframind_gym.teams.coordination.check import find_issues
-from inframind_gym.teams.coordination.context import ContextManager
+from inframind_gym.teams.coordination.prompts import ContextManager
 from inframind_gym.teams.coordination.retrieval import (
     TOP_K,
     Corpus,
-    HashedWords,
     Question,
     Retriever,
     load_questions,
@@ -275,12 +274,15 @@ def report(half: str = "test", provider: str | None = None, model: str | None = 
             name = f"`{strategy}`, {way.model} ({readable} readable)"
             by_model = Searched(retriever, questions, strategy, lambda q: in_order(q, [q], said[q]))
             more[name] = main[strategy][0], by_model
-    hashed = Retriever(corpus, HashedWords())
-    with patch.object(retrieval, "known_words", frozenset):  # as without the encoder's words
-        more |= {f"`{s}`, no encoder": search(hashed, s, questions) for s in STRATEGIES}
+    with (  # as without the encoder and its words
+        patch.object(retrieval, "available", lambda: None),
+        patch.object(retrieval, "known_words", frozenset),
+    ):
+        bare = Retriever(corpus)
+        more |= {f"`{s}`, no encoder": search(bare, s, questions) for s in STRATEGIES}
     sections = {
         f"Retrieval, {len(questions)} questions, {len(corpus.passages)} passages, embeddings: "
-        f"{retriever.vectors.name}": quality(more),
+        f"{retriever.vectors.name if retriever.vectors else None}": quality(more),
         "Success by complexity": success(plain, rewritten, questions),
         "Grounding": grounding(retriever, half),
         "Times": times(plain, rewritten, np.array(taken)),

@@ -37,7 +37,6 @@ from inframind_gym.teams.coordination.rules import (
     Floats,
     Ints,
 )
-from inframind_gym.teams.coordination.scenarios import Scenario, find_scenario
 from inframind_gym.teams.coordination.settings import (
     AGENTS,
     COMPLEXITIES,
@@ -47,7 +46,7 @@ from inframind_gym.teams.coordination.settings import (
     CoordinationSettings,
     load_settings,
 )
-from inframind_gym.teams.coordination.simulate import SimulatedQuestion
+from inframind_gym.teams.coordination.simulate import Pinned, SimulatedQuestion, find_scenario
 
 
 class CoordinationConfig(StrictModel):
@@ -229,7 +228,7 @@ class CoordinationSimulation(Simulation):
     def __init__(self, config: CoordinationConfig, num_envs: int, num_threads: int = 1) -> None:
         super().__init__(num_envs, ObservationForm(_BOX), spaces.Discrete(rules.NUM_ACTIONS))
         self.config = config
-        self.scenario: Scenario | None = None
+        self.scenario: Pinned | None = None
         self.settings = config.settings()
         self.question = SimulatedQuestion(
             self.settings,
@@ -269,7 +268,7 @@ class CoordinationSimulation(Simulation):
         keys = np.array([rng.bit_generator.random_raw() for rng in generators], np.uint64)
         question, scenario = self.question, self.scenario
         model = self.config.supervisor == "model"
-        question.start(rows, keys, None if scenario is None else scenario.pinned)
+        question.start(rows, keys, scenario)
         self.state.begin(
             rows,
             question.hint[rows],

@@ -10,7 +10,6 @@ import pytest
 
 from inframind_gym.live.settings import ServerAddress
 from inframind_gym.teams.coordination import retrieval
-from inframind_gym.teams.coordination.retrieval import HashedWords
 from tests.live.vllm_live.team_play import (
     TASKS,
     play_assignment,
@@ -66,7 +65,7 @@ def value_of(schema: dict[str, Any]) -> Any:
 def test_the_coordination_team(
     answer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retrieval, "available", HashedWords)
+    monkeypatch.setattr(retrieval, "available", lambda: None)
     with StandIn(answer) as server:
         play_coordination(tmp_path / "runs.sqlite", address(server, "a"))
         assert {body["model"] for body in server.requests} == {"a"}

@@ -1,12 +1,8 @@
 """Coordination: what a supervisor of five agents does next before a deadline.
 
-settings, rules               constants and data; state, time, deadlines, fallback, reward
-simulate, optimum, scenarios  simulated questions, their exact optimum, acceptance scenarios
-
-The application:
-
-app, session                  a query in and an answer out; the graph of one query
-agents, prompts, simulated    who works, what a model reads and answers, and rules in its place
-retrieval, check              passages; injection, grounding, abstention
-context, cli                  length of a conversation; commands
+settings, rules       constants and data; state, time, deadlines, fallback, reward
+simulate, optimum     simulated questions, their exact optimum
+app, agents, prompts  the application: the graph of a query, who works, what a model reads
+retrieval, check      passages; injection, grounding, abstention
+scenarios, cli        the eight acceptance scenarios; commands
 """

@@ -2,22 +2,28 @@
 
 An agent knows its task and the product so far, and nothing of the others, so those that are sent
 out together run at the same time. Whatever goes wrong comes back as a failure of the agent.
+`RuleAnswers` stands in for a model: rules on the words, at the rates of the team's server.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from inframind_gym.errors import InfraMindError, shortened
-from inframind_gym.teams.coordination import prompts
+from inframind_gym.teams.coordination import prompts, rules
 from inframind_gym.teams.coordination.check import find_issues, is_abstention, screen
-from inframind_gym.teams.coordination.context import Trimmed
-from inframind_gym.teams.coordination.retrieval import RRF, in_context, terms
+from inframind_gym.teams.coordination.prompts import MOST_SUB_TASKS, Trimmed, earlier, marked
+from inframind_gym.teams.coordination.retrieval import RRF, in_context, refers_back, terms
 from inframind_gym.teams.coordination.settings import (
+    COMPLEXITIES,
+    CoordinationSettings,
     Document,
     Issue,
     Plan,
@@ -51,7 +57,6 @@ NO_SOURCE: Final = "The sources do not answer this."
 NOT_ABOUT: Final = "no source is about the question: say that the sources do not answer it"
 _QUOTING_S: Final = 0.05  # of the fallback's limit, to quote passages where the model is late
 _EXTRACT_CHARS: Final = 300  # of a passage in an answer that no model wrote
-_FOREVER_S: Final = 3600.0
 
 IsAbout = Callable[[str, Sequence[Document]], bool]  # question, passages
 
@@ -130,13 +135,13 @@ class Work:
             once.setdefault(document.doc_id, document)
         return list(once.values())[:10], len(in_turn) - len(once)
 
-    def issues(self, is_about: IsAbout) -> list[Issue]:
-        """Return what rules find wrong with the draft; each issue is of high severity."""
+    def issues(self, is_about: IsAbout) -> tuple[Issue, ...]:
+        """Return what rules find wrong with the draft, 20 at most, each of high severity."""
         abstains = is_abstention(self.query, prompts.cited(self.draft, ())[0])
         if not abstains and not is_about(self.asked, self.documents):
-            return [Issue(type="missing_source", severity="high", description=NOT_ABOUT)]
+            return (Issue(type="missing_source", severity="high", description=NOT_ABOUT),)
         draft = prompts.with_ids(self.draft, self.documents)
-        return find_issues(self.query, draft, self.documents)
+        return tuple(find_issues(self.query, draft, self.documents))[:20]
 
     def keep(self, report: Report) -> None:
         """Put a result in its place; what rests on older ones goes."""
@@ -166,34 +171,18 @@ class Work:
                 (self.draft, self.documents), self.validation = (draft, documents), None
 
 
+@dataclass
 class Agents:
-    """The five agents, and the basic retrieval that answers where they fail.
+    """The five agents, and the basic retrieval that answers where they fail."""
 
-    Args:
-        service: Way to the model, under the name `WAY`.
-        searcher: Way to documents.
-        work: Product so far; agents read it.
-        rewrite, is_about: Rules: forms of a question for retrieval; whether a passage is about it.
-        log: Where passages that are withheld are written.
-        model_queries: The retrieval agent lets the model write what it searches for.
-        lost_tokens: Tokens of a prompt whose answer never came.
-    """
-
-    def __init__(
-        self,
-        service: LLMService,
-        searcher: Searcher,
-        work: Work,
-        *,
-        rewrite: Callable[[str], list[str]],
-        is_about: IsAbout,
-        log: EventLog,
-        model_queries: bool = True,
-        lost_tokens: Callable[[str], int] = estimate_tokens,
-    ) -> None:
-        self.service, self.work = service, work
-        self._searcher, self._rewrite, self._is_about, self._log = searcher, rewrite, is_about, log
-        self._model_queries, self._lost_tokens = model_queries, lost_tokens
+    service: LLMService  # way to the model, under the name `WAY`
+    searcher: Searcher
+    work: Work  # product so far; agents read it
+    rewrite: Callable[[str], list[str]]  # forms of a question for retrieval, by rules
+    is_about: IsAbout  # one of some passages is about a question, by rules
+    log: EventLog  # where passages that are withheld are written
+    model_queries: bool = True  # the retrieval agent lets the model write what it searches for
+    lost_tokens: Callable[[str], int] = estimate_tokens  # of a prompt whose answer never came
 
     async def perform(self, task: Mapping[str, Any]) -> Report:
         """Carry out one task.
@@ -239,8 +228,8 @@ class Agents:
         question, work = str(task["sub_task"]), self.work
         queries = [in_context(question, work.history)]
         if work.is_rewritten:
-            queries = [*self._rewrite(queries[0]), *queries]
-        if self._model_queries:
+            queries = [*self.rewrite(queries[0]), *queries]
+        if self.model_queries:
             before = work.merged()[0] if work.is_sequential else ()
             prompt = prompts.ask("retrieval", question, work.history, before)
             text = await self._ask(report, prompt, question=question)
@@ -252,20 +241,18 @@ class Agents:
         """Bring the documents of all sub-tasks into one list, the most useful first."""
         work = self.work
         documents, duplicates = work.merged()
-        notes = [f"{number}. {each}" for number, each in enumerate(work.sub_tasks, 1)]
-        written = prompts.marked("note", notes)
-        prompt = prompts.ask("synthesis", work.query, work.history, documents, written)
+        notes = marked("note", (f"{n}. {each}" for n, each in enumerate(work.sub_tasks, 1)))
+        prompt = prompts.ask("synthesis", work.query, work.history, documents, notes)
         text = await self._ask(report, prompt)
         order, missing = prompts.read_merge(text, len(documents), len(work.sub_tasks))
-        return Synthesis(
-            documents=tuple(documents[i] for i in order),
-            synthesis_metadata={
-                "sub_results": len(work.found),
-                "documents": len(documents),
-                "duplicates": duplicates,
-                "missing": [work.sub_tasks[i] for i in missing],
-            },
-        )
+        metadata = {
+            "sub_results": len(work.found),
+            "documents": len(documents),
+            "duplicates": duplicates,
+            "missing": [work.sub_tasks[i] for i in missing],
+        }
+        ranked = tuple(documents[i] for i in order)
+        return Synthesis(documents=ranked, synthesis_metadata=metadata)
 
     async def _draft(self, report: Report, task: Mapping[str, Any]) -> tuple[str, Any]:
         """Write an answer, or mend one; returns text and sources."""
@@ -275,7 +262,7 @@ class Agents:
         if task.get("mend") and work.draft:
             issues = work.validation.issues if work.validation is not None else ()
             notes = [f"{issue.type}: {issue.description}" for issue in issues]
-            written = prompts.marked("draft", [work.draft]) + prompts.marked("note", notes)
+            written = marked("draft", [work.draft]) + marked("note", notes)
             what = "what the notes say" if issues else "how it says it"
             mend = f" Return the draft with {what} mended."
         hint = f" Most useful sources: {useful}." if useful else ""
@@ -286,19 +273,19 @@ class Agents:
     async def _validation(self, report: Report, task: Mapping[str, Any]) -> Validation:
         """Let the model and the rules look for issues; those of high severity reject."""
         work = self.work
-        written = prompts.marked("draft", [work.draft])
+        written = marked("draft", [work.draft])
         prompt = prompts.ask("validation", work.query, work.history, work.documents, written)
         verdict = prompts.read(Validation, await self._ask(report, prompt))
         if self.service.is_simulated:
             return verdict
-        by_rules = await asyncio.to_thread(work.issues, self._is_about)
-        issues = tuple(dict.fromkeys((*verdict.issues, *by_rules)))[:20]
-        if not by_rules:
-            return verdict.model_copy(update={"issues": issues})
-        confidence = min(verdict.confidence, 0.5)
-        return Validation(
-            valid=False, confidence=confidence, issues=issues, suggested_action="regenerate"
-        )
+        by_rules = await asyncio.to_thread(work.issues, self.is_about)
+        changes: dict[str, Any] = {
+            "issues": tuple(dict.fromkeys((*verdict.issues, *by_rules)))[:20]
+        }
+        if by_rules:
+            changes |= {"valid": False, "suggested_action": "regenerate"}
+            changes["confidence"] = min(verdict.confidence, 0.5)
+        return verdict.model_copy(update=changes)
 
     async def _fallback(self, report: Report, task: Mapping[str, Any]) -> tuple[str, Any]:
         """Answer by basic retrieval; without a model in time by what the passages say.
@@ -317,7 +304,7 @@ class Agents:
                 prompt = prompts.ask("fallback", work.asked, bound, documents, **details)
                 return _text(await self._ask(report, prompt, documents=documents)), documents
         except (TimeoutError, LLMError, BudgetError, prompts.GarbageError):
-            if not self._is_about(work.asked, documents):
+            if not self.is_about(work.asked, documents):
                 return NOTHING_SAID, documents
         quotes = []
         for number, document in enumerate(documents, 1):
@@ -332,11 +319,10 @@ class Agents:
     ) -> Retrieved:
         """Search in a thread of its own; passages that look like an injection are withheld."""
         kept, withheld = [], []
-        for document in await asyncio.to_thread(self._searcher.retrieve, queries, strategy, top_k):
+        for document in await asyncio.to_thread(self.searcher.retrieve, queries, strategy, top_k):
             if reason := screen(document.text, "document"):
                 withheld.append((document.doc_id, reason))
-                event = {"doc_id": document.doc_id, "reason": reason}
-                self._log.append("passage_withheld", event)
+                self.log.append("passage_withheld", {"doc_id": document.doc_id, "reason": reason})
             else:
                 kept.append(document)
         # All but the vector search fuse two rankings: who leads both has 1/61 twice.
@@ -361,7 +347,7 @@ class Agents:
             )
         except (LLMError, asyncio.CancelledError) as error:
             if not isinstance(error, LLMError) or error.outcome in ("timeout", "connection"):
-                report.input_tokens += self._lost_tokens(prompt.user)  # it was read, all the same
+                report.input_tokens += self.lost_tokens(prompt.user)  # it was read, all the same
             raise
         report.input_tokens += reply.input_tokens
         report.output_tokens += reply.output_tokens
@@ -399,7 +385,7 @@ class Faulty:
             return await self._inner.complete(request)
         if self._kind == "timeout":
             if not self.is_simulated:  # where time is virtual the clock knows the limit
-                await asyncio.sleep(_FOREVER_S)
+                await asyncio.sleep(3600.0)
             raise AttemptError("timeout", "no answer", is_retryable=False, spent="unknown")
         if self._kind == "error":
             raise AttemptError("http_500", "internal error", is_retryable=False, spent="nothing")
@@ -409,3 +395,172 @@ class Faulty:
     async def aclose(self) -> None:
         """See `Provider`."""
         await self._inner.aclose()
+
+
+# Answers without a model: router and planner go by the words of the question, the writer quotes the
+# sentences that share most words with it, the validator checks by rules.
+
+_COMPARE: Final = re.compile(
+    r"\b(?:compar\w+|contrast|versus|vs\.?|differ\w*|trade-?offs?|pros and cons)\b", re.I
+)
+_RELATION: Final = re.compile(
+    r"\b(?:relat\w+|connect\w*|depend\w*|affects?|influence\w*|interact\w*|leads? to|between|"
+    r"consequences?)\b",
+    re.I,
+)
+_WHY: Final = re.compile(r"\b(?:why|how|explain|describe|reasons?|steps)\b", re.I)
+_EXACT: Final = re.compile(r"\"[^\"]+\"|`[^`]+`|\b\w*[_\d]\w*\b|(?<!\w)--\w+")
+# Where a question goes on with another one.
+_CLAUSE: Final = re.compile(
+    r"\?\s+|;\s*|,?\s+and\s+(?=(?:explain|describe|say|tell|how|why|what|when|which|who|where|give|"
+    r"name|list|compare)\b)|,\s+(?:then|also)\s+",
+    re.I,
+)
+_PAIR: Final = re.compile(
+    r"^(?:please\s+)?(?:(?:compare|contrast)\s+|what (?:is|are) the differences? between\s+|"
+    r"(?:what )?differences? between\s+|how do(?:es)?\s+)?(?P<head>.*?\b(?:of|for|in|between)\s+)?"
+    r"(?P<one>[\w./-]+(?:\s[\w./-]+){0,3}?)\s+(?:vs\.?|versus|with|and|to|or|from)\s+"
+    r"(?P<two>[\w./-]+(?:\s[\w./-]+){0,3}?)(?P<tail>\s[\w\s./-]*)?$",
+    re.I,
+)
+_SENTENCE: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"'(])")
+_GOES_ON: Final = ("That ", "This ", "It ", "They ", "Such ", "So ")  # from the sentence before
+
+
+def complexity_of(query: str) -> int:
+    """Return a place in COMPLEXITIES: comparisons and several questions are complex."""
+    words = len(query.split())
+    if _COMPARE.search(query) or len(_clauses(query)) > 1 or words > 35:
+        return 2
+    return 1 if _WHY.search(query) or _RELATION.search(query) or words > 14 else 0
+
+
+def route(query: str) -> Route:
+    """Return a route by the words of a query."""
+    complexity = complexity_of(query)
+    strategy: Strategy = "vector"
+    if _RELATION.search(query) and complexity > 0:
+        strategy = "graphrag"
+    elif _EXACT.search(query) or complexity == 2:
+        strategy = "hybrid"
+    return Route(
+        strategy=strategy,
+        complexity=COMPLEXITIES[complexity],
+        needs_planning=complexity == 2,
+        confidence=0.8 if complexity != 1 else 0.6,
+    )
+
+
+def plan(query: str) -> Plan:
+    """Return the parts of a query: one for each question, two for a comparison."""
+    tasks: list[str] = []
+    for clause in _clauses(query):
+        pair = _PAIR.match(clause.rstrip("?. ")) if _COMPARE.search(clause) else None
+        if pair is None:
+            named = f"{clause.rstrip('?. ')}: {', '.join(tasks)}" if tasks else clause
+            tasks.append(named if refers_back(clause) else clause)
+            continue
+        head, tail = (pair["head"] or "").strip(), (pair["tail"] or "").strip()
+        for side in pair.group("one", "two"):
+            ends = "" if side.lower().endswith(tail.lower()) else tail
+            tasks.append(" ".join(filter(None, (head, side, ends))))
+    return Plan(
+        original_query=query,
+        sub_tasks=tuple(task[:400] for task in dict.fromkeys(tasks))[:MOST_SUB_TASKS],
+        execution_order="parallel",
+        estimated_complexity=("low", "medium", "high")[complexity_of(query)],
+    )
+
+
+def _clauses(query: str) -> list[str]:
+    return [part.strip() for part in _CLAUSE.split(query) if part.strip(" ?.")] or [query]
+
+
+class RuleAnswers:
+    """A provider whose answers to one query are made by rules, from the product of the team."""
+
+    model = "simulated-team"
+    is_simulated = True
+
+    def __init__(self, work: Work, settings: CoordinationSettings, is_about: IsAbout) -> None:
+        self._work, self._settings, self._is_about = work, settings, is_about
+        # Prompts whose prefixes the server keeps; it has read the conversation before.
+        self._read = [earlier(work.history)]
+
+    async def complete(self, request: LLMRequest) -> Completion:
+        """See `Provider`."""
+        text, user = self._answer(request.context), request.user
+        cached = max(_shared_chars(user, old) for old in self._read)
+        self._read.append(user)
+        prompt, made = estimate_tokens(user[cached:]), estimate_tokens(text)
+        seconds = float(rules.call_s(prompt, made, self._settings.server))
+        return Completion(text, prompt, made, "stop", seconds)
+
+    async def aclose(self) -> None:
+        """See `Provider`."""
+
+    def _answer(self, context: Mapping[str, Any]) -> str:
+        """Return the answer of the agent that asks."""
+        work = self._work
+        match context["agent"]:
+            case "router":
+                return route(work.query).model_dump_json()
+            case "planner":
+                return plan(work.query).model_dump_json(exclude={"original_query"})
+            case "retrieval":
+                return json.dumps({"refined": str(context["question"]), "variants": []})
+            case "synthesis":
+                asked, documents = set(terms(work.asked)), work.merged()[0]
+                shared = [-len(asked & set(terms(document.text))) for document in documents]
+                order = sorted(range(len(documents)), key=lambda i: (shared[i], i))
+                empty = [i for i, result in enumerate(work.found, 1) if not result.documents]
+                return json.dumps({"order": [i + 1 for i in order], "missing": empty})
+            case "draft":
+                questions = [in_context(task, work.history) for task in work.sub_tasks]
+                return self._quote(questions, work.merged()[0], work.sentences)
+            case "fallback":
+                return self._quote([work.asked], context["documents"], SENTENCES["simple"])
+        issues = work.issues(self._is_about)
+        return Validation(
+            valid=not issues,
+            confidence=0.9 - 0.1 * min(len(issues), 5),
+            issues=issues,
+            suggested_action="regenerate" if issues else "accept",
+        ).model_dump_json()
+
+    def _quote(self, questions: Sequence[str], documents: Sequence[Document], most: int) -> str:
+        """Return the sentences that share most words with the questions, with numbers.
+
+        Questions get a sentence in turn, so that none of several is left out. Documents that are
+        not about the query are not quoted.
+        """
+        if not self._is_about(self._work.asked, documents):
+            return NO_SOURCE
+        pool = [
+            (number, sentence, set(terms(sentence)))
+            for number, document in enumerate(documents, 1)
+            for sentence in _SENTENCE.split(document.text)
+            if len(sentence.split()) > 3 and not sentence.startswith(_GOES_ON)
+        ]
+        asked, chosen = [set(terms(question)) for question in questions], []
+        for turn in range(most):
+            wanted = asked[turn % len(asked)]
+
+            def worth(one: tuple[int, str, set[str]], wanted: set[str] = wanted) -> float:
+                number, _, own = one  # less for long sentences and for later documents
+                return float(len(wanted & own) / (4 + len(own)) ** 0.5 - 0.02 * number)
+
+            best = max((one for one in pool if one not in chosen), key=worth, default=None)
+            if best is not None and best[2] & wanted:
+                chosen.append(best)
+        quoted = []
+        for number, sentence, _ in chosen:
+            text, end = (sentence[:-1], sentence[-1]) if sentence[-1] in ".!?" else (sentence, ".")
+            quoted.append(f"{text} [{number}]{end}")
+        return " ".join(quoted) or NO_SOURCE
+
+
+def _shared_chars(text: str, other: str) -> int:
+    """Return the length of the common beginning of two texts."""
+    lengths = range(1, min(len(text), len(other)) + 1)
+    return bisect_left(lengths, True, key=lambda length: not text.startswith(other[:length]))

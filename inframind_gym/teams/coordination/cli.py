@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from inframind_gym.errors import ConfigError, InfraMindError, friendly, require
+from inframind_gym.errors import ConfigError, InfraMindError, friendly, require, unknown
 from inframind_gym.progress import say
 from inframind_gym.teams.runs import DEFAULT_FILE, AsJson, ProviderName, RunLog, Runs, RunStore
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from inframind_gym.teams.coordination.app import MultiAgentCoordinator
     from inframind_gym.teams.coordination.settings import AgentResponse, QuerySettings
 
+DEMONSTRATION: Final = "How does continuous batching change the latency of a request?"
 ENDINGS: Final = {
     "answer": "answered",
     "fallback": "basic retrieval answered",
@@ -45,7 +46,7 @@ Changes = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change a setting of the queries: policy=llm_supervisor, deadline_s=10, "
+        help="Change a setting of the queries: policy=checked_rag, deadline_s=10, "
         "rewrite=model, interrupt_before=human, fault=planner:timeout, … (repeatable).",
         show_default=False,
     ),
@@ -74,45 +75,43 @@ def run_coordination(
     """
     with friendly(), ExitStack() as stack:
         from inframind_gym.teams.coordination.app import checked_query
-        from inframind_gym.teams.coordination.scenarios import Played, find_scenario
+        from inframind_gym.teams.coordination.scenarios import SCENARIOS, Played
 
         if question is not None and scenario is not None:
             raise ConfigError("give a question, or --scenario S1 … S8, and not both.")
-        if scenario is None and question is None:  # a demonstration
-            question = "How does continuous batching change the latency of a request?"
-        chosen = None if scenario is None else find_scenario(scenario)
-        if question is not None:
-            checked_query(question)
-        subject = {"scenario": scenario} if chosen else {"question": question}
+        if scenario is not None and scenario not in SCENARIOS:
+            raise ConfigError(unknown("scenario", scenario, tuple(SCENARIOS)))
+        question = checked_query(DEMONSTRATION if question is None else question)
+        subject = {"scenario": scenario} if scenario else {"question": question}
         team, settings, log = _open(stack, provider, model, corpus, changes, runs, subject)
-        console, title = Console(), f"run {log.run_id}"
-        summary: dict[str, Any]
-        if chosen is None:
-            response = team.process_query(str(question), settings=settings)
+        title, summary, output = f"run {log.run_id}", dict[str, Any](), dict[str, Any]()
+        if scenario is None:
+            response = team.process_query(question, settings=settings)
             played, metadata = Played(response, {}), response.metadata
             summary = {k: v for k, v in metadata.items() if isinstance(v, str | int | float)}
             fails = metadata["ended_by"] in ("failed", "context")
             title += " [simulated]" if metadata["simulated"] else ""
             output = response.model_dump(mode="json")
         else:
-            played = chosen.play(team, settings)
+            about, play = SCENARIOS[scenario]
+            played = play(team, settings)
             fails = not all(played.checks.values())
             summary = {"scenario": scenario, "checks": played.checks, "notes": played.notes}
-            title += f": {scenario}, {chosen.title}"
+            title += f": {scenario}, {about}"
             output = {"passed": not fails, **summary}
         if played.response is not None:
             summary["content"] = output["content"] = played.response.content
-        log.finish("failed" if fails and chosen is None else "complete", summary)
+        log.finish("failed" if fails and scenario is None else "complete", summary)
         if as_json:
             print(json.dumps({"run_id": log.run_id, **output}))
         else:
-            _say(console, title)
+            _say(title)
             if played.response is not None:
-                _print_answer(console, played.response)
+                _print_answer(played.response)
             for line in played.notes:
-                _say(console, line)
+                _say(line)
             for check, held in played.checks.items():
-                _say(console, f"{'ok    ' if held else 'MISSED'} {check}")
+                _say(f"{'ok    ' if held else 'MISSED'} {check}")
     raise typer.Exit(fails)
 
 
@@ -133,7 +132,7 @@ def chat(
         subject = {"chat": True}
         team, settings, log = _open(stack, provider, model, corpus, changes, runs, subject)
         history: list[Mapping[str, Any]] = []
-        questions, console = 0, Console()
+        questions = 0
         while True:
             try:
                 line = input("> ").strip()
@@ -142,10 +141,10 @@ def chat(
                 if line == "/clear":
                     history = []
                 elif line.startswith("/"):
-                    _say(console, f"{line} is no command: /clear, /quit.")
+                    _say(f"{line} is no command: /clear, /quit.")
                 elif line:
                     response = team.process_query(line, history, settings)
-                    _print_answer(console, response)
+                    _print_answer(response)
                     if response.metadata["ended_by"] in UNANSWERED:  # nothing to remember
                         continue
                     questions += 1
@@ -156,9 +155,9 @@ def chat(
             except EOFError:
                 break
             except KeyboardInterrupt:  # ends the answer, not the conversation
-                _say(console, "stopped; /quit ends")
+                _say("stopped; /quit ends")
             except InfraMindError as error:
-                _say(console, f"error: {error}")
+                _say(f"error: {error}")
         log.finish("complete", {"questions": questions})
 
 
@@ -174,9 +173,8 @@ def _open(
     """Open the coordinator and its run; whatever is wrong is said before anything is loaded."""
     from inframind_gym.configs import validate
     from inframind_gym.policies import resolve_policy
-    from inframind_gym.teams.coordination.app import NO_MODEL, MultiAgentCoordinator
+    from inframind_gym.teams.coordination.app import MultiAgentCoordinator
     from inframind_gym.teams.coordination.retrieval import Corpus
-    from inframind_gym.teams.coordination.session import LLM_SUPERVISOR
     from inframind_gym.teams.coordination.settings import MODEL, QuerySettings, read_environment
     from inframind_gym.teams.llm import SIMULATED, open_provider
 
@@ -190,10 +188,7 @@ def _open(
         except ValueError:
             given[key] = value
     settings = validate(given, QuerySettings, source="--set")
-    if settings.policy != LLM_SUPERVISOR:
-        resolve_policy(settings.policy, family="coordination")
-    elif provider == SIMULATED:
-        raise ConfigError(NO_MODEL)
+    resolve_policy(settings.policy, family="coordination")
     if variables.model_fields_set:
         say(f"set by variables: {', '.join(sorted(variables.model_fields_set))}")
     named = model or (variables.MODEL_PATH if "MODEL_PATH" in variables.model_fields_set else None)
@@ -230,34 +225,33 @@ def _ask(when: str, node: str, value: Any) -> bool:
     return typer.confirm("go on?", default=True, err=True)
 
 
-def _print_answer(console: Console, response: AgentResponse) -> None:
+def _print_answer(response: AgentResponse) -> None:
     """Print an answer with its sources, its decisions and what it took."""
     metadata = response.metadata
-    _say(console, response.content)
-    if response.sources:
-        _say(console, f"\nsources{' (not cited)' if metadata['attribution'] == 'given' else ''}")
-    for number, document in enumerate(response.sources, 1):
-        _say(console, f"  [{number}] {document.source}")
+    _say(response.content)
     if "reason" in metadata:  # it was refused
-        _say(console, metadata["reason"])
+        _say(metadata["reason"])
         return
-    _say(console, "\n" + " > ".join(step["action"] for step in metadata["decisions"]))
+    if response.sources:
+        _say(f"\nsources{' (not cited)' if metadata['attribution'] == 'given' else ''}")
+    for number, document in enumerate(response.sources, 1):
+        _say(f"  [{number}] {document.source}")
+    _say("\n" + " > ".join(step["action"] for step in metadata["decisions"]))
     for failure in metadata["failures"]:
-        _say(console, f"{failure['agent']} failed ({failure['failure']}): {failure['message']}")
+        _say(f"{failure['agent']} failed ({failure['failure']}): {failure['message']}")
     for doc_id, reason in metadata["withheld"]:
-        _say(console, f"withheld {doc_id}: {reason}")
+        _say(f"withheld {doc_id}: {reason}")
     score = f"validated {response.validation_score:.2f}"
     trimmed = ", trimmed" if metadata["context_trimmed"] else ""
     _say(
-        console,
         f"{ENDINGS.get(metadata['ended_by'], metadata['ended_by'])} after "
         f"{response.processing_time:.2f} s, {score if metadata['validation'] else 'not validated'};"
         f" {metadata['calls']} calls, {metadata['input_tokens']:,} + "
         f"{metadata['output_tokens']:,} tokens; context {metadata['context_tokens']:,} of "
-        f"{metadata['context_limit']:,} tokens{trimmed}",
+        f"{metadata['context_limit']:,} tokens{trimmed}"
     )
 
 
-def _say(console: Console, text: str) -> None:
+def _say(text: str) -> None:
     """Print what others wrote: no markup or emoji, no control characters that steer a terminal."""
-    console.print(Text(_CONTROL.sub("", text)))
+    Console().print(Text(_CONTROL.sub("", text)))

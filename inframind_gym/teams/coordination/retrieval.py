@@ -14,14 +14,13 @@ import math
 import os
 import re
 import threading
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +43,6 @@ RRF: Final = 60.0  # Cormack, Clarke and Büttcher, SIGIR 2009
 SEEDS: Final = 5  # passages where a walk on the graph starts
 SAME: Final = 0.8  # Jaccard similarity of the words of passages that count as one
 VARIANT_SHARE: Final = 5  # one of so many passages is a variant's
-HASHED_DIM: Final = 1024
 Ranking = list[tuple[int, float]]  # passages by number, with their scores, best first
 
 # Words
@@ -164,18 +162,6 @@ class Corpus:
         """Pairs of words that follow one another."""
         return frozenset(pair for p in self.passages for pair in pairwise(words(p.indexed)))
 
-    @cached_property
-    def abbreviations(self) -> dict[str, str]:
-        """Abbreviations that the texts explain: "time to first token (TTFT)"."""
-        found: dict[str, str] = {}
-        for passage in self.passages:
-            for match in re.finditer(r"\(([A-Z][A-Za-z]{1,6})\)", passage.text):
-                short = match[1].rstrip("s").lower()
-                before = passage.text[: match.start()].replace("-", " ").split()[-len(short) :]
-                if "".join(word[0].lower() for word in before if word[0].isalnum()) == short:
-                    found.setdefault(short, " ".join(before).lower())
-        return found
-
 
 def _passages(name: str, text: str) -> Iterator[Passage]:
     """Cut a text at its headings, and long sections into parts."""
@@ -222,6 +208,20 @@ def _parts(body: str) -> list[str]:
 # Embeddings
 
 
+class Vectors(Protocol):
+    """A way from texts to vectors of length 1, whose products are similarities."""
+
+    name: str
+
+    def passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the embeddings of texts, ``(n, d)``."""
+        ...
+
+    def query(self, text: str) -> NDArray[np.float32]:
+        """Return the embedding of a query, ``(d,)``."""
+        ...
+
+
 class MiniLM:
     """all-MiniLM-L6-v2; embeddings of passages are cached on disk, those of queries in memory."""
 
@@ -230,12 +230,12 @@ class MiniLM:
     def __init__(self) -> None:
         self._model = MiniLMEmbedder()
         self._one_at_a_time = threading.Lock()  # its tokenizer is for one thread
-        self._queries = lru_cache(maxsize=4096)(lambda text: _unit(self._model([text])[0]))
+        self._queries = lru_cache(maxsize=4096)(lambda text: np.asarray(self._model([text])[0]))
 
     def passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the embeddings of texts, ``(n, 384)``."""
         with self._one_at_a_time:
-            return _unit(embed_texts(texts, self._model))
+            return embed_texts(texts, self._model)
 
     def query(self, text: str) -> NDArray[np.float32]:
         """Return the embedding of a query, ``(384,)``."""
@@ -243,46 +243,14 @@ class MiniLM:
             return self._queries(text)
 
 
-class HashedWords:
-    """Stems and letters of words, hashed: finds what is written alike, not what means the same."""
-
-    name = "hashed"
-
-    def __init__(self) -> None:
-        self._rarity: dict[str, float] = {}
-
-    def passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the embeddings of texts, ``(n, 1024)``; their rare words weigh more."""
-        counts = Counter(feature for text in texts for feature in set(self._features(text)))
-        self._rarity = {f: math.log(1 + len(texts) / n) for f, n in counts.items()}
-        return np.stack([self.query(text) for text in texts])
-
-    def query(self, text: str) -> NDArray[np.float32]:
-        """Return the embedding of a query, ``(1024,)``."""
-        vector = np.zeros(HASHED_DIM, np.float32)
-        for feature, count in Counter(self._features(text)).items():
-            place = zlib.crc32(feature.encode())
-            weight = self._rarity.get(feature, 0.0) * (1 + math.log(count))
-            vector[(place >> 1) % HASHED_DIM] += weight if place & 1 else -weight
-        return _unit(vector)
-
-    def _features(self, text: str) -> list[str]:
-        found = terms(text)
-        return found + [f"#{t[i : i + 4]}" for t in found for i in range(len(t) - 3) if len(t) > 4]
-
-
-def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return np.asarray(vectors / np.maximum(lengths, 1e-9), np.float32)
-
-
-def available() -> MiniLM | HashedWords:
-    """Return all-MiniLM-L6-v2 if it is installed with its weights, else hashed words."""
+def available() -> MiniLM | None:
+    """Return all-MiniLM-L6-v2 if it is installed with its weights."""
     try:
-        found = importlib.util.find_spec("sentence_transformers") and find_model()
+        return (
+            MiniLM() if importlib.util.find_spec("sentence_transformers") and find_model() else None
+        )
     except TaskError:
-        found = None
-    return MiniLM() if found else HashedWords()
+        return None
 
 
 # The graph of entities
@@ -374,12 +342,13 @@ class Retriever:
 
     Args:
         corpus: Passages.
-        vectors: Embeddings; None: all-MiniLM-L6-v2, or hashed words if it is not installed.
+        vectors: Embeddings; None: all-MiniLM-L6-v2 if it is installed. Without any, words alone
+            count: `vector` is BM25 then.
     """
 
-    def __init__(self, corpus: Corpus, vectors: MiniLM | HashedWords | None = None) -> None:
+    def __init__(self, corpus: Corpus, vectors: Vectors | None = None) -> None:
         self.corpus = corpus
-        self.vectors = vectors if vectors is not None else available()
+        self.vectors = vectors or available()
 
     def retrieve(
         self, query: str | Sequence[str], strategy: str = "hybrid", top_k: int = TOP_K
@@ -418,11 +387,14 @@ class Retriever:
         return float((self._embedded @ self.vectors.query(query)).max())
 
     def _rank(self, query: str, strategy: str) -> Ranking:
-        near = _best(self._embedded @ self.vectors.query(query))
-        if strategy == "vector":
+        near = _best(self._embedded @ self.vectors.query(query)) if self.vectors else []
+        if strategy == "vector" and near:
             return near
         asked = terms(query)  # passages without a word of the query have no rank by BM25
-        both = fuse([near, _best(self._bm25.get_scores(asked), above=0.0) if asked else []])
+        by_words = _best(self._bm25.get_scores(asked), above=0.0) if asked else []
+        if strategy == "vector":
+            return [(i, score / by_words[0][1]) for i, score in by_words]
+        both = fuse([near, by_words])
         if strategy == "hybrid":
             return both
         seeds = {i: 1.0 / (1 + rank) for rank, (i, _) in enumerate(both[:SEEDS])}
@@ -450,7 +422,10 @@ class Retriever:
 
     @cached_property
     def _embedded(self) -> NDArray[np.float32]:
-        return self.vectors.passages([passage.indexed for passage in self.corpus.passages])
+        texts = [passage.indexed for passage in self.corpus.passages]
+        return (
+            self.vectors.passages(texts) if self.vectors else np.zeros((len(texts), 0), np.float32)
+        )
 
 
 def fuse(rankings: Iterable[Ranking]) -> Ranking:
@@ -542,7 +517,7 @@ def rewrite(query: str, corpus: Corpus) -> list[str]:
         with synonyms, its parts. The query alone if there is nothing to rewrite.
     """
     corrected = WORD.sub(lambda match: _corrected(match[0], corpus), query)
-    expanded = _extended(corrected, _glossary().abbreviations | corpus.abbreviations, corpus)
+    expanded = _extended(corrected, _glossary().abbreviations, corpus)
     pieces = [_OPENING.sub("", piece).strip() for piece in _JOINT.split(expanded)]
     pieces = [p for p in pieces if sum(word not in STOP_WORDS for word in words(p)) >= 2]
     parts = pieces[:MOST_VARIANTS] if len(pieces) > 1 else []

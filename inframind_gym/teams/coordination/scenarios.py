@@ -1,8 +1,7 @@
-"""The eight acceptance scenarios: claims of the system's design, checked one by one.
+"""The eight acceptance scenarios on the application: claims of its design, checked one by one.
 
-Each has two halves. In the environment it is a question of given facts, and claims about what
-episodes have come to (`CoordinationSimulation.summaries`). On the application it is a query, or
-several, and claims about the answer, with texts, messages and a server's rates.
+Each is a query, or several, and claims about the answer, with texts, messages and a server's rates.
+Their questions in the environment are in `simulate`.
 """
 
 from __future__ import annotations
@@ -13,57 +12,22 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.estimate.architecture import find_architecture
 from inframind_gym.simulator.estimate.roofline import Server, find_gpu
-from inframind_gym.teams.coordination.rules import PLANNER
-from inframind_gym.teams.coordination.settings import (
-    COMPLEXITIES,
-    AgentResponse,
-    CoordinationSettings,
-    QuerySettings,
-    VllmServer,
-)
-from inframind_gym.teams.coordination.simulate import Pinned
+from inframind_gym.teams.coordination.app import MultiAgentCoordinator as Team
+from inframind_gym.teams.coordination.retrieval import load_questions
+from inframind_gym.teams.coordination.settings import AgentResponse, QuerySettings, VllmServer
 from inframind_gym.teams.llm import LLMService
-
-Team = Any  # a MultiAgentCoordinator; it imports the environment, which imports this module
-SIMPLE, MEDIUM, COMPLEX = range(len(COMPLEXITIES))
-# Of summaries, arrays (n,), and constants.
-Holds = Callable[[Mapping[str, Any], CoordinationSettings], Any]
 
 
 class Played(NamedTuple):
-    """A scenario that was played by the application."""
+    """A scenario that was played."""
 
     response: AgentResponse | None  # None where the scenario has no question
     checks: dict[str, bool]  # what has to hold, and whether it does
     notes: tuple[str, ...] = ()  # figures, a line each
 
-
-class Scenario(NamedTuple):
-    """A scenario."""
-
-    title: str  # one line
-    pinned: Pinned  # facts of its question
-    checks: dict[str, Holds]  # claims about episodes
-    play: Callable[[Team, QuerySettings], Played]  # on a coordinator that is warmed up
-    model: bool = False  # a model decides
-
-    def check(
-        self, summaries: Mapping[str, Any], settings: CoordinationSettings
-    ) -> dict[str, NDArray[np.bool_]]:
-        """Return where each claim holds, (n,)."""
-        size = len(summaries["latency_s"])
-        return {
-            claim: np.broadcast_to(np.asarray(holds(summaries, settings), np.bool_), size)
-            for claim, holds in self.checks.items()
-        }
-
-
-# On the application
 
 QUESTION: Final = "What is the default block size of vLLM's KV cache?"
 COMPARISON: Final = (
@@ -72,11 +36,16 @@ COMPARISON: Final = (
 OTHER_WORDS: Final = "why is the first tocken late when promts are long?"
 FOLLOW_UP: Final = "And how large is it for a context of 4,000 tokens?"
 _EXCHANGES: Final = (
-    ("What is paged attention?", "Keys and values lie in blocks, so that no memory is lost."),
-    ("How large is a block?", "16 tokens on GPUs."),
-    ("What is prefix caching?", "Requests with the same beginning share its blocks."),
-    ("What is kept for a token?", "Keys and values of every layer: the KV cache."),
-    ("What does it take in FP8 for Qwen3-4B?", "The KV cache takes 73,728 bytes a token."),
+    "What is paged attention?",
+    "Keys and values lie in blocks, so that no memory is lost.",
+    "How large is a block?",
+    "16 tokens on GPUs.",
+    "What is prefix caching?",
+    "Requests with the same beginning share its blocks.",
+    "What is kept for a token?",
+    "Keys and values of every layer: the KV cache.",
+    "What does it take in FP8 for Qwen3-4B?",
+    "The KV cache takes 73,728 bytes a token.",
 )
 _REFERRED: Final = "73,728"  # bytes a token, in the passages that FOLLOW_UP is about
 _LONG_TOKENS: Final = 126_000  # of a conversation near the end of the context
@@ -87,8 +56,8 @@ def _decided(response: AgentResponse) -> list[str]:
     return [str(step["action"]) for step in response.metadata["decisions"]]
 
 
-def _said(role: str, content: str) -> dict[str, Any]:
-    return {"role": role, "content": content}
+def _said(number: int, content: str) -> dict[str, Any]:
+    return {"role": ("user", "assistant")[number % 2], "content": content}
 
 
 def _simple(team: Team, settings: QuerySettings) -> Played:
@@ -134,9 +103,7 @@ def _failing(team: Team, settings: QuerySettings) -> Played:
 
 
 def _follow_up(team: Team, settings: QuerySettings) -> Played:
-    history = [
-        message for q, a in _EXCHANGES for message in (_said("user", q), _said("assistant", a))
-    ]
+    history = [_said(i, text) for i, text in enumerate(_EXCHANGES)]
     response = team.process_query(FOLLOW_UP, history, settings)
     alone = team.process_query(FOLLOW_UP, settings=settings)
     uses, would_anyway = (
@@ -152,8 +119,6 @@ def _follow_up(team: Team, settings: QuerySettings) -> Played:
 
 
 def _rewritten(team: Team, settings: QuerySettings) -> Played:
-    from inframind_gym.teams.coordination.retrieval import load_questions
-
     response = team.process_query(OTHER_WORDS, settings=settings)
     queries = [query for search in response.metadata["queries"] for query in search]
     began_s = time.perf_counter()
@@ -165,8 +130,8 @@ def _rewritten(team: Team, settings: QuerySettings) -> Played:
     for i, question in enumerate(questions):
         for form, asked in enumerate(([question.text], team.rewrite(question.text))):
             documents = team.searcher.retrieve(asked, "hybrid", 4)
-            hits[form, i] = len(question.answers & {each.doc_id for each in documents})
-            hits[form, i] = min(hits[form, i] / question.needed, 1.0)
+            found = len(question.answers & {each.doc_id for each in documents})
+            hits[form, i] = min(found / question.needed, 1.0)
     before, after = hits.mean(axis=1)
     checks = {
         "the query was rewritten": len(set(queries)) > 1,
@@ -183,15 +148,15 @@ def _rewritten(team: Team, settings: QuerySettings) -> Played:
 
 def _long(team: Team, settings: QuerySettings) -> Played:
     context, limits = team.context, team.context.limits
-    history: list[Mapping[str, Any]] = [_said("system", "Answer in short.")]
+    history: list[Mapping[str, Any]] = [{"role": "system", "content": "Answer in short."}]
     while context.estimate_tokens(history) < _LONG_TOKENS * limits.max_tokens / 131_072:
         number = len(history) - 1
-        text = f"Message {number}. ".ljust(_HISTORY_CHARS, "x")
-        history.append(_said(("user", "assistant")[number % 2], text))
+        history.append(_said(number, f"Message {number}. ".ljust(_HISTORY_CHARS, "x")))
     response = team.process_query(QUESTION, history, settings)
     kept, metadata = list(response.history), response.metadata
-    exchange = [_said("user", QUESTION), _said("assistant", response.content)]
-    later = team.process_query(QUESTION, [*kept, *exchange], settings)
+    later = team.process_query(
+        QUESTION, [*kept, _said(0, QUESTION), _said(1, response.content)], settings
+    )
     target, share = limits.trim_to_tokens, limits.oldest_share
     oldest = [m for i, m in enumerate(kept) if i < len(history) and m == history[i]]
     is_trimmed = metadata["context_trimmed"] and context.estimate_tokens(kept) <= target
@@ -261,20 +226,17 @@ def estimate(server: VllmServer) -> tuple[float, float, float]:
     """Return tokens a second of decode and prefill of Qwen3-4B at one call, and the memory in GB.
 
     They are those of the roofline that `inframind pool new` uses, on the GPU of the design, with
-    one context of full length.
+    keys and values in FP8 and one context of full length.
     """
     gpu = find_gpu(GPU)[1]
-    quantization = "bf16" if server.quantization == "none" else server.quantization
-    model = find_architecture("qwen3-4b").model_copy(update={"quantization": quantization})
-    sizes = (server.max_num_seqs, server.max_num_batched_tokens, server.max_model_len)
-    host = Server(model, gpu, 1, *sizes)
-    share = 1.0 if server.kv_cache_dtype == "auto" else 0.5  # of the bytes of 16-bit numbers
+    model = find_architecture("qwen3-4b").model_copy(update={"quantization": server.quantization})
+    host = Server(model, gpu, 1, server.max_num_seqs, 2048, server.max_model_len)
     card = host.card(1e9 * gpu.memory_gb)
-    step = card.step.model_copy(update={"per_kv_token_s": card.step.per_kv_token_s * share})
+    step = card.step.model_copy(update={"per_kv_token_s": card.step.per_kv_token_s / 2})
     card = card.model_copy(update={"step": step})
     prefill_s = card.call_s(_PROMPT_TOKENS, 1)
     decode_s = (card.call_s(_PROMPT_TOKENS, 129) - prefill_s) / 128
-    cache = server.max_model_len * model.kv_token_bytes * share
+    cache = server.max_model_len * model.kv_token_bytes / 2
     memory_gb = (host.weight_bytes + host.reserved_bytes + cache) / 1e9
     return 1 / decode_s, _PROMPT_TOKENS / prefill_s, memory_gb
 
@@ -302,87 +264,14 @@ def measure(service: LLMService) -> tuple[float, float]:
     return decode, (long[1] - short[1]) / max(long[0] - short[0], 1e-9)
 
 
-SCENARIOS: Final[dict[str, Scenario]] = {
-    "S1": Scenario(
-        "a simple question",
-        Pinned(complexity=SIMPLE),
-        {
-            "answered in 1.5 s": lambda s, c: s["latency_s"] <= c.limits.simple_s,
-            "without plan and synthesis": lambda s, c: (s["subtasks"] == 0) & (s["merged"] == 0),
-        },
-        _simple,
-    ),
-    "S2": Scenario(
-        "a comparison that needs a plan",
-        Pinned(complexity=COMPLEX),
-        {
-            "planned as three sub-tasks": lambda s, c: s["subtasks"] == 3,
-            "a search for each, merged": lambda s, c: (s["searches"] >= 3) & (s["merged"] == 1),
-            "validated": lambda s, c: s["validated"] == 1,
-        },
-        _comparison,
-    ),
-    "S3": Scenario(
-        "an agent that times out",
-        Pinned(complexity=COMPLEX, timing_out=PLANNER),
-        {
-            "answered by 3 s": lambda s, c: s["latency_s"] <= c.limits.hard_s,
-            "fell back after the failure": lambda s, c: (s["failures"] > 0) & (s["success"] == 0),
-        },
-        _failing,
-    ),
-    "S4": Scenario(
-        "a question about one of five exchanges",
-        Pinned(complexity=SIMPLE, history=6_000, refers_to=3),
-        {
-            "the exchange is used": lambda s, c: s["exchange_used"] == 1,
-            "within the context": lambda s, c: s["context_tokens"] <= c.context.max_tokens,
-        },
-        _follow_up,
-    ),
-    "S5": Scenario(
-        "a question in other words",
-        Pinned(complexity=MEDIUM, kind=1),
-        {
-            "rewritten in 100 ms": lambda s, c: (s["rewritten"] == 1) & (c.search_s.rewrite < 0.1),
-            "20 % more evidence": lambda s, c: (
-                (s["evidence"] > s["plain_evidence"]) & (s["evidence"] >= 1.2 * s["plain_evidence"])
-            ),
-        },
-        _rewritten,
-    ),
-    "S6": Scenario("rates of the server", Pinned(complexity=SIMPLE), {}, _speed),
-    "S7": Scenario(
-        "a conversation near the end of the context",
-        Pinned(complexity=MEDIUM, history=126_000, refers_to=0),
-        {
-            "trimmed to 85 %": lambda s, c: (
-                (s["trimmed"] == 1) & (s["trimmed_to_tokens"] <= c.context.trim_to_tokens)
-            ),
-            "the oldest exchange is kept": lambda s, c: s["context_kept"] == 1,
-            "answered": lambda s, c: s["success"] == 1,
-        },
-        _long,
-    ),
-    "S8": Scenario(
-        "three searches at once, under a model",
-        Pinned(complexity=COMPLEX),
-        {
-            "two or three at once": lambda s, c: (s["widest"] >= 2) & (s["widest"] <= 3),
-            "decisions of 200 ms": lambda s, c: s["overhead_ms"] <= 1000.0 * c.limits.decision_s,
-        },
-        _parallel,
-        model=True,
-    ),
+# One line about each, and how it is played on a coordinator that is warmed up.
+SCENARIOS: Final[dict[str, tuple[str, Callable[[Team, QuerySettings], Played]]]] = {
+    "S1": ("a simple question", _simple),
+    "S2": ("a comparison that needs a plan", _comparison),
+    "S3": ("an agent that times out", _failing),
+    "S4": ("a question about one of five exchanges", _follow_up),
+    "S5": ("a question in other words", _rewritten),
+    "S6": ("rates of the server", _speed),
+    "S7": ("a conversation near the end of the context", _long),
+    "S8": ("three searches at once", _parallel),
 }
-
-
-def find_scenario(name: str) -> Scenario:
-    """Return a scenario by its name.
-
-    Raises:
-        ConfigError: there is none of that name.
-    """
-    if name not in SCENARIOS:
-        raise ConfigError(unknown("scenario", name, tuple(SCENARIOS)))
-    return SCENARIOS[name]

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.rng import uniform_array
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.rules import (
@@ -62,6 +63,31 @@ class Pinned(NamedTuple):
     history: int | None = None  # tokens of the exchanges before; 0: no conversation
     refers_to: int | None = None  # exchange to which it refers, 0 the oldest; -1: to none
     timing_out: int = -1  # agent whose calls all time out; -1: none
+    model: bool = False  # a model decides
+
+
+# Questions of the eight acceptance scenarios, see `scenarios`.
+SCENARIOS: Final = {
+    "S1": Pinned(complexity=0),
+    "S2": Pinned(complexity=2),
+    "S3": Pinned(complexity=2, timing_out=rules.PLANNER),
+    "S4": Pinned(complexity=0, history=6_000, refers_to=3),
+    "S5": Pinned(complexity=1, kind=1),
+    "S6": Pinned(complexity=0),
+    "S7": Pinned(complexity=1, history=126_000, refers_to=0),
+    "S8": Pinned(complexity=2, model=True),
+}
+
+
+def find_scenario(name: str) -> Pinned:
+    """Return the question of a scenario by its name.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    if name not in SCENARIOS:
+        raise ConfigError(unknown("scenario", name, tuple(SCENARIOS)))
+    return SCENARIOS[name]
 
 
 class SimulatedQuestion:

@@ -1,4 +1,4 @@
-"""A team whose agents answer as the environment draws them: model, search and clock in one."""
+"""A team whose agents answer as the environment draws them: model and search in one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import numpy as np
 from gymnasium.utils import seeding
 
 from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.agents import AGENT_OF, Report
+from inframind_gym.teams.coordination.agents import AGENT_OF
 from inframind_gym.teams.coordination.retrieval import RRF
 from inframind_gym.teams.coordination.rules import FAILURES, CoordinationState, Outcome
-from inframind_gym.teams.coordination.session import VirtualClock
 from inframind_gym.teams.coordination.settings import (
     AGENTS,
     COMPLEXITIES,
@@ -30,7 +29,7 @@ ROW = np.zeros(1, np.int64)
 QUERY = "the whole question"
 
 
-class DrawnTeam(VirtualClock):
+class DrawnTeam:
     """One question. Texts go through prompts and parsers; numbers are those of the draw.
 
     Its exchanges are a message each, since the environment trims exchanges and the application
@@ -49,7 +48,6 @@ class DrawnTeam(VirtualClock):
         conversation: float,
         pinned: Pinned | None,
     ) -> None:
-        super().__init__()
         self.settings = settings
         self.question = SimulatedQuestion(settings, 1, noise=noise, conversation=conversation)
         key = seeding.np_random(seed)[0].integers(2**64, dtype=np.uint64)
@@ -67,9 +65,8 @@ class DrawnTeam(VirtualClock):
         ]
         return made if tokens.any() else []
 
-    # Clock
-
     def begin(self, action: int, state: CoordinationState) -> None:
+        """Draw what comes of an action."""
         was_open = self.question.open[0].copy()
         self.outcome = outcome = self.question.act(ROW, np.array([action]), state)
         self._prompt, self._completion = int(outcome.prompt[0]), int(outcome.completion[0])
@@ -78,9 +75,6 @@ class DrawnTeam(VirtualClock):
         asked = [f"part {i + 1}" for i in np.flatnonzero(was_open)][:width] or [QUERY]
         came = [f"part {i + 1}" for i in np.flatnonzero(was_open & ~self.question.open[0])]
         self._failing = set(asked) - set(came or [QUERY] * int(outcome.answered[0] > 0))
-
-    def action_ms(self, action: int, reports: Sequence[Report], state: CoordinationState) -> int:
-        return int(self.outcome.ms[0])
 
     # Model
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import math
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from inframind_gym.teams.coordination.app import MultiAgentCoordinator
-from inframind_gym.teams.coordination.retrieval import Corpus, HashedWords, Passage, Retriever
+from inframind_gym.teams.coordination.retrieval import Corpus, Passage, Retriever, terms
 from inframind_gym.teams.llm import Completion, LLMRequest
 
 SIMPLE = "What is a block?"
@@ -28,6 +33,32 @@ CORPUS = Corpus(
 )
 
 
+class HashedWords:
+    """An encoder without weights: stems and letters of words, hashed; rare words weigh more."""
+
+    name = "hashed"
+
+    def __init__(self) -> None:
+        self._rarity: dict[str, float] = {}
+
+    def passages(self, texts: Sequence[str]) -> Any:
+        counts = Counter(feature for text in texts for feature in set(self._features(text)))
+        self._rarity = {f: math.log(1 + len(texts) / n) for f, n in counts.items()}
+        return np.stack([self.query(text) for text in texts])
+
+    def query(self, text: str) -> Any:
+        vector = np.zeros(1024, np.float32)
+        for feature, count in Counter(self._features(text)).items():
+            place = zlib.crc32(feature.encode())
+            weight = self._rarity.get(feature, 0.0) * (1 + math.log(count))
+            vector[(place >> 1) % 1024] += weight if place & 1 else -weight
+        return vector / np.maximum(np.linalg.norm(vector, axis=-1, keepdims=True), 1e-9)
+
+    def _features(self, text: str) -> list[str]:
+        found = terms(text)
+        return found + [f"#{t[i : i + 4]}" for t in found for i in range(len(t) - 3) if len(t) > 4]
+
+
 def agent_of(prompt: str) -> str:
     """The agent that a prompt is for, by the first words of its task."""
     task = prompt.rpartition("\nTask: ")[2]
@@ -38,7 +69,6 @@ def agent_of(prompt: str) -> str:
         "Merge": "synthesis",
         "Answer": "draft",
         "Check": "validation",
-        "Name": "supervisor",
     }
     return next(agent for start, agent in starts.items() if task.startswith(start))
 

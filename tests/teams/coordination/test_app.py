@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
-import re
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +15,18 @@ from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.teams.coordination import prompts
 from inframind_gym.teams.coordination.agents import NO_SOURCE
 from inframind_gym.teams.coordination.app import WITHHELD
-from inframind_gym.teams.coordination.retrieval import Corpus, HashedWords, Passage, Retriever
+from inframind_gym.teams.coordination.retrieval import Corpus, Passage, Retriever
 from inframind_gym.teams.coordination.settings import AgentResponse
-from tests.teams.coordination.runs import COMPLEX, CORPUS, SIMPLE, Model, agent_of, make, sensible
+from tests.teams.coordination.runs import (
+    COMPLEX,
+    CORPUS,
+    SIMPLE,
+    HashedWords,
+    Model,
+    agent_of,
+    make,
+    sensible,
+)
 from tests.teams.token_budget.runs import Log
 
 SLOW = {"deadline_s": 60.0}  # machines that test are busy
@@ -263,45 +269,6 @@ def test_a_person_is_asked_at_each_point_and_stops_a_query() -> None:
     assert len(log.of("pause")) == 8
 
 
-# The model as supervisor
-
-BY_MODEL = {"policy": "llm_supervisor", **SLOW}
-ORDER = ("route", "plan", "retrieve in parallel, hybrid", "synthesize", "answer")
-
-
-def naming(choose: Callable[[list[str]], str]) -> Model:
-    def answer(prompt: str) -> str:
-        if agent_of(prompt) != "supervisor":
-            return sensible(prompt)
-        listed = prompt.rpartition("Open steps: ")[2].rstrip(".")
-        return choose(re.split(r", (?!vector|hybrid|graphrag)", listed))
-
-    return Model(answer)
-
-
-def test_the_model_decides() -> None:
-    log = Log()
-    model = naming(lambda names: json.dumps({"step": next(n for n in ORDER if n in names)}))
-    with make(model, log=log) as team:
-        response = team.process_query(COMPLEX, settings=BY_MODEL)
-    assert actions(response) == list(ORDER)
-    assert [agent for agent, *_ in model.calls].count("supervisor") == len(ORDER)
-    assert not log.of("supervisor_failed")
-    spent = sum(a["input_tokens"] + a["output_tokens"] for a in log.of("llm_attempt"))
-    assert response.metadata["input_tokens"] + response.metadata["output_tokens"] == spent
-
-
-@pytest.mark.parametrize("text", ["", '{"step": "dance"}', '{"step": "synthesize"}'])
-def test_a_step_that_is_not_open_is_left_to_the_rule(text: str) -> None:
-    log = Log()
-    with make(naming(lambda _: text), log=log) as team:
-        by_model = team.process_query(SIMPLE, settings=BY_MODEL)
-    with make(Model()) as team:
-        by_rule = team.process_query(SIMPLE, settings=SLOW)
-    assert actions(by_model) == actions(by_rule)
-    assert len(log.of("supervisor_failed")) == len(actions(by_rule))
-
-
 # Settings, threads, arguments
 
 
@@ -344,7 +311,6 @@ def test_queries_at_once_do_not_mix_and_a_running_loop_wants_the_other_method() 
         ("x", "hello", {}, "list of messages"),
         ("x", [{"role": "user"}], {}, "no message"),
         ("x", None, {"polcy": "random"}, "policy"),
-        ("x", None, {"policy": "llm_supervisor"}, "--provider"),
         ("x", None, {"fault": "planer:timeout"}, "planner"),
     ],
 )

@@ -12,11 +12,10 @@ from typer.testing import CliRunner, Result
 
 from inframind_gym.cli import app
 from inframind_gym.teams.coordination import retrieval
-from inframind_gym.teams.coordination.retrieval import HashedWords
 from inframind_gym.teams.coordination.scenarios import SCENARIOS
-from inframind_gym.teams.coordination.settings import VllmServer, read_environment
+from inframind_gym.teams.coordination.settings import read_environment
 from inframind_gym.teams.runs import RunStore
-from tests.teams.coordination.runs import sensible
+from tests.teams.coordination.runs import HashedWords, sensible
 from tests.teams.stand_in import Reply, StandIn
 
 QUESTION = "How large is a KV block?"
@@ -118,8 +117,6 @@ def test_variables_of_a_file_and_of_the_process() -> None:
     assert summary()[0] == "failed"
     Path(".env").write_text("MAX_CONTEXT_LENGTH=262144\n")
     assert "MAX_CONTEXT_LENGTH" in ask(QUESTION).output
-    with pytest.raises(ValueError, match="fp8_e5m2"):
-        VllmServer(kv_cache_dtype="fp8_e5m2")
 
 
 @pytest.mark.parametrize(("said", "ended"), [("y\n", "answered after"), ("n\n", "stopped after")])

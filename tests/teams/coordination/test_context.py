@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inframind_gym.teams.coordination.context import ContextManager, kv_gib, message_tokens
+from inframind_gym.teams.coordination.prompts import ContextManager, kv_gib, message_tokens
 from inframind_gym.teams.coordination.settings import ContextLimits
 
 MANAGER = ContextManager()

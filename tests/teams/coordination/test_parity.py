@@ -12,17 +12,18 @@ from gymnasium.utils import seeding
 from inframind_gym.envs.coordination import (
     CoordinationConfig,
     CoordinationSimulation,
+    CoordinationSpec,
+    coordination_contexts,
     observe,
 )
 from inframind_gym.envs.core import checked_arguments
+from inframind_gym.policies import resolve_policy
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.agents import WAY, Agents, Work
-from inframind_gym.teams.coordination.context import ContextManager
+from inframind_gym.teams.coordination.app import Session
 from inframind_gym.teams.coordination.rules import CoordinationState
-from inframind_gym.teams.coordination.scenarios import SCENARIOS
-from inframind_gym.teams.coordination.session import Session, decider
 from inframind_gym.teams.coordination.settings import QuerySettings, load_settings
-from inframind_gym.teams.coordination.simulate import Pinned
+from inframind_gym.teams.coordination.simulate import SCENARIOS, Pinned
 from inframind_gym.teams.llm import LLMService, Retries
 from tests.teams.coordination.drawn import QUERY, ROW, DrawnTeam
 from tests.teams.token_budget.runs import Log
@@ -46,11 +47,13 @@ def snapshot(state: CoordinationState) -> dict[str, Any]:
 
 def deciding(name: str, seed: int, played: Played) -> Any:
     """A policy that trims sooner than policies do, and notes what it sees and does."""
-    policy = decider(QuerySettings(policy=name), SETTINGS)
+    policy = resolve_policy(name, family="coordination")
+    policy.reset(CoordinationSpec(SETTINGS, SETTINGS.server.max_num_seqs), [0])
 
     def decide(state: CoordinationState) -> int:
         played.seen.append(snapshot(state))
-        action = policy(state)
+        context = coordination_contexts(state, ROW)
+        action = int(policy.act_batch(observe(state, ROW), context, ROW)[0])
         if state.mask[0, rules.TRIM] and state.iteration[0] == seed % 3:
             action = int(rules.TRIM)
         played.taken.append(action)
@@ -65,7 +68,7 @@ def in_the_environment(
     arguments = {"noise": noise, "conversation": conversation}
     simulation = CoordinationSimulation(checked_arguments(CoordinationConfig, arguments), 1)
     observations, played = simulation.observations(), Played([], [], [])
-    simulation.scenario = None if pinned is None else SCENARIOS["S6"]._replace(pinned=pinned)
+    simulation.scenario = pinned
     simulation.reset(ROW, [seeding.np_random(seed)[0]], observations)
     decide = deciding(name, seed, played)
     while not simulation.state.over[0]:
@@ -74,6 +77,23 @@ def in_the_environment(
     question = simulation.question
     played.kept.extend(np.flatnonzero(question.kept[0]) if question.history.any() else ())
     return played
+
+
+class DrawnSession(Session):
+    """A query whose actions are drawn, with their times."""
+
+    team: DrawnTeam
+    policy_of_test: Any
+
+    def decide(self) -> int:
+        return int(self.policy_of_test(self.state))
+
+    def begin(self, action: int) -> None:
+        super().begin(action)
+        self.team.begin(action, self.state)
+
+    def action_ms(self, action: int, reports: Any) -> int:
+        return int(self.team.outcome.ms[0])
 
 
 def in_the_application(
@@ -91,17 +111,9 @@ def in_the_application(
         log=log,
         lost_tokens=team.lost_tokens,
     )
-    session = Session(
-        SETTINGS,
-        QuerySettings(rewrite="model"),
-        agents,
-        team,
-        deciding(name, seed, played),
-        ContextManager(SETTINGS.context),
-        hint=int(team.question.hint[0]),
-        refers=bool(team.question.refers_to[0] >= 0),
-        log=log,
-    )
+    refers = bool(team.question.refers_to[0] >= 0)
+    session = DrawnSession(SETTINGS, QuerySettings(), agents, int(team.question.hint[0]), refers)
+    session.team, session.policy_of_test = team, deciding(name, seed, played)
     asyncio.run(session.play())
     played.seen.append(snapshot(session.state))
     played.kept.extend(message["place"] for message in work.history)
@@ -130,7 +142,7 @@ def test_the_application_is_the_environment(name: str, noise: bool) -> None:
     for seed in range(3):
         assert assert_same(name, seed, noise)["over"]
         assert assert_same(name, seed, noise, 1.0)["context"] > 1_000
-    assert_same(name, 0, noise, pinned=SCENARIOS["S4"].pinned)
+    assert_same(name, 0, noise, pinned=SCENARIOS["S4"])
 
 
 @pytest.mark.parametrize("history", [126_000, 108_700])  # of the latter the rest is the excess

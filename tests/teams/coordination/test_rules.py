@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.context import ContextManager
+from inframind_gym.teams.coordination.prompts import ContextManager
 from inframind_gym.teams.coordination.rules import (
     ANSWER,
     FALLBACK,
