@@ -2,7 +2,8 @@
 
 settings, rules       constants and data; state, time, deadlines, fallback, reward
 simulate, optimum     simulated questions, their exact optimum
-app, agents, prompts  the application: the graph of a query, who works, what a model reads
+app, session          a query in and an answer out; the graph of one query
+agents, prompts       who works; what a model reads and answers, the context of a conversation
 retrieval, check      passages; injection, grounding, abstention
 scenarios, cli        the eight acceptance scenarios; commands
 """

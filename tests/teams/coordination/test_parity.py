@@ -20,8 +20,8 @@ from inframind_gym.envs.core import checked_arguments
 from inframind_gym.policies import resolve_policy
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.agents import WAY, Agents, Work
-from inframind_gym.teams.coordination.app import Session
 from inframind_gym.teams.coordination.rules import CoordinationState
+from inframind_gym.teams.coordination.session import Session
 from inframind_gym.teams.coordination.settings import QuerySettings, load_settings
 from inframind_gym.teams.coordination.simulate import SCENARIOS, Pinned
 from inframind_gym.teams.llm import LLMService, Retries
