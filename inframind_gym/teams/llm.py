@@ -84,28 +84,18 @@ class LLMResponse:
     finish_reason: str
 
 
+@dataclass
 class AttemptError(Exception):
-    """One attempt of a call brought no usable answer.
+    """One attempt of a call brought no usable answer."""
 
-    Attributes:
-        outcome: "http_429", "http_500", "timeout", "connection", "malformed", …
-        is_retryable: The same request may succeed later.
-        spent: See `Spent`.
-        wait_s: Time that the server asks to wait; None: it asks for none.
-    """
+    outcome: str  # "http_429", "http_500", "timeout", "connection", "malformed", …
+    message: str
+    is_retryable: bool  # the same request may succeed later
+    spent: Spent
+    wait_s: float | None = None  # that the server asks to wait
 
-    def __init__(
-        self,
-        outcome: str,
-        message: str,
-        *,
-        is_retryable: bool,
-        spent: Spent,
-        wait_s: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.outcome, self.is_retryable, self.wait_s = outcome, is_retryable, wait_s
-        self.spent: Spent = spent
+    def __str__(self) -> str:
+        return self.message
 
 
 class LLMError(InfraMindError):
@@ -195,10 +185,7 @@ class OpenAICompatible:
 
     async def complete(self, request: LLMRequest) -> Completion:
         """See `Provider`."""
-        sdk, system = self._sdk, request.system
-        # Newer models of OpenAI refuse the old name, other servers may not know the new one.
-        limit = "max_completion_tokens" if self._vendor == "openai" else "max_tokens"
-        options: dict[str, Any] = {limit: request.max_tokens}
+        sdk, system, options = self._sdk, request.system, dict[str, Any]()
         if request.response_format is not None:
             schema = dict(request.response_format)
             if self._vendor == "anthropic":
@@ -207,16 +194,18 @@ class OpenAICompatible:
             else:
                 answer = {"name": "answer", "schema": schema}
                 options["response_format"] = {"type": "json_schema", "json_schema": answer}
+        # Newer models of OpenAI refuse the old name, other servers may not know the new one.
+        limit = "max_completion_tokens" if self._vendor == "openai" else "max_tokens"
         texts = {"system": system, "user": request.user}
-        messages = [{"role": role, "content": text} for role, text in texts.items()]
-
-        def failure(outcome: str, text: str, is_retryable: bool, **more: Any) -> AttemptError:
-            text = text.replace(self._key, "[key]") if self._key else text
-            return AttemptError(outcome, text, is_retryable=is_retryable, **more)
-
+        options |= {
+            "model": self.model,
+            "messages": [{"role": role, "content": text} for role, text in texts.items()],
+            limit: request.max_tokens,
+        }
+        spent: Spent = "nothing"
+        retries, wait = True, ""
         try:
-            create = self._client.chat.completions.create
-            reply = await create(model=self.model, messages=messages, **options)
+            reply = await self._client.chat.completions.create(**options)
             choice, usage = reply.choices[0], reply.usage
             return Completion(
                 choice.message.content or "",
@@ -225,24 +214,23 @@ class OpenAICompatible:
                 str(choice.finish_reason or "stop"),
             )
         except sdk.APIStatusError as error:
-            status = int(error.status_code)
+            status, text = int(error.status_code), str(error.message)
             body = error.body if isinstance(error.body, Mapping) else {}
             is_final = str(body.get("code") or body.get("type")) in _FINAL
-            is_retryable = (status == 429 or status >= 500) and not is_final
-            hint = " Is the model's name right? Vendors retire models." if status == 404 else ""
-            text, wait = f"{error.message}{hint}", error.response.headers.get("retry-after", "")
-            wait_s = float(wait) if wait.replace(".", "", 1).isdecimal() else None
-            more: Any = {"spent": "nothing", "wait_s": wait_s}
-            raise failure(f"http_{status}", text, is_retryable, **more) from None
+            retries, outcome = (status == 429 or status >= 500) and not is_final, f"http_{status}"
+            text += " Is the model's name right? Vendors retire models." * (status == 404)
+            wait = error.response.headers.get("retry-after", "")
         except sdk.APIConnectionError as error:
-            cause = type(error.__cause__).__name__
-            no_connection = cause in ("ConnectError", "ConnectTimeout", "PoolTimeout")
-            spent, text = "nothing" if no_connection else "unknown", f"{error} {error.__cause__}"
-            raise failure("connection", text, True, spent=spent) from None
+            outcome, text = "connection", f"{error} {error.__cause__}"
+            if type(error.__cause__).__name__ not in ("ConnectError", "ConnectTimeout"):
+                spent = "unknown"
         except (sdk.APIError, ValueError, AttributeError, IndexError, TypeError) as error:
             # An answer that cannot be read was paid, so it is not asked for again.
-            text = f"the answer is no chat completion: {error}"
-            raise failure("malformed", text, False, spent="unknown") from None
+            outcome, text = "malformed", f"the answer is no chat completion: {error}"
+            retries, spent = False, "unknown"
+        text = text.replace(self._key, "[key]") if self._key else text
+        wait_s = float(wait) if wait.replace(".", "", 1).isdecimal() else None
+        raise AttemptError(outcome, text, retries, spent, wait_s)
 
     async def aclose(self) -> None:
         """See `Provider`."""
@@ -270,9 +258,7 @@ def open_provider(name: str, model: str | None = None) -> Provider:
         return OpenAICompatible(model, name.rstrip("/"))
     if name not in DEFAULT_MODELS:
         message = unknown("provider", name, (SIMULATED, *DEFAULT_MODELS))
-        raise ConfigError(
-            f"{message} A base URL such as http://127.0.0.1:8000/v1 is taken as well."
-        )
+        raise ConfigError(f"{message} A base URL is taken as well.")
     return OpenAICompatible(model or DEFAULT_MODELS[name], vendor=name)
 
 
@@ -514,8 +500,30 @@ class LLMService:
             except TimeoutError:
                 message = f"no answer within {self.retries.timeout_s:g} s"
                 raise AttemptError("timeout", message, is_retryable=True, spent=spent) from None
+            facts = {"outcome": "ok"}
+            given = completion.input_tokens, completion.output_tokens
+            prompt = request.prompt_tokens_estimate if given[0] is None else given[0]
+            output = estimate_tokens(completion.content) if given[1] is None else given[1]
+            cost_usd = shipped_prices().cost_usd(way.model, prompt, output)
             took_s = time.monotonic() - started_s
-            response, facts = _priced(completion, way, request, str(place["provider"]), took_s)
+            response = LLMResponse(
+                completion.content,
+                str(place["provider"]),
+                way.model,
+                prompt,
+                output,
+                prompt + output,
+                took_s if completion.latency_s is None else completion.latency_s,
+                cost_usd or 0.0,
+                completion.finish_reason,
+            )
+            notes = {
+                "simulated": way.is_simulated,
+                "tokens_estimated": None in given,
+                "unpriced": cost_usd is None,
+                "over_max_tokens": max(0, output - request.max_tokens),  # it ignored its limit
+            }
+            facts |= asdict(response) | {key: value for key, value in notes.items() if value}
             return response
         except AttemptError as failure:
             spent = failure.spent
@@ -567,33 +575,3 @@ class LLMService:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _priced(
-    completion: Completion, way: Provider, request: LLMRequest, provider: str, took_s: float
-) -> tuple[LLMResponse, dict[str, Any]]:
-    """Return the response of a completion, and the facts of its event."""
-    prompt, output = completion.input_tokens, completion.output_tokens
-    is_estimate = prompt is None or output is None
-    prompt = request.prompt_tokens_estimate if prompt is None else prompt
-    output = estimate_tokens(completion.content) if output is None else output
-    cost_usd = shipped_prices().cost_usd(way.model, prompt, output)
-    response = LLMResponse(
-        completion.content,
-        provider,
-        way.model,
-        prompt,
-        output,
-        prompt + output,
-        took_s if completion.latency_s is None else completion.latency_s,
-        cost_usd or 0.0,
-        completion.finish_reason,
-    )
-    notes = {
-        "simulated": way.is_simulated,
-        "tokens_estimated": is_estimate,
-        "unpriced": cost_usd is None,
-        "over_max_tokens": max(0, output - request.max_tokens),  # it ignored its limit
-    }
-    facts = {"outcome": "ok", **asdict(response)}
-    return response, facts | {key: value for key, value in notes.items() if value}

@@ -86,12 +86,12 @@ def test_searches_without_the_encoder_are_as_good_as_documented() -> None:
 
 
 def test_errors_are_found_as_documented() -> None:
-    """docs/coordination.md has 74 % and 6 %, with other passages beside the right one."""
+    """docs/coordination.md has 66 % and 2 %, with other passages beside the right one."""
     held_out = [item for item in ITEMS if item["half"] == "test"]
     judged = np.array([_judge(RETRIEVER, item) for item in held_out])
     alarms, caught = judged.mean(axis=0)
-    assert caught == pytest.approx(0.74, abs=0.05)
-    assert alarms == pytest.approx(0.06, abs=0.05)
+    assert caught == pytest.approx(0.66, abs=0.05)
+    assert alarms == pytest.approx(0.02, abs=0.05)
 
 
 def test_trims_are_timed() -> None:

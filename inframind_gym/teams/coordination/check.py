@@ -7,7 +7,6 @@ about the question at all, `is_abstention` whether an answer says that there is 
 
 from __future__ import annotations
 
-import base64
 import math
 import re
 import unicodedata
@@ -21,15 +20,13 @@ from inframind_gym.configs import Fraction, StrictModel, load_yaml_model
 from inframind_gym.teams.coordination.retrieval import SHIPPED, STOP_WORDS, stem, terms
 from inframind_gym.teams.coordination.settings import Document, Issue, IssueType
 
-# Prompt injection. Text is brought to a plain form (look-alike letters, invisible characters,
-# spaced letters, base64), then searched for the patterns of `screen.yaml`, each with a weight; a
-# sum of 1 is an attack. Patterns find what they were written for. Passages are marked off as
-# material in prompts besides.
+# Prompt injection. Text is brought to a plain form (look-alike letters, invisible characters), then
+# searched for the patterns of `screen.yaml`, each with a weight; a sum of 1 is an attack. Patterns
+# find what they were written for. Passages are marked off as material in prompts besides.
 
 Where = Literal["query", "document"]
 MOST_CHARS: Final = 200_000  # of a text that is searched
 _QUOTED_WEIGHT: Final = 0.3  # of what is quoted in a text about injections
-_MOST_BLOBS: Final = 20  # of base64, in one another or not
 _ABOUT: Final = re.compile(r"\b(?:injections?|jailbreaks?|what does|means?|phrases?)\b")
 _INVISIBLE: Final = re.compile(
     "[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\U000e0000-\U000e007f]"
@@ -40,7 +37,6 @@ _LOOK_ALIKE: Final = str.maketrans(
     "\u03c1\u03bd\u03b9\u03ba\u03c4\u2019",
     "aeopcyxijsdgaoepvikt'",
 )
-_DIGITS: Final = str.maketrans("013457@$", "oieastas")
 # What stands between a pair of quotation marks; an apostrophe within a word is none.
 _QUOTED: Final = re.compile(
     r"(?<!\w)\"(?=\S)[^\"]{1,120}(?<=\S)\"(?!\w)|`[^`]{1,120}`"
@@ -78,45 +74,22 @@ def screen(text: str, where: Where = "query") -> str:
         text: Query or passage; of a longer one the first `MOST_CHARS` characters count.
         where: Which weights of the patterns count.
     """
-    best: dict[tuple[str, str], tuple[str, float, str]] = {}  # rule, weight and match of a pattern
-    texts = [text[:MOST_CHARS]]
-    for each in texts:  # base64 in it is searched as well
-        for blob in re.findall(r"[A-Za-z0-9+/]{24,}={0,2}", each)[: _MOST_BLOBS - len(texts)]:
-            try:
-                padded = blob + "=" * (-len(blob) % 4)
-                inner = base64.b64decode(padded, validate=True).decode("utf-8")
-            except ValueError:  # binascii's, too
-                continue
-            texts += [inner] if inner.isprintable() and " " in inner else []
-        for form in _forms(each):
-            bare = _QUOTED.sub(" ", form) if _ABOUT.search(form) else form
-            for rule, pattern in _patterns():
-                weight = rule.query if where == "query" else rule.document
-                match = pattern.search(bare) if weight else None
-                if weight and match is None and bare is not form:
-                    match, weight = pattern.search(form), weight * _QUOTED_WEIGHT
-                key = each, rule.pattern
-                if match is not None and weight > best.get(key, ("", 0.0, ""))[1]:
-                    best[key] = (rule.rule, weight, match.group()[:80].strip())
+    visible = unicodedata.normalize("NFKC", _INVISIBLE.sub("", text[:MOST_CHARS])).casefold()
+    lines = re.sub(r"[^\S\n]+", " ", visible.translate(_LOOK_ALIKE))  # some patterns begin at one
+    best: dict[str, tuple[str, float, str]] = {}  # rule, weight and match of a pattern
+    for form in (lines, re.sub(r"\s+", " ", lines)):
+        bare = _QUOTED.sub(" ", form) if _ABOUT.search(form) else form
+        for rule, pattern in _patterns():
+            weight = rule.query if where == "query" else rule.document
+            match = pattern.search(bare) if weight else None
+            if weight and match is None and bare is not form:
+                match, weight = pattern.search(form), weight * _QUOTED_WEIGHT
+            if match is not None and weight > best.get(rule.pattern, ("", 0.0, ""))[1]:
+                best[rule.pattern] = (rule.rule, weight, match.group()[:80].strip())
     if sum(weight for _, weight, _ in best.values()) < 1.0 - 1e-9:
         return ""
     names = ", ".join(dict.fromkeys(rule for rule, *_ in best.values()))
     return f"{names}: {max(best.values(), key=lambda one: one[1])[2]!r}"
-
-
-def _forms(text: str) -> list[str]:
-    """Return the plain forms of a text: as it is meant, with letters for digits, unspaced."""
-    visible = unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)).casefold()
-    visible = visible.translate(_LOOK_ALIKE)
-    plain = re.sub(r"\s+", " ", visible)
-    lines = re.sub(r"[^\S\n]+", " ", visible)  # some patterns begin at one
-    forms = [plain, lines, re.sub(r"\blgnor", "ignor", plain)]
-    if re.search(r"[a-z][013457@$][a-z]", plain):
-        forms.append(plain.translate(_DIGITS))
-    if re.search(r"(?:\b\w\s){5,}\w\b", visible):  # two spaces, or a line, between words
-        letters = re.sub(r"(?<=\b\w)[^\S\n](?=\w\b)", "", visible)
-        forms.append(re.sub(r"\s+", " ", letters))
-    return list(dict.fromkeys(forms))
 
 
 # Abstention: sentences that say that the sources do not answer the question, and nothing else. What
@@ -180,22 +153,10 @@ def _claims(query: str, response: str) -> list[str]:
 # other words is not recognised.
 
 COVERED: Final = 0.40  # share of a sentence's words, by rarity, that one passage must have
-ALIGNED: Final = 0.50  # share of a clause's words that make a source's clause its counterpart
-SWAPPED: Final = 0.60  # the same, to compare the names of both
 ABOUT: Final = 0.16  # share of a question's words that a passage about it has, at least
 ABOUT_IF_NEAR: Final = 0.05  # the same, where the encoder finds a passage near
 HALF: Final = 0.50  # share that is enough, however few words it is
 NEAR: Final = 0.27  # cosine of a question and the nearest passage, by all-MiniLM-L6-v2
-_NEGATIONS: Final = """no not never nothing none cannot neither nor nobody hardly cant wont doesnt
-dont"""
-NEGATIONS: Final = frozenset(_NEGATIONS.split())
-_PAIRS: Final = """above/below after/before below/exceeds fails/holds always/never approximate/exact
-best/worst bigger/smaller cheap/dear cold/warm decrease/increase fall/rise fast/slow faster/slower
-few/many fewer/more first/last full/empty greater/less high/low higher/lower highest/lowest
-large/small larger/smaller largest/smallest less/more long/short longer/shorter lost/kept
-maximum/minimum none/most open/closed oldest/newest same/different static/dynamic strong/weak
-unsafe/safe worse/better early/late helps/harms hardly/far"""
-_OPPOSITES: Final = [tuple(pair.split("/")) for pair in _PAIRS.split()]
 _WRITTEN: Final = """two three four five six seven eight nine ten eleven twelve thirteen fourteen
 fifteen sixteen seventeen eighteen nineteen twenty"""
 _NUMBER_WORDS: Final = {word: number for number, word in enumerate(_WRITTEN.split(), start=2)}
@@ -204,7 +165,6 @@ _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+")
 _CLAUSE: Final = re.compile(r"[;:]\s+|,\s+(?:but|and|while|whereas|because|since|so|or|which)\s+")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9]+(?:[._,/+'-][A-Za-z0-9]+)*%?|%")
 _NUMBER: Final = re.compile(r"^(\d{1,3}(?:,\d{3})+|\d+)(\.\d+)?(%?)$")
-_CONTRAST: Final = re.compile(r",\s+not\b[^,;.]*")  # "how, not what" denies nothing
 _COUNTED: Final = re.compile(r"\b(?:two|three) (\w+)", re.I)  # maybe the writer counted
 _PER: Final = re.compile(r"(\d)(?:/(?=[a-z])|-(?=\d))")  # "10/s" and "20-30" are numbers
 _NAME: Final = re.compile(r"[A-Za-z]+[._/-]?[A-Z0-9]|[A-Za-z0-9]+[_/][A-Za-z0-9]")
@@ -238,12 +198,11 @@ def is_about(query: str, sources: Sequence[Document], nearness: float | None = N
 def find_issues(query: str, response: str, sources: Sequence[Document]) -> list[Issue]:
     """Return what is wrong with an answer as far as words show it; each issue is of high severity.
 
-    Five things are looked for: sentences that no passage covers (hallucination; missing_source if
+    Four things are looked for: sentences that no passage covers (hallucination; missing_source if
     that is all of the answer); names that the passages do not have (hallucination), or only others
     than the one that covers the sentence (inaccuracy); numbers that this passage does not have, or
-    has with another unit (inaccuracy); clauses that deny what the passage affirms, or the reverse,
-    or say its opposite (inaccuracy); citations such as ``[engine.md#sleep-mode]`` of passages that
-    were not retrieved (missing_source).
+    has with another unit (inaccuracy); citations such as ``[engine.md#sleep-mode]`` of passages
+    that were not retrieved (missing_source). What a source says the other way round is not found.
 
     Args:
         query: The question; its names and numbers need no source.
@@ -305,32 +264,7 @@ class _Evidence:
             elif name.lower() not in own:
                 issues.append(("inaccuracy", f"the source does not name {name}"))
         why = _numbers_differ(sentence, text, self._query)
-        why += [self._contradiction(clause, title, text) for clause in _clauses(sentence)]
-        return issues + [("inaccuracy", each) for each in why if each]
-
-    def _contradiction(self, clause: str, title: str, text: str) -> str:
-        """Say how a clause contradicts its counterpart in a passage; empty if it does not."""
-        rivals = [c for sentence in _SENTENCE.split(text) for c in _clauses(sentence)]
-        asked = terms(clause)
-        if len(asked) < 2 or not rivals:
-            return ""
-        share, best = max((self.share(asked, frozenset(terms(each))), each) for each in rivals)
-        if share < ALIGNED:
-            return ""
-        (here, denies), (there, denied) = _denied(clause), _denied(best)
-        shared = (here & set(terms(best))) - there | (there & set(asked)) - here
-        if shared and denies != denied:
-            return f"the source has the reverse of {min(shared)}"
-        names, others = _new_names(clause, f"{best} {title}"), _new_names(best, clause)
-        names = [name for name in names if name.lower() in _lower(text)]  # others are reported
-        if share >= SWAPPED and names and others:
-            return f"the source has {others[0]} there, not {names[0]}"
-        one, two = _lower(clause), _lower(best)
-        for pair in _OPPOSITES:
-            for said, meant in (pair, pair[::-1]):
-                if said in one and meant in two and said not in two and meant not in one:
-                    return f"the source has {meant}, not {said}"
-        return ""
+        return issues + [("inaccuracy", each) for each in why]
 
 
 def _lower(text: str) -> frozenset[str]:
@@ -342,21 +276,6 @@ def _clauses(sentence: str) -> list[str]:
     return [clause for clause in _CLAUSE.split(sentence) if clause.strip()]
 
 
-def _denied(clause: str) -> tuple[set[str], bool]:
-    """Return what negations in a clause are about, and whether they do not cancel out.
-
-    A negation is about one word before it and three after; they are returned as stems.
-    """
-    tokens = [token.lower() for token in _TOKEN.findall(_CONTRAST.sub("", clause))]
-    content = [(i, stem(t)) for i, t in enumerate(tokens) if t not in STOP_WORDS | NEGATIONS]
-    places = [i for i, token in enumerate(tokens) if token in NEGATIONS]
-    about: set[str] = set()
-    for place in places:
-        about.update([word for i, word in content if i < place][-1:])
-        about.update([word for i, word in content if i > place][:3])
-    return about, len(places) % 2 == 1
-
-
 def _names(sentence: str) -> list[str]:
     """Return names: capitals inside, digits in words, or a capital that opens no sentence."""
     names = []
@@ -366,11 +285,6 @@ def _names(sentence: str) -> list[str]:
         if (capital or _NAME.match(token)) and not _NUMBER.match(token):
             names.append(token)
     return list(dict.fromkeys(names))
-
-
-def _new_names(clause: str, other: str) -> list[str]:
-    """Return names in a clause of which another has no part."""
-    return [name for name in _names(f"_ {clause}") if not _lower(name) & _lower(other)]
 
 
 def _numbers(text: str) -> list[tuple[float, str]]:

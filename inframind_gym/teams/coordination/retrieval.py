@@ -18,7 +18,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Protocol
 
@@ -28,7 +27,7 @@ from pydantic import Field
 
 from inframind_gym.configs import StrictModel, load_yaml_model, validate
 from inframind_gym.errors import ConfigError, TaskError, require, unknown
-from inframind_gym.files import read_json, read_objects, read_text
+from inframind_gym.files import read_objects, read_text
 from inframind_gym.tasks.embedding import MiniLMEmbedder, embed_texts, find_model
 from inframind_gym.teams.coordination.settings import STRATEGIES, Complexity, Document
 
@@ -157,11 +156,6 @@ class Corpus:
         """Number of times that each word occurs, in lower case."""
         return Counter(word for passage in self.passages for word in words(passage.indexed))
 
-    @cached_property
-    def neighbours(self) -> frozenset[tuple[str, str]]:
-        """Pairs of words that follow one another."""
-        return frozenset(pair for p in self.passages for pair in pairwise(words(p.indexed)))
-
 
 def _passages(name: str, text: str) -> Iterator[Passage]:
     """Cut a text at its headings, and long sections into parts."""
@@ -258,28 +252,18 @@ def available() -> MiniLM | None:
 _MOST_SHARE: Final = 0.15  # of the passages that an entity may be in, and still tell something
 _MOST_AN_ENTITY: Final = 400  # passages
 _NAME: Final = re.compile(r"[A-Za-z]+[A-Z0-9]|[0-9]+[A-Za-z]|[A-Za-z0-9][._/-][A-Za-z0-9]")
-_TOKEN: Final = re.compile(r"[A-Za-z0-9]+(?:[._/+-][A-Za-z0-9]+)*|[.,;:!?()]")
 
 
 class EntityGraph:
     """Passages and entities, an edge where a passage names an entity.
 
     Entities are read off the texts: names with capitals inside, digits or joined words (`vLLM`,
-    `p95`, `max_num_seqs`), headings, and pairs of words that occur together in at least three
-    passages and ten times as often as chance has it. Weights of edges are the rarity of the entity.
+    `p95`, `max_num_seqs`), and words of headings. Weights of edges are the rarity of the entity.
     """
 
     def __init__(self, passages: Sequence[Passage]) -> None:
         self._networkx: Any = require("networkx", "the graph of entities", "teams")
-        pairs = Counter(pair for p in passages for pair in set(_pairs(p.indexed)))
-        single = Counter(stem(word) for p in passages for word in words(p.indexed))
-        total = max(1, single.total())
-        frequent = {
-            pair
-            for pair, count in pairs.items()
-            if count >= 3 and count * total > 10 * math.prod(single[one] for one in pair.split())
-        }
-        named = [_named(p) | (frequent & set(_pairs(p.indexed))) for p in passages]
+        named = [_named(passage) for passage in passages]
         most = min(_MOST_AN_ENTITY, max(2.0, _MOST_SHARE * len(passages)))
         self._rarity = {
             entity: math.log(1 + len(passages) / count)
@@ -306,7 +290,7 @@ class EntityGraph:
         Returns:
             ``(num_passages,)``: personalised PageRank.
         """
-        own = {*map(stem, words(query)), *_pairs(query)}
+        own = set(map(stem, words(query)))
         entities = {entity: self._rarity[entity] for entity in sorted(own & self._rarity.keys())}
         start: dict[Any, float] = {}
         share = 0.5 if entities and passages else float(bool(entities))
@@ -319,19 +303,10 @@ class EntityGraph:
 
 def _named(passage: Passage) -> set[str]:
     """Return the names in a text, and the words of its heading, as stems."""
-    tokens = _TOKEN.findall(passage.text)
+    tokens = WORD.findall(passage.text)
     named = {token.lower() for token in tokens if _NAME.match(token) and not token[0].isdigit()}
     heading = {word for word in words(passage.title) if word not in STOP_WORDS}
     return {stem(word) for word in named | heading if len(word) > 1 and not word.isdigit()}
-
-
-def _pairs(text: str) -> list[str]:
-    """Return the stems of two words that follow one another in a sentence."""
-    tokens = [token.lower() for token in _TOKEN.findall(text)]
-    stems = [
-        stem(t) if len(t) > 1 and t not in STOP_WORDS and not t.isdigit() else "" for t in tokens
-    ]
-    return [f"{one} {two}" for one, two in pairwise(stems) if one and two]
 
 
 # Searches
@@ -459,6 +434,7 @@ def _best(scores: NDArray[Any], above: float = -np.inf) -> Ranking:
 # Rewriting
 
 MOST_VARIANTS: Final = 2
+SPELT_ALIKE: Final = 0.86  # similarity of a word and a typo of it
 _MOST_BEFORE_CHARS: Final = 300  # of a question before, in one that refers to it
 _JOINT: Final = re.compile(r"\s+(?:and|versus|vs\.?|compared (?:to|with)|or|while|but)\s+|[;?]\s+")
 _OPENING: Final = re.compile(r"^(?:please |compare |(?:what is )?the difference between )+", re.I)
@@ -467,11 +443,6 @@ _BACK: Final = re.compile(
     r"you said|again|same|each|both)\b",
     re.I,
 )
-_SPELLINGS: Final = (
-    *(("iz", "is"), ("yz", "ys"), ("is", "iz"), ("or", "our"), ("our", "or")),
-    *(("er", "re"), ("ll", "l"), ("l", "ll")),
-)
-_ENDINGS: Final = ("s", "es", "ed", "ing", "er", "ly")
 
 
 def refers_back(text: str) -> bool:
@@ -487,16 +458,6 @@ def in_context(question: str, history: Sequence[Mapping[str, Any]]) -> str:
     return f"{before[-1][:_MOST_BEFORE_CHARS]} {question}"
 
 
-@cache
-def known_words() -> frozenset[str]:
-    """Return words that the encoder has a token for, so no typos; none without the encoder."""
-    try:
-        data: Any = read_json(find_model() / "tokenizer.json")
-    except ConfigError:
-        return frozenset()
-    return frozenset(word for word in data["model"]["vocab"] if word.isalpha())
-
-
 class _Glossary(StrictModel):
     abbreviations: dict[str, str]
     synonyms: dict[str, str]
@@ -510,7 +471,7 @@ def _glossary() -> _Glossary:
 def rewrite(query: str, corpus: Corpus) -> list[str]:
     """Return queries that ask for the same in the words of the corpus.
 
-    Typos, spellings, abbreviations and synonyms are the corpus's and the glossary's.
+    Words are the corpus's, abbreviations and synonyms the glossary's.
 
     Returns:
         The corrected query with its abbreviations expanded, and at most two variants: the query
@@ -526,31 +487,15 @@ def rewrite(query: str, corpus: Corpus) -> list[str]:
 
 
 def _corrected(word: str, corpus: Corpus) -> str:
-    """Return a word as the corpus writes it, if it is misspelt or spelt in another way."""
+    """Return a word as the corpus writes it, if it is misspelt."""
     lower, counts, glossary = word.lower(), corpus.word_counts, _glossary()
-    if not lower.isalpha() or len(lower) < 4 or lower in STOP_WORDS:
+    known = lower in STOP_WORDS or lower in counts
+    known = known or lower in glossary.abbreviations or lower in glossary.synonyms
+    if known or not lower.isalpha() or len(lower) < 4:
         return word
-    for old, new in _SPELLINGS:
-        if old in lower and counts[other := lower.replace(old, new)] > counts[lower]:
-            return other
-    cut = [lower.removesuffix(ending) for ending in _ENDINGS]
-    forms = [lower, *cut, *(f"{one}e" for one in cut[1:])]
-    known = lower in counts or lower in glossary.abbreviations or lower in glossary.synonyms
-    if known or not known_words().isdisjoint(forms):
-        return word
-    near = [
-        other
-        for other in counts
-        if other[0] == lower[0] and len(other) > 3 and other.isalpha()
-        if abs(len(other) - len(lower)) <= 2
-    ]
-    for cutoff in (0.9, 0.86):  # similarity of a sure typo, and of one that is not two words in one
-        if found := difflib.get_close_matches(lower, near, n=1, cutoff=cutoff):
-            return found[0]
-        for i in range(2, len(lower) - 1):
-            if (lower[:i], lower[i:]) in corpus.neighbours:
-                return f"{lower[:i]} {lower[i:]}"
-    return word
+    near = [other for other in counts if other[0] == lower[0] and other.isalpha()]
+    found = difflib.get_close_matches(lower, near, n=1, cutoff=SPELT_ALIKE)
+    return found[0] if found else word
 
 
 def _extended(query: str, table: Mapping[str, str], corpus: Corpus) -> str:

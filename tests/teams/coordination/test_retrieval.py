@@ -117,7 +117,7 @@ def test_queries_without_a_known_word_end_well(query: str) -> None:
     ("query", "expected"),
     [
         ("disagregated prefil", "disaggregated prefill"),
-        ("quantization of the kvcache", "quantisation of the kv cache"),
+        ("quantization of the cache", "quantisation of the cache"),
         ("ttft", "ttft time to first token"),
         ("What is chunked prefill?", "What is chunked prefill?"),
         ("gpu_memory_utilization", "gpu_memory_utilization"),
