@@ -84,7 +84,7 @@ class LLMResponse:
     finish_reason: str
 
 
-@dataclass
+@dataclass(eq=False)  # exceptions stay hashable
 class AttemptError(Exception):
     """One attempt of a call brought no usable answer."""
 
