@@ -94,7 +94,6 @@ class Run:
         resume: go on from the state in `out`.
         track: "wandb", "tensorboard", or both.
         workers: processes that play.
-        ray_address: a Ray cluster that plays instead.
         facts: what decides the result: configuration, seed and simulator version; see `begin`.
     """
 
@@ -103,7 +102,6 @@ class Run:
     resume: bool = False
     track: Sequence[str] = ()
     workers: int = 1
-    ray_address: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
     def begin(self, config: StrictModel) -> tuple[dict[str, Array], dict[str, Any]] | None:

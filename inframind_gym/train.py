@@ -51,9 +51,6 @@ def train(
         typer.Option(min=1, help="Length, in the unit of the configuration's key `steps`."),
     ] = None,
     workers: Annotated[int, typer.Option(help="Processes that play.", min=1)] = 1,
-    ray_address: Annotated[
-        str | None, typer.Option(help="Ray cluster whose actors play instead.")
-    ] = None,
     resume: Annotated[bool, typer.Option(help="Go on where the training in --out ended.")] = False,
     track: Annotated[
         str, typer.Option(help="wandb, tensorboard, or both with a comma (extra `track`).")
@@ -76,11 +73,9 @@ def train(
         named = {"env.pool": pool, "env.workload": workload, "steps": steps}
         changes = [f"{key}={value}" for key, value in named.items() if value is not None]
         function, checked = read_config(config, [*changes, *(set_ or [])])
-        if (workers > 1 or ray_address) and "bid_price" not in function.__module__:
-            raise ConfigError(f"--workers, --ray-address: {config} trains in one process.")
-        run = importlib.import_module("agents.runs").Run(
-            out, seed, resume, trackers, workers, ray_address
-        )
+        if workers > 1 and "bid_price" not in function.__module__:
+            raise ConfigError(f"--workers: {config} trains in one process.")
+        run = importlib.import_module("agents.runs").Run(out, seed, resume, trackers, workers)
         try:
             result = function(checked, run)
         except KeyboardInterrupt:

@@ -186,7 +186,7 @@ class Trainer:
         self.queries[kind] = self.queries.get(kind, 0) + sum(counts)
         results, run = {}, self.run
         numbered = list(enumerate(jobs))
-        for (number, _), result in in_parallel(play_job, numbered, run.workers, run.ray_address):
+        for (number, _), result in in_parallel(play_job, numbered, run.workers):
             results[number] = result
             self.report.advance(counts[number])
         return [results[number] for number in range(len(jobs))]

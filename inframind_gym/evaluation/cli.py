@@ -92,13 +92,7 @@ def run(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes, or actors on Ray; default: one for each core."),
-    ] = None,
-    ray_address: Annotated[
-        str | None,
-        typer.Option(
-            help="Run on a Ray cluster: ray://host:port, host:port, auto, or local (extra `ray`)."
-        ),
+        typer.Option(min=1, help="Processes; default: one for each core."),
     ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="A policy that cannot play ends the run.")
@@ -136,7 +130,6 @@ def run(
             loaded.resolve(),
             folder,
             workers=workers,
-            ray_address=ray_address,
             export_port=int(port) if ports else None,
             strict=strict,
             command=command,
@@ -256,27 +249,11 @@ def report(
     out: Annotated[Path, typer.Option(help="The HTML file; it needs no network.")] = Path(
         "report.html"
     ),
-    episode: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CELL:POLICY:SEED",
-            help="Show this episode, too, e.g. mixed/200/100:bid_price:3; may be repeated.",
-        ),
-    ] = None,
-    episodes: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Most further episodes of each run that are played again: the worst and the "
-            "median one of each policy. This runs the policies that the folder names; 0: none.",
-        ),
-    ] = 12,
     bootstrap_seed: BootstrapSeed = 0,
 ) -> None:
-    """Write a report of results as one HTML file, with timelines of episodes."""
+    """Write a report of results as one HTML file."""
     from inframind_gym.evaluation.report.page import write_report
 
     with friendly():
-        options = {"most_episodes": episodes, "bootstrap_seed": bootstrap_seed}
-        write_report(folders, out, episodes=episode or (), **options)
+        write_report(folders, out, bootstrap_seed=bootstrap_seed)
         print(out)

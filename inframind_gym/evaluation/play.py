@@ -85,7 +85,6 @@ class Player:
     Attributes:
         batch: Class of the batches.
         is_timed: Whether results have the time that policies take to decide.
-        watch: Called with the batch after every step.
         arguments: Of the environment, beside those of the suite.
     """
 
@@ -94,7 +93,6 @@ class Player:
 
     def __init__(self, suite: Any, progress: Callable[[int], None] = lambda _: None) -> None:
         self.suite, self.progress = suite, progress
-        self.watch: Callable[[Any], None] = lambda batch: None
         self.arguments: dict[str, Any] = {}
         self._last: tuple[Any, Any] | None = None  # arguments of a simulation, and itself
 
@@ -133,7 +131,6 @@ class Player:
             batch.actions[rows] = checked(name, actions, simulation.action_space, len(rows))
             self.step(batch, rows)
             self.progress(batch.note(rows))
-            self.watch(batch)
         timing = None
         if self.is_timed:
             median, tail = np.quantile(took_ms, [0.5, TAIL]).tolist()

@@ -8,21 +8,20 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
-from inframind_gym.evaluation.pool import LOCAL, WorkerDiedError, available_cores, in_parallel
+from inframind_gym.evaluation.pool import available_cores, in_parallel
 from inframind_gym.evaluation.store import REQUESTS, Finished, ResultStore, plan
 from inframind_gym.evaluation.suite import Cell, Suite, without_draw
 from inframind_gym.progress import ProgressReport, say
 from inframind_gym.simulator.server.evidence import give, hand_on
 
 MAX_ROWS: Final = 64  # of one batch: enough to hide the cost of a step in Python
-_ALL_OF_A_CLUSTER: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,6 @@ def run(
     folder: Path,
     *,
     workers: int | None = 1,
-    ray_address: str | None = None,
     max_rows: int = MAX_ROWS,
     export_port: int | None = None,
     strict: bool = False,
@@ -65,8 +63,7 @@ def run(
     Args:
         suite: A resolved suite.
         folder: Where results go.
-        workers: Processes, or actors on Ray; None: one for each core.
-        ray_address: Of a Ray cluster, see `in_parallel`; None for processes.
+        workers: Processes; None: one for each core.
         max_rows: Most cells in lock-step; a batch is kept when its last cell ends.
         export_port: Port at which metrics of live servers are shown while the run goes on.
         strict: Whether a policy that cannot play ends the run.
@@ -79,8 +76,7 @@ def run(
     if export_port is not None and getattr(suite, "backend", None) != "vllm":
         raise BenchmarkError("export_port shows metrics of live servers; add --set backend=vllm.")
     began = time.monotonic()
-    if workers is None:
-        workers = available_cores() if ray_address in (None, LOCAL) else _ALL_OF_A_CLUSTER
+    workers = workers or available_cores()
     header, ids = plan(suite, command)
     computed, stopped = 0, False
     with ResultStore(folder, header) as store:
@@ -102,7 +98,6 @@ def run(
                     suite,
                     todo,
                     workers=workers,
-                    ray_address=ray_address,
                     max_rows=max_rows,
                     progress=report.advance,
                     failed=leave_out,
@@ -125,7 +120,6 @@ def play(
     ids: Mapping[Cell, str],
     *,
     workers: int = 1,
-    ray_address: str | None = None,
     max_rows: int = MAX_ROWS,
     progress: Callable[[int], None],
     failed: Callable[[PolicyFailedError], None],
@@ -137,7 +131,6 @@ def play(
         suite: A resolved suite.
         ids: Its cells that are wanted, with their ids.
         workers: See `run`.
-        ray_address: See `run`.
         max_rows: See `run`.
         progress: Called with the number of records since its last call.
         failed: Called once for each policy that cannot play, whose other cells are left out.
@@ -166,28 +159,25 @@ def play(
         if not cells:
             return
         if getattr(suite, "backend", None) == "vllm":  # there is one set of servers
-            workers, ray_address, max_rows = 1, None, 1
+            workers, max_rows = 1, 1
         jobs = _batches(suite, cells, min(max_rows, math.ceil(len(cells) / workers)))
         workers = min(workers, len(jobs))
-        elsewhere = workers > 1 or ray_address is not None
+        elsewhere = workers > 1
         work: Callable[[list[Cell]], Any] = partial(_played, player)
         if elsewhere:
             player.warm_up(cells[0])  # compiles once, not once a process
             work = partial(_played_elsewhere, type(suite), suite.model_dump_json(), os.getcwd())
-        try:
-            for batch, (played, warnings) in in_parallel(
-                work, jobs, workers, ray_address, lambda batch: batch[0].policy not in out
-            ):
-                for warning in warnings:
-                    give(warning)
-                if isinstance(played, PolicyFailedError):
-                    leave_out(played)
-                    continue
-                if elsewhere:  # a player there cannot count the progress
-                    progress(sum(map(suite.length, batch)))
-                yield [Finished(cell, ids[cell], *content) for cell, *content in played]
-        except WorkerDiedError as error:
-            raise BenchmarkError(str(error)) from None
+        for batch, (played, warnings) in in_parallel(
+            work, jobs, workers, lambda batch: batch[0].policy not in out
+        ):
+            for warning in warnings:
+                give(warning)
+            if isinstance(played, PolicyFailedError):
+                leave_out(played)
+                continue
+            if elsewhere:  # a player there cannot count the progress
+                progress(sum(map(suite.length, batch)))
+            yield [Finished(cell, ids[cell], *content) for cell, *content in played]
     finally:
         player.close()
 
@@ -218,8 +208,7 @@ def _played_elsewhere(
     """Play a batch in another process, which keeps its player; returns its warnings, too."""
     warnings: list[Any] = []
     hand_on(warnings.append)
-    with suppress(OSError):  # another machine need not have the folder
-        os.chdir(folder)
+    os.chdir(folder)
     return _played(_player(family, suite, folder), batch)[0], warnings
 
 

@@ -72,7 +72,7 @@ class Boards:
         with self._lock, tempfile.TemporaryDirectory() as scratch:  # making one takes a whole core
             if self._reports.get(folder, ([], ""))[0] != state:
                 page = Path(scratch, "report.html")
-                write_report([folder], page, most_episodes=0)
+                write_report([folder], page)
                 self._reports[folder] = state, page.read_text(encoding="utf-8")
             return self._reports[folder][1]
 

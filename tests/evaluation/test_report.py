@@ -1,4 +1,4 @@
-"""The report: numbers of the board, text that stays text, episodes as they were, no network."""
+"""The report: numbers of the board, text that stays text, no network."""
 
 from __future__ import annotations
 
@@ -10,29 +10,23 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.compare import Side, compare
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.report.data import FORMAT, lean, report_data
 from inframind_gym.evaluation.report.page import (
+    FORMAT,
     SECTIONS,
-    Chosen,
-    choose,
-    key_of,
+    lean,
     make_report,
     render,
-    replayed,
+    report_data,
     write_report,
 )
-from inframind_gym.evaluation.report.timelines import critical
 from inframind_gym.evaluation.runner import run
-from inframind_gym.evaluation.store import HEADER, read_cells, read_header
 from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.evaluation.tables import to_markdown
-from inframind_gym.simulator.workflow.state import CALL
 
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "routing": (
@@ -104,9 +98,9 @@ KINDS = [pytest.param(kind, marks=pytest.mark.slow) if kind in SLOW else kind fo
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_report_has_the_board_and_episodes_of_every_family(kind, folders, tmp_path):
+def test_a_report_has_the_board_of_every_family(kind, folders, tmp_path):
     folder, out = folders(kind), tmp_path / "report.html"
-    write_report([folder], out, most_episodes=3)
+    write_report([folder], out)
     data = Page(out.read_text(encoding="utf-8")).data
     (found,) = data["runs"]
     board = leaderboard(load_results(folder))
@@ -118,28 +112,8 @@ def test_a_report_has_the_board_and_episodes_of_every_family(kind, folders, tmp_
     assert [policy["name"] for policy in found["policies"]] == [
         row["policy"] for row in board["ranking"]
     ]
-    assert found["episode_notes"] == []
-    drawn = kind in ("routing", "tracks", "placement")
-    assert len(found["episodes"]) == drawn * min(3, len(load_results(folder).episodes))
     headings = {found["metrics"][name]["label"] for name in found["metrics"]}
     assert headings <= found["terms"].keys(), "every metric is explained"
-    for episode in found["episodes"]:
-        check_timeline(episode["timeline"])
-
-
-def check_timeline(timeline: dict[str, Any]) -> None:
-    spans, items = timeline["spans"], timeline["items"]
-    count = len(spans["lane"])
-    lengths = {len(own) for name, own in spans.items() if name not in ("parts", "labels")}
-    assert lengths == {count} == {len(part) for part in spans["parts"]}
-    assert min((value for part in spans["parts"] for value in part), default=0.0) >= 0.0
-    assert set(spans["lane"]) <= set(range(len(timeline["lanes"])))
-    assert max(spans["kind"], default=0) + len(spans["parts"]) <= len(timeline["kinds"])
-    assert max(spans["label"], default=-1) < len(spans["labels"])
-    (rows,) = {len(own) for own in items.values()}
-    assert {name for name, *_ in timeline["columns"]} <= items.keys()
-    assert rows == len(set(items["id"]))
-    assert all(end >= start for start, end in zip(items["start"], items["end"], strict=True))
 
 
 def test_pairs_are_those_of_compare(folders):
@@ -157,62 +131,6 @@ def test_pairs_are_those_of_compare(folders):
         assert bool(verdict) == (
             wanted["difference_ci95"][0] > 0 or wanted["difference_ci95"][1] < 0
         )
-
-
-def test_calls_of_a_query_make_its_latency(folders):
-    results = load_results(folders("routing"))
-    chosen = choose(results, results.policies, (), 2)
-    for episode in replayed(results, chosen):
-        timeline = episode["timeline"]
-        spans, items = timeline["spans"], timeline["items"]
-        path_s = dict.fromkeys(items["id"], 0.0)
-        for k, query in enumerate(spans["item"]):
-            path_s[query] += spans["critical"][k] * sum(part[k] for part in spans["parts"])
-        found = [path_s[query] for query in items["id"]]
-        assert np.allclose(found, items["latency"], atol=0.02)
-
-
-def test_the_path_goes_back_from_the_last_call():
-    calls = np.zeros(4, CALL)
-    calls["query"] = (7, 7, 7, 8)
-    calls["submit_s"] = (0.0, 0.0, 5.0, 1.0)
-    calls["finish_s"] = (5.0, 3.0, 9.0, 2.0)
-    assert critical(calls).tolist() == [1, 0, 1, 1]
-
-
-def test_worst_and_median_episodes_are_chosen(folders):
-    results = load_results(folders("routing"))
-    cells = [one for one in read_cells(results.folder) if one is not None]
-    key = key_of(cells[-1].cell)
-    chosen = choose(results, ("random", "least_loaded"), (key,), 3)
-    assert [one.why for one in chosen] == ["asked for", "worst", "worst", "median"]
-    assert key_of(chosen[0].finished.cell) == key
-    worst = chosen[1].finished
-    own = [one.metrics(results.layout)["goodput"] for one in cells if one.cell.policy == "random"]
-    assert worst.cell.policy == "random" and chosen[1].score == min(own)
-    assert choose(results, results.policies, (), 0) == []
-
-
-def edited(folder: Path, target: Path, change: Any) -> Path:
-    """Copy a folder with a changed header."""
-    shutil.copytree(folder, target)
-    header = read_header(folder)
-    change(header)
-    (target / HEADER).write_text(json.dumps(header))
-    return target
-
-
-def test_an_episode_that_is_played_otherwise_is_not_shown(folders, tmp_path):
-    def other(header: dict[str, Any]) -> None:
-        header["suite"]["split"] = "val"
-        header["settings"]["simulator"] = 1
-
-    results = load_results(edited(folders("routing"), tmp_path / "other", other))
-    cells = [one for one in read_cells(results.folder) if one is not None]
-    (note,) = replayed(results, [Chosen(cells[0], 0.0, "worst")])
-    assert isinstance(note, str) and "other records" in note and "simulator version 1" in note
-    with pytest.raises(BenchmarkError, match="other records"):
-        list(replayed(results, [Chosen(cells[0], 0.0, "asked for")]))
 
 
 HOSTILE = "</script><script>alert(1)</script><!--\u2028<img src=x onerror=alert(2)>&amp;"
@@ -250,7 +168,7 @@ def test_a_notebook_shows_some_sections(folders):
     with pytest.raises(BenchmarkError, match="Did you mean 'board'"):
         make_report([folder], sections=["bord"])
     made = make_report([folder], sections=["board", "frontier"], height_px=300)
-    assert Page(made.html).data["runs"][0]["episodes"] == []  # they would not be shown
+    assert Page(made.html).data["sections"] == ["board", "frontier"]
     ((tag, frame),) = Page(made._repr_html_()).elements
     assert (tag, frame["srcdoc"], frame["sandbox"]) == ("iframe", made.html, "allow-scripts")
     assert "height:300px" in str(frame["style"])
@@ -274,9 +192,7 @@ def drawn(page: Path, profile: Path) -> str:
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 def test_a_browser_draws_the_page_without_errors(folders, tmp_path):
     out = tmp_path / "report.html"
-    write_report([folders("routing"), folders("placement")], out, most_episodes=1)
+    write_report([folders("routing"), folders("placement")], out)
     text = drawn(out, tmp_path / "profile")
     tags = Page(text).elements
     assert [one.get("id") for tag, one in tags if tag == "section"] == list(SECTIONS)
-    assert [tag for tag, _ in tags].count("canvas") == 1
-    assert "Query " in text

@@ -1,5 +1,5 @@
 "use strict";
-// Parts of a report that know nothing of its page: elements, tables, charts, timelines.
+// Parts of a report that know nothing of its page: elements, tables, charts.
 const Charts = (() => {
   const SPACE = document.getElementById("svg").namespaceURI;
   const DASHES = ["", "7 3", "2 3", "9 3 2 3", "1 4"];

@@ -1,4 +1,4 @@
-// The page: sections of a report, put together from charts and timelines.
+// The page: sections of a report, put together from charts.
 (() => {
   const { el, text, heading, scaleOf, style, responsive, select, table } = Charts;
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -210,61 +210,6 @@
     })];
   }
 
-  function episodes() {
-    const { episodes: all, episode_notes: missing } = run;
-    if (!all.length) return [notes(missing)];
-    const m = metric(run.score), holder = el("div");
-    const open = (key) => holder.replaceChildren(...episode(all.find((one) => one.key === key)));
-    const named = (one) => [one.key, `${short(one.policy)}, ${one.where} (${one.chosen}, ${m.label} ${text(m, one.score)})`];
-    open(all[0].key);
-    return [
-      hint("Played again bit by bit: the worst and the median episode of each policy, and those that were asked for. Any other is shown by ",
-        el("code", {}, `inframind bench report ${run.folder} --episode CELL:POLICY:SEED`), ", for example ", el("code", {}, all[0].key), "."),
-      controls(select("episode", all.map(named), all[0].key, open)),
-      holder,
-      notes(missing),
-    ];
-  }
-  function episode(one) {
-    const timeline = Gantt.read(one.timeline), { items, columns, item } = timeline, colours = Gantt.colours(timeline);
-    const indices = [...items.start.keys()], detail = el("div", { "aria-live": "polite" });
-    const pick = (id) => {
-      gantt.show(id);
-      detail.replaceChildren(el("p", { class: "why" }, Gantt.why(timeline, id)));
-      if (Gantt.ownSpans(timeline, id).length) {
-        detail.append(responsive((width) => Gantt.workflow(timeline, id, width)));
-        if (timeline.spans.critical) {
-          detail.append(hint("Bold calls are on the latency path: each waited for the one before. The dashed line is the latency budget."));
-        }
-      }
-      list.querySelectorAll("tbody tr").forEach((row) =>
-        row.classList.toggle("chosen", row.querySelector("button").dataset.id === String(id)));
-    };
-    const gantt = Gantt.chart(timeline, pick);
-    const words = (unit, value) => (typeof value === "string" ? value : Charts.number(value, unit === "s" ? 1 : Number.isInteger(value) ? 0 : 2));
-    const cell = (i, [name, , unit]) => {
-      const value = items[name][i];
-      if (name === "id") return { node: el("button", { "data-id": value, onclick: () => pick(value) }, String(value)), sort: value };
-      return { text: words(unit, value), sort: value, class: name === "outcome" ? (items.good[i] ? "better" : "worse") : "" };
-    };
-    const left = [...columns.keys()].filter((c) => c === 0 || typeof items[columns[c][0]][0] === "string");
-    const list = table(columns.map(([, label, unit]) => `${label} ${unit}`.trim()),
-      indices.map((i) => columns.map((column) => cell(i, column))), { left, label: `every ${item}` });
-    list.classList.add("box");
-    const over = (i) => (items.end[i] - items.start[i]) / (items.limit ? items.limit[i] : 1);
-    if (indices.length) requestAnimationFrame(() => pick(items.id[indices.reduce((a, b) => (over(b) > over(a) ? b : a))]));
-    const jump = el("input", { type: "number", min: 0, style: "width:6em" });
-    jump.addEventListener("change", () => items.id.includes(Number(jump.value)) && pick(Number(jump.value)));
-    return [
-      hint(`${one.policy} on ${one.where}. Click a bar, or a number in the table. Keys on the chart: ← → + − 0.`),
-      Charts.legend(timeline.kinds, (i) => `var(${colours[i]})`),
-      gantt.node,
-      controls(el("label", {}, `${item} number`, jump)),
-      detail,
-      list,
-    ];
-  }
-
   const terms = (pairs) => el("dl", {}, pairs.flatMap(([word, meaning]) => [el("dt", {}, word), el("dd", {}, meaning)]));
   function made() {
     const { commands, versions, machine } = run.made;
@@ -286,7 +231,6 @@
       ["paired", "Paired comparison", comparison()],
       ["shares", "Models and strategies in use", usedShares()],
       ["cells", "Worst cells", worstCells()],
-      ["episodes", "Episodes", episodes()],
       ["made", "How it was made", made()],
       ["words", "Words", [terms(Object.entries(run.terms))]],
     ].filter(([id]) => whole || data.sections.includes(id))

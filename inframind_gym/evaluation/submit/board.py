@@ -129,7 +129,6 @@ def _entries_table(entries: Sequence[Checked], board: Mapping[str, Any]) -> Tabl
             "name": entry.name,
             "plays": entry.policy,
             "by": entry.authors,
-            "code": "this package" if entry.code == "built-in" else "in the entry",
             "training": "; ".join(part for part in (budget, entry.training.about) if part),
             "about": entry.about,
             "page": entry.url,

@@ -27,10 +27,6 @@ def prepare_command(
         str | None, typer.Option(help="As the run was given it; not needed if it is the only one.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of all submissions.")] = SUBMISSIONS,
-    code: Annotated[
-        list[Path] | None,
-        typer.Option(help="A file that your policy needs beside its module; may be repeated."),
-    ] = None,
     about: Annotated[str, typer.Option(help="One or two sentences.")] = "",
     url: Annotated[str, typer.Option(help="Page of the policy.")] = "",
     training_queries: Annotated[
@@ -44,17 +40,13 @@ def prepare_command(
     with friendly():
         trained = Training(queries=training_queries, about=training)
         texts = {"name": name, "authors": authors, "about": about, "url": url}
-        print(prepare(run, out, policy=policy, code=code or (), training=trained, **texts))
+        print(prepare(run, out, policy=policy, training=trained, **texts))
 
 
 @submit.command("verify")
 def verify_command(
     folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Submissions.")],
     full: Annotated[bool, typer.Option("--full", help="Play all cells again.")] = False,
-    run: Annotated[
-        Path | None,
-        typer.Option(help="Compare with these results, made in a container, and play nothing."),
-    ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Of the choice of cells, to repeat a verification.")
     ] = None,
@@ -69,7 +61,7 @@ def verify_command(
     with friendly():
         for folder in folders:
             many = workers or available_cores()
-            print(verify(folder, full=full, run=run, seed=seed, workers=many), flush=True)
+            print(verify(folder, full=full, seed=seed, workers=many), flush=True)
 
 
 @board.command("build")

@@ -5,11 +5,10 @@
     cells.jsonl.gz    one line a cell: coordinates, sums, and the SHA-256 of its records
     refits.yaml       of tracks: fits of the policy
     …/config.json     checkpoints, with model.safetensors
-    ….py              code of the policy's own, which is published, but never run here
 
 A submission is a folder ``<suite>/<name>/`` that is laid out as the working directory of its run:
-checkpoints, files of fits and modules lie where the policy's name expects them. Nothing here
-imports or installs what comes with a submission: policies of this package alone are played.
+checkpoints and files of fits lie where the policy's name expects them. Policies of this package
+alone are submitted: nothing that comes with a submission is imported.
 """
 
 from __future__ import annotations
@@ -23,11 +22,10 @@ import random
 import secrets
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
@@ -48,7 +46,7 @@ from inframind_gym.evaluation.store import (
     read_header,
     settings_of,
 )
-from inframind_gym.evaluation.suite import Cell, Suite, content_hash, family_of, load_suite
+from inframind_gym.evaluation.suite import Cell, Suite, content_hash, load_suite
 from inframind_gym.files import MOST_BYTES, parse_json, read_bytes, read_raw_lines, replace_text
 from inframind_gym.policies import POLICIES, checkpoint
 from inframind_gym.progress import ProgressReport
@@ -57,7 +55,7 @@ MANIFEST, CELLS, REFITS = "submission.json", "cells.jsonl.gz", "refits.yaml"
 MOST_SUBMITTED_BYTES: Final = 50_000_000
 SHARE: Final = 3  # one cell of so many is played again
 _PARTS: Final = (MANIFEST, HEADER, CELLS, REFITS)
-_SUFFIXES: Final = (".py", ".json", ".safetensors")  # of modules and checkpoints
+_SUFFIXES: Final = (".json", ".safetensors")  # of checkpoints
 _PACKAGES: Final = ("numpy", "numba")  # of the run; the records say whether another one matters
 
 Text = Annotated[str, Field(max_length=2000)]
@@ -83,7 +81,6 @@ class Submission(StrictModel):
         name: Name on the board; that of the folder.
         suite: A shipped suite; name of the folder above.
         policy: What plays, as the run was given it.
-        code: Whose it is: of this package, or files of the submission.
         authors: Who submits.
         about: One or two sentences.
         url: Page of the policy.
@@ -91,11 +88,10 @@ class Submission(StrictModel):
         files: SHA-256 of every other file, by its path.
     """
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     name: Name
     suite: Name
     policy: Annotated[str, Field(min_length=1, max_length=300)]
-    code: Literal["built-in", "files"] = "built-in"
     authors: Annotated[str, Field(min_length=1, max_length=300)]
     about: Text = ""
     url: Annotated[str, Field(pattern=r"^(https?://[^\s\"<>]+)?$", max_length=300)] = ""
@@ -158,8 +154,6 @@ def check(folder: Path) -> Checked:
         if there.get(name) != submission.files.get(name):
             what = "is missing" if name not in there else "is not what was submitted"
             raise BenchmarkError(f"{folder / name} {what}: its checksum is not that of {MANIFEST}.")
-        if name.endswith(".py") and submission.code != "files":
-            raise BenchmarkError(f"{folder / name}: {submission.policy} brings no code.")
     if (folder.parent.name, folder.name) != (submission.suite, submission.name):
         raise BenchmarkError(
             f"{folder}: the submission belongs into a folder {submission.suite}/{submission.name}."
@@ -252,8 +246,6 @@ def _planned(
     header, _ = plan(suite, command, {policy: player})
     if header["bounds"]:
         raise BenchmarkError(f"{policy} is a bound: it knows what no policy may, and has no rank.")
-    if submission.code == "files":
-        header["policies"][policy] = stated["policies"].get(policy, {})
     header["settings"] = here | {name: there.get(name) for name in _PACKAGES}
     if differing := differences(stated, header):
         raise BenchmarkError(
@@ -271,35 +263,24 @@ def _planned(
 
 
 def _policy(submission: Submission, suite: Any) -> Any:
-    """Make a policy of this package; that of a submission's own code is named, not made."""
+    """Make the policy, whose fits and itself are of this package and play files of the folder."""
     policy = submission.policy
     fits = getattr(suite, "fitted", Refits()).fits.get(policy, {})
     plays = [play for fit in fits.values() for play in fit.plays]
     for one in [policy, *plays]:
-        if (submission.code == "built-in") != _is_built_in(suite.policy_family(), one):
-            raise BenchmarkError(f"{one}: its code is not {submission.code}.")
+        if one.strip().split(":")[0] not in POLICIES[suite.policy_family()]:
+            raise BenchmarkError(
+                f"{one}: is no policy of this package. Those of your own are added to it "
+                "(docs/submissions.md)."
+            )
         if any(part.startswith("/") or ".." in Path(part).parts for part in one.split(":")):
             raise BenchmarkError(f"{one}: names a path outside of the submission.")
-    if submission.code == "files":
-        if not (module := _module_of(policy)).is_file():
-            raise BenchmarkError(f"{policy}: {module} is not in the submission.")
-        return SimpleNamespace(name=policy, requires={})
     for one in {play.split(":")[0] for play in plays}:
         if getattr(suite.resolve_policy(one), "bound", False):
             raise BenchmarkError(
                 f"{REFITS}: {one} is a bound: it knows what no policy may, and plays for none."
             )
     return suite.resolve_policy(policy)
-
-
-def _is_built_in(family: str, policy: str) -> bool:
-    """Return whether a policy, with or without arguments, is one of this package."""
-    return policy.strip().split(":")[0] in POLICIES[family]
-
-
-def _module_of(policy: str) -> Path:
-    """Return the file of a policy ``package.module:Class``, from the working directory."""
-    return Path(*policy.partition(":")[0].split(".")).with_suffix(".py")
 
 
 # From a run
@@ -310,7 +291,6 @@ def prepare(
     out: Path,
     *,
     policy: str | None = None,
-    code: Sequence[Path] = (),
     training: Training | None = None,
     **about: str,
 ) -> Path:
@@ -320,7 +300,6 @@ def prepare(
         run: Folder of its results.
         out: Folder of all submissions.
         policy: As the run was given it; None: the only one.
-        code: Further files that a policy of one's own needs, beside its module.
         training: Its budget; None: what the fits of the run say.
         about: Further fields of the manifest: name, authors, about, url.
 
@@ -342,14 +321,12 @@ def prepare(
         raise BenchmarkError(f"{policy} was left out of {run}: {why}")
     if suite.get("backend") == "vllm":
         raise BenchmarkError(f"{run} ran on live servers: nobody can play it again.")
-    own_code = not _is_built_in(family_of(suite).policy_family(), policy)
     fits = load_refits(Path(suite["refits"])) if suite.get("refits") else Refits()
     fitted = {policy: fits.fits[policy]} if policy in fits.fits else {}
     trained = (training or Training()).model_dump()
     if fitted and trained["queries"] is None:
         trained["queries"] = fits.queries()[policy]
     content = {**about, "suite": suite["name"], "policy": policy, "training": trained}
-    content["code"] = "files" if own_code else "built-in"
     submission = validate(content, Submission, source="submission")
     with tempfile.TemporaryDirectory() as staging:
         folder = Path(staging).resolve() / submission.suite / submission.name
@@ -357,7 +334,7 @@ def prepare(
         if fitted:
             (folder / REFITS).write_text(fits.model_copy(update={"fits": fitted}).as_yaml())
         plays = [policy, *(play for fit in fitted.get(policy, {}).values() for play in fit.plays)]
-        paths = [_module_of(policy), *code] if own_code else []
+        paths: list[Path] = []
         for path in {Path(part): None for play in plays for part in play.split(":")[1:]}:
             if path.is_dir():
                 for place in checkpoint.folders(path):
@@ -409,7 +386,6 @@ def verify(
     folder: Path,
     *,
     full: bool = False,
-    run: Path | None = None,
     seed: int | None = None,
     workers: int = 1,
 ) -> str:
@@ -418,8 +394,6 @@ def verify(
     Args:
         folder: Of the submission.
         full: Whether all cells are played.
-        run: Results of the same suite and policy that were made elsewhere, in a container for code
-            of a submission's own: all cells are compared with them, and nothing is played.
         seed: Of the choice; None: nobody can know it beforehand.
         workers: Processes.
 
@@ -431,33 +405,23 @@ def verify(
     """
     checked = check(folder)
     submission, suite = checked.submission, checked.suite
-    if run is None and submission.code == "files":
-        raise BenchmarkError(
-            f"{submission.policy} is the submission's own code, which is not played here. Read it, "
-            "play it in a container (docs/submissions.md), and verify with --run RESULTS."
-        )
     seed = secrets.randbits(32) if seed is None else seed
     cells = list(checked.digests)
-    count = len(cells) if full or run else math.ceil(len(cells) / SHARE)
+    count = len(cells) if full else math.ceil(len(cells) / SHARE)
     sample = random.Random(seed).sample(cells, count)
     again: dict[str, str] = {}
-    if run is not None:
-        again = {one.cell_id: one.digest for one in read_cells(run) if one is not None}
-    else:
 
-        def fail(error: PolicyFailedError) -> None:
-            raise BenchmarkError(f"{submission.policy} cannot play: {error.reason}")
+    def fail(error: PolicyFailedError) -> None:
+        raise BenchmarkError(f"{submission.policy} cannot play: {error.reason}")
 
-        total, layout = sum(map(suite.length, sample)), suite.layout(checked.header)
-        ids = {cell: checked.ids[cell] for cell in sample}
-        with chdir(checked.folder), ProgressReport(total, 0, "replay", suite.unit) as report:
-            for batch in play_cells(
-                suite, ids, workers=workers, progress=report.advance, failed=fail
-            ):
-                for one in batch:
-                    sums = Episode.of(layout, one.columns).sums
-                    same = np.array_equal(sums, checked.episodes[one.cell].sums)
-                    again[one.cell_id] = one.digest if same else "other sums"
+    total, layout = sum(map(suite.length, sample)), suite.layout(checked.header)
+    ids = {cell: checked.ids[cell] for cell in sample}
+    with chdir(checked.folder), ProgressReport(total, 0, "replay", suite.unit) as report:
+        for batch in play_cells(suite, ids, workers=workers, progress=report.advance, failed=fail):
+            for one in batch:
+                sums = Episode.of(layout, one.columns).sums
+                same = np.array_equal(sums, checked.episodes[one.cell].sums)
+                again[one.cell_id] = one.digest if same else "other sums"
     wrong = [c.where for c in sample if again.get(checked.ids[c]) != checked.digests[c]]
     if wrong:
         versions = ", ".join(f"{name} {checked.header['settings'][name]}" for name in _PACKAGES)
