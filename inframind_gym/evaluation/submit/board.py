@@ -19,8 +19,7 @@ from inframind_gym.errors import InfraMindError
 from inframind_gym.evaluation import report
 from inframind_gym.evaluation.board import Results, leaderboard, leaderboard_tables
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.report.data import report_data
-from inframind_gym.evaluation.report.page import render
+from inframind_gym.evaluation.report.page import render, report_data
 from inframind_gym.evaluation.stats import Episode
 from inframind_gym.evaluation.submit.submission import MANIFEST, Checked, check
 from inframind_gym.evaluation.suite import Cell
