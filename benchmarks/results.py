@@ -78,7 +78,7 @@ def record(folder: Path, records: Path = RECORDS) -> Path:
     if results.missing:
         raise BenchmarkError(f"{folder}: {results.notes()[0]}.")
     board, header, out = leaderboard(results), results.header, records / folder.resolve().name
-    left = ("rows", "ranking", "folder", "timing", "notes", "fluid", "intervals")
+    left = ("rows", "ranking", "folder", "timing", "notes", "intervals")
     kept = {k: v for k, v in board.items() if k not in left and not k.startswith("by_")}
     place = ("policy", "track", "scenario", "load", "workload", "rate_per_min", "budget_s")
     columns = (*place, *SHOWN, "score_ci95", "goodput_ci95", "trainings")

@@ -58,7 +58,7 @@ def needs(what: str, package: str, extra: str) -> str:
     """Return the message for a package that is missing.
 
     Args:
-        what: What needs it, e.g. "the fluid bounds"; it opens the message.
+        what: What needs it, e.g. "--track wandb"; it opens the message.
         package: Its name.
         extra: The extra of this package that installs it.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,14 +26,12 @@ from inframind_gym.evaluation.suite import (
     Suite,
     family_of,
     in_order,
-    without_draw,
 )
 from inframind_gym.evaluation.tables import Table
 
 MIN_SEEDS: Final = 5
 
 Strata = dict[Place, dict[int, tuple[Episode, ...]]]  # by place and seed, one of each training
-DrawScores = dict[int, list[float]]  # scores in the cells of each posterior draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +164,6 @@ def leaderboard(
     *,
     bootstrap_seed: int = 0,
     num_resamples: int = NUM_RESAMPLES,
-    fluid: bool = False,
 ) -> dict[str, Any]:
     """Compute a leaderboard as JSON content.
 
@@ -179,22 +175,19 @@ def leaderboard(
         results: A results folder.
         bootstrap_seed: Seed of the intervals.
         num_resamples: Resamples of the bootstrap.
-        fluid: Whether to compute fluid bounds that have not been computed yet.
 
     Returns:
         ``rows``; ``ranking`` and one table for each axis, for routing ``by_workload``, ``by_rate``
-        and ``by_budget`` (averages, best score first); ``fluid`` (bounds on goodput, or None);
-        ``notes`` for the reader; numbers of ``cells`` and of ``planned`` ones, with those that are
-        ``missing`` by policy, and reasons of policies ``left_out``; and the method of the
-        intervals. Every metric has its interval under ``<metric>_ci95``. Policies that cannot be
-        beaten (``bound`` is true) are listed without a rank; ``of_bound`` is the share of the best
-        bound's score that the others reach, ``regret`` what they lose to `Suite.regret`.
-        ``timing`` has the times that policies take to decide, where they were measured. Of a run
-        over posterior draws of quality ``ahead_of_next`` counts those in which a policy has a
-        better score than the next one.
+        and ``by_budget`` (averages, best score first); ``notes`` for the reader; numbers of
+        ``cells`` and of ``planned`` ones, with those that are ``missing`` by policy, and reasons of
+        policies ``left_out``; and the method of the intervals. Every metric has its interval under
+        ``<metric>_ci95``. Policies that cannot be beaten (``bound`` is true) are listed without a
+        rank; ``of_bound`` is the share of the best bound's score that the others reach, ``regret``
+        what they lose to `Suite.regret`. ``timing`` has the times that policies take to decide,
+        where they were measured.
     """
     family, header = results.family, results.header
-    score, bounds = family.metrics[family.score], set(header.get("bounds", ()))
+    bounds = set(header.get("bounds", ()))
     strata = {policy: results.strata(policy) for policy in results.policies}
     first, *others = strata.values()
     common = [place for place in first if all(place in other for other in others)]
@@ -202,15 +195,12 @@ def leaderboard(
     scored: dict[str, dict[Place, Estimate]] = {policy: {} for policy in strata}
     # (table, value on its axis) -> policy -> average over the places with that value
     averages: dict[tuple[str, Any], dict[str, Estimate]] = {}
-    draws: dict[tuple[str, Any], dict[str, DrawScores]] = {}  # of runs over draws
     tables = ("ranking", *(axis.table for axis in family.axes))
     for policy, by_place in strata.items():
-        by_draw: dict[Place, list[Estimate]] = {}
         for place, episodes in by_place.items():
-            there, draw = without_draw(place)
             estimate = Estimate.of(
                 *(results.measured, results.layout, policy, episodes.values()),
-                *(there, bootstrap_seed, num_resamples),
+                *(place, bootstrap_seed, num_resamples),
             )
             known = {"policy": policy, "bound": policy in bounds, **family.describe(place)}
             rows.append({**known, "seeds": sorted(episodes), **estimate.to_json()})
@@ -218,13 +208,6 @@ def leaderboard(
                 continue
             if family.scored:
                 scored[policy][place] = estimate.only(family.scored)
-            by_draw.setdefault(there, []).append(estimate)
-            if draw is not None:
-                for group in zip(tables, (None, *there), strict=True):
-                    in_draw = draws.setdefault(group, {}).setdefault(policy, {})
-                    in_draw.setdefault(draw, []).append(score.signed(estimate.value(score.name)))
-        for place, estimates in by_draw.items():
-            estimate = Estimate.over_draws(estimates)
             for group in zip(tables, (None, *place), strict=True):
                 peers = averages.setdefault(group, {})
                 peers[policy] = peers[policy] + estimate if policy in peers else estimate
@@ -247,10 +230,9 @@ def leaderboard(
             "num_resamples": num_resamples,
             "seed": bootstrap_seed,
         },
-        "fluid": family.limits(results, common, fluid),
         "notes": results.notes() + _notes(list(strata.values()), common),
         "rows": rows,
-        **_ranked(results, averages, draws),
+        **_ranked(results, averages),
         **family.scores(results, scored),
         **({"timing": timing} if timing else {}),
     }
@@ -261,17 +243,9 @@ def leaderboard_tables(board: dict[str, Any]) -> list[Table]:
     return family_of(board).tables(board) if board["ranking"] else []
 
 
-def draws_ahead(one: DrawScores, other: DrawScores) -> dict[str, int]:
-    """Return the posterior draws in which a policy has the better mean, and those of both."""
-    both = one.keys() & other.keys()
-    better = sum(np.mean(one[draw]) > np.mean(other[draw]) for draw in both)
-    return {"draws_ahead": int(better), "draws": len(both)}
-
-
 def _ranked(
     results: Results,
     averages: Mapping[tuple[str, Any], Mapping[str, Estimate]],
-    draws: Mapping[tuple[str, Any], Mapping[str, DrawScores]],
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the ranking and a table for each axis, best score first for each of its values."""
     family, bounds = results.family, set(results.header.get("bounds", ()))
@@ -293,10 +267,6 @@ def _ranked(
         ]
         ranked.sort(key=lambda row: (-score.signed(row[score.name]), row["policy"]))
         tables[table] += ranked
-        if group in draws:
-            for row, behind in pairwise(row for row in ranked if not row["bound"]):
-                both = (draws[group][one["policy"]] for one in (row, behind))
-                row["ahead_of_next"] = draws_ahead(*both)
     return tables
 
 

@@ -1,18 +1,11 @@
-"""Bounds of cells and tracks, by linear programming over `inframind_gym.evaluation.informed`.
+"""Bounds of tracks, by linear programming over the recipes of `inframind_gym.evaluation.informed`.
 
-    from inframind_gym.evaluation.bounds import fluid_bound
-    from inframind_gym.evaluation.suite import load_suite
-    suite = load_suite("published_parallel")
-    fluid_bound(suite, "math", 100.0, "tiers", cache=Path("runs/bounds"))
-
-`fluid_bound` is that of an episode: a router that knows every distribution but no single outcome.
-
-`SteadyBound` is that of steady load: rates in place of an episode, so that the work of the queries
-that arrive in a second fits into a second of the servers. No query is early or late, so only the
-load counts, and which queries are worth the work. *Capacity* is the rate at which it has fallen to
-90 % of that on idle servers. There is no rate beyond which nothing works: ever cheaper recipes
-serve ever more queries, ever worse. ``inframind bench limits`` writes both for the scenarios of
-tracks.
+`SteadyBound` is that of a router which knows every distribution but no single outcome, in steady
+load: the work of the queries that arrive in a second fits into a second of the servers. No query is
+early or late, so only the load counts, and which queries are worth the work. *Capacity* is the rate
+at which it has fallen to 90 % of that on idle servers. There is no rate beyond which nothing works:
+ever cheaper recipes serve ever more queries, ever worse. ``inframind bench limits`` writes both for
+the scenarios of tracks.
 """
 
 from __future__ import annotations
@@ -26,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.routing import StreamEnv
-from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.informed import Informed, Plan, maximise
+from inframind_gym.evaluation.informed import Informed, maximise
 from inframind_gym.evaluation.scenarios import (
     Limits,
     Scenario,
@@ -35,15 +27,11 @@ from inframind_gym.evaluation.scenarios import (
     kept_limits,
     load_track,
 )
-from inframind_gym.evaluation.store import settings_of
-from inframind_gym.evaluation.suite import content_hash, name_of
 from inframind_gym.files import replace_text
 from inframind_gym.progress import say
-from inframind_gym.simulator.workload import BUDGET_TIERS_S, load_workload
+from inframind_gym.simulator.workload import BUDGET_TIERS_S
 
-BOUNDS_VERSION: Final = 3  # of search and linear program: kept bounds of another are computed again
 AT_CAPACITY: Final = 0.9  # of the bound on idle servers
-_SPANS: Final = 64  # episodes whose length is averaged
 _CLOSE: Final = 1.002  # ratio of rates between which the capacity lies in the end
 _MORE_BUDGETS_S: Final = (5.0, 20.0, 60.0)  # of shipped scenarios, beside the published tiers
 _HEAD: Final = """\
@@ -57,65 +45,6 @@ def _informed(arguments: str, budgets_s: tuple[float, ...]) -> Informed:
     """Search recipes for an environment, up to two minutes of one core; once a process."""
     shown = {"observation": "index", **json.loads(arguments)}
     return Informed(StreamEnv.simulation_of(shown, 1), np.array(budgets_s))
-
-
-# An episode
-
-
-def fluid_bound(
-    suite: Any, workload: str, rate_per_min: float, budget_s: Any, *, cache: Path | None = None
-) -> float:
-    """Return the largest expected goodput of a cell, 0..1.
-
-    The search for recipes takes about a minute a workload, once a process; each further cell some
-    tenths of a second.
-
-    Args:
-        suite: Of routing: settings of the cells.
-        workload: Name of one of the suite's workloads, or of any other; or a path.
-        rate_per_min: Mean arrival rate.
-        budget_s: Of every query, or "tiers".
-        cache: Folder that keeps results; what they depend on is part of their name.
-
-    Raises:
-        BenchmarkError: SciPy is not installed, or a file of the cache cannot be read.
-    """
-    source = suite.source("workloads", workload)
-    place = {"workload": name_of(workload), "rate_per_min": rate_per_min, "budget_s": budget_s}
-    fingerprint = suite.fingerprint("workloads", source)
-    name = content_hash([settings_of(suite), fingerprint, BOUNDS_VERSION, *place.values()])
-    kept = None if cache is None else cache / f"{name}.json"
-    if kept is not None and kept.is_file():
-        try:
-            return float(json.loads(kept.read_text(encoding="utf-8"))["informed"])
-        except (ValueError, LookupError, TypeError) as error:
-            raise BenchmarkError(f"{kept} is no bound: {error!r}. Delete it.") from None
-    bound = informed_plan(suite, source, rate_per_min, budget_s)[1].goodput
-    if kept is not None:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(kept, json.dumps({**place, "informed": bound}, indent=1))
-    return bound
-
-
-def informed_plan(
-    suite: Any, workload: str, rate_per_min: float, budget_s: Any
-) -> tuple[Informed, Plan]:
-    """Return the optimal plan behind the informed bound of a cell: recipes and prices."""
-    names = ("pool", "tasks", "split", "arrivals", "scheduler", "execution")
-    shared = {name: getattr(suite, name) for name in names}
-    shared |= {"workload": suite.source("workloads", workload)}
-    shared |= {"num_queries": suite.queries_of(workload)}
-    arguments = json.dumps(shared, sort_keys=True)
-    tiers = list(load_workload(shared["workload"]).budget_tiers_s)
-    wanted = tiers if budget_s == "tiers" else [float(budget_s)]
-    budgets = sorted({*tiers, *wanted})
-    informed = _informed(arguments, tuple(budgets))
-    simulation, rng = informed.simulation, np.random.default_rng(0)
-    drawn = np.array([wanted.count(budget) for budget in budgets], float)
-    count = simulation.num_queries
-    times = [simulation.arrivals.sample(float(rate_per_min), count, rng) for _ in range(_SPANS)]
-    span_s = float(np.mean([arrival_s[-1] - arrival_s[0] for arrival_s in times]))
-    return informed, informed.plan(span_s, count, drawn / drawn.sum())
 
 
 # Steady load

@@ -30,7 +30,6 @@ Json = Annotated[
     bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")
 ]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Tables as markdown.")]
-Fluid = Annotated[bool, typer.Option("--fluid", help="Compute the informed bound.")]
 BootstrapSeed = Annotated[int, typer.Option(help="Seed of the intervals.")]
 
 
@@ -176,7 +175,6 @@ def limits(
 def leaderboard(
     folder: Annotated[Path, typer.Argument(help="Folder of results.")],
     bootstrap_seed: BootstrapSeed = 0,
-    fluid: Fluid = False,
     markdown: Markdown = False,
     as_json: Json = False,
 ) -> None:
@@ -185,7 +183,7 @@ def leaderboard(
     from inframind_gym.evaluation.board import load_results
 
     with friendly():
-        board = compute(load_results(folder), bootstrap_seed=bootstrap_seed, fluid=fluid)
+        board = compute(load_results(folder), bootstrap_seed=bootstrap_seed)
         if as_json:
             print(json.dumps(board, allow_nan=False))
         else:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 from inframind_gym.errors import unknown
-from inframind_gym.evaluation.board import MIN_SEEDS, DrawScores, Results, draws_ahead
+from inframind_gym.evaluation.board import MIN_SEEDS, Results
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.metrics import Metric
 from inframind_gym.evaluation.stats import NUM_RESAMPLES, Estimate
-from inframind_gym.evaluation.suite import Place, family_of, without_draw
+from inframind_gym.evaluation.suite import Place, family_of
 from inframind_gym.evaluation.tables import Table
 
 
@@ -103,18 +105,16 @@ def estimates(
     names: tuple[str, ...],
     seed: int,
     num_resamples: int = NUM_RESAMPLES,
-) -> dict[Place, list[Estimate]]:
-    """Return the metrics of a policy on some episodes: by place, one for each posterior draw."""
-    strata = side.results.strata(side.policy)
-    by_place: dict[Place, list[Estimate]] = {}
-    for place, seeds in common.items():
-        there, _ = without_draw(place)
-        estimate = Estimate.of(
-            *(names, side.results.layout, side.policy, [strata[place][one] for one in seeds]),
-            *(there, seed, num_resamples),
+) -> dict[Place, Estimate]:
+    """Return the metrics of a policy on some episodes, by place."""
+    strata, layout = side.results.strata(side.policy), side.results.layout
+    return {
+        place: Estimate.of(
+            *(names, layout, side.policy, [strata[place][one] for one in seeds]),
+            *(place, seed, num_resamples),
         )
-        by_place.setdefault(there, []).append(estimate)
-    return by_place
+        for place, seeds in common.items()
+    }
 
 
 def compare(
@@ -133,8 +133,7 @@ def compare(
 
     Returns:
         ``overall`` and ``rows`` (one for each place): for each metric ``a``,
-        ``b``, ``difference`` and ``difference_ci95``; ``notes`` for the reader. Of runs over
-        posterior draws ``b_ahead_of_a`` counts those in which b has the better score.
+        ``b``, ``difference`` and ``difference_ci95``; ``notes`` for the reader.
 
     Raises:
         BenchmarkError: The sides have no episode in common.
@@ -155,35 +154,16 @@ def compare(
     of_both = {*a.results.measured} & {*b.results.measured}
     names = tuple(name for name in family.metrics if name in of_both)
     left, right = (estimates(one, common, names, bootstrap_seed, num_resamples) for one in (a, b))
-    pairs = {p: [Estimate.over_draws(own[p]) for own in (left, right)] for p in left}
-    content = {
+    pairs = {place: (left[place], right[place]) for place in left}
+    return {
         "a": {"folder": str(a.results.folder), "policy": a.policy},
         "b": {"folder": str(b.results.folder), "policy": b.policy},
         "cells": len(pairs),
-        "overall": _differences(*map(_total, zip(*pairs.values(), strict=True))),
+        "overall": _differences(*(reduce(add, side.values()) for side in (left, right))),
         "rows": [{**family.describe(p), **_differences(*pair)} for p, pair in pairs.items()],
         "notes": _notes(a, b, common),
         "kind": family.model_fields["kind"].default,
     }
-    by_draw: tuple[DrawScores, DrawScores] = ({}, {})
-    score = family.metrics[family.score]
-    for scores, by_place in zip(by_draw, (left, right), strict=True):
-        each = {place: iter(own) for place, own in by_place.items()}
-        for place, draw in map(without_draw, common):
-            if draw is not None:
-                value = score.signed(next(each[place]).value(score.name))
-                scores.setdefault(draw, []).append(value)
-    if by_draw[0]:
-        content["b_ahead_of_a"] = draws_ahead(by_draw[1], by_draw[0])
-    return content
-
-
-def _total(estimates_of: Sequence[Estimate]) -> Estimate:
-    """Return the estimate over several places."""
-    first, *others = estimates_of
-    for other in others:
-        first = first + other
-    return first
 
 
 def _differences(a: Estimate, b: Estimate) -> dict[str, Any]:
@@ -223,11 +203,6 @@ def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
         one = metrics[name]
         body.append([one.heading, one.text(d["a"]), one.text(d["b"]), *difference_text(one, d)])
     caption = "Better or worse where the interval leaves 0 out; an interval for each metric alone."
-    if order := comparison.get("b_ahead_of_a"):
-        caption += (
-            f" B is ahead of A in {metrics[family.score].heading} in {order['draws_ahead']} of "
-            f"{order['draws']} draws of what is uncertain of quality."
-        )
     title = f"{sides}: paired means over {comparison['cells']} cells"
     tables = [Table(title, ["metric", "A", "B", "B - A", "95 % interval", ""], body, caption)]
     if len(comparison["rows"]) > 1:
@@ -279,10 +254,9 @@ def compare_all(
     names = tuple(
         name for name in family.compared if all(name in run.measured for run in runs.values())
     )
-    totals = []
-    for _, side in sides:
-        by_place = estimates(side, common, names, bootstrap_seed).values()
-        totals.append(_total([Estimate.over_draws(own) for own in by_place]))
+    totals = [
+        reduce(add, estimates(side, common, names, bootstrap_seed).values()) for _, side in sides
+    ]
     between = [[_differences(other, one) for other in totals] for one in totals]
     return {
         "kind": family.model_fields["kind"].default,

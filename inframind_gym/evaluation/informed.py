@@ -1,17 +1,13 @@
-"""The informed bound: distributions known, single outcomes not, and no queues.
+"""Recipes for the informed bound: distributions known, single outcomes not, and no queues.
 
-A linear program shares out the queries of every group (dataset, apparent difficulty, budget) among
-recipes, so that the expected goodput is largest and the expected work fits the servers. Success is
-that on idle servers within the budget. Queries of budget b arrive until T and have to be done by
-T + b, so for every budget b the work of all queries with budgets up to b fits into T + b seconds:
-this holds for the finite episode, start and drain included.
+A recipe is a topology, a number of agents, a kind of role and a route for every node. Its worth is
+known for every group of queries (dataset, apparent difficulty) and budget: the share that it solves
+on idle servers within the budget, and the work that it takes. `inframind_gym.evaluation.bounds`
+shares out the queries among them by a linear program.
 
 The recipes are searched at many prices of the servers' time: the neighbours of those that are
 worth most at some price are tried, until none is better. Those found are evaluated again with other
 random numbers, so that the result is not that of the luckiest among many.
-
-It bounds recipes of this library whose choice does not depend on the outcomes of a query's own
-calls; it charges every query that is not skipped its expected work.
 
 Work is counted in seconds of a server that is alone on its GPU and whose steps are as full as its
 slots allow (`inframind_gym.policies.oracle.call_cost_s`). A server does at most one second of it a
@@ -38,7 +34,6 @@ from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.topology import (
     MAX_AGENTS,
-    MAX_NODES,
     TOPOLOGIES,
     distinct_plans,
     graph,
@@ -267,95 +262,7 @@ def groups(simulation: RoutingSimulation) -> tuple[NDArray[np.int64], NDArray[np
     return group, share / share.sum()
 
 
-# The program
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """An optimal way to share out queries. G groups, B budgets, K resources.
-
-    Attributes:
-        goodput: per query, 0..1.
-        used: share of all queries by (group, budget, recipe).
-        price: (B, K) goodput, in queries, that one more second of a resource brings to queries of
-            a budget.
-    """
-
-    goodput: float
-    used: dict[tuple[int, int, RecipeKey], float]
-    price: NDArray[np.float64]
-
-
-def solve(
-    tables: Tables,
-    share: NDArray[np.float64],
-    budget_share: NDArray[np.float64],
-    budgets_s: NDArray[np.float64],
-    span_s: float,
-    num_queries: int,
-    resources: Resources,
-    one_by_one: bool = False,
-) -> Plan:
-    """Share out queries among the recipes of a table.
-
-    Args:
-        tables: worth of recipes; `good` for `budgets_s`.
-        share: (G,) of the queries by group.
-        budget_share: (B,) of the queries by budget; some may be 0.
-        budgets_s: (B,) ascending.
-        span_s: T, from the first to the last arrival.
-        num_queries: N.
-        resources: of the pool.
-        one_by_one: sequential execution: the nodes follow one another, and only each one's own
-            latency counts, so that a recipe of n nodes may take n budgets.
-    """
-    num_groups, budgets, k = len(share), len(budgets_s), len(resources.names)
-    stretch = np.array([len(key[3]) if one_by_one else 1 for key in tables.keys])
-    ends = budgets_s
-    if one_by_one:
-        ends = np.unique(np.concatenate([budgets_s, budgets_s * MAX_NODES]))
-    weight = share[:, None] * budget_share[None]  # (G, B)
-    use = tables.work_s @ resources.uses  # (R, G, K)
-    limit = np.concatenate(
-        [
-            np.ones(num_groups * budgets),
-            ((span_s + ends)[:, None] * resources.rate / num_queries).ravel(),
-        ]
-    )
-    columns: dict[tuple[int, int, int], None] = {}
-    prices = np.zeros((len(ends), k))
-    bar = np.zeros((num_groups, budgets))
-    while True:
-        # Worth of a query of a group and budget with each recipe, at these prices.
-        charged = prices[np.searchsorted(ends, np.outer(stretch, budgets_s))]  # (R, B, K)
-        net = tables.good - np.einsum("rgk,rbk->rgb", use, charged)
-        before = len(columns)
-        for g, b in np.argwhere(weight > 0.0).tolist():
-            for r in np.argsort(-net[:, g, b])[:3].tolist():
-                if net[r, g, b] > bar[g, b] + _WORTH:
-                    columns.setdefault((g, b, r))
-        if len(columns) == before:
-            break
-        of_g, of_b, of_r = np.array(list(columns)).T
-        n = len(columns)
-        matrix = np.zeros((len(limit), n))
-        matrix[of_g * budgets + of_b, np.arange(n)] = 1.0
-        load = (weight[of_g, of_b, None] * use[of_r, of_g]).T  # (K, n)
-        window = budgets_s[of_b] * stretch[of_r]
-        for j, end_s in enumerate(ends.tolist()):
-            rows = slice(num_groups * budgets + j * k, num_groups * budgets + (j + 1) * k)
-            matrix[rows] = np.where(window <= end_s, load, 0.0)
-        value = weight[of_g, of_b] * tables.good[of_r, of_g, of_b]
-        goodput, x, dual = maximise(value, matrix, limit)
-        at = dual[num_groups * budgets :].reshape(len(ends), k)
-        prices = np.cumsum(at[::-1], axis=0)[::-1]
-        bar = dual[: num_groups * budgets].reshape(num_groups, budgets) / np.maximum(weight, 1e-300)
-    used = {
-        (g, b, tables.keys[r]): float(weight[g, b] * x[i])
-        for i, (g, b, r) in enumerate(columns)
-        if x[i] > 1e-6
-    }
-    return Plan(goodput, used, prices[np.searchsorted(ends, budgets_s)])
+# The search
 
 
 def price_vectors(resources: Resources) -> NDArray[np.float64]:
@@ -398,10 +305,10 @@ def winners(
 
 
 class Informed:
-    """Informed bounds of one workload; recipes are searched once, for all rates and budgets.
+    """Recipes of one workload, searched once for all rates and budgets.
 
     Args:
-        simulation: pool, workload, tasks and execution.
+        simulation: pool, workload and tasks.
         budgets_s: (B,) ascending: all budgets that will be asked for.
     """
 
@@ -434,10 +341,3 @@ class Informed:
         best, _ = winners(tables, prices, self.resources, RUNNERS_UP)
         final = sampler(simulation, group, budgets_s, FINAL_DRAWS, seed=2)
         self.tables = final([tables.keys[r] for r in np.sort(best).tolist()])
-
-    def plan(self, span_s: float, num_queries: int, budget_share: NDArray[np.float64]) -> Plan:
-        """Return the best plan; for the arguments see `solve`."""
-        return solve(
-            self.tables, self.share, budget_share, self.budgets_s, span_s, num_queries,
-            self.resources, self.simulation.execution == "sequential",
-        )  # fmt: skip

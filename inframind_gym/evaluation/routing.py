@@ -28,12 +28,10 @@ from inframind_gym.evaluation.suite import (
     content_hash,
     file_hash,
     name_of,
-    without_draw,
 )
 from inframind_gym.evaluation.tables import (
     Table,
     about_bounds,
-    about_draws,
     cells_text,
     matrix,
     metrics_table,
@@ -49,8 +47,6 @@ from inframind_gym.simulator.workflow.topology import CUSTOM, STRATEGIES, TOPOLO
 from inframind_gym.simulator.workload import estimates, load_profiles, load_workload
 
 MIXED: Final = "mixed"  # the workload that a folder of tasks replaces by its datasets
-BOUNDS: Final = "bounds"  # folder in a results folder
-KIND: Final = "informed"  # the bound's column
 SLO_TARGETS_S: Final = (10, 30, 50, 100, 200, 300)
 PRICE: Final = "usd_per_1k_queries"  # of pools with prices alone
 SHARES: Final = ("model_share", "strategy_share", "topology_share")
@@ -226,9 +222,8 @@ class RoutingSuite(Suite):
 
     Attributes:
         pool: Name or path of the pool of servers.
-        workloads: Names or paths of workloads.
-        quality_draws: Number of posterior draws of the workloads' quality (`posterior.py`) under
-            each of which every cell is played, 0, 1, ...; null plays the fitted values.
+        workloads: Names or paths of workloads; `math#7` is `math` under the posterior draw 7 of its
+            quality (`posterior.py`), on the same episodes.
         rates_per_min: Mean arrival rates.
         budgets_s: Latency budgets; "tiers" draws every query's budget from the workload's tiers.
         num_queries: Queries of one episode; null takes each workload's own number.
@@ -266,9 +261,6 @@ class RoutingSuite(Suite):
     kind: Literal["routing"] = "routing"
     pool: str = "b200-2gpu"
     workloads: tuple[str, ...] = Field(min_length=1)
-    quality_draws: Annotated[int, within(1, 1000)] | None = Field(
-        None, exclude_if=lambda draws: draws is None
-    )
     rates_per_min: tuple[Rate, ...] = Field(min_length=1)
     budgets_s: Budgets
     num_queries: NumQueries | None = None
@@ -348,13 +340,6 @@ class RoutingSuite(Suite):
                         "its file with --set workloads=FILE."
                     )
             check_names(names)
-        if self.quality_draws is not None:
-            if drawn := [name for name in names if split_draw(name)[1] is not None]:
-                raise BenchmarkError(
-                    f"quality_draws: {drawn[0]} is a draw already. Take either out."
-                )
-            update["quality_draws"] = None
-            names = tuple(f"{name}#{draw}" for name in names for draw in range(self.quality_draws))
         for name in names:
             workload = load_workload(name)
             for part in load_profiles(workload).values():
@@ -440,64 +425,23 @@ class RoutingSuite(Suite):
         return QueryLayout(**names, priced=header.get("priced", False))
 
     @classmethod
-    def limits(cls, results: Any, places: Sequence[Place], compute: bool) -> dict[str, Any] | None:
-        """Return the informed bound on goodput, 0..1: its mean, by workload, by rate and by cell.
-
-        Bounds that the folder does not keep are computed if `compute` is set, which takes seconds a
-        cell.
-        """
-        cache: Path = results.folder / BOUNDS
-        if not places or not (compute or cache.is_dir()):
-            return None
-        from inframind_gym.evaluation.bounds import fluid_bound
-
-        suite = cls.model_validate(results.header["suite"])
-        played = {spec["kwargs"]["workload"] for spec in results.header["env_specs"].values()}
-        suite = suite.model_copy(update={"workloads": tuple(sorted(played))})  # of all runs
-        cells = [
-            cls.describe(without_draw(place)[0]) | {KIND: fluid_bound(suite, *place, cache=cache)}
-            for place in places
-        ]
-        along: dict[str, Any] = {
-            axis.table: [
-                {
-                    axis.name: value,
-                    KIND: float(np.mean([c[KIND] for c in cells if c[axis.name] == value])),
-                }
-                for value in dict.fromkeys(cell[axis.name] for cell in cells)
-            ]
-            for axis in cls.axes[:2]
-        }
-        mean = {KIND: float(np.mean([cell[KIND] for cell in cells]))}
-        return {"mean": mean, **along, "cells": cells}
-
-    @classmethod
     def tables(cls, board: Mapping[str, Any]) -> list[Table]:
         """Make the ranking, tables by workload, rate and budget, and what was used."""
-        ranking, fluid = board["ranking"], board.get("fluid") or {}
+        ranking = board["ranking"]
         priced = PRICE in ranking[0]
         main = (*_MAIN, METRICS[PRICE]) if priced else _MAIN
         paid = " $: GPUs from the first arrival to the last answer, and tokens." if priced else ""
         live = f", live on {Path(board['pool']).stem}" if board["backend"] == "vllm" else ""
-        far = ""
-        if fluid:
-            bound = 100 * fluid["mean"][KIND]
-            far = (
-                f" A router that knows distributions, but no outcome: {bound:.1f} % goodput at "
-                "best."
-            )
-        elif not live and not any(row.get("bound") for row in ranking):
-            far = " How far from the possible: leaderboard --fluid."
         caption = (
             f"Means over {cells_text(board)} (workload x rate x budget) ± half of the 95 % "
             "interval. Goodput: solved within the query's own budget; SLO: answered within it; "
-            f"cost: latency over budget.{paid}{about_draws(board)}{about_bounds(board)}{far}"
+            f"cost: latency over budget.{paid}{about_bounds(board)}"
         )
         title = f"{board['suite']}: {of_planned(board, 'queries')}{about_division(board)}{live}"
         rates = {row["rate_per_min"]: None for row in board["by_rate"]}
         return [
             metrics_table(title, ranking, main, caption),
-            *_goodput_table(board, fluid, cls.axes[0]),
+            *_goodput_table(board, cls.axes[0]),
             *(
                 metrics_table(
                     f"At {rate:g} queries/min",
@@ -506,13 +450,13 @@ class RoutingSuite(Suite):
                 )
                 for rate in rates
             ),
-            *_goodput_table(board, fluid, cls.axes[2]),
+            *_goodput_table(board, cls.axes[2]),
             _used_table(ranking),
         ]
 
 
-def _goodput_table(board: Mapping[str, Any], fluid: Mapping[str, Any], axis: Axis) -> list[Table]:
-    """Return the table of goodput along an axis with several values, and of its bound."""
+def _goodput_table(board: Mapping[str, Any], axis: Axis) -> list[Table]:
+    """Return the table of goodput along an axis with several values."""
     rows = board[axis.table]
     values = list(dict.fromkeys(row[axis.name] for row in rows))
     if len(values) == 1:
@@ -526,9 +470,6 @@ def _goodput_table(board: Mapping[str, Any], fluid: Mapping[str, Any], axis: Axi
         lambda row: f"{100 * row['goodput']:.1f} ({100 * row['accuracy']:.1f})",
         axis.text,
     )
-    if limits := {row[axis.name]: row[KIND] for row in fluid.get(axis.table, ())}:
-        below = ["informed bound", *(f"{100 * limits[value]:.1f}" for value in values)]
-        table = dataclasses.replace(table, rows=[*table.rows, below])
     return [table]
 
 

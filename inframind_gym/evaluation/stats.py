@@ -22,7 +22,8 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
+from functools import reduce
+from operator import add
 from typing import Any, Final, Self
 
 import numpy as np
@@ -34,48 +35,6 @@ from inframind_gym.evaluation.suite import Place
 NUM_RESAMPLES: Final = 10_000
 CONFIDENCE: Final = 0.95
 NUM_PARTS: Final = 10  # stretches of a lone episode, which are resampled in place of episodes
-_NORMAL: Final = NormalDist()
-_EXACT_T_DF: Final = (
-    400  # beyond this the t quantile equals its large-sample expansion to 4 decimals
-)
-
-
-def student_t_quantile(probability: float, df: int) -> float:
-    """Quantile of Student's t at a probability in (0, 1), for `df` >= 1 degrees of freedom.
-
-    The distribution function is the closed form of Abramowitz & Stegun 26.7.3-4, inverted by
-    bisection.
-    """
-    if probability < 0.5:
-        return -student_t_quantile(1.0 - probability, df)
-    if df > _EXACT_T_DF:
-        z = _NORMAL.inv_cdf(probability)
-        return z + (z**3 + z) / (4.0 * df)
-    low, high = 0.0, 1.0
-    while _student_t_cdf(high, df) < probability:
-        low, high = high, 2.0 * high
-    for _ in range(200):
-        middle = 0.5 * (low + high)
-        if middle in (low, high):
-            break
-        if _student_t_cdf(middle, df) < probability:
-            low = middle
-        else:
-            high = middle
-    return 0.5 * (low + high)
-
-
-def _student_t_cdf(t: float, df: int) -> float:
-    """P(T <= t) for t >= 0 and integer ``df``."""
-    theta = math.atan2(t, math.sqrt(df))
-    cos2 = math.cos(theta) ** 2
-    odd = df % 2 == 1
-    total, term = 0.0, math.cos(theta) if odd else 1.0
-    for step in range((df - 1) // 2 if odd else df // 2):
-        total += term
-        term *= cos2 * ((2 * step + 2) / (2 * step + 3) if odd else (2 * step + 1) / (2 * step + 2))
-    inner = math.sin(theta) * total
-    return 0.5 + ((theta + inner) / math.pi if odd else 0.5 * inner)
 
 
 def resample_counts(
@@ -153,14 +112,16 @@ def interval(
 
 def _tail(parts: Sequence[tuple[float, int, int]], confidence: float) -> float:
     """Return the probability beyond either end, from (variance, units, df) of each factor."""
+    from scipy.special import ndtr, stdtrit
+
     known = [(v, n, df) for v, n, df in parts if df > 0]
     total = sum(v for v, *_ in known)
     if total <= 0.0:
         return 0.0
     df = math.floor(total**2 / sum(v**2 / df for v, _, df in known) + 1e-9)
     widened = sum(v * n / df for v, n, df in known) / total
-    stretch = math.sqrt(widened) * student_t_quantile(0.5 + confidence / 2.0, max(1, df))
-    return _NORMAL.cdf(-stretch)
+    stretch = math.sqrt(widened) * stdtrit(max(1, df), 0.5 + confidence / 2.0)
+    return float(ndtr(-stretch))
 
 
 def pooled_quantile(
@@ -297,18 +258,11 @@ class Estimate:
         drawn = resample_counts(_generator(seed, policy), len(alone), num_resamples) / len(alone)
         weighted = (one.draw_sums * own[:, None] for one, own in zip(alone, drawn.T, strict=True))
         return replace(
-            cls.over_draws(alone),
+            reduce(add, alone)._over(len(alone)),
+            units=alone[0].units,
             draw_sums=sum(weighted, np.zeros_like(alone[0].draw_sums)),
             training_sums=np.stack([one.sums for one in alone]),
         )
-
-    @classmethod
-    def over_draws(cls, estimates: Sequence[Estimate]) -> Estimate:
-        """Average estimates of the same episodes under posterior draws: one stratum still."""
-        first, *others = estimates
-        for other in others:
-            first = replace(first + other, units=first.units)
-        return first._over(len(estimates)) if others else first
 
     def __add__(self, other: Estimate) -> Estimate:
         """Pool with another estimate; each stratum keeps its weight."""

@@ -445,17 +445,6 @@ class Suite(StrictModel):
         raise NotImplementedError
 
     @classmethod
-    def limits(cls, results: Any, places: Sequence[Place], compute: bool) -> dict[str, Any] | None:
-        """Return bounds on the score that no policy has made: "fluid" in a leaderboard.
-
-        Args:
-            results: A results folder.
-            places: Those that all policies have finished.
-            compute: Whether to compute bounds that the folder does not keep.
-        """
-        return None
-
-    @classmethod
     def scores(cls, results: Any, estimates: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a leaderboard has beside averages of metrics.
 

@@ -143,16 +143,6 @@ def cells_text(board: Mapping[str, Any]) -> str:
     return "1 cell" if count == 1 else f"{count} cells"
 
 
-def about_draws(board: Mapping[str, Any]) -> str:
-    """Return the part of a caption on posterior draws, over which cells are averaged."""
-    if not any("ahead_of_next" in row for row in board["ranking"]):
-        return ""
-    return (
-        " Ahead of next in: draws of what is uncertain of quality in which the score is better "
-        "than the next policy's; ± is of the episodes alone."
-    )
-
-
 def about_bounds(board: Mapping[str, Any]) -> str:
     """Return the part of a caption on policies that are bounds."""
     names = [row["policy"] for row in board["ranking"] if row.get("bound")]
@@ -180,8 +170,6 @@ def metrics_table(
         headings.append(f"{labels} {same[0].unit}".rstrip())
     bounded = next((name for name in _BOUNDED if any(name in row for row in rows)), None)
     headings += [_BOUNDED[bounded]] if bounded else []
-    drawn = any("ahead_of_next" in row for row in rows)
-    headings += ["ahead of next in"] if drawn else []
     ranked = [row for row in rows if not row.get("bound")]
     body = []
     for r, row in enumerate(rows):
@@ -190,9 +178,6 @@ def metrics_table(
         cells = [rank, name, *(own[r] for _, _, *own in columns)]
         if bounded:
             cells.append(_of_bound(row, bounded))
-        if drawn:
-            order = row.get("ahead_of_next")
-            cells.append(f"{order['draws_ahead']}/{order['draws']}" if order else "")
         body.append(cells)
     if any(row["missing"] for row in rows):
         caption += " * Unfinished: some of the policy's episodes are missing."

@@ -41,6 +41,14 @@ def test_policies_meet_the_same_episode_and_other_cells_another(cell: Cell) -> N
     assert cell.policy_seed != cell.episode_seed
 
 
+def test_posterior_draws_of_a_workload_meet_its_episodes() -> None:
+    drawn = dataclasses.replace(CELL, place=("mixed#7", *CELL.place[1:]))
+    assert (drawn.episode_seed, drawn.policy_seed) == (CELL.episode_seed, CELL.policy_seed)
+    assert drawn.id("s", "p") != CELL.id("s", "p")
+    own = suite(workloads=["w#0", "w#1"], by_workload={"w": {"num_queries": 8}})
+    assert own.queries_of("w#1") == 8
+
+
 def test_cell_id_covers_everything_that_determines_the_result() -> None:
     ids = {
         CELL.id("s", "p"),

@@ -125,7 +125,6 @@ def test_a_bound_holds_no_place_and_measures_the_others(tmp_path: Path) -> None:
     assert (bound["policy"], bound["bound"], other["bound"]) == ("good", True, False)
     assert other["of_bound"] == pytest.approx(other["goodput"] / bound["goodput"])
     assert other["of_bound_ci95"][0] < other["of_bound"] < other["of_bound_ci95"][1] < 1.0
-    assert board["fluid"] is None
     sheet, *_ = leaderboard_tables(board)
     assert [row[0] for row in sheet.rows] == ["", "1"]
     assert sheet.headings[-1] == "of bound %"

@@ -27,10 +27,9 @@ SUITES: Final[dict[str, dict[str, Any]]] = {
         "seeds": 3,
         "num_queries": 15,
     },
-    "quality draws": {
+    "posterior draws": {
         "policies": ["random", "least_loaded"],
-        "workloads": ["math"],
-        "quality_draws": 2,
+        "workloads": ["math#0", "math#1"],
         "rates_per_min": [50],
         "budgets_s": [100],
         "seeds": 1,

@@ -40,7 +40,7 @@ from inframind_gym.evaluation.board import Results, leaderboard, leaderboard_tab
 from inframind_gym.evaluation.compare import Side, compare_all
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.routing import SLO_TARGETS_S
-from inframind_gym.evaluation.suite import in_order, without_draw
+from inframind_gym.evaluation.suite import in_order
 from inframind_gym.files import replace_text
 
 FORMAT: Final = 2
@@ -155,7 +155,7 @@ def _run(results: Results, bootstrap_seed: int) -> dict[str, Any]:
     family, header, measured = results.family, results.header, results.measured
     board = leaderboard(results, bootstrap_seed=bootstrap_seed)
     ranked = [row["policy"] for row in board["ranking"]] or list(results.policies)
-    places = {without_draw(cell.place)[0] for cell in results.episodes}
+    places = {cell.place for cell in results.episodes}
     axes = []
     for i, axis in enumerate(family.axes):
         values = sorted({place[i] for place in places}, key=lambda value: in_order((value,)))
