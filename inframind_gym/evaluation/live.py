@@ -63,8 +63,6 @@ class LivePlayer(RoutingPlayer):
         super().__init__(suite, progress)
         self.log, self.export_port = log, export_port
         self.arguments = {"log": None if log is None else str(log)}
-        if export_port is not None:
-            self.arguments["record_calls"] = True
         self._exporter: RouterExporter | None = None
         self._env: Any = None
 

@@ -320,9 +320,9 @@ class QueryBatch(Batch):
 
     def columns(self, row: int) -> Fields:
         """Return the queries of a row, with what they cost if the pool has prices."""
-        pool = self.simulation.pool
-        calls = self.simulation.calls(row) if pool.has_token_prices else None
-        return columns_of(self.simulation, with_prices(pool, self.done[row], calls))
+        calls = self.simulation.calls(row)
+        done = with_prices(self.simulation.pool, self.done[row], calls)
+        return columns_of(self.simulation, done, calls)
 
 
 class RoutingPlayer(Player):
@@ -337,13 +337,15 @@ class RoutingPlayer(Player):
         return {"arrival_rate_per_min": np.array(rates), "budget_s": np.array(budgets_s)}
 
 
-def columns_of(simulation: Any, completed: NDArray[np.void]) -> Fields:
+def columns_of(simulation: Any, completed: NDArray[np.void], calls: NDArray[Any]) -> Fields:
     """Return the records of an episode by field, in the order of arrival.
 
     Args:
         simulation: In which it was played.
         completed: One record of the COMPLETED dtype for each query, in any order; with `usd` if
             the pool has prices (`with_prices`).
+        calls: Its CALL records. Those of a query say how long its calls that ended waited in
+            queues, and what they wrote, whether the query has an answer or not.
     """
     ordered = completed[np.argsort(completed["query"], kind="stable")]
     priced = ("usd",) if "usd" in (completed.dtype.names or ()) else ()
@@ -355,12 +357,20 @@ def columns_of(simulation: Any, completed: NDArray[np.void]) -> Fields:
     tasks, task = simulation.tasks, ordered["task"]
     columns |= {"task": np.array(tasks.ids)[task], "dataset": np.array(tasks.datasets)[task]}
     columns["domain"] = np.array(DOMAINS)[ordered["domain"]]
+    most = int(ordered["query"].max()) + 1
+    wait_s = np.nan_to_num(calls["admitted_s"] - calls["submit_s"])  # a call that failed has none
+    for name, values in {
+        "ended_calls": np.ones(len(calls)),
+        "wait_s": wait_s,
+        "generated_tokens": calls["output_tokens"],
+    }.items():
+        by_query = np.bincount(calls["query"], values, minlength=most)
+        kind = np.float64 if name == "wait_s" else np.int32
+        columns[name] = by_query[ordered["query"]].astype(kind)
     return columns
 
 
-def with_prices(
-    pool: PoolConfig, completed: NDArray[Any], calls: NDArray[Any] | None
-) -> NDArray[Any]:
+def with_prices(pool: PoolConfig, completed: NDArray[Any], calls: NDArray[Any]) -> NDArray[Any]:
     """Return the queries of an episode with a further field `usd`, if the pool has prices.
 
     GPUs are paid from the first arrival to the last answer, busy or not; every query bears the same
@@ -369,7 +379,7 @@ def with_prices(
     Args:
         pool: The servers.
         completed: (q,) COMPLETED, all queries of the episode.
-        calls: Its CALL records; needed where tokens have a price.
+        calls: Its CALL records.
     """
     if not pool.has_prices:
         return completed
@@ -382,8 +392,6 @@ def with_prices(
     hourly_usd = sum(gpu.price_per_gpu_hour_usd or 0.0 for gpu in pool.gpus)
     hours = (completed["finish_s"].max() - completed["arrival_s"].min()) / 3600.0
     out["usd"] = hourly_usd * hours / len(completed)
-    if calls is None:
-        return out
     for tokens in ("prompt_tokens", "output_tokens"):
         prices = [getattr(model, f"price_per_million_{tokens}_usd") or 0.0 for model in pool.models]
         paid = np.bincount(

@@ -63,6 +63,8 @@ METRICS: Final = by_name(
     Metric("output_tokens_per_query", "output tokens/query"),
     Metric("calls_per_query", "calls/query"),
     Metric("truncated_share", "cut", "%", "lower"),
+    Metric("wait_s", "wait", "s", "lower"),
+    Metric("wasted_share", "wasted", "%", "lower"),
     Metric(PRICE, "$ / 1k queries", "", "lower"),
 )
 _SHOWN: Final = ("goodput", "accuracy", "slo_own", "slo_100s", "latency_mean_s", "latency_p95_s")
@@ -72,6 +74,7 @@ PLAIN_SUMS: Final = (
     *(f"slo_{target}s" for target in SLO_TARGETS_S),
     *("goodput", "cost_ratio"),
     *("calls_per_query", "prompt_tokens", "output_tokens", "truncated_calls"),
+    *("ended_calls", "wait_s", "generated_tokens", "wasted_tokens"),
 )
 
 Division = Annotated[
@@ -157,7 +160,9 @@ class QueryLayout(Layout):
             *(latency_s <= target for target in SLO_TARGETS_S),
             solved * in_time,
             *(columns[key] for key in ("cost", "calls", "prompt_tokens", "output_tokens")),
-            columns["truncated_calls"],
+            *(columns[key] for key in ("truncated_calls", "ended_calls", "wait_s")),
+            columns["generated_tokens"],
+            columns["generated_tokens"] * (~in_time | (columns["calls"] == 0)),
         ]
         chosen = (columns["model"], columns["strategy"], columns["topology"][:, None])
         counted = [
@@ -173,11 +178,14 @@ class QueryLayout(Layout):
         queries = total.pop("queries")
         tokens = ("prompt_tokens", "output_tokens", "truncated_calls")
         prompt, output, cut = (total.pop(name) for name in tokens)
+        calls, wait_s, generated, wasted = (total.pop(name) for name in PLAIN_SUMS[-4:])
         return {
             **{name: value / queries for name, value in total.items()},
             "tokens_per_query": (prompt + output) / queries,
             "output_tokens_per_query": output / queries,
             "truncated_share": cut / np.maximum(total["calls_per_query"], 1.0),
+            "wait_s": wait_s / np.maximum(calls, 1.0),
+            "wasted_share": wasted / np.maximum(generated, 1.0),
             "imbalance": imbalance(sums[..., self.share_slices()["model_share"][0]]),
             **({PRICE: 1000.0 * sums[..., -1] / queries} if self.priced else {}),
         }
@@ -383,9 +391,8 @@ class RoutingSuite(Suite):
             "system_features": list(self.system_features),
             "down_models": list(self.down_models),
             "observation": "index",
+            "record_calls": True,
         }
-        if load_pool(self.pool).has_token_prices:
-            kwargs["record_calls"] = True
         if self.backend == "vllm":
             kwargs["live"] = self.live.model_dump(mode="json")
         return kwargs | own_arguments(self.division, policy)
@@ -476,7 +483,8 @@ def _goodput_table(board: Mapping[str, Any], axis: Axis) -> list[Table]:
 def _used_table(ranking: Sequence[Mapping[str, Any]]) -> Table:
     """Return the shares of models and strategies in the decisions of every policy."""
     models, strategies = (list(ranking[0][share]) for share in SHARES[:2])
-    used = [METRICS[name] for name in ("imbalance", "tokens_per_query", "truncated_share")]
+    names = ("imbalance", "tokens_per_query", "truncated_share", "wait_s", "wasted_share")
+    used = [METRICS[name] for name in names]
     body = []
     for row in ranking:
         shares = [*row["model_share"].values(), *row["strategy_share"].values()]
@@ -488,11 +496,12 @@ def _used_table(ranking: Sequence[Mapping[str, Any]]) -> Table:
             "policy",
             *(name.replace("-", "\n") for name in models),
             *strategies,
-            *("imbal.", "tokens/q", "cut %"),
+            *("imbal.", "tokens/q", "cut %", "wait s", "wasted %"),
         ],
         body,
         "Imbalance: standard deviation over mean of the models' shares. "
-        "Cut: calls that hit the limit of output tokens.",
+        "Cut: calls that hit the limit of output tokens. Wait: of a call, in its server's queue. "
+        "Wasted: of the tokens that were written, those for queries past their budget.",
     )
 
 

@@ -38,7 +38,10 @@ METRICS: Final[dict[str, Metric]] = {
     "work_s_per_query": Metric("work_s_per_query", "GPU s/query", "", "lower", 3),
 }
 AHEAD_IN: Final = 0.75  # of the tracks; and behind in none
-_SHOWN: Final = (SCORE, "goodput", "worst_goodput", "accuracy", "slo_100s", "latency_mean_s")
+_SHOWN: Final = (
+    *(SCORE, "goodput", "worst_goodput", "accuracy", "slo_100s", "latency_mean_s"),
+    *("work_s_per_query", "unanswered", "wait_s", "wasted_share"),
+)
 _IN_TIME: Final = [i for i, name in enumerate(PLAIN_SUMS) if name.startswith("slo_")]
 # Sums beside those of routing: of all queries, and of each group.
 _PLAIN: Final = ("value", "good_value", "work_s", "cap_s", "worst_counts", "unanswered")
@@ -274,10 +277,15 @@ def track_tables(board: Mapping[str, Any]) -> list[Table]:
     metrics = metrics_table(
         "Metrics, means over all cells",
         board["ranking"],
-        tuple(METRICS[name] for name in (*_SHOWN, "work_s_per_query", "unanswered")),
+        tuple(
+            METRICS[name]
+            for name in (*_SHOWN, "work_s_per_query", "unanswered", "wait_s", "wasted_share")
+        ),
         "Track score: the goodput that the track counts, by tenants' weights, of the worst "
         "budget or under the cap. Worst group: of the budgets. Unanswered: after the longest "
-        "budget; they count as unsolved, with that latency. GPU s: of full steps.",
+        "budget; they count as unsolved, with that latency. GPU s: of full steps. Wait: of a call, "
+        "in its server's queue. Wasted: of the tokens that were written, those for queries past "
+        "their budget.",
     )
     return [
         scores_table(board),

@@ -131,7 +131,8 @@ class TrackBatch(QueryBatch):
         simulation, stream, scenario = self.simulation, self.stream, self.stream.scenario
         first = int(self.window.first[row])
         done = with_unanswered(self.done[row], simulation, row, first, stream.longest_s)
-        columns, models = columns_of(simulation, done), self.suite.models  # of all pools
+        calls, models = simulation.calls(row), self.suite.models  # of all pools
+        columns = columns_of(simulation, done, calls)
         of_pool = [*(models.index(alias) for alias in simulation.pool.aliases), -1]
         for name in ("model", "final_model"):
             columns[name] = np.array(of_pool, np.int8)[columns[name]]
@@ -141,12 +142,12 @@ class TrackBatch(QueryBatch):
             "group": group,
             "value": np.array(scenario.weights)[group],
             "reach": np.array(stream.limits.reach)[group],
-            "work_s": self._work_s(row)[done["query"]],
+            "work_s": self._work_s(calls)[done["query"]],
             "cap_s": np.full(len(group), cap_s),
             "worst_counts": np.full(len(group), stream.track.counts == "worst"),
         }
 
-    def _work_s(self, row: int) -> NDArray[np.float64]:
+    def _work_s(self, calls: NDArray[Any]) -> NDArray[np.float64]:
         """Return the GPU-seconds (N,) that the finished calls of each query of a row took.
 
         That of a call is its share of steps as full as its server allows, on every GPU of the
@@ -155,7 +156,7 @@ class TrackBatch(QueryBatch):
         pool = self.simulation.pool
         work_s = np.zeros((self.simulation.num_queries, len(pool.models)))
         oracle = make_oracle(self.simulation.params, cards(pool))
-        work_of_calls(oracle, self.simulation.calls(row), work_s)
+        work_of_calls(oracle, calls, work_s)
         return np.asarray(work_s @ [len(model.all_gpus) for model in pool.models], np.float64)
 
 

@@ -11,7 +11,7 @@ from inframind_gym.evaluation.play import columns_of
 from inframind_gym.evaluation.routing import QueryLayout, RoutingSuite
 from inframind_gym.evaluation.store import Finished, ResultStore
 from inframind_gym.evaluation.suite import Cell
-from inframind_gym.simulator.workflow.state import COMPLETED
+from inframind_gym.simulator.workflow.state import CALL, COMPLETED
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 
 LAYOUT = QueryLayout(("big", "small"), STRATEGIES, TOPOLOGIES)
@@ -75,8 +75,16 @@ def completed(
     return records[::-1]
 
 
+def calls_of(records: np.ndarray) -> np.ndarray:
+    """One call of each query, which waited 2 s and wrote all its tokens."""
+    calls = np.zeros(len(records), CALL)
+    calls["query"], calls["output_tokens"] = records["query"], records["output_tokens"]
+    calls["admitted_s"] = 2.0
+    return calls
+
+
 def result(cell: Cell, records: np.ndarray) -> Finished:
-    return Finished(cell, id_of(cell), columns_of(SIMULATION, records))
+    return Finished(cell, id_of(cell), columns_of(SIMULATION, records, calls_of(records)))
 
 
 def id_of(cell: Cell) -> str:

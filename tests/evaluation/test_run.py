@@ -66,7 +66,8 @@ def alone(config: RoutingSuite, cell: Cell) -> str:
         pieces.append(env.unwrapped.completed())
         if observe is not None and len(pieces[-1]):
             observe(pieces[-1], 0)
-    return digest_of(columns_of(env.unwrapped.simulation, np.concatenate(pieces)))
+    simulation = env.unwrapped.simulation
+    return digest_of(columns_of(simulation, np.concatenate(pieces), simulation.calls(0)))
 
 
 @pytest.mark.parametrize(

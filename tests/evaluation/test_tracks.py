@@ -205,7 +205,18 @@ def test_in_the_division_route_every_query_has_one_agent(
 def sums_of(**columns: Any) -> dict[str, float]:
     n = len(columns["solved"])
     plain = dict.fromkeys(
-        ("cost", "prompt_tokens", "output_tokens", "truncated_calls", "cap_s", "worst_counts"), 0
+        (
+            "cost",
+            "prompt_tokens",
+            "output_tokens",
+            "truncated_calls",
+            "cap_s",
+            "worst_counts",
+            "ended_calls",
+            "wait_s",
+            "generated_tokens",
+        ),
+        0,
     )
     content = {
         **{name: np.full(n, value, float) for name, value in plain.items()},
@@ -240,6 +251,14 @@ def test_the_worst_budget_counts_over_what_is_possible_within_it() -> None:
     )  # fmt: skip
     assert found[SCORE] == pytest.approx(min(0.5 / 0.5, 1.0 / 0.8))
     assert found["worst_goodput"] == 0.5
+
+
+def test_tokens_of_late_and_unanswered_queries_are_wasted() -> None:
+    found = sums_of(
+        solved=[1, 1, 0], latency_s=[1.0, 3.0, 2.0], calls=[1, 1, 0], ended_calls=[1, 2, 1],
+        wait_s=[0.0, 6.0, 2.0], generated_tokens=[50, 30, 20],
+    )  # fmt: skip
+    assert (found["wait_s"], found["wasted_share"]) == (2.0, 0.5)
 
 
 def test_what_is_above_the_cap_pays_for_a_part_of_the_queries() -> None:
