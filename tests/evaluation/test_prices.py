@@ -41,7 +41,7 @@ def pool_of(folder: Path, *prices: Any) -> PoolConfig:
 
 def test_gpus_are_paid_from_the_first_arrival_to_the_last_answer(tmp_path: Path) -> None:
     queries = completed(np.ones(4), np.array([5.0, 5.0, 5.0, 1.0]))  # arrivals 0, 2, 4, 6: 9 s
-    priced_queries = with_prices(pool_of(tmp_path, 3600.0), queries, None)
+    priced_queries = with_prices(pool_of(tmp_path, 3600.0), queries, np.zeros(0, CALL))
     assert priced_queries["usd"] == pytest.approx([9.0 / 4] * 4)
 
 
@@ -62,7 +62,9 @@ def test_the_board_shows_dollars_for_a_thousand_queries(tmp_path: Path) -> None:
     header = synthetic.header(priced=True, estimates={"pool": ["cards are estimates"]})
     with synthetic.ResultStore(tmp_path / "priced", header) as store:
         for cell in cells:
-            queries = with_prices(pool_of(tmp_path, 1.0), completed(np.ones(4), np.ones(4)), None)
+            queries = with_prices(
+                pool_of(tmp_path, 1.0), completed(np.ones(4), np.ones(4)), np.zeros(0, CALL)
+            )
             queries["usd"] = np.array([1.0, 2.0, 3.0, 4.0]) / 1000.0
             store.commit([synthetic.result(cell, queries)])
     results = load_results(tmp_path / "priced")
