@@ -27,9 +27,7 @@ from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.store import read_cells
 from inframind_gym.evaluation.tables import Table, to_markdown
 from inframind_gym.evaluation.track_board import (
-    costs_table,
     over_bound,
-    promises_table,
     ranked_policies,
     scores_table,
     trainings_table,
@@ -147,10 +145,7 @@ def origin_text(origin: Mapping[str, Any]) -> str:
 
 
 def fair(board: Board) -> Board:
-    """Return a board without the scores of agents on what a track holds out of their training.
-
-    Nobody is first with a promise on such a track: the record does not say who is second.
-    """
+    """Return a board without the scores of agents on what a track holds out of their training."""
 
     def whole(track: str, *policies: str) -> bool:
         return not any((policy, track) in HELD_OUT for policy in policies)
@@ -169,9 +164,7 @@ def fair(board: Board) -> Board:
         for pair in board["pairs"]
     ]
     tracks = [row for row in board["tracks"] if whole(row["track"], row["policy"])]
-    held = {track for _, track in HELD_OUT}
-    promises = [row for row in board["promises"] if row["track"] not in held]
-    return {**board, "tracks": tracks, "pairs": pairs, "promises": promises, "rows": rows}
+    return {**board, "tracks": tracks, "pairs": pairs, "rows": rows}
 
 
 def standard_blocks(board: Board, records: Path = RECORDS) -> dict[str, str]:
@@ -183,8 +176,6 @@ def standard_blocks(board: Board, records: Path = RECORDS) -> dict[str, str]:
         "pairs": pairs_table(board),
         "trainings": _markdown(trainings) if trainings.rows else "No policy has several trainings.",
         "scenarios": scenarios_table(board),
-        "promises": _markdown(promises_table(board)),
-        "costs": _markdown(costs_table(board)),
         "ablations": _markdown(scores_table(read_board("ablations", records))),
         "origin": origin_text(board["origin"]),
     }

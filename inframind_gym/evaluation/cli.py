@@ -195,16 +195,10 @@ def compare(
     targets: Annotated[
         list[str],
         typer.Argument(
-            metavar="DIR POLICY_A POLICY_B | DIR_A DIR_B",
+            metavar="DIR POLICY_A POLICY_B | DIR_A DIR_B [POLICY_A POLICY_B]",
             help="One folder and two policies, or two folders.",
         ),
     ],
-    policies: Annotated[
-        str | None,
-        typer.Option(
-            help="A,B: two policies of one folder, or A of the first and B of the second folder."
-        ),
-    ] = None,
     bootstrap_seed: BootstrapSeed = 0,
     markdown: Markdown = False,
     as_json: Json = False,
@@ -217,7 +211,6 @@ def compare(
     from inframind_gym.evaluation.board import load_results
     from inframind_gym.evaluation.compare import compare as compute
     from inframind_gym.evaluation.compare import comparison_tables, sides_of
-    from inframind_gym.evaluation.suite import split_list
     from inframind_gym.evaluation.tables import show
 
     with friendly():
@@ -228,7 +221,7 @@ def compare(
             wanted = "Write: compare DIR POLICY_A POLICY_B, or compare DIR_A DIR_B."
             raise BenchmarkError(f"{missing[0] if missing else ''}{wanted}")
         results = [load_results(Path(folder)) for folder in folders]
-        sides = sides_of(results, [*names, *split_list(policies or "")])
+        sides = sides_of(results, names)
         comparisons = [compute(a, b, bootstrap_seed=bootstrap_seed) for a, b in sides]
         if as_json:
             print(json.dumps({"comparisons": comparisons}, allow_nan=False))

@@ -59,7 +59,9 @@ def sides_of(results: Sequence[Results], names: Sequence[str]) -> list[tuple[Sid
         return [(Side(a, a.policies[0]), Side(b, b.policies[0]))]
     pairs = [(Side(a, name), Side(b, name)) for name in a.policies if name in b.policies]
     if not pairs:
-        raise BenchmarkError("the two folders have no policy in common; name two: --policies A,B.")
+        raise BenchmarkError(
+            "the two folders have no policy in common; name two: compare DIR_A DIR_B A B."
+        )
     return [pair for pair in pairs if not _is_same(*pair)] or pairs
 
 

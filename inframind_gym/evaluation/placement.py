@@ -20,7 +20,6 @@ from inframind_gym.evaluation.suite import (
     Cell,
     Place,
     Suite,
-    check_names,
     content_hash,
     file_hash,
 )
@@ -159,8 +158,7 @@ class PlacementSuite(Suite):
     Attributes:
         clusters: Names or paths of clusters.
         demands: Names or paths of demands.
-        arrivals: CSV file of recorded arrivals. With one, the demand "trace", which replays it, is
-            run after the others; without one it cannot be named among them.
+        arrivals: CSV file of recorded arrivals, which the demand "trace" replays.
         load: Factor on the demands' rates.
         num_decisions: Decisions of one episode.
     """
@@ -189,43 +187,33 @@ class PlacementSuite(Suite):
     @classmethod
     def _file(cls, arrivals: Any) -> Any:
         """Take the mapping ``{kind: trace, path: FILE}`` of routing suites for its file."""
-        if isinstance(arrivals, dict) and arrivals.get("kind") == "trace" and "path" in arrivals:
-            return arrivals["path"]
-        if arrivals is not None and not str(arrivals).endswith(".csv"):
-            raise ValueError(
-                "must be the CSV file of a trace: other arrivals belong to the demand, choose it "
-                "with demands"
-            )
-        return arrivals
+        return arrivals["path"] if isinstance(arrivals, dict) else arrivals
 
     def length(self, cell: Cell) -> int:
         """Return the decisions of an episode."""
         return self.num_decisions
 
     def resolve(self) -> Self:
-        """Check all that the suite names; recorded arrivals add the demand that replays them.
+        """Check all that the suite names.
 
         Raises:
-            InfraMindError: A cluster, demand or trace cannot be used.
+            InfraMindError: A cluster, demand or trace cannot be used, or only one of the demand
+                "trace" and its file is named.
         """
         for cluster in self.clusters:
             load_cluster(cluster)
         for demand in self.demands:
             load_demand(demand)
+        if (self.arrivals is not None) != (TRACED in self.demands):
+            raise BenchmarkError(
+                f"the demand {TRACED!r} replays recorded arrivals: --set demands={TRACED} and "
+                "--set arrivals=FILE belong together."
+            )
         if self.arrivals is None:
-            if TRACED in self.demands:
-                raise BenchmarkError(
-                    f"the demand {TRACED!r} replays recorded arrivals: name a CSV file of them "
-                    "with --set arrivals=FILE, or leave it out of the demands."
-                )
             return super().resolve()
         path = Path(self.arrivals).resolve()
-        if not path.is_file():
-            raise BenchmarkError(f"arrivals: there is no file {self.arrivals}")
         load_trace(path)
-        demands = tuple(dict.fromkeys((*self.demands, TRACED)))
-        check_names(demands)
-        traced = self.model_copy(update={"arrivals": str(path), "demands": demands})
+        traced = self.model_copy(update={"arrivals": str(path)})
         return super(PlacementSuite, traced).resolve()
 
     def settings(self) -> dict[str, Any]:

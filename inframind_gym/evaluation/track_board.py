@@ -28,7 +28,6 @@ from inframind_gym.evaluation.suite import Place
 from inframind_gym.evaluation.tables import Table, metrics_table, of_planned, short
 
 SCORE: Final = "score"
-PROMISES: Final = (0.975, 0.95, 0.9, 0.0)  # shares of queries answered within 100 s; 0: none
 METRICS: Final[dict[str, Metric]] = {
     SCORE: Metric(SCORE, "track score", "%", "higher"),
     **ROUTING_METRICS,
@@ -168,8 +167,8 @@ def track_scores(header: Mapping[str, Any], estimates: Estimates) -> dict[str, A
     Returns:
         ``tracks`` (AGGREGATES of every policy on every track, best first, with the scores of its
         trainings where there are several), ``pairs`` (of policies: in how many tracks the first is
-        above and below the second, and whether it is ahead), ``promises`` and ``costs``
-        (frontiers), ``places`` (rates and bounds) and ``fits``.
+        above and below the second, and whether it is ahead), ``places`` (rates and bounds) and
+        ``fits``.
     """
     places_of = header["places"].values()
     known = {(at["track"], at["scenario"], at["load"]): at for at in places_of}
@@ -206,73 +205,16 @@ def track_scores(header: Mapping[str, Any], estimates: Estimates) -> dict[str, A
     return {
         "tracks": rows,
         "pairs": pairs,
-        "promises": _promises(players, tracks),
-        "costs": _costs(players, known),
         "places": list(known.values()),
         "fits": header["fits"],
     }
-
-
-def _promises(players: Estimates, tracks: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the best goodput among the policies that keep a promise, by track and promise."""
-    rows = []
-    for track, promise in itertools.product(tracks, PROMISES):
-        best: dict[str, Any] = {"policy": None, "goodput": None}
-        for policy, cells in players.items():
-            places = [place for place in cells if place[0] == track]
-            in_time, goodput = (
-                float(np.mean([cells[place].value(metric) for place in places]))
-                for metric in ("slo_100s", "goodput")
-            )
-            if in_time >= promise and (best["policy"] is None or goodput > best["goodput"]):
-                best = {"policy": policy, "goodput": goodput}
-        rows.append({"track": track, "promise": promise, **best})
-    return rows
-
-
-def _costs(players: Estimates, known: Mapping[Place, Any]) -> list[dict[str, Any]]:
-    """Return cost, goodput and hypervolume of every policy on the tracks that cap the cost.
-
-    The hypervolume of a place is the area of the points that a policy dominates, from no cost to
-    the largest cap of its track, over the whole: (1 - cost / cap) * goodput. That of all policies
-    together is the row without a policy.
-    """
-    rows: list[dict[str, Any]] = []
-    capped = {place: at["cap_s"] for place, at in known.items() if at["cap_s"]}
-    for track in dict.fromkeys(place[0] for place in capped):
-        places = [p for p in next(iter(players.values()), {}) if p[0] == track and p in capped]
-        if not places:
-            continue
-        largest = max(cap_s for place, cap_s in capped.items() if place[0] == track)
-        points = {
-            policy: [(c[p].value("work_s_per_query"), c[p].value("goodput")) for p in places]
-            for policy, c in players.items()
-        }
-        for policy, of_policy in points.items():
-            work_s, goodput = np.mean(of_policy, axis=0).tolist()
-            area = float(np.mean([_hypervolume([point], largest) for point in of_policy]))
-            row = {"work_s_per_query": work_s, "goodput": goodput, "hypervolume": area}
-            rows.append({"track": track, "policy": policy, **row})
-        areas = [_hypervolume(at, largest) for at in zip(*points.values(), strict=True)]
-        rows.append({"track": track, "policy": None, "hypervolume": float(np.mean(areas))})
-    return rows
-
-
-def _hypervolume(points: Sequence[tuple[float, float]], most: float) -> float:
-    """Return the share of the box up to cost `most` and goodput 1 that points dominate."""
-    area, best, last = 0.0, 0.0, 0.0
-    for cost, goodput in [*sorted(points), (most, 0.0)]:
-        cost = min(cost, most)
-        area += best * (cost - last)
-        best, last = max(best, goodput), cost
-    return area / most
 
 
 # Tables
 
 
 def track_tables(board: Mapping[str, Any]) -> list[Table]:
-    """Make the tables: scores by track and training, metrics, cells, frontiers."""
+    """Make the tables: scores by track and training, metrics, cells."""
     trained = any("by_training" in row for row in board["tracks"])
     metrics = metrics_table(
         "Metrics, means over all cells",
@@ -292,8 +234,6 @@ def track_tables(board: Mapping[str, Any]) -> list[Table]:
         *([trainings_table(board)] if trained else []),
         metrics,
         *([_cells_table(board)] if len(board["places"]) > 1 else []),
-        promises_table(board),
-        *([costs_table(board)] if board["costs"] else []),
     ]
 
 
@@ -396,38 +336,4 @@ def _cells_table(board: Mapping[str, Any]) -> Table:
         body,
         "ρ: share of the capacity, the rate at which the informed bound has fallen to 90 % of that "
         "on idle servers.",
-    )
-
-
-def promises_table(board: Mapping[str, Any]) -> Table:
-    """Make the table of the best goodput with a promise."""
-    by_track: dict[str, list[str]] = {}
-    for row in board["promises"]:
-        best = f"{100 * row['goodput']:.1f} {short(row['policy'])}" if row["policy"] else "–"
-        by_track.setdefault(row["track"], [row["track"]]).append(best)
-    heads = [f"{100 * p:g} % in 100 s" if p else "no promise" for p in PROMISES]
-    return Table(
-        "Best goodput % with a promise",
-        ["track", *heads],
-        list(by_track.values()),
-        "Of the policies that answer that share of a track's queries within 100 s.",
-    )
-
-
-def costs_table(board: Mapping[str, Any]) -> Table:
-    """Make the table of cost, goodput and hypervolume on the tracks that cap the cost."""
-    rows = sorted(board["costs"], key=lambda row: (row["track"], -row["hypervolume"]))
-    shown = [METRICS[name] for name in ("work_s_per_query", "goodput")]
-    body = []
-    for row in rows:
-        policy = "all together" if row["policy"] is None else short(row["policy"])
-        texts = [one.text(row[one.name]) if one.name in row else "" for one in shown]
-        body.append([row["track"], policy, *texts, f"{100 * row['hypervolume']:.1f}"])
-    return Table(
-        "Cost and goodput",
-        ["track", "policy", *(one.heading for one in shown), "hypervolume %"],
-        body,
-        "Hypervolume: share of the area from no cost to the track's largest cap that a policy's "
-        "point dominates; all together: the frontier.",
-        left=2,
     )

@@ -273,7 +273,7 @@ class TrackSuite(Suite):
     metrics: ClassVar = METRICS
     score: ClassVar = SCORE
     compared: ClassVar = (SCORE, "goodput", "accuracy", "slo_own", "work_s_per_query")
-    scored: ClassVar = (SCORE, "goodput", "slo_100s", "work_s_per_query")
+    scored: ClassVar = (SCORE,)
     shown: ClassVar = ("tasks", "split", "num_queries")
     unit: ClassVar = "queries"
     play: ClassVar = TrackPlayer
@@ -446,12 +446,12 @@ class TrackSuite(Suite):
 
     @classmethod
     def scores(cls, results: Any, estimates: Mapping[str, Any]) -> dict[str, Any]:
-        """Return scores of tracks, pairs of policies, and frontiers."""
+        """Return scores of tracks and pairs of policies."""
         return track_scores(results.header, estimates)
 
     @classmethod
     def tables(cls, board: Mapping[str, Any]) -> list[Table]:
-        """Make the tables of scores, metrics, cells and frontiers."""
+        """Make the tables of scores, metrics and cells."""
         return track_tables(board)
 
 

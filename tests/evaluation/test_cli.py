@@ -46,9 +46,9 @@ def test_json_is_one_object_and_nothing_else(folder: Path) -> None:
 
 
 def test_compare_takes_policies_or_folders(folder: Path) -> None:
-    assert call("compare", folder, "--policies", "bad,good")[0] == 0
+    assert call("compare", folder, "bad", "good")[0] == 0
     assert call("compare", folder, folder)[0] == 0
-    code, out, _ = call("compare", folder, folder, "--policies", "bad,good", "--json")
+    code, out, _ = call("compare", folder, folder, "bad", "good", "--json")
     assert code == 0
     assert json.loads(out)["comparisons"][0]["b"]["policy"] == "good"
 

@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from inframind_gym.errors import InfraMindError
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.placement import FIELDS, DecisionLayout, PlacementSuite
@@ -120,23 +121,17 @@ def test_recorded_arrivals_extend_a_folder_and_their_content_counts(
 ) -> None:
     small = {"policies": ["greedy"], "demands": ["steady"], "seeds": 1}
     run(suite(**small), tmp_path / "r")
-    more = suite(**small, arrivals=str(trace))
-    assert more.demands == ("steady", "trace")
+    more = suite(**small | {"demands": ["steady", "trace"]}, arrivals=str(trace))
     summary = run(more, tmp_path / "r")
     assert (summary.kept, summary.computed) == (1, 1)
     trace.write_text("\n".join(trace.read_text().splitlines()[:-1]) + "\n")
     with pytest.raises(BenchmarkError, match="the content of demand trace"):
         run(more, tmp_path / "r")
-    with pytest.raises(BenchmarkError, match="arrivals=FILE"):
-        suite(demands=["trace"])
-    mine = tmp_path / "trace.yaml"
-    mine.write_text((ROOT / "envs_configs/placement/demands/steady.yaml").read_text())
-    with pytest.raises(BenchmarkError, match="are both called 'trace'"):
-        suite(demands=[str(mine)], arrivals=str(trace))
-    with pytest.raises(BenchmarkError, match="there is no file"):
-        suite(arrivals=str(tmp_path / "none.csv"))
-    with pytest.raises(ValueError, match="CSV file of a trace"):
-        suite(arrivals="poisson")
+    for wrong in ({"demands": ["trace"]}, {"arrivals": str(trace)}):
+        with pytest.raises(BenchmarkError, match="arrivals=FILE"):
+            suite(**wrong)
+    with pytest.raises(InfraMindError):
+        suite(demands=["trace"], arrivals="none.csv")
 
 
 def test_the_header_replays_as_an_environment(folder: Path) -> None:

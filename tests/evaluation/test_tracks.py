@@ -285,13 +285,6 @@ def test_the_interquartile_mean_by_hand() -> None:
     np.testing.assert_allclose(score.iqm(values), [(1.0 + 3 + 4 + 2.5) / 3, 0.0])
 
 
-def test_hypervolume_by_hand() -> None:
-    assert score._hypervolume([(0.5, 0.8)], 2.0) == pytest.approx(0.75 * 0.8)
-    both = score._hypervolume([(1.0, 0.9), (0.5, 0.8)], 2.0)
-    assert both == pytest.approx((0.5 * 0.8 + 1.0 * 0.9) / 2.0)
-    assert score._hypervolume([(3.0, 1.0)], 2.0) == 0.0
-
-
 def estimates(goodput: dict[str, dict[tuple[Any, ...], float]]) -> dict[str, Any]:
     """Metrics without noise but for one part in a hundred, the same for all policies."""
     noise = np.random.default_rng(0).normal(0.0, 0.01, 200)
@@ -369,12 +362,6 @@ def test_mean_and_worst_cell_stand_beside_the_interquartile_mean(played: Path) -
     assert table.headings[2:4] == ["mean", "worst cell"]
     worst = f"{100 * first['worst']:.1f} {first['worst_cell']}"
     assert table.rows[0][2:4] == [f"{100 * first['mean']:.1f}", worst]
-
-
-def test_promises_are_kept_by_those_that_answer_in_time() -> None:
-    board = board_of({"slow": [0.92], "fast": [0.96]})
-    found = {row["promise"]: row["policy"] for row in board["promises"]}
-    assert found == {0.975: None, 0.95: "fast", 0.9: "fast", 0.0: "fast"}
 
 
 # Refits.
