@@ -86,10 +86,3 @@ class WrongBatch(BasePolicy):
 
     def act_batch(self, observations, contexts, rows):
         return [Wrong.act(self, None, None)] * len(rows)
-
-
-class AlwaysDies(Cheapest):
-    name = "always_dies"
-
-    def act(self, observation, context):
-        os._exit(9)

@@ -98,11 +98,30 @@ def test_a_run_is_judged_as_the_environment_judges_it(load: str) -> None:
     assert columns["quality"].mean() == pytest.approx(info["mean_quality"])
 
 
-def test_a_task_is_judged_as_the_environment_judges_it() -> None:
-    suite = token_budget(scenarios={"one": {"budget": 9000}})
-    cell, columns = one(suite, "fixed_k")
-    env: Any = gym.make("InfraMind-TokenBudget-v0", budget=9000).unwrapped
-    policy = family("token_budget").resolve_policy("fixed_k")
+JUDGED: list[tuple[TeamSuite, str, dict[str, str]]] = [
+    (
+        token_budget(scenarios={"one": {"budget": 9000}}),
+        "fixed_k",
+        {name: name for name in ("quality", "tokens", "calls", "overshoot")},
+    ),
+    (
+        coordination(scenarios={"one": {"conversation": True}}),
+        "seed_supervisor",
+        {"return": "episode_reward", "lateness": "episode_cost"}
+        | {name: name for name in ("answer_score", "latency_s", "tokens", "overhead_ms")},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("suite", "name", "same"), JUDGED, ids=lambda one: getattr(one, "kind", "")
+)
+def test_an_episode_is_judged_as_the_environment_judges_it(
+    suite: TeamSuite, name: str, same: dict[str, str]
+) -> None:
+    cell, columns = one(suite, name)
+    env: Any = gym.make(suite.env_id, **suite.scenarios["one"]).unwrapped
+    policy = suite.resolve_policy(name)
     observation, _ = env.reset(seed=cell.episode_seed)
     policy.reset(env.policy_spec(), [cell.policy_seed])
     total, over = 0.0, False
@@ -111,25 +130,8 @@ def test_a_task_is_judged_as_the_environment_judges_it() -> None:
         observation, reward, terminated, truncated, info = env.step(action)
         total, over = total + reward, terminated or truncated
     assert columns["return"][0] == pytest.approx(total)
-    for name in ("quality", "tokens", "calls", "overshoot"):
-        assert columns[name][0] == pytest.approx(info[name]), name
-
-
-def test_a_question_is_judged_as_the_environment_judges_it() -> None:
-    suite = coordination(scenarios={"one": {"conversation": True}})
-    cell, columns = one(suite, "seed_supervisor")
-    env: Any = gym.make("InfraMind-Coordination-v0", conversation=True).unwrapped
-    policy = family("coordination").resolve_policy("seed_supervisor")
-    observation, _ = env.reset(seed=cell.episode_seed)
-    policy.reset(env.policy_spec(), [cell.policy_seed])
-    over = False
-    while not over:
-        action = policy.act_batch(observation[None], env.context(), np.zeros(1, np.int64))[0]
-        observation, _, over, _, info = env.step(action)
-    assert columns["return"][0] == pytest.approx(info["episode_reward"])
-    for name in ("answer_score", "latency_s", "tokens", "overhead_ms", "model_ms"):
-        assert columns[name][0] == pytest.approx(info[name]), name
-    assert columns["lateness"][0] == pytest.approx(info["episode_cost"])
+    for column, key in same.items():
+        assert columns[column][0] == pytest.approx(info[key]), column
 
 
 TEAMS = [assignment(), token_budget(), coordination()]
