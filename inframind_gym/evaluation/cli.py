@@ -118,18 +118,13 @@ def run(
             require(name, f"--track {name}", "track")
         options = {"policies": policies, "seeds": seeds, "workloads": workloads, "pool": pool}
         texts = [f"{key}={text}" for key, text in options.items() if text is not None]
-        ports = [text for text in settings or () if text.startswith("export_port=")]
-        port = ports[-1].partition("=")[2] if ports else "0"
-        if not port.isdecimal():
-            raise BenchmarkError(f"--set export_port={port}: a port is a whole number, 0: any.")
-        texts += [text for text in settings or () if text not in ports]
+        texts += settings or ()
         loaded = load_suite(suite, settings=texts)
         folder, command = out or Path("results") / loaded.name, sys.argv[1:]
         summary = run_suite(
             loaded.resolve(),
             folder,
             workers=workers,
-            export_port=int(port) if ports else None,
             strict=strict,
             command=command,
         )

@@ -10,13 +10,11 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.exporter import RouterExporter
 from inframind_gym.errors import InfraMindError
-from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError, blame
+from inframind_gym.evaluation.errors import BenchmarkError, blame
 from inframind_gym.evaluation.play import LIVE_ID, Batch, Played, QueryBatch, RoutingPlayer
 from inframind_gym.evaluation.suite import Cell
 from inframind_gym.progress import say
-from inframind_gym.simulator.server.pool import load_pool
 
 
 class LiveBatch(QueryBatch):
@@ -47,7 +45,6 @@ class LivePlayer(RoutingPlayer):
         suite: Settings that all cells share.
         progress: Called with the number of queries that have finished.
         log: File that every call is appended to; None: none.
-        export_port: Port at which metrics are shown (`docs/metrics.md`); None: they are not.
     """
 
     batch = LiveBatch
@@ -58,39 +55,20 @@ class LivePlayer(RoutingPlayer):
         progress: Callable[[int], None] = lambda _: None,
         *,
         log: Path | None = None,
-        export_port: int | None = None,
     ) -> None:
         super().__init__(suite, progress)
-        self.log, self.export_port = log, export_port
+        self.log = log
         self.arguments = {"log": None if log is None else str(log)}
-        self._exporter: RouterExporter | None = None
         self._env: Any = None
 
     def run(self, cells: Sequence[Cell]) -> list[Played]:
         """Play cells one by one.
 
         Raises:
-            PolicyFailedError: The policy is a bound (answers of live servers cannot be foreseen),
-                cannot play on this pool, or gave no valid action.
-            InfraMindError: No server answers, all went down for good, or the metrics' port is in
-                use.
+            PolicyFailedError: The policy cannot play on this pool, or gave no valid action.
+            InfraMindError: No server answers, or all went down for good.
         """
-        if self.export_port is not None and self._exporter is None:
-            aliases = load_pool(self.suite.pool).aliases
-            self._exporter = RouterExporter(aliases, self.export_port)
-            say(f"metrics: {self._exporter.url}")
         return [played for cell in cells for played in super(LivePlayer, self).run([cell])]
-
-    def policy(self, cells: Sequence[Cell]) -> Any:
-        """Make the policy, which is no bound."""
-        policy = super().policy(cells)
-        if getattr(policy, "bound", False):
-            raise PolicyFailedError(
-                cells[0].policy,
-                "knows what simulated servers will answer; live ones cannot be foreseen. "
-                "Leave it out with --policies.",
-            )
-        return policy
 
     def simulate(self, policy: Any, kwargs: dict[str, Any], rows: int) -> Any:
         """Return the closed loop with the servers, which an environment holds."""
@@ -104,14 +82,11 @@ class LivePlayer(RoutingPlayer):
             self.reset_policy(batch)
 
     def begin(self, cells: Sequence[Cell]) -> Any:
-        """Begin an episode, which the exporter watches."""
+        """Begin an episode."""
         batch = self.make(cells)
         self.reset(batch)
         batch.begin()
         batch.ungraded = batch.simulation.ungraded
-        if self._exporter is not None:
-            self._exporter.metrics.watch(self._env, batch.policy)
-            self._exporter.metrics.began()
         with blame(cells[0].policy):
             self.reset_policy(batch)
         return batch
@@ -129,12 +104,3 @@ class LivePlayer(RoutingPlayer):
                 f"one ({self.log}). Bring the servers up (inframind pool up --pool "
                 f"{self.suite.pool}); the same command goes on from there."
             ) from None
-        if self._exporter is not None:
-            self._exporter.metrics.stepped()
-
-    def close(self) -> None:
-        """Release the servers, and show no more metrics."""
-        if self._exporter is not None:
-            self._exporter.close()
-            self._exporter = None
-        super().close()

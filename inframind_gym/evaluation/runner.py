@@ -49,7 +49,6 @@ def run(
     *,
     workers: int | None = 1,
     max_rows: int = MAX_ROWS,
-    export_port: int | None = None,
     strict: bool = False,
     command: Sequence[str] = (),
 ) -> RunSummary:
@@ -65,7 +64,6 @@ def run(
         folder: Where results go.
         workers: Processes; None: one for each core.
         max_rows: Most cells in lock-step; a batch is kept when its last cell ends.
-        export_port: Port at which metrics of live servers are shown while the run goes on.
         strict: Whether a policy that cannot play ends the run.
         command: The command line, for the record.
 
@@ -73,8 +71,6 @@ def run(
         BenchmarkError: The folder cannot be used, no policy can play (with `strict`: one cannot),
             the disk is full, or there are no live servers to show metrics of.
     """
-    if export_port is not None and getattr(suite, "backend", None) != "vllm":
-        raise BenchmarkError("export_port shows metrics of live servers; add --set backend=vllm.")
     began = time.monotonic()
     workers = workers or available_cores()
     header, ids = plan(suite, command)
@@ -102,7 +98,6 @@ def run(
                     progress=report.advance,
                     failed=leave_out,
                     log=folder / REQUESTS,
-                    export_port=export_port,
                 ):
                     store.commit(batch)
                     computed += len(batch)

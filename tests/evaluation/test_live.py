@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,13 @@ import pytest
 
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.live import LivePlayer
 from inframind_gym.evaluation.routing import RoutingSuite
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.store import read_cells
-from inframind_gym.live.processes import free_ports
 from tests.envs.test_live import pool_file
 
 pytest.importorskip("aiohttp", reason="needs the extra `live`")
 
-from tests.envs.test_exporter import Samples, of, scrape
 from tests.live.vllm_server.fake import Answer, each_call_once, records, until
 from tests.live.vllm_server.live_play import five
 
@@ -114,29 +111,3 @@ def test_a_run_whose_servers_are_all_killed_ends_and_can_go_on(
     assert len(list(read_cells(folder))) == 2
     again = records(folder / "requests.jsonl")[before:]
     assert {(line["status"], line["episode"]) for line in again} == {("ok", 0)}
-
-
-def test_a_run_shows_its_metrics_while_it_goes_on(tmp_path: Path) -> None:
-    seen: list[Samples] = []
-    (port,) = free_ports(1)
-    url = f"http://127.0.0.1:{port}"
-    with servers_of(tmp_path) as (pool, _):
-        live = LivePlayer(
-            suite(pool, "round_robin", "bid_price", seeds=1),
-            progress=lambda count: seen.append(scrape(url)),
-            export_port=port,
-        )
-        with closing(live):
-            played = {cell.policy: records for cell, records, _ in live.run(live.suite.cells())}
-            last = scrape(url)  # of both policies: they share the servers that are watched
-    with pytest.raises(OSError, match="refused"):
-        scrape(url)
-    shown = [labels[1] for s in seen for name, labels in s if name == "inframind_router_info"]
-    assert shown[0] == "round_robin" and shown[-1] == "bid_price"
-    nodes = sum(int(records["num_nodes"].sum()) for records in played.values())
-    assert sum(of(last, "inframind_decisions_total").values()) == nodes
-    assert sum(of(last, "inframind_plans_total").values()) == 5  # bid_price plans
-    assert sum(of(last, "inframind_queries_total").values()) == 10
-    calls = sum(int(records["calls"].sum()) for records in played.values())
-    assert sum(of(last, "inframind_calls_total").values()) == calls
-    assert last["inframind_episodes_total", ()] == 2
