@@ -75,10 +75,8 @@ def test_a_notebook_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         exec(compile(tree, where, "exec"), names)
         if last is not None:
             shown.append(eval(compile(ast.Expression(last.value), where, "eval"), names))
-    picture, board, episodes = shown
+    picture, board = shown
     assert picture.size == (960, 540)
     assert "Goodput" in board.html and "srcdoc=" in board._repr_html_()
-    data = json.loads(episodes.html.partition('id="data">')[2].partition("</script>")[0])
-    (found,) = data["runs"]
-    assert [one["policy"] for one in found["episodes"]] == ["bid_price", "least_loaded"]
-    assert not found["episode_notes"]
+    data = json.loads(board.html.partition('id="data">')[2].partition("</script>")[0])
+    assert {one["name"] for one in data["runs"][0]["policies"]} == {"bid_price", "least_loaded"}
