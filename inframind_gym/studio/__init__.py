@@ -1,8 +1,6 @@
 """Studio: a web page on which pools, runs of teams and boards are watched, live or from records.
 
-    settings  of a run, checked; what it may reach
-    runs      threads that carry runs out
-    pool      plays a simulated stream; watches live servers and a gateway
+    runs      their settings, and threads that play teams and pools, or watch live servers
     boards    results folders and their reports
     server    who is admitted, REST and WebSocket
     parts     charts, tables and bars of the pages

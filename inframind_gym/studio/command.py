@@ -51,9 +51,8 @@ def studio(
         from inframind_gym.live.gateway.config import Limits
         from inframind_gym.studio.boards import Boards
         from inframind_gym.studio.pages import attach
-        from inframind_gym.studio.runs import Launcher
+        from inframind_gym.studio.runs import Launcher, Ways
         from inframind_gym.studio.server import MOST_BODY_BYTES, make_app
-        from inframind_gym.studio.settings import Ways
 
         token = os.environ.get(TOKEN_VARIABLE, "").strip() or None
         if len(token or "") < LEAST_TOKEN_CHARS and (token is not None or host not in LOOPBACK):

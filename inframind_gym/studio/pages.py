@@ -19,8 +19,7 @@ from nicegui import ui
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.studio.boards import Boards
 from inframind_gym.studio.parts import Live, Row, chip, each, html, put, table
-from inframind_gym.studio.runs import Launcher
-from inframind_gym.studio.settings import CHOICES, PACED, SETTINGS
+from inframind_gym.studio.runs import CHOICES, PACED, SETTINGS, Launcher
 from inframind_gym.studio.views import VIEWS, comparison
 from inframind_gym.teams.runs import FORMS, Run, RunStore, compare
 

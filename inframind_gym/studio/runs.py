@@ -1,116 +1,360 @@
-"""Runs under way: each a thread that plays a team or a pool and writes its events."""
+"""Runs that the studio carries out: their settings, and threads that play them into the run log.
+
+Settings come from the network: policies, pools and workloads are those that are built in, and what
+a run may reach (`Ways`) is fixed by the command line. Runs of teams write the events of the teams;
+pools (a simulated stream of queries, live servers, a gateway) write these:
+
+servers     names, and where they are known GPUs and slots; clock: "simulated" or "wall"
+sample      state of every server at an instant "t" of the clock, in seconds
+decision    of a simulation: the query, its call, and where it went
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
-from inframind_gym.configs import validate
-from inframind_gym.errors import ConfigError, InfraMindError, unknown
-from inframind_gym.studio import pool
-from inframind_gym.studio.settings import (
-    SETTINGS,
-    AssignmentSettings,
-    CoordinationSettings,
-    PacedLog,
-    Stopped,
-    Ways,
+import numpy as np
+from pydantic import AfterValidator, Field
+
+from inframind_gym.configs import (
+    NonNegativeInt,
+    Positive,
+    StrictModel,
+    list_configs,
+    validate,
+    within,
 )
-from inframind_gym.teams.llm import SIMULATED
-from inframind_gym.teams.runs import RunStore
-from inframind_gym.teams.token_budget.app import Order
+from inframind_gym.envs.routing_config import DEFAULT_POOL, DEFAULT_WORKLOAD
+from inframind_gym.errors import ConfigError, InfraMindError, unknown
+from inframind_gym.policies import POLICIES, policy_names
+from inframind_gym.teams.assignment.rules import ARRIVALS, Arrivals, Router, Variant
+from inframind_gym.teams.coordination.settings import MOST_QUERY_CHARS, check_fault
+from inframind_gym.teams.llm import SIMULATED, Provider, open_provider
+from inframind_gym.teams.runs import RunLog, RunStore
+from inframind_gym.teams.token_budget.app import MODES, Order
 from inframind_gym.teams.token_budget.settings import load_settings
 
 if TYPE_CHECKING:
+    from inframind_gym.envs.routing import StreamEnv
+    from inframind_gym.live.gateway.command import Scrape
     from inframind_gym.teams.coordination.retrieval import Corpus, Retriever
 
 MOST_RUNS: Final = 8  # at once
 MOST_DELAY_S: Final = 5.0
 _ENDING_S: Final = 5.0  # that runs get to end when the studio does
+SAMPLE_S: Final = 1.0  # of a simulation, between two samples
+_DIGITS: Final = 3
+_COUNTERS: Final = {  # of a gateway, by server: key of a sample, metric, labels
+    "running": ("calls_in_flight", {}),
+    "waiting": ("queue_depth_seen_requests", {}),
+    "up": ("server_up", {}),
+    "left_alone": ("breaker_open", {}),
+    "decisions": ("decisions_total", {}),
+    "failed": ("calls_total", {"outcome": "failed"}),
+    "output_tokens": ("tokens_total", {"kind": "output"}),
+}
 
 
-class BusyError(InfraMindError):
-    """As many runs are under way as may be."""
+# Settings
 
 
-class Launcher:
-    """Runs under way, each in a thread.
+def _plain(family: str) -> tuple[str, ...]:
+    """Return the policies of a family that play by their name alone."""
+    known = (name for name in policy_names(family) if not name.startswith("sb3"))
+    return tuple(name for name in known if not POLICIES[family][name].args)
 
-    Args:
-        store: file of runs.
-        ways: what runs may reach.
-        most_runs: at once.
-    """
 
-    def __init__(self, store: RunStore, ways: Ways, most_runs: int = MOST_RUNS) -> None:
-        self.store, self.ways, self._most = store, ways, most_runs
-        self._running: dict[str, tuple[PacedLog, threading.Thread]] = {}
-        self._lock = threading.Lock()
+# Names that forms offer and that are accepted, by team and field.
+CHOICES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
+    "pool": {
+        "policy": (
+            *("bid_price", "ppo_lagrangian", "budget_greedy", "lowest_expected_latency"),
+            *("least_loaded", "linucb", "q_learning_load_tracker", "round_robin", "random"),
+        ),
+        "pool": list_configs("pools"),
+        "workload": list_configs("workloads"),
+    },
+    "token-budget": {
+        "strategy": tuple(dict.fromkeys((*MODES, *_plain("token_budget")))),
+        "profile": ("simulated", "seed-example"),
+    },
+    "assignment": {"router": get_args(Router), "arrivals": ARRIVALS},
+    "coordination": {"policy": _plain("coordination")},
+}
+# Events after which a run may rest, so that a person can follow what takes milliseconds.
+PACED: Final = {"token-budget": "trace", "assignment": "iteration"}
 
-    def start(self, team: str, settings: Mapping[str, Any], delay_s: float = 0.0) -> str:
-        """Start a run and return its name.
 
-        Raises:
-            BusyError: too many are under way.
-            ConfigError: there is no such team, or a setting is wrong.
-        """
-        if team not in SETTINGS:
-            raise ConfigError(unknown("team", team, SETTINGS))
-        if not 0.0 <= delay_s <= MOST_DELAY_S:
-            raise ConfigError(f"delay_s must be from 0 to {MOST_DELAY_S:g}, got {delay_s:g}")
-        checked: Any = validate(dict(settings), SETTINGS[team], source="settings")
-        players: dict[str, Callable[..., None]] = {"pool": pool.play}
-        players |= {"token-budget": _token_budget, "assignment": _assignment}
-        players |= {"coordination": _coordination}
-        record = checked.model_dump(mode="json")
-        record["provider"] = record["source"] if team == "pool" else self.ways.provider
-        if team == "pool":
-            pool.check_source(checked, self.ways)
-        elif self.ways.model is not None:
-            record["model"] = self.ways.model
-        if team == "token-budget":
-            checked.policy()  # before a run is created: it may refuse its arguments
-            record["roi_threshold"] = load_settings().roi_threshold
-        with self._lock:
-            if len(self._running) >= self._most:
-                raise BusyError(f"{self._most} runs are under way; stop one, or try again later")
-            log = PacedLog(self.store, team, record, delay_s)
+def _one_of(team: str, field: str) -> AfterValidator:
+    def check(name: str) -> str:
+        if name not in CHOICES[team][field]:
+            raise ValueError(unknown(field, name, CHOICES[team][field]))
+        return name
 
-            def carry_out() -> None:  # whatever happens, the log finishes the run in the file
-                try:
-                    with suppress(Stopped, InfraMindError), log:
-                        players[team](checked, self.ways, log)
-                finally:
-                    with self._lock:
-                        self._running.pop(log.run_id, None)
+    return AfterValidator(check)
 
-            thread = threading.Thread(target=carry_out, daemon=True)
-            self._running[log.run_id] = (log, thread)
-        thread.start()
-        return log.run_id
 
-    def stop(self, run_id: str) -> bool:
-        """Stop a run at its next event; False if it is not under way here."""
-        running = self._running.get(run_id)
-        if running is not None:
-            running[0].stopping.set()
-        return running is not None
+class AssignmentSettings(StrictModel):
+    """A training of the assignment team, see `teams.assignment.app.Options`."""
 
-    def owned(self) -> list[str]:
-        """Return the runs that are under way here, and can be stopped."""
-        return list(self._running)
+    iterations: Annotated[int, within(1, 2000)] = 50
+    seed: NonNegativeInt = 0
+    arrivals: Arrivals = "uniform"
+    router: Router = "q_learning"
+    variant: Variant = "source"
 
-    def close(self) -> None:
-        """Stop all runs and wait for their ends."""
-        running = list(self._running.values())
-        for log, _ in running:
-            log.stopping.set()
-        for _, thread in running:
-            thread.join(_ENDING_S)
+
+class CoordinationSettings(StrictModel):
+    """A question to the coordination team; `deadline_s` None: the team's own."""
+
+    question: Annotated[str, Field(min_length=1, max_length=MOST_QUERY_CHARS)]
+    policy: Annotated[str, _one_of("coordination", "policy")] = "seed_supervisor"
+    deadline_s: Annotated[float, within(0.1, 3600.0)] | None = None
+    fault: Annotated[str, AfterValidator(check_fault)] | None = None
+
+
+class PoolSettings(StrictModel):
+    """A pool to watch; for live servers `watch_s` and `poll_s` alone matter."""
+
+    source: Literal["simulation", "pool", "gateway"] = "simulation"  # the studio was started with
+    pool: Annotated[str, _one_of("pool", "pool")] = DEFAULT_POOL
+    workload: Annotated[str, _one_of("pool", "workload")] = DEFAULT_WORKLOAD
+    policy: Annotated[str, _one_of("pool", "policy")] = "bid_price"
+    arrival_rate_per_min: Annotated[float, within(0.1, 2000.0)] = 100.0
+    num_queries: Annotated[int, within(1, 2000)] = 200
+    budget_s: Positive | None = None  # None: the workload's tiers
+    seed: NonNegativeInt = 0
+    speed: Annotated[float, within(0.1, 10_000.0)] | None = 20.0  # None: as fast as it goes
+    watch_s: Annotated[float, within(1.0, 86_400.0)] = 3600.0
+    poll_s: Annotated[float, within(0.2, 60.0)] = 2.0
+
+
+SETTINGS: Final[dict[str, type[StrictModel]]] = {
+    "pool": PoolSettings,
+    "token-budget": Order,
+    "assignment": AssignmentSettings,
+    "coordination": CoordinationSettings,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What runs may reach."""
+
+    provider: str = SIMULATED  # name or URL of the models of teams
+    model: str | None = None  # of the provider; None: its default
+    gateway: str | None = None  # address; None: there is none to watch
+    pool: str | None = None  # of live servers, name or file
+
+    def sources(self) -> list[str]:
+        """Return the pools that can be watched."""
+        return ["simulation", *(name for name in ("pool", "gateway") if getattr(self, name))]
+
+    def open(self) -> Provider | None:
+        """Return a new way to the models; None: they are simulated."""
+        return None if self.provider == SIMULATED else open_provider(self.provider, self.model)
+
+
+class Stopped(KeyboardInterrupt):
+    """A person has stopped a run; its log counts it as interrupted."""
+
+
+class PacedLog(RunLog):
+    """A run's log that can rest after events of the kind `PACED`, and that can be stopped."""
+
+    def __init__(
+        self, store: RunStore, team: str, settings: Mapping[str, Any], delay_s: float = 0.0
+    ) -> None:
+        super().__init__(store, team, settings)
+        self._delay_s, self._paced = delay_s, PACED.get(team)
+        self.stopping = threading.Event()
+
+    def append(self, kind: str, data: Mapping[str, Any]) -> int:
+        """Write an event and return its number; raise `Stopped` if the run has been stopped."""
+        number = super().append(kind, data)
+        self.rest(self._delay_s if kind == self._paced else 0.0)
+        return number
+
+    def rest(self, seconds: float) -> None:
+        """Wait; raise `Stopped` if the run has been stopped."""
+        if self.stopping.wait(max(seconds, 0.0)):
+            raise Stopped("stopped in the studio")
+
+
+# Pools
+
+
+def _pool(settings: PoolSettings, ways: Ways, log: PacedLog) -> None:
+    """Play a stream, or watch live servers until the time is over."""
+    players = {"simulation": _play_stream, "pool": _watch_pool, "gateway": _watch_gateway}
+    players[settings.source](settings, ways, log)
+
+
+def _play_stream(settings: PoolSettings, ways: Ways, log: PacedLog) -> None:
+    """Play a simulated stream under a policy, paced by the wall clock; it reaches nothing."""
+    import gymnasium as gym
+
+    import inframind_gym  # noqa: F401 (registers the environment)
+    from inframind_gym.policies import requires_of, resolve_policy
+
+    policy, row = resolve_policy(settings.policy), np.zeros(1, np.int64)
+    taken = {"pool", "workload", "arrival_rate_per_min", "num_queries", "budget_s"}
+    env: StreamEnv = gym.make(  # type: ignore[assignment]
+        "InfraMind-Stream-v0",
+        disable_env_checker=True,
+        observation="index",
+        **settings.model_dump(include=taken),
+        **requires_of(policy),
+    ).unwrapped
+    counts = dict.fromkeys(("done", "solved", "in_time", "good"), 0)
+
+    def sample(now_s: float) -> None:
+        simulation = env.simulation
+        loads, up = simulation.loads(0), simulation.models_up_now()
+        state = {
+            "t": round(now_s, _DIGITS),
+            "running": [load.running for load in loads],
+            "waiting": [load.waiting for load in loads],
+            "kv": [round(float(load.kv_frac), _DIGITS) for load in loads],
+            "up": [up >> m & 1 for m in range(len(loads))],
+            "arrived": int(simulation.state.stream[0]["arrived"]),
+        }
+        log.append("sample", {**state, **counts})
+
+    observation, _ = env.reset(seed=settings.seed)
+    servers = _named(env.simulation.pool, "simulated")
+    log.append("servers", servers | {"queries": settings.num_queries})
+    policy.reset(env.policy_spec(), [settings.seed])
+    observe = getattr(policy, "observe", None)
+    began_s, sampled_s, over = time.monotonic(), -SAMPLE_S, False
+    while not over:
+        context = env.context()
+        now_s = float(context["time_s"])
+        if settings.speed is not None:
+            log.rest(began_s + now_s / settings.speed - time.monotonic())
+        if now_s >= sampled_s + SAMPLE_S:
+            sampled_s = now_s
+            sample(now_s)
+        action = policy.act_batch(observation[None], np.array([context]), row)[0]
+        log.append("decision", _decision(env, context, np.atleast_1d(action)))
+        observation, _, over, _, _ = env.step(action)
+        ended = env.completed()
+        if observe is not None and len(ended):
+            observe(ended, 0)
+        solved, in_time = ended["solved"] > 0, ended["latency_s"] <= ended["budget_s"]
+        shares = {"done": solved | True, "solved": solved, "in_time": in_time}
+        for key, outcome in (shares | {"good": solved & in_time}).items():
+            counts[key] += int(outcome.sum())
+    sample(float(env.simulation.state.stream[0]["now_s"]))
+    count = max(counts["done"], 1)
+    shown = {"goodput": counts["good"] / count, "solved": counts["solved"] / count}
+    log.finish("complete", {"queries": counts["done"], **shown, "slo": counts["in_time"] / count})
+
+
+def _decision(env: StreamEnv, context: np.void, action: Any) -> dict[str, Any]:
+    from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
+    from inframind_gym.simulator.workflow.roles import ROLES
+    from inframind_gym.simulator.workflow.state import PLAN
+    from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
+
+    left_s = float(context["arrival_s"] + context["budget_s"] - context["time_s"])
+    event: dict[str, Any] = {"t": round(float(context["time_s"]), _DIGITS)}
+    event |= {"query": int(context["query"]), "left_s": round(left_s, _DIGITS)}
+    if context["kind"] == PLAN:
+        return event | {"call": "plan", "to": f"{TOPOLOGIES[action[0]]}, {action[1] + 1} agents"}
+    route = int(action[PLAN_ACTIONS if len(action) > PLAN_ACTIONS else 0])
+    model, strategy = divmod(route, len(STRATEGIES))
+    alias = env.simulation.pool.models[model].alias
+    role = f"{ROLES[context['role']].name}, {context['node'] + 1} of {context['num_nodes']}"
+    return event | {"call": role, "server": model, "to": f"{alias}, {STRATEGIES[strategy]}"}
+
+
+def _named(pool: Any, clock: str) -> dict[str, Any]:
+    return {
+        "names": [model.alias for model in pool.models],
+        "gpus": [model.gpu for model in pool.models],
+        "slots": [model.server.slots for model in pool.models],
+        "clock": clock,
+    }
+
+
+def _until_over(settings: PoolSettings, log: PacedLog, look: Callable[[], dict[str, Any]]) -> None:
+    """Sample live servers until the time is over or the run is stopped."""
+    began_s, samples = time.monotonic(), 0
+    while (now_s := time.monotonic() - began_s) < settings.watch_s:
+        log.append("sample", {"t": round(now_s, _DIGITS), **look()})
+        samples += 1
+        log.rest(began_s + samples * settings.poll_s - time.monotonic())
+    log.finish("complete", {"samples": samples, "watched_s": settings.watch_s})
+
+
+def _watch_pool(settings: PoolSettings, ways: Ways, log: PacedLog) -> None:
+    """Watch the servers of a live pool by their metrics."""
+    from inframind_gym.live.settings import LiveSettings, addresses
+    from inframind_gym.live.watcher import MetricsWatcher
+    from inframind_gym.simulator.server.pool import load_pool
+
+    pool = load_pool(str(ways.pool))
+    log.append("servers", _named(pool, "wall"))
+    with MetricsWatcher(addresses(pool), LiveSettings(), poll_s=settings.poll_s) as watcher:
+        watcher.wait_checked()
+
+        def look() -> dict[str, Any]:
+            servers = watcher.status()
+            readings = [server.reading if server.up else None for server in servers]
+            return {
+                "running": [0 if r is None else int(r.running_req) for r in readings],
+                "waiting": [0 if r is None else int(r.waiting_req) for r in readings],
+                "kv": [0.0 if r is None else round(r.kv_frac, _DIGITS) for r in readings],
+                "up": [int(server.up) for server in servers],
+                "notes": [server.reason for server in servers],
+            }
+
+        _until_over(settings, log, look)
+
+
+def _watch_gateway(settings: PoolSettings, ways: Ways, log: PacedLog) -> None:
+    """Watch a gateway by its metrics, as `inframind top` does."""
+    from inframind_gym.live.gateway.command import Scrape
+
+    url = str(ways.gateway)
+    first = Scrape(url)
+    ((about, _),) = first.samples["inframind_router_info"]
+    names = [dict(labels)["model"] for labels, _ in first.samples["inframind_server_up"]]
+    log.append("servers", {"names": names, "about": dict(about), "clock": "wall"})
+
+    def counts(seen: Scrape) -> dict[str, Any]:
+        by_server = {
+            key: [int(seen.sum(metric, model=name, **labels)) for name in names]
+            for key, (metric, labels) in _COUNTERS.items()
+        }
+        return {
+            **by_server,
+            "kv": [round(seen.sum("kv_cache_seen", model=name), _DIGITS) for name in names],
+            "in_flight": int(seen.sum("queries_in_flight")),
+            "done": int(seen.sum("queries_total", outcome="answered")),
+            "in_time": int(seen.sum("queries_total", outcome="answered", in_budget="true")),
+            "refused": int(seen.sum("refused_total")),
+        }
+
+    def look() -> dict[str, Any]:
+        try:
+            return counts(Scrape(url))
+        except InfraMindError as error:  # it may come back
+            nothing = {key: [0] * len(names) for key in ("running", "waiting", "kv", "up")}
+            return {**nothing, "notes": [str(error)]}
+
+    _until_over(settings, log, look)
+
+
+# Teams
 
 
 def _token_budget(settings: Order, ways: Ways, log: PacedLog) -> None:
@@ -163,3 +407,88 @@ def _coordination(settings: CoordinationSettings, ways: Ways, log: PacedLog) -> 
     figures = {key: x for key, x in response.metadata.items() if isinstance(x, kinds)}
     failed = figures["ended_by"] in ("failed", "context")
     log.finish("failed" if failed else "complete", {"content": response.content, **figures})
+
+
+# Threads
+
+
+class BusyError(InfraMindError):
+    """As many runs are under way as may be."""
+
+
+class Launcher:
+    """Runs under way, each in a thread.
+
+    Args:
+        store: file of runs.
+        ways: what runs may reach.
+        most_runs: at once.
+    """
+
+    def __init__(self, store: RunStore, ways: Ways, most_runs: int = MOST_RUNS) -> None:
+        self.store, self.ways, self._most = store, ways, most_runs
+        self._running: dict[str, tuple[PacedLog, threading.Thread]] = {}
+        self._lock = threading.Lock()
+
+    def start(self, team: str, settings: Mapping[str, Any], delay_s: float = 0.0) -> str:
+        """Start a run and return its name.
+
+        Raises:
+            BusyError: too many are under way.
+            ConfigError: there is no such team, or a setting is wrong.
+        """
+        if team not in SETTINGS:
+            raise ConfigError(unknown("team", team, SETTINGS))
+        if not 0.0 <= delay_s <= MOST_DELAY_S:
+            raise ConfigError(f"delay_s must be from 0 to {MOST_DELAY_S:g}, got {delay_s:g}")
+        checked: Any = validate(dict(settings), SETTINGS[team], source="settings")
+        players: dict[str, Callable[..., None]] = {"pool": _pool}
+        players |= {"token-budget": _token_budget, "assignment": _assignment}
+        players |= {"coordination": _coordination}
+        record = checked.model_dump(mode="json")
+        record["provider"] = record["source"] if team == "pool" else self.ways.provider
+        if team == "pool":
+            if checked.source not in self.ways.sources():
+                words = f"there is no {checked.source} to watch"
+                raise ConfigError(f"{words}. Start the studio with --{checked.source}.")
+        elif self.ways.model is not None:
+            record["model"] = self.ways.model
+        if team == "token-budget":
+            checked.policy()  # before a run is created: it may refuse its arguments
+            record["roi_threshold"] = load_settings().roi_threshold
+        with self._lock:
+            if len(self._running) >= self._most:
+                raise BusyError(f"{self._most} runs are under way; stop one, or try again later")
+            log = PacedLog(self.store, team, record, delay_s)
+
+            def carry_out() -> None:  # whatever happens, the log finishes the run in the file
+                try:
+                    with suppress(Stopped, InfraMindError), log:
+                        players[team](checked, self.ways, log)
+                finally:
+                    with self._lock:
+                        self._running.pop(log.run_id, None)
+
+            thread = threading.Thread(target=carry_out, daemon=True)
+            self._running[log.run_id] = (log, thread)
+        thread.start()
+        return log.run_id
+
+    def stop(self, run_id: str) -> bool:
+        """Stop a run at its next event; False if it is not under way here."""
+        running = self._running.get(run_id)
+        if running is not None:
+            running[0].stopping.set()
+        return running is not None
+
+    def owned(self) -> list[str]:
+        """Return the runs that are under way here, and can be stopped."""
+        return list(self._running)
+
+    def close(self) -> None:
+        """Stop all runs and wait for their ends."""
+        running = list(self._running.values())
+        for log, _ in running:
+            log.stopping.set()
+        for _, thread in running:
+            thread.join(_ENDING_S)

@@ -20,9 +20,8 @@ from inframind_gym.live.gateway.config import Limits
 from inframind_gym.live.guard import Guard, check_head
 from inframind_gym.sockets import listening
 from inframind_gym.studio.boards import Boards
-from inframind_gym.studio.runs import Launcher
+from inframind_gym.studio.runs import Launcher, Ways
 from inframind_gym.studio.server import make_app
-from inframind_gym.studio.settings import Ways
 from inframind_gym.teams.runs import RunStore
 from tests.live.gateway.rig import KEY, running
 from tests.live.simulated.play import served, tiny_pool

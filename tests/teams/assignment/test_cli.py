@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from inframind_gym.cli import app
-from inframind_gym.teams.assignment.agents import JUDGE_SYSTEM
 from inframind_gym.teams.runs import RunStore
-from tests.teams.assignment.scripted import GOOD
 from tests.teams.stand_in import Reply, StandIn
 
 ROOT = Path(__file__).parents[3]
@@ -48,24 +44,6 @@ def test_without_arguments_a_run_demonstrates_what_it_learned(runs: Path) -> Non
     assert max(run.summary["assignments"].values()) < 2 * 200 / 4
     assert run.summary["mean_imbalance"] < 0.7
     assert sum(event.kind == "request" for event in events) == 4
-
-
-def answer(request: dict[str, Any]) -> Reply:
-    is_judge = request["messages"][0]["content"] == JUDGE_SYSTEM
-    return Reply(content=GOOD if is_judge else "An answer.")
-
-
-def test_two_models_of_one_server(runs: Path) -> None:
-    pytest.importorskip("openai")
-    with StandIn(answer) as server:
-        way = ("--provider", f"{server.url}/v1", "--model", "one", "--model", "two")
-        status, output = play(runs, *way, "--iterations", "12", "--json")
-    assert status == 0, output
-    summary = json.loads(output)
-    assert (summary["calls"], len(server.requests)) == (24, 24 + 8)
-    assert (summary["simulated"], summary["unpriced_models"]) == (False, ["one", "two"])
-    assert {request["model"] for request in server.requests} == {"one", "two"}
-    assert summary["mean_raw_reward"] == pytest.approx(0.75, abs=0.01)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

@@ -1,4 +1,4 @@
-"""`inframind team run token-budget`, `compare`, `serve`; the OpenAI SDK against a real socket."""
+"""`inframind team run token-budget` and `compare`, as a person types them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from typer.testing import CliRunner, Result
 
 from inframind_gym.teams.cli import app
 from inframind_gym.teams.runs import RunStore
-from tests.teams.stand_in import Reply, StandIn
-
-ROOT = Path(__file__).parents[3]
 
 
 def command(*words: object) -> Result:
@@ -82,34 +79,3 @@ def test_wrong_input_is_named_and_leaves_no_run(
     result = command("run", "token-budget", "Write.", "--runs", runs, *words)
     assert (result.exit_code, named in result.output) == (2, True), result.output
     assert not runs.exists()
-
-
-def by_prompt(body: dict[str, Any]) -> Reply:
-    """Answer as the agent whose system prompt it is."""
-    system = body["messages"][0]["content"]
-    for words, text in (
-        ("Classify", '{"complexity": "simple"}'),
-        ("Rate", '{"completeness": 90, "clarity": 90, "actionability": 90, "resolved": []}'),
-        ("You plan", '{"goal": "g", "steps": ["s"], "sections": ["A"], "risks": ["r"]}'),
-        ("You review", '{"flags": []}'),
-    ):
-        if system.startswith(words):
-            return Reply(text, 100, 50)
-    return Reply("## A\nanswer", 100, 50)
-
-
-def test_a_run_over_http_with_the_openai_sdk(runs: Path) -> None:
-    pytest.importorskip("openai")
-    busy = [Reply(status=429), Reply(status=503)]
-    with StandIn(lambda body: busy.pop() if busy else by_prompt(body)) as server:
-        words = ("--provider", f"{server.url}/v1", "--model", "tiny", "--budget", 6000)
-        summary = started(runs, *words)
-    report = summary["cost_report"]
-    assert (summary["output"], summary["ended_by"]) == ("## A\nanswer", "stop")
-    assert not summary["simulated"]
-    # Pre-flight, plan, draft, review (no flag: cut) and closing revision, a rating for each.
-    assert (summary["calls"], report["tokens"], report["lost_tokens"]) == (9, 9 * 150, 0)
-    assert len(server.requests) == 9 + 2
-    assert all(body["max_tokens"] <= 6000 for body in server.requests)
-    schemas = [body["response_format"] for body in server.requests if "response_format" in body]
-    assert {schema["type"] for schema in schemas} == {"json_schema"}
