@@ -323,15 +323,15 @@ def train(config: Sb3Config, run: Run) -> dict[str, Any]:
             optimizer = model.policy.optimizer.state_dict()
             state = {"policy": model.policy.state_dict(), "optimizer": optimizer}
             result["timesteps"] += model.num_timesteps - before
-            if base.costs.return_queue:
-                mean = round(float(np.mean(base.costs.return_queue)), 4)
+            if base.returns:
+                mean = round(float(np.mean(base.returns)), 4)
                 result["last_mean_return"][name] = mean
                 tracker.log(result["timesteps"], {f"charts/episodic_return/{name}": mean})
                 tracker.flush()
             if isinstance(envs, LagrangianVecEnv):
                 result["last_lambda"] = envs.multiplier.value
                 result["last_mean_cost"] = float(np.mean(envs.cost_queue or [math.nan]))
-            result["episodes"] = sum(int(b.costs.episode_count) for b, _, _ in made.values())
+            result["episodes"] = sum(b.episodes for b, _, _ in made.values())
             tensors, network = exported(config, model, base.batch.policy_spec())
             content = {**network, "training": {**run.facts, **result}}
             checkpoint.save(run.out / BEST, tensors, content)

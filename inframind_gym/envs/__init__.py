@@ -2,12 +2,13 @@
 
 core           `Env` and `VectorEnv` around a `Simulation`: forms, masks, checks of actions
 routing        Executor and Stream; routing_config: arguments; routing_simulation: the batch of
-               closed loops; routing_kernel: the compiled step with reward and observation
+               closed loops; credit: what decisions have earned; routing_kernel: the compiled
+               step with reward and observation
 planner        Planner: plans that an executor carries out
 placement      Placement; placement_kernel: its compiled step
 assignment, token_budget, coordination: teams of agents, over the rules in `inframind_gym.teams`
 live           the same environments on live servers; backend: one stream on any other backend
 layout         what a policy may read: places and units in observations, public facts of a run
-render         tables and pictures; wrappers: episode statistics with costs, metrics;
-               exporter: metrics of a router for Prometheus; sb3: a batch as SB3's `VecEnv`
+render         tables and pictures; exporter, wrappers: metrics of a router
+               for Prometheus; sb3: a batch as SB3's `VecEnv`
 """

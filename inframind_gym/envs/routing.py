@@ -44,13 +44,6 @@ class RoutingEnv(Env):
         """Return the decisions of the queries that ended in the last step, (k,) EARNED."""
         return self.simulation.earned()
 
-    @property
-    def queries_done(self) -> int:
-        """Number of the agent's queries that ended in this episode."""
-        if self.simulation.one_query:
-            return int(not self._running)
-        return int(self.simulation.state.stream[0]["finished"])
-
     def calls(self) -> NDArray[Any]:
         """Return every completed call of the stream, (k,) CALL; needs `record_calls=True`."""
         return self.simulation.calls(0)

@@ -23,6 +23,7 @@ from inframind_gym.envs.core import (
     check_actions,
     check_options,
 )
+from inframind_gym.envs.credit import columns_of, cost_vectors, earned_by
 from inframind_gym.envs.layout import (
     COMPACT,
     COMPACT_SEEN,
@@ -83,21 +84,6 @@ LONGEST_S: Final = 1e6  # bound of the time features: nothing observed lasts lon
 MOST_ROLES: Final = max(len(roles_of(role.domain)) for role in ROLES)  # of one domain
 DUE: Final = ("time_s", "query", "node")  # of the decision that waits, in `info`
 RESET_OPTIONS: Final = ("arrival_rate_per_min", "budget_s")
-
-# One decision of a query that ended in a step, and what the query has earned.
-EARNED: Final = np.dtype(
-    [
-        ("row", "i8"),  # of the batch
-        ("query", "i8"),  # ordinal in the stream
-        ("node", "i8"),  # of its workflow; -1: the plan
-        ("ago", "i8"),  # steps of its row between the decision and this one
-        ("reward", "f8"),  # of the query
-        ("cost", "f8"),  # of the query: latency / budget
-        ("late", "i8"),  # 1: it ended after its deadline
-        ("model", "i8"),  # that the decision chose; -1: the plan
-        ("seconds", "f8"),  # of the decision's calls at that model's server, queue included
-    ]
-)
 
 
 class Load(NamedTuple):
@@ -569,7 +555,7 @@ class RoutingSimulation(Simulation):
             "node": self._node.item(),
         }
         if self._credit:
-            return due | {"earned": _columns(self.earned()), "costs": self.cost_vectors()[0]}
+            return due | {"earned": columns_of(self.earned()), "costs": self.cost_vectors()[0]}
         return due
 
     def infos(self) -> dict[str, Any]:
@@ -579,7 +565,7 @@ class RoutingSimulation(Simulation):
         earned, by_row = self.earned(), np.empty(self.num_envs, object)
         ends = np.searchsorted(earned["row"], np.arange(self.num_envs + 1)).tolist()
         for row, (first, last) in enumerate(pairwise(ends)):
-            by_row[row] = _columns(earned[first:last])
+            by_row[row] = columns_of(earned[first:last])
         return {"earned": by_row, "costs": self.cost_vectors()}
 
     def earned(self) -> NDArray[Any]:
@@ -588,41 +574,15 @@ class RoutingSimulation(Simulation):
         Raises:
             ConfigError: credit is not kept.
         """
-        if not self.config.credit:
+        if not self._credit:
             raise ConfigError("decisions get no credit; make the environment with credit=True")
-        rows, records = self.completed_batch()
-        routes = np.arange(MAX_NODES) < records["num_nodes"][:, None]
-        has_routes, has_plans = (self.config.level != other for other in ("planner", "executor"))
-        taken = np.column_stack([routes & has_routes, np.full(len(rows), has_plans)])
-        of, node = taken.nonzero()
-        record, is_plan = records[of], node == MAX_NODES
-        out = np.zeros(len(of), EARNED)
-        out["row"], out["query"], out["node"] = rows[of], record["query"], node
-        out["ago"] = self._steps[rows[of]] - 1 - self._decided[rows[of], record["query"], node]
-        out["late"] = late = record["latency_s"] > record["budget_s"]
-        in_time = ~late | (self.config.reward == "solved")
-        out["reward"], out["cost"] = record["solved"] * in_time, record["cost"]
-        at = np.arange(len(of)), np.minimum(node, MAX_NODES - 1)
-        out["model"], out["seconds"] = record["model"][at], record["node_latency_s"][at]
-        out["node"][is_plan] = out["model"][is_plan] = -1
-        out["seconds"][is_plan] = 0.0
-        return out
+        config, (rows, records) = self.config, self.completed_batch()
+        ages = self._steps[rows, None] - 1 - self._decided[rows, records["query"]]
+        return earned_by(rows, records, ages, config.level, in_time=config.reward == "goodput")
 
     def cost_vectors(self) -> Floats:
-        """Return the costs of the last step, (E, 2 + M).
-
-        They are latency / budget (as `costs`), queries that ended late, and the seconds that
-        calls of the ended queries have spent at each server, its queue included.
-        """
-        models = len(self.pool.models)
-        rows, records = self.completed_batch()
-        out = np.zeros((self.num_envs, 2 + models))
-        out[:, 0] = self.costs
-        np.add.at(out[:, 1], rows, records["latency_s"] > records["budget_s"])
-        of, node = (records["model"] >= 0).nonzero()
-        model, seconds = records["model"][of, node], records["node_latency_s"][of, node]
-        np.add.at(out, (rows[of], 2 + model), seconds)
-        return out
+        """Return the costs of the last step, (E, 2 + M), as `credit.cost_vectors`."""
+        return cost_vectors(self.costs, *self.completed_batch(), len(self.pool.models))
 
     def summaries(self, rows: Ints, rewards: Floats, costs: Floats) -> dict[str, NDArray[Any]]:
         """Return the outcome of tagged queries, or means over the queries of streams."""
@@ -732,11 +692,6 @@ class RoutingSimulation(Simulation):
             task_embeddings=params.task_embedding,
             role_embeddings=params.role_embedding,
         )
-
-
-def _columns(records: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    """Return records as a dict of arrays, which Gymnasium's checkers compare."""
-    return {name: records[name].copy() for name in records.dtype.names or ()}
 
 
 def _draw_from(config: EnvConfig, datasets: list[str]) -> tuple[TaskSet, NDArray[np.int32]]:

@@ -8,7 +8,6 @@
     envs = SB3VecEnv(gym.make_vec("InfraMind-Executor-v0", num_envs=16))
     model = PPO("MlpPolicy", envs, n_steps=128, batch_size=256, verbose=1)
     model.learn(100_000)  # logs rollout/ep_rew_mean: no Monitor is needed
-    envs.costs.cost_queue  # costs of the last episodes
 
 `sb3_contrib.MaskablePPO` finds the masks of models that are down through `action_masks`. This
 module needs the extra `agents`; nothing else of the package imports it.
@@ -16,6 +15,7 @@ module needs the extra `agents`; nothing else of the package imports it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -25,7 +25,6 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from inframind_gym.envs import core
-from inframind_gym.envs.wrappers import RecordEpisodeCostVector
 from inframind_gym.errors import ConfigError, needs, unknown
 
 try:
@@ -55,7 +54,8 @@ class SB3VecEnv(VecEnv):
         env: what `gym.make_vec` returns for one of our ids, wrapped or not.
 
     Attributes:
-        costs: the wrapper that keeps the history of episodes.
+        returns: rewards of the last 100 episodes.
+        episodes: number of episodes that are over.
 
     Raises:
         ConfigError: `env` is not one of our vector environments, or of another autoreset mode.
@@ -75,7 +75,9 @@ class SB3VecEnv(VecEnv):
                 'the environment with autoreset_mode="SameStep", the default'
             )
         self.batch: Any = batch  # what else it has differs from id to id
-        self.costs = RecordEpisodeCostVector(env)
+        self.env, self.episodes = env, 0
+        self.returns: deque[float] = deque(maxlen=100)
+        self._sums = np.zeros((3, batch.num_envs))  # reward, steps and cost of running episodes
         self._actions: NDArray[np.int64] | None = None
         super().__init__(batch.num_envs, env.single_observation_space, env.single_action_space)
 
@@ -87,7 +89,8 @@ class SB3VecEnv(VecEnv):
             if any(key not in options for options in self._options):
                 raise ConfigError(f"reset option {key!r} must be given to all environments or none")
         options = {key: np.array([one[key] for one in self._options]) for key in keys} or None
-        observations, _ = self.costs.reset(seed=seeds, options=options)
+        observations, _ = self.env.reset(seed=seeds, options=options)
+        self._sums[:] = 0.0
         self._reset_seeds()
         self._reset_options()
         self._actions = None
@@ -114,7 +117,8 @@ class SB3VecEnv(VecEnv):
         if self._actions is None:
             raise ConfigError("call step_async(actions) before step_wait()")
         actions, self._actions = self._actions, None
-        observations, rewards, terminations, truncations, batch = self.costs.step(actions)
+        observations, rewards, terminations, truncations, batch = self.env.step(actions)
+        self._sums += rewards, np.ones(self.num_envs), batch["cost"]
         dones = terminations | truncations
         late = (truncations & ~terminations).tolist()
         infos: list[dict[str, Any]] = [
@@ -122,7 +126,11 @@ class SB3VecEnv(VecEnv):
             for cost, cut in zip(batch["cost"].tolist(), late, strict=True)
         ]
         for row in np.flatnonzero(dones).tolist():
-            episode = {name: batch["episode"][name][row].item() for name in "rlc"}
+            reward, steps, cost = self._sums[:, row].tolist()
+            episode = {"r": reward, "l": int(steps), "c": cost}
+            self._sums[:, row] = 0.0
+            self.episodes += 1
+            self.returns.append(reward)
             infos[row] |= {
                 "terminal_observation": _float32(batch["final_obs"][row]),
                 "episode_cost": episode["c"],
@@ -133,7 +141,7 @@ class SB3VecEnv(VecEnv):
 
     def close(self) -> None:
         """Close the vector environment."""
-        self.costs.close()
+        self.env.close()
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
         """An attribute of the vector environment, once a row.

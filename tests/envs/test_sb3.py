@@ -7,6 +7,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import inframind_gym  # noqa: F401
 from inframind_gym.errors import ActionError, ConfigError
@@ -18,7 +20,6 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize
 
 from inframind_gym.envs.sb3 import SB3VecEnv
-from inframind_gym.envs.wrappers import RecordEpisodeCost, RecordEpisodeCostVector
 
 STREAM, EXECUTOR = "InfraMind-Stream-v0", "InfraMind-Executor-v0"
 SMALL: dict[str, Any] = {"num_queries": 12}
@@ -69,7 +70,7 @@ def test_it_steps_exactly_like_the_vector_environment(name: str):
         episodes += int(dones.sum())
         for sums in (returns, lengths, totals):
             sums[dones] = 0
-    assert episodes > 0 and envs.costs.episode_count == episodes
+    assert episodes > 0 and envs.episodes == episodes
 
 
 def test_seeds_hold_for_one_reset():
@@ -112,7 +113,7 @@ def test_masks_and_contexts_are_those_of_the_row():
 def test_it_does_the_monitors_work():
     envs = adapter()
     assert envs.env_is_wrapped(Monitor) == [True] * 4
-    assert envs.env_is_wrapped(RecordEpisodeCost, indices=[0]) == [False]
+    assert envs.env_is_wrapped(TimeLimit, indices=[0]) == [False]
 
 
 def test_wrong_use_is_a_clear_error():
@@ -129,12 +130,12 @@ def test_wrong_use_is_a_clear_error():
 
 
 def test_it_takes_wrapped_batches_and_can_be_wrapped():
-    envs = RecordEpisodeCostVector(gym.make_vec(EXECUTOR, num_envs=2, **SMALL))
-    wrapped = VecNormalize(SB3VecEnv(envs), norm_obs=False, norm_reward=True)
+    envs = SB3VecEnv(RecordEpisodeStatistics(gym.make_vec(EXECUTOR, num_envs=2, **SMALL)))
+    wrapped = VecNormalize(envs, norm_obs=False, norm_reward=True)
     wrapped.reset()
     for _ in range(40):
         wrapped.step(np.zeros(2, np.int64))
-    assert envs.episode_count > 0
+    assert envs.episodes > 0
     with pytest.warns(UserWarning, match="already wrapped with a `Monitor`"):
         VecMonitor(wrapped)
 
@@ -146,7 +147,7 @@ def test_ppo_learns_and_logs_on_the_adapter(name: str):
     model.learn(256)
     assert model.num_timesteps == 256
     if name == EXECUTOR:
-        assert len(model.ep_info_buffer) == envs.costs.episode_count > 0
+        assert len(model.ep_info_buffer) == envs.episodes > 0
         assert model.ep_info_buffer[0]["r"] in (0.0, 1.0)
 
 
