@@ -70,27 +70,15 @@ speed: $(CORE)  ## Measure the figures of docs/performance.md (SPEED_ARGS="--aga
 fidelity: $(FULL)  ## Write docs/fidelity.md from request logs and measured runs (DATA=folder)
 	$(PY) -m benchmarks fidelity $(DATA) $(FIDELITY_ARGS)
 
-# Two agents and two refitted baselines on all tracks; what a part is worth, and weaker policies, on a few cells.
-BOARD := $(VENV)/bin/inframind bench run --suite standard
-OTHERS := random,round_robin,static_mix,least_loaded,lowest_expected_latency,budget_greedy,moa,gptswarm,masrouter,inframind,linucb,q_learning_load_tracker,sb3_ppo,sb3_a2c,sb3_dqn,sb3_maskable_ppo
-# The caps of the track `cost` are `work_cap` times `work_s` of envs_configs/tracks/limits/cost.yaml.
+# The board of one agent a query, and all tracks but what needs a fit of its own (`cost`, datasets of `shift`).
+BOARD := $(VENV)/bin/inframind bench run --suite standard --set queries=500
+RULES := spill,backpressure,jsq,sq2,linucb,q_learning_load_tracker,lowest_expected_latency,budget_greedy,round_robin,static_mix,random
+PLACES := steady/math,steady/mbpp,steady/gsm_hard,steady/humaneval,steady/mmlu_pro,tight,tiers,long,bursts,azure,mooncake,diurnal,b200,h100,copies,unseen,drift,office,premium,slow,deaths,lost,late
 results: $(FULL)  ## Play what docs/results.md shows, and refresh it; goes on where it was stopped
-	for seed in 1 2 3 4; do \
-	  for workload in math mbpp gsm_hard humaneval mmlu_pro; do \
-	    $(VENV)/bin/inframind train bid_price --workload $$workload --seed $$seed --out runs/seeds/bid_price/$$workload/seed$$seed --resume || exit; \
-	  done; \
-	done
-	for at in half:math:.2955 whole:math:.591 double:math:1.182 code-half:mbpp:.153 code-whole:mbpp:.306 code-double:mbpp:.612; do \
-	  set -- $$(echo $$at | tr : ' '); \
-	  $(VENV)/bin/inframind train bid_price --workload $$2 --set work_cap_s=$$3 --seed 0 --out runs/cost/$$1 --resume || exit; \
-	done
-	for left in math mbpp gsm_hard humaneval mmlu_pro; do \
-	  $(VENV)/bin/inframind train bid_price --workload agents/checkpoints/shift/without_$$left.yaml --seed 0 --out runs/shift/$$left --resume || exit; \
-	done
-	$(BOARD) --set refits=benchmarks/refits.yaml --out results/standard --policies bid_price,ppo_lagrangian,fixed_recipe_by_rate,fixed_recipe
-	$(BOARD) --set tracks=steady --set scenarios=math,mmlu_pro --set loads=0.6,0.9 --set queries=500 --seeds 1 --out results/ablations \
-	  --policies bid_price,bid_price::no-state,bid_price::polled,bid_price::no-difficulty,bid_price::no-prices,$(OTHERS)
-	$(PY) -m benchmarks results results/standard results/ablations
+	$(BOARD) --set division=route --set tracks=steady --seeds 2 --out results/standard_route --policies bid_price,ppo_lagrangian,adaptive,$(RULES)
+	$(BOARD) --set tracks=steady,budgets,arrivals,pools,shift,tenants,faults --set scenarios=$(PLACES) --out results/standard \
+	  --policies bid_price,ppo_lagrangian,adaptive,spill,backpressure,masrouter
+	$(PY) -m benchmarks results results/standard results/standard_route
 	$(PY) -m benchmarks paper
 
 wheel: $(FULL)  ## Test the wheel in bare environments (PYTHONS="/path/to/python3.12 ...")

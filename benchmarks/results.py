@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import yaml
 
-from benchmarks.pages import INK, NONE, QUIET, RULE, refresh, save_all, table
+from benchmarks.pages import NONE, QUIET, RULE, refresh, save_all, table
 from inframind_gym.evaluation.board import leaderboard, load_results
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.store import read_cells
@@ -30,7 +30,6 @@ from inframind_gym.evaluation.track_board import (
     over_bound,
     ranked_policies,
     scores_table,
-    trainings_table,
 )
 from inframind_gym.files import parse_json, replace_bytes, replace_text
 
@@ -40,26 +39,25 @@ if TYPE_CHECKING:
 Board = Mapping[str, Any]
 RECORDS: Final = Path(__file__).with_name("records")
 SHOWN: Final = ("score", "goodput", "accuracy", "slo_100s", "latency_mean_s", "work_s_per_query")
-AGENTS: Final = ("bid_price", "ppo_lagrangian")
+AGENTS: Final = ("bid_price", "ppo_lagrangian", "adaptive")
 # Scenarios whose questions an agent was trained on, though they are held out there.
 HELD_OUT: Final = {
     ("ppo_lagrangian", "shift"): {"math", "mbpp", "gsm_hard", "humaneval", "mmlu_pro"},
 }
-_LINES: Final = {  # of the picture: colour-blind-safe (Okabe and Ito), with a mark each
-    "bid_price": ("#0072b2", "o"),
-    "ppo_lagrangian": ("#d55e00", "s"),
-    "fixed_recipe_by_rate": ("#009e73", "^"),
-    "fixed_recipe": ("#e69f00", "v"),
+OURS: Final = {  # in the picture; colour-blind-safe (Okabe and Ito)
+    "bid_price": "#0072b2",
+    "ppo_lagrangian": "#d55e00",
+    "adaptive": "#009e73",
 }
 
 
 def refresh_pages(docs: Path, *, records: Path = RECORDS, check: bool = False) -> list[Path]:
     """Refresh tables and, unless only checking, the picture; return the pages that were stale."""
-    board = fair(read_board("standard", records))
+    board, route = fair(read_board("standard", records)), read_board("standard_route", records)
     page = docs / "results.md"
-    stale = [] if refresh(page, standard_blocks(board, records), check=check) else [page]
+    stale = [] if refresh(page, standard_blocks(board, route), check=check) else [page]
     if not check:
-        save_all({"standard": lambda: _picture(board)}, docs / "results")
+        save_all({"standard": lambda: _picture(route)}, docs / "results")
     return stale
 
 
@@ -167,17 +165,14 @@ def fair(board: Board) -> Board:
     return {**board, "tracks": tracks, "pairs": pairs, "rows": rows}
 
 
-def standard_blocks(board: Board, records: Path = RECORDS) -> dict[str, str]:
-    """Return the tables of docs/results.md by name."""
-    trainings = trainings_table(board)
+def standard_blocks(board: Board, route: Board) -> dict[str, str]:
+    """Return the tables of docs/results.md by name, from the boards of both divisions."""
     return {
+        "route": loads_table(route),
         "tracks": _markdown(scores_table(board)),
-        "loads": loads_table(board),
         "pairs": pairs_table(board),
-        "trainings": _markdown(trainings) if trainings.rows else "No policy has several trainings.",
         "scenarios": scenarios_table(board),
-        "ablations": _markdown(scores_table(read_board("ablations", records))),
-        "origin": origin_text(board["origin"]),
+        "origin": "\n\n".join(origin_text(of["origin"]) for of in (route, board)),
     }
 
 
@@ -211,8 +206,11 @@ def loads_table(board: Board, track: str = "steady") -> str:
     body = []
     for policy in ranked_policies(board):
         of_loads = [shares[policy, load] for load in loads]
-        body.append([f"`{policy}`", *(f"{np.mean(of):.1f} ({min(of):.1f})" for of in of_loads)])
-    return table([f"`{track}`, % of the bound", *(f"ρ {load:g}" for load in loads)], body)
+        texts = [f"{np.mean(of):.1f} ({min(of):.1f})" for of in of_loads]
+        every = np.concatenate(of_loads)
+        body.append([f"`{policy}`", *texts, f"{every.mean():.1f}", f"{every.min():.1f}"])
+    heads = [*(f"ρ {load:g}" for load in loads), "mean", "worst"]
+    return table([f"`{track}`, % of the bound", *heads], body)
 
 
 def scenarios_table(board: Board) -> str:
@@ -231,33 +229,40 @@ def scenarios_table(board: Board) -> str:
     return table(["% of the bound", *(f"`{policy}`" for policy in policies)], body)
 
 
-def _picture(board: Board) -> Figure:
-    """Draw what policies reach of the bound against load, a panel for each track."""
+def _picture(board: Board, track: str = "steady") -> Figure:
+    """Draw what policies reach of a track's bound against load, with 95 % intervals."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator
 
-    tracks = list(dict.fromkeys(at["track"] for at in board["places"]))
-    figure = Figure(figsize=(10.0, 5.2), layout="constrained")
-    panels: Any = figure.subplots(2, -(-len(tracks) // 2), sharey=True, squeeze=False).flat
-    for panel, track in zip(panels, tracks, strict=False):
-        for policy, (colour, mark) in _LINES.items():
-            by_load: dict[float, list[float]] = {}
-            for row, share in over_bound(board):
-                here = (row["policy"], row["track"]) == (policy, track)
-                if here and (policy, track) not in HELD_OUT:
-                    by_load.setdefault(row["load"], []).append(100 * share)
-            means = [float(np.mean(shares)) for shares in by_load.values()]
-            style = {"color": colour, "marker": mark, "ms": 4.5, "lw": 1.6}
-            panel.plot(list(by_load), means, label=policy, **style)
-        panel.set_title(track)
-        panel.set_ylim(0.0, 104.0)
-        panel.set_xlim(0.2, 1.2)
-        panel.xaxis.set_major_locator(FixedLocator([0.3, 0.6, 0.9, 1.1]))
-        panel.grid(axis="y", color=RULE, lw=0.6)
-        panel.axhline(100.0, color=QUIET, lw=0.8, ls=":")
-    figure.supxlabel("load ρ, share of capacity", color=INK, fontsize=10)
-    figure.supylabel("% of the informed bound", color=INK, fontsize=10)
-    handles, labels = panels[0].get_legend_handles_labels()
-    style = {"ncols": len(labels), "frameon": False, "columnspacing": 1.2, "handletextpad": 0.4}
-    figure.legend(handles, labels, loc="outside upper center", fontsize=9, **style)
+    lines: dict[str, dict[float, list[tuple[float, float]]]] = {}
+    for row, share in over_bound(board):
+        if row["track"] == track:
+            half = 100 * row["score_ci95"] * share / max(row["score"], 1e-9)
+            of_load = lines.setdefault(row["policy"], {}).setdefault(row["load"], [])
+            of_load.append((100 * share, half))
+    figure = Figure(figsize=(9.0, 5.6), layout="constrained")
+    panel = figure.subplots()
+    ends, last = [], 0.0
+    for i, (policy, by_load) in enumerate(lines.items()):
+        loads = np.array(sorted(by_load))
+        cells = [np.array(by_load[load]) for load in loads]
+        means = np.array([cell[:, 0].mean() for cell in cells])
+        halves = np.array([np.sqrt((cell[:, 1] ** 2).sum()) / len(cell) for cell in cells])
+        shade = f"{0.25 + 0.04 * (i % 10):.2f}"
+        colour, width = OURS.get(policy, shade), 2.0 if policy in OURS else 1.1
+        panel.plot(loads, means, color=colour, lw=width, marker="os^vDP*X<>hd8p"[i % 14], ms=4.5)
+        panel.fill_between(loads, means - halves, means + halves, color=colour, alpha=0.12, lw=0)
+        ends.append((float(means[-1]), policy, colour))
+        last = float(loads[-1])
+    at = 200.0
+    for end, policy, colour in sorted(ends, reverse=True):  # names that do not overlap
+        at = min(end, at - 3.6)
+        panel.annotate(policy, (last, end), (last + 0.02, at), color=colour, va="center", size=9)
+    panel.set_ylim(min(0.0, at - 2.0), 104.0)
+    panel.set_xlim(0.27, 1.42)
+    panel.xaxis.set_major_locator(FixedLocator([0.3, 0.6, 0.9, 1.1]))
+    panel.grid(axis="y", color=RULE, lw=0.6)
+    panel.axhline(100.0, color=QUIET, lw=0.8, ls=":")
+    panel.set_xlabel("load ρ, share of capacity")
+    panel.set_ylabel("% of the informed bound")
     return figure
