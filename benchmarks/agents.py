@@ -38,6 +38,7 @@ VALIDATION: Final = ("validation/goodput", "validation/in_time")
 WORKLOAD: Final = "math"
 CAPACITY_PER_MIN: Final = 181.0
 MODEL, GPU = 1, 1  # mistral-24b, whose price is shown, and its GPU
+LEAST_PRICE: Final = 1e-5  # that is shown, and that the two learn
 PLAYERS: Final = {"adaptive": "#009e73", "ppo_lagrangian": "#d55e00"}
 Floats = NDArray[np.float64]
 Rows = list[dict[str, str]]
@@ -197,7 +198,7 @@ def _curves(rows: Rows) -> Figure:
         panel.set_title(title)
         panel.grid(axis="y", color=RULE, lw=0.6)
         panel.set_ylim(bottom=0.0)
-    panels[0].set_ylim(bottom=None)
+    panels[0].set_ylim(0.6, 0.85)
     for panel in panels[2:]:
         panel.set_xlabel("million queries")
     panels[0].legend(frameon=False, ncols=2, fontsize=9, loc="lower right")
@@ -212,7 +213,8 @@ def _prices(rows: Rows) -> Figure:
     left, right = figure.subplots(1, 2, width_ratios=(1.5, 1.0))
     for policy, colour in {"bid_price": "#0072b2", **PLAYERS}.items():
         of = [row for row in rows if row["policy"] == policy]
-        left.plot(_column(of, "load"), _column(of, "mu"), "o-", color=colour, ms=4, label=policy)
+        price = np.maximum(_column(of, "mu"), LEAST_PRICE)
+        left.plot(_column(of, "load"), price, "o-", color=colour, ms=4, label=policy)
         if policy == "ppo_lagrangian":
             right.plot(_column(of, "load"), _column(of, "lambda"), "o-", color=colour, ms=4)
     left.set_yscale("log")
