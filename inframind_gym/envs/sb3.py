@@ -89,7 +89,7 @@ class SB3VecEnv(VecEnv):
             if any(key not in options for options in self._options):
                 raise ConfigError(f"reset option {key!r} must be given to all environments or none")
         options = {key: np.array([one[key] for one in self._options]) for key in keys} or None
-        observations, _ = self.env.reset(seed=seeds, options=options)
+        observations, _ = self.env.reset(seed=seeds, options=options)  # type: ignore[arg-type]
         self._sums[:] = 0.0
         self._reset_seeds()
         self._reset_options()

@@ -97,9 +97,9 @@ def test_verdicts_say_where_an_agent_is_behind() -> None:
         pair("ppo_lagrangian", "random", ["t"], [], False),
     ]
     assert pairs_table({"tracks": tracks, "pairs": pairs}).splitlines()[2:] == [
-        "| `bid_price` | – | above in 1, below in 2 (t, u) |",
-        "| `ppo_lagrangian` | above in 2, below in 1 (v) | – |",
-        "| `random` | **ahead**: above in 3 | above in 1 |",
+        "| `bid_price` | – | above in 1, below in 2 (t, u) | – |",
+        "| `ppo_lagrangian` | above in 2, below in 1 (v) | – | – |",
+        "| `random` | **ahead**: above in 3 | above in 1 | – |",
     ]
 
 
