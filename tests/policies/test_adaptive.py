@@ -42,6 +42,7 @@ def plan(
 def test_long_budgets_get_a_stronger_model_than_short_ones() -> None:
     policy = AdaptivePolicy()
     policy.reset(spec_of(), [0])
+    policy.log_price[:] = -7.0  # of servers that have been calm for a while
     patient = policy.recipes.models[plan(policy, [[0] * 5])[0], 0]
     hurried = policy.recipes.models[plan(policy, [[0] * 5], budget_s=8.0)[0], 0]
     assert policy.spec.ability[patient] > policy.spec.ability[hurried]
