@@ -31,7 +31,7 @@ CEILINGS = {
     "benchmarks": 5_350,
     "examples": 316,
 }
-TESTS = 36_906
+TESTS = 36_908
 LONGEST_FUNCTION = 93  # lines below its docstring
 LONGEST_FILE = 730
 CIRCLES = 4  # of modules that import one another, imports for annotations alone included
