@@ -4,14 +4,13 @@ Tables and pictures of docs/agents.md come from `benchmarks/records/agents`:
 
 trainings.csv   metrics of every training of `ppo_lagrangian`, an update a row
 prices.csv      price of a second of a slot by load: those `bid_price` was given, and those that
-                `adaptive` and `ppo_lagrangian` have found at the end of a stream (`play_prices`)
+                `adaptive` and `ppo_lagrangian` find while they play (`play_prices`)
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +20,8 @@ from numpy.typing import NDArray
 
 from benchmarks.pages import RULE, refresh, save_all, table
 from benchmarks.results import RECORDS
+from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.tracker import METRICS, read_metrics
 from inframind_gym.files import replace_text
 
 if TYPE_CHECKING:
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
 
 TRAININGS, PRICES = "trainings.csv", "prices.csv"
 LOADS: Final = (0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.1, 1.25)
-CURVES: Final = {  # of a training: title, by load
-    "charts/goodput": ("goodput", False),
-    "charts/violation_rate": ("share of late queries", False),
-    "lagrange/lambda": ("λ, right answers a late query", True),
-    "lagrange/mu": ("μ, right answers a second", True),
+CURVES: Final = {  # of a training: title
+    "charts/goodput": "goodput",
+    "charts/violation_rate": "share of late queries",
+    "lagrange/lambda": "λ, right answers a late query",
+    "lagrange/mu": "μ, right answers a second",
 }
 VALIDATION: Final = ("validation/goodput", "validation/in_time")
 WORKLOAD: Final = "math"
@@ -59,14 +60,23 @@ def _write(name: str, rows: Sequence[Mapping[str, Any]], records: Path) -> None:
 
 
 def record(runs: Sequence[Path], records: Path = RECORDS) -> None:
-    """Record the metrics of finished trainings, in place of those before."""
+    """Record the metrics of finished trainings, in place of those before.
+
+    Raises:
+        BenchmarkError: A folder holds no metrics of a training of `ppo_lagrangian`.
+    """
     names = [*(f"{n}/load/{x:g}" for n in CURVES for x in LOADS), *CURVES, *VALIDATION]
     rows = []
     for run in runs:
         by_step: dict[int, dict[str, float]] = {}
-        for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-            metrics = json.loads(line)
+        path = run / METRICS
+        for metrics in read_metrics(path) if path.is_file() else ():
             by_step.setdefault(int(metrics["step"]), {}).update(metrics)
+        if not any("lagrange/mu" in metrics for metrics in by_step.values()):
+            raise BenchmarkError(
+                f"{run}: holds no metrics of ppo_lagrangian. Name a folder that `inframind train "
+                "ppo_lagrangian --out FOLDER` has written."
+            )
         for step in sorted(by_step):
             row = {name: f"{by_step[step][name]:.5g}" for name in names if name in by_step[step]}
             rows.append({"run": run.name, "queries": step} | {n: row.get(n, "") for n in names})
@@ -74,7 +84,7 @@ def record(runs: Sequence[Path], records: Path = RECORDS) -> None:
 
 
 def play_prices(records: Path = RECORDS, queries: int = 1200, streams: int = 3) -> None:
-    """Play streams at each load, and record the prices of their second half."""
+    """Play streams at each load, and record the mean prices after a third of their queries."""
     import gymnasium as gym
 
     from inframind_gym.policies import resolve_policy
@@ -84,14 +94,8 @@ def play_prices(records: Path = RECORDS, queries: int = 1200, streams: int = 3) 
     model = load_model(SHIPPED / WORKLOAD)
     rows: list[dict[str, Any]] = []
     for rate, base in zip(model.rates_per_min, model.prices.base[0], strict=True):
-        rows.append(
-            {
-                "policy": "bid_price",
-                "load": f"{rate / CAPACITY_PER_MIN:.4g}",
-                "mu": f"{np.exp(base[MODEL]):.4g}",
-                "lambda": "",
-            }
-        )
+        rho, price = f"{rate / CAPACITY_PER_MIN:.4g}", f"{np.exp(base[MODEL]):.4g}"
+        rows.append({"policy": "bid_price", "load": rho, "mu": price, "lambda": ""})
     settings: dict[str, Any] = {"workload": WORKLOAD, "split": "val", "num_queries": queries}
     settings |= {"level": "joint", "observation": "index", "system_features": ("in_flight",)}
     settings["budget_s"] = (10.0, 30.0, 50.0, 100.0, 200.0)
@@ -181,7 +185,7 @@ def _curves(rows: Rows) -> Figure:
     figure = Figure(figsize=(9.0, 5.4), layout="constrained")
     panels = figure.subplots(2, 2).ravel()
     shown, colours = LOADS[::2], colormaps["viridis"]
-    for panel, (name, (title, _)) in zip(panels, CURVES.items(), strict=True):
+    for panel, (name, title) in zip(panels, CURVES.items(), strict=True):
         for i, load in enumerate(shown):
             each = [
                 _column([row for row in rows if row["run"] == run], f"{name}/load/{load:g}")

@@ -41,7 +41,6 @@ VERDICTS: Final = ("does not hold here", "holds in part", "holds")
 CANNOT, FEW = "cannot be asked here", "too few seeds played"
 Values = NDArray[np.float64]
 Cell = Mapping[str, Any]
-ALWAYS: Final[Callable[[Cell], bool]] = lambda cell: True  # noqa: E731
 # Columns of the headline: title, policy, world, mode, scheduler.
 COLUMNS: Final = (
     ("`inframind`, likeliest", "inframind", "all", "likeliest", "edf"),
@@ -109,7 +108,7 @@ class Page:
         figure: Callable[[Cell], float] | str,
         policy: str = "inframind",
         mode: str = "likeliest",
-        where: Callable[[Cell], bool] = ALWAYS,
+        where: Callable[[Cell], bool] | None = None,
         *,
         world: str = "math",
         workloads: Sequence[str] = ("math",),
@@ -126,7 +125,7 @@ class Page:
         found = {}
         for seed in set.intersection(*(set(one) for one in of)):
             means = [
-                [get(cell) for cell in one[seed] if where(cell)]  # by workload
+                [get(cell) for cell in one[seed] if where is None or where(cell)]  # by workload
                 for one in of
             ]
             if all(means):
@@ -165,7 +164,7 @@ class Page:
             "tier_600": [
                 self._level("slo_own", 0.95, at(budget=600, rate=200), mode) for mode in MODES
             ],
-            "joint_deepthink": [self._level(deepthink_gap, 0.0, ALWAYS, mode) for mode in MODES],
+            "joint_deepthink": [self._level(deepthink_gap, 0.0, None, mode) for mode in MODES],
             "telemetry": self._ablation("no_telemetry"),
             "predictors": self._ablation("predicted_latency"),
             "pathways": self._ablation("single_pathway"),

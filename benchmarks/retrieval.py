@@ -217,7 +217,7 @@ def grounding(retriever: Retriever, half: str) -> str:
 
 
 def _judge(retriever: Retriever, item: dict[str, Any]) -> tuple[bool, bool]:
-    """Whether issues are found in the right answer, and in the wrong one."""
+    """Return whether issues are found in the right answer, and in the wrong one."""
     near = retriever.retrieve(item["question"], "hybrid", SOURCES + 1)
     others = [document for document in near if document.doc_id != item["passage"]]
     own = retriever.corpus.by_id[item["passage"]]

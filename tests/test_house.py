@@ -19,7 +19,7 @@ CEILINGS = {
     "inframind_gym/.": 1_665,
     "inframind_gym/calibration": 2_979,
     "inframind_gym/envs": 7_071,
-    "inframind_gym/evaluation": 7_558,
+    "inframind_gym/evaluation": 7_555,
     "inframind_gym/live": 9_173,
     "inframind_gym/policies": 6_537,
     "inframind_gym/simulator": 10_228,
@@ -28,7 +28,7 @@ CEILINGS = {
     "inframind_gym/teams": 9_397,
     "agents": 3_107,
     "baselines": 1_114,
-    "benchmarks": 5_350,
+    "benchmarks": 5_353,
     "examples": 316,
 }
 TESTS = 36_908

@@ -83,13 +83,13 @@ class SB3VecEnv(VecEnv):
 
     def reset(self) -> Any:
         """Start a new stream everywhere, with the seeds and options that were set, if any."""
-        seeds = None if all(seed is None for seed in self._seeds) else self._seeds
+        seeds: Any = None if all(seed is None for seed in self._seeds) else self._seeds
         keys = sorted({key for options in self._options for key in options})
         for key in keys:
             if any(key not in options for options in self._options):
                 raise ConfigError(f"reset option {key!r} must be given to all environments or none")
         options = {key: np.array([one[key] for one in self._options]) for key in keys} or None
-        observations, _ = self.env.reset(seed=seeds, options=options)  # type: ignore[arg-type]
+        observations, _ = self.env.reset(seed=seeds, options=options)
         self._sums[:] = 0.0
         self._reset_seeds()
         self._reset_options()

@@ -219,10 +219,7 @@ def track_tables(board: Mapping[str, Any]) -> list[Table]:
     metrics = metrics_table(
         "Metrics, means over all cells",
         board["ranking"],
-        tuple(
-            METRICS[name]
-            for name in (*_SHOWN, "work_s_per_query", "unanswered", "wait_s", "wasted_share")
-        ),
+        tuple(METRICS[name] for name in _SHOWN),
         "Track score: the goodput that the track counts, by tenants' weights, of the worst "
         "budget or under the cap. Worst group: of the budgets. Unanswered: after the longest "
         "budget; they count as unsolved, with that latency. GPU s: of full steps. Wait: of a call, "

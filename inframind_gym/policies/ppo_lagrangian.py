@@ -84,7 +84,7 @@ def shapes(hidden: int) -> dict[str, tuple[int, ...]]:
 
 
 class Seen(NamedTuple):
-    """What the network sees of n queries and R recipes."""
+    """Inputs of the network for n queries and R recipes."""
 
     task: Array  # (n,) index of the question
     query: Array  # (n, QUERY - TEXT)
@@ -94,7 +94,7 @@ class Seen(NamedTuple):
 
 
 class Library(NamedTuple):
-    """What the network needs of NumPy, or of torch."""
+    """Array functions of the network, of NumPy or of torch."""
 
     relu: Callable[[Array], Array]
     cat: Callable[[Sequence[Array]], Array]  # along the last axis

@@ -146,7 +146,7 @@ SETTINGS: Final[dict[str, type[StrictModel]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """What runs may reach."""
+    """Models, gateway and pool that runs use."""
 
     provider: str = SIMULATED  # name or URL of the models of teams
     model: str | None = None  # of the provider; None: its default

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import agents
 from benchmarks.pages import fill
 from benchmarks.results import (
     loads_table,
@@ -43,8 +45,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_committed_pages_are_up_to_date_with_the_records() -> None:
-    stale = refresh_pages(ROOT / "docs", check=True)
-    assert not stale, "run `python -m benchmarks results`"
+    refreshed = (of(ROOT / "docs", check=True) for of in (refresh_pages, agents.refresh_pages))
+    assert not any(refreshed), "run `python -m benchmarks results`"
 
 
 def test_a_record_has_the_board_and_every_episode(folder: Path, tmp_path: Path) -> None:
@@ -120,3 +122,13 @@ def test_loads_show_the_mean_and_the_worst_scenario() -> None:
 def test_a_region_without_a_table_is_an_error() -> None:
     with pytest.raises(BenchmarkError, match="goodput"):
         fill("<!-- table: godput -->\n<!-- end -->", {"goodput": ""})
+
+
+def test_a_training_is_recorded_by_update(tmp_path: Path) -> None:
+    with pytest.raises(BenchmarkError, match="inframind train ppo_lagrangian"):
+        agents.record([tmp_path], tmp_path)
+    lines = ({"step": 9, "lagrange/mu": 0.001}, {"step": 9, "validation/goodput": 0.75})
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(x)}\n" for x in lines))
+    agents.record([tmp_path], tmp_path)
+    [row] = agents.read(agents.TRAININGS, tmp_path)
+    assert (row["queries"], row["lagrange/mu"], row["validation/goodput"]) == ("9", "0.001", "0.75")

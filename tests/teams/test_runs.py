@@ -119,7 +119,7 @@ def test_runs_are_listed_and_shown(path: Path) -> None:
 def test_two_runs_of_the_assignment_team_are_compared(path: Path) -> None:
     names = []
     for router in ("q_learning", "round_robin"):
-        words = ("--router", router, "--iterations", "6", "--demo", "0", "--json")
+        words = ("--router", router, "--iterations", "6", "--json")
         status, output = command("run", "assignment", *words, "--runs", str(path))
         assert status == 0, output
         names.append(json.loads(output[output.index("{") :])["run"])

@@ -1,4 +1,4 @@
-"""What agents read of a conversation: its context, trimmed, and prompts; and answers read back.
+"""Prompts of the agents: the trimmed context of a conversation, instructions, and parsed answers.
 
 All prompts begin alike (system message, earlier turns, sources) and end with the question and the
 task, so that a server that keeps prefixes reads conversation and sources once. Every turn that the
