@@ -111,12 +111,13 @@ def _use_oracles() -> None:
     observations, _ = env.reset(seed=0)
     policy.reset(env.policy_spec(), [0, 1])
     env.step(policy.act_batch(observations, env.contexts(), np.arange(2)))
-    from inframind_gym.policies.oracle import make_oracle, work_of_calls
+    from inframind_gym.policies.oracle import RECIPE, make_oracle, outcomes_of, work_of_calls
     from inframind_gym.simulator.server.state import cards
     from inframind_gym.simulator.workflow.state import CALL
 
     oracle = make_oracle(env.simulation.params, cards(env.simulation.pool))
     work_of_calls(oracle, np.zeros(1, CALL), np.zeros((1, len(oracle.card))))
+    outcomes_of(oracle, np.uint64(0), np.zeros(0, np.int64), np.zeros(0, RECIPE))
 
 
 def _use_backend() -> None:

@@ -28,10 +28,10 @@ CEILINGS = {
     "inframind_gym/teams": 9_397,
     "agents": 3_107,
     "baselines": 1_114,
-    "benchmarks": 5_353,
+    "benchmarks": 5_354,
     "examples": 316,
 }
-TESTS = 36_908
+TESTS = 36_897
 LONGEST_FUNCTION = 93  # lines below its docstring
 LONGEST_FILE = 730
 CIRCLES = 4  # of modules that import one another, imports for annotations alone included
