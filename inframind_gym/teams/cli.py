@@ -12,7 +12,7 @@ from rich.console import Console
 
 from inframind_gym.errors import ConfigError, friendly
 from inframind_gym.teams.assignment.cli import run_assignment
-from inframind_gym.teams.coordination.cli import chat, run_coordination
+from inframind_gym.teams.coordination.cli import run_coordination
 from inframind_gym.teams.runs import DEFAULT_FILE, AsJson, Runs, RunStore, compare, plain_table
 from inframind_gym.teams.token_budget.cli import run_token_budget
 
@@ -22,7 +22,6 @@ run.command("assignment")(run_assignment)
 run.command("token-budget")(run_token_budget)
 run.command("coordination")(run_coordination)
 app.add_typer(run, name="run")
-app.command("chat")(chat)
 console = Console(highlight=False, markup=False)
 
 

@@ -129,10 +129,10 @@ class Provider(Protocol):
 
     async def aclose(self) -> None:
         """Close connections."""
-        ...
+        return
 
 
-class Simulated:
+class Simulated(Provider):
     """Answers that a function draws from a request's context, `latency_s` included."""
 
     is_simulated = True
@@ -144,11 +144,8 @@ class Simulated:
         """See `Provider`."""
         return self._answer(request)
 
-    async def aclose(self) -> None:
-        """See `Provider`."""
 
-
-class OpenAICompatible:
+class OpenAICompatible(Provider):
     """A server that speaks OpenAI's chat completions, or a vendor by name.
 
     Args:

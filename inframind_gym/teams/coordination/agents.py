@@ -14,7 +14,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from inframind_gym.errors import InfraMindError, shortened
 from inframind_gym.teams.coordination import prompts, rules
@@ -59,16 +59,6 @@ _QUOTING_S: Final = 0.05  # of the fallback's limit, to quote passages where the
 _EXTRACT_CHARS: Final = 300  # of a passage in an answer that no model wrote
 
 IsAbout = Callable[[str, Sequence[Document]], bool]  # question, passages
-
-
-class Searcher(Protocol):
-    """A way to documents; see `retrieval.Retriever`."""
-
-    def retrieve(
-        self, query: str | Sequence[str], strategy: str = "hybrid", top_k: int = 10
-    ) -> list[Document]:
-        """Return the best documents, best first."""
-        ...
 
 
 @dataclass(slots=True)
@@ -176,7 +166,7 @@ class Agents:
     """The five agents, and the basic retrieval that answers where they fail."""
 
     service: LLMService  # way to the model, under the name `WAY`
-    searcher: Searcher
+    retrieve: Callable[[Sequence[str], str, int], list[Document]]  # see `retrieval.Retriever`
     work: Work  # product so far; agents read it
     rewrite: Callable[[str], list[str]]  # forms of a question for retrieval, by rules
     is_about: IsAbout  # one of some passages is about a question, by rules
@@ -185,12 +175,7 @@ class Agents:
     lost_tokens: Callable[[str], int] = estimate_tokens  # of a prompt whose answer never came
 
     async def perform(self, task: Mapping[str, Any]) -> Report:
-        """Carry out one task.
-
-        Args:
-            task: `agent` (a task of `settings.TASKS`), `slot` (place among those that are sent out
-                together), `limit_s` (time after which it has failed), and the agent's arguments.
-        """
+        """Carry out one task of the session; it has failed after its `limit_s`."""
         report = Report(str(task["agent"]), int(task["slot"]))
         try:
             async with asyncio.timeout(self._real(task["limit_s"])):
@@ -221,10 +206,7 @@ class Agents:
         return prompts.read_plan(await self._ask(report, prompt), self.work.query)
 
     async def _retrieval(self, report: Report, task: Mapping[str, Any]) -> Retrieved:
-        """Search for one sub-task, by the words of the model, else of the rules, else its own.
-
-        The first form of a question makes the ranking; of others a few passages come last.
-        """
+        """Search for one sub-task, by the words of the model, else of the rules, else its own."""
         question, work = str(task["sub_task"]), self.work
         queries = [in_context(question, work.history)]
         if work.is_rewritten:
@@ -288,17 +270,14 @@ class Agents:
         return verdict.model_copy(update=changes)
 
     async def _fallback(self, report: Report, task: Mapping[str, Any]) -> tuple[str, Any]:
-        """Answer by basic retrieval; without a model in time by what the passages say.
-
-        Its prompt has no earlier turns, which no cache may hold, but their system messages, and the
-        question before if the query refers to it.
-        """
+        """Answer by basic retrieval; without a model in time by what the passages say."""
         work = self.work
         result = await self._search(work.query, [work.asked], "vector", FALLBACK_DOCUMENTS)
         documents = result.documents
         try:
             left_s = task["limit_s"] - _QUOTING_S - (time.monotonic() - report.began_s)
             async with asyncio.timeout(self._real(left_s)):
+                # No earlier turns, which no cache may hold, but what binds an answer.
                 bound = [message for message in work.history if message["role"] == "system"]
                 details: dict[str, Any] = {"sentences": SENTENCES["simple"], "hint": "", "mend": ""}
                 prompt = prompts.ask("fallback", work.asked, bound, documents, **details)
@@ -319,7 +298,7 @@ class Agents:
     ) -> Retrieved:
         """Search in a thread of its own; passages that look like an injection are withheld."""
         kept, withheld = [], []
-        for document in await asyncio.to_thread(self.searcher.retrieve, queries, strategy, top_k):
+        for document in await asyncio.to_thread(self.retrieve, queries, strategy, top_k):
             if reason := screen(document.text, "document"):
                 withheld.append((document.doc_id, reason))
                 self.log.append("passage_withheld", {"doc_id": document.doc_id, "reason": reason})
@@ -362,17 +341,14 @@ def _text(answer: str) -> str:
 
 
 def in_order(question: str, queries: list[str], proposals: list[str]) -> list[str]:
-    """Return forms of a question, by rules and by a model, the best first.
-
-    A model's come last if the first lacks more than half of the question's words: small models
-    answer, or repeat what they were told.
-    """
+    """Return forms of a question, by rules and by a model, the best first."""
     asked = set(terms(question))
+    # Small models answer, or repeat what they were told: such forms come last.
     keeps = proposals and 2 * len(asked & set(terms(proposals[0]))) >= len(asked)
     return [*proposals, *queries] if keeps else [*queries, *proposals]
 
 
-class Faulty:
+class Faulty(Provider):
     """A provider whose calls for one task go wrong on purpose (`settings.check_fault`)."""
 
     def __init__(self, inner: Provider, fault: str) -> None:
@@ -391,10 +367,6 @@ class Faulty:
             raise AttemptError("http_500", "internal error", is_retryable=False, spent="nothing")
         answer = await self._inner.complete(request)
         return Completion("{\x00", answer.input_tokens, answer.output_tokens)
-
-    async def aclose(self) -> None:
-        """See `Provider`."""
-        await self._inner.aclose()
 
 
 # Answers without a model: router and planner go by the words of the question, the writer quotes the
@@ -476,7 +448,7 @@ def _clauses(query: str) -> list[str]:
     return [part.strip() for part in _CLAUSE.split(query) if part.strip(" ?.")] or [query]
 
 
-class RuleAnswers:
+class RuleAnswers(Provider):
     """A provider whose answers to one query are made by rules, from the product of the team."""
 
     model = "simulated-team"
@@ -495,9 +467,6 @@ class RuleAnswers:
         prompt, made = estimate_tokens(user[cached:]), estimate_tokens(text)
         seconds = float(rules.call_s(prompt, made, self._settings.server))
         return Completion(text, prompt, made, "stop", seconds)
-
-    async def aclose(self) -> None:
-        """See `Provider`."""
 
     def _answer(self, context: Mapping[str, Any]) -> str:
         """Return the answer of the agent that asks."""
@@ -529,11 +498,7 @@ class RuleAnswers:
         ).model_dump_json()
 
     def _quote(self, questions: Sequence[str], documents: Sequence[Document], most: int) -> str:
-        """Return the sentences that share most words with the questions, with numbers.
-
-        Questions get a sentence in turn, so that none of several is left out. Documents that are
-        not about the query are not quoted.
-        """
+        """Return sentences that share most words with the questions, of each in turn, numbered."""
         if not self._is_about(self._work.asked, documents):
             return NO_SOURCE
         pool = [

@@ -24,7 +24,6 @@ from inframind_gym.teams.coordination.agents import (
     Agents,
     Faulty,
     RuleAnswers,
-    Searcher,
     Work,
     complexity_of,
 )
@@ -41,7 +40,6 @@ from inframind_gym.teams.coordination.settings import (
     CoordinationSettings,
     Document,
     QuerySettings,
-    VllmServer,
     load_settings,
 )
 from inframind_gym.teams.llm import (
@@ -83,7 +81,6 @@ class MultiAgentCoordinator:
         searcher: Way to documents; None: the `corpus`.
         corpus: Passages; None: those of the package.
         team: Constants of the team.
-        server: Options of the team's server, for its estimated speed; None: the design's.
         log: Where decisions, calls and failures are written; None: nowhere.
         ask: Asks a person whether to go on, where the settings of a query interrupt it.
 
@@ -101,10 +98,9 @@ class MultiAgentCoordinator:
         backend: str = "vllm",
         *,
         provider: Provider | None = None,
-        searcher: Searcher | None = None,
+        searcher: Retriever | None = None,
         corpus: Corpus | None = None,
         team: CoordinationSettings | None = None,
-        server: VllmServer | None = None,
         log: EventLog | None = None,
         ask: Ask | None = None,
     ) -> None:
@@ -113,12 +109,11 @@ class MultiAgentCoordinator:
                 f"max_context_length is {max_context_length!r}; the model takes 1,024 to "
                 f"{MOST_CONTEXT:,} tokens"
             )
-        self.server = server or VllmServer(model=model_path)
         self.is_simulated = provider is None and backend == SIMULATED
         self.settings = (team or load_settings()).within_context(max_context_length)
         self.context = ContextManager(self.settings.context)
         self._corpus = corpus or (Corpus.load() if searcher is None else Corpus("", ()))
-        self.searcher: Searcher = searcher or Retriever(self._corpus)
+        self.searcher = searcher or Retriever(self._corpus)
         self._log: EventLog = log or NoLog()
         self._ask, self.provider = ask, provider
         if not self.is_simulated and provider is None:
@@ -141,11 +136,7 @@ class MultiAgentCoordinator:
         context: Sequence[Any] | Any = None,
         settings: QuerySettings | Mapping[str, Any] | None = None,
     ) -> AgentResponse:
-        """Answer a query and wait for it, see `aprocess_query`.
-
-        Raises:
-            InfraMindError: An event loop runs in this thread.
-        """
+        """Answer a query and wait for it, see `aprocess_query`; not from inside an event loop."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -204,8 +195,7 @@ class MultiAgentCoordinator:
 
     def is_about(self, query: str, documents: Sequence[Document]) -> bool:
         """Return True if one of some passages is about a query, see `check.is_about`."""
-        nearness = getattr(self.searcher, "nearness", lambda query: None)(query)
-        return is_about(self.rewrite(query)[0], documents, nearness)
+        return is_about(self.rewrite(query)[0], documents, self.searcher.nearness(query))
 
     def close(self) -> None:
         """Close connections."""
@@ -229,11 +219,8 @@ class MultiAgentCoordinator:
     # One query
 
     def _screened(self, query: str, messages: list[dict[str, Any]]) -> Work:
-        """Return the work of a query; earlier turns that look like an injection are withheld.
-
-        Turns of the user are screened as queries, those of models and tools as documents, since
-        they may pass on what a document said. System messages are instructions, and are left alone.
-        """
+        """Return the work of a query; earlier turns that look like an injection are withheld."""
+        # Models and tools may pass on what a document said; system messages are instructions.
         work = Work(query)
         for number, message in enumerate(messages, 1):
             role, turn = message["role"], f"turn {number}"
@@ -260,7 +247,7 @@ class MultiAgentCoordinator:
         )
         agents = Agents(
             LLMService({WAY: provider}, log=self._log, retries=retries),
-            self.searcher,
+            self.searcher.retrieve,
             work,
             self.rewrite,
             self.is_about,
@@ -341,11 +328,7 @@ class MultiAgentCoordinator:
 
 
 def checked_query(query: str) -> str:
-    """Return a query without blanks around it.
-
-    Raises:
-        ConfigError: It is empty, too long or no text.
-    """
+    """Return a query without blanks around it; a `ConfigError` if it is empty, long, no text."""
     query = query.strip()
     if not query:
         raise ConfigError("the query is empty.")

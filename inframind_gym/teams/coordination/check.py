@@ -68,12 +68,7 @@ def _patterns() -> tuple[tuple[_Pattern, re.Pattern[str]], ...]:
 
 @lru_cache(maxsize=1024)  # the turns of a conversation come again with each query
 def screen(text: str, where: Where = "query") -> str:
-    """Return why a text is a prompt injection: rules, and the strongest match; "" if it is none.
-
-    Args:
-        text: Query or passage; of a longer one the first `MOST_CHARS` characters count.
-        where: Which weights of the patterns count.
-    """
+    """Return why a query or passage is a prompt injection: rules and strongest match; "" if not."""
     visible = unicodedata.normalize("NFKC", _INVISIBLE.sub("", text[:MOST_CHARS])).casefold()
     lines = re.sub(r"[^\S\n]+", " ", visible.translate(_LOOK_ALIKE))  # some patterns begin at one
     best: dict[str, tuple[str, float, str]] = {}  # rule, weight and match of a pattern
@@ -173,14 +168,10 @@ _NAME: Final = re.compile(r"[A-Za-z]+[._/-]?[A-Z0-9]|[A-Za-z0-9]+[_/][A-Za-z0-9]
 def is_about(query: str, sources: Sequence[Document], nearness: float | None = None) -> bool:
     """Return True if one of the sources is about the question, whatever it says.
 
-    Its words count, by rarity among the sources: two of them or half a question, or fewer where
-    the encoder finds a passage near. What a source has in quotation marks is an example.
-    Thresholds were set on one half of the shipped questions.
-
-    Args:
-        query: The question, in the words of the corpus (`retrieval.rewrite`).
-        sources: Passages that were found for it.
-        nearness: Cosine of the question and the nearest passage; None: without an encoder.
+    Its words (`retrieval.rewrite`) count, by rarity among the sources: two of them or half a
+    question, or fewer where the encoder finds a passage near (`nearness`, a cosine; None without
+    an encoder). What a source has in quotation marks is an example. Thresholds were set on one half
+    of the shipped questions.
     """
     asked = set(terms(query))
     if not asked or (nearness is not None and nearness < NEAR):
@@ -203,11 +194,6 @@ def find_issues(query: str, response: str, sources: Sequence[Document]) -> list[
     than the one that covers the sentence (inaccuracy); numbers that this passage does not have, or
     has with another unit (inaccuracy); citations such as ``[engine.md#sleep-mode]`` of passages
     that were not retrieved (missing_source). What a source says the other way round is not found.
-
-    Args:
-        query: The question; its names and numbers need no source.
-        response: The answer.
-        sources: Passages that it was written from.
     """
     known = {source.doc_id for source in sources}
     issues: list[tuple[IssueType, str]] = [

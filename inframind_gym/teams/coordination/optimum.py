@@ -67,12 +67,7 @@ class _Layer(NamedTuple):
 
 
 class Optimum:
-    """Values and best actions of questions, solved as far as they are asked for.
-
-    Args:
-        settings: constants of the team.
-        max_num_seqs: calls that the server decodes together.
-    """
+    """Values and best actions of questions, solved as far as they are asked for."""
 
     def __init__(self, settings: CoordinationSettings, max_num_seqs: int) -> None:
         self.settings, self._max_num_seqs = settings, max_num_seqs
@@ -81,13 +76,7 @@ class Optimum:
     def solve(
         self, question: SimulatedQuestion, rows: Ints, state: CoordinationState
     ) -> tuple[Floats, Ints]:
-        """Return the expected reward to come under the best actions, and the best next one.
-
-        Args:
-            question: simulated questions.
-            rows: (k,) places among them.
-            state: their states, k rows.
-        """
+        """Return the rewards to come under the best actions, and the best next ones, (k,) each."""
         given = _Given(self.settings, 0, noise=False)
         vars(given).update(vars(_rows(question, rows)))
         keys = _keys(given, state)
@@ -201,7 +190,7 @@ class Optimum:
         tried[:, rules.REWRITE] &= (new[:, 0] != new[:, 1]).any(axis=(1, 2, 3))
         hits = np.where(waits[:, None, None], now[:, 1], now[:, 0])
         closed = ~waits[:, None] & state.searched
-        seconds = tuple(dict(self.settings.search_s).values())
+        seconds = [self.settings.search_s[name] for name in STRATEGIES]
         for one in range(len(STRATEGIES)):
             best = hits[:, one].any(axis=1) | (waits | (state.docs == 0))
             for other in range(len(STRATEGIES)):

@@ -149,13 +149,10 @@ def ask(
     written: str = "",
     **details: Any,
 ) -> Prompt:
-    """Return the prompt of a task, a key of `TASKS`.
+    """Return the prompt of a task, a key of `TASKS`, about a question after earlier turns.
 
-    Args:
-        task, query, history: Task, question and earlier turns.
-        documents: Sources; their numbers are their places, from 1.
-        written: What models wrote, between marks (`marked`).
-        details: What the text of the task leaves open.
+    The documents are numbered from 1, `written` is what models wrote (`marked`), `details` fill
+    the text of the task.
     """
     texts = enumerate((document.text[:MOST_SOURCE_CHARS] for document in documents), 1)
     material = earlier(history) + marked("source", (f"[{n}] {text}" for n, text in texts))
@@ -190,12 +187,9 @@ class GarbageError(ValueError):
 
 
 def read(model: type[ModelT], text: str, **given: Any) -> ModelT:
-    """Return the contract that an answer holds, with some fields in place of the answer's.
+    """Return the contract that an answer holds; a `GarbageError` if it holds none.
 
-    Fields that the contract does not have are left out.
-
-    Raises:
-        GarbageError: The answer holds none.
+    Fields that the contract does not have are left out; some are `given` in place of the answer's.
     """
     answer = (json_object(text) or {}) | given
     try:
@@ -207,22 +201,14 @@ def read(model: type[ModelT], text: str, **given: Any) -> ModelT:
 
 
 def read_plan(text: str, query: str) -> Plan:
-    """Return the planner's plan, of `MOST_SUB_TASKS` at most, a line each.
-
-    Raises:
-        GarbageError: The answer holds none.
-    """
+    """Return the planner's plan, of `MOST_SUB_TASKS` at most, a line each."""
     tasks = _texts((json_object(text) or {}).get("sub_tasks"))[:MOST_SUB_TASKS]
     short = [" ".join(task.split())[:400] for task in tasks]
     return read(Plan, text, original_query=query, sub_tasks=short)
 
 
 def read_queries(text: str) -> list[str]:
-    """Return rewritten forms of a query, three at most.
-
-    Raises:
-        GarbageError: The answer holds none.
-    """
+    """Return rewritten forms of a query, one to three."""
     answer = json_object(text) or {}
     queries = list(dict.fromkeys(_texts([answer.get("refined")]) + _texts(answer.get("variants"))))
     if not queries:
@@ -233,11 +219,7 @@ def read_queries(text: str) -> list[str]:
 def read_merge(text: str, documents: int, sub_tasks: int) -> tuple[list[int], list[int]]:
     """Return places of documents, the most useful first, and places of unanswered sub-tasks.
 
-    Documents that the answer leaves out come last, so that nothing that was found is lost;
-    `documents` and `sub_tasks` are how many there are.
-
-    Raises:
-        GarbageError: The answer holds no order.
+    Documents that the answer leaves out come last, so that nothing that was found is lost.
     """
     answer = json_object(text) or {}
     if not isinstance(answer.get("order"), list):
@@ -292,7 +274,7 @@ _ROLES: Final = {"human": "user", "ai": "assistant"}  # names of LangChain
 class Trimmed(NamedTuple):
     """A conversation after a trim."""
 
-    messages: list[Any]  # those that are kept, in their order
+    messages: list[Any]  # in their order
     tokens_before: int
     tokens_after: int  # more than the target where the messages that always stay are
 
@@ -302,9 +284,6 @@ class ContextManager:
 
     Messages are mappings as OpenAI's chat API has them (``role``, ``content``, ``tool_calls``,
     ``tool_call_id``) or messages of LangChain.
-
-    Args:
-        limits: Lengths; None: the defaults of `ContextLimits`.
     """
 
     def __init__(self, limits: ContextLimits | None = None) -> None:
@@ -315,12 +294,9 @@ class ContextManager:
         return sum(map(message_tokens, messages))
 
     def trim(self, messages: Sequence[Any], target_tokens: int | None = None) -> Trimmed:
-        """Cut a conversation to a length, however long it is.
+        """Cut a conversation to a length, by default `trim_to_tokens`; it may be shorter already.
 
-        Args:
-            messages: The conversation.
-            target_tokens: Length to reach; None: `trim_to_tokens`. One that the messages that
-                always stay exceed leaves nothing but them.
+        Messages that always stay are kept, even where they alone are longer.
         """
         target = self.limits.trim_to_tokens if target_tokens is None else target_tokens
         tokens = [message_tokens(message) for message in messages]
@@ -342,12 +318,6 @@ class ContextManager:
 
         The reducer of `messages` merges what a node returns into what is there, so that a shorter
         list changes nothing. The model's input goes by ``llm_input_messages`` instead.
-
-        Args:
-            state: Has ``messages``.
-
-        Returns:
-            ``llm_input_messages``, ``context_trimmed`` and ``tokens_trimmed``.
         """
         messages = list(state.get("messages", ()))
         total = self.estimate_tokens(messages)
@@ -362,13 +332,13 @@ class ContextManager:
     def post_model_hook(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return LangGraph's update of a state after a call of the model.
 
-        Args:
-            state: ``response``, ``messages``; ``output_mode`` other than "structured" changes
-                nothing.
+        It has ``response`` and ``messages``; an ``output_mode`` other than "structured" changes
+        nothing.
         """
         if state.get("output_mode") != "structured":
             return {}
         tokens = self.estimate_tokens(state.get("llm_input_messages", state.get("messages", ())))
+        bytes_per_token = find_architecture("qwen3-4b").kv_token_bytes / 2  # in FP8
         return {
             "response": {
                 "content": state.get("response"),
@@ -378,15 +348,10 @@ class ContextManager:
             },
             "metadata": {
                 "context_used": tokens,
-                "kv_cache_usage_gb": kv_gib(tokens),
+                "kv_cache_usage_gb": tokens * bytes_per_token / 2**30,
                 "parallel_execution_active": bool(state.get("parallel_tool_calls", False)),
             },
         }
-
-
-def kv_gib(tokens: int, bytes_per_number: int = 1) -> float:
-    """Return the GiB of Qwen3-4B's keys and values; a number takes one byte in FP8, else two."""
-    return tokens * find_architecture("qwen3-4b").kv_token_bytes * bytes_per_number / 2 / 2**30
 
 
 def message_tokens(message: Any) -> int:
@@ -400,11 +365,8 @@ def message_tokens(message: Any) -> int:
 def messages_of(context: Any) -> list[dict[str, Any]]:
     """Return earlier messages as mappings with role and content, and their calls of tools.
 
-    Args:
-        context: A list of messages, or a chat memory with a method `get`; None: there are none.
-
     Raises:
-        ConfigError: They are no list, or one of them is no message.
+        ConfigError: The context is no list and no chat memory with `get`, or one is no message.
     """
     is_memory = hasattr(context, "get") and not isinstance(context, Mapping)
     listed = context.get() if is_memory else [] if context is None else context

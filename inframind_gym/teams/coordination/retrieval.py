@@ -16,10 +16,11 @@ import re
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,11 +108,7 @@ class Passage:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Passages in the order of files and lines, under the name of their folder.
-
-    A section of a Markdown file is a passage, and so are about 200 words of a longer one or of a
-    plain text.
-    """
+    """Passages in the order of files and lines, under the name of their folder."""
 
     name: str
     passages: tuple[Passage, ...]
@@ -120,12 +117,10 @@ class Corpus:
     def load(cls, path: str | os.PathLike[str] | None = None) -> Corpus:
         """Read a folder with its subfolders, or one file; None: the passages of the package.
 
-        Files end in .md, .markdown or .txt and are UTF-8. Others, names that begin with a
-        dot, and symbolic links are left out.
+        Files end in .md, .markdown or .txt and are UTF-8. Others, and hidden ones, are left out.
 
         Raises:
-            ConfigError: There is no such folder, it has no text, or too many passages; a file is
-                too large, no text or not UTF-8. Names the file.
+            ConfigError: There is no text, too much of it, or a file is no text; names the file.
         """
         root = SHIPPED if path is None else Path(path)
         if not root.exists():
@@ -202,24 +197,11 @@ def _parts(body: str) -> list[str]:
 # Embeddings
 
 
-class Vectors(Protocol):
-    """A way from texts to vectors of length 1, whose products are similarities."""
-
-    name: str
-
-    def passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the embeddings of texts, ``(n, d)``."""
-        ...
-
-    def query(self, text: str) -> NDArray[np.float32]:
-        """Return the embedding of a query, ``(d,)``."""
-        ...
-
-
 class MiniLM:
-    """all-MiniLM-L6-v2; embeddings of passages are cached on disk, those of queries in memory."""
+    """all-MiniLM-L6-v2; embeddings of passages are cached on disk, those of queries in memory.
 
-    name = "minilm"
+    Vectors are of length 1: their products are similarities.
+    """
 
     def __init__(self) -> None:
         self._model = MiniLMEmbedder()
@@ -239,12 +221,10 @@ class MiniLM:
 
 def available() -> MiniLM | None:
     """Return all-MiniLM-L6-v2 if it is installed with its weights."""
-    try:
-        return (
-            MiniLM() if importlib.util.find_spec("sentence_transformers") and find_model() else None
-        )
-    except TaskError:
-        return None
+    with suppress(TaskError):
+        if importlib.util.find_spec("sentence_transformers") and find_model():
+            return MiniLM()
+    return None
 
 
 # The graph of entities
@@ -280,15 +260,8 @@ class EntityGraph:
     def walk(self, query: str, passages: Mapping[int, float]) -> NDArray[np.float64]:
         """Return the share of the time that a walk with restarts spends at each passage.
 
-        Half of the restarts are at the entities that the query names, if it names any and there are
-        passages; a step in two and a half is one.
-
-        Args:
-            query: The question.
-            passages: Weights of the passages where it starts, by number.
-
-        Returns:
-            ``(num_passages,)``: personalised PageRank.
+        It starts at passages by their weights. Half of the restarts are at the entities that the
+        query names, if it names any and there are passages; a step in two and a half is one.
         """
         own = set(map(stem, words(query)))
         entities = {entity: self._rarity[entity] for entity in sorted(own & self._rarity.keys())}
@@ -315,13 +288,11 @@ def _named(passage: Passage) -> set[str]:
 class Retriever:
     """Finds passages of a corpus.
 
-    Args:
-        corpus: Passages.
-        vectors: Embeddings; None: all-MiniLM-L6-v2 if it is installed. Without any, words alone
-            count: `vector` is BM25 then.
+    `vectors` None is all-MiniLM-L6-v2 if it is installed. Without an encoder words alone count:
+    `vector` is BM25 then.
     """
 
-    def __init__(self, corpus: Corpus, vectors: Vectors | None = None) -> None:
+    def __init__(self, corpus: Corpus, vectors: Any = None) -> None:
         self.corpus = corpus
         self.vectors = vectors or available()
 
@@ -330,12 +301,8 @@ class Retriever:
     ) -> list[Document]:
         """Return the best passages, the best first, none twice.
 
-        Args:
-            query: A question, or a question and variants of it, as `rewrite` returns them. Up to
-                a fifth of the passages are then the best of the variants that the question itself
-                does not find; they come last.
-            strategy: "vector", "hybrid" or "graphrag".
-            top_k: Passages at most.
+        The query may be a question and variants of it (`rewrite`). Up to a fifth of the passages
+        are then the best of the variants that the question itself does not find; they come last.
 
         Raises:
             ConfigError: The strategy is not known, or there is no query.
@@ -469,13 +436,10 @@ def _glossary() -> _Glossary:
 
 
 def rewrite(query: str, corpus: Corpus) -> list[str]:
-    """Return queries that ask for the same in the words of the corpus.
+    """Return queries that ask for the same in the words of the corpus and of the glossary.
 
-    Words are the corpus's, abbreviations and synonyms the glossary's.
-
-    Returns:
-        The corrected query with its abbreviations expanded, and at most two variants: the query
-        with synonyms, its parts. The query alone if there is nothing to rewrite.
+    The corrected query with its abbreviations expanded, and at most two variants: the query with
+    synonyms, its parts. The query alone if there is nothing to rewrite.
     """
     corrected = WORD.sub(lambda match: _corrected(match[0], corpus), query)
     expanded = _extended(corrected, _glossary().abbreviations, corpus)
@@ -513,11 +477,7 @@ def _extended(query: str, table: Mapping[str, str], corpus: Corpus) -> str:
 
 
 class Question(StrictModel):
-    """A question of the shipped corpus, with graded labels of the passages that answer it.
-
-    A simple one is answered by one passage in its words, a medium one by a passage in other words
-    (shortened, misspelt), a complex one by two passages.
-    """
+    """A question of the shipped corpus, with graded labels of the passages that answer it."""
 
     id: str
     text: str

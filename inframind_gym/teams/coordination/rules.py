@@ -82,11 +82,10 @@ def call_s(prompt: Any, completion: Any, server: ServerSettings) -> Any:
 
 
 def wave_s(prompt: Ints, completion: Ints, server: ServerSettings, max_num_seqs: int) -> Floats:
-    """Return seconds of calls that begin together, (k,).
+    """Return seconds of calls that begin together, (k,); tokens are (k, w), 0 without a call.
 
     Reading is bound by arithmetic: calls share its rate. Decoding is bound by memory: up to
-    `max_num_seqs` calls decode at the rate of one, the longest first; further ones come after them.
-    Tokens are (k, w), zeros where there is no call.
+    `max_num_seqs` calls decode at the rate of one, the longest first; further ones come after.
     """
     read = prompt.sum(axis=1) / server.prefill_tokens_per_s
     longest_first = -np.sort(-completion, axis=1)
@@ -120,12 +119,7 @@ def kept_exchanges(sizes: Ints, room: Ints, oldest_share: float) -> Bools:
 
     The oldest stay while they fit their share (with 0 the newest alone stay), then the newest while
     they fit the rest, then the oldest of the others. One that is larger than all the room is passed
-    over.
-
-    Args:
-        sizes: (k, x) tokens, oldest first.
-        room: (k,) tokens that may stay.
-        oldest_share: part of the room for the oldest exchanges.
+    over. `sizes` are (k, x) tokens, the oldest first; `room` (k,) tokens may stay.
     """
     kept, fits = np.zeros(sizes.shape, np.bool_), sizes <= room[:, None]
     turns = ((1, np.floor(oldest_share * room)), (-1, room), (1, room))
@@ -145,12 +139,8 @@ def reward_terms(
 ) -> Floats:
     """Return the terms of k decisions, (k, 5), in the order of TERMS.
 
-    Args:
-        ms, tokens: (k,) milliseconds of the decision, tokens read or written in it.
-        answer: (k,) score of an answer that it gave, 0-1; 0 where it gave none.
-        attribution: (k,) share of its claims with a source; 0 where it gave none.
-        unvalidated: (k,) whether it answered, and nobody had validated the answer.
-        weights: of the terms.
+    Each took milliseconds and tokens (k,). Where it gave an answer there are its score, the share
+    of its claims with a source, and whether nobody had validated it.
     """
     terms = np.empty((len(ms), len(TERMS)))
     terms[:, 0] = answer
@@ -199,13 +189,7 @@ class Outcome(NamedTuple):
 
 
 class CoordinationState:
-    """State of n questions: what is done, and what is open; all arrays have a row a question.
-
-    Args:
-        settings: constants of the team.
-        n: number of questions.
-        max_num_seqs: calls that the server decodes together.
-    """
+    """State of n questions: what is done, and what is open; all arrays have a row a question."""
 
     model: Bools  # (n,) a model decides; its decisions then take tokens and time
     hint: Ints  # (n,) complexity by the question's words
@@ -308,9 +292,7 @@ class CoordinationState:
     def decide(self, rows: Ints, actions: Ints) -> Ints:
         """Begin decisions (k,): count them, and charge overhead, supervisor and waits for retries.
 
-        Returns:
-            (k,) what is to be carried out: the action, or NOTHING where it was not open or no time
-            is left.
+        Returns (k,) what is to be carried out: NOTHING where the action was not open or time is up.
         """
         settings, tokens = self.settings, self.settings.tokens
         legal = self.mask[rows, actions]

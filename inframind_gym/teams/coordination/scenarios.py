@@ -1,12 +1,10 @@
 """The eight acceptance scenarios on the application: claims of its design, checked one by one.
 
-Each is a query, or several, and claims about the answer, with texts, messages and a server's rates.
 Their questions in the environment are in `simulate`.
 """
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
@@ -17,8 +15,7 @@ from inframind_gym.simulator.estimate.architecture import find_architecture
 from inframind_gym.simulator.estimate.roofline import Server, find_gpu
 from inframind_gym.teams.coordination.app import MultiAgentCoordinator as Team
 from inframind_gym.teams.coordination.retrieval import load_questions
-from inframind_gym.teams.coordination.settings import AgentResponse, QuerySettings, VllmServer
-from inframind_gym.teams.llm import LLMService
+from inframind_gym.teams.coordination.settings import MOST_CONTEXT, AgentResponse, QuerySettings
 
 
 class Played(NamedTuple):
@@ -50,6 +47,8 @@ _EXCHANGES: Final = (
 _REFERRED: Final = "73,728"  # bytes a token, in the passages that FOLLOW_UP is about
 _LONG_TOKENS: Final = 126_000  # of a conversation near the end of the context
 _HISTORY_CHARS: Final = 2_000  # of one of its messages
+GPU: Final = "RTX-4090-LAPTOP"  # of the design
+_PROMPT_TOKENS: Final = 1024  # of the prefill that is estimated
 
 
 def _decided(response: AgentResponse) -> list[str]:
@@ -199,69 +198,34 @@ def _parallel(team: Team, settings: QuerySettings) -> Played:
     return Played(response, checks, (note,))
 
 
-# Speed of the team's server
-
-GPU: Final = "RTX-4090-LAPTOP"  # of the design
-_PROMPT_TOKENS: Final = 1024  # of the prefill that is estimated
-_WORDS: Final = ("queue", "cache", "block", "batch", "token", "agent", "route", "plan", "rank")
-
-
 def _speed(team: Team, settings: QuerySettings) -> Played:
-    decode, prefill, memory_gb = estimate(team.server)
-    checks = {f"{GPU}: memory < 16 GB": memory_gb < 16.0}
-    speeds = {GPU: (decode, prefill)}
-    if team.provider is not None:
-        with LLMService({"speed": team.provider}) as service:
-            speeds[f"measured, {team.provider.model}"] = measure(service)
-    notes = []
-    for where, (decode, prefill) in speeds.items():
-        checks[f"{where}: decode >= 100 tok/s"] = decode >= 100.0
-        checks[f"{where}: prefill >= 800 tok/s"] = prefill >= 800.0
-        notes.append(f"{where}: {decode:.0f} tok/s decode, {prefill:,.0f} prefill")
-    notes[0] += f", {memory_gb:.1f} GB (estimate)"
-    return Played(None, checks, tuple(notes))
+    decode, prefill, memory_gb = estimate()
+    checks = {
+        f"{GPU}: memory < 16 GB": memory_gb < 16.0,
+        f"{GPU}: decode >= 100 tok/s": decode >= 100.0,
+        f"{GPU}: prefill >= 800 tok/s": prefill >= 800.0,
+    }
+    note = f"{GPU}: {decode:.0f} tok/s decode, {prefill:,.0f} prefill, {memory_gb:.1f} GB"
+    return Played(None, checks, (f"{note} (estimate)",))
 
 
-def estimate(server: VllmServer) -> tuple[float, float, float]:
+def estimate() -> tuple[float, float, float]:
     """Return tokens a second of decode and prefill of Qwen3-4B at one call, and the memory in GB.
 
     They are those of the roofline that `inframind pool new` uses, on the GPU of the design, with
-    keys and values in FP8 and one context of full length.
+    weights, keys and values in FP8 and one context of full length.
     """
     gpu = find_gpu(GPU)[1]
-    model = find_architecture("qwen3-4b").model_copy(update={"quantization": server.quantization})
-    host = Server(model, gpu, 1, server.max_num_seqs, 2048, server.max_model_len)
+    model = find_architecture("qwen3-4b").model_copy(update={"quantization": "fp8"})
+    host = Server(model, gpu, 1, 3, 2048, MOST_CONTEXT)
     card = host.card(1e9 * gpu.memory_gb)
     step = card.step.model_copy(update={"per_kv_token_s": card.step.per_kv_token_s / 2})
     card = card.model_copy(update={"step": step})
     prefill_s = card.call_s(_PROMPT_TOKENS, 1)
     decode_s = (card.call_s(_PROMPT_TOKENS, 129) - prefill_s) / 128
-    cache = server.max_model_len * model.kv_token_bytes / 2
+    cache = MOST_CONTEXT * model.kv_token_bytes / 2
     memory_gb = (host.weight_bytes + host.reserved_bytes + cache) / 1e9
     return 1 / decode_s, _PROMPT_TOKENS / prefill_s, memory_gb
-
-
-def measure(service: LLMService) -> tuple[float, float]:
-    """Return tokens a second of decode and prefill of a running server, the provider "speed".
-
-    Every prompt begins with words of its own, as servers keep the prefixes that they have seen.
-
-    Raises:
-        LLMError: A call failed.
-    """
-    draws = random.Random(0)
-
-    def call(words: int, most: int) -> tuple[float, int, int]:
-        text = " ".join(draws.choice(_WORDS) + str(draws.randrange(1000)) for _ in range(words))
-        system = f"{draws.random()} Count upwards from 1, one number a line, and never stop."
-        reply = service.call(system, text, "speed", most, agent="speed")
-        return reply.latency_s, reply.input_tokens, reply.output_tokens
-
-    call(8, 4)  # what a server does once
-    few, many = call(8, 8), call(8, 136)
-    short, long = call(8, 1), call(1500, 1)
-    decode = max(many[2] - few[2], 1) / max(many[0] - few[0], 1e-9)
-    return decode, (long[1] - short[1]) / max(long[0] - short[0], 1e-9)
 
 
 # One line about each, and how it is played on a coordinator that is warmed up.

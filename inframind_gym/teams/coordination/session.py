@@ -62,18 +62,10 @@ class _GraphState(TypedDict):
 
 
 class Session:
-    """One query under the supervisor.
+    """One query under the supervisor, whose `agents` have its work.
 
     Where answers are simulated, its time is by the rules of the team: what the calls of an action
-    take on the team's server. Else it is real, less a person's.
-
-    Args:
-        settings: Constants of the team, with the limits of the query.
-        options: Settings of the query.
-        agents: Their work has the query and the history.
-        hint: Complexity by the query's words, a place in COMPLEXITIES.
-        refers: The query refers to an earlier turn.
-        ask: Asks a person at the points that the options name.
+    take on the team's server. Else it is real, less the time that a person takes who is asked.
     """
 
     def __init__(
@@ -107,11 +99,7 @@ class Session:
         self._idle_since_s = self.began_s  # the last agent came back; waits move it on
 
     async def play(self) -> None:
-        """Play the query to its end.
-
-        Raises:
-            ConfigError: LangGraph is not installed.
-        """
+        """Play the query to its end."""
         graphs = require("langgraph.graph", "the coordination team", "teams")
         send_to = require("langgraph.types", "the coordination team", "teams").Send
 
@@ -157,7 +145,7 @@ class Session:
         alone = {
             rules.FALLBACK: settings.fallback_s,
             rules.TRIM: settings.trim_s,
-            rules.REWRITE: settings.search_s.rewrite,
+            rules.REWRITE: settings.search_s["rewrite"],
         }
         seconds = alone.get(action, sum(report.latency_s for report in reports))
         if rules.is_retrieval(action) and reports:
@@ -165,7 +153,7 @@ class Session:
             wrote = np.array([[report.output_tokens for report in reports]])
             wave_s = float(rules.wave_s(read, wrote, settings.server, state.max_num_seqs)[0])
             strategy = STRATEGIES[int(rules.strategy_of(action))]
-            seconds = wave_s + float(getattr(settings.search_s, strategy))
+            seconds = wave_s + settings.search_s[strategy]
         late = action != rules.FALLBACK and any(r.failure == "timeout" for r in reports)
         return int(rules.milliseconds(settings.limits.call_timeout_s if late else seconds))
 
@@ -374,13 +362,9 @@ def _task(agent: str, slot: int = 0, **arguments: Any) -> Task:
 def outcome_of(
     action: int, reports: Sequence[Report], known: set[str], handoff_tokens: int
 ) -> Outcome:
-    """Return what the reports of an action amount to; its time is left at 0.
+    """Return what the reports of an action, in the order of their slots, amount to, but for time.
 
-    Args:
-        action: 0-14, or NOTHING.
-        reports: In the order of their slots.
-        known: Documents that were found before; those of the reports are added.
-        handoff_tokens: Of the message that each agent returns with.
+    Documents of the reports are added to those that are `known`.
     """
     outcome, searches = Outcome.empty(1), []
     outcome.prompt[0] = sum(report.input_tokens for report in reports)

@@ -1,12 +1,11 @@
 """Constants of the coordination team, settings of a query, and what agents hand to one another.
 
 The constants are read from `envs_configs/teams/coordination.yaml`, which explains each of them and
-says where it comes from; the settings of a query come from its caller, variables or an `.env` file.
+says where it comes from; the settings of a query come from its caller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
@@ -22,11 +21,9 @@ from inframind_gym.configs import (
     StrictModel,
     find_config,
     load_yaml_model,
-    validate,
     within,
 )
 from inframind_gym.errors import unknown
-from inframind_gym.files import read_text
 
 Strategy = Literal["vector", "hybrid", "graphrag"]
 Complexity = Literal["simple", "medium", "complex"]
@@ -40,11 +37,10 @@ MOST_CONTEXT: Final = 131_072  # tokens
 AGENTS: Final = ("router", "planner", "retrieval", "synthesis", "validation")
 TASKS: Final = ("router", "planner", "retrieval", "synthesis", "draft", "validation", "fallback")
 FAULTS: Final = ("timeout", "garbage", "error")
-STRATEGIES: Final[tuple[str, ...]] = get_args(Strategy)
+STRATEGIES: Final[tuple[Strategy, ...]] = get_args(Strategy)
 COMPLEXITIES: Final[tuple[Complexity, ...]] = get_args(Complexity)
-ISSUES: Final[tuple[str, ...]] = get_args(IssueType)
+ISSUES: Final[tuple[IssueType, ...]] = get_args(IssueType)
 SEVERITIES: Final[tuple[str, ...]] = get_args(Severity)
-ENV_FILE: Final = ".env"
 
 Two = tuple[Fraction, Fraction]
 Three = tuple[Fraction, Fraction, Fraction]
@@ -126,15 +122,6 @@ class Passages(StrictModel):
     most: PositiveInt
 
 
-class SearchSeconds(StrictModel):
-    """Seconds of a search, in the order of STRATEGIES, and of a rewriting."""
-
-    vector: NonNegative
-    hybrid: NonNegative
-    graphrag: NonNegative
-    rewrite: NonNegative
-
-
 class Failures(StrictModel):
     """Chances of the failures of one call."""
 
@@ -194,18 +181,10 @@ class Draft(StrictModel):
     without_history: Fraction
 
 
-class Finds(StrictModel):
-    """Chances that a validation finds an issue that is there, in the order of ISSUES."""
-
-    hallucination: Fraction
-    missing_source: Fraction
-    inaccuracy: Fraction
-
-
 class Validator(StrictModel):
     """Chances of a validation, and its confidence when it rejects, and accepts."""
 
-    finds: Finds
+    finds: Annotated[dict[IssueType, Fraction], Field(min_length=3)]  # an issue that is there
     false_alarm: Fraction
     confidence: Two
 
@@ -229,7 +208,7 @@ class CoordinationSettings(StrictModel):
     server: ServerSettings
     tokens: TokenSettings
     passages: Passages
-    search_s: SearchSeconds
+    search_s: Annotated[dict[Strategy | Literal["rewrite"], NonNegative], Field(min_length=4)]
     trim_s: NonNegative
     failures: Failures
     questions: Questions
@@ -246,7 +225,7 @@ class CoordinationSettings(StrictModel):
         tokens, server = self.tokens, self.server
         prompt = tokens.query + self.passages.fallback * tokens.passage
         read = prompt / server.prefill_tokens_per_s
-        return self.search_s.vector + read + tokens.fallback / server.decode_tokens_per_s
+        return self.search_s["vector"] + read + tokens.fallback / server.decode_tokens_per_s
 
     def within_context(self, length: int) -> CoordinationSettings:
         """Return the constants for another length of the context; a trim's lengths follow."""
@@ -281,11 +260,7 @@ class CoordinationSettings(StrictModel):
 
 
 def load_settings(name_or_path: str | Path = DEFAULT) -> CoordinationSettings:
-    """Read the constants of a team by name or path.
-
-    Raises:
-        ConfigError: the file is missing or wrong; says where.
-    """
+    """Read the constants of a team by name or path."""
     return _load(find_config("teams", name_or_path))
 
 
@@ -298,15 +273,9 @@ def _load(path: Path) -> CoordinationSettings:
 
 
 def check_fault(fault: str) -> str:
-    """Return a fault such as "planner:timeout", if there is such a task and such a kind.
-
-    Raises:
-        ValueError: There is none.
-    """
-    task, _, kind = fault.partition(":")
-    for what, name, names in (("agent", task, TASKS), ("kind", kind, FAULTS)):
-        if name not in names:
-            raise ValueError(f"fault {fault!r}: {unknown(what, name, names)}")
+    """Return a fault such as "planner:timeout", if there is one of this name."""
+    if fault not in (names := [f"{task}:{kind}" for task in TASKS for kind in FAULTS]):
+        raise ValueError(unknown("fault", fault, names))
     return fault
 
 
@@ -361,65 +330,6 @@ class QuerySettings(StrictModel):
     fault: Annotated[str, AfterValidator(check_fault)] | None = None
 
 
-class VllmServer(StrictModel):
-    """The team's server by vLLM's names, for estimates of its speed.
-
-    `kv_cache_dtype` "fp8" is e4m3: vLLM refuses e5m2 with a checkpoint in FP8. Fewer than three
-    `max_num_seqs` carry out parallel retrievals in turn.
-    """
-
-    model: str = MODEL
-    max_model_len: Annotated[int, within(1024, MOST_CONTEXT)] = MOST_CONTEXT
-    gpu_memory_utilization: Annotated[float, within(0.1, 1.0)] = 0.95
-    quantization: Literal["fp8"] = "fp8"
-    kv_cache_dtype: Literal["fp8"] = "fp8"
-    max_num_seqs: Annotated[int, within(1, 1024)] = 3
-
-
-class Environment(StrictModel):
-    """Variables of the process or of an `.env` file."""
-
-    ENABLE_MULTI_AGENT: bool = True
-    AGENT_DECISION_TIMEOUT: Positive = 200.0  # ms
-    FALLBACK_TO_BASIC_RAG: bool = True
-    MODEL_PATH: str = MODEL
-    MAX_CONTEXT_LENGTH: Annotated[int, Field(ge=1024, le=MOST_CONTEXT)] = 128_000
-    VLLM_GPU_MEMORY_UTILIZATION: Annotated[float, Field(ge=0.1, le=1.0)] = 0.95
-    VLLM_MAX_MODEL_LEN: Annotated[int, Field(ge=1024, le=MOST_CONTEXT)] = MOST_CONTEXT
-    VLLM_QUANTIZATION: Literal["fp8"] = "fp8"
-
-    def settings(self) -> dict[str, Any]:
-        """Return the arguments of `QuerySettings` that were set."""
-        names = {"AGENT_DECISION_TIMEOUT": "agent_decision_timeout_ms"}
-        names |= {name: name.lower() for name in ("ENABLE_MULTI_AGENT", "FALLBACK_TO_BASIC_RAG")}
-        return {names[k]: getattr(self, k) for k in names if k in self.model_fields_set}
-
-    def server(self) -> VllmServer:
-        """Return the team's server."""
-        return VllmServer(
-            model=self.MODEL_PATH,
-            max_model_len=self.VLLM_MAX_MODEL_LEN,
-            gpu_memory_utilization=self.VLLM_GPU_MEMORY_UTILIZATION,
-        )
-
-
-def read_environment(environ: Mapping[str, str]) -> Environment:
-    """Read the variables of the team; those of the process win over those of `.env`.
-
-    Raises:
-        ConfigError: A value is wrong, or the file cannot be read.
-    """
-    lines: dict[str, str] = {}
-    for line in read_text(ENV_FILE).splitlines() if Path(ENV_FILE).is_file() else ():
-        name, _, value = line.strip().removeprefix("export ").partition("=")
-        value = value.strip().partition(" #")[0].strip()
-        quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-        lines[name.strip()] = value[1:-1] if quoted else value
-    values = {name: environ.get(name) or lines.get(name) for name in Environment.model_fields}
-    given = {name: value for name, value in values.items() if value is not None}
-    return validate(given, Environment, source="environment")
-
-
 # What agents hand to one another
 
 
@@ -433,11 +343,7 @@ class Document(StrictModel):
 
 
 class Issue(StrictModel):
-    """Something that is wrong with an answer.
-
-    A "hallucination" (no source says so), a "missing_source" (a claim without the source that it
-    needs), or an "inaccuracy" (a source says otherwise).
-    """
+    """Something that is wrong with an answer: no source says so, a source is missing or differs."""
 
     type: IssueType
     severity: Severity

@@ -80,11 +80,7 @@ SCENARIOS: Final = {
 
 
 def find_scenario(name: str) -> Pinned:
-    """Return the question of a scenario by its name.
-
-    Raises:
-        ConfigError: there is none of that name.
-    """
+    """Return the question of a scenario by its name, else raise a `ConfigError`."""
     if name not in SCENARIOS:
         raise ConfigError(unknown("scenario", name, tuple(SCENARIOS)))
     return SCENARIOS[name]
@@ -99,17 +95,6 @@ class SimulatedQuestion:
         conversation: share of the questions with exchanges before.
         noise: whether lengths vary, calls fail and sub-tasks bring passages again.
         newest_only: whether a trim keeps the newest exchanges alone.
-
-    Attributes:
-        complexity, kind, facets: (n,) true ones, and the pieces of evidence that are needed.
-        hint: (n,) complexity by the question's words.
-        refers_to: (n,) exchange that holds the first piece, -1 for none.
-        found: (n, 3) evidence that was found; `plain`: what would be without a rewriting.
-        covered, hallucinated, unsourced: (n, 3), (n,), (n,) of the draft.
-        lied, caught: (n,) drafts that hallucinated, and those of them that were found.
-        history, kept: (n, x) tokens of the exchanges before, and which are still there.
-        unread: (n,) tokens of passages that no agent has read.
-        stale: (n,) tokens of the conversation behind the cut of a trim, which no cache holds.
     """
 
     def __init__(
@@ -145,8 +130,8 @@ class SimulatedQuestion:
         plain = np.concatenate([np.array(retrieval.whole)[:, None, None] * recall, recall[None]])
         misses = np.array(retrieval.rewritten_misses) * (1.0 - plain)
         self._chances = np.stack([plain, 1.0 - misses])
-        self._search_s = np.array([getattr(settings.search_s, name) for name in STRATEGIES])
-        self._finds = np.array([getattr(settings.validator.finds, issue) for issue in ISSUES])
+        self._search_s = np.array([settings.search_s[name] for name in STRATEGIES])
+        self._finds = np.array([settings.validator.finds[issue] for issue in ISSUES])
         self._draft_length = np.array(tokens.draft)
         self._factors = np.array(tokens.factors if noise else (1.0,))
         self._weights = np.cumsum(tokens.weights if noise else (1.0,))
@@ -234,11 +219,7 @@ class SimulatedQuestion:
     def _draw(
         self, rows: Ints, agent: int, number: Ints, lengths: Any, prompt: Ints
     ) -> tuple[Floats, Ints, Ints, Floats]:
-        """Draw calls of an agent (k,), or of WRITER, by their numbers.
-
-        Returns:
-            (k,) seconds, tokens and failures, (k, 6) draws of their outcomes.
-        """
+        """Draw calls of an agent, or of WRITER: seconds, tokens, failures, draws (k, 6)."""
         failures, limit = self.settings.failures, self.settings.limits.call_timeout_s
         u = self.draw_luck(rows, agent * CALLS + number)
         factor = self._factors[(u[:, 2:3] > self._weights).sum(axis=1)]
@@ -258,13 +239,7 @@ class SimulatedQuestion:
     def _call(
         self, rows: Ints, at: Ints, agent: int, lengths: Any, prompt: Any, outcome: Outcome
     ) -> tuple[Bools, Floats]:
-        """Add the next call of one agent in each row to the outcomes.
-
-        Every prompt begins with what is kept of the conversation.
-
-        Returns:
-            (k,) whether it can be used, (k, 6) draws of what comes of it.
-        """
+        """Add the next call of an agent to the outcomes; returns which are usable, draws (k, 6)."""
         number, prompt = self.calls[rows, agent], prompt + self.stale[rows]
         self.calls[rows, agent] += 1
         seconds, completion, failure, luck = self._draw(rows, agent, number, lengths, prompt)
@@ -281,10 +256,9 @@ class SimulatedQuestion:
     def _wave(
         self, rows: Ints, used: Bools, max_num_seqs: int
     ) -> tuple[Floats, Ints, Ints, Floats]:
-        """Draw up to three calls of the retrieval agent at once, which read a stale prefix once.
+        """Draw up to three calls of the retrieval agent, which read a stale prefix once.
 
-        Returns:
-            (k,) seconds and tokens of the waves, (k, 3) failures, (k, 3, 6) draws.
+        Returns (k,) seconds and tokens of the waves, (k, 3) failures, (k, 3, 6) draws.
         """
         tokens, shape, stale = self.settings.tokens, used.shape, self.stale[rows]
         row, slot = np.nonzero(used)
@@ -320,7 +294,7 @@ class SimulatedQuestion:
             at = np.flatnonzero(these)
             if len(at):
                 carry_out(rows[at], actions[at], at, state, outcome)
-        outcome.ms[actions == rules.REWRITE] = milliseconds(self.settings.search_s.rewrite)
+        outcome.ms[actions == rules.REWRITE] = milliseconds(self.settings.search_s["rewrite"])
         return outcome
 
     def _route(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
@@ -436,10 +410,7 @@ class SimulatedQuestion:
         return has, has & warned[:, None] & self.covered[rows], uses
 
     def draft_chances(self, rows: Ints, has: Bools, warned: Any) -> tuple[Floats, Floats]:
-        """Return the chances that drafts hallucinate, and that they leave sources out, (k,) each.
-
-        `has` is the evidence at hand, (k, 3), `warned` whether the writer was told of issues, (k,).
-        """
+        """Return the chances (k,) that drafts hallucinate, and that they leave sources out."""
         draft = self.settings.draft
         missing = 1.0 - has.sum(axis=1) / self.facets[rows]
         less = np.where(warned, draft.after_issues, 1.0)

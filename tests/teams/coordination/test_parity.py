@@ -104,7 +104,7 @@ def in_the_application(
     work = Work(QUERY, team.history())
     agents = Agents(
         LLMService({WAY: team}, log=log, retries=Retries(most_attempts=1)),
-        team,
+        team.retrieve,
         work,
         rewrite=lambda question: [],
         is_about=lambda query, documents: True,
