@@ -43,7 +43,7 @@ from agents.runs import (
     weights_of,
 )
 from inframind_gym.configs import Fraction, NonNegative, Positive, PositiveInt, StrictModel
-from inframind_gym.evaluation.play import Window, stream_length
+from inframind_gym.evaluation.queries import Window, stream_length
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.networks import draw, log_softmax
 from inframind_gym.policies.ppo_lagrangian import (

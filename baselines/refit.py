@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from baselines.recipes import candidates
 from inframind_gym.errors import unknown
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.routing import names_of
+from inframind_gym.evaluation.family import Cell, Place, name_of
+from inframind_gym.evaluation.queries import names_of
 from inframind_gym.evaluation.scenarios import Fit, add_fits, load_refits, load_track
-from inframind_gym.evaluation.suite import Cell, Place, name_of
 from inframind_gym.evaluation.track_board import SCORE
-from inframind_gym.evaluation.tracks import Stream, TrackPlayer, TrackSuite
+from inframind_gym.evaluation.tracks import TRACKS, Stream, TrackPlayer, TrackSuite
 from inframind_gym.policies import BasePolicy, Contexts, PolicySpec, resolve_policy
 from inframind_gym.progress import say
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
@@ -121,7 +121,7 @@ def fit_recipes(
     """
     loads = suite.at(track, scenario, 1.0).track.loads
     sources, budget = _sources(suite, track, scenario), Budget(queries)
-    spec, actions = _recipes(suite, suite.at(track, sources[0], loads[0]))
+    spec, actions = _recipes(suite, (track, sources[0], loads[0]))
     actions = np.random.default_rng(0).permutation(actions)
     places = [[(track, one, load) for one in sources] for load in loads]
     scores = np.zeros((len(actions), len(loads)))
@@ -184,10 +184,10 @@ def _sources(suite: TrackSuite, track: str, scenario: str) -> list[str]:
     return found
 
 
-def _recipes(suite: TrackSuite, played: Stream) -> tuple[PolicySpec, NDArray[np.int64]]:
+def _recipes(suite: TrackSuite, place: Place) -> tuple[PolicySpec, NDArray[np.int64]]:
     """Return the facts of a scenario's pool, and the actions (C, 9) of all recipes."""
-    kwargs = suite.env_kwargs((), resolve_policy("random"), played)
-    env: Any = gym.make_vec(suite.env_id, num_envs=1, **kwargs).unwrapped
+    kwargs = suite.env_kwargs(place, resolve_policy("random"))
+    env: Any = gym.make_vec(TRACKS.env_id, num_envs=1, **kwargs).unwrapped
     spec: PolicySpec = env.policy_spec()
     return spec, candidates(spec.num_actions)
 
@@ -206,13 +206,13 @@ def _play(
     seeds = np.tile(first + np.arange(of.episodes), len(actions)).tolist()
     chosen = np.repeat(actions, of.episodes, axis=0)
     player, scores = _Player(suite), np.zeros(len(chosen))
-    layout = suite.layout({"names": names_of(suite.models)})
+    layout = TRACKS.layout({"names": names_of(suite.models)})
     player.round = of
     at_once = max(1, _MOST_PLACES // played.num_queries)
     for start in range(0, len(chosen), at_once):
         player.recipes = _Recipes(chosen[start : start + at_once])
         rows = range(start, min(start + at_once, len(chosen)))
-        cells = [suite.cell(str(row), *place, seed=seeds[row]) for row in rows]
+        cells = [TRACKS.cell(str(row), *place, seed=seeds[row]) for row in rows]
         for cell, columns, _ in player.run(cells):
             sums = layout.table(columns).sum(axis=0)
             scores[int(cell.policy)] = layout.evaluate(sums)[SCORE]

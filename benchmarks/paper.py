@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.evaluation.routing import imbalance
+from inframind_gym.evaluation.queries import imbalance
 from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.evaluation.tracker import read_metrics
 from inframind_gym.files import replace_bytes, replace_text

@@ -47,7 +47,6 @@ def test_the_version_loads_nothing_heavy() -> None:
         (["calibrate"], "--max-num-seqs"),
         (["replay"], "--"),
         (["submit", "prepare"], "--training-queries"),
-        (["board", "build"], "--out"),
     ],
 )
 def test_every_command_shows_its_help(arguments: list[str], expected: str) -> None:

@@ -1,4 +1,4 @@
-"""Results folders as arrays, and their leaderboards: rows a place, and averages over places."""
+"""Results folders as arrays, and their leaderboards: as JSON content, and as tables."""
 
 from __future__ import annotations
 
@@ -10,24 +10,19 @@ from typing import Any, Final
 import numpy as np
 
 from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.family import Axis, Cell, Family, Place, in_order
 from inframind_gym.evaluation.metrics import Layout
 from inframind_gym.evaluation.stats import (
     CONFIDENCE,
     NUM_RESAMPLES,
+    SEED,
     Episode,
     Estimate,
     interval,
 )
 from inframind_gym.evaluation.store import read_cells, read_header
-from inframind_gym.evaluation.suite import (
-    Axis,
-    Cell,
-    Place,
-    Suite,
-    family_of,
-    in_order,
-)
-from inframind_gym.evaluation.tables import Table
+from inframind_gym.evaluation.suite import family_of
+from inframind_gym.evaluation.tables import Table, about_bounds, matrix, metrics_table, of_planned
 
 MIN_SEEDS: Final = 5
 
@@ -53,7 +48,7 @@ class Results:
 
     folder: Path
     header: dict[str, Any]
-    family: type[Suite]
+    family: Family
     layout: Layout
     episodes: dict[Cell, Episode]
     timings: dict[Cell, dict[str, float]]
@@ -65,7 +60,7 @@ class Results:
     @property
     def measured(self) -> tuple[str, ...]:
         """Names of the metrics that the episodes give."""
-        names = self.layout.measured(self.family.metrics)
+        names = self.family.metrics
         return tuple(name for name in names if self.has_tails or name != self.layout.tail)
 
     @property
@@ -159,12 +154,7 @@ def load_results(folder: Path) -> Results:
     return Results(folder, header, family, layout, episodes, timings, lacking, damaged, unplanned)
 
 
-def leaderboard(
-    results: Results,
-    *,
-    bootstrap_seed: int = 0,
-    num_resamples: int = NUM_RESAMPLES,
-) -> dict[str, Any]:
+def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict[str, Any]:
     """Compute a leaderboard as JSON content.
 
     A row pools the queries of all seeds of one policy and place (for routing a workload, rate and
@@ -173,7 +163,6 @@ def leaderboard(
 
     Args:
         results: A results folder.
-        bootstrap_seed: Seed of the intervals.
         num_resamples: Resamples of the bootstrap.
 
     Returns:
@@ -183,7 +172,7 @@ def leaderboard(
         policies ``left_out``; and the method of the intervals. Every metric has its interval under
         ``<metric>_ci95``. Policies that cannot be beaten (``bound`` is true) are listed without a
         rank; ``of_bound`` is the share of the best bound's score that the others reach, ``regret``
-        what they lose to `Suite.regret`. ``timing`` has the times that policies take to decide,
+        what they lose to `Family.regret`. ``timing`` has the times that policies take to decide,
         where they were measured.
     """
     family, header = results.family, results.header
@@ -200,7 +189,7 @@ def leaderboard(
         for place, episodes in by_place.items():
             estimate = Estimate.of(
                 *(results.measured, results.layout, policy, episodes.values()),
-                *(place, bootstrap_seed, num_resamples),
+                *(place, num_resamples),
             )
             known = {"policy": policy, "bound": policy in bounds, **family.describe(place)}
             rows.append({**known, "seeds": sorted(episodes), **estimate.to_json()})
@@ -215,7 +204,7 @@ def leaderboard(
     return {
         "folder": str(results.folder),
         "suite": header["suite"]["name"],
-        "kind": family.model_fields["kind"].default,
+        "kind": family.kind,
         **{key: header["suite"][key] for key in family.shown},
         **{key: value for key, value in header["suite"].items() if key == "division"},
         "cells": len(results.episodes),
@@ -228,19 +217,47 @@ def leaderboard(
             "method": "stratified bootstrap over episodes, expanded percentile interval",
             "confidence": CONFIDENCE,
             "num_resamples": num_resamples,
-            "seed": bootstrap_seed,
+            "seed": SEED,
         },
         "notes": results.notes() + _notes(list(strata.values()), common),
         "rows": rows,
         **_ranked(results, averages),
-        **family.scores(results, scored),
+        **family.scores(header, scored),
         **({"timing": timing} if timing else {}),
     }
 
 
-def leaderboard_tables(board: dict[str, Any]) -> list[Table]:
-    """Make the tables of a leaderboard; none if no cell has been finished by every policy."""
-    return family_of(board).tables(board) if board["ranking"] else []
+def leaderboard_tables(board: Mapping[str, Any]) -> list[Table]:
+    """Make the tables of a leaderboard; none if no cell has been finished by every policy.
+
+    A ranking, and along each axis that has a title and several values, or is a load, tables of the
+    metrics at each value or one of the score by value; the family adds its own.
+    """
+    ranking, family = board["ranking"], family_of(board)
+    if not ranking:
+        return []
+    score, beside = family.metrics[family.score], family.metrics.get(family.beside)
+    main = [family.metrics[name] for name in family.main]
+    policies = [row["policy"] for row in ranking]
+    records = of_planned(board, family.unit, len(policies) if family.regret else 1)
+    title = family.title.format(suite=board["suite"], records=records, about=family.about(board))
+    cells = "1 cell" if ranking[0]["cells"] == 1 else f"{ranking[0]['cells']} cells"
+    caption = family.caption.format(cells=cells)
+    if "regret" in ranking[0]:
+        caption += f" regret: what {family.regret} earns more, on the same episodes."
+    tables = [metrics_table(title, ranking, main, caption + about_bounds(board))]
+    for axis in family.axes:
+        rows = board[axis.table]
+        values = list(dict.fromkeys(row[axis.name] for row in rows))
+        if not axis.title or (len(values) == 1 and axis.read is not float):
+            continue
+        if "{}" in axis.title:
+            for value in values:
+                there = [row for row in rows if row[axis.name] == value]
+                tables.append(metrics_table(axis.title.format(axis.text(value)), there, main))
+        else:
+            tables.append(matrix(axis.title, rows, axis.name, policies, score, beside, axis.text))
+    return family.tables(board, tables)
 
 
 def _ranked(
@@ -259,7 +276,7 @@ def _ranked(
             {
                 **{"policy": policy, "bound": policy in bounds},
                 **({axis.name: value} if axis else {}),
-                **{"cells": len(one.units), "missing": len(results.missing.get(policy, ()))},
+                **{"cells": one.strata, "missing": len(results.missing.get(policy, ()))},
                 **one.to_json(),
                 **_to_bound(one, peers, bounds, family),
             }
@@ -271,7 +288,7 @@ def _ranked(
 
 
 def _to_bound(
-    average: Estimate, peers: Mapping[str, Estimate], bounds: set[str], family: type[Suite]
+    average: Estimate, peers: Mapping[str, Estimate], bounds: set[str], family: Family
 ) -> dict[str, Any]:
     """Return the score over that of the best bound, or the reverse where less is better.
 

@@ -1,4 +1,4 @@
-"""Command line: ``inframind bench``, in a checkout also ``python -m benchmarks``.
+"""Command lines: ``inframind bench`` (in a checkout ``python -m benchmarks``) and ``submit``.
 
 Tables go to standard output, progress and errors to standard error. With ``--json`` standard output
 is one JSON object and nothing else. Wrong input ends with one line and status 2, an interrupted run
@@ -11,7 +11,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -19,18 +19,18 @@ from inframind_gym.errors import friendly, require, unknown
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.progress import say
 
-app = typer.Typer(
-    help="Run policies on suites of episodes, and compare the results.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+_TYPER: Final[dict[str, Any]] = {
+    **{"no_args_is_help": True, "add_completion": False},
+    "pretty_exceptions_enable": False,
+}
+app = typer.Typer(help="Run policies on suites of episodes, and compare the results.", **_TYPER)
+submit = typer.Typer(help="Submit results, verify submissions, and show their board.", **_TYPER)
+SUBMISSIONS: Final = Path("benchmarks/submissions")
 
 Json = Annotated[
     bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")
 ]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Tables as markdown.")]
-BootstrapSeed = Annotated[int, typer.Option(help="Seed of the intervals.")]
 
 
 def show_leaderboard(board: dict[str, Any], *, markdown: bool = False) -> None:
@@ -93,9 +93,6 @@ def run(
         int | None,
         typer.Option(min=1, help="Processes; default: one for each core."),
     ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="A policy that cannot play ends the run.")
-    ] = False,
     track: Annotated[
         str | None,
         typer.Option(
@@ -121,13 +118,7 @@ def run(
         texts += settings or ()
         loaded = load_suite(suite, settings=texts)
         folder, command = out or Path("results") / loaded.name, sys.argv[1:]
-        summary = run_suite(
-            loaded.resolve(),
-            folder,
-            workers=workers,
-            strict=strict,
-            command=command,
-        )
+        summary = run_suite(loaded.resolve(), folder, workers=workers, command=command)
         if summary.stopped:
             done = summary.kept + summary.computed
             say(f"stopped: {done} of {summary.cells} cells are in {folder}.")
@@ -169,7 +160,6 @@ def limits(
 @app.command()
 def leaderboard(
     folder: Annotated[Path, typer.Argument(help="Folder of results.")],
-    bootstrap_seed: BootstrapSeed = 0,
     markdown: Markdown = False,
     as_json: Json = False,
 ) -> None:
@@ -178,7 +168,7 @@ def leaderboard(
     from inframind_gym.evaluation.board import load_results
 
     with friendly():
-        board = compute(load_results(folder), bootstrap_seed=bootstrap_seed)
+        board = compute(load_results(folder))
         if as_json:
             print(json.dumps(board, allow_nan=False))
         else:
@@ -194,7 +184,6 @@ def compare(
             help="One folder and two policies, or two folders.",
         ),
     ],
-    bootstrap_seed: BootstrapSeed = 0,
     markdown: Markdown = False,
     as_json: Json = False,
 ) -> None:
@@ -217,7 +206,7 @@ def compare(
             raise BenchmarkError(f"{missing[0] if missing else ''}{wanted}")
         results = [load_results(Path(folder)) for folder in folders]
         sides = sides_of(results, names)
-        comparisons = [compute(a, b, bootstrap_seed=bootstrap_seed) for a, b in sides]
+        comparisons = [compute(a, b) for a, b in sides]
         if as_json:
             print(json.dumps({"comparisons": comparisons}, allow_nan=False))
             return
@@ -235,11 +224,74 @@ def report(
     out: Annotated[Path, typer.Option(help="The HTML file; it needs no network.")] = Path(
         "report.html"
     ),
-    bootstrap_seed: BootstrapSeed = 0,
 ) -> None:
     """Write a report of results as one HTML file."""
     from inframind_gym.evaluation.report.page import write_report
 
     with friendly():
-        write_report(folders, out, bootstrap_seed=bootstrap_seed)
+        write_report(folders, out)
         print(out)
+
+
+# `inframind submit`
+
+
+@submit.command()
+def prepare(
+    run: Annotated[Path, typer.Argument(help="Folder of results of a shipped suite.")],
+    name: Annotated[str, typer.Option(help="Name on the board.")],
+    authors: Annotated[str, typer.Option(help="Who submits.")],
+    policy: Annotated[
+        str | None, typer.Option(help="As the run was given it; not needed if it is the only one.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of all submissions.")] = SUBMISSIONS,
+    about: Annotated[str, typer.Option(help="One or two sentences.")] = "",
+    url: Annotated[str, typer.Option(help="Page of the policy.")] = "",
+    training_queries: Annotated[
+        int | None, typer.Option(min=0, help="Simulated queries that one training has used.")
+    ] = None,
+    training: Annotated[str, typer.Option(help="How the policy was trained, in words.")] = "",
+) -> None:
+    """Make a submission from a run: SUITE/NAME in the folder of submissions."""
+    from inframind_gym.evaluation.submission import Training
+    from inframind_gym.evaluation.submission import prepare as make
+
+    with friendly():
+        trained = Training(queries=training_queries, about=training)
+        texts = {"name": name, "authors": authors, "about": about, "url": url}
+        print(make(run, out, policy=policy, training=trained, **texts))
+
+
+@submit.command()
+def verify(
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Submissions.")],
+    full: Annotated[bool, typer.Option("--full", help="Play all cells again.")] = False,
+    seed: Annotated[
+        int | None, typer.Option(help="Of the choice of cells, to repeat a verification.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes; default: one for each core.")
+    ] = None,
+) -> None:
+    """Check submissions, and play a random third of their cells again."""
+    from inframind_gym.evaluation.pool import available_cores
+    from inframind_gym.evaluation.submission import verify as play_again
+
+    with friendly():
+        for folder in folders:
+            many = workers or available_cores()
+            print(play_again(folder, full=full, seed=seed, workers=many), flush=True)
+
+
+@submit.command()
+def board(
+    folder: Annotated[Path, typer.Argument(help="Folder of all submissions.")] = SUBMISSIONS,
+    markdown: Markdown = False,
+) -> None:
+    """Show the boards of all submissions, one a suite; plays nothing."""
+    from inframind_gym.evaluation.board import leaderboard as compute
+    from inframind_gym.evaluation.submission import merged
+
+    with friendly():
+        for results in merged(folder):
+            show_leaderboard(compute(results), markdown=markdown)

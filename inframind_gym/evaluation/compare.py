@@ -11,9 +11,10 @@ from typing import Any
 from inframind_gym.errors import unknown
 from inframind_gym.evaluation.board import MIN_SEEDS, Results
 from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.family import Place
 from inframind_gym.evaluation.metrics import Metric
 from inframind_gym.evaluation.stats import NUM_RESAMPLES, Estimate
-from inframind_gym.evaluation.suite import Place, family_of
+from inframind_gym.evaluation.suite import family_of
 from inframind_gym.evaluation.tables import Table
 
 
@@ -105,7 +106,6 @@ def estimates(
     side: Side,
     common: Mapping[Place, Sequence[int]],
     names: tuple[str, ...],
-    seed: int,
     num_resamples: int = NUM_RESAMPLES,
 ) -> dict[Place, Estimate]:
     """Return the metrics of a policy on some episodes, by place."""
@@ -113,15 +113,13 @@ def estimates(
     return {
         place: Estimate.of(
             *(names, layout, side.policy, [strata[place][one] for one in seeds]),
-            *(place, seed, num_resamples),
+            *(place, num_resamples),
         )
         for place, seeds in common.items()
     }
 
 
-def compare(
-    a: Side, b: Side, *, bootstrap_seed: int = 0, num_resamples: int = NUM_RESAMPLES
-) -> dict[str, Any]:
+def compare(a: Side, b: Side, *, num_resamples: int = NUM_RESAMPLES) -> dict[str, Any]:
     """Compute differences b - a over the episodes that both have, paired by place and seed.
 
     Both sides of a pair ran on the same queries or jobs, arrivals and latent outcomes, so that most
@@ -130,7 +128,6 @@ def compare(
     Args:
         a: The baseline.
         b: What is compared with it.
-        bootstrap_seed: Seed of the intervals.
         num_resamples: Resamples of the bootstrap.
 
     Returns:
@@ -155,7 +152,7 @@ def compare(
         )
     of_both = {*a.results.measured} & {*b.results.measured}
     names = tuple(name for name in family.metrics if name in of_both)
-    left, right = (estimates(one, common, names, bootstrap_seed, num_resamples) for one in (a, b))
+    left, right = (estimates(one, common, names, num_resamples) for one in (a, b))
     pairs = {place: (left[place], right[place]) for place in left}
     return {
         "a": {"folder": str(a.results.folder), "policy": a.policy},
@@ -164,7 +161,7 @@ def compare(
         "overall": _differences(*(reduce(add, side.values()) for side in (left, right))),
         "rows": [{**family.describe(p), **_differences(*pair)} for p, pair in pairs.items()],
         "notes": _notes(a, b, common),
-        "kind": family.model_fields["kind"].default,
+        "kind": family.kind,
     }
 
 
@@ -233,14 +230,11 @@ def difference_text(metric: Metric, d: Mapping[str, Any]) -> list[str]:
     return [sign + metric.text(d["difference"]), between, verdict]
 
 
-def compare_all(
-    sides: Sequence[tuple[int, Side]], bootstrap_seed: int = 0
-) -> dict[str, Any] | None:
+def compare_all(sides: Sequence[tuple[int, Side]]) -> dict[str, Any] | None:
     """Compare every two policies of runs of one family, paired by place and seed.
 
     Args:
         sides: Number of the run, and the policy in it.
-        bootstrap_seed: Seed of the intervals.
 
     Returns:
         ``kind``, ``episodes``, ``sides``, ``notes`` and ``metrics``: by name rows, of which
@@ -256,12 +250,10 @@ def compare_all(
     names = tuple(
         name for name in family.compared if all(name in run.measured for run in runs.values())
     )
-    totals = [
-        reduce(add, estimates(side, common, names, bootstrap_seed).values()) for _, side in sides
-    ]
+    totals = [reduce(add, estimates(side, common, names).values()) for _, side in sides]
     between = [[_differences(other, one) for other in totals] for one in totals]
     return {
-        "kind": family.model_fields["kind"].default,
+        "kind": family.kind,
         "episodes": sum(map(len, common.values())),
         "sides": [{"run": i, "policy": side.policy} for i, side in sides],
         "metrics": {

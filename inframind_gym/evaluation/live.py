@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.evaluation.errors import BenchmarkError, blame
-from inframind_gym.evaluation.play import LIVE_ID, Batch, Played, QueryBatch, RoutingPlayer
-from inframind_gym.evaluation.suite import Cell
+from inframind_gym.evaluation.family import Cell
+from inframind_gym.evaluation.play import Batch, Played
+from inframind_gym.evaluation.queries import LIVE_ID, QueryBatch, RoutingPlayer
 from inframind_gym.progress import say
 
 

@@ -64,10 +64,6 @@ class Layout(ABC):
 
     tail: ClassVar[str]
 
-    def measured(self, metrics: Mapping[str, Metric]) -> tuple[str, ...]:
-        """Return the names of those metrics that its records give."""
-        return tuple(metrics)
-
     @abstractmethod
     def table(self, columns: Columns) -> NDArray[np.float64]:
         """Return what each record adds to the sums, ``(num_records, width)``."""

@@ -13,25 +13,11 @@ from pydantic import Field, field_validator
 from inframind_gym.configs import Positive, PositiveInt
 from inframind_gym.envs.placement import PlacementSimulation, placement_config
 from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.family import Axis, Cell, Family, Place, content_hash, file_hash
 from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
 from inframind_gym.evaluation.play import Batch, Fields, Player
-from inframind_gym.evaluation.suite import (
-    Axis,
-    Cell,
-    Place,
-    Suite,
-    content_hash,
-    file_hash,
-)
-from inframind_gym.evaluation.tables import (
-    Table,
-    about_bounds,
-    cells_text,
-    matrix,
-    metrics_table,
-    of_planned,
-    short,
-)
+from inframind_gym.evaluation.suite import Suite
+from inframind_gym.evaluation.tables import Table, short
 from inframind_gym.simulator.arrivals import load_trace
 from inframind_gym.simulator.placement.config import load_cluster, load_demand
 from inframind_gym.simulator.placement.state import C_LOADS, C_WAKES, NONE
@@ -152,6 +138,55 @@ class PlacementPlayer(Player):
         return kind(placement_config(kwargs), rows)
 
 
+def _with_times(board: Mapping[str, Any], tables: list[Table]) -> list[Table]:
+    """Add the times of a decision, where they were measured."""
+    if not (times := board.get("timing")):
+        return tables
+    clusters = list(dict.fromkeys(row["cluster"] for row in times))
+    texts = {
+        (row["policy"], row["cluster"]): f"{row['decide_median_ms']:.2f} "
+        f"({row['decide_p95_ms']:.2f})"
+        for row in times
+    }
+    policies = [row["policy"] for row in board["ranking"]]
+    timed = Table(
+        "Milliseconds of one decision: median (95th percentile)",
+        ["policy", *clusters],
+        [[short(p), *(texts.get((p, c), "") for c in clusters)] for p in policies],
+        "Processor time of the deciding thread, medians over cells.",
+    )
+    return [*tables, timed]
+
+
+PLACEMENT: Final = Family(
+    kind="placement",
+    env_id="InfraMind-Placement-v0",
+    axes=(
+        Axis("cluster", "clusters", "cluster", "by_cluster", "On {}", is_file=True),
+        Axis(
+            *("demand", "demands", "demand", "by_demand"),
+            "Mean latency of a call, s, by demand (SLO %)",
+            is_file=True,
+        ),
+    ),
+    together=2,
+    metrics=METRICS,
+    score="call_latency_s",
+    beside="slo",
+    main=tuple(METRICS),
+    compared=("call_latency_s", "slo", "job_latency_mean_s", "switches_per_gpu_hour"),
+    unit="decisions",
+    caption="Means over {cells} (cluster x demand) ± half of the 95 % interval; lowest mean "
+    "latency of a call first. call s: request-seconds over calls, those that were never served "
+    "included; SLO: share of jobs whose deadline did not pass; job s, job p95 s: of jobs that "
+    "ended; done: their share of all jobs; of bound: the bound's latency over the policy's.",
+    play=PlacementPlayer,
+    layout=lambda header: DecisionLayout(),
+    shown=("arrivals",),
+    tables=_with_times,
+)
+
+
 class PlacementSuite(Suite):
     """A suite of `InfraMind-Placement-v0`.
 
@@ -163,18 +198,7 @@ class PlacementSuite(Suite):
         num_decisions: Decisions of one episode.
     """
 
-    env_id: ClassVar = "InfraMind-Placement-v0"
-    axes: ClassVar = (
-        Axis("cluster", "clusters", "cluster", "by_cluster", is_file=True),
-        Axis("demand", "demands", "demand", "by_demand", is_file=True),
-    )
-    together: ClassVar = 2
-    metrics: ClassVar = METRICS
-    score: ClassVar = "call_latency_s"
-    compared: ClassVar = ("call_latency_s", "slo", "job_latency_mean_s", "switches_per_gpu_hour")
-    shown: ClassVar = ("arrivals",)
-    unit: ClassVar = "decisions"
-    play: ClassVar = PlacementPlayer
+    family: ClassVar = PLACEMENT
 
     kind: Literal["placement"] = "placement"
     clusters: tuple[str, ...] = Field(min_length=1)
@@ -239,51 +263,3 @@ class PlacementSuite(Suite):
             "load": self.load,
             "num_decisions": self.num_decisions,
         }
-
-    @classmethod
-    def layout(cls, header: Mapping[str, Any]) -> DecisionLayout:
-        """Make the layout of sums."""
-        return DecisionLayout()
-
-    @classmethod
-    def tables(cls, board: Mapping[str, Any]) -> list[Table]:
-        """Make the ranking, tables by cluster and by demand, and times of a decision."""
-        policies = [row["policy"] for row in board["ranking"]]
-        main = tuple(METRICS.values())
-        caption = (
-            f"Means over {cells_text(board)} (cluster x demand) ± half of the 95 % interval; "
-            "lowest mean latency of a call first. call s: request-seconds over calls, those "
-            "that were never served included; SLO: share of jobs whose deadline did not pass; "
-            "job s, job p95 s: of jobs that ended; done: their share of all jobs; "
-            f"of bound: the bound's latency over the policy's.{about_bounds(board)}"
-        )
-        title = f"{board['suite']}: {of_planned(board, 'decisions')}"
-        tables = [metrics_table(title, board["ranking"], main, caption)]
-        clusters = list(dict.fromkeys(row["cluster"] for row in board["by_cluster"]))
-        for cluster in clusters if len(clusters) > 1 else ():
-            rows = [row for row in board["by_cluster"] if row["cluster"] == cluster]
-            tables.append(metrics_table(f"On {cluster}", rows, main))
-        if len({row["demand"] for row in board["by_demand"]}) > 1:
-            latency, slo = METRICS["call_latency_s"], METRICS["slo"]
-
-            def text(row: Mapping[str, Any]) -> str:
-                return f"{latency.text(row[latency.name])} ({slo.text(row[slo.name])})"
-
-            heading = "Mean latency of a call, s, by demand (SLO %)"
-            tables.append(matrix(heading, board["by_demand"], "demand", policies, latency, text))
-        if times := board.get("timing"):
-            clusters = list(dict.fromkeys(row["cluster"] for row in times))
-            texts = {
-                (row["policy"], row["cluster"]): f"{row['decide_median_ms']:.2f} "
-                f"({row['decide_p95_ms']:.2f})"
-                for row in times
-            }
-            tables.append(
-                Table(
-                    "Milliseconds of one decision: median (95th percentile)",
-                    ["policy", *clusters],
-                    [[short(p), *(texts.get((p, c), "") for c in clusters)] for p in policies],
-                    "Processor time of the deciding thread, medians over cells.",
-                )
-            )
-        return tables

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
+from inframind_gym.evaluation.family import Cell, without_draw
 from inframind_gym.evaluation.pool import available_cores, in_parallel
 from inframind_gym.evaluation.store import REQUESTS, Finished, ResultStore, plan
-from inframind_gym.evaluation.suite import Cell, Suite, without_draw
+from inframind_gym.evaluation.suite import Suite
 from inframind_gym.progress import ProgressReport, say
 from inframind_gym.simulator.server.evidence import give, hand_on
 
@@ -49,7 +50,6 @@ def run(
     *,
     workers: int | None = 1,
     max_rows: int = MAX_ROWS,
-    strict: bool = False,
     command: Sequence[str] = (),
 ) -> RunSummary:
     """Compute the cells of a suite that a folder does not hold yet.
@@ -64,12 +64,11 @@ def run(
         folder: Where results go.
         workers: Processes; None: one for each core.
         max_rows: Most cells in lock-step; a batch is kept when its last cell ends.
-        strict: Whether a policy that cannot play ends the run.
         command: The command line, for the record.
 
     Raises:
-        BenchmarkError: The folder cannot be used, no policy can play (with `strict`: one cannot),
-            the disk is full, or there are no live servers to show metrics of.
+        BenchmarkError: The folder cannot be used, no policy can play, the disk is full, or there
+            are no live servers to show metrics of.
     """
     began = time.monotonic()
     workers = workers or available_cores()
@@ -82,13 +81,12 @@ def run(
             say(f"{folder}: {kept} of {len(ids)} cells are there, {len(todo)} to go")
 
         def leave_out(error: PolicyFailedError) -> None:
-            if strict:
-                raise error
-            say(f"{error}\nThe run goes on without it; --strict ends it.")
+            say(f"{error}\nThe run goes on without it.")
             store.leave_out(error.policy, error.reason)
 
         total, left = (sum(map(suite.length, cells)) for cells in (ids, todo))
-        with ProgressReport(total, total - left, suite.name, suite.unit) as report, _sigterm():
+        unit = suite.family.unit
+        with ProgressReport(total, total - left, suite.name, unit) as report, _sigterm():
             try:
                 for batch in play(
                     suite,
@@ -142,13 +140,14 @@ def play(
             failed(error)
 
     player = suite.player(progress, **live)
+    family = suite.family
     try:
         # Posterior draws of quality make no other environment: the first one stands for all.
         first = {
-            (cell.policy, cell.training, *without_draw(cell.place)[0][: suite.together]): cell
+            (cell.policy, cell.training, *without_draw(cell.place)[0][: family.together]): cell
             for cell in reversed(list(ids))
         }
-        for error in player.refused(sorted(first.values(), key=lambda c: suite.group_of(c)[1:])):
+        for error in player.refused(sorted(first.values(), key=lambda c: family.group_of(c)[1:])):
             leave_out(error)
         cells = [cell for cell in ids if cell.policy not in out]
         if not cells:
@@ -184,7 +183,7 @@ def _batches(suite: Suite, cells: Sequence[Cell], size: int) -> list[list[Cell]]
     """
     groups: dict[tuple[Any, ...], list[Cell]] = {}
     for cell in cells:
-        groups.setdefault(suite.group_of(cell), []).append(cell)
+        groups.setdefault(suite.family.group_of(cell), []).append(cell)
     ordered = [sorted(group, key=lambda cell: cell.sort_key) for group in groups.values()]
     return [group[i : i + size] for group in ordered for i in range(0, len(group), size)]
 

@@ -34,7 +34,7 @@ from inframind_gym.configs import (
     within,
 )
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.suite import content_hash
+from inframind_gym.evaluation.family import content_hash
 from inframind_gym.files import replace_text
 from inframind_gym.policies import resolve_policy
 from inframind_gym.simulator.arrivals import make_arrivals

@@ -21,7 +21,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from typing import Any, Final, Self
@@ -29,11 +29,12 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.evaluation.family import Place
 from inframind_gym.evaluation.metrics import TAIL, Columns, Layout
-from inframind_gym.evaluation.suite import Place
 
 NUM_RESAMPLES: Final = 10_000
 CONFIDENCE: Final = 0.95
+SEED: Final = 0
 NUM_PARTS: Final = 10  # stretches of a lone episode, which are resampled in place of episodes
 
 
@@ -206,15 +207,15 @@ def _parts(records: int) -> NDArray[np.int64]:
     return np.asarray(np.arange(records) * NUM_PARTS // records, dtype=np.int64)
 
 
-def _generator(seed: int, of: object) -> np.random.Generator:
+def _generator(of: object) -> np.random.Generator:
     """Return the generator of what the bootstrap draws for a place or a policy."""
     digest = hashlib.sha256(repr(of).encode()).digest()
-    return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
+    return np.random.default_rng([SEED, int.from_bytes(digest[:8], "big")])
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Metrics of a stratum, or of several with the same weight, with their bootstrap draws.
+    """Metrics of a stratum, or sums of them over several with the same weight, and their draws.
 
     Attributes:
         names: The metrics, M of them.
@@ -224,6 +225,7 @@ class Estimate:
         units: Resampled units of each stratum.
         records: Number of records behind it.
         shares: Sums over the strata of shares of what was used.
+        strata: Number of strata.
     """
 
     names: tuple[str, ...]
@@ -231,8 +233,9 @@ class Estimate:
     draw_sums: NDArray[np.float64]
     training_sums: NDArray[np.float64]
     units: tuple[int, ...]
-    records: int
-    shares: dict[str, dict[str, float]]
+    records: int = 0
+    shares: dict[str, dict[str, float]] = field(default_factory=dict)
+    strata: int = 1
 
     @classmethod
     def of(
@@ -242,7 +245,6 @@ class Estimate:
         policy: str,
         episodes: Iterable[Sequence[Episode]],
         place: Place,
-        seed: int,
         num_resamples: int,
     ) -> Estimate:
         """Estimate the metrics of a policy at a place, from the same episodes of each training.
@@ -250,18 +252,22 @@ class Estimate:
         A metric is the mean over the trainings, which are drawn alike at all places.
         """
         alone = [
-            _of_training(names, layout, training, place, seed, num_resamples)
+            _of_training(names, layout, training, place, num_resamples)
             for training in zip(*episodes, strict=True)
         ]
         if len(alone) == 1:
             return alone[0]
-        drawn = resample_counts(_generator(seed, policy), len(alone), num_resamples) / len(alone)
+        drawn = resample_counts(_generator(policy), len(alone), num_resamples) / len(alone)
         weighted = (one.draw_sums * own[:, None] for one, own in zip(alone, drawn.T, strict=True))
+        pooled, count = reduce(add, alone), len(alone)
         return replace(
-            reduce(add, alone)._over(len(alone)),
-            units=alone[0].units,
+            pooled,
+            sums=pooled.sums / count,
             draw_sums=sum(weighted, np.zeros_like(alone[0].draw_sums)),
             training_sums=np.stack([one.sums for one in alone]),
+            units=alone[0].units,
+            shares=_divided(pooled.shares, count),
+            strata=1,
         )
 
     def __add__(self, other: Estimate) -> Estimate:
@@ -277,61 +283,55 @@ class Estimate:
                 share: {name: value + other.shares[share][name] for name, value in own.items()}
                 for share, own in self.shares.items()
             },
-        )
-
-    def _over(self, count: int) -> Estimate:
-        """Return the estimate with everything but its records divided by a number."""
-        return replace(
-            self,
-            sums=self.sums / count,
-            draw_sums=self.draw_sums / count,
-            training_sums=self.training_sums / count,
-            shares={
-                share: {name: value / count for name, value in own.items()}
-                for share, own in self.shares.items()
-            },
+            self.strata + other.strata,
         )
 
     def only(self, names: Sequence[str]) -> Estimate:
         """Return the estimate of some of the metrics, without shares."""
         i = [self.names.index(name) for name in names]
         parts = (self.sums[i], self.draw_sums[:, i], self.training_sums[:, i])
-        return Estimate(tuple(names), *parts, self.units, self.records, {})
-
-    def value(self, name: str) -> float:
-        """Return the mean of a metric."""
-        return float(self.values[self.names.index(name)])
+        return Estimate(tuple(names), *parts, self.units, self.records, strata=self.strata)
 
     @property
     def values(self) -> NDArray[np.float64]:
         """Means over the strata, ``(M,)``."""
-        return self.sums / len(self.units)
+        return self.sums / self.strata
 
     @property
     def draws(self) -> NDArray[np.float64]:
         """Means over the strata for every resample, ``(num_resamples, M)``."""
-        return self.draw_sums / len(self.units)
+        return self.draw_sums / self.strata
 
     @property
     def by_training(self) -> NDArray[np.float64]:
         """Means over the strata with every training, ``(num_trainings, M)``."""
-        return self.training_sums / len(self.units)
+        return self.training_sums / self.strata
 
     def ends(self, other: Estimate | None = None) -> NDArray[np.float64]:
         """Return the interval of every metric, or of its paired difference to another, (2, M)."""
         if other is None:
-            return interval(self.draws, np.asarray(self.units), by_training=[self.by_training])
-        both = [other.by_training, self.by_training]
-        return interval(self.draws - other.draws, np.asarray(other.units), by_training=both)
+            return interval(self.draws, np.array(self.units), by_training=[self.by_training])
+        both, fewer = [other.by_training, self.by_training], np.minimum(self.units, other.units)
+        return interval(self.draws - other.draws, fewer, by_training=both)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return records, every metric followed by its 95 % interval, and shares."""
-        content: dict[str, Any] = {"records": self.records}
-        if len(self.by_training) > 1:
-            content["trainings"] = len(self.by_training)
+    def with_intervals(self) -> dict[str, Any]:
+        """Return every metric, followed by its 95 % interval."""
+        content: dict[str, Any] = {}
         for name, value, ends in zip(self.names, self.values, self.ends().T, strict=True):
             content |= {name: float(value), f"{name}_ci95": ends.tolist()}
-        return content | self._over(len(self.units)).shares
+        return content
+
+    def to_json(self) -> dict[str, Any]:
+        """Return records, metrics with their intervals, and shares."""
+        trainings = len(self.by_training)
+        content = {"records": self.records} | ({"trainings": trainings} if trainings > 1 else {})
+        return content | self.with_intervals() | _divided(self.shares, self.strata)
+
+
+def _divided(shares: dict[str, dict[str, float]], count: int) -> dict[str, dict[str, float]]:
+    return {
+        share: {name: value / count for name, value in own.items()} for share, own in shares.items()
+    }
 
 
 def _of_training(
@@ -339,7 +339,6 @@ def _of_training(
     layout: Layout,
     episodes: Sequence[Episode],
     place: Place,
-    seed: int,
     num_resamples: int,
 ) -> Estimate:
     """Estimate metrics from the episodes of one training at a place, units that are resampled.
@@ -359,7 +358,7 @@ def _of_training(
         unit = np.repeat(np.arange(len(episodes)), [one.values.size for one in episodes])
     values = np.concatenate([episode.values for episode in episodes])
     units = len(sums)
-    resamples = resample_counts(_generator(seed, place), units, num_resamples)
+    resamples = resample_counts(_generator(place), units, num_resamples)
     different, which = distinct_rows(resamples)
     counts = np.concatenate([np.ones((1, units), np.int64), different])  # first everything once
     tail = np.zeros(len(counts))

@@ -1,8 +1,7 @@
-"""Tables for people: on the terminal with rich, as markdown, or as HTML."""
+"""Tables for people: on the terminal with rich, or as markdown; a report has them as HTML."""
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -83,26 +82,6 @@ def to_markdown(table: Table) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def to_html(table: Table) -> str:
-    """Render as HTML; its text stays text, and an address becomes a link."""
-
-    def row(tag: str, texts: Sequence[str], r: int = -1) -> str:
-        cells = []
-        for c, text in enumerate(texts):
-            kinds = ["left"] * (c < table.left) + ["best"] * ((r, c) in table.best)
-            kinds += ["wrap"] * (len(text) > 30)
-            inner = html.escape(text.replace("\n", " "))
-            if text.startswith(("https://", "http://")):
-                inner = f'<a href="{inner}" rel="nofollow">{inner}</a>'
-            cells.append(f'<{tag} class="{" ".join(kinds)}">{inner}</{tag}>')
-        return f"<tr>{''.join(cells)}</tr>"
-
-    body = "".join(row("td", cells, r) for r, cells in enumerate(table.rows))
-    inner = f"<table><thead>{row('th', table.headings)}</thead><tbody>{body}</tbody></table>"
-    caption = f"<figcaption>{html.escape(table.caption)}</figcaption>" if table.caption else ""
-    return f'<figure><div class="scroll" tabindex="0">{inner}</div>{caption}</figure>'
-
-
 # Parts of leaderboards
 
 
@@ -135,12 +114,6 @@ def of_planned(board: Mapping[str, Any], unit: str, policies: int = 1) -> str:
     if not board["missing"]:
         return f"{counted} episodes"
     return f"{counted} of {board['planned']:,} episodes (unfinished)"
-
-
-def cells_text(board: Mapping[str, Any]) -> str:
-    """Count the cells that the averages of a leaderboard are over."""
-    count = board["ranking"][0]["cells"]
-    return "1 cell" if count == 1 else f"{count} cells"
 
 
 def about_bounds(board: Mapping[str, Any]) -> str:
@@ -211,10 +184,19 @@ def matrix(
     axis: str,
     policies: Sequence[str],
     score: Metric,
-    text: Callable[[Mapping[str, Any]], str],
+    beside: Metric | None = None,
     label: Callable[[Any], str] = str,
 ) -> Table:
-    """Make a table of policies by the values of an axis; the best score of a column is bold."""
+    """Make a table of scores of policies by the values of an axis; the best of a column is bold.
+
+    In brackets stands another metric, or without one the interval of the score behind it.
+    """
+
+    def text(row: Mapping[str, Any]) -> str:
+        if beside is None:
+            return with_margin(row, score)
+        return f"{score.text(row[score.name])} ({beside.text(row[beside.name])})"
+
     values = list(dict.fromkeys(row[axis] for row in rows))
     by_place = {(row["policy"], row[axis]): row for row in rows}
     best = {

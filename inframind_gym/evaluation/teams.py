@@ -5,7 +5,8 @@ A team brings an environment, a registry of policies, and metrics that are means
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
@@ -16,18 +17,10 @@ from inframind_gym.configs import Name, find_config
 from inframind_gym.envs.core import checked_arguments
 from inframind_gym.errors import InfraMindError
 from inframind_gym.evaluation.errors import BenchmarkError, blame
+from inframind_gym.evaluation.family import Axis, Cell, Family, Place
 from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
 from inframind_gym.evaluation.play import Batch, Fields, Player
-from inframind_gym.evaluation.suite import Axis, Cell, Place, Suite
-from inframind_gym.evaluation.tables import (
-    Table,
-    about_bounds,
-    cells_text,
-    matrix,
-    metrics_table,
-    of_planned,
-    with_margin,
-)
+from inframind_gym.evaluation.suite import Suite
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.teams.assignment.rules import BALANCED
 from inframind_gym.teams.assignment.simulate import load_team
@@ -136,27 +129,132 @@ class AssignmentPlayer(TeamPlayer):
     batch = TaskBatch
 
 
+def _team(
+    kind: str,
+    env_id: str,
+    metrics: Sequence[Metric],
+    tail: tuple[str, str],
+    about: str,
+    *,
+    main: int = 7,
+    ratios: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+    **others: Any,
+) -> Family:
+    """Return the family of a team.
+
+    Args:
+        kind: Its name.
+        env_id: Of its environment.
+        metrics: The first of them ranks; those but tail and ratios are fields of a record.
+        tail: The metric that is the tail of a field, and the field.
+        about: Explanation of the columns.
+        main: Number of leading metrics that the ranking shows; JSON has all.
+        ratios: Metrics that are quotients of two others.
+        others: Further attributes of the family.
+    """
+    named, best = by_name(*metrics), metrics[0]
+    fields = tuple(name for name in named if name not in {tail[0], *ratios})
+    title = f"Mean {best.label} by scenario"
+    return Family(
+        kind=kind,
+        env_id=env_id,
+        axes=(Axis("scenario", "scenarios", "scenario", "by_scenario", title),),
+        metrics=named,
+        score=best.name,
+        main=tuple(named)[:main],
+        caption="Means over {cells} ± half of the 95 % interval. " + about,
+        layout=lambda header: MeanLayout(fields, *tail, ratios),
+        shown=("scenarios",),
+        regret="optimum",
+        **{"unit": "tasks", "play": TeamPlayer, **others},
+    )
+
+
+ASSIGNMENT: Final = _team(
+    "assignment",
+    "InfraMind-Assignment-v0",
+    (
+        Metric("reward", "reward", "", "higher", decimals=3),
+        Metric("quality", "quality", "%", "higher"),
+        Metric("load_penalty", "load\npenalty", "", "lower", decimals=3),
+        Metric("hot", "hot", "%", "lower"),
+        Metric("imbalance", "imbalance", "", "lower"),
+        Metric("usd_per_1000", "USD\nper 1000", "", "lower"),
+        Metric("latency_s", "latency", "s", "lower"),
+        Metric("latency_p95_s", "p95", "s", "lower"),
+    ),
+    ("latency_p95_s", "latency_s"),
+    "Highest mean reward of a task first. quality: the true one, which the judge sees with "
+    "noise; hot: decisions after which an agent is; imbalance: coefficient of variation of the "
+    "agents' shares; USD of the agents' calls.",
+    compared=("reward", "quality", "load_penalty", "latency_s"),
+    play=AssignmentPlayer,
+)
+TOKEN_BUDGET: Final = _team(
+    "token_budget",
+    "InfraMind-TokenBudget-v0",
+    (
+        Metric("return", "return", "", "higher", decimals=3),
+        Metric("quality", "quality", "", "higher", decimals=1),
+        Metric("reported_quality", "reported", "", None, decimals=1),
+        Metric("tokens", "tokens", "", "lower"),
+        Metric("calls", "calls", "", None),
+        Metric("unspent_share", "unspent", "%", None),
+        Metric("drained", "drained", "%", "lower"),
+        Metric("quality_area", "area", "", "higher", decimals=1),
+        Metric("tokens_p95", "p95", "", "lower"),
+        Metric("overshoot", "overshoot", "", "lower", decimals=1),
+    ),
+    ("tokens_p95", "tokens"),
+    "Highest mean return of a task first: quality gained less the price of the tokens. "
+    "quality: the true one; reported: by the proxies that a team sees; drained: tasks that no "
+    "further call could be paid for.",
+    compared=("return", "quality", "tokens", "calls"),
+)
+COORDINATION: Final = _team(
+    "coordination",
+    "InfraMind-Coordination-v0",
+    (
+        Metric("return", "return", "", "higher", decimals=3),
+        Metric("answer_score", "answer", "%", "higher"),
+        Metric("success", "no\nfallback", "%", "higher"),
+        Metric("latency_p95_s", "p95", "s", "lower"),
+        Metric("validated", "validated", "%", "higher"),
+        Metric("detection", "hallucinations\nfound", "%", "higher"),
+        Metric("attribution", "attribution", "%", "higher"),
+        Metric("context_kept", "context\nkept", "%", "higher"),
+        Metric("overhead_ms", "overhead\nms", "", "lower", decimals=0),
+        Metric("model_ms", "model\nms", "", "lower", decimals=0),
+        Metric("tokens", "tokens", "", "lower"),
+        Metric("lateness", "lateness", "%", "lower"),
+        Metric("latency_s", "latency", "s", "lower"),
+        Metric("forced", "forced", "%", "lower"),
+        Metric("evidence", "evidence", "%", "higher"),
+        Metric("decisions", "decisions", "", None),
+        Metric("supervisor_tokens", "supervisor", "", "lower"),
+        Metric("over_context_tokens", "over", "", "lower"),
+        Metric("lied", "hallucinated", "", "lower"),
+        Metric("caught", "found", "", None),
+    ),
+    ("latency_p95_s", "latency_s"),
+    "Highest mean return of a question first. no fallback: questions that the agents answered; "
+    "hallucinations found: of those in drafts; context kept: the exchange that a "
+    "question refers to is still there; overhead and model: of a decision.",
+    main=11,
+    ratios={"detection": ("caught", "lied")},
+    compared=("return", "answer_score", "success", "lateness", "tokens"),
+    unit="questions",
+)
+
+
 class TeamSuite(Suite):
     """A suite of a team's environment.
 
     Attributes:
-        columns: Number of leading metrics that the ranking shows; JSON has all.
-        tail: The metric that is the tail of a field of the records, and the field.
-        ratios: Metrics that are quotients of two others.
-        about: Explanation of the columns.
         fixed: Arguments of every scenario.
         scenarios: Arguments of the environment, by the scenario's name.
     """
 
-    axes: ClassVar = (Axis("scenario", "scenarios", "scenario", "by_scenario"),)
-    shown: ClassVar = ("scenarios",)
-    unit: ClassVar = "tasks"
-    regret: ClassVar = "optimum"
-    play: ClassVar = TeamPlayer
-    columns: ClassVar[int] = 7
-    tail: ClassVar[tuple[str, str]]
-    ratios: ClassVar[Mapping[str, tuple[str, str]]] = {}
-    about: ClassVar[str]
     fixed: ClassVar[Mapping[str, Any]] = {}
 
     scenarios: dict[Name, dict[str, Any]] = Field(min_length=1)
@@ -200,57 +298,12 @@ class TeamSuite(Suite):
         """Return the arguments of the environment of a scenario."""
         return {**self.scenarios[place[0]], **self.fixed}
 
-    @classmethod
-    def layout(cls, header: Mapping[str, Any]) -> MeanLayout:
-        """Make the layout of sums."""
-        fields = tuple(name for name in cls.metrics if name not in {cls.tail[0], *cls.ratios})
-        return MeanLayout(fields, *cls.tail, cls.ratios)
-
-    @classmethod
-    def tables(cls, board: Mapping[str, Any]) -> list[Table]:
-        """Make the ranking, and a table of the score by scenario."""
-        ranking, rows, best = board["ranking"], board["by_scenario"], cls.metrics[cls.score]
-        policies, main = [row["policy"] for row in ranking], tuple(cls.metrics.values())
-        lost = " regret: what optimum earns more, on the same episodes."
-        caption = (
-            f"Means over {cells_text(board)} ± half of the 95 % interval. {cls.about}"
-            f"{lost if 'regret' in ranking[0] else ''}{about_bounds(board)}"
-        )
-        title = f"{board['suite']}: {of_planned(board, cls.unit, len(policies))}"
-        tables = [metrics_table(title, ranking, main[: cls.columns], caption)]
-        if len({row["scenario"] for row in rows}) > 1:
-            title = f"Mean {best.label} by scenario"
-            tables.append(
-                matrix(title, rows, "scenario", policies, best, lambda row: with_margin(row, best))
-            )
-        return tables
-
 
 class AssignmentSuite(TeamSuite):
     """A suite of `InfraMind-Assignment-v0`."""
 
-    env_id: ClassVar = "InfraMind-Assignment-v0"
-    metrics: ClassVar = by_name(
-        Metric("reward", "reward", "", "higher", decimals=3),
-        Metric("quality", "quality", "%", "higher"),
-        Metric("load_penalty", "load\npenalty", "", "lower", decimals=3),
-        Metric("hot", "hot", "%", "lower"),
-        Metric("imbalance", "imbalance", "", "lower"),
-        Metric("usd_per_1000", "USD\nper 1000", "", "lower"),
-        Metric("latency_s", "latency", "s", "lower"),
-        Metric("latency_p95_s", "p95", "s", "lower"),
-    )
-    score: ClassVar = "reward"
-    compared: ClassVar = ("reward", "quality", "load_penalty", "latency_s")
-    tail: ClassVar = ("latency_p95_s", "latency_s")
-    play: ClassVar = AssignmentPlayer
+    family: ClassVar = ASSIGNMENT
     fixed: ClassVar = {"observation": "flat"}
-    about: ClassVar = (
-        "Highest mean reward of a task first. quality: the true one, which the judge sees with "
-        "noise; hot: decisions after which an agent is; imbalance: coefficient of variation of the "
-        "agents' shares; USD of the agents' calls."
-    )
-
     kind: Literal["assignment"] = "assignment"
 
     def constants(self, config: Any) -> dict[str, Any]:
@@ -268,28 +321,7 @@ class AssignmentSuite(TeamSuite):
 class TokenBudgetSuite(TeamSuite):
     """A suite of `InfraMind-TokenBudget-v0`."""
 
-    env_id: ClassVar = "InfraMind-TokenBudget-v0"
-    metrics: ClassVar = by_name(
-        Metric("return", "return", "", "higher", decimals=3),
-        Metric("quality", "quality", "", "higher", decimals=1),
-        Metric("reported_quality", "reported", "", None, decimals=1),
-        Metric("tokens", "tokens", "", "lower"),
-        Metric("calls", "calls", "", None),
-        Metric("unspent_share", "unspent", "%", None),
-        Metric("drained", "drained", "%", "lower"),
-        Metric("quality_area", "area", "", "higher", decimals=1),
-        Metric("tokens_p95", "p95", "", "lower"),
-        Metric("overshoot", "overshoot", "", "lower", decimals=1),
-    )
-    score: ClassVar = "return"
-    compared: ClassVar = ("return", "quality", "tokens", "calls")
-    tail: ClassVar = ("tokens_p95", "tokens")
-    about: ClassVar = (
-        "Highest mean return of a task first: quality gained less the price of the tokens. "
-        "quality: the true one; reported: by the proxies that a team sees; drained: tasks that no "
-        "further call could be paid for."
-    )
-
+    family: ClassVar = TOKEN_BUDGET
     kind: Literal["token_budget"] = "token_budget"
 
     def constants(self, config: Any) -> dict[str, Any]:
@@ -305,41 +337,7 @@ class TokenBudgetSuite(TeamSuite):
 class CoordinationSuite(TeamSuite):
     """A suite of `InfraMind-Coordination-v0`."""
 
-    env_id: ClassVar = "InfraMind-Coordination-v0"
-    metrics: ClassVar = by_name(
-        Metric("return", "return", "", "higher", decimals=3),
-        Metric("answer_score", "answer", "%", "higher"),
-        Metric("success", "no\nfallback", "%", "higher"),
-        Metric("latency_p95_s", "p95", "s", "lower"),
-        Metric("validated", "validated", "%", "higher"),
-        Metric("detection", "hallucinations\nfound", "%", "higher"),
-        Metric("attribution", "attribution", "%", "higher"),
-        Metric("context_kept", "context\nkept", "%", "higher"),
-        Metric("overhead_ms", "overhead\nms", "", "lower", decimals=0),
-        Metric("model_ms", "model\nms", "", "lower", decimals=0),
-        Metric("tokens", "tokens", "", "lower"),
-        Metric("lateness", "lateness", "%", "lower"),
-        Metric("latency_s", "latency", "s", "lower"),
-        Metric("forced", "forced", "%", "lower"),
-        Metric("evidence", "evidence", "%", "higher"),
-        Metric("decisions", "decisions", "", None),
-        Metric("supervisor_tokens", "supervisor", "", "lower"),
-        Metric("over_context_tokens", "over", "", "lower"),
-        Metric("lied", "hallucinated", "", "lower"),
-        Metric("caught", "found", "", None),
-    )
-    score: ClassVar = "return"
-    compared: ClassVar = ("return", "answer_score", "success", "lateness", "tokens")
-    columns: ClassVar = 11
-    tail: ClassVar = ("latency_p95_s", "latency_s")
-    ratios: ClassVar = {"detection": ("caught", "lied")}
-    unit: ClassVar = "questions"
-    about: ClassVar = (
-        "Highest mean return of a question first. no fallback: questions that the agents answered; "
-        "hallucinations found: of those in drafts; context kept: the exchange that a "
-        "question refers to is still there; overhead and model: of a decision."
-    )
-
+    family: ClassVar = COORDINATION
     kind: Literal["coordination"] = "coordination"
 
     def constants(self, config: Any) -> dict[str, Any]:

@@ -14,32 +14,40 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.evaluation.family import Place
 from inframind_gym.evaluation.metrics import Columns, Metric
-from inframind_gym.evaluation.routing import METRICS as ROUTING_METRICS
-from inframind_gym.evaluation.routing import PLAIN_SUMS, QueryLayout, about_division
+from inframind_gym.evaluation.queries import METRICS as QUERY_METRICS
+from inframind_gym.evaluation.queries import PLAIN_SUMS, QueryLayout
+from inframind_gym.evaluation.routing import about_division
 from inframind_gym.evaluation.scenarios import MOST_GROUPS
-from inframind_gym.evaluation.stats import Estimate, interval
-from inframind_gym.evaluation.suite import Place
-from inframind_gym.evaluation.tables import Table, metrics_table, of_planned, short
+from inframind_gym.evaluation.stats import Estimate
+from inframind_gym.evaluation.tables import Table, of_planned, short
 
 SCORE: Final = "score"
 METRICS: Final[dict[str, Metric]] = {
     SCORE: Metric(SCORE, "track score", "%", "higher"),
-    **ROUTING_METRICS,
+    **QUERY_METRICS,
     "weighted_goodput": Metric("weighted_goodput", "weighted", "%", "higher"),
     "worst_goodput": Metric("worst_goodput", "worst group", "%", "higher"),
     "unanswered": Metric("unanswered", "unanswered", "%", "lower"),
     "work_s_per_query": Metric("work_s_per_query", "GPU s/query", "", "lower", 3),
 }
 AHEAD_IN: Final = 0.75  # of the tracks; and behind in none
-_SHOWN: Final = (
+MAIN: Final = (
     *(SCORE, "goodput", "worst_goodput", "accuracy", "slo_100s", "latency_mean_s"),
     *("work_s_per_query", "unanswered", "wait_s", "wasted_share"),
+)
+CAPTION: Final = (
+    "Track score: the goodput that the track counts, by tenants' weights, of the worst "
+    "budget or under the cap. Worst group: of the budgets. Unanswered: after the longest "
+    "budget; they count as unsolved, with that latency. GPU s: of full steps. Wait: of a call, "
+    "in its server's queue. Wasted: of the tokens that were written, those for queries past "
+    "their budget."
 )
 _IN_TIME: Final = [i for i, name in enumerate(PLAIN_SUMS) if name.startswith("slo_")]
 # Sums beside those of routing: of all queries, and of each group.
@@ -117,44 +125,19 @@ AGGREGATES: Final[dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]
 }
 
 
-class _Aggregate(NamedTuple):
-    """A number of a policy on a track.
-
-    Attributes:
-        value: Itself.
-        draws: (B,) of the bootstrap.
-        by_training: (T,) of its trainings.
-        units: Resampled episodes of each cell.
-    """
-
-    value: float
-    draws: NDArray[np.float64]
-    by_training: NDArray[np.float64]
-    units: NDArray[np.int64]
-
-    def interval(self) -> list[float]:
-        """Return the ends of the interval."""
-        return list(map(float, interval(self.draws, self.units, by_training=[self.by_training])))
-
-    def interval_over(self, other: _Aggregate) -> list[float]:
-        """Return the ends of the interval of the paired difference to another policy."""
-        both = [self.by_training, other.by_training]
-        fewer = np.minimum(self.units, other.units)
-        return list(map(float, interval(self.draws - other.draws, fewer, by_training=both)))
-
-
-def _aggregates(cells: Sequence[Estimate], informed: NDArray[np.float64]) -> dict[str, _Aggregate]:
+def _aggregate(cells: Sequence[Estimate], informed: NDArray[np.float64]) -> Estimate:
     """Return the numbers of a policy on a track from its cells and their bounds (n,)."""
-    i = cells[0].names.index(SCORE)
-    values = np.array([cell.value(SCORE) for cell in cells]) / informed
-    draws = np.stack([cell.draws[:, i] for cell in cells], axis=1) / informed
-    trained = np.broadcast_arrays(*(cell.by_training[:, i] for cell in cells))
+    scores = [cell.only([SCORE]) for cell in cells]
+    values = np.concatenate([one.values for one in scores]) / informed
+    draws = np.concatenate([one.draws for one in scores], axis=1) / informed
+    trained = np.broadcast_arrays(*(one.by_training[:, 0] for one in scores))
     by_training = np.stack(trained, axis=1) / informed
-    units = np.concatenate([cell.units for cell in cells])
-    return {
-        name: _Aggregate(float(of(values)), of(draws), of(by_training), units)
-        for name, of in AGGREGATES.items()
-    }
+    sums, draw_sums, training_sums = (
+        np.stack([of(part) for of in AGGREGATES.values()], axis=-1)
+        for part in (values, draws, by_training)
+    )
+    units = tuple(unit for one in scores for unit in one.units)
+    return Estimate(tuple(AGGREGATES), sums, draw_sums, training_sums, units)
 
 
 def track_scores(header: Mapping[str, Any], estimates: Estimates) -> dict[str, Any]:
@@ -176,27 +159,25 @@ def track_scores(header: Mapping[str, Any], estimates: Estimates) -> dict[str, A
     players = {policy: cells for policy, cells in estimates.items() if policy not in bounds}
     common = list(next(iter(estimates.values())))
     tracks = [name for name in dict.fromkeys(p[0] for p in known) if name in {p[0] for p in common}]
-    ranked: dict[str, dict[str, _Aggregate]] = {policy: {} for policy in players}
+    ranked: dict[str, dict[str, Estimate]] = {policy: {} for policy in players}
     rows = []
     for track in tracks:
         places = [p for p in common if p[0] == track and (known.get(p) or {}).get("informed")]
         informed = np.array([known[place]["informed"] for place in places])
         for policy, cells in players.items() if places else ():
-            numbers = _aggregates([cells[place] for place in places], informed)
+            ranked[policy][track] = one = _aggregate([cells[place] for place in places], informed)
             row: dict[str, Any] = {"policy": policy, "track": track, "cells": len(places)}
-            for name, one in numbers.items():
-                row |= {name: one.value, f"{name}_ci95": one.interval()}
-            shares = [cells[place].value(SCORE) for place in places] / informed
+            row |= one.with_intervals()
+            shares = [float(cells[place].only([SCORE]).values[0]) for place in places] / informed
             names = ["{1} ρ {2:g}".format(*place) for place in places]
             row["worst_cell"] = min(zip(shares, names, strict=True))[1]
-            ranked[policy][track] = score = numbers[SCORE]
-            if len(score.by_training) > 1:
-                row["by_training"] = score.by_training.tolist()
+            if len(one.by_training) > 1:
+                row["by_training"] = one.by_training[:, 0].tolist()
             rows.append(row)
     rows.sort(key=lambda row: (tracks.index(row["track"]), -row[SCORE], row["policy"]))
     pairs = []
     for policy, other in itertools.permutations(ranked, 2):
-        ends = {t: one.interval_over(ranked[other][t]) for t, one in ranked[policy].items()}
+        ends = {t: one.ends(ranked[other][t])[:, 0] for t, one in ranked[policy].items()}
         above = [track for track, (low, _) in ends.items() if low > 0.0]
         below = [track for track, (_, high) in ends.items() if high < 0.0]
         ahead = len(above) >= max(1, math.ceil(AHEAD_IN * len(ends))) and not below
@@ -213,25 +194,10 @@ def track_scores(header: Mapping[str, Any], estimates: Estimates) -> dict[str, A
 # Tables
 
 
-def track_tables(board: Mapping[str, Any]) -> list[Table]:
-    """Make the tables: scores by track and training, metrics, cells."""
-    trained = any("by_training" in row for row in board["tracks"])
-    metrics = metrics_table(
-        "Metrics, means over all cells",
-        board["ranking"],
-        tuple(METRICS[name] for name in _SHOWN),
-        "Track score: the goodput that the track counts, by tenants' weights, of the worst "
-        "budget or under the cap. Worst group: of the budgets. Unanswered: after the longest "
-        "budget; they count as unsolved, with that latency. GPU s: of full steps. Wait: of a call, "
-        "in its server's queue. Wasted: of the tokens that were written, those for queries past "
-        "their budget.",
-    )
-    return [
-        scores_table(board),
-        *([trainings_table(board)] if trained else []),
-        metrics,
-        *([_cells_table(board)] if len(board["places"]) > 1 else []),
-    ]
+def track_tables(board: Mapping[str, Any], tables: list[Table]) -> list[Table]:
+    """Put scores by track before the metrics, and scores by cell behind them."""
+    cells = [_cells_table(board)] if len(board["places"]) > 1 else []
+    return [scores_table(board), *tables, *cells]
 
 
 def ranked_policies(board: Mapping[str, Any]) -> list[str]:
@@ -300,20 +266,6 @@ def _margin(row: Mapping[str, Any]) -> str:
     """Format a score and half of the width of its interval."""
     low, high = row[f"{SCORE}_ci95"]
     return f"{100 * row[SCORE]:.1f}±{50 * (high - low):.1f}"
-
-
-def trainings_table(board: Mapping[str, Any]) -> Table:
-    """Make the table of the scores of every training, of policies that have several."""
-    rows = [row for row in board["tracks"] if "by_training" in row]
-    most = max((len(row["by_training"]) for row in rows), default=0)
-    body = []
-    for row in rows:
-        scores = [f"{100 * score:.1f}" for score in row["by_training"]]
-        blank = [""] * (most - len(scores))
-        body.append([row["track"], short(row["policy"]), _margin(row), *scores, *blank])
-    headings = ["track", "policy", "mean", *(f"training {i}" for i in range(most))]
-    caption = "Intervals are over trainings and episodes."
-    return Table("Trainings, % of the informed bound", headings, body, caption, left=2)
 
 
 def _cells_table(board: Mapping[str, Any]) -> Table:

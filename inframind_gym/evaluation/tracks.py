@@ -20,24 +20,16 @@ from pydantic import Field
 from inframind_gym.configs import list_configs
 from inframind_gym.errors import unknown
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
-from inframind_gym.evaluation.play import (
-    Fields,
-    Played,
-    Player,
+from inframind_gym.evaluation.family import Axis, Cell, Family, Place, content_hash, name_of
+from inframind_gym.evaluation.play import Batch, Fields, Played
+from inframind_gym.evaluation.queries import (
     QueryBatch,
+    StreamPlayer,
     Window,
     columns_of,
     stream_length,
-    with_unanswered,
 )
-from inframind_gym.evaluation.routing import (
-    Division,
-    NumQueries,
-    datasets_of,
-    names_of,
-    own_arguments,
-    tasks_hash,
-)
+from inframind_gym.evaluation.routing import NumQueries, StreamSuite, datasets_of
 from inframind_gym.evaluation.scenarios import (
     Limits,
     Load,
@@ -49,9 +41,9 @@ from inframind_gym.evaluation.scenarios import (
     load_track,
 )
 from inframind_gym.evaluation.store import policy_fingerprint
-from inframind_gym.evaluation.suite import Axis, Cell, Place, Suite, content_hash, name_of
-from inframind_gym.evaluation.tables import Table
 from inframind_gym.evaluation.track_board import (
+    CAPTION,
+    MAIN,
     METRICS,
     SCORE,
     TrackLayout,
@@ -61,8 +53,10 @@ from inframind_gym.evaluation.track_board import (
 from inframind_gym.policies import resolve_policy
 from inframind_gym.policies.oracle import make_oracle, work_of_calls
 from inframind_gym.progress import say
+from inframind_gym.simulator.rng import STREAM_BUDGET, uniform_array
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.server.state import cards
+from inframind_gym.simulator.workflow.state import COMPLETED
 
 SPLITS: Final = ("test", "val", "train")  # first seeds of each: no two splits share an episode
 SEEDS_APART: Final = 1_000_000
@@ -160,14 +154,41 @@ class TrackBatch(QueryBatch):
         return np.asarray(work_s @ [len(model.all_gpus) for model in pool.models], np.float64)
 
 
-class TrackPlayer(Player):
+def with_unanswered(
+    done: NDArray[Any], simulation: Any, row: int, first: int, longest_s: float
+) -> NDArray[Any]:
+    """Return the scored records (n,) of a row with those of queries that have no answer in time.
+
+    They are not solved and have the longest latency, no decisions and no tokens.
+    """
+    out = done.copy()
+    late = (out["num_nodes"] == 0) | (out["latency_s"] > longest_s)
+    ordinal = first + np.flatnonzero(late)
+    state, params = simulation.state, simulation.params
+    out[late] = np.zeros(1, COMPLETED)
+    task, arrival_s = state.task[row, ordinal], state.arrival_s[row, ordinal]
+    tiers = params.budget_tiers_s
+    keys = np.full(len(ordinal), state.stream[row]["key"], np.uint64)
+    drawn = uniform_array(keys, STREAM_BUDGET, ordinal, 0)
+    budget_s = tiers[(drawn * len(tiers)).astype(np.int64)]
+    for name, values in {
+        **{"query": ordinal, "task": task, "domain": params.task_domain[task]},
+        **{"arrival_s": arrival_s, "finish_s": arrival_s + longest_s, "latency_s": longest_s},
+        **{"budget_s": budget_s, "cost": longest_s / budget_s},
+        **dict.fromkeys(("topology", "final_model", "model", "strategy"), -1),
+    }.items():
+        out[name][late] = values
+    return out
+
+
+class TrackPlayer(StreamPlayer):
     """Plays streams of scenarios; their windows are scored.
 
     A policy that cannot play a scenario, for example on models that it was not made for, leaves
     all its queries there unanswered. One that can play none is left out.
     """
 
-    batch = TrackBatch
+    batch: ClassVar[type[Batch]] = TrackBatch
 
     def at(self, cell: Cell) -> Stream:
         """Return what is played in a cell."""
@@ -185,9 +206,7 @@ class TrackPlayer(Player):
 
     def arguments_of(self, cells: Sequence[Cell], policy: Any) -> dict[str, Any]:
         """Return the arguments of the environment of cells."""
-        stream = self.at(cells[0])
-        kwargs: dict[str, Any] = self.suite.env_kwargs(cells[0].place, policy, stream)
-        return kwargs
+        return super().arguments_of(cells, policy) | {"num_queries": self.at(cells[0]).num_queries}
 
     def options(self, cells: Sequence[Cell]) -> dict[str, Any]:
         """Return the rate of every row."""
@@ -236,7 +255,7 @@ class TrackPlayer(Player):
         """Return the episodes of a policy that cannot play: no query has an answer."""
         random = resolve_policy("random")
         simulation = self.simulate(random, self.arguments_of(cells, random), len(cells))
-        batch = self.batch(self.suite, cells, random, simulation)
+        batch: Any = self.batch(self.suite, cells, random, simulation)
         batch.stream = self.at(cells[0])
         self.reset(batch)
         batch.begin()
@@ -246,7 +265,33 @@ class TrackPlayer(Player):
         return played
 
 
-class TrackSuite(Suite):
+TRACKS: Final = Family(
+    kind="tracks",
+    env_id="InfraMind-Stream-v0",
+    axes=(
+        Axis("track", "tracks", "track", "by_track", is_file=True),
+        Axis("scenario", "scenarios", "scenario", "by_scenario"),
+        Axis("load", "loads", "load", "by_load", text="ρ {:g}".format, read=float),
+    ),
+    together=2,
+    metrics=METRICS,
+    score=SCORE,
+    main=MAIN,
+    compared=(SCORE, "goodput", "accuracy", "slo_own", "work_s_per_query"),
+    unit="queries",
+    title="Metrics, means over all cells",
+    caption=CAPTION,
+    play=TrackPlayer,
+    layout=TrackLayout.of,
+    shown=("tasks", "split", "num_queries"),
+    scored=(SCORE,),
+    scores=track_scores,
+    tables=track_tables,
+    policies="routing",
+)
+
+
+class TrackSuite(StreamSuite):
     """A suite of tracks, in steady load.
 
     A stream is scored from the time on that the longest budget has passed; arrivals go on until
@@ -258,25 +303,10 @@ class TrackSuite(Suite):
         loads: Loads that are played; null: those of every track.
         num_queries: Scored queries of one episode.
         split: Questions and seeds: "test", or "val" to choose and compare while developing.
-        tasks: "builtin", or a folder of questions.
-        division: As of `RoutingSuite`.
         refits: File of fitted policies (`Refits`); null: every policy plays as it is shipped.
     """
 
-    env_id: ClassVar = "InfraMind-Stream-v0"
-    axes: ClassVar = (
-        Axis("track", "tracks", "track", "by_track", is_file=True),
-        Axis("scenario", "scenarios", "scenario", "by_scenario"),
-        Axis("load", "loads", "load", "by_load", False, "ρ {:g}".format, float),
-    )
-    together: ClassVar = 2
-    metrics: ClassVar = METRICS
-    score: ClassVar = SCORE
-    compared: ClassVar = (SCORE, "goodput", "accuracy", "slo_own", "work_s_per_query")
-    scored: ClassVar = (SCORE,)
-    shown: ClassVar = ("tasks", "split", "num_queries")
-    unit: ClassVar = "queries"
-    play: ClassVar = TrackPlayer
+    family: ClassVar = TRACKS
 
     kind: Literal["tracks"] = "tracks"
     tracks: tuple[str, ...] = Field(min_length=1)
@@ -284,8 +314,6 @@ class TrackSuite(Suite):
     loads: Annotated[tuple[Load, ...], Field(min_length=1)] | None = None
     num_queries: NumQueries = 3000
     split: Literal["test", "val", "train"] = "test"
-    tasks: str = "builtin"
-    division: Division = "orchestrate"
     refits: str | None = None
 
     # A scenario at a load, its plan and a policy
@@ -305,24 +333,20 @@ class TrackSuite(Suite):
         rate_per_min = load * limits.capacity_per_min
         return Stream(config, config.scenarios[scenario], limits, rate_per_min, self.num_queries)
 
-    def env_kwargs(self, place: Place, policy: Any, stream: Stream | None = None) -> dict[str, Any]:
-        """Return the JSON arguments of the environment in which a policy meets a scenario."""
-        stream = stream or self.at(*place)
+    def arguments(self, place: Place) -> dict[str, Any]:
+        """Return the arguments of the environment of a scenario."""
+        stream = self.at(*place)
         scenario = stream.scenario
         faults = [fault.model_dump(mode="json", exclude_none=True) for fault in scenario.faults]
         return {
             "pool": scenario.pool,
             "workload": scenario.workload,
-            "tasks": self.tasks,
-            "split": self.split,
             "arrivals": scenario.arrivals,
             "budget_s": list(scenario.drawn_s),
             "num_queries": stream.num_queries,
             "execution": "parallel",
-            "observation": "index",
-            "record_calls": True,
             **({"faults": faults} if faults else {}),
-        } | own_arguments(self.division, policy)
+        }
 
     @property
     def seed_list(self) -> tuple[int, ...]:
@@ -391,20 +415,15 @@ class TrackSuite(Suite):
         update: dict[str, Any] = {}
         if self.tasks != "builtin":
             datasets_of(self.tasks, self.split)
-            update["tasks"] = str(Path(self.tasks).resolve())
         if self.refits is not None:
             update["refits"] = str(Path(self.refits).resolve())
         return super(TrackSuite, self.model_copy(update=update)).resolve()
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings with a hash in place of the path of tasks.
-
-        A policy's refits are part of what the policy is (`fitted_as`).
-        """
+        """Return the settings; a policy's refits are part of what the policy is (`fitted_as`)."""
         settings = super().settings()
         del settings["refits"]
-        tasks = tasks_hash(self.tasks)
-        return settings | {"tasks": tasks, "models": list(self.models), "streams": STREAMS}
+        return settings | {"models": list(self.models), "streams": STREAMS}
 
     def fingerprint(self, setting: str, name: str) -> str:
         """Hash a track: all that its episodes and scores depend on, bounds apart."""
@@ -420,12 +439,12 @@ class TrackSuite(Suite):
         return content_hash([content, parts])
 
     def header(self, policies: Mapping[str, Any]) -> dict[str, Any]:
-        """Return names, limits, budgets of fits, and the environments' specs."""
+        """Add the places with their limits, and the budgets of fits."""
         places = {}
         for place in self.places():
             stream = self.at(*place)
             places["/".join(map(str, place))] = {
-                **self.describe(place),
+                **self.family.describe(place),
                 "rate_per_min": stream.rate_per_min,
                 "counts": stream.track.counts,
                 "informed": stream.limits.informed.get(place[2]),
@@ -433,26 +452,7 @@ class TrackSuite(Suite):
                 "stale": stream.limits.constants != stream.scenario.constants(),
             }
         fits = {"budget_queries": self.fitted.budget_queries, "queries": self.fitted.queries()}
-        shared = {"names": names_of(self.models), "places": places, "fits": fits}
-        return shared | {"division": self.division} | super().header(policies)
-
-    # How results are summed up and shown
-
-    @classmethod
-    def layout(cls, header: Mapping[str, Any]) -> TrackLayout:
-        """Make the layout of sums of a folder."""
-        names: dict[str, Any] = {key: tuple(names) for key, names in header["names"].items()}
-        return TrackLayout(**names)
-
-    @classmethod
-    def scores(cls, results: Any, estimates: Mapping[str, Any]) -> dict[str, Any]:
-        """Return scores of tracks and pairs of policies."""
-        return track_scores(results.header, estimates)
-
-    @classmethod
-    def tables(cls, board: Mapping[str, Any]) -> list[Table]:
-        """Make the tables of scores, metrics and cells."""
-        return track_tables(board)
+        return {"places": places, "fits": fits} | super().header(policies)
 
 
 def _scenario_names(tracks: Mapping[str, TrackConfig]) -> set[str]:

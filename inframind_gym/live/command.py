@@ -119,10 +119,6 @@ def new(
             show_default=False,
         ),
     ] = None,
-    price_per_gpu_hour: Annotated[
-        float | None,
-        typer.Option(min=0.0, help="USD; boards then show $ / 1k queries.", show_default=False),
-    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Make a pool of models on GPUs, with server cards estimated from data sheets.
@@ -147,7 +143,7 @@ def new(
         if placing not in (known := get_args(packing.Placing)):
             raise ConfigError(f"--placing: {unknown('way to place models', placing, known)}")
         gpus, how = packing.parse_gpus(gpu, num_gpus), cast(packing.Placing, placing)
-        pool = packing.make_pool(name, gpus, wanted, limits, price_per_gpu_hour, how)
+        pool = packing.make_pool(name, gpus, wanted, limits, how)
         pool = packing.as_served(pool, served) if served else pool
         command = shlex.join(["inframind", *sys.argv[1:]])
         replace_text(out, packing.pool_yaml(pool, wanted, command))

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from inframind_gym.evaluation.play import columns_of
-from inframind_gym.evaluation.routing import QueryLayout, RoutingSuite
+from inframind_gym.evaluation.family import Cell
+from inframind_gym.evaluation.queries import QueryLayout, columns_of
+from inframind_gym.evaluation.routing import ROUTING
 from inframind_gym.evaluation.store import Finished, ResultStore
-from inframind_gym.evaluation.suite import Cell
 from inframind_gym.simulator.workflow.state import CALL, COMPLETED
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 
@@ -21,7 +21,7 @@ SIMULATION: Any = SimpleNamespace(tasks=TASKS)
 
 def routing(policy: str, *place: Any) -> Cell:
     """The cell of a policy, a workload, a rate, a budget and a seed."""
-    return RoutingSuite.cell(policy, *place[:-1], seed=place[-1])
+    return ROUTING.cell(policy, *place[:-1], seed=place[-1])
 
 
 def header(**changes: Any) -> dict[str, Any]:

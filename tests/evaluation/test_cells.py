@@ -7,15 +7,16 @@ import pytest
 
 from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.placement import PlacementSuite
+from inframind_gym.evaluation.family import Cell, in_order
+from inframind_gym.evaluation.placement import PLACEMENT as PLACEMENT_FAMILY
 from inframind_gym.evaluation.routing import RoutingSuite
-from inframind_gym.evaluation.suite import Cell, in_order, load_suite, parse_setting, split_list
+from inframind_gym.evaluation.suite import load_suite, parse_setting, split_list
 from inframind_gym.evaluation.tracks import TrackSuite
 from tests.evaluation.synthetic_results import routing
 
 ROOT = Path(__file__).resolve().parents[2]
 CELL = routing("random", "mixed", 100.0, 30.0, 0)
-PLACEMENT = PlacementSuite.cell("lru", "h100-4gpu", "steady", seed=0)
+PLACEMENT = PLACEMENT_FAMILY.cell("lru", "h100-4gpu", "steady", seed=0)
 
 
 def suite(**changes: object) -> RoutingSuite:

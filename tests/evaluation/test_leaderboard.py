@@ -6,11 +6,10 @@ import pytest
 
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.compare import Side, compare, comparison_tables
-from inframind_gym.evaluation.routing import METRICS, imbalance
-from inframind_gym.evaluation.suite import Cell
+from inframind_gym.evaluation.family import Cell
+from inframind_gym.evaluation.queries import METRICS, imbalance
 from inframind_gym.evaluation.tables import Table, show, to_markdown
 from tests.evaluation.synthetic_results import (
-    LAYOUT,
     completed,
     drawn,
     routing,
@@ -76,7 +75,7 @@ def test_ranking_averages_cells_and_puts_the_best_goodput_first(board: dict[str,
     for row in board["ranking"]:
         own = [r for r in board["rows"] if r["policy"] == row["policy"]]
         assert row["cells"] == 4
-        for name in LAYOUT.measured(METRICS):
+        for name in METRICS:
             assert row[name] == pytest.approx(np.mean([r[name] for r in own]))
 
 

@@ -78,6 +78,6 @@ def test_every_setting_that_cells_share_counts(name: str) -> None:
     suite = load_suite(name)
     counted = settings(suite)
     apart = {"name", "description", "policies", "seeds", "arrivals"}
-    apart |= {axis.setting for axis in suite.axes}
+    apart |= {axis.setting for axis in suite.family.axes}
     assert set(suite.model_dump()) - apart <= set(counted)
     assert json.loads(json.dumps(counted)) == counted

@@ -16,11 +16,11 @@ import yaml
 from inframind_gym.configs import find_config
 from inframind_gym.evaluation.board import leaderboard, load_results
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
-from inframind_gym.evaluation.play import columns_of
+from inframind_gym.evaluation.family import Cell
+from inframind_gym.evaluation.queries import columns_of
 from inframind_gym.evaluation.routing import RoutingSuite
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.store import digest_of, finished_ids, read_cells, read_header
-from inframind_gym.evaluation.suite import Cell
 from inframind_gym.policies import feedback_of, resolve_policy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +53,7 @@ def digests(folder: Path) -> dict[str, str]:
 def alone(config: RoutingSuite, cell: Cell) -> str:
     """The cell on the single environment, with `policy.act`, as a user would write the loop."""
     policy = resolve_policy(cell.policy)
-    env = gym.make(config.env_id, **config.env_kwargs(cell.place, policy))
+    env = gym.make(config.family.env_id, **config.env_kwargs(cell.place, policy))
     options = {"arrival_rate_per_min": cell.place[1]}
     if cell.place[2] != "tiers":
         options["budget_s"] = cell.place[2]

@@ -15,6 +15,7 @@ import pytest
 
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.family import Cell
 from inframind_gym.evaluation.store import (
     RECORDS,
     Finished,
@@ -23,7 +24,6 @@ from inframind_gym.evaluation.store import (
     finished_ids,
     read_cells,
 )
-from inframind_gym.evaluation.suite import Cell
 from tests.evaluation.synthetic_results import (
     drawn,
     header,
@@ -87,14 +87,14 @@ def test_pandas_opens_the_records(folder: Path) -> None:
 
 
 def test_columns_of_several_values_a_record(tmp_path: Path) -> None:
-    from inframind_gym.evaluation.placement import PlacementSuite
+    from inframind_gym.evaluation.placement import PLACEMENT
 
     columns = {
         "decision": np.arange(3),
         "jobs": np.array([2, 0, 1]),
         "job_latency_s": np.array([0.5, 1.5, 2.5]),
     }
-    cell = PlacementSuite.cell("lru", "c", "d", seed=0)
+    cell = PLACEMENT.cell("lru", "c", "d", seed=0)
     own = header(suite={"kind": "placement", "name": "x", "policies": ["lru"]}, clusters={})
     with ResultStore(tmp_path, {**own, "demands": {}}) as store:
         store.commit([Finished(cell, "1", columns), Finished(cell, "2", columns)])

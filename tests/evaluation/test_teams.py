@@ -13,7 +13,7 @@ import inframind_gym  # noqa: F401
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.runner import run
-from inframind_gym.evaluation.suite import family
+from inframind_gym.evaluation.suite import family_of, suite_class
 from inframind_gym.evaluation.tables import to_markdown
 from inframind_gym.evaluation.teams import (
     AssignmentSuite,
@@ -80,7 +80,7 @@ def test_a_run_is_judged_as_the_environment_judges_it(load: str) -> None:
     suite = assignment(scenarios={"one": arguments}, policies=["thompson"])
     cell, columns = one(suite, "thompson")
     env: Any = gym.make("InfraMind-Assignment-v0", **arguments).unwrapped
-    policy = family("assignment").resolve_policy("thompson")
+    policy = suite_class("assignment").resolve_policy("thompson")
     observation, _ = env.reset(seed=cell.episode_seed)
     policy.reset(env.policy_spec(), [cell.policy_seed])
     rewards, penalties, over = 0.0, 0.0, False
@@ -120,7 +120,7 @@ def test_an_episode_is_judged_as_the_environment_judges_it(
     suite: TeamSuite, name: str, same: dict[str, str]
 ) -> None:
     cell, columns = one(suite, name)
-    env: Any = gym.make(suite.env_id, **suite.scenarios["one"]).unwrapped
+    env: Any = gym.make(suite.family.env_id, **suite.scenarios["one"]).unwrapped
     policy = suite.resolve_policy(name)
     observation, _ = env.reset(seed=cell.episode_seed)
     policy.reset(env.policy_spec(), [cell.policy_seed])
@@ -165,7 +165,7 @@ def test_means_and_tails_by_hand() -> None:
 def test_regret_is_the_difference_to_the_bound(suite: TeamSuite, tmp_path: Path) -> None:
     run(suite, tmp_path, workers=1)
     board = leaderboard(load_results(tmp_path), num_resamples=200)
-    score = family(board["kind"]).score
+    score = family_of(board).score
     rows = {row["policy"]: row for row in board["ranking"]}
     assert rows["optimum"]["bound"] and rows["optimum"]["regret"] == 0.0
     assert "myopic" not in rows or rows["myopic"]["bound"]

@@ -39,8 +39,8 @@ from inframind_gym.errors import unknown
 from inframind_gym.evaluation.board import Results, leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.compare import Side, compare_all
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.routing import SLO_TARGETS_S
-from inframind_gym.evaluation.suite import in_order
+from inframind_gym.evaluation.family import in_order
+from inframind_gym.evaluation.queries import SLO_TARGETS_S
 from inframind_gym.files import replace_text
 
 FORMAT: Final = 2
@@ -76,7 +76,6 @@ def make_report(
     folders: Sequence[Path],
     *,
     sections: Sequence[str] = (),
-    bootstrap_seed: int = 0,
     height_px: int = 640,
 ) -> Report:
     """Make a report of results folders.
@@ -85,7 +84,6 @@ def make_report(
         folders: Of any families.
         sections: Parts that it shows: board, load, frontier, paired, shares, cells, made and words;
             none: all, with a heading and links to them.
-        bootstrap_seed: Seed of the intervals.
         height_px: Height of the frame in a notebook.
 
     Raises:
@@ -94,11 +92,11 @@ def make_report(
     for name in sections:
         if name not in SECTIONS:
             raise BenchmarkError(unknown("section", name, SECTIONS))
-    data = report_data([load_results(folder) for folder in folders], bootstrap_seed=bootstrap_seed)
+    data = report_data([load_results(folder) for folder in folders])
     return Report(render({**data, "sections": list(sections)}), height_px)
 
 
-def write_report(folders: Sequence[Path], out: Path, *, bootstrap_seed: int = 0) -> None:
+def write_report(folders: Sequence[Path], out: Path) -> None:
     """Write a report of results folders into a file.
 
     Raises:
@@ -106,7 +104,7 @@ def write_report(folders: Sequence[Path], out: Path, *, bootstrap_seed: int = 0)
     """
     if out.is_dir():
         raise BenchmarkError(f"--out {out} is a folder; name a file, such as {out}/report.html.")
-    replace_text(out, make_report(folders, bootstrap_seed=bootstrap_seed).html)
+    replace_text(out, make_report(folders).html)
 
 
 def render(data: Mapping[str, Any]) -> str:
@@ -125,14 +123,9 @@ def render(data: Mapping[str, Any]) -> str:
     )
 
 
-def report_data(runs: Sequence[Results], *, bootstrap_seed: int = 0) -> dict[str, Any]:
-    """Return the data of a report.
-
-    Args:
-        runs: Results folders, of any families.
-        bootstrap_seed: Seed of the intervals.
-    """
-    data = [_run(run, bootstrap_seed) for run in runs]
+def report_data(runs: Sequence[Results]) -> dict[str, Any]:
+    """Return the data of a report of results folders, of any families."""
+    data = [_run(run) for run in runs]
     compared = []
     for kind in dict.fromkeys(run["kind"] for run in data):
         sides = [
@@ -141,7 +134,7 @@ def report_data(runs: Sequence[Results], *, bootstrap_seed: int = 0) -> dict[str
             for policy in run["policies"]
             if run["kind"] == kind
         ]
-        compared.append(compare_all(sides[:MOST_SIDES], bootstrap_seed))
+        compared.append(compare_all(sides[:MOST_SIDES]))
     return {
         "format": FORMAT,
         "version": inframind_gym.__version__,
@@ -150,10 +143,10 @@ def report_data(runs: Sequence[Results], *, bootstrap_seed: int = 0) -> dict[str
     }
 
 
-def _run(results: Results, bootstrap_seed: int) -> dict[str, Any]:
+def _run(results: Results) -> dict[str, Any]:
     """Return the data of a run."""
     family, header, measured = results.family, results.header, results.measured
-    board = leaderboard(results, bootstrap_seed=bootstrap_seed)
+    board = leaderboard(results)
     ranked = [row["policy"] for row in board["ranking"]] or list(results.policies)
     places = {cell.place for cell in results.episodes}
     axes = []

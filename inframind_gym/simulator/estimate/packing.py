@@ -204,7 +204,6 @@ def make_pool(
     devices: Sequence[str],
     wanted: Sequence[Wanted],
     limits: Limits | None = None,
-    price_per_gpu_hour_usd: float | None = None,
     placing: Placing = "spread",
 ) -> PoolConfig:
     """Place models on GPUs and estimate their server cards.
@@ -214,7 +213,6 @@ def make_pool(
         devices: A GPU of `gpus.yaml` for each GPU.
         wanted: The models, in the order of the actions.
         limits: Launch options of the servers.
-        price_per_gpu_hour_usd: Of one GPU.
         placing: "spread": each on the GPU with the most memory left; "first": on the first with
             room, so that GPUs stay free.
 
@@ -230,7 +228,6 @@ def make_pool(
             "device": find_gpu(device)[0],
             "memory_gb": find_gpu(device)[1].memory_gb,
             "colocation_slowdown": slowdown,
-            "price_per_gpu_hour_usd": price_per_gpu_hour_usd,
         }
         for index, device in enumerate(devices)
     ]

@@ -73,11 +73,6 @@ Weights = Annotated[  # those of tiny: and packaged: are made by `live/weights.p
 ]
 
 
-def _is_none(value: object) -> bool:
-    """Keep an option that is not given out of dumps: the hash of a pool stays."""
-    return value is None
-
-
 class StepCost(StrictModel):
     """Cost of one engine step, in seconds.
 
@@ -192,7 +187,6 @@ class GpuConfig(StrictModel):
     device: str = Field(min_length=1)  # e.g. "B200"
     memory_gb: Positive | None = None  # 1e9 bytes
     colocation_slowdown: NonNegative = 0.0
-    price_per_gpu_hour_usd: NonNegative | None = Field(None, exclude_if=_is_none)
 
     @property
     def is_cpu(self) -> bool:
@@ -208,8 +202,6 @@ class ModelConfig(StrictModel):
     gpu: str = ""  # name of a GpuConfig; the first of `gpus` where it is not given
     params_b: Positive  # billions of parameters
     gpu_memory_frac: Annotated[Fraction, Field(gt=0)]
-    price_per_million_prompt_tokens_usd: NonNegative | None = Field(None, exclude_if=_is_none)
-    price_per_million_output_tokens_usd: NonNegative | None = Field(None, exclude_if=_is_none)
     port: Port | None = None
     url: Url | None = None  # of a server that runs already; instead of a port
     # How `inframind pool up` starts its server; nothing else takes notice.
@@ -311,21 +303,6 @@ class PoolConfig(StrictModel):
         if not self.estimates:
             return ()
         return (f"server cards that are estimates, not measured: {', '.join(self.estimates)}",)
-
-    @property
-    def has_token_prices(self) -> bool:
-        """True if tokens of a model have a price."""
-        return any(
-            model.price_per_million_prompt_tokens_usd is not None
-            or model.price_per_million_output_tokens_usd is not None
-            for model in self.models
-        )
-
-    @property
-    def has_prices(self) -> bool:
-        """True if GPU hours or tokens have a price."""
-        hours = any(gpu.price_per_gpu_hour_usd is not None for gpu in self.gpus)
-        return hours or self.has_token_prices
 
     def gpu_of(self, model: ModelConfig) -> GpuConfig:
         """The GPU that a model is on, the first if it is on several."""

@@ -22,9 +22,9 @@ import random
 import secrets
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import chdir
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -32,8 +32,10 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from inframind_gym.configs import Name, NonNegativeInt, StrictModel, list_configs, validate
-from inframind_gym.errors import shortened, unknown
+from inframind_gym.errors import InfraMindError, shortened, unknown
+from inframind_gym.evaluation.board import Results
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
+from inframind_gym.evaluation.family import Cell, content_hash
 from inframind_gym.evaluation.runner import play as play_cells
 from inframind_gym.evaluation.scenarios import Refits, load_refits
 from inframind_gym.evaluation.stats import Episode
@@ -46,10 +48,10 @@ from inframind_gym.evaluation.store import (
     read_header,
     settings_of,
 )
-from inframind_gym.evaluation.suite import Cell, Suite, content_hash, load_suite
+from inframind_gym.evaluation.suite import Suite, load_suite
 from inframind_gym.files import MOST_BYTES, parse_json, read_bytes, read_raw_lines, replace_text
 from inframind_gym.policies import POLICIES, checkpoint
-from inframind_gym.progress import ProgressReport
+from inframind_gym.progress import ProgressReport, say
 
 MANIFEST, CELLS, REFITS = "submission.json", "cells.jsonl.gz", "refits.yaml"
 MOST_SUBMITTED_BYTES: Final = 50_000_000
@@ -161,7 +163,7 @@ def check(folder: Path) -> Checked:
     stated = read_header(folder)
     with chdir(folder):
         suite, header, ids = _planned(submission, stated)
-    layout, planned = suite.layout(header), {name: cell for cell, name in ids.items()}
+    layout, planned = suite.family.layout(header), {name: cell for cell, name in ids.items()}
     checked = Checked(folder, submission, suite, header, ids, {}, {})
     for raw in read_raw_lines(folder / CELLS):
         content = parse_json(raw.decode(errors="replace"), f"a line of {CELLS}", MOST_BYTES)
@@ -268,7 +270,7 @@ def _policy(submission: Submission, suite: Any) -> Any:
     fits = getattr(suite, "fitted", Refits()).fits.get(policy, {})
     plays = [play for fit in fits.values() for play in fit.plays]
     for one in [policy, *plays]:
-        if one.strip().split(":")[0] not in POLICIES[suite.policy_family()]:
+        if one.strip().split(":")[0] not in POLICIES[suite.family.policies or suite.family.kind]:
             raise BenchmarkError(
                 f"{one}: is no policy of this package. Those of your own are added to it "
                 "(docs/submissions.md)."
@@ -346,7 +348,7 @@ def prepare(
         with chdir(folder):
             planned, header, ids = _planned(submission, stated)
         (folder / HEADER).write_text(json.dumps(header, indent=2) + "\n")
-        layout, lines = planned.layout(header), []
+        layout, lines = planned.family.layout(header), []
         for one in read_cells(run):
             if one is not None and one.cell_id in ids.values():
                 episode = Episode.of(layout, one.columns)
@@ -414,9 +416,9 @@ def verify(
     def fail(error: PolicyFailedError) -> None:
         raise BenchmarkError(f"{submission.policy} cannot play: {error.reason}")
 
-    total, layout = sum(map(suite.length, sample)), suite.layout(checked.header)
+    total, layout = sum(map(suite.length, sample)), suite.family.layout(checked.header)
     ids = {cell: checked.ids[cell] for cell in sample}
-    with chdir(checked.folder), ProgressReport(total, 0, "replay", suite.unit) as report:
+    with chdir(checked.folder), ProgressReport(total, 0, "replay", suite.family.unit) as report:
         for batch in play_cells(suite, ids, workers=workers, progress=report.advance, failed=fail):
             for one in batch:
                 sums = Episode.of(layout, one.columns).sums
@@ -432,4 +434,56 @@ def verify(
     return (
         f"{submission.suite}/{submission.name}: {len(cells)} cells, complete; {count} played "
         f"again, all equal (choice {seed})"
+    )
+
+
+# The board of submissions
+
+
+def merged(folder: Path) -> list[Results]:
+    """Return the results of all submissions, SUITE/NAME, as one run a suite, under their names.
+
+    Nothing is played, and there are no tails, which do not follow from sums. A submission that is
+    damaged, incomplete or of another version is left out, with a warning that says why.
+
+    Raises:
+        BenchmarkError: There is no submission that can be shown.
+    """
+    by_suite: dict[str, list[Checked]] = {}
+    for path in sorted(folder.glob(f"*/*/{MANIFEST}")):
+        try:
+            one = check(path.parent)
+            by_suite.setdefault(one.submission.suite, []).append(one)
+        except InfraMindError as error:
+            say(f"{path.parent} is left out: {error}")
+    if not by_suite:
+        raise BenchmarkError(
+            f"{folder} has no submission that can be shown. Make one: inframind submit prepare RUN "
+            "--name NAME --authors NAMES"
+        )
+    return [_as_one_run(entries) for entries in by_suite.values()]
+
+
+def _as_one_run(entries: Sequence[Checked]) -> Results:
+    """Return the results of submissions to one suite."""
+    first = entries[0]
+    header: dict[str, Any] = {**first.header, "runs": [], "policies": {}, "planned": {}}
+    fits: dict[str, int] = {}
+    episodes: dict[Cell, Episode] = {}
+    for one in entries:
+        name, policy = one.submission.name, one.submission.policy
+        for key in ("policies", "planned"):
+            header[key][name] = one.header[key][policy]
+        header["runs"] += one.header["runs"]
+        if one.submission.training.queries is not None:
+            fits[name] = one.submission.training.queries
+        episodes |= {replace(cell, policy=name): own for cell, own in one.episodes.items()}
+    header["suite"] = {**first.header["suite"], "policies": list(header["policies"])}
+    if "fits" in header:
+        budgets = [one.header["fits"]["budget_queries"] for one in entries]
+        header["fits"] = {"budget_queries": max(budgets), "queries": fits}
+    family = first.suite.family
+    layout = family.layout(first.header)
+    return Results(
+        Path(first.suite.name), header, family, layout, episodes, {}, {}, has_tails=False
     )

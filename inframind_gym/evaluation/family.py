@@ -1,0 +1,251 @@
+"""Families of environments, as data: what a cell is, what is measured in it, what a board shows.
+
+A cell is one policy in one episode: a policy, the coordinates of its family (for routing a
+workload, a rate and a budget; for tracks a scenario at a load) and a seed. Player, store,
+intervals, board and comparison are written once, over `Family`; `suite.Suite` has the settings.
+
+Common random numbers. The episode's seed is derived from all coordinates but the policy: every
+policy meets the same queries, arrival times, budgets and latent outcomes, so that two policies are
+compared query by query. Episodes of different rates or budgets get unrelated seeds: cells are then
+independent, which the stratified bootstrap over cells assumes. A file counts by its name, not by
+its folder: a changed copy of a workload that keeps the name meets the episodes of the original.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.metrics import Layout, Metric
+from inframind_gym.evaluation.tables import Table
+from inframind_gym.simulator.posterior import split_draw
+
+Place = tuple[Any, ...]  # the coordinates of a cell between policy and seed
+
+
+class Axis(NamedTuple):
+    """A coordinate of a cell.
+
+    Attributes:
+        name: Key in JSON.
+        setting: The suite's field with its values.
+        label: Heading in tables.
+        table: Key of the leaderboard's averages along it.
+        title: Of its tables on a board: with "{}" a table of metrics for each value, without it
+            one of scores by value; empty: none.
+        is_file: Whether the suite names configuration files, of which cells have the names.
+        text: Formats a value.
+        read: Makes a value from JSON; float: the axis is a load.
+    """
+
+    name: str
+    setting: str
+    label: str
+    table: str
+    title: str = ""
+    is_file: bool = False
+    text: Callable[[Any], str] = str
+    read: Callable[[Any], Any] = str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One policy in one episode; made by `Family.cell`.
+
+    Attributes:
+        policy: Name or ``package.module:Class``, as given on the command line or in the suite.
+        place: Coordinates along `axes`.
+        seed: Index of the repetition.
+        training: Which of its trainings plays, where a policy was trained with several seeds.
+        axes: Of its family.
+    """
+
+    policy: str
+    place: Place
+    seed: int
+    training: int = 0
+    axes: tuple[Axis, ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def sort_key(self) -> tuple[Any, ...]:
+        """Order of cells in results, independent of how they were scheduled."""
+        return (self.policy, *in_order(self.place), self.seed, self.training)
+
+    @property
+    def episode_seed(self) -> int:
+        """Seed of the environment's reset, the same for all policies and trainings; [0, 2**31)."""
+        return self._seed_of("sweep")  # another word would give other episodes
+
+    @property
+    def policy_seed(self) -> int:
+        """Seed of the policy's own randomness, unrelated to the environment's; in [0, 2**31)."""
+        return self._seed_of("policy")
+
+    def _seed_of(self, what: str) -> int:
+        parts = [what, *without_draw(self.place)[0], self.seed]
+        digest = hashlib.sha256(json.dumps(parts).encode()).digest()
+        return int.from_bytes(digest[:4], "big") >> 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the coordinates as JSON; `Family.read_cell` inverts it."""
+        place = {axis.name: value for axis, value in zip(self.axes, self.place, strict=True)}
+        content = {"policy": self.policy, **place, "seed": self.seed}
+        return content | ({"training": self.training} if self.training else {})
+
+    def id(self, settings_hash: str, policy_fingerprint: Any) -> str:
+        """Hash what determines the cell's result."""
+        return content_hash([self.to_json(), settings_hash, policy_fingerprint])
+
+    @property
+    def where(self) -> str:
+        """The coordinates but for the policy, for people."""
+        place = [
+            axis.text(value) + "".join(axis.label.partition("/")[1:])  # 10/min of "rate/min"
+            for axis, value in zip(self.axes, self.place, strict=True)
+        ]
+        training = f", training {self.training}" if self.training else ""
+        return f"{', '.join(place)}, seed {self.seed}{training}"
+
+    def __str__(self) -> str:
+        return f"{self.policy} on {self.where}"
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of environments.
+
+    Attributes:
+        kind: Its name in suite files.
+        env_id: Of the environment.
+        axes: Coordinates of a cell.
+        metrics: By name, in the order in which they are explained.
+        score: Name of the metric that ranks.
+        main: Names of the metrics that the ranking shows.
+        compared: Names of the metrics that a comparison shows cell by cell.
+        unit: Name of a record, in the plural.
+        caption: Of the ranking; "{cells}" is their number.
+        play: Class of the `inframind_gym.evaluation.play.Player` of its cells.
+        layout: Makes the layout of sums from the header of a folder.
+        together: Number of leading axes that the rows of one batch have in common.
+        beside: Metric in brackets beside the score, in tables by value of an axis; empty: its
+            interval.
+        title: Of the ranking: "{suite}", "{records}" and "{about}".
+        about: Returns what else the title says.
+        shown: Settings that are copied into a leaderboard.
+        regret: Bound to which a leaderboard has the difference, in place of the ratio to the best
+            one, for scores that have no zero; empty: it has the ratio.
+        scored: Names of the metrics that `scores` needs.
+        scores: Returns what a leaderboard has beside averages of metrics, from the header and
+            `scored` of every policy by the places that all have finished.
+        tables: Puts the tables of a board together, from the board and those of every family.
+        policies: Family of the policies that play; empty: its own.
+    """
+
+    kind: str
+    env_id: str
+    axes: tuple[Axis, ...]
+    metrics: Mapping[str, Metric]
+    score: str
+    main: Sequence[str]
+    compared: Sequence[str]
+    unit: str
+    caption: str
+    play: type[Any]
+    layout: Callable[[Mapping[str, Any]], Layout]
+    together: int = 1
+    beside: str = ""
+    title: str = "{suite}: {records}{about}"
+    about: Callable[[Mapping[str, Any]], str] = lambda board: ""
+    shown: Sequence[str] = ()
+    regret: str = ""
+    scored: Sequence[str] = ()
+    scores: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda *_: {}
+    tables: Callable[[Mapping[str, Any], list[Table]], list[Table]] = lambda board, tables: tables
+    policies: str = ""
+
+    def cell(self, policy: str, *place: Any, seed: int, training: int = 0) -> Cell:
+        """Return the cell of a policy, a place and a seed."""
+        return Cell(policy, place, seed, training, self.axes)
+
+    def read_cell(self, record: Mapping[str, Any]) -> Cell:
+        """Return a cell from JSON; further keys are ignored."""
+        place = [axis.read(record[axis.name]) for axis in self.axes]
+        seed, training = int(record["seed"]), int(record.get("training", 0))
+        return self.cell(str(record["policy"]), *place, seed=seed, training=training)
+
+    def describe(self, place: Place) -> dict[str, Any]:
+        """Return the coordinates of a place by their names."""
+        return {axis.name: value for axis, value in zip(self.axes, place, strict=True)}
+
+    def group_of(self, cell: Cell) -> tuple[Any, ...]:
+        """Return policy, training and the coordinates that the rows of one batch share."""
+        return (cell.policy, *cell.place[: self.together], cell.training)
+
+    def files(self) -> dict[str, str]:
+        """Return the axes of configuration files: field of the suite -> name of the axis."""
+        return {axis.setting: axis.name for axis in self.axes if axis.is_file}
+
+
+def without_draw(place: Place) -> tuple[Place, int | None]:
+    """Return a place with `math` for `math#7`, and 7; posterior draws share its episodes."""
+    name, draw = split_draw(place[0])
+    return (name, *place[1:]), draw
+
+
+def in_order(place: Place) -> Place:
+    """Return a place as it is sorted: numbers before names, numbers in names as numbers."""
+
+    def natural(name: str) -> tuple[str | int, ...]:  # 4gpu comes before 16gpu
+        parts = re.split(r"([0-9]+)", name)
+        return tuple(int(part) if i % 2 else part for i, part in enumerate(parts))
+
+    return tuple((1, *natural(value)) if isinstance(value, str) else (0, value) for value in place)
+
+
+# Names and hashes of configurations
+
+
+def content_hash(content: Any) -> str:
+    """Return 16 hexadecimal digits of the SHA-256 of JSON content, whatever its keys' order."""
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def file_hash(path: str | Path) -> str:
+    """Return 16 hexadecimal digits of a file's content; empty if there is no such file."""
+    path = Path(path)
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ""
+
+
+def name_of(name_or_path: str) -> str:
+    """Return a configuration's name in results: of a file its own, wherever it lies."""
+    path, mark, draw = name_or_path.partition("#")
+    return Path(path).name.removesuffix(".yaml").removesuffix(".yml") + mark + draw
+
+
+def absolute(name_or_path: str) -> str:
+    """Return the absolute path of a configuration that is a file, any other by its name."""
+    is_path = name_of(name_or_path) != name_or_path
+    return str(Path(name_or_path).absolute()) if is_path else name_or_path
+
+
+def check_names(configurations: Iterable[str]) -> None:
+    """Check that results, which go by names of files, can tell configurations apart.
+
+    Raises:
+        BenchmarkError: Two of them have one name.
+    """
+    first: dict[str, str] = {}
+    for one in configurations:
+        other = first.setdefault(name_of(one), one)
+        if other != one:
+            raise BenchmarkError(
+                f"{other} and {one} are both called {name_of(one)!r} in results, which go by the "
+                "names of files. Rename one of them."
+            )

@@ -1,0 +1,319 @@
+"""Streams of queries: their records, what follows from them, and which of them are scored."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.evaluation.errors import blame
+from inframind_gym.evaluation.family import Cell
+from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
+from inframind_gym.evaluation.play import Batch, Fields, Player
+from inframind_gym.simulator.workflow.dispatch import DECISION
+from inframind_gym.simulator.workflow.state import COMPLETED
+from inframind_gym.simulator.workflow.topology import CUSTOM, STRATEGIES, TOPOLOGIES
+from inframind_gym.tasks.taskset import DOMAINS
+
+LIVE_ID: Final = "InfraMind-StreamLive-v0"
+SLO_TARGETS_S: Final = (10, 30, 50, 100, 200, 300)
+SHARES: Final = ("model_share", "strategy_share", "topology_share")
+METRICS: Final = by_name(
+    Metric("accuracy", "solved", "%", "higher"),
+    Metric("goodput", "goodput", "%", "higher"),
+    Metric("slo_own", "SLO", "%", "higher"),
+    *(Metric(f"slo_{t}s", f"≤{t} s", "%", "higher") for t in SLO_TARGETS_S),
+    Metric("latency_mean_s", "mean", "s", "lower"),
+    Metric("latency_p95_s", "p95", "s", "lower"),
+    Metric("cost_ratio", "cost", "", "lower"),
+    Metric("imbalance", "imbalance", "", "lower"),
+    Metric("tokens_per_query", "tokens/query"),
+    Metric("output_tokens_per_query", "output tokens/query"),
+    Metric("calls_per_query", "calls/query"),
+    Metric("truncated_share", "cut", "%", "lower"),
+    Metric("wait_s", "wait", "s", "lower"),
+    Metric("wasted_share", "wasted", "%", "lower"),
+)
+PLAIN_SUMS: Final = (
+    *("queries", "accuracy", "latency_mean_s", "slo_own"),
+    *(f"slo_{target}s" for target in SLO_TARGETS_S),
+    *("goodput", "cost_ratio"),
+    *("calls_per_query", "prompt_tokens", "output_tokens", "truncated_calls"),
+    *("ended_calls", "wait_s", "generated_tokens", "wasted_tokens"),
+)
+FIELDS: Final = (  # of the environment's records of queries, as they are
+    *("query", "topology", "num_agents", "num_nodes", "solved"),
+    *("arrival_s", "finish_s", "latency_s", "budget_s", "cost"),
+    *("calls", "truncated_calls", "prompt_tokens", "output_tokens"),
+    *("final_model", "model", "strategy"),
+)
+_MARGIN: Final = 1.5  # of the arrivals that are drawn over those that are expected
+
+
+# Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLayout(Layout):
+    """Layout of a row of sums over queries.
+
+    Attributes:
+        models: Aliases of the pool's models.
+        strategies: Prompt strategies.
+        topologies: Collaboration topologies.
+    """
+
+    tail: ClassVar[str] = "latency_p95_s"
+
+    models: tuple[str, ...]
+    strategies: tuple[str, ...]
+    topologies: tuple[str, ...]
+
+    @classmethod
+    def of(cls, header: Mapping[str, Any]) -> Self:
+        """Make the layout of a folder from its header."""
+        return cls(**{key: tuple(names) for key, names in header["names"].items()})
+
+    def share_slices(self) -> dict[str, tuple[slice, tuple[str, ...]]]:
+        """Return the columns of each share's counts, and the names that they count."""
+        named = (self.models, self.strategies, self.topologies)
+        ends = itertools.accumulate(map(len, named), initial=len(PLAIN_SUMS))
+        slices = itertools.starmap(slice, itertools.pairwise(ends))
+        return dict(zip(SHARES, zip(slices, named, strict=True), strict=True))
+
+    def table(self, columns: Columns) -> NDArray[np.float64]:
+        """Return what each query adds to the sums, ``(num_queries, width)``."""
+        solved, latency_s = columns["solved"], columns["latency_s"]
+        in_time = latency_s <= columns["budget_s"]
+        plain = [
+            np.ones(len(solved)),
+            solved,
+            latency_s,
+            in_time,
+            *(latency_s <= target for target in SLO_TARGETS_S),
+            solved * in_time,
+            *(columns[key] for key in ("cost", "calls", "prompt_tokens", "output_tokens")),
+            *(columns[key] for key in ("truncated_calls", "ended_calls", "wait_s")),
+            columns["generated_tokens"],
+            columns["generated_tokens"] * (~in_time | (columns["calls"] == 0)),
+        ]
+        chosen = (columns["model"], columns["strategy"], columns["topology"][:, None])
+        counted = [
+            np.stack([(of == index).sum(axis=1) for index in range(len(names))], axis=1)
+            for of, (_, names) in zip(chosen, self.share_slices().values(), strict=True)
+        ]
+        return np.column_stack([*plain, *counted]).astype(np.float64)
+
+    def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """Compute all metrics but ``latency_p95_s`` from sums ``(..., width)``, ``(...)`` each."""
+        total = dict(zip(PLAIN_SUMS, np.moveaxis(sums, -1, 0), strict=False))
+        queries = total.pop("queries")
+        tokens = ("prompt_tokens", "output_tokens", "truncated_calls")
+        prompt, output, cut = (total.pop(name) for name in tokens)
+        calls, wait_s, generated, wasted = (total.pop(name) for name in PLAIN_SUMS[-4:])
+        return {
+            **{name: value / queries for name, value in total.items()},
+            "tokens_per_query": (prompt + output) / queries,
+            "output_tokens_per_query": output / queries,
+            "truncated_share": cut / np.maximum(total["calls_per_query"], 1.0),
+            "wait_s": wait_s / np.maximum(calls, 1.0),
+            "wasted_share": wasted / np.maximum(generated, 1.0),
+            "imbalance": imbalance(sums[..., self.share_slices()["model_share"][0]]),
+        }
+
+    def values(self, columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return every query's latency, and the query."""
+        return columns["latency_s"], np.arange(len(columns["latency_s"]))
+
+    def shares(self, sums: NDArray[np.float64]) -> dict[str, dict[str, float]]:
+        """Return shares of models and strategies (of decisions) and of topologies (of queries)."""
+        return {
+            share: dict(zip(names, (sums[at] / max(sums[at].sum(), 1.0)).tolist(), strict=True))
+            for share, (at, names) in self.share_slices().items()
+        }
+
+
+def imbalance(calls: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the population standard deviation over the mean of the models' shares of decisions.
+
+    Shares of [.25, .5, .125, .125] give 0.612.
+
+    Args:
+        calls: Calls of each model, ``(..., num_models)``.
+
+    Returns:
+        0 for equal shares, ``sqrt(num_models - 1)`` if one model takes all; 0 where there are no
+        calls. ``(...)``.
+    """
+    mean = calls.mean(axis=-1)
+    return np.asarray(calls.std(axis=-1) / np.where(mean > 0, mean, 1.0), dtype=np.float64)
+
+
+def names_of(models: Sequence[str]) -> dict[str, list[str]]:
+    """Return the meaning of the numbers in records, as ``run.json`` has it."""
+    topologies = [*TOPOLOGIES, CUSTOM]
+    return {"models": list(models), "strategies": list(STRATEGIES), "topologies": topologies}
+
+
+# Streams
+
+
+@dataclass
+class Window:
+    """Scored queries k to k + n of every row of a batch.
+
+    Attributes:
+        first: (E,) k.
+        count: n.
+        until_s: (E,) time at which a row ends, whatever is unanswered.
+        left: (E,) scored queries that have no answer yet.
+    """
+
+    first: NDArray[np.int64]
+    count: int
+    until_s: NDArray[np.float64]
+    left: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with no answer."""
+        self.left = np.full(len(self.first), self.count)
+
+    @classmethod
+    def whole(cls, rows: int, num_queries: int) -> Self:
+        """Return the window of all queries."""
+        return cls(np.zeros(rows, np.int64), num_queries, np.full(rows, np.inf))
+
+    @classmethod
+    def steady(cls, arrival_s: NDArray[np.float64], count: int, longest_s: float) -> Self:
+        """Return the window that begins `longest_s` after the start of the stream.
+
+        Args:
+            arrival_s: (E, N) arrivals of the rows' streams.
+            count: n.
+            longest_s: The longest budget: by then the queues have what they have in steady state.
+                A query has no answer if it has none after that time.
+        """
+        first = (arrival_s < longest_s).sum(axis=1)
+        first = np.minimum(first, arrival_s.shape[1] - count)
+        last_s = arrival_s[np.arange(len(first)), first + count - 1]
+        return cls(first, count, last_s + longest_s)
+
+    def keep(self, done: NDArray[Any], rows: NDArray[np.int64], records: NDArray[Any]) -> int:
+        """Write scored records (k,) of rows (k,) into `done` (E, n); returns their number."""
+        place = records["query"] - self.first[rows]
+        scored = (place >= 0) & (place < self.count)
+        rows, place = rows[scored], place[scored]
+        done[rows, place] = records[scored]
+        np.subtract.at(self.left, rows, 1)
+        return len(rows)
+
+    def over(self, time_s: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return (E,) rows whose scored queries are answered, or that end at these times."""
+        over: NDArray[np.bool_] = (self.left == 0) | (time_s >= self.until_s)
+        return over
+
+
+def stream_length(rate_per_min: float, count: int, longest_s: float) -> int:
+    """Return the queries of a stream that arrive before, in and after a steady window.
+
+    Arrivals go on until the last scored query is answered or `longest_s` old.
+    """
+    expected = 2.0 * longest_s * rate_per_min / 60.0
+    return count + math.ceil(_MARGIN * expected + 10.0 * math.sqrt(expected) + 100.0)
+
+
+class QueryBatch(Batch):
+    """Streams of queries; a record is a query, in the order of arrival.
+
+    Attributes:
+        window: Scored queries.
+        done: (E, n) their COMPLETED.
+    """
+
+    def begin(self) -> None:
+        """Open the window."""
+        self.window = self.scored()
+        self.done = np.zeros((len(self.cells), self.window.count), COMPLETED)
+
+    def scored(self) -> Window:
+        """Return the queries that are scored."""
+        return Window.whole(len(self.cells), self.simulation.num_queries)
+
+    def note(self, rows: NDArray[np.int64]) -> int:
+        """Keep the queries that ended, and show them to a policy that learns from them."""
+        of, records = self.simulation.completed_batch()
+        if len(rows) < len(self.cells):  # rows that are over still show their last step
+            here = np.isin(of, rows)
+            of, records = of[here], records[here]
+        if (observe := getattr(self.policy, "observe", None)) is not None:
+            with blame(self.cells[0].policy):
+                for row in np.unique(of).tolist():
+                    observe(records[of == row], row)
+        return self.window.keep(self.done, of, records)
+
+    def over(self) -> NDArray[np.bool_]:
+        """Return the rows whose window is over, (E,)."""
+        ended: NDArray[np.bool_] = self.simulation.status != DECISION
+        return ended | self.window.over(self.simulation.decisions["time_s"])
+
+    def columns(self, row: int) -> Fields:
+        """Return the queries of a row."""
+        return columns_of(self.simulation, self.done[row], self.simulation.calls(row))
+
+
+class StreamPlayer(Player):
+    """Plays streams of queries; in the division "route" policies are held to one agent."""
+
+    batch: ClassVar[type[Batch]] = QueryBatch
+
+    def reset_policy(self, batch: Batch) -> None:
+        """Show the policy what it is to play, and that it is to plan single calls."""
+        super().reset_policy(batch)
+        if self.suite.division == "route":
+            getattr(batch.policy, "plan_single_calls", lambda: None)()
+
+
+class RoutingPlayer(StreamPlayer):
+    """Plays streams at the rates and budgets of their cells."""
+
+    def options(self, cells: Sequence[Cell]) -> dict[str, Any]:
+        """Return rate and budget of every row."""
+        _, rates, budgets = zip(*(cell.place for cell in cells), strict=True)
+        budgets_s = [np.nan if budget == "tiers" else budget for budget in budgets]
+        return {"arrival_rate_per_min": np.array(rates), "budget_s": np.array(budgets_s)}
+
+
+def columns_of(simulation: Any, completed: NDArray[np.void], calls: NDArray[Any]) -> Fields:
+    """Return the records of an episode by field, in the order of arrival.
+
+    Args:
+        simulation: In which it was played.
+        completed: One record of the COMPLETED dtype for each query, in any order.
+        calls: Its CALL records. Those of a query say how long its calls that ended waited in
+            queues, and what they wrote, whether the query has an answer or not.
+    """
+    ordered = completed[np.argsort(completed["query"], kind="stable")]
+    columns = {name: ordered[name] for name in FIELDS}
+    for name in ("model", "strategy"):  # (num_queries, most nodes); -1 where a query has fewer
+        unused = np.arange(columns[name].shape[1]) >= ordered["num_nodes"][:, None]
+        masked = np.where(unused, np.int8(-1), columns[name])
+        columns[name] = masked[:, : max(ordered["num_nodes"].max(), 1)]
+    tasks, task = simulation.tasks, ordered["task"]
+    columns |= {"task": np.array(tasks.ids)[task], "dataset": np.array(tasks.datasets)[task]}
+    columns["domain"] = np.array(DOMAINS)[ordered["domain"]]
+    most = int(ordered["query"].max()) + 1
+    wait_s = np.nan_to_num(calls["admitted_s"] - calls["submit_s"])  # a call that failed has none
+    for name, values in {
+        "ended_calls": np.ones(len(calls)),
+        "wait_s": wait_s,
+        "generated_tokens": calls["output_tokens"],
+    }.items():
+        by_query = np.bincount(calls["query"], values, minlength=most)
+        kind = np.float64 if name == "wait_s" else np.int32
+        columns[name] = by_query[ordered["query"]].astype(kind)
+    return columns
