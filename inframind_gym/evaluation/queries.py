@@ -37,14 +37,17 @@ METRICS: Final = by_name(
     Metric("calls_per_query", "calls/query"),
     Metric("truncated_share", "cut", "%", "lower"),
     Metric("wait_s", "wait", "s", "lower"),
+    Metric("avoidable_s", "avoidable", "s", "lower"),
     Metric("wasted_share", "wasted", "%", "lower"),
+    Metric("idle_share", "idle", "%"),
 )
 PLAIN_SUMS: Final = (
     *("queries", "accuracy", "latency_mean_s", "slo_own"),
     *(f"slo_{target}s" for target in SLO_TARGETS_S),
     *("goodput", "cost_ratio"),
     *("calls_per_query", "prompt_tokens", "output_tokens", "truncated_calls"),
-    *("ended_calls", "wait_s", "generated_tokens", "wasted_tokens"),
+    *("ended_calls", "wait_s", "avoidable_s", "generated_tokens", "wasted_tokens"),
+    *("busy_s", "offered_s"),
 )
 FIELDS: Final = (  # of the environment's records of queries, as they are
     *("query", "topology", "num_agents", "num_nodes", "solved"),
@@ -98,9 +101,10 @@ class QueryLayout(Layout):
             *(latency_s <= target for target in SLO_TARGETS_S),
             solved * in_time,
             *(columns[key] for key in ("cost", "calls", "prompt_tokens", "output_tokens")),
-            *(columns[key] for key in ("truncated_calls", "ended_calls", "wait_s")),
+            *(columns[key] for key in ("truncated_calls", "ended_calls", "wait_s", "avoidable_s")),
             columns["generated_tokens"],
             columns["generated_tokens"] * (~in_time | (columns["calls"] == 0)),
+            *(columns[key] for key in ("busy_s", "offered_s")),
         ]
         chosen = (columns["model"], columns["strategy"], columns["topology"][:, None])
         counted = [
@@ -115,14 +119,17 @@ class QueryLayout(Layout):
         queries = total.pop("queries")
         tokens = ("prompt_tokens", "output_tokens", "truncated_calls")
         prompt, output, cut = (total.pop(name) for name in tokens)
-        calls, wait_s, generated, wasted = (total.pop(name) for name in PLAIN_SUMS[-4:])
+        last = (total.pop(name) for name in PLAIN_SUMS[-7:])
+        calls, wait_s, avoidable_s, generated, wasted, busy_s, offered_s = last
         return {
             **{name: value / queries for name, value in total.items()},
             "tokens_per_query": (prompt + output) / queries,
             "output_tokens_per_query": output / queries,
             "truncated_share": cut / np.maximum(total["calls_per_query"], 1.0),
             "wait_s": wait_s / np.maximum(calls, 1.0),
+            "avoidable_s": avoidable_s / np.maximum(calls, 1.0),
             "wasted_share": wasted / np.maximum(generated, 1.0),
+            "idle_share": 1.0 - busy_s / np.maximum(offered_s, 1e-9),
             "imbalance": imbalance(sums[..., self.share_slices()["model_share"][0]]),
         }
 
@@ -295,7 +302,9 @@ def columns_of(simulation: Any, completed: NDArray[np.void], calls: NDArray[Any]
         simulation: In which it was played.
         completed: One record of the COMPLETED dtype for each query, in any order.
         calls: Its CALL records. Those of a query say how long its calls that ended waited in
-            queues, and what they wrote, whether the query has an answer or not.
+            queues, how much of that while another server was empty, and what they wrote, whether
+            the query has an answer or not. `busy_s` are the slot-seconds in use from its arrival to
+            the next one, of `offered_s`.
     """
     ordered = completed[np.argsort(completed["query"], kind="stable")]
     columns = {name: ordered[name] for name in FIELDS}
@@ -307,13 +316,56 @@ def columns_of(simulation: Any, completed: NDArray[np.void], calls: NDArray[Any]
     columns |= {"task": np.array(tasks.ids)[task], "dataset": np.array(tasks.datasets)[task]}
     columns["domain"] = np.array(DOMAINS)[ordered["domain"]]
     most = int(ordered["query"].max()) + 1
-    wait_s = np.nan_to_num(calls["admitted_s"] - calls["submit_s"])  # a call that failed has none
+    submit_s, finish_s = calls["submit_s"], calls["finish_s"]
+    failed = np.isnan(calls["admitted_s"])  # such a call waited nowhere
+    admitted_s = np.where(failed, submit_s, calls["admitted_s"])
+    slots = simulation.policy_spec().max_num_seqs
+    event_s, empty_s = time_with_an_empty_server(calls, len(slots))
+    avoidable_s = np.interp(admitted_s, event_s, empty_s) - np.interp(submit_s, event_s, empty_s)
     for name, values in {
         "ended_calls": np.ones(len(calls)),
-        "wait_s": wait_s,
+        "wait_s": admitted_s - submit_s,
+        "avoidable_s": avoidable_s,
         "generated_tokens": calls["output_tokens"],
     }.items():
         by_query = np.bincount(calls["query"], values, minlength=most)
-        kind = np.float64 if name == "wait_s" else np.int32
+        kind = np.float64 if name.endswith("_s") else np.int32
         columns[name] = by_query[ordered["query"]].astype(kind)
+    arrival_s = ordered["arrival_s"]
+    used_s = sum_of_earlier(finish_s[~failed], arrival_s) - sum_of_earlier(
+        admitted_s[~failed], arrival_s
+    )
+    columns["busy_s"] = np.diff(used_s, append=used_s[-1:])
+    columns["offered_s"] = slots.sum() * np.diff(arrival_s, append=arrival_s[-1:])
     return columns
+
+
+def time_with_an_empty_server(
+    calls: NDArray[Any], num_models: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return how long, up to each event, at least one server had no call at all.
+
+    Args:
+        calls: (k,) CALL of an episode.
+        num_models: Number of servers.
+
+    Returns:
+        0 and the times at which a call came or ended; the seconds up to them, (1 + 2k,) each, s.
+    """
+    times_s = np.concatenate([calls["submit_s"], calls["finish_s"]])
+    order = np.argsort(times_s, kind="stable")
+    change = np.zeros((len(order), num_models), np.int32)
+    change[np.arange(len(calls)), calls["model"]] = 1
+    change[np.arange(len(calls), len(order)), calls["model"]] = -1
+    empty = (np.cumsum(change[order], axis=0) == 0).any(axis=1)
+    event_s = np.append(0.0, times_s[order])
+    lasts_s = np.diff(event_s, append=event_s[-1:]) * np.append(True, empty)
+    return event_s, np.append(0.0, np.cumsum(lasts_s[:-1]))
+
+
+def sum_of_earlier(times_s: NDArray[np.float64], at_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the sum of the smaller of each time (k,) and `at_s` (n,), (n,)."""
+    ordered = np.sort(times_s)
+    before = np.searchsorted(ordered, at_s)
+    sums: NDArray[np.float64] = np.append(0.0, np.cumsum(ordered))[before]
+    return sums + (len(ordered) - before) * at_s

@@ -155,7 +155,10 @@ def _about(board: Mapping[str, Any]) -> str:
 def _used_table(ranking: Sequence[Mapping[str, Any]]) -> Table:
     """Return the shares of models and strategies in the decisions of every policy."""
     models, strategies = (list(ranking[0][share]) for share in SHARES[:2])
-    names = ("imbalance", "tokens_per_query", "truncated_share", "wait_s", "wasted_share")
+    names = (
+        *("imbalance", "tokens_per_query", "truncated_share"),
+        *("wait_s", "avoidable_s", "wasted_share", "idle_share"),
+    )
     used = [METRICS[name] for name in names]
     body = []
     for row in ranking:
@@ -168,12 +171,13 @@ def _used_table(ranking: Sequence[Mapping[str, Any]]) -> Table:
             "policy",
             *(name.replace("-", "\n") for name in models),
             *strategies,
-            *("imbal.", "tokens/q", "cut %", "wait s", "wasted %"),
+            *("imbal.", "tokens/q", "cut %", "wait s", "avoidable s", "wasted %", "idle %"),
         ],
         body,
         "Imbalance: standard deviation over mean of the models' shares. "
-        "Cut: calls that hit the limit of output tokens. Wait: of a call, in its server's queue. "
-        "Wasted: of the tokens that were written, those for queries past their budget.",
+        "Cut: calls that hit the limit of output tokens. Wait: of a call, in its server's queue; "
+        "avoidable: that while another server had no call. Wasted: of the tokens that were "
+        "written, those for queries past their budget. Idle: slots of servers without a call.",
     )
 
 

@@ -45,7 +45,7 @@ from inframind_gym.simulator import SIMULATOR_VERSION
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FORMAT: Final = 5  # of the folder
+FORMAT: Final = 6  # of the folder
 HEADER, RECORDS = "run.json", "records"
 REQUESTS: Final = "requests.jsonl"  # of live servers: every call, as `inframind calibrate` reads it
 RAGGED: Final = {"job_latency_s": "jobs"}  # columns of several values a record -> their number

@@ -16,7 +16,8 @@ from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 
 LAYOUT = QueryLayout(("big", "small"), STRATEGIES, TOPOLOGIES)
 TASKS = SimpleNamespace(ids=("t/0", "t/1"), datasets=("math", "math"))
-SIMULATION: Any = SimpleNamespace(tasks=TASKS)
+SPEC: Any = SimpleNamespace(max_num_seqs=np.full(8, 16))
+SIMULATION: Any = SimpleNamespace(tasks=TASKS, policy_spec=lambda: SPEC)
 
 
 def routing(policy: str, *place: Any) -> Cell:

@@ -16,7 +16,7 @@ from inframind_gym.evaluation import track_board as score
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.family import Cell
-from inframind_gym.evaluation.queries import Window
+from inframind_gym.evaluation.queries import Window, sum_of_earlier, time_with_an_empty_server
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.scenarios import (
     Fit,
@@ -32,6 +32,7 @@ from inframind_gym.evaluation.store import read_cells
 from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.evaluation.track_board import SCORE, TrackLayout
 from inframind_gym.evaluation.tracks import TrackSuite
+from inframind_gym.simulator.workflow.state import CALL
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 
 TRACK: dict[str, Any] = {
@@ -213,7 +214,10 @@ def sums_of(**columns: Any) -> dict[str, float]:
             "worst_counts",
             "ended_calls",
             "wait_s",
+            "avoidable_s",
             "generated_tokens",
+            "busy_s",
+            "offered_s",
         ),
         0,
     )
@@ -258,6 +262,29 @@ def test_tokens_of_late_and_unanswered_queries_are_wasted() -> None:
         wait_s=[0.0, 6.0, 2.0], generated_tokens=[50, 30, 20],
     )  # fmt: skip
     assert (found["wait_s"], found["wasted_share"]) == (2.0, 0.5)
+
+
+def test_waiting_beside_an_empty_server_was_avoidable() -> None:
+    """Server 0 runs one call in 0..4 s while a second waits; server 1 has a call in 1..2 s."""
+    calls = np.zeros(3, CALL)
+    for name, values in {
+        "submit_s": [0.0, 0.0, 1.0],
+        "admitted_s": [0.0, 4.0, 1.0],
+        "finish_s": [4.0, 6.0, 2.0],
+        "model": [0, 0, 1],
+    }.items():
+        calls[name] = values
+    at_s, empty_s = time_with_an_empty_server(calls, 2)
+    assert np.interp([0.0, 1.0, 2.0, 4.0], at_s, empty_s).tolist() == [0.0, 1.0, 1.0, 3.0]
+    assert sum_of_earlier(calls["finish_s"], np.array([0.0, 3.0, 9.0])).tolist() == [0, 8, 12]
+
+
+def test_idle_slots_and_avoidable_waits_are_weighed_by_time_and_calls() -> None:
+    found = sums_of(
+        solved=[1, 1], ended_calls=[1, 3], avoidable_s=[0.0, 6.0], busy_s=[1.0, 2.0],
+        offered_s=[3.0, 9.0],
+    )  # fmt: skip
+    assert (found["avoidable_s"], found["idle_share"]) == (1.5, 0.75)
 
 
 def test_what_is_above_the_cap_pays_for_a_part_of_the_queries() -> None:
