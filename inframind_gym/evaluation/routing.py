@@ -39,7 +39,7 @@ from inframind_gym.evaluation.queries import (
 )
 from inframind_gym.evaluation.suite import Suite
 from inframind_gym.evaluation.tables import Table, short
-from inframind_gym.live.settings import LiveSettings, addresses
+from inframind_gym.live.config import LiveSettings, addresses
 from inframind_gym.policies import requires_of
 from inframind_gym.simulator.arrivals import make_arrivals
 from inframind_gym.simulator.posterior import split_draw

@@ -16,6 +16,7 @@ import contextlib
 import logging
 import math
 import os
+import random
 import threading
 import time
 import zlib
@@ -26,9 +27,16 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.client import ChatRequest, ChatResult, Client, LoopThread, cancel_all
-from inframind_gym.live.request_log import RequestLogWriter
-from inframind_gym.live.settings import LiveSettings, ServerAddress, addresses, require_live
+from inframind_gym.live.client import (
+    ChatRequest,
+    ChatResult,
+    Client,
+    LoopThread,
+    allow_files,
+    cancel_all,
+)
+from inframind_gym.live.config import LiveSettings, ServerAddress, addresses, require_live
+from inframind_gym.live.request_log import RequestLogWriter, measured
 from inframind_gym.live.watcher import Beginning, MetricsWatcher, OnChange
 from inframind_gym.simulator.server.pool import PoolConfig, Scheduler
 from inframind_gym.simulator.workflow.backend import Call, Completion, Telemetry
@@ -37,6 +45,7 @@ from inframind_gym.simulator.workflow.topology import FINAL, STRATEGIES, TOPOLOG
 
 _log = logging.getLogger(__name__)
 _WAIT_S: Final = 0.2  # between two calls of `on_wait`
+_PAUSE_S: Final = 2.0  # at most, after a call that failed
 _SPARE_FILES: Final = 256  # for everything but requests
 _PHASES: Final = ("first", "second", "final")
 # Shares of a model's room for prompts: estimates of a text's tokens can be too low.
@@ -140,7 +149,11 @@ class VllmServers(Connections):
         log: str | Path | None = None,
     ) -> None:
         require_live()
-        servers, settings = addresses(config), _within_files(settings or LiveSettings())
+        servers, settings = addresses(config), settings or LiveSettings()
+        sockets = max(1, allow_files(settings.max_in_flight + _SPARE_FILES) - _SPARE_FILES)
+        if sockets < settings.max_in_flight:  # a socket for each request in flight
+            _log.warning("at most %d requests in flight: too few files may be open", sockets)
+            settings = settings.model_copy(update={"max_in_flight": sockets})
         self.config = config
         self.epoch_s = time.time() - time.monotonic()
         self.episodes = 0
@@ -227,7 +240,8 @@ class VllmServers(Connections):
             _log.log(level, "%s is up%s", alias, " again" * known)
         else:
             _log.log(level, "%s is down: %s", alias, why)
-            self.client.server_down(server, f"{alias} is down: {why}", give_up=asleep)
+            if asleep:
+                self.client.give_up(server, f"{alias} is down: {why}")
             self.on_down(server, why)
 
 
@@ -255,8 +269,8 @@ class VllmBackend:
     call_timeout_s: float | None = None
     _answers: dict[int, dict[int, str]] = field(default_factory=dict)  # by query, node; on the loop
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)  # on the loop
-    # Attempts at calls that failed, by query, node and phase.
-    _attempts: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    # Failures of calls so far, by query, node and phase.
+    _failures: dict[tuple[int, int, int], int] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _done: list[Completion] = field(default_factory=list)
     _open: dict[int, tuple[Call, float]] = field(default_factory=dict)  # in flight; when submitted
@@ -346,6 +360,15 @@ class VllmBackend:
             _log.exception("call %d failed", call.id)
             result.status, result.error = "fault", f"{type(error).__name__}: {error}"
             result.text = None
+        # The driver sends a call again, elsewhere where its server is down: after a pause, which
+        # doubles.
+        key, retryable = (call.query, call.node, call.phase), self._retryable(result)
+        failures = self._failures.pop(key, 0)
+        if retryable and not result.answered:
+            self._failures[key] = failures + 1
+            pause_s = self.servers.settings.retry_wait_s * 2.0**failures * random.uniform(0.5, 1.5)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(min(pause_s, _PAUSE_S))
         self._finish(call, result, right)
 
     async def _ask(self, call: Call, submit_s: float) -> ChatResult:
@@ -368,7 +391,6 @@ class VllmBackend:
                 messages=messages,
                 max_tokens=call.max_tokens,
                 limit_s=max(over_s - self.now_s(), 0.001),
-                rank=call.priority,
                 priority=self._priority(call),
                 # With a common seed the calls of a query would answer alike.
                 seed=None
@@ -427,15 +449,9 @@ class VllmBackend:
                 self._done.append(completion)
                 self._changed.notify_all()
 
-    def _retryable(self, call: Call, result: ChatResult) -> bool:
-        """Return whether the driver should send a call again; count the attempts at it."""
-        key = (call.query, call.node, call.phase)
-        timed_out = result.status == "timeout" and self.call_timeout_s is not None
-        attempts = self._attempts.pop(key, 0) + result.attempts
-        if result.answered or not (result.retryable or timed_out):
-            return result.answered
-        self._attempts[key] = attempts
-        return attempts < self.servers.settings.most_attempts
+    def _retryable(self, result: ChatResult) -> bool:
+        """Return whether another attempt at a call makes sense."""
+        return result.retryable or (result.status == "timeout" and self.call_timeout_s is not None)
 
     def _completion(self, call: Call, result: ChatResult, right: bool | None) -> Completion:
         began_s = self.beginning.at_s
@@ -452,7 +468,7 @@ class VllmBackend:
             output_tokens=tokens if result.answered else 0,
             truncated=result.status == "truncated",
             failed=not result.answered,
-            retryable=self._retryable(call, result),
+            retryable=self._retryable(result),
             text=result.text,
             right=right if result.answered else False,
             prompt_tokens=result.prompt_tokens,
@@ -461,24 +477,13 @@ class VllmBackend:
 
     def _record(self, call: Call, result: ChatResult, right: bool | None) -> dict[str, Any]:
         """Return a line of the log (`request_log.py`)."""
-        sent_s = result.sent_s
-        times_s = {
-            "submit_ts": result.submit_s,
-            "sent_ts": sent_s,
-            "queued_ts": result.queued_s,
-            "scheduled_ts": result.scheduled_s,
-            "first_token_ts": result.first_token_s,
-            "last_token_ts": result.last_token_s,
-            "end_ts": result.finish_s or time.monotonic(),
-            "arrival_time": None if sent_s is None else sent_s + self.servers.epoch_s,
-        }
         return {
             "request_id": self._request_id(call),
             "model": self.servers.config.models[call.model].alias,
             "status": result.status,
-            "input_toks": result.prompt_tokens,
-            "output_toks": result.output_tokens,
-            **{name: None if s is None else round(s, 6) for name, s in times_s.items()},
+            **measured(result, self.servers.epoch_s),
+            "submit_ts": round(result.submit_s, 6),
+            "end_ts": round(result.finish_s or time.monotonic(), 6),
             "attempts": result.attempts,
             "priority": self._priority(call),
             "error": result.error,
@@ -498,23 +503,3 @@ class VllmBackend:
 
 def _name(names: Sequence[str], index: int) -> str | None:
     return names[index] if 0 <= index < len(names) else None
-
-
-def _within_files(settings: LiveSettings) -> LiveSettings:
-    """Make room for a socket for each request in flight, or allow fewer requests."""
-    try:
-        import resource
-    except ImportError:  # no such limit here
-        return settings
-    needed = settings.max_in_flight + _SPARE_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return settings
-    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-        soft = allowed
-    most = max(1, soft - _SPARE_FILES)
-    if most < settings.max_in_flight:
-        _log.warning("at most %d requests in flight: this process may open %d files", most, soft)
-    return settings.model_copy(update={"max_in_flight": min(most, settings.max_in_flight)})

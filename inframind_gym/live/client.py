@@ -1,19 +1,17 @@
-"""Client of several servers: single questions, and chat completions: streamed, bounded, retried.
+"""Client of several servers: single questions, and chat completions: streamed and bounded.
 
-aiohttp, not httpx: with hundreds of requests in flight httpx's pool takes time that grows with the
-square of their number (encode/httpx#3215), which would be in every measured latency.
+A request is sent once: whoever made it sends it again, or to another server. aiohttp, not httpx:
+with hundreds of requests in flight httpx's pool takes time that grows with the square of their
+number (encode/httpx#3215), which would be in every measured latency.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import heapq
 import json
 import logging
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -21,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.settings import LiveSettings, ServerAddress, open_session
+from inframind_gym.live.config import LiveSettings, ServerAddress
 
 if TYPE_CHECKING:
     import aiohttp
@@ -35,10 +33,10 @@ Status = Literal[
     "aborted",  # dropped by the server: it was put to sleep, or its engine died
     "broken",  # the answer stopped short, was garbled, or had no end
     "unreachable",  # no connection, or one that was lost before the first token
-    "busy",  # 429 or 503, to the last attempt
+    "busy",  # 429, 502, 503 or 504
     "too_long",  # the prompt doesn't fit the model
     "rejected",  # any other 4xx
-    "server_error",  # any other 5xx
+    "server_error",  # any other 5xx, and redirects, which are not followed
     "timeout",  # over its time limit
     "down",  # its server went down, or to sleep, before it was answered
     "cancelled",  # the episode was closed
@@ -50,12 +48,12 @@ _NEVER_AGAIN: Final = ("too_long", "rejected", "timeout", "cancelled", "fault")
 _BUSY: Final = (429, 502, 503, 504)
 _ASK_S: Final = 2.0
 _END_S: Final = 1.0  # for the end of a whole answer, and for the words of an error
+_KEEP_ALIVE_S: Final = 4.0  # idle connections; vLLM's front end closes its own after 5
 _ERROR_BYTES: Final = 1 << 16
-_MOST_BYTES: Final = 1 << 23  # of an answer to a single question
+_MOST_BYTES: Final = 1 << 23  # of an answer to a single question, and of a line of a stream
 _MOST_TOKENS: Final = 1 << 24  # no context is longer, and the sums of a query's calls fit 32 bits
 _MOST_MS: Final = 1e9  # of a request, as a server reports it: 12 days; excludes infinity and NaN
 _MORE_BYTES, _BYTES_A_TOKEN = 1 << 20, 1 << 12  # of a stream that comes to its end
-_LONGEST_LINE: Final = 1 << 23  # bytes of a stream
 _TOO_LONG: Final = ("maximum context length", "maximum model length")
 
 
@@ -71,11 +69,7 @@ async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 class LoopThread:
-    """An asyncio loop on a daemon thread, for code that is not asynchronous.
-
-    Args:
-        name: of the thread.
-    """
+    """An asyncio loop on a daemon thread of a name, for code that is not asynchronous."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -114,6 +108,22 @@ class LoopThread:
         self._thread.join()
 
 
+def allow_files(wanted: int) -> int:
+    """Let this process open as many files as it wants; return how many it may open."""
+    try:
+        import resource
+    except ImportError:  # no such limit here
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        return most
+    return soft
+
+
 # One question to one server
 
 
@@ -123,7 +133,6 @@ class DownError(InfraMindError):
     Attributes:
         asleep: it sleeps.
         at_once: it is down as soon as this is seen once; an answer that fails to come may be late.
-        listens: something takes connections at its address.
         status: HTTP status of an error; None: no answer.
     """
 
@@ -133,45 +142,61 @@ class DownError(InfraMindError):
         *,
         asleep: bool = False,
         at_once: bool = True,
-        listens: bool = True,
         status: int | None = None,
     ) -> None:
         super().__init__(reason)
-        self.asleep, self.at_once, self.listens, self.status = asleep, at_once, listens, status
+        self.asleep, self.at_once, self.status = asleep, at_once, status
+
+
+def open_session(limit_s: float | None, connect_s: float | None = None) -> aiohttp.ClientSession:
+    """Open a session on the loop that runs; it sends $VLLM_API_KEY, where that is set.
+
+    Args:
+        limit_s: for each request as a whole; None: they have limits of their own.
+        connect_s: to get a connection.
+    """
+    import aiohttp
+
+    headers = {"Accept-Encoding": "identity"}  # nothing that grows when it is unpacked
+    if key := os.environ.get("VLLM_API_KEY"):
+        headers["Authorization"] = f"Bearer {key}"
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
+        timeout=aiohttp.ClientTimeout(total=limit_s, sock_connect=connect_s),
+        headers=headers,
+        auto_decompress=False,
+    )
 
 
 async def fetch(
     session: aiohttp.ClientSession, url: str, path: str = "", *, method: str = "GET"
-) -> tuple[int, str]:
+) -> str:
     """Fetch a path of a server; the time limit is the session's. Redirects are not followed.
 
-    Returns:
-        HTTP status, and the text.
-
     Raises:
-        DownError: there is no answer, or one without end.
+        DownError: there is no answer, one without end, or another status than 200.
     """
     import aiohttp
 
-    what = f" to {path}" if path else ""
+    what = path or url
     try:
         async with session.request(method, url + path, allow_redirects=False) as response:
             data = bytearray()
             async for chunk in response.content.iter_any():
                 data += chunk
                 if len(data) > _MOST_BYTES:
-                    raise DownError(f"the answer{what} has no end")
-            return response.status, data.decode("utf-8", "replace")
+                    raise DownError(f"the answer to {what} has no end")
+            text = data.decode("utf-8", "replace")
     except TimeoutError:
-        reason = f"no answer{what} in {session.timeout.total:g} s"
+        reason = f"no answer to {what} in {session.timeout.total:g} s"
         raise DownError(reason, at_once=False) from None
-    except aiohttp.ClientConnectorError as error:
-        number = error.os_error.errno  # None: of several addresses, as localhost has them
-        why = os.strerror(number) if number and number > 0 else str(error.os_error) or "OSError"
-        refused = number in (errno.ECONNREFUSED, None)
-        raise DownError(f"no connection ({why})", listens=not refused) from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise DownError(f"no HTTP answer{what} ({type(error).__name__}: {error})") from None
+        why = getattr(error, "os_error", error)
+        raise DownError(f"no HTTP answer to {what} ({type(error).__name__}: {why})") from None
+    if response.status != 200:
+        reason = f"{what} says {response.status}: {text[:300].strip()}"
+        raise DownError(reason.rstrip(": "), status=response.status)
+    return text
 
 
 def ask(url: str, *, method: str = "GET", limit_s: float = _ASK_S) -> str:
@@ -181,21 +206,15 @@ def ask(url: str, *, method: str = "GET", limit_s: float = _ASK_S) -> str:
         DownError: there is none, or another status than 200.
     """
 
-    async def answer() -> tuple[int, str]:
+    async def answer() -> str:
         async with open_session(limit_s) as session:
             return await fetch(session, url, method=method)
 
     loop = LoopThread("ask")  # the caller's thread may run a loop of its own
     try:
-        status, text = loop.run(answer())
-    except DownError as error:
-        error.args = (f"{url}: {error}",)
-        raise
+        return loop.run(answer())
     finally:
         loop.stop()
-    if status != 200:
-        raise DownError(f"{url} says {status}: {text[:300].strip()}", status=status)
-    return text
 
 
 # Chat completions
@@ -208,8 +227,7 @@ class ChatRequest:
     server: int
     messages: Sequence[Mapping[str, str]]
     max_tokens: int
-    limit_s: float  # for all of it: waiting for a place, retries, the answer
-    rank: float = 0.0  # lower first among those that wait for a place
+    limit_s: float  # for all of it: waiting for a socket, and the answer
     priority: int | None = None  # for the server's queue; None: send none
     seed: int | None = None
     request_id: str | None = None
@@ -225,7 +243,7 @@ class ChatResult:
     text: str | None = None  # of a whole answer
     prompt_tokens: int | None = None
     output_tokens: int | None = None
-    sent_s: float | None = None  # the last attempt
+    sent_s: float | None = None
     scheduled_s: float | None = None
     queued_s: float | None = None
     first_token_s: float | None = None
@@ -296,7 +314,7 @@ class ChatStream:
             StreamError: they are not what they should be, or have no end.
         """
         self._bytes_left -= len(data)
-        if self._bytes_left < 0 or len(self._rest) > _LONGEST_LINE:
+        if self._bytes_left < 0 or len(self._rest) > _MOST_BYTES:
             raise StreamError("the answer has no end: far more bytes than max_tokens would take")
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
@@ -384,80 +402,12 @@ def _plausible(value: Any, kind: type | tuple[type, ...] = int, most: float = _M
     return value if right and 0 <= value <= most else None
 
 
-class ServerDownError(InfraMindError):
-    """The server went down while a request waited for a place."""
-
-
-class Gate:
-    """Places for requests in flight: a limit for each server, and one for all together.
-
-    To be used on one loop. Among the waiting requests whose server has a place, the one with the
-    lowest rank goes first; equals in the order of arrival.
-
-    Args:
-        servers: M.
-        per_server: places of each server.
-        total: places of all together.
-    """
-
-    def __init__(self, servers: int, per_server: int, total: int) -> None:
-        self._free = [per_server] * servers
-        self._free_total = total
-        self._arrived = 0
-        self._waiting: list[list[tuple[float, int, asyncio.Future[None]]]] = [
-            [] for _ in range(servers)
-        ]
-
-    async def enter(self, server: int, rank: float) -> None:
-        """Wait for a place, which has to be given back by `leave`.
-
-        Raises:
-            ServerDownError: `turn_away` was called meanwhile.
-        """
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._arrived += 1
-        heapq.heappush(self._waiting[server], (rank, self._arrived, place))
-        self._let_in()
-        try:
-            await place
-        except asyncio.CancelledError:
-            if place.done() and not place.cancelled() and place.exception() is None:
-                self.leave(server)  # it was given a place and cancelled at the same time
-            raise
-
-    def leave(self, server: int) -> None:
-        """Give a place back."""
-        self._free[server] += 1
-        self._free_total += 1
-        self._let_in()
-
-    def turn_away(self, server: int, why: str) -> None:
-        """End the waiting for a server that is down."""
-        waiting, self._waiting[server] = self._waiting[server], []
-        for _, _, place in waiting:
-            if not place.done():
-                place.set_exception(ServerDownError(why))
-
-    def _let_in(self) -> None:
-        while self._free_total > 0:
-            for queue in self._waiting:
-                while queue and queue[0][2].done():  # gave up
-                    heapq.heappop(queue)
-            ready = [m for m, queue in enumerate(self._waiting) if queue and self._free[m] > 0]
-            if not ready:
-                return
-            server = min(ready, key=lambda m: self._waiting[m][0][:2])
-            self._free[server] -= 1
-            self._free_total -= 1
-            heapq.heappop(self._waiting[server])[2].set_result(None)
-
-
 class Client:
     """Client of M servers. To be used on one loop: `open` and `close` there.
 
     Args:
         servers: addresses.
-        settings: limits, retries, sampling.
+        settings: limits and sampling.
         is_up: whether a server can be sent to now.
         suspect: called with a server that could not be reached.
     """
@@ -473,9 +423,7 @@ class Client:
         self._servers = tuple(servers)
         self._settings = settings
         self._is_up, self._suspect = is_up, suspect
-        self._gate = Gate(
-            len(self._servers), settings.max_in_flight_per_server, settings.max_in_flight
-        )
+        self._free = asyncio.Semaphore(settings.max_in_flight)
         self._tasks: list[set[asyncio.Task[Any]]] = [set() for _ in self._servers]
         self._stopped: dict[asyncio.Task[Any], str] = {}  # why
         self._session: aiohttp.ClientSession
@@ -492,7 +440,7 @@ class Client:
 
     @property
     def in_flight(self) -> int:
-        """Requests that are not over, those that wait for a place included."""
+        """Requests that are not over, those that wait for a socket included."""
         return sum(map(len, self._tasks))
 
     async def chat(self, request: ChatRequest) -> ChatResult:
@@ -500,11 +448,15 @@ class Client:
 
         Never raises: failure, the time limit and being cancelled are results.
         """
-        result, task = ChatResult(time.monotonic()), asyncio.current_task()
+        result, task, server = ChatResult(time.monotonic()), asyncio.current_task(), request.server
         assert task is not None
-        self._tasks[request.server].add(task)
+        self._tasks[server].add(task)
         try:
-            await asyncio.wait_for(self._try(request, result), request.limit_s)
+            async with asyncio.timeout(request.limit_s), self._free:
+                if self._is_up(server):
+                    await self._post(request, result)
+                else:
+                    result.status, result.error = "down", f"{self._servers[server].alias} is down"
         except TimeoutError:
             result.status = "timeout"
             result.error = f"no whole answer in {request.limit_s:.1f} s"
@@ -515,57 +467,25 @@ class Client:
             _log.exception("request %s failed", request.request_id)
             result.status, result.error = "fault", f"{type(error).__name__}: {error}"
         finally:
-            self._tasks[request.server].discard(task)
+            self._tasks[server].discard(task)
             self._stopped.pop(task, None)
         result.finish_s = time.monotonic()
         if result.answered and result.last_token_s is not None:
             result.finish_s = result.last_token_s
         return result
 
-    def server_down(self, server: int, why: str, *, give_up: bool) -> None:
-        """End the waiting for a server that is down.
+    def give_up(self, server: int, why: str) -> None:
+        """End what is in flight to a server.
 
-        Args:
-            server: the server.
-            why: in words.
-            give_up: also end what is in flight. A server that sleeps answers when it is woken up,
-                if ever; one that died ends its connections itself.
+        A server that sleeps answers when it is woken up, if ever; one that died ends its
+        connections itself.
         """
-        self._gate.turn_away(server, why)
-        if give_up:
-            for task in self._tasks[server] - self._stopped.keys():
-                self._stopped[task] = why
-                task.cancel()
+        for task in self._tasks[server] - self._stopped.keys():
+            self._stopped[task] = why
+            task.cancel()
 
-    async def _try(self, request: ChatRequest, result: ChatResult) -> None:
-        """Send until there is an answer, or another attempt is pointless."""
-        server, settings = request.server, self._settings
-        wait_s = settings.retry_wait_s
-        for attempt in range(1 + settings.retries):
-            if not self._is_up(server):
-                if not attempt:
-                    result.status = "down"
-                    result.error = f"{self._servers[server].alias} is down"
-                return
-            try:
-                await self._gate.enter(server, request.rank)
-            except ServerDownError as error:
-                result.status, result.error = "down", str(error)
-                return
-            try:
-                retry_after_s = await self._post(request, result)
-            finally:
-                self._gate.leave(server)
-            if retry_after_s is None or attempt == settings.retries:
-                return
-            pause_s = max(wait_s * random.uniform(0.5, 1.5), retry_after_s)
-            if time.monotonic() + pause_s >= result.submit_s + request.limit_s:
-                return
-            await asyncio.sleep(pause_s)
-            wait_s = min(2.0 * wait_s, settings.retry_wait_most_s)
-
-    async def _post(self, request: ChatRequest, result: ChatResult) -> float | None:
-        """Make one attempt; return the time until the next one, in s, or None for no other."""
+    async def _post(self, request: ChatRequest, result: ChatResult) -> None:
+        """Send a request, and read what comes of it."""
         import aiohttp
 
         address, settings = self._servers[request.server], self._settings
@@ -583,8 +503,7 @@ class Client:
         headers = {"Content-Type": "application/json"}
         if request.request_id is not None:
             headers["X-Request-Id"] = request.request_id
-        result.attempts += 1
-        result.sent_s = time.monotonic()
+        result.attempts, result.sent_s = 1, time.monotonic()
         stream = ChatStream(request.max_tokens)
         try:
             async with self._session.post(
@@ -594,7 +513,10 @@ class Client:
                 allow_redirects=False,
             ) as response:
                 if response.status != 200:
-                    return await self._refused(request.server, response, result)
+                    result.status, result.error = await _refusal(response)
+                    if result.status == "server_error":
+                        self._suspect(request.server)
+                    return
                 async for data in response.content.iter_any():
                     stream.feed(data, time.monotonic())
                     if stream.done:
@@ -602,7 +524,7 @@ class Client:
                 else:
                     stream.error = stream.error or "the answer stopped short"
                 # The rest is the end of the transfer: with it, the connection can be used again.
-                with contextlib.suppress(aiohttp.ClientError, OSError, asyncio.TimeoutError):
+                with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
                     await asyncio.wait_for(response.content.read(1), _END_S)
         except StreamError as error:
             stream.error = str(error)
@@ -613,39 +535,29 @@ class Client:
                 self._suspect(request.server)
                 if stream.first_token_s is None:
                     result.status, result.error = "unreachable", stream.error
-                    return 0.0
+                    return
         stream.write(result)
-        return None
 
-    async def _refused(
-        self, server: int, response: aiohttp.ClientResponse, result: ChatResult
-    ) -> float | None:
-        """Read the error that a server answered with; returns what `_post` does."""
-        import aiohttp
 
-        code, message = response.status, "it says no more"
-        with contextlib.suppress(aiohttp.ClientError, OSError, asyncio.TimeoutError):
-            data = await asyncio.wait_for(response.content.read(_ERROR_BYTES), _END_S)
-            raw = data.decode("utf-8", "replace")
-            try:
-                message = error_message(json.loads(raw))
-            except (ValueError, RecursionError):
-                message = raw[:2000]
-        if 300 <= code < 400:
-            where = response.headers.get("Location", "")[:200]
-            message = f"a redirect to {where!r}, which is not followed: give that as the url"
-        result.error = f"HTTP {code}: {message}"
-        if code in _BUSY:
-            result.status = "busy"
-            try:
-                return max(0.0, float(response.headers.get("Retry-After", 0.0)))
-            except ValueError:  # a date
-                return 0.0
-        if code >= 500 or code < 400:
-            result.status = "server_error"
-            self._suspect(server)
-        elif code == 413 or any(words in message for words in _TOO_LONG):
-            result.status = "too_long"
-        else:
-            result.status = "rejected"
-        return None
+async def _refusal(response: aiohttp.ClientResponse) -> tuple[Status, str]:
+    """Read the error that a server answered with."""
+    import aiohttp
+
+    code, message = response.status, "it says no more"
+    with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+        data = await asyncio.wait_for(response.content.read(_ERROR_BYTES), _END_S)
+        raw = data.decode("utf-8", "replace")
+        try:
+            message = error_message(json.loads(raw))
+        except (ValueError, RecursionError):
+            message = raw[:2000]
+    if 300 <= code < 400:
+        where = response.headers.get("Location", "")[:200]
+        message = f"a redirect to {where!r}, which is not followed: give that as the url"
+    error = f"HTTP {code}: {message}"
+    if code in _BUSY:
+        return "busy", error
+    if code >= 500 or code < 400:
+        return "server_error", error
+    is_long = code == 413 or any(words in message for words in _TOO_LONG)
+    return ("too_long" if is_long else "rejected"), error

@@ -9,8 +9,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
 
@@ -19,9 +18,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from inframind_gym.configs import validate
 from inframind_gym.errors import ConfigError, InfraMindError, friendly, unknown
 from inframind_gym.files import replace_text
-from inframind_gym.live.settings import require_live
+from inframind_gym.live.config import require_live
 from inframind_gym.simulator.server.pool import load_pool
 
 # Modules that reach servers are imported when a command runs.
@@ -52,11 +52,21 @@ _COLOURS: Final = {
     "up": "green",
     "asleep": "cyan",
     "starting": "yellow",
-    "preparing": "yellow",
-    "queued": "dim",
+    "silent": "yellow",
     "stopped": "dim",
 }
-_GRACE_S: Final = 20.0  # for a server to end by itself
+_NUMBERS: Final = {  # of a row of `status`, and how they are written
+    "pid": "{}",
+    "up_s": "{:,.0f} s",
+    "memory_mb": "{:.0f}",
+    "running": "{}",
+    "waiting": "{}",
+    "kv_frac": "{:.0%}",
+    "ttft_s": "{:.2f} s",
+    "itl_s": "{:.3f} s",
+    "queue_s": "{:.2f} s",
+    "inference_s": "{:.1f} s",
+}
 _MOST_LINES: Final = 15  # of the log of a server that failed
 
 
@@ -169,15 +179,14 @@ def _served(urls: Sequence[str]) -> list[dict[str, Any]]:
     if not urls:
         return []
     require_live()
-    from inframind_gym.live.client import DownError, fetch
-    from inframind_gym.live.settings import open_session
+    from inframind_gym.live.client import DownError, fetch, open_session
     from inframind_gym.simulator.estimate.packing import facts_of
 
     async def read() -> list[list[str]]:
         async with open_session(10.0) as session:
             paths = ("/v1/models", "/metrics")
             try:
-                return [[(await fetch(session, url, path))[1] for path in paths] for url in urls]
+                return [[await fetch(session, url, path) for path in paths] for url in urls]
             except DownError as error:
                 raise InfraMindError(f"--url: {error}. Asked: {', '.join(urls)}") from None
 
@@ -246,7 +255,7 @@ def up(
     if failed:
         console.print("\nEverything that this command started was stopped.")
         raise typer.Exit(1)
-    if all(launch.already or launch.adopted for launch in launches):
+    if all(launch.already for launch in launches):
         console.print(f"All {len(launches)} servers were up already.")
     if simulate:
         console.print(f"Simulated, at speed {speed:g}: times are the pool's, answers lorem ipsum.")
@@ -256,16 +265,14 @@ def up(
 
 def _event(launch: Launch) -> str:
     """Return the news of a server; "" for none."""
-    process = f"(process {launch.pid}{', was started before' if launch.already else ''})"
     if launch.phase == "starting":
-        return f"starting {process}"
-    if launch.phase == "up" and (launch.adopted or launch.already):
-        return f"up already at {launch.url}"
+        return f"starting (process {launch.pid})"
     if launch.phase == "up":
-        return f"up after {launch.took_s:.0f} s at {launch.url}"
+        when = "already" if launch.already else f"after {launch.took_s:.0f} s"
+        return f"up {when} at {launch.url}"
     if launch.phase == "stopped":
         return "stopped" if launch.pid else ""
-    return launch.note  # what it prepares, or why it failed
+    return launch.note
 
 
 @app.command()
@@ -281,30 +288,23 @@ def status(
 
         rows = pool_status(load_pool(pool), state)
     if as_json:
-        typer.echo(json.dumps([asdict(row) for row in rows], indent=1))
-    else:
-        written: dict[str, Callable[[Any], str]] = {
-            "pid": str,
-            "up_s": "{:,.0f} s".format,
-            "memory_mb": "{:.0f}".format,
-            "running": str,
-            "waiting": str,
-            "kv_frac": "{:.0%}".format,
-        }
-        cells = []
-        for row in rows:
-            numbers = [(getattr(row, name), write) for name, write in written.items()]
-            shown = ["" if number is None else write(number) for number, write in numbers]
-            state_text = Text(row.state, _COLOURS.get(row.state, "bold red"))
-            cells.append((row.alias, state_text, row.url, *shown))
-        _print_table(("model", "state", "url"), ("pid", "up for", "MB", "run", "wait", "KV"), cells)
-        console = Console(highlight=False)
-        for row in rows:
-            if row.note:
-                console.print(Text(f"{row.alias}: {row.note}", "dim"), soft_wrap=True)
-        if any(row.simulated for row in rows):
-            console.print(Text("Simulated: one process serves all models.", "dim"))
-    raise typer.Exit(0 if all(row.state == "up" for row in rows) else 1)
+        typer.echo(json.dumps(rows, indent=1))
+        raise typer.Exit(0 if all(row["state"] == "up" for row in rows) else 1)
+    cells = []
+    for row in rows:
+        numbers = {**row, **row["times_s"]}
+        shown = ["" if (x := numbers.get(n)) is None else f.format(x) for n, f in _NUMBERS.items()]
+        state_text = Text(row["state"], _COLOURS.get(row["state"], "bold red"))
+        cells.append((row["alias"], state_text, row["url"], *shown))
+    heads = ("pid", "up for", "MB", "run", "wait", "KV", "TTFT", "ITL", "queue", "inference")
+    _print_table(("model", "state", "url"), heads, cells)
+    console = Console(highlight=False)
+    for row in rows:
+        if row["note"]:
+            console.print(Text(f"{row['alias']}: {row['note']}", "dim"), soft_wrap=True)
+    if any(row["simulated"] for row in rows):
+        console.print(Text("Simulated: one process serves all models.", "dim"))
+    raise typer.Exit(0 if all(row["state"] == "up" for row in rows) else 1)
 
 
 @app.command()
@@ -318,17 +318,12 @@ def down(
     """
     with friendly():
         require_live()
-        from inframind_gym.live.processes import StartedServers, known_pools
+        from inframind_gym.live.processes import StartedServers, state_folder
 
-        try:
+        name = pool
+        if not (state_folder(state) / name / "state.json").is_file():
             name = load_pool(pool).name
-        except ConfigError as error:
-            known = known_pools(state)
-            if pool not in known:
-                more = f"\nServers of these pools can be stopped by name: {', '.join(known)}."
-                raise ConfigError(f"{error}{more if known else ''}") from None
-            name = pool
-        stopped = StartedServers(name, state).down(_GRACE_S)
+        stopped = StartedServers(name, state).down()
     for each in stopped:
         how = "killed: it did not end by itself" if each.killed else "stopped"
         how = how if each.processes else "had ended already"
@@ -383,24 +378,24 @@ def place(
         import numpy as np
 
         from inframind_gym.envs.render import text
-        from inframind_gym.live.config import live_placement_config
+        from inframind_gym.live.config import PlacementLiveConfig
         from inframind_gym.live.placement.cluster import LivePlacement
         from inframind_gym.policies import resolve_policy
 
         decider = resolve_policy(policy, family="placement")
         rows = np.zeros(1, np.int64)
         live = LivePlacement(
-            live_placement_config(given),
+            validate(given, PlacementLiveConfig, source="pool place"),
             on_transition=lambda transition: console.print(str(transition), markup=False),
         )
+        seen = live.observations()
         with _interruptible(console, "All servers were stopped."), live:
             console.print(f"Bringing up cluster {live.cluster_config.name!r} …")
-            live.begin(seed)
+            live.reset(rows, [np.random.default_rng(seed)], seen)
             console.print(text(live.frame()), markup=False)
             decider.reset(live.policy_spec(), [seed])
             for _ in range(decisions):
-                seen = live.observation, live.contexts(rows), rows
-                live.decide_by(lambda seen=seen: decider.act_batch(*seen)[0])  # type: ignore[misc]
+                live.step(rows, decider.act_batch(seen, live.contexts(rows), rows), seen)
             console.print(text(live.frame()), markup=False)
             summary = live.summary(0)
     if as_json:

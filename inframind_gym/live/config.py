@@ -1,27 +1,83 @@
-"""Keyword arguments of the live environments, for routing and for placement."""
+"""Settings of live servers, and keyword arguments of the live environments."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import Field, model_validator
 
-from inframind_gym.configs import NonNegative, StrictModel, within
-from inframind_gym.configs import validate as validate_model
+from inframind_gym.configs import (
+    NonNegative,
+    Positive,
+    PositiveInt,
+    StrictModel,
+    within,
+)
 from inframind_gym.envs.placement import ForeignMemory, PlacementConfig
 from inframind_gym.envs.routing_config import EnvConfig
-from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.live.settings import LiveSettings
-from inframind_gym.simulator.placement.config import ClusterConfig, ModelCard
-from inframind_gym.simulator.server.pool import GpuConfig, ModelConfig, PoolConfig
+from inframind_gym.errors import ConfigError, require
+from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
 
 DEFAULT_POOL: Final = "cpu-tiny"  # of placement
 Seconds = Annotated[float, within(0.001, 86_400.0)]
 WaitSeconds = Annotated[float, within(0.0, 86_400.0)]
 Count = Annotated[int, within(0, 1000)]
 Misses = Annotated[int, within(1, 1000)]
+_RESERVED: Final = {
+    *("model", "messages", "max_tokens", "max_completion_tokens"),
+    *("stream", "stream_options", "priority", "seed", "n"),
+}
+
+
+class ServerAddress(StrictModel):
+    """Address of a model's server."""
+
+    alias: str
+    url: str  # without a path: "http://127.0.0.1:8001"
+    model: str  # its name on the server
+
+
+class LiveSettings(StrictModel):
+    """Settings of a live pool; the defaults suit servers in the same room.
+
+    A call may take as long as its query has budget left, and `grace_s`; but at least `floor_s`, for
+    the calls of queries that are late already, and at most `cap_s`. The floor is long: a pool that
+    drops what is late is relieved of the load that is measured, and the surrogate drops nothing.
+    """
+
+    # the client
+    max_in_flight: PositiveInt = 1024  # requests, a socket each; calls beyond wait
+    connect_s: Positive = 5.0  # to get a connection
+    retry_wait_s: Positive = 0.2  # after a call that failed, before it is sent again; doubles
+    grace_s: NonNegative = 60.0
+    floor_s: Positive = 300.0
+    cap_s: Positive = 1800.0
+    # sampling
+    temperature: NonNegative = 1.0
+    seed: int | None = None  # each call's seed follows from it
+    sampling: dict[str, Any] = Field(default_factory=dict)  # e.g. top_p, ignore_eos, min_tokens
+    # the watcher; how often metrics are read is the pool's `metrics_poll_s`
+    health_s: Positive = 1.0  # between two checks of a server
+    answer_s: Positive = 2.0  # to wait for an answer
+    misses: PositiveInt = 3  # answers that fail to come in a row until a server is down
+    # grading
+    judges: PositiveInt | None = None  # threads; None: one a processor
+    judge_s: Positive = 60.0  # an answer that takes longer to grade stays ungraded
+    packages: tuple[str, ...] = ("numpy",)  # that code may import beside the standard library
+
+    @model_validator(mode="after")
+    def _check(self) -> LiveSettings:
+        if self.floor_s > self.cap_s:
+            raise ValueError(f"floor_s ({self.floor_s:g}) must not exceed cap_s ({self.cap_s:g})")
+        if reserved := _RESERVED & set(self.sampling):
+            raise ValueError(f"sampling: {min(reserved)!r} is set by the client")
+        return self
+
+    def limit_s(self, remaining_s: float) -> float:
+        """Return the limit of a call whose query has `remaining_s` of its budget left."""
+        return min(self.cap_s, max(self.floor_s, remaining_s + self.grace_s))
 
 
 class LiveConfig(EnvConfig):
@@ -40,7 +96,7 @@ class LiveConfig(EnvConfig):
 
     live: LiveSettings = LiveSettings()
     log: str | None = None
-    retries: Count = 2
+    retries: Count = 5
     reach_s: Seconds = 10.0
     patience_s: Seconds = 600.0
     scripted_s: Seconds | None = None
@@ -106,94 +162,44 @@ class PlacementLiveConfig(PlacementConfig):
 
     @model_validator(mode="after")
     def _nothing_is_drawn(self) -> PlacementLiveConfig:
-        for name, value in (
-            ("timing_spread", self.timing_spread),
-            ("timing_noise", self.timing_noise),
-            ("foreign_memory.max_MB", self.foreign_memory.max_MB),
-        ):
-            if value:
-                raise ValueError(f"{name} must be 0: on live servers it is what it is")
+        if self.timing_spread or self.timing_noise or self.foreign_memory.max_MB:
+            raise ValueError(
+                "timing_spread, timing_noise and foreign_memory.max_MB must be 0: on live servers "
+                "they are what they are"
+            )
         return self
 
 
-def live_config(arguments: Mapping[str, Any]) -> LiveConfig:
-    """Check the arguments of a live routing environment; servers are reached by its reset.
+def server_url(model: ModelConfig) -> str:
+    """Return the address of a model's server: its `url`, or its `port` on this machine.
 
     Raises:
-        ConfigError: an argument that is unknown or has an impossible value; says what is possible.
+        ConfigError: it has neither.
     """
-    return validate_model(dict(arguments), LiveConfig, source="environment")
+    if model.url is not None:
+        return model.url.rstrip("/").removesuffix("/v1")
+    if model.port is None:
+        raise ConfigError(f"model {model.alias!r} has no port and no url: where is it served?")
+    return f"http://127.0.0.1:{model.port}"
 
 
-def live_placement_config(arguments: Mapping[str, Any]) -> PlacementLiveConfig:
-    """Check the arguments of a live placement environment.
+def addresses(pool: PoolConfig) -> tuple[ServerAddress, ...]:
+    """Return the addresses of a pool's models, in the order of the actions.
 
     Raises:
-        ConfigError: an argument that is unknown or has an impossible value; says what is possible.
+        ConfigError: a model has neither a port nor a url.
     """
-    return validate_model(dict(arguments), PlacementLiveConfig, source="environment")
-
-
-def served_models(
-    pool: PoolConfig, cluster: ClusterConfig, cards: Sequence[ModelCard]
-) -> tuple[ModelConfig, ...]:
-    """Return the pool's entry of each model of a cluster.
-
-    Raises:
-        ConfigError: the pool lacks the models or the GPUs, or disagrees with the cards.
-    """
-    devices = [gpu for gpu in pool.gpus if not gpu.is_cpu]
-    if devices and len(devices) < cluster.num_gpus:
-        raise ConfigError(
-            f"pool {pool.name!r}: gpus: has {len(devices)}, cluster {cluster.name!r} has "
-            f"{cluster.num_gpus}. Name as many in the pool, or lower `count` in the cluster."
-        )
-    served = []
-    for card in cards:
-        if card.alias not in pool.aliases:
-            raise ConfigError(
-                f"cluster {cluster.name!r}: models: {unknown('model', card.alias, pool.aliases)} "
-                f"Those are the models of pool {pool.name!r}: add it there, or remove it here."
-            )
-        model = pool.models[pool.index(card.alias)]
-        wrong = ""
-        if model.url is not None:
-            wrong = "url: servers of a placement are started and stopped. Give it a port."
-        elif any(group.alpha > 0.0 for group in cluster.gpus) and not model.sleep_mode:
-            wrong = (
-                f"sleep_mode is off, but cluster {cluster.name!r} lets models sleep. Set "
-                "sleep_mode: true, or alpha: 0 in the cluster."
-            )
-        elif card.slots != model.server.slots:
-            wrong = (
-                f"server.max_num_seqs is {model.server.slots} (of all engines), the card of "
-                f"cluster {cluster.name!r} has slots: {card.slots}. Make them equal."
-            )
-        if wrong:
-            raise ConfigError(f"pool {pool.name!r}: models: {card.alias}: {wrong}")
-        served.append(model)
-    return tuple(served)
-
-
-def instance_pool(
-    pool: PoolConfig, cluster: ClusterConfig, model: ModelConfig, card: ModelCard, leader: int
-) -> PoolConfig:
-    """Return the pool of one instance: a model on the block of GPUs that begins at `leader`."""
-    if all(gpu.is_cpu for gpu in pool.gpus):  # slots that exist in the books alone
-        gpus = tuple(GpuConfig(name=f"slot{g}", device="CPU") for g in range(cluster.num_gpus))
-    else:
-        gpus = tuple(gpu for gpu in pool.gpus if not gpu.is_cpu)
-    block = slice(leader, leader + card.tp_min)
-    names = tuple(gpu.name for gpu in gpus[block])
-    vram = [group.vram_total_MB for group in cluster.gpus for _ in range(group.count)]
-    served = model.model_copy(
-        update={
-            "gpu": names[0],
-            "gpus": names if len(names) > 1 else (),
-            "tensor_parallel": card.tp_min,
-            "gpu_memory_frac": card.active_mem_MB / min(vram[block]),
-            "port": None,
-        }
+    return tuple(
+        ServerAddress(alias=model.alias, url=server_url(model), model=model.name)
+        for model in pool.models
     )
-    name = f"{pool.name}+{card.alias}+{leader}"  # of no pool file: they have no plus signs
-    return pool.model_copy(update={"name": name, "gpus": gpus, "models": (served,)})
+
+
+def require_live() -> None:
+    """Check that the extra `live` is installed.
+
+    Raises:
+        InfraMindError: it is not; the message says how to install it.
+    """
+    for module in ("aiohttp", "prometheus_client", "psutil"):
+        require(module, "a pool of live servers", "live")

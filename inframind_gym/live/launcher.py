@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import time
 from collections import deque
@@ -25,24 +24,22 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import psutil
 
 from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.live.config import LiveSettings, addresses
 from inframind_gym.live.processes import (
     GRACE_S,
     StartedServer,
     StartedServers,
     Stopped,
-    port_holder,
     port_is_free,
     start_of,
 )
 from inframind_gym.live.server_command import (
     ServerCommand,
     make_weights,
-    missing_weights,
     server_command,
     vllm_python,
 )
-from inframind_gym.live.settings import LiveSettings, addresses
-from inframind_gym.live.watcher import MetricsWatcher, WatchedServer, is_dead
+from inframind_gym.live.watcher import MetricsWatcher, WatchedServer
 from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
 
 if TYPE_CHECKING:
@@ -50,18 +47,10 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 1800.0  # to come up: large models are fetched first
 _POLL_S: Final = 0.5
+_CHECK: Final = LiveSettings(health_s=_POLL_S, answer_s=10.0)  # a busy server answers late
 _TAIL_BYTES: Final = 1 << 18  # at the end of a log, that are read
 
-Phase = Literal["queued", "preparing", "starting", "up", "failed", "stopped"]
-State = Literal[
-    "up",
-    "asleep",
-    "starting",  # has never answered, and runs
-    "hangs",  # has answered, runs, and no longer answers
-    "died",  # was started, not stopped, and is gone
-    "stopped",  # nothing was started, and nothing answers
-    "unreachable",  # it has a url, and nothing answers there
-]
+Phase = Literal["queued", "starting", "up", "failed", "stopped"]
 
 
 @dataclass(slots=True)
@@ -71,20 +60,19 @@ class Launch:
     model: ModelConfig
     url: str
     phase: Phase = "queued"
-    adopted: bool = False  # it has a `url`
-    already: bool = False  # it ran before this call
+    already: bool = False  # it ran before this call, or has a `url`
     pid: int | None = None
     log: Path | None = None  # output of its process
     began_s: float = 0.0  # on the monotonic clock
     took_s: float = 0.0  # until it was up, or failed
-    note: str = ""  # why it failed, or what is prepared
+    note: str = ""  # why it failed
 
 
-Watch = Callable[[Sequence[Launch]], None]
+Watch = Callable[[Sequence[Launch]], object]
 
 
 class Launcher:
-    """The servers of one pool on this machine.
+    """Starts and stops the servers of a pool.
 
     Args:
         pool: the pool; each model has a port (it is started) or a url (it is only checked).
@@ -118,12 +106,12 @@ class Launcher:
         self._started = StartedServers(pool.name, state)
         self._python, self._host, self._simulation = python, host, simulation
         self._commands: dict[str, ServerCommand] = {}
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
 
     def up(
         self, *, timeout_s: float = TIMEOUT_S, watch: Watch = lambda launches: None
     ) -> list[Launch]:
-        """Start what does not run, and wait until everything answers.
+        """Start what does not answer, and wait until everything does.
 
         Servers that share a GPU come up one after the other: vLLM counts memory that another one is
         filling meanwhile as its own. If one fails or ends before all are up, everything that this
@@ -141,20 +129,20 @@ class Launcher:
         """
         servers = addresses(self.pool)
         launches = [
-            Launch(model, server.url, adopted=model.url is not None)
+            Launch(model, server.url)
             for model, server in zip(self.pool.models, servers, strict=True)
         ]
         with (
             self._started.locked(),
-            MetricsWatcher(servers, LiveSettings(health_s=_POLL_S), poll_s=TIMEOUT_S) as watcher,
+            MetricsWatcher(servers, _CHECK, poll_s=TIMEOUT_S) as watcher,
         ):
             watcher.wait_checked()
+            self._prepare(launches, watcher.status())
             try:
-                self._prepare(launches, watcher.status(), watch)
                 while True:
                     self._start_queued(launches)
                     for launch, server in zip(launches, watcher.status(), strict=True):
-                        if launch.phase in ("starting", "up") and not launch.adopted:
+                        if launch.phase in ("starting", "up") and launch.pid is not None:
                             self._check(launch, server, timeout_s)
                     watch(launches)
                     phases = {launch.phase for launch in launches}
@@ -178,21 +166,19 @@ class Launcher:
         server = self._started.servers.get(alias)
         return server is not None and server.runs
 
-    def _prepare(
-        self, launches: Sequence[Launch], seen: Sequence[WatchedServer], watch: Watch
-    ) -> None:
+    def _prepare(self, launches: Sequence[Launch], seen: Sequence[WatchedServer]) -> None:
         """Find out what runs and what can be wrong, and make weights that are missing.
 
         Raises:
             InfraMindError: something is; nothing was started.
         """
-        ours = [launch for launch in launches if not launch.adopted]
+        ours = [launch for launch in launches if launch.model.url is None]
         python = vllm_python(self._python) if ours and not self._simulation else None
-        problems = []
+        problems, stale = [], []
         for launch, answer in zip(launches, seen, strict=True):
             alias, port = launch.model.alias, launch.model.port
-            if launch.adopted or port is None:
-                launch.phase = "up"
+            if port is None or launch.model.url is not None:
+                launch.phase, launch.already = "up", True
                 if not answer.up:
                     problems.append(
                         f"{alias}: {launch.url}: {answer.reason}. A model with a `url` is one that "
@@ -201,34 +187,27 @@ class Launcher:
                 continue
             command = self._commands[alias] = self._command(launch.model, python)
             server = self._started.servers.get(alias)
-            # The API server of an engine that died closes its port, and can hang then.
-            if server is not None and server.runs and not (server.ready and is_dead(launch.url)):
+            if server is not None and server.runs and (answer.up or answer.asleep):
                 if server.settings != command.digest:
                     problems.append(
                         f"{alias}: runs already (process {server.pid}), with other settings: "
                         f"`inframind pool down --pool {self.pool.name}` first"
                     )
-                launch.phase, launch.already, launch.log = "starting", True, Path(server.log)
-                launch.pid, launch.began_s = server.pid, time.monotonic()
-                continue
-            if server is not None:  # what is left of it may hold memory and the port
-                self._started.end([server])
-            if not port_is_free(port, self._host):
-                holder, remedy = port_holder(port), "Stop it, or choose another port"
-                if answer.up:
-                    holder = f"a server of {launch.model.name} that this command did not start"
-                    remedy = (
-                        f"To use it, write `url: {launch.url}` in place of its port; or stop it"
-                    )
-                problems.append(f"{alias}: port {port} is taken by {holder}. {remedy}")
+                launch.phase, launch.already = "up", True
+                launch.pid, launch.log = server.pid, Path(server.log)
+            elif server is not None:  # what is left of it may hold memory and the port
+                stale.append(server)
+            elif not port_is_free(port, self._host):
+                problems.append(
+                    f"{alias}: port {port} is taken. Stop what listens there, choose another port, "
+                    f"or write `url: {launch.url}` in its place to use what runs there"
+                )
         if problems:
             raise InfraMindError("\n".join([*problems, "Nothing was started."]))
+        self._started.end(stale)
         for launch in ours:
-            if python is not None and not launch.already and missing_weights(launch.model):
-                launch.phase, launch.note = "preparing", f"makes {launch.model.path}, once"
-                watch(launches)
+            if python is not None and not launch.already:
                 make_weights(launch.model, python)
-                launch.phase, launch.note = "queued", ""
 
     def _command(self, model: ModelConfig, python: Path | None) -> ServerCommand:
         if python is not None:
@@ -255,7 +234,8 @@ class Launcher:
     def _start(self, launches: Sequence[Launch]) -> None:
         """Start the process of one server, or the one that simulates several."""
         command = self._commands[launches[0].model.alias]
-        log = self._started.log("simulated+all" if self._simulation else launches[0].model.alias)
+        name = "simulated+all" if self._simulation else launches[0].model.alias
+        log = self._started.folder / f"{name}.log"
         with contextlib.suppress(FileNotFoundError):
             log.replace(log.with_name(log.name + ".old"))
         with log.open("ab") as file:
@@ -268,11 +248,11 @@ class Launcher:
                 env={**os.environ, **command.env},
                 start_new_session=True,  # Ctrl-C is for this process, not for servers
             )
+        self._children[child.pid] = child
         start_s = start_of(psutil.Process(child.pid))  # at least a zombie: its parent is here
         for launch in launches:
             launch.phase, launch.pid, launch.log = "starting", child.pid, log
             launch.began_s = time.monotonic()
-            self._children[launch.model.alias] = child
             server = StartedServer(
                 alias=launch.model.alias,
                 pid=child.pid,
@@ -289,33 +269,24 @@ class Launcher:
         """Find out what has become of a server that was started."""
         server = self._started.servers[launch.model.alias]
         if not server.runs:
-            child = self._children.get(launch.model.alias)
+            child = self._children.get(server.pid)
             code = None if child is None else child.poll()
-            why = "it ended" if code is None else f"it ended with status {code}"
-            if code is not None and code < 0:
-                why = f"it was ended by {signal.Signals(-code).name}"
-                if code == -signal.SIGKILL:
-                    why += " (when memory runs out, the kernel does that)"
-        elif launch.phase == "up":
-            return
-        else:
+            launch.note = "it ended" if code is None else f"it ended with status {code}"
+        elif launch.phase == "starting":
             launch.took_s = time.monotonic() - launch.began_s
             if answer.up:
-                self._started.write(server.model_copy(update={"ready": True}))
                 launch.phase = "up"
-            if launch.phase == "up" or launch.took_s <= timeout_s:
-                return
-            why = f"not up in {timeout_s:g} s: {answer.reason}"
-        self._started.end([server])
-        launch.phase, launch.note = "failed", why
+            elif launch.took_s > timeout_s:
+                launch.note = f"not up in {timeout_s:g} s: {answer.reason}"
+        if launch.note:
+            launch.phase = "failed"
+            self._started.end([server])
 
     def _undo(self, launches: Sequence[Launch]) -> None:
         """Stop what this call started."""
-        servers = self._started.servers
-        ours = [each for each in launches if not (each.adopted or each.already)]
-        self._started.end(
-            [servers[each.model.alias] for each in ours if each.phase in ("starting", "up")]
-        )
+        ours = [each for each in launches if not each.already]
+        running = [each for each in ours if each.phase in ("starting", "up")]
+        self._started.end([self._started.servers[each.model.alias] for each in running])
         for launch in ours:
             if launch.phase != "failed":
                 launch.phase = "stopped"
@@ -333,26 +304,13 @@ def last_lines(log: Path, count: int) -> list[str]:
     return list(deque((line for line in lines if line), maxlen=count))
 
 
-@dataclass(frozen=True, slots=True)
-class ServerRow:
-    """State of one server, for people and scripts."""
+def pool_status(pool: PoolConfig, state: str | Path | None = None) -> list[dict[str, Any]]:
+    """Return the state of the servers of a pool, in the pool's order, for people and scripts.
 
-    alias: str
-    state: State
-    url: str
-    pid: int | None = None  # None: it was not started here
-    up_s: float | None = None  # since it was started here
-    memory_mb: float | None = None  # of its processes
-    running: int | None = None  # requests; None: not known
-    waiting: int | None = None
-    kv_frac: float | None = None
-    times_s: dict[str, float] | None = None  # means of its requests: to the first token, ...
-    note: str = ""
-    simulated: bool = False  # by a process that it shares with others
-
-
-def pool_status(pool: PoolConfig, state: str | Path | None = None) -> list[ServerRow]:
-    """Return the state of the servers of a pool, in the pool's order.
+    `state` is "up", "asleep", "silent" (it runs and does not answer: it starts or hangs), "died",
+    "stopped" (nothing was started, nothing answers) or "unreachable" (nothing answers at its url).
+    Of servers that were started here: process, time since, memory of all its processes. Of those
+    that are up: requests, share of the KV cache, mean times of all requests that have ended.
 
     Args:
         pool: the pool.
@@ -365,49 +323,38 @@ def pool_status(pool: PoolConfig, state: str | Path | None = None) -> list[Serve
     started = StartedServers(pool.name, state).read()
     with MetricsWatcher(addresses(pool), LiveSettings(), poll_s=TIMEOUT_S) as watcher:
         watcher.wait_checked()
-    return [
-        _row(model, answer, None if model.url is not None else started.get(model.alias))
-        for model, answer in zip(pool.models, watcher.status(), strict=True)
-    ]
-
-
-def _row(model: ModelConfig, answer: WatchedServer, ours: StartedServer | None) -> ServerRow:
-    """Return the state of a server; `ours`: it was started here."""
-    members = [] if ours is None else ours.members()
-    runs = ours is not None and ours.runs
-    now: State
-    note = ""
-    if answer.up:
-        now, note = "up", "" if ours or model.url else "not started by `pool up`"
-    elif answer.asleep:
-        now = "asleep"
-    elif ours is None:
-        now = "unreachable" if model.url else "stopped"
-        note = answer.reason if model.url or answer.listens else ""
-    elif not runs:
-        now, note = "died", "".join(last_lines(Path(ours.log), 1))
-        if members:
-            left = f"{len(members)} of its processes run on; `down` or `up` ends them."
-            note = f"{left} {note}".strip()
-    elif ours.ready:
-        now, note = "hangs", f"{answer.reason}; `up` starts it again if it does not answer"
-    else:
-        now = "starting"
-    row: dict[str, Any] = {"alias": model.alias, "state": now, "url": answer.url, "note": note}
-    if ours is not None:
-        row["simulated"] = ours.simulated
-        if runs:
+    rows = []
+    for model, answer in zip(pool.models, watcher.status(), strict=True):
+        ours = None if model.url is not None else started.get(model.alias)
+        members = [] if ours is None else ours.members()
+        runs = ours is not None and bool(members) and members[0].pid == ours.pid
+        now, note = "stopped", ""
+        if answer.up:
+            now, note = "up", "" if ours or model.url else "not started by `pool up`"
+        elif answer.asleep:
+            now = "asleep"
+        elif model.url:
+            now, note = "unreachable", answer.reason
+        elif runs:
+            now, note = "silent", answer.reason
+        elif ours is not None:
+            now, note = "died", "".join(last_lines(Path(ours.log), 1))
+            if members:
+                note = f"{len(members)} of its processes run on; `down` or `up` ends them. {note}"
+        row = dict.fromkeys(("pid", "up_s", "memory_mb", "running", "waiting", "kv_frac"))
+        row |= {"alias": model.alias, "state": now, "url": answer.url, "note": note}
+        row |= {"simulated": ours is not None and ours.simulated, "times_s": {}}
+        if ours is not None and runs:
+            total = 0
+            for process in members:
+                with contextlib.suppress(psutil.Error, OSError):
+                    total += process.memory_full_info().pss  # shared pages count once
             row |= {"pid": ours.pid, "up_s": round(time.time() - ours.started_at, 1)}
-        total = 0
-        for process in members:
-            with contextlib.suppress(psutil.Error, OSError):
-                total += process.memory_full_info().pss  # shared pages count once
-        row["memory_mb"] = round(total / 1e6, 1) if members else None
-    if answer.up and (reading := answer.reading) is not None:
-        row |= {
-            "running": int(reading.running_req),
-            "waiting": int(reading.waiting_req),
-            "kv_frac": round(reading.kv_frac, 4),
-            "times_s": {n: round(total / k, 4) for n, (total, k) in reading.sums.items() if k},
-        }
-    return ServerRow(**row)
+            row["memory_mb"] = round(total / 1e6, 1)
+        if answer.up and (reading := answer.reading) is not None:
+            row |= {"running": int(reading.running_req), "waiting": int(reading.waiting_req)}
+            row["kv_frac"] = round(reading.kv_frac, 4)
+            means = reading.sums.items()
+            row["times_s"] = {name: round(total / n, 4) for name, (total, n) in means if n}
+        rows.append(row)
+    return rows

@@ -18,20 +18,19 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import psutil
 from pydantic import RootModel
 
 from inframind_gym.configs import StrictModel
-from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.errors import InfraMindError
 from inframind_gym.files import replace_text
 
 GRACE_S: Final = 20.0  # from SIGTERM to SIGKILL
-_SAME_START_S: Final = 0.015  # the kernel counts in hundredths
+_SAME_START_S: Final = 1.0  # two readings of one start differ by less
 _ORPHAN_S: Final = 3.0  # grace of processes whose leader has ended: they have nothing left to do
 _KILL_S: Final = 10.0  # from SIGKILL until a process counts as unkillable
 
@@ -43,7 +42,6 @@ class StartedServer(StrictModel):
     pid: int
     start_s: float  # since boot
     started_at: float  # epoch s
-    ready: bool = False  # it has answered once
     url: str
     log: str
     settings: str  # digest of its command line and environment
@@ -66,7 +64,11 @@ class StartedServer(StrictModel):
             with contextlib.suppress(OSError):
                 if os.getsid(process.pid) == self.pid:
                     members.add(process)
-        alive = (process for process in members if _is_alive(process))
+        alive = []
+        for process in members:
+            with contextlib.suppress(psutil.Error):
+                if process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+                    alive.append(process)
         return sorted(alive, key=lambda process: (process.pid != self.pid, process.pid))
 
 
@@ -74,26 +76,19 @@ class _State(RootModel[tuple[StartedServer, ...]]):
     """Content of state.json."""
 
 
-@dataclass(slots=True)
-class Stopped:
+class Stopped(NamedTuple):
     """Outcome of stopping one server."""
 
     alias: str
     pid: int
     processes: int  # before it was stopped
-    killed: bool = False  # it did not end by itself
-    left: list[int] = field(default_factory=list)  # processes that still run
+    killed: bool  # it did not end by itself
+    left: list[int]  # processes that still run
 
 
 def start_of(process: psutil.Process) -> float:
     """Return when a process began, in s since boot: changes of the clock do not matter."""
-    return round(float(process.create_time() - psutil.boot_time()), 2)
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    return False
+    return float(process.create_time() - psutil.boot_time())
 
 
 def state_folder(state: str | Path | None = None) -> Path:
@@ -102,11 +97,6 @@ def state_folder(state: str | Path | None = None) -> Path:
         return Path(given).expanduser().absolute()
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base).absolute() / "inframind_gym"
-
-
-def known_pools(state: str | Path | None = None) -> list[str]:
-    """Return the names of the pools of which servers were started and not stopped."""
-    return sorted(file.parent.name for file in state_folder(state).glob("*/state.json"))
 
 
 class StartedServers:
@@ -126,10 +116,6 @@ class StartedServers:
         self.folder = state_folder(state) / pool
         self.servers: dict[str, StartedServer] = {}
         self._file = self.folder / "state.json"
-
-    def log(self, alias: str) -> Path:
-        """Return the file that takes a server's output."""
-        return self.folder / f"{alias}.log"
 
     def read(self) -> dict[str, StartedServer]:
         """Read `servers`.
@@ -173,21 +159,17 @@ class StartedServers:
             )
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = (self.folder / "lock").open("a+", encoding="ascii")
+            lock = (self.folder / "lock").open("w", encoding="ascii")
         except OSError as error:
-            raise ConfigError(f"{self.folder}: cannot be written: {error.strerror}") from None
+            raise InfraMindError(f"{self.folder}: cannot be written: {error.strerror}") from None
         with lock:
-            lock.seek(0)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise InfraMindError(
-                    f"another command is starting or stopping pool {self.pool!r} (process "
-                    f"{lock.read() or 'unknown'}): wait for it, or interrupt it"
+                    f"another command is starting or stopping pool {self.pool!r}: wait for it, or "
+                    "interrupt it"
                 ) from None
-            lock.truncate()
-            lock.write(str(os.getpid()))
-            lock.flush()
             self.read()
             yield
 
@@ -198,23 +180,25 @@ class StartedServers:
         is left. KeyboardInterrupt meanwhile shortens the grace to 0 and is not raised. Processes of
         other users, or that hang in the kernel, can survive.
         """
-        members = {server.alias: (server, server.members()) for server in servers}
-        leaders = [each for s, running in members.values() for each in running if each.pid == s.pid]
-        everything = [each for _, running in members.values() for each in running]
+        servers = list(servers)
+        members = {server.alias: server.members() for server in servers}
+        everything = [process for running in members.values() for process in running]
+        leaders = {server.pid for server in servers}
         with contextlib.suppress(KeyboardInterrupt):
-            for _, running in members.values():
-                orphans = not set(running) & set(leaders)
-                _signal(running if orphans else running[:1], signal.SIGTERM)
-            psutil.wait_procs(leaders, grace_s)
+            for running in members.values():
+                led = bool(running) and running[0].pid in leaders
+                _signal(running[:1] if led else running, signal.SIGTERM)
+            psutil.wait_procs([each for each in everything if each.pid in leaders], grace_s)
             psutil.wait_procs(everything, min(grace_s, _ORPHAN_S))
-        killed = {alias: server.members() for alias, (server, _) in members.items()}
-        for running in killed.values():
-            _signal(running, signal.SIGKILL)
-        psutil.wait_procs([each for running in killed.values() for each in running], _KILL_S)
+        stubborn = {server.alias: server.members() for server in servers}
+        killed = [process for running in stubborn.values() for process in running]
+        _signal(killed, signal.SIGKILL)
+        psutil.wait_procs(killed, _KILL_S)
         ended = []
-        for alias, (server, running) in members.items():
-            left = [process.pid for process in server.members()]
-            ended.append(Stopped(alias, server.pid, len(running), bool(killed[alias]), left))
+        for server in servers:
+            alias, left = server.alias, [process.pid for process in server.members()]
+            gone = len(members[alias]), bool(stubborn[alias])
+            ended.append(Stopped(alias, server.pid, *gone, left))
             if not left:
                 self.servers.pop(alias, None)
         self.write()
@@ -233,40 +217,22 @@ class StartedServers:
             return self.end(self.servers.values(), grace_s)
 
 
-def _signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
+def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
     for process in processes:
         with contextlib.suppress(psutil.Error, OSError):
             process.send_signal(number)
 
 
 def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Return whether a server can listen on a port.
-
-    A vLLM server that is starting has bound its port before it listens, and a second vLLM can bind
-    the same one (SO_REUSEPORT): both would come up and share the requests. Connections that have
-    just ended (TIME_WAIT) keep no server away.
-    """
-    waits = any(
-        each.status == psutil.CONN_TIME_WAIT and each.laddr and each.laddr.port == port
-        for each in psutil.net_connections("tcp")
-    )
+    """Return whether a server can listen on a port."""
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(waits))
+        # Connections that have just ended keep no server away.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError:
             return False
     return True
-
-
-def port_holder(port: int) -> str:
-    """Return the process that listens on a port, in words."""
-    for each in psutil.net_connections("tcp"):
-        if each.laddr and each.laddr.port == port and each.status == psutil.CONN_LISTEN:
-            with contextlib.suppress(psutil.Error, ValueError):
-                line = " ".join(psutil.Process(each.pid or -1).cmdline())
-                return f"process {each.pid}: {line[:100]}"
-    return "another program"
 
 
 def free_ports(count: int) -> list[int]:

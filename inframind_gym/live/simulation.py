@@ -10,9 +10,8 @@ import numpy as np
 from inframind_gym.envs.backend import BackendSimulation
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.backend import PromptMaker, VllmServers
-from inframind_gym.live.config import LiveConfig
+from inframind_gym.live.config import LiveConfig, addresses
 from inframind_gym.live.prompts import Prompts
-from inframind_gym.live.settings import addresses
 from inframind_gym.simulator.workflow.backend import Backend, Reply, ScriptedBackend
 from inframind_gym.simulator.workflow.dispatch import DECISION
 from inframind_gym.tasks import TaskSet

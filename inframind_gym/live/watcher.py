@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.client import DownError, LoopThread, ask, cancel_all, fetch
-from inframind_gym.live.settings import LiveSettings, ServerAddress, open_session, require_live
+from inframind_gym.live.client import DownError, LoopThread, ask, cancel_all, fetch, open_session
+from inframind_gym.live.config import LiveSettings, ServerAddress, require_live
 from inframind_gym.simulator.workflow.backend import Telemetry
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ _WAITING: Final = "vllm:num_requests_waiting"
 _SLEEP: Final = "vllm:engine_sleep_state"
 _KV: Final = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # now, before 0.10
 _E2E: Final = "vllm:e2e_request_latency_seconds"
-_TIMES: Final = {  # histograms: name here, name of vLLM
+TIMES: Final = {  # histograms: name here, name of vLLM
+    "e2e_s": _E2E,
     "ttft_s": "vllm:time_to_first_token_seconds",
     "itl_s": "vllm:inter_token_latency_seconds",
     "queue_s": "vllm:request_queue_time_seconds",
@@ -58,7 +59,7 @@ _TIMES: Final = {  # histograms: name here, name of vLLM
 _STARTED: Final = ("process_start_time_seconds", f"{_E2E}_created")
 _WANTED: Final = frozenset(
     [_RUNNING, _WAITING, _SLEEP, *_KV, *_STARTED]
-    + [f"{name}_{end}" for name in (_E2E, *_TIMES.values()) for end in ("sum", "count")]
+    + [f"{name}_{end}" for name in TIMES.values() for end in ("sum", "count")]
 )
 _NAMES: Final = tuple(_WANTED)
 
@@ -79,7 +80,7 @@ class Reading:
     e2e_s: float  # latencies of the requests that finished since its start, summed
     finished_req: float  # their number
     started: float  # identifies the process; NaN: unknown
-    sums: dict[str, tuple[float, float]]  # sum and count of ttft_s, itl_s, queue_s, inference_s
+    sums: dict[str, tuple[float, float]]  # sum and count of each of TIMES
 
 
 def parse_metrics(text: str, taken_s: float) -> Reading:
@@ -133,22 +134,23 @@ def parse_metrics(text: str, taken_s: float) -> Reading:
         e2e_s=e2e_s,
         finished_req=finished,
         started=max((max(values[name]) for name in _STARTED if name in values), default=math.nan),
-        sums={name: total(theirs) for name, theirs in _TIMES.items()},
+        sums={name: total(theirs) for name, theirs in TIMES.items()},
     )
 
 
-class MeanLatency:
-    """Mean latency of the requests that finished between two readings of one server.
+class Means:
+    """Mean times of the requests that finished between two readings of one server.
 
     A server that was restarted counts from 0 again: the difference is all that it has counted.
 
     Attributes:
-        mean_s: mean latency, the last one where nothing finished since; NaN before there is any.
-        taken_s: time of the mean, on the monotonic clock; -inf before there is any.
+        mean_s: by name, the last mean; without those of which there was none.
+        taken_s: time of the mean "e2e_s", on the monotonic clock; -inf before there is any.
     """
 
     def __init__(self) -> None:
-        self.mean_s, self.taken_s = math.nan, -math.inf
+        self.mean_s: dict[str, float] = {}
+        self.taken_s = -math.inf
         self._last: Reading | None = None
 
     def update(self, reading: Reading) -> None:
@@ -160,10 +162,12 @@ class MeanLatency:
         restarted = (known and reading.started != last.started) or (
             reading.e2e_s < last.e2e_s or reading.finished_req < last.finished_req
         )
-        before_s, before = (0.0, 0.0) if restarted else (last.e2e_s, last.finished_req)
-        if reading.finished_req > before:
-            self.mean_s = (reading.e2e_s - before_s) / (reading.finished_req - before)
-            self.taken_s = reading.taken_s
+        for name, (total_s, count) in reading.sums.items():
+            before_s, before = (0.0, 0.0) if restarted else last.sums[name]
+            if count > before:
+                self.mean_s[name] = (total_s - before_s) / (count - before)
+                if name == "e2e_s":
+                    self.taken_s = reading.taken_s
 
 
 # One server, once
@@ -175,27 +179,6 @@ def is_simulated(url: str) -> bool:
         return bool(json.loads(ask(f"{url}/v1/models"))["data"][0]["owned_by"] == SIMULATED)
     except (DownError, *_NONSENSE):
         return False
-
-
-def is_dead(url: str) -> bool:
-    """Return whether a server refuses connections, or reports that it has no engine."""
-    try:
-        ask(f"{url}/health")
-    except DownError as error:
-        return not error.listens or error.status == 503
-    return False
-
-
-def is_asleep(text: str) -> bool:
-    """Read what a server answered to `/is_sleeping`.
-
-    Raises:
-        DownError: it makes no sense.
-    """
-    try:
-        return bool(json.loads(text)["is_sleeping"])
-    except _NONSENSE:
-        raise DownError(f"/is_sleeping answers {text[:_SHOWN]!r}") from None
 
 
 def wrong_model(text: str, wanted: str) -> str:
@@ -227,7 +210,7 @@ class WatchedServer:
         self.held: str | None = None
         self.reading: Reading | None = None
         self.polled: Reading | None = None  # as of the last poll
-        self.latency = MeanLatency()  # between polls
+        self.means = Means()  # between polls
         self.published: object = None
         self.misses = 0  # answers that failed to come, in a row
         self.check_now = asyncio.Event()
@@ -242,11 +225,6 @@ class WatchedServer:
     def asleep(self) -> bool:
         """True if it sleeps."""
         return self.error is not None and self.error.asleep
-
-    @property
-    def listens(self) -> bool:
-        """True if something takes connections at its address."""
-        return self.error is None or self.error.listens
 
     @property
     def reason(self) -> str:
@@ -294,12 +272,11 @@ class MetricsWatcher:
         self._checked = threading.Event()
         self._closed = False
         self._servers = tuple(map(WatchedServer, servers))
-        self._again = asyncio.Event()  # the time of the next poll has changed
-        self._next_s = time.monotonic() + poll_s
         self._own_loop = loop is None
         self._loop = loop or LoopThread("vllm-watcher")
         self._session: aiohttp.ClientSession
         self._tasks: list[asyncio.Task[None]] = []
+        self._polling: asyncio.Task[None]
         self._loop.run(self._open())
 
     # For any thread
@@ -350,8 +327,8 @@ class MetricsWatcher:
             depth[m] = reading.running_req + reading.waiting_req
             kv[m] = reading.kv_frac
             taken[m] = reading.taken_s - beginning.at_s
-            if server.latency.taken_s > beginning.at_s:
-                e2e[m] = server.latency.mean_s
+            if server.means.taken_s > beginning.at_s:
+                e2e[m] = server.means.mean_s["e2e_s"]
         return Telemetry(polls, taken, depth, e2e, kv)
 
     def suspect(self, server: int) -> None:
@@ -389,19 +366,19 @@ class MetricsWatcher:
 
     async def _open(self) -> None:
         self._session = open_session(self._settings.answer_s)
-        forever = [*map(self._check_forever, self._servers), self._poll_forever()]
-        self._tasks = [asyncio.ensure_future(coroutine) for coroutine in forever]
+        self._tasks = [asyncio.ensure_future(self._check_forever(s)) for s in self._servers]
+        self._polling = asyncio.ensure_future(self._poll_forever())
 
     async def _close(self) -> None:
-        await cancel_all(self._tasks)
+        await cancel_all([*self._tasks, self._polling])
         await self._session.close()
         await asyncio.sleep(0)
 
     async def _begin(self) -> Beginning:
+        await cancel_all([self._polling])
         await self._poll(self._servers)  # what finished until here belongs to the time before
         beginning = Beginning(time.monotonic(), self.polls)
-        self._next_s = beginning.at_s + self._poll_s
-        self._again.set()
+        self._polling = asyncio.ensure_future(self._poll_forever())
         return beginning
 
     async def _hold(self, server: WatchedServer, reason: str | None) -> None:
@@ -418,14 +395,10 @@ class MetricsWatcher:
                 await asyncio.wait_for(server.check_now.wait(), self._settings.health_s)
 
     async def _poll_forever(self) -> None:
+        next_s = time.monotonic()
         while True:
-            left_s = self._next_s - time.monotonic()
-            if left_s > 0:
-                self._again.clear()
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._again.wait(), left_s)
-                continue
-            self._next_s += self._poll_s
+            next_s += self._poll_s
+            await asyncio.sleep(next_s - time.monotonic())
             await self._poll([server for server in self._servers if server.error is None])
 
     async def _poll(self, servers: Sequence[WatchedServer]) -> None:
@@ -435,26 +408,26 @@ class MetricsWatcher:
         for server in servers:
             if server.reading is not None and server.reading.taken_s >= before_s:
                 server.polled = server.reading
-                server.latency.update(server.reading)
+                server.means.update(server.reading)
         self.polls += 1
 
     async def _check(self, server: WatchedServer) -> None:
         """Find out whether a server is up, and read its metrics; a failure is its state."""
         async with server.lock:
             try:
-                await self._get(server, "/health")
-                text = await self._get(server, "/metrics")
+                await fetch(self._session, server.url, "/health")
+                text = await fetch(self._session, server.url, "/metrics")
                 reading = parse_metrics(text, time.monotonic())
                 if reading.asleep:
                     raise DownError("asleep", asleep=True)
                 if server.error is not None:  # it comes up
-                    served = await self._get(server, "/v1/models")
+                    served = await fetch(self._session, server.url, "/v1/models")
                     if wrong := wrong_model(served, server.model):
                         raise DownError(wrong)
                 server.misses, server.error, server.reading = 0, None, reading
                 if server.polled is None:
                     server.polled = reading
-                    server.latency.update(reading)  # counting starts here
+                    server.means.update(reading)  # counting starts here
             except Exception as error:
                 if not isinstance(error, DownError):  # a bug, said once
                     reason = f"cannot be checked: {type(error).__name__}: {error}"
@@ -465,12 +438,6 @@ class MetricsWatcher:
                 if error.at_once or server.error or server.misses >= self._settings.misses:
                     server.error = error
             self._publish(server)
-
-    async def _get(self, server: WatchedServer, path: str) -> str:
-        status, text = await fetch(self._session, server.url, path)
-        if status != 200:
-            raise DownError(f"{path} says {status}", status=status)
-        return text
 
     def _publish(self, server: WatchedServer) -> None:
         """Set the mask, and report a server that has changed."""

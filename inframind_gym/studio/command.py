@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from inframind_gym.errors import ConfigError, friendly, require
-from inframind_gym.live.guard import LEAST_TOKEN_CHARS
-from inframind_gym.live.settings import LOOPBACK, require_live
+from inframind_gym.live.config import require_live
+from inframind_gym.live.guard import LEAST_TOKEN_CHARS, LOOPBACK
 from inframind_gym.progress import say
 from inframind_gym.sockets import listening
 from inframind_gym.teams.runs import DEFAULT_FILE, ProviderName, Runs, RunStore

@@ -33,7 +33,7 @@ def _commands() -> str:
     cache, os.environ["INFRAMIND_CACHE"] = os.environ.get("INFRAMIND_CACHE"), "/cache"
     try:
         made = []
-        for name in ("b200-2gpu", "single-gpu", "cpu-tiny", "cpu-small"):
+        for name in ("b200-2gpu", "single-gpu", "cpu-tiny"):
             pool = load_pool(name)
             for model in pool.models:
                 command = server_command(pool, model, Path("/python"), "0.0.0.0", "3,1")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.live.config import LiveConfig, live_config
+from inframind_gym.live.config import LiveConfig
 from inframind_gym.live.prompts import Prompts
 from inframind_gym.live.simulation import LiveSimulation
 from inframind_gym.simulator.server.pool import load_pool
@@ -19,13 +19,13 @@ from tests.simulator.workflow.backend_play import by_node, play
 pytest.importorskip("aiohttp", reason="needs the extra `live`")
 
 from inframind_gym.live.backend import VllmServers
-from inframind_gym.live.settings import LiveSettings
+from inframind_gym.live.config import LiveSettings
 from tests.live.vllm_server.fake import Answer, records
 from tests.live.vllm_server.live_play import QUICK, five
 
 
 def config_of(path: str) -> LiveConfig:
-    return live_config(
+    return LiveConfig.model_validate(
         {"pool": path, "workload": "mmlu_pro", "num_queries": 4, "record_calls": True}
     )
 

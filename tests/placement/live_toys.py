@@ -12,17 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.config import LiveLimits, live_placement_config
+from inframind_gym.live.config import LiveLimits, PlacementLiveConfig, ServerAddress
 from inframind_gym.live.placement.cluster import LivePlacement
 from inframind_gym.live.placement.instance import VllmServer
-from inframind_gym.live.settings import ServerAddress
 from inframind_gym.simulator.placement.state import STATE_NAMES
 from tests.live.vllm_server.fake import Answer, FakeServer
 from tests.placement.toys import write_demand
 
 MODELS = ("tiny-4x256", "tiny-2x128", "tiny-1x64")
 QWEN, LLAMA8, LLAMA3 = 1, 2, 3  # choices
-HELLO = [{"role": "user", "content": "hello"}]
 SLEEP = "/sleep?level=1&mode=wait"
 
 
@@ -68,13 +66,46 @@ class Play:
     """A live cluster, and what is done with it."""
 
     def __init__(self, live: LivePlacement) -> None:
-        self.live = live
+        self.live, self.seen = live, live.observations()
 
     def states(self, g: int) -> list[str]:
         return [STATE_NAMES[s] for s in self.live.state.instance["state"][0, g].tolist()]
 
+    def begin(self, seed: int = 0, *, jobs: bool = True) -> None:
+        """Begin an episode; without jobs all calls are those of `ask`."""
+        rows = np.zeros(1, np.int64)
+        self.live.reset(rows, [np.random.default_rng(seed)], self.seen)
+        if not jobs:
+            self.live.state.arrival_s[0] = np.inf
+            self.live.world.dag["calls"] = 1
+            self.live.world.dag["successors"] = 0
+
     def decide(self, *choices: int) -> None:
-        self.live.decide(np.array(choices, np.int64))
+        self.live.step(np.zeros(1, np.int64), np.array([choices], np.int64), self.seen)
+
+    def ask(self, m: int, count: int = 1, tokens: int = 5) -> None:
+        """Let jobs of one call for model `m` (from 0) come, soon."""
+        state, traffic = self.live.state, self.live.traffic
+
+        def add() -> None:
+            state.rank[0] = m
+            before = set(traffic._tokens)
+            state.arrival_s[0, state.episode[0]["next_job"]] = self.live._records.now_s
+            traffic.add_job(int(state.episode[0]["next_job"]))
+            (slot,) = set(traffic._tokens) - before
+            traffic._tokens[slot] = [(2, tokens)]
+
+        for _ in range(count):
+            self.live._records.put(add)
+
+    @property
+    def done(self) -> int:
+        """Jobs that are over."""
+        return int(self.live.state.episode[0]["jobs_done"])
+
+    def summary(self, *names: str) -> list[float]:
+        found = self.live.summary(0)
+        return [found[name] for name in names]
 
     def until(self, true: Callable[[], object], limit_s: float = 60.0) -> None:
         """Leave all GPUs alone until something is so."""
@@ -99,6 +130,8 @@ class Stage(Play):
             "demand": write_demand(
                 folder,
                 jobs_per_gpu_per_min=300,
+                topologies={"IO": 1},
+                num_agents={1: 1},
                 prompt_tokens={"median": 20, "sigma": 0.2},
                 output_tokens={"median": 10, "sigma": 0.2},
             ),
@@ -110,7 +143,9 @@ class Stage(Play):
         }
         self.limits = LiveLimits(**limits)
         self.servers: dict[tuple[int, int], Pretended] = {}
-        super().__init__(LivePlacement(live_placement_config(defaults | arguments), self.make))
+        super().__init__(
+            LivePlacement(PlacementLiveConfig.model_validate(defaults | arguments), self.make)
+        )
 
     def make(self, g: int, m: int) -> Pretended:
         if (g, m) not in self.servers:
@@ -159,6 +194,6 @@ def open_choice(rng: np.random.Generator, mask: NDArray[np.bool_]) -> NDArray[np
 
 def on_gpu_0(play: Stage, m: int) -> None:
     """Have model `m` (from 0) awake on GPU 0, and no other there; nothing on GPU 1."""
-    play.live.begin(0, jobs=False)
+    play.begin(jobs=False)
     play.decide(m + 1, 0)
     play.until(lambda: play.states(0)[m] == "active")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,10 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
-from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.errors import ActionError, ConfigError, InfraMindError
 from inframind_gym.simulator.placement.state import OFFLOAD, WAKE
 from tests.live.vllm_server.fake import Answer
 from tests.placement.live_toys import (
-    HELLO,
     LLAMA3,
     LLAMA8,
     QWEN,
@@ -36,14 +34,14 @@ def test_random_decisions_under_demand(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     with stage(tmp_path) as play:
         live = play.live
-        live.begin(1)
+        play.begin(1)
         assert [row.count("active") for row in map(play.states, range(2))] == [1, 1]
         for _ in range(25):
             context = live.contexts(np.zeros(1, np.int64))
             held = live.held_mb(np.zeros(1, np.int64))
             assert (held <= live.world.gpu["vram_mb"]).all()
-            assert live.observation.min() >= 0.0 and np.isfinite(live.observation).all()
-            live.decide(open_choice(rng, context.mask[0]))
+            assert play.seen.min() >= 0.0 and np.isfinite(play.seen).all()
+            play.decide(*open_choice(rng, context.mask[0]))
             for g in range(2):
                 assert play.states(g).count("active") <= 1
         summary = live.summary(0)
@@ -56,10 +54,10 @@ def test_random_decisions_under_demand(tmp_path: Path) -> None:
         assert served == episode["requests_done"] + len(live.traffic._flights)
         assert all(request["ignore_eos"] for fake in play.fakes for request in fake.requests)
         # A second episode goes on with the models that are there.
-        live.begin(2)
+        play.begin(2)
         assert any("active" in play.states(g) for g in range(2))
         assert live.state.episode[0]["requests_done"] == 0
-        live.decide(np.zeros(2, np.int64))
+        play.decide(0, 0)
 
 
 def test_waking_that_fails_is_rolled_back(tmp_path: Path) -> None:
@@ -68,7 +66,7 @@ def test_waking_that_fails_is_rolled_back(tmp_path: Path) -> None:
         play.decide(LLAMA8, 0)
         play.until(lambda: play.states(0) == ["slept", "active", "absent"])
         play.fake(0, 0).refuses["/wake_up"] = 500
-        answer = play.live.ask("qwen-14b", HELLO, 5)
+        play.ask(0)
         play.decide(QWEN, 0)
         play.until(lambda: play.counters["failed_wakes"])
         assert play.states(0) == ["slept", "slept", "absent"]
@@ -77,15 +75,14 @@ def test_waking_that_fails_is_rolled_back(tmp_path: Path) -> None:
         assert last.now == "slept" and "/wake_up says 500: CUDA out of memory" in last.why
         mask = play.live.contexts(np.zeros(1, np.int64)).mask[0]
         assert list(mask[0]) == [True, False, True, True]  # closed to it for a while
-        assert not answer.done()
+        assert not play.done
         play.decide(LLAMA8, 0)  # the other one can wake up
         play.until(lambda: play.states(0)[1] == "active")
         del play.fake(0, 0).refuses["/wake_up"]
         play.live.instance(0, 0).closed_until_s = 0.0
         play.decide(0, 0)
         play.decide(QWEN, 0)
-        play.until(answer.done)
-        assert answer.result().status == "ok"
+        play.until(lambda: play.done == 1)
         assert play.states(0) == ["active", "slept", "absent"]
 
 
@@ -115,32 +112,31 @@ def test_a_server_that_can_neither_wake_nor_sleep_is_stopped(
 
 def test_a_server_is_drained_before_it_sleeps(play: Stage) -> None:
     play.servers[0, 0].script = lambda r, n: Answer(tokens=5, each_s=0.3)
-    answers = [play.live.ask("qwen-14b", HELLO, 5) for _ in range(3)]
+    play.ask(0, 3)
     play.until(lambda: play.fake(0, 0).open == 3)
     play.decide(LLAMA8, 0)
-    late = play.live.ask("qwen-14b", HELLO, 5)
+    play.ask(0)
     assert play.states(0)[:2] == ["draining", "queued"]
     assert "/sleep" not in "".join(play.fake(0, 0).paths)
     play.until(lambda: play.states(0)[:2] == ["slept", "active"])
-    assert [answer.result(0).status for answer in answers] == ["ok"] * 3
+    assert play.done == 3 and play.summary("failed_calls") == [0]
     assert play.fake(0, 0).open_at_sleep == [0]
-    assert len(play.fake(0, 0).requests) == 3 and not late.done()
+    assert len(play.fake(0, 0).requests) == 3
 
 
 def test_what_does_not_drain_goes_elsewhere(tmp_path: Path) -> None:
     with stage(tmp_path, initial="empty", live={"drain_s": 0.5}) as play:
         on_gpu_0(play, 0)
         play.servers[0, 0].script = lambda r, n: Answer(hang=True)
-        answer = play.live.ask("qwen-14b", HELLO, 5)
+        play.ask(0)
         play.until(lambda: play.fake(0, 0).open == 1)
         play.decide(LLAMA8, QWEN)
-        play.until(answer.done)
-        assert answer.result().status == "ok"
+        play.until(lambda: play.done == 1)
         play.settle()
         assert play.states(0)[:2] == ["slept", "active"] and play.states(1)[0] == "active"
         play.fake(0, 0).open_at_sleep.clear()  # what was given up may be there for a moment
         assert play.fake(0, 0).dropped == 1 and len(play.fake(1, 0).requests) == 1
-        assert play.live.summary(0)["failed_calls"] == 1
+        assert play.summary("failed_calls", "lost_calls") == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -148,39 +144,36 @@ def test_what_does_not_drain_goes_elsewhere(tmp_path: Path) -> None:
 )
 def test_an_answer_that_is_cut_is_asked_for_again(play: Stage, bad: Answer) -> None:
     play.servers[0, 0].script = lambda r, n: bad if n == 0 else Answer("whole")
-    answer = play.live.ask("qwen-14b", HELLO, 5)
-    play.until(answer.done)
-    assert answer.result().text == "whole"
-    assert play.live.summary(0)["failed_calls"] == 1
-    assert play.live.summary(0)["lost_calls"] == 0
+    play.ask(0)
+    play.until(lambda: play.done == 1)
+    assert play.summary("failed_calls", "lost_calls") == [1, 0]
 
 
 def test_a_call_is_given_up_in_the_end(tmp_path: Path) -> None:
     with stage(tmp_path, initial="empty", live={"retries": 2}) as play:
         on_gpu_0(play, 0)
         play.servers[0, 0].script = lambda r, n: Answer(finish="abort")
-        answer = play.live.ask("qwen-14b", HELLO, 5)
-        play.until(answer.done)
-        assert answer.result().status == "aborted"
+        play.ask(0)
+        play.until(lambda: play.done == 1)
         assert len(play.fake(0, 0).requests) == 3
-        assert play.live.summary(0)["lost_calls"] == 1
+        assert play.summary("failed_calls", "lost_calls") == [3, 1]
         assert play.live.state.episode[0]["jobs_late"] == 1
         play.servers[0, 0].script = lambda r, n: Answer(status=400)
-        rejected = play.live.ask("qwen-14b", HELLO, 5)
-        play.until(rejected.done)
-        assert rejected.result().status == "rejected" and len(play.fake(0, 0).requests) == 4
+        play.ask(0)
+        play.until(lambda: play.done == 2)
+        assert len(play.fake(0, 0).requests) == 4
+        assert play.summary("failed_calls", "lost_calls") == [4, 2]
 
 
 @pytest.mark.parametrize("was", ["active", "slept", "draining"])
 def test_a_server_that_dies(play: Stage, was: str) -> None:
-    first = play.fake(0, 0)
-    answers: list[Future[Any]] = []
+    first, asked = play.fake(0, 0), 0 if was == "slept" else 6
     if was == "slept":
         play.decide(LLAMA8, 0)
         play.until(lambda: play.states(0)[1] == "active")
     else:
         play.servers[0, 0].script = lambda r, n: Answer(hang=True)
-        answers = [play.live.ask("qwen-14b", HELLO, 5) for _ in range(6)]
+        play.ask(0, asked)
         play.until(lambda: first.open == 6)
     if was == "draining":
         play.decide(LLAMA8, 0)
@@ -193,10 +186,9 @@ def test_a_server_that_dies(play: Stage, was: str) -> None:
     play.settle()
     play.servers[0, 0].script = lambda r, n: Answer()
     play.decide(QWEN, 0)
-    play.until(lambda: play.states(0)[0] == "active" and all(a.done() for a in answers))
-    assert [answer.result().status for answer in answers] == ["ok"] * len(answers)
-    assert play.fake(0, 0) is not first
-    assert len(play.fake(0, 0).requests) == len(answers)  # each answered once
+    play.until(lambda: play.states(0)[0] == "active" and play.done == asked)
+    assert play.summary("lost_calls") == [0] and play.fake(0, 0) is not first
+    assert len(play.fake(0, 0).requests) == asked  # each answered once
 
 
 def test_times_are_learned_and_a_first_sleep_is_not(play: Stage) -> None:
@@ -226,14 +218,14 @@ def test_a_model_over_two_gpus(tmp_path: Path) -> None:
     ]
     cluster = write_cluster(tmp_path, cards, gpus=2)
     with stage(tmp_path, initial="empty", cluster=cluster) as play:
-        play.live.begin(0, jobs=False)
+        play.begin(jobs=False)
         play.decide(1, 1)
         play.until(lambda: play.states(0)[0] == play.states(1)[0] == "active")
         play.decide(2, 0)  # half a group
         assert play.live.state.episode[0]["illegal"] == 1
-        answer = play.live.ask("llama-8b", HELLO, 5)
+        play.ask(1)
         play.decide(2, 2)
-        play.until(answer.done)
+        play.until(lambda: play.done == 1)
         assert play.states(0) == ["slept", "active"] and play.states(1)[0] == "slept"
         assert len(play.fake(0, 1).requests) == 1 and (1, 1) not in play.servers
 
@@ -243,10 +235,10 @@ def test_servers_that_do_not_start(tmp_path: Path) -> None:
         for server in (play.make(g, m) for g in range(2) for m in range(3)):
             server.start_fails = "no memory"
         with pytest.raises(InfraMindError, match=r"(?s)no server came up:.*on GPU 0: no memory"):
-            play.live.begin(0)
+            play.begin()
         play.make(0, 0).start_fails = play.make(0, 1).start_fails = ""
         play.make(0, 2).start_fails = ""
-        play.live.begin(0)  # with one of the two it goes on
+        play.begin()  # with one of the two it goes on
         assert [play.states(g).count("active") for g in range(2)] == [1, 0]
     with pytest.raises(InfraMindError, match="closed"):
         play.decide(0, 0)
@@ -254,13 +246,11 @@ def test_servers_that_do_not_start(tmp_path: Path) -> None:
 
 def test_a_pool_has_one_placement_at_a_time(tmp_path: Path) -> None:
     with stage(tmp_path, initial="empty") as one, stage(tmp_path, initial="empty") as other:
-        one.live.begin(0)
+        one.begin()
         with pytest.raises(InfraMindError, match="another command is starting or stopping"):
-            other.live.begin(0)
-        with pytest.raises(InfraMindError, match="begin\\(jobs=False\\)"):
-            one.live.ask("qwen-14b", HELLO, 5)
+            other.begin()
         one.live.close()
-        other.live.begin(0)
+        other.begin()
 
 
 def test_closing_in_the_middle(tmp_path: Path) -> None:
@@ -269,13 +259,12 @@ def test_closing_in_the_middle(tmp_path: Path) -> None:
     with stage(tmp_path, initial="empty", live={"sleep_s": 600.0}) as play:
         on_gpu_0(play, 0)
         play.fake(0, 0).mute = {SLEEP}
-        answer = play.live.ask("llama-3b", HELLO, 5)
+        play.ask(2)
         play.decide(LLAMA8, QWEN)
         assert play.states(0)[0] == "sleeping"
         began_s = time.monotonic()
         play.live.close()
         assert time.monotonic() - began_s < 60.0
-        assert answer.cancelled()
         play.live.close()
     over_s = time.monotonic() + 20.0
     while threading.active_count() > before:
@@ -291,5 +280,21 @@ def test_closing_in_the_middle(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises((ConfigError, ValueError), match=message):
         Stage(tmp_path, **arguments)
+
+
+def test_a_caller_that_is_late_is_counted(tmp_path: Path) -> None:
+    with stage(tmp_path, initial="empty") as play:
+        play.begin()
+        late = play.live.late_decisions
+        play.decide(0, 0)
+        time.sleep(0.7)
+        play.decide(0, 0)
+        late_now, unrouted_s = play.summary("late_decisions", "unrouted_s")
+        assert late_now >= late + 1 and unrouted_s >= 0.7
+        for wrong in ([0, 9], [0, -1], [1]):
+            with pytest.raises(ActionError):
+                play.decide(*wrong)
+        play.begin(1)
+        assert play.live.late_decisions == 0 and play.live.unrouted_s == 0.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inframind_gym.live.settings import ServerAddress
+from inframind_gym.live.config import ServerAddress
 from inframind_gym.teams.coordination import retrieval
 from tests.live.vllm_live.team_play import (
     TASKS,

@@ -19,8 +19,7 @@ from inframind_gym.configs import (
     within,
 )
 from inframind_gym.errors import ConfigError
-from inframind_gym.live.guard import LEAST_TOKEN_CHARS
-from inframind_gym.live.settings import LOOPBACK
+from inframind_gym.live.guard import LEAST_TOKEN_CHARS, LOOPBACK
 from inframind_gym.tasks import DOMAINS
 
 BudgetS = Annotated[float, within(0.01, 1e6)]

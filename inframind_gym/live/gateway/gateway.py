@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.live.client import open_session
+from inframind_gym.live.config import LiveSettings, addresses
 from inframind_gym.live.gateway.auth import Keyring
 from inframind_gym.live.gateway.choose import (
     Breakers,
@@ -26,7 +28,6 @@ from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.gateway.metrics import Metrics
 from inframind_gym.live.guard import RequestError
 from inframind_gym.live.request_log import RequestLogWriter
-from inframind_gym.live.settings import LiveSettings, addresses, open_session
 from inframind_gym.live.watcher import MetricsWatcher
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Telemetry

@@ -13,34 +13,42 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.core import check_actions
 from inframind_gym.envs.placement import PlacementSimulation
-from inframind_gym.errors import ConfigError, InfraMindError, unknown
+from inframind_gym.errors import InfraMindError
 from inframind_gym.live.backend import Connections
-from inframind_gym.live.client import ChatResult, LoopThread
-from inframind_gym.live.config import PlacementLiveConfig, instance_pool, served_models
+from inframind_gym.live.client import LoopThread
+from inframind_gym.live.config import (
+    LiveSettings,
+    PlacementLiveConfig,
+    ServerAddress,
+    require_live,
+)
 from inframind_gym.live.placement import events
-from inframind_gym.live.placement.instance import Instance, Outcome, VllmServer
+from inframind_gym.live.placement.instance import (
+    Instance,
+    Outcome,
+    VllmServer,
+    instance_pool,
+    served_models,
+)
 from inframind_gym.live.placement.traffic import Records, Traffic
-from inframind_gym.live.settings import LiveSettings, ServerAddress, require_live
 from inframind_gym.simulator.placement.state import (
     ABSENT,
     ACTIVE,
-    DAG,
     DRAINING,
     LOADING,
     SLEEPING,
     SLEPT,
     VANISHING,
     WAKING,
-    ClusterParams,
     is_moving,
 )
 from inframind_gym.simulator.server.pool import load_pool
@@ -74,13 +82,11 @@ class Transition(NamedTuple):
 class LivePlacement(PlacementSimulation):
     """A cluster of live servers behind the interface of the simulated one.
 
-        with LivePlacement(live_placement_config({"pool": "cpu-tiny"})) as cluster:
-            cluster.begin(seed=0)  # brings up the models that an episode begins with
-            policy.reset(cluster.policy_spec(), [0])
-            seen = cluster.observation, cluster.contexts(rows), rows
-            cluster.decide_by(lambda: policy.act_batch(*seen)[0])  # and goes on for δt2
+        with LivePlacement(PlacementLiveConfig(pool="cpu-tiny")) as cluster:
+            cluster.reset(rows, [rng], seen)  # brings up the models that an episode begins with
+            cluster.step(rows, policy.act_batch(seen, cluster.contexts(rows), rows), seen)
 
-    Calls are routed and answered while the cluster is in `decide_by`, `decide` or `step`.
+    Calls are routed and answered while the cluster is in `step`.
 
     Args:
         config: its settings.
@@ -94,8 +100,8 @@ class LivePlacement(PlacementSimulation):
         transitions: of the episode, the last 1,000.
         late_decisions: those that came more than a routing interval after the snapshot that they
             were made from; of the episode.
-        unrouted_s: time in which nothing was routed and no answer was taken because `step` and
-            `decide` were called late; of the episode.
+        unrouted_s: time in which nothing was routed and no answer was taken because `step` was
+            called late; of the episode.
 
     Raises:
         ConfigError: pool, cluster or demand cannot be used, or not together.
@@ -114,29 +120,18 @@ class LivePlacement(PlacementSimulation):
         self.served = served_models(self.pool, self.cluster_config, self.cards)
         self._live, self._limits = config, config.live
         checks = config.live.model_dump(include={"health_s", "answer_s", "misses"})
-        # No retries of the client: the cluster sends calls again, wherever their model is awake.
-        self._settings = LiveSettings(retries=0, sampling=config.sampling, **checks)
+        self._settings = LiveSettings(sampling=config.sampling, **checks)
         self._make_server = make_server or self._vllm_server
         self._on_transition = on_transition
         self._loop: LoopThread | None = None  # there is one while servers may run
         self._lock = contextlib.ExitStack()
         self._cancelled = False  # starts under way are to be given up
-        self._takes_calls = False  # from outside
-        self._answers: set[Future[ChatResult]] = set()  # of calls from outside, not yet there
         self._snapshot_s = 0.0  # when masks and observation were written last
         self.late_decisions, self.unrouted_s = 0, 0.0
         self.transitions: deque[Transition] = deque(maxlen=_KEPT)
         self._instances: dict[tuple[int, int], Instance] = {}  # by leader and model
-        self._observation = self.observations()
         self._records = Records(self)
         self.traffic = Traffic(self._records, self.served, self._limits, self.instance)
-
-    def _build_world(self) -> ClusterParams:
-        """Append a graph of one call to the others, for calls from outside."""
-        world = super()._build_world()
-        single = np.zeros(1, DAG)
-        single["calls"] = 1
-        return world._replace(dag=np.concatenate([world.dag, single]))
 
     # Episodes
 
@@ -178,21 +173,8 @@ class LivePlacement(PlacementSimulation):
         self.state.seen_s[:] = seen_s
         self.transitions.clear()
         self.late_decisions, self.unrouted_s = 0, 0.0
-        self._takes_calls = False
         self._records.start_clock()
         self._snapshot(observations)
-
-    def begin(self, seed: int | None = None, *, jobs: bool = True) -> None:
-        """As `reset`, for callers that are no environment.
-
-        Args:
-            seed: of the demand's draws.
-            jobs: let the demand's jobs come; without them all calls are those of `ask`.
-        """
-        self.reset(np.zeros(1, np.int64), [np.random.default_rng(seed)], self._observation)
-        if not jobs:
-            self.state.arrival_s[0] = np.inf
-            self._takes_calls = True
 
     def _bring_up(self, wanted: NDArray[np.int64]) -> None:
         """Take the pool for this process, and load models by a decision.
@@ -215,7 +197,7 @@ class LivePlacement(PlacementSimulation):
             for g in range(0, self.num_gpus - card.tp_min + 1, card.tp_min):
                 self.instance(g, m).server.stop()
         self._records.start_clock()
-        self._snapshot(self._observation)
+        self._snapshot(self.observations())
         self._records.write(events.OPEN)
         self._records.write(events.DECIDE, action=wanted)
         self._settle()
@@ -236,7 +218,6 @@ class LivePlacement(PlacementSimulation):
 
     def _abandon(self) -> None:
         """Give up all calls, and wait for transitions."""
-        self._takes_calls = False
         self.traffic.reset()
         for instance in self._instances.values():
             instance.give_up("the episode is over")
@@ -260,96 +241,29 @@ class LivePlacement(PlacementSimulation):
 
         Args:
             rows: of the environment, (1,).
-            actions: (1, G).
+            actions: (1, G) per GPU 0, or 1 + the model to make active.
             observations: (1, d), written.
-        """
-        last = self._open_interval()
-        if self._note_late():
-            self.unrouted_s += self._records.now_s - self._snapshot_s
-        self._carry_out(actions[0])
-        while self._records.tick < last:
-            self._run_tick()
-        self._records.write(events.CLOSE)
-        self._snapshot(observations)
-        self._report()
-
-    def decide(self, action: NDArray[np.int64]) -> None:
-        """As `step`, for callers that are no environment.
-
-        Args:
-            action: (G,) per GPU 0, or 1 + the model to make active.
 
         Raises:
-            ActionError: it is not of that form.
+            ActionError: an action is not of that form.
         """
-        self.step(np.zeros(1, np.int64), self._checked(action), self._observation)
-
-    def decide_by(self, make: Callable[[], NDArray[np.int64]]) -> None:
-        """Let a decision be made, carry it out, and go on until its interval is over.
-
-        It is made on a thread, and meanwhile calls are routed and answered, jobs come and phases
-        end. A choice that is no longer open when the decision is made is illegal. The interval
-        lasts until it is made and, in any case, as long as it should.
-
-        Args:
-            make: gives (G,), as of `decide`; may not touch the cluster.
-
-        Raises:
-            ActionError: the decision is not of that form.
-            Exception: raised by `make`.
-        """
-        records, last = self._records, self._open_interval()
-        decision: Future[NDArray[np.int64]] = Future()
-        pending = True
-
-        def take() -> None:
-            nonlocal pending
-            if not pending:
-                return
-            pending = False
-            action = self._checked(decision.result())
-            self._note_late()
-            self._write_masks()  # what was open may not be so by now
-            self._carry_out(action[0])
-
-        def run() -> None:
-            try:
-                decision.set_result(make())
-            except BaseException as error:
-                decision.set_exception(error)
-            records.put(take)
-
-        threading.Thread(target=run, name="placement-decision", daemon=True).start()
-        try:
-            while records.tick < last or pending:
-                self._run_tick()
-        finally:
-            pending = False
-        records.write(events.CLOSE)
-        self._snapshot(self._observation)
-
-    def _checked(self, action: Any) -> NDArray[np.int64]:
-        """Return a decision from outside as (1, G); compiled code checks no bounds."""
-        return check_actions(action, np.full(self.num_gpus, len(self.cards) + 1, np.int64), 1)
-
-    def _open_interval(self) -> int:
-        """Begin an interval, and return the tick at which it is to end."""
         self._require_open()
+        # Compiled code checks no bounds.
+        action = check_actions(actions, np.full(self.num_gpus, len(self.cards) + 1, np.int64), 1)
         records = self._records
         last = max(records.tick + self.config.ticks, records.clock_tick + 1)
         records.end_s = last * records.tick_length_s
         records.write(events.OPEN)
-        return last
-
-    def _note_late(self) -> bool:
-        """Count this decision if it is late, and return whether it is."""
-        late = self._records.now_s - self._snapshot_s > self._records.tick_length_s
-        self.late_decisions += late
-        return late
-
-    def _carry_out(self, action: NDArray[np.int64]) -> None:
-        self._records.write(events.DECIDE, action=action)
+        if (late_s := records.now_s - self._snapshot_s) > records.tick_length_s:
+            self.late_decisions += 1
+            self.unrouted_s += late_s
+        records.write(events.DECIDE, action=action[0])
         self._advance()
+        while records.tick < last:
+            self._run_tick()
+        records.write(events.CLOSE)
+        self._snapshot(observations)
+        self._report()
 
     def _run_tick(self) -> None:
         """Route, and take events until the next tick."""
@@ -361,66 +275,15 @@ class LivePlacement(PlacementSimulation):
         while self.state.arrival_s[0, episode["next_job"]] <= now_s:
             self.traffic.add_job(int(episode["next_job"]))
         self._advance()
-        if self._takes_calls:
-            episode["jobs_done"] = 0  # their records are not read: this leaves room for new ones
-
-    @property
-    def observation(self) -> NDArray[np.float32]:
-        """(1, d) as of the last `begin` or `decide`."""
-        return self._observation.copy()
 
     def _snapshot(self, observations: NDArray[np.float32]) -> None:
-        self._write_masks(observations[0])
-        self._snapshot_s = self._records.now_s
-
-    def _write_masks(self, observation: NDArray[np.float32] | None = None) -> None:
         """Write masks and observation; close blocks to models that failed on them just now."""
-        self._records.write(events.SNAPSHOT, observation=observation)
+        self._records.write(events.SNAPSHOT, observation=observations[0])
         now_s = time.monotonic()
         for (g, m), instance in self._instances.items():
             if now_s < instance.closed_until_s and self._state(g, m) != ACTIVE:
                 self.state.mask[0, g : g + self.cards[m].tp_min, m + 1] = False
-
-    # Calls from outside
-
-    def ask(
-        self, model: str, messages: Sequence[Mapping[str, str]], max_tokens: int
-    ) -> Future[ChatResult]:
-        """Ask a model, wherever it is awake, as soon as it is; from any thread.
-
-        The call is taken up and sent while `decide` or `decide_by` goes on. Needs
-        `begin(jobs=False)`.
-
-        Args:
-            model: alias.
-            messages: of the chat.
-            max_tokens: of the answer.
-
-        Returns:
-            The answer; also a `ChatResult` that was not answered after all retries.
-
-        Raises:
-            ConfigError: there is no such model.
-            InfraMindError: jobs come by themselves in this episode.
-        """
-        names = [card.alias for card in self.cards]
-        if model not in names:
-            raise ConfigError(unknown("model", model, names))
-        self._require_open()
-        if not self._takes_calls:
-            raise InfraMindError("calls from outside need an episode begun by begin(jobs=False)")
-        answer: Future[ChatResult] = Future()
-        self._answers.add(answer)
-        answer.add_done_callback(self._answers.discard)
-
-        def add() -> None:
-            if self._takes_calls:
-                self.traffic.add_call(names.index(model), (messages, max_tokens), answer)
-            else:
-                answer.cancel()
-
-        self._records.put(add)
-        return answer
+        self._snapshot_s = self._records.now_s
 
     # Phases, begun by the records and ended by the servers; and servers that are lost
 
@@ -551,10 +414,7 @@ class LivePlacement(PlacementSimulation):
                 stop.join()
             except KeyboardInterrupt:
                 interrupted = True
-        self._takes_calls = False
         self.traffic.reset()
-        for answer in list(self._answers):  # of calls that were not even taken up
-            answer.cancel()
         loop, self._loop = self._loop, None
         loop.stop()
         self._lock.close()

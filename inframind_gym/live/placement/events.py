@@ -49,12 +49,10 @@ from inframind_gym.simulator.placement.jobs import (
     call_done,
     count_answer,
     create_job,
-    enter_job,
     mark_late,
     route,
     start_next,
     take_out,
-    take_slot,
 )
 from inframind_gym.simulator.placement.state import (
     ABSENT,
@@ -86,8 +84,7 @@ ADVANCE: Final = 9  # drained models leave, models that have room begin to come
 ENDED: Final = 10  # the phase at leader `place` ended after `took_s`; `number`: how
 AWAY: Final = 11  # the server at leader `place` serves no more; `number`: the state that follows
 SNAPSHOT: Final = 12  # write masks and observation
-CALL: Final = 13  # a job of one call for `model` came from outside
-DECIDE: Final = 14  # a decision, at the tick, by the masks of the last SNAPSHOT
+DECIDE: Final = 13  # a decision, at the tick, by the masks of the last SNAPSHOT
 
 # How a phase ended.
 AS_MEANT: Final = 0
@@ -168,26 +165,6 @@ def wait_again(
 
 
 @inner
-def create_single(
-    world: ClusterParams, cluster: ClusterState, e: int, m: int, now_s: float, end_s: float
-) -> int:
-    """Let a job come that is one call for model `m`; its graph is the last of the world's.
-
-    Returns:
-        Its place.
-    """
-    slot = take_slot(cluster, e)
-    job = cluster.job[e, slot]
-    job.dag = world.dag.shape[0] - 1
-    job.model[0] = m
-    job.work[0] = 1.0
-    job.prefill_s[0] = 0.0
-    tick_s = cluster.episode[e].tick * world.settings[0].routing_s
-    enter_job(world, cluster, e, slot, 0, now_s, 0.0, np.inf, tick_s, end_s)
-    return slot
-
-
-@inner
 def carry_on(world: ClusterParams, cluster: ClusterState, e: int) -> None:
     """Let models that have drained leave, and models come whose blocks are free now."""
     now_s = cluster.episode[e].tick * world.settings[0].routing_s
@@ -249,19 +226,6 @@ def go_away(
         begin(cluster, e, g, m, state, now_s)
 
 
-@inner
-def close(
-    world: ClusterParams, cluster: ClusterState, e: int, end_s: float, terms: NDArray[np.float64]
-) -> None:
-    """End an interval that was to end at `end_s`, and ends at this tick."""
-    episode = cluster.episode[e]
-    now_s = episode.tick * world.settings[0].routing_s
-    episode.waiting_s += episode.waiting * (now_s - end_s)
-    episode.service_s += episode.serving * (now_s - end_s)
-    close_interval(world, cluster, e, now_s)
-    write_reward(world, cluster, e, terms)
-
-
 @placement_jit
 def write(
     world: ClusterParams,
@@ -290,7 +254,7 @@ def write(
         terms: (3,) of the reward, written by CLOSE.
 
     Returns:
-        Of JOB and CALL the place of the job that came, else NONE.
+        Of JOB the place of the job that came, else NONE.
     """
     if event == CLEAR:
         clear(world, cluster, 0)
@@ -301,7 +265,12 @@ def write(
     elif event == DECIDE:
         decide(world, cluster, 0, action)
     elif event == CLOSE:
-        close(world, cluster, 0, end_s, terms)
+        episode = cluster.episode[0]
+        late_s = episode.tick * world.settings[0].routing_s - end_s  # it was to end at `end_s`
+        episode.waiting_s += episode.waiting * late_s
+        episode.service_s += episode.serving * late_s
+        close_interval(world, cluster, 0, end_s + late_s)
+        write_reward(world, cluster, 0, terms)
     elif event == ROUTE:
         route(world, cluster, 0, now_s, end_s)
     elif event == JOB:
@@ -320,6 +289,4 @@ def write(
     elif event == SNAPSHOT:
         write_mask(world, cluster, 0)
         observe(world, cluster, 0, observation)
-    elif event == CALL:
-        return create_single(world, cluster, 0, model, now_s, end_s)
     return NONE

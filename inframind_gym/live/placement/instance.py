@@ -12,21 +12,21 @@ Phases block: they run on threads, one at a time for an instance, and always end
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from inframind_gym.errors import InfraMindError
+from inframind_gym.errors import ConfigError, InfraMindError, unknown
 from inframind_gym.live.backend import Connections
-from inframind_gym.live.client import ChatRequest, ChatResult, ask
-from inframind_gym.live.config import LiveLimits
+from inframind_gym.live.client import ChatRequest, ChatResult, DownError, ask
+from inframind_gym.live.config import LiveLimits, ServerAddress, server_url
 from inframind_gym.live.placement.events import AS_MEANT, ASLEEP, GONE
-from inframind_gym.live.settings import ServerAddress, server_url
-from inframind_gym.live.watcher import is_asleep, is_dead
+from inframind_gym.simulator.placement.config import ClusterConfig, ModelCard
 from inframind_gym.simulator.placement.state import LOADING, SLEEPING, VANISHING, WAKING
-from inframind_gym.simulator.server.pool import PoolConfig
+from inframind_gym.simulator.server.pool import GpuConfig, ModelConfig, PoolConfig
 
 if TYPE_CHECKING:
     from inframind_gym.live.launcher import Launch
@@ -112,7 +112,13 @@ class VllmServer:
     def is_alive(self) -> bool:
         """Return whether its process runs and takes connections."""
         (alias,) = self._launcher.pool.aliases
-        return self._launcher.is_running(alias) and not is_dead(self.url)
+        if not self._launcher.is_running(alias):
+            return False
+        try:
+            ask(f"{self.url}/health")
+        except DownError as error:
+            return not error.at_once  # it is slow
+        return True
 
     def sleep(self) -> None:
         """Put it to sleep; returns when it reports that. A sleeper goes on sleeping.
@@ -136,7 +142,13 @@ class VllmServer:
     def _switch(self, path: str, asleep: bool, limit_s: float) -> None:
         over_s = time.monotonic() + limit_s
         ask(self.url + path, method="POST", limit_s=max(limit_s, _POLL_S))
-        while is_asleep(ask(f"{self.url}/is_sleeping", limit_s=_SHORT_S)) != asleep:
+        while True:
+            text = ask(f"{self.url}/is_sleeping", limit_s=_SHORT_S)
+            try:
+                if bool(json.loads(text)["is_sleeping"]) == asleep:
+                    return
+            except (ValueError, LookupError, TypeError, RecursionError):
+                raise InfraMindError(f"/is_sleeping answers {text[:80]!r}") from None
             if time.monotonic() >= over_s:
                 raise InfraMindError(f"{self.url}: {path} was answered, and changed nothing")
             time.sleep(_POLL_S)
@@ -231,7 +243,7 @@ class Instance:
     def give_up(self, why: str) -> None:
         """End what is in flight to the server, if there is one: vLLM drops it."""
         if self.link is not None:
-            self.link.loop.call(lambda c=self.link.client: c.server_down(0, why, give_up=True))
+            self.link.loop.call(self.link.client.give_up, 0, why)
 
     def is_gone(self, *, serves: bool) -> bool:
         """Return whether it stays away for a while, after it was seen down.
@@ -263,3 +275,68 @@ class Instance:
             return str(error)
         _log.error("%s", self.name, exc_info=error)
         return f"{type(error).__name__}: {error}"
+
+
+def served_models(
+    pool: PoolConfig, cluster: ClusterConfig, cards: Sequence[ModelCard]
+) -> tuple[ModelConfig, ...]:
+    """Return the pool's entry of each model of a cluster.
+
+    Raises:
+        ConfigError: the pool lacks the models or the GPUs, or disagrees with the cards.
+    """
+    devices = [gpu for gpu in pool.gpus if not gpu.is_cpu]
+    if devices and len(devices) < cluster.num_gpus:
+        raise ConfigError(
+            f"pool {pool.name!r}: gpus: has {len(devices)}, cluster {cluster.name!r} has "
+            f"{cluster.num_gpus}. Name as many in the pool, or lower `count` in the cluster."
+        )
+    served = []
+    for card in cards:
+        if card.alias not in pool.aliases:
+            raise ConfigError(
+                f"cluster {cluster.name!r}: models: {unknown('model', card.alias, pool.aliases)} "
+                f"Those are the models of pool {pool.name!r}: add it there, or remove it here."
+            )
+        model = pool.models[pool.index(card.alias)]
+        wrong = ""
+        if model.url is not None:
+            wrong = "url: servers of a placement are started and stopped. Give it a port."
+        elif any(group.alpha > 0.0 for group in cluster.gpus) and not model.sleep_mode:
+            wrong = (
+                f"sleep_mode is off, but cluster {cluster.name!r} lets models sleep. Set "
+                "sleep_mode: true, or alpha: 0 in the cluster."
+            )
+        elif card.slots != model.server.slots:
+            wrong = (
+                f"server.max_num_seqs is {model.server.slots} (of all engines), the card of "
+                f"cluster {cluster.name!r} has slots: {card.slots}. Make them equal."
+            )
+        if wrong:
+            raise ConfigError(f"pool {pool.name!r}: models: {card.alias}: {wrong}")
+        served.append(model)
+    return tuple(served)
+
+
+def instance_pool(
+    pool: PoolConfig, cluster: ClusterConfig, model: ModelConfig, card: ModelCard, leader: int
+) -> PoolConfig:
+    """Return the pool of one instance: a model on the block of GPUs that begins at `leader`."""
+    if all(gpu.is_cpu for gpu in pool.gpus):  # slots that exist in the books alone
+        gpus = tuple(GpuConfig(name=f"slot{g}", device="CPU") for g in range(cluster.num_gpus))
+    else:
+        gpus = tuple(gpu for gpu in pool.gpus if not gpu.is_cpu)
+    block = slice(leader, leader + card.tp_min)
+    names = tuple(gpu.name for gpu in gpus[block])
+    vram = [group.vram_total_MB for group in cluster.gpus for _ in range(group.count)]
+    served = model.model_copy(
+        update={
+            "gpu": names[0],
+            "gpus": names if len(names) > 1 else (),
+            "tensor_parallel": card.tp_min,
+            "gpu_memory_frac": card.active_mem_MB / min(vram[block]),
+            "port": None,
+        }
+    )
+    name = f"{pool.name}+{card.alias}+{leader}"  # of no pool file: they have no plus signs
+    return pool.model_copy(update={"name": name, "gpus": gpus, "models": (served,)})

@@ -2,8 +2,7 @@
 
 Everything here runs on the cluster's thread, except `Records.put`. A call of a job asks for as many
 tokens as the demand has drawn: the prompt is filler of about that length, and with `ignore_eos`
-(the default of `sampling`) the answer is exactly as long. A call from outside (`LivePlacement.ask`)
-brings its own messages.
+(the default of `sampling`) the answer is exactly as long.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.placement import PlacementSimulation
-from inframind_gym.errors import InfraMindError
 from inframind_gym.live.client import ChatRequest, ChatResult
 from inframind_gym.live.config import LiveLimits
 from inframind_gym.live.placement import events
@@ -33,8 +30,6 @@ _log = logging.getLogger(__name__)
 _SPARE: Final = 64  # tokens of chat templates, and error of the estimate
 _WORD: Final = "the "  # one token to most tokenizers
 _HOPELESS: Final = frozenset({"too_long", "rejected", "fault", "cancelled"})  # fail every time
-
-Request = tuple[Sequence[Mapping[str, str]], int]  # messages, tokens of the answer
 
 
 class Records:
@@ -113,16 +108,6 @@ class Records:
         return code
 
 
-@dataclass(slots=True)
-class _Job:
-    """Contents of the calls of one job."""
-
-    prompt: list[int]  # tokens
-    output: list[int]
-    request: Request | None = None  # from outside
-    answer: Future[ChatResult] | None = None
-
-
 @dataclass
 class Traffic:
     """The calls in a cluster.
@@ -145,7 +130,7 @@ class Traffic:
     failed: int = 0
     lost: int = 0
     _flights: dict[int, tuple[int, int]] = field(default_factory=dict)  # request: leader, model
-    _jobs: dict[int, _Job] = field(default_factory=dict)  # by slot
+    _tokens: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # by slot: of calls
     _tries: dict[int, int] = field(default_factory=dict)  # by request: those that failed before
 
     def add_job(self, ordinal: int) -> None:
@@ -154,19 +139,8 @@ class Traffic:
         world, state = self.records.world, self.records.state
         state.episode[0]["next_job"] += 1
         calls = int(world.dag[state.job[0, slot]["dag"]]["calls"])
-        prompt, output = np.rint(state.prompt[:calls]), state.output[:calls]
-        self._jobs[slot] = _Job(prompt.astype(int).tolist(), output.astype(int).tolist())
-
-    def add_call(self, m: int, request: Request, answer: Future[ChatResult]) -> None:
-        """Let a call arrive from outside."""
-        episode = self.records.state.episode[0]
-        here = int(episode["used_jobs"]) - int(episode["free_jobs"])
-        if here + int(episode["jobs_done"]) >= self.records.state.job.shape[1]:
-            message = f"{here} calls wait, and there is no room for more: slow down"
-            answer.set_exception(InfraMindError(message))
-            return
-        slot = self.records.write(events.CALL, model=m, now_s=self.records.now_s)
-        self._jobs[slot] = _Job([], [], request, answer)
+        prompts, outputs = np.rint(state.prompt[:calls]).astype(int), state.output[:calls]
+        self._tokens[slot] = [*zip(prompts.tolist(), outputs.astype(int).tolist(), strict=True)]
 
     def send(self) -> None:
         """Send what was routed."""
@@ -189,14 +163,11 @@ class Traffic:
         deadline_s = float(records.state.job[0, request["job"]]["deadline_s"])
         if not np.isfinite(deadline_s):
             deadline_s = float(request["ready_s"])
-        job, call = self._jobs[int(request["job"])], int(request["call"])
-        if job.request is not None:
-            messages, max_tokens = job.request
-        else:
-            room = self.served[m].server.max_model_len
-            max_tokens = max(1, min(job.output[call], room // 2))
-            prompt = max(1, min(job.prompt[call], room - max_tokens - _SPARE))
-            messages = [{"role": "user", "content": _WORD * prompt}]
+        prompt, max_tokens = self._tokens[int(request["job"])][int(request["call"])]
+        room = self.served[m].server.max_model_len
+        max_tokens = max(1, min(max_tokens, room // 2))
+        prompt = max(1, min(prompt, room - max_tokens - _SPARE))
+        messages = [{"role": "user", "content": _WORD * prompt}]
         priority = round((records.epoch_s + deadline_s) * 1e6)
         chat = ChatRequest(0, messages, max_tokens, self.limits.call_s, priority=priority)
         self.instance_of(g, m).send(
@@ -227,9 +198,7 @@ class Traffic:
             return
         self._tries.pop(identity, None)
         if not records.state.job[0, slot]["left"]:
-            answer = self._jobs.pop(slot).answer
-            if answer is not None and answer.set_running_or_notify_cancel():
-                answer.set_result(result)
+            del self._tokens[slot]
 
     def take_back(self, g: int) -> None:
         """Let the calls on their way to the server at leader `g` wait for another one."""
@@ -242,9 +211,6 @@ class Traffic:
                 self.instance_of(g, m).give_up("its server leaves")
 
     def reset(self) -> None:
-        """Drop all calls; answers to calls from outside are cancelled."""
-        for job in self._jobs.values():
-            if job.answer is not None:
-                job.answer.cancel()
-        self._flights, self._jobs, self._tries = {}, {}, {}
+        """Drop all calls."""
+        self._flights, self._tokens, self._tries = {}, {}, {}
         self.failed = self.lost = 0

@@ -63,12 +63,12 @@ def _check_url(url: str) -> str:
 
 
 Url = Annotated[Value, AfterValidator(_check_url)]
-Weights = Annotated[  # those of tiny: and packaged: are made by `live/weights.py`
+Weights = Annotated[  # those of tiny: are made by `live/weights.py`
     Value,
     whole(
-        r"(?!tiny:|packaged:).*|tiny:[1-9]\d*x[1-9]\d*|packaged:[a-z0-9][a-z0-9.-]*",
+        r"(?!tiny:).*|tiny:[1-9]\d*x[1-9]\d*",
         "is no path: give a folder (/..., ~/..., ./...), a name on the Hugging Face hub, "
-        "tiny:LAYERSxWIDTH (tiny:2x128) or packaged:NAME",
+        "tiny:LAYERSxWIDTH (tiny:2x128)",
     ),
 ]
 
@@ -206,7 +206,7 @@ class ModelConfig(StrictModel):
     url: Url | None = None  # of a server that runs already; instead of a port
     # How `inframind pool up` starts its server; nothing else takes notice.
     path: Weights | None = None  # of the weights: a folder, a name on the Hugging Face hub, or
-    # tiny:LAYERSxWIDTH, made on the spot with random weights, or packaged:NAME, fetched with pip
+    # tiny:LAYERSxWIDTH, made on the spot with random weights
     # and converted once; without it the name
     tensor_parallel: PositiveInt = 1  # GPUs that share its layers
     gpus: tuple[str, ...] = ()  # their names if they are several; the first is `gpu`

@@ -10,11 +10,7 @@ import yaml
 
 from inframind_gym.errors import ConfigError
 from inframind_gym.live import weights
-from inframind_gym.live.server_command import (
-    ServerCommand,
-    missing_weights,
-    server_command,
-)
+from inframind_gym.live.server_command import ServerCommand, server_command
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -116,21 +112,6 @@ def test_the_examples_of_compose_pass_the_arguments_of_their_pools(name: str) ->
         # One after the other on each GPU.
         earlier = [m.alias for m in pool.models[: pool.index(model.alias)] if m.gpu == model.gpu]
         assert list(service.get("depends_on", {})) == earlier[-1:]
-
-
-def test_weights_out_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INFRAMIND_CACHE", str(tmp_path))
-    pool = load_pool("cpu-small")
-    text = " ".join(command(pool).arguments)
-    folder = tmp_path / "models" / "smollm2-135m-instruct-v1"
-    assert f"--model {folder} " in text and "--load-format" not in text
-    (model, tiny) = pool.models
-    assert missing_weights(model) and missing_weights(tiny)
-    folder.mkdir(parents=True)
-    (folder / "config.json").touch()
-    assert not missing_weights(model)
-    with pytest.raises(ConfigError, match="no packaged model; there are: smollm2-135m-instruct"):
-        command(changed(pool, path="packaged:smollm3"))
 
 
 def test_tiny_models_are_the_same_everywhere(tmp_path: Path) -> None:

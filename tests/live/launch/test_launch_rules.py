@@ -20,32 +20,16 @@ def model(**keys: Any) -> ModelConfig:
 
 
 @pytest.mark.parametrize(
-    ("argument", "said"),
-    [
-        ("--max_model_len", "is set from `server.max_model_len`"),
-        ("--h=0.0.0.0", "(--host) is set from"),
-        ("--hos.x", "(--host) is set from"),  # vLLM's way to write JSON
-        ("-t=2", "(-tp) is set from"),
-        ("--no-enable-sleep", "(--enable-sleep-mode) is set from"),
-        ("--", "is set from"),
-    ],
+    "argument", ["--max_model_len", "--h=0.0.0.0", "--hos.x", "-t=2", "--no-enable-sleep", "--"]
 )
-def test_arguments_of_the_launcher_are_refused(argument: str, said: str) -> None:
-    with pytest.raises(ConfigError) as error:
+def test_arguments_of_the_launcher_are_refused(argument: str) -> None:
+    with pytest.raises(ConfigError, match="extra_args"):
         check_launch_options(model(extra_args=[argument]))
-    assert said in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("CUDA_VISIBLE_DEVICES", "is set from the model's GPUs"),
-        ("VLLM_API_KEY", "is set from the shell, where clients"),
-        ("A B", "is no name of an environment variable"),
-    ],
-)
-def test_variables_of_the_launcher_are_refused(name: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "VLLM_API_KEY", "A B"])
+def test_variables_of_the_launcher_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="env"):
         check_launch_options(model(env={name: "1"}))
 
 

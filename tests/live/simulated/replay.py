@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.live.client import ChatRequest, ChatResult, Client
-from inframind_gym.live.settings import LiveSettings, ServerAddress
+from inframind_gym.live.config import LiveSettings, ServerAddress
 from inframind_gym.simulator.server.open_loop import replay_requests
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.server.state import cards

@@ -17,8 +17,8 @@ pytest.importorskip("psutil")
 
 from inframind_gym.cli import app
 from inframind_gym.live.client import ask
+from inframind_gym.live.config import addresses
 from inframind_gym.live.launcher import Launcher, pool_status
-from inframind_gym.live.settings import addresses
 from inframind_gym.live.simulated.server import Simulation
 from inframind_gym.live.watcher import is_simulated
 from inframind_gym.simulator.server.pool import load_pool
@@ -77,9 +77,9 @@ def test_a_process_that_dies_is_started_anew(tmp_path: Path) -> None:
         assert first is not None
         os.kill(first, signal.SIGKILL)
         until(lambda: session(first) == set())
-        assert [row.state for row in pool_status(pool, state)] == ["died", "died"]
+        assert [row["state"] for row in pool_status(pool, state)] == ["died", "died"]
         (second,) = {launch.pid for launch in launcher.up()}
-        assert [row.pid for row in pool_status(pool, state)] == [second] * 2
+        assert [row["pid"] for row in pool_status(pool, state)] == [second] * 2
         assert second != first
     finally:
         launcher.down()

@@ -17,7 +17,7 @@ pytest.importorskip("prometheus_client")
 import aiohttp
 
 from inframind_gym.live.client import ChatRequest, ChatResult, Client
-from inframind_gym.live.settings import LiveSettings, ServerAddress
+from inframind_gym.live.config import LiveSettings, ServerAddress
 from inframind_gym.live.watcher import Reading, parse_metrics
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from tests.live.simulated.play import Servers, served, tiny_pool

@@ -17,10 +17,9 @@ import yaml
 from inframind_gym.configs import find_config
 from inframind_gym.live.backend import PromptMaker, VllmServers
 from inframind_gym.live.client import ask
-from inframind_gym.live.config import live_config
+from inframind_gym.live.config import LiveConfig, LiveSettings, server_url
 from inframind_gym.live.processes import free_ports
 from inframind_gym.live.prompts import Prompts
-from inframind_gym.live.settings import LiveSettings, server_url
 from inframind_gym.live.simulation import LiveSimulation
 from inframind_gym.live.watcher import Reading, parse_metrics
 from inframind_gym.simulator.server.pool import load_pool
@@ -140,7 +139,7 @@ class LiveRig:
     ) -> Iterator[LiveSimulation]:
         """A closed loop on these servers."""
         defaults = {"pool": str(self.path), "record_calls": True, "agents": {}, "retries": 0}
-        config = live_config(defaults | arguments)
+        config = LiveConfig.model_validate(defaults | arguments)
         simulation = LiveSimulation(config, one_query=False, servers=servers, prompts=prompts)
         try:
             yield simulation

@@ -9,7 +9,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from inframind_gym.cli import app
-from inframind_gym.live.settings import ServerAddress
+from inframind_gym.live.config import ServerAddress
 from inframind_gym.teams.coordination.agents import NO_SOURCE
 from inframind_gym.teams.runs import Event, RunStore
 

@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("httptools")
 
 from benchmarks.gateway_load import gateway
+from inframind_gym.live.config import server_url
 from inframind_gym.live.processes import free_ports
-from inframind_gym.live.settings import server_url
 from tests.live.vllm_live.rig import LiveRig
 from tests.live.vllm_server.fake import records, until
 

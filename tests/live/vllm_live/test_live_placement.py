@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from inframind_gym.live.client import ask
-from inframind_gym.live.config import live_placement_config
+from inframind_gym.live.config import PlacementLiveConfig
 from inframind_gym.live.placement.cluster import LivePlacement
 from tests.live.launch.play import CLI, ROOT, session
 from tests.live.vllm_live.rig import read_metrics, reason_to_skip
 from tests.live.vllm_server.fake import until
-from tests.placement.live_toys import HELLO, LLAMA3, LLAMA8, QWEN, Play
+from tests.placement.live_toys import LLAMA3, LLAMA8, QWEN, Play
+from tests.placement.toys import write_demand
 from tests.simulator.vllm_scheduler.rerecord import VLLM_PYTHON
 
 pytestmark = pytest.mark.live
@@ -32,7 +33,10 @@ class Room(Play):
         self.state = folder / "state"
         given = {"state": str(self.state), "python": str(VLLM_PYTHON), "initial": "empty"}
         given |= {"routing_interval_s": 0.2, "decision_interval_s": 0.4, **arguments}
-        super().__init__(LivePlacement(live_placement_config(given), on_transition=print))
+        given["demand"] = write_demand(folder, topologies={"IO": 1}, num_agents={1: 1})
+        super().__init__(
+            LivePlacement(PlacementLiveConfig.model_validate(given), on_transition=print)
+        )
 
     def until(self, true: Callable[[], object], limit_s: float = LIMIT_S) -> None:
         super().until(true, limit_s)
@@ -69,39 +73,39 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_models_are_switched(folder: Path) -> None:
     room = Room(folder)
     with room.live as live:
-        live.begin(0, jobs=False)
+        room.begin(jobs=False)
         room.decide(QWEN, LLAMA8)
         room.until(lambda: room.states(0)[0] == room.states(1)[1] == "active")
-        answers = [live.ask(alias, HELLO, 5) for alias in ("qwen-14b", "llama-8b") * 5]
-        room.until(lambda: all(answer.done() for answer in answers))
-        assert [answer.result().status for answer in answers] == ["truncated"] * 10
+        room.ask(0, 5)
+        room.ask(1, 5)
+        room.until(lambda: room.done == 10)
+        assert room.summary("failed_calls") == [0]
         started = room.leaders()
 
         # A third model wants the slot: the call in flight is answered whole, later ones wait.
-        flying = live.ask("qwen-14b", HELLO, 1500)
+        room.ask(0, tokens=900)
         room.until(lambda: room.finished(0, 0) == 6)
         room.decide(LLAMA3, 0)
-        waiting = live.ask("qwen-14b", HELLO, 5)
+        room.ask(0)
         room.until(lambda: room.states(0) == ["slept", "absent", "active"])
-        assert flying.result(0).output_tokens == 1500
-        assert not waiting.done() and room.finished(0, 0) == 6
+        assert room.done == 11 and room.finished(0, 0) == 6
 
         # Back again: from sleep this takes no time.
         room.decide(QWEN, 0)
-        room.until(waiting.done)
-        assert waiting.result().status == "truncated" and room.finished(0, 0) == 7
+        room.until(lambda: room.done == 12)
+        assert room.finished(0, 0) == 7
         assert room.states(0) == ["active", "absent", "slept"]
-        assert live.summary(0)["failed_calls"] == 0
+        assert room.summary("failed_calls") == [0]
 
         # Somebody else puts a server to sleep: status 200, half an answer. It is asked for again.
-        cut = live.ask("llama-8b", HELLO, 3000)
+        room.ask(1, tokens=900)
         room.until(lambda: room.finished(1, 1) == 6)
         ask(room.url(1, 1) + "/sleep?level=1&mode=abort", method="POST", limit_s=60.0)
         room.until(lambda: room.states(1)[1] == "slept")
-        assert live.summary(0)["failed_calls"] >= 1 and not cut.done()
+        assert room.summary("failed_calls")[0] >= 1 and room.done == 12
         room.decide(0, LLAMA8)
-        room.until(cut.done)
-        assert cut.result().output_tokens == 3000
+        room.until(lambda: room.done == 13)
+        assert room.summary("lost_calls") == [0]
 
         # A sleeper is killed, and its engine outlives it: nothing of it is left, and it is told.
         sleeper = room.leaders()["cpu-tiny+llama-3b+0"]

@@ -74,7 +74,7 @@ def test_the_waiting_queue_is_in_the_order_of_priorities(rig: LiveRig, send: boo
 
 
 def test_five_hundred_requests_in_flight(rig: LiveRig) -> None:
-    settings = {"max_in_flight": 600, "max_in_flight_per_server": 300}
+    settings = {"max_in_flight": 600}
     with rig.pool(sampling={"ignore_eos": True}, **settings) as pool:
         backend = pool.open(Prompts())
         before, before_mb, most, waiting = sockets(), resident_mb(), 0, 0

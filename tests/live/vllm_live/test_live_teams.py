@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inframind_gym.live.settings import addresses
+from inframind_gym.live.config import addresses
 from tests.live.vllm_live.rig import LiveRig
 from tests.live.vllm_live.team_play import (
     TASKS,

@@ -10,14 +10,13 @@ from typing import Any
 from inframind_gym.envs.backend import BackendSimulation
 from inframind_gym.envs.routing_config import env_config
 from inframind_gym.live.backend import Judge, VllmBackend, VllmServers
-from inframind_gym.live.settings import LiveSettings
+from inframind_gym.live.config import LiveSettings
 from inframind_gym.simulator.server.pool import PoolConfig, Scheduler, load_pool
 from inframind_gym.simulator.workflow.backend import Call, Completion
 from tests.live.vllm_server.fake import Answer, FakeProcess, FakeServer, Script
 
 QUICK: dict[str, Any] = {
     "retry_wait_s": 0.01,
-    "retry_wait_most_s": 0.02,
     "health_s": 0.02,
     "answer_s": 1.0,
 }

@@ -13,7 +13,7 @@ pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.backend import VllmServers
-from inframind_gym.live.settings import LiveSettings, server_url
+from inframind_gym.live.config import LiveSettings, server_url
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Backend
 from inframind_gym.simulator.workflow.topology import FINAL
@@ -185,14 +185,16 @@ def test_what_can_be_sent_again(answer: Answer, retryable: bool) -> None:
         assert (done.failed, done.retryable) == (True, retryable)
 
 
-def test_all_attempts_at_a_call_are_bounded() -> None:
-    """Three at each server, however often the driver tries the next one."""
-    with opened(Answer(status=503)) as (backend, _, servers):
-        # Another call has its own.
-        calls = [*(call(number, model=number) for number in range(3)), call(3, query=1)]
-        again = [ask(backend, each)[0].retryable for each in calls]
-        assert again == [True, False, False, True]
-        assert [len(server.requests) for server in servers] == [6, 3, 3, 0, 0]
+def test_a_call_that_fails_waits_before_it_is_sent_again() -> None:
+    """Twice as long each time; another call has its own pauses."""
+    with opened(Answer(status=503), retry_wait_s=0.1) as (backend, _, servers):
+        took_s = []
+        for again in (call(0), call(1, model=1), call(2, query=1)):
+            began_s = time.monotonic()
+            assert ask(backend, again)[0].retryable
+            took_s.append(time.monotonic() - began_s)
+        assert took_s[0] >= 0.05 and took_s[1] >= 0.1 and took_s[2] >= 0.05
+        assert [len(server.requests) for server in servers] == [2, 1, 0, 0, 0]
 
 
 HALF = "bad \\ \ud800 text"  # a backslash, and half of a character
@@ -294,7 +296,7 @@ def test_closing_gives_up_what_is_in_flight(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with five(lambda r, n: Answer(hang=True)) as servers:
         inside = threading.active_count()
-        with live(servers, log=log, max_in_flight_per_server=3) as pool:
+        with live(servers, log=log, max_in_flight=3) as pool:
             backend = pool.open(Prompts())
             for number in range(8):
                 backend.submit(call(number))

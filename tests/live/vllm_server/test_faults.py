@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from inframind_gym.live.client import ChatRequest, ChatResult, Client, DownError, ask
-from inframind_gym.live.settings import LiveSettings, ServerAddress
+from inframind_gym.live.config import LiveSettings, ServerAddress
 from inframind_gym.live.watcher import MetricsWatcher
 from tests.live.vllm_server.fake import FakeServer
 
@@ -67,7 +67,7 @@ def server(*steps: bytes | float) -> Iterator[str]:
 
 
 def chat(url: str) -> ChatResult:
-    settings = LiveSettings(retry_wait_s=0.01, retry_wait_most_s=0.01)
+    settings = LiveSettings()
 
     async def scene() -> ChatResult:
         client = Client([ServerAddress(alias="s", url=url, model="m")], settings)

@@ -59,8 +59,7 @@ def test_five_hundred_requests_in_flight(cap: int) -> None:
     first_s = 0.4 if cap == 500 else 0.01
     with contextlib.ExitStack() as stack:
         process = stack.enter_context(FakeProcess(ALL, first_s=first_s, text="42", tokens=5))
-        settings = {"max_in_flight": cap, "max_in_flight_per_server": cap}
-        pool = stack.enter_context(live([process] * 5, **settings))
+        pool = stack.enter_context(live([process] * 5, max_in_flight=cap))
         backend = pool.open(Long())
         before, most = sockets(), 0
         for number in range(500):
@@ -78,7 +77,7 @@ def test_five_hundred_requests_in_flight(cap: int) -> None:
 SCRIPT = """
 import sys
 from inframind_gym.live.backend import VllmServers
-from inframind_gym.live.settings import LiveSettings
+from inframind_gym.live.config import LiveSettings
 from inframind_gym.simulator.server.pool import load_pool
 from tests.live.vllm_server.live_play import Prompts, call
 

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.settings import LiveSettings, ServerAddress
+from inframind_gym.live.config import LiveSettings, ServerAddress
 from inframind_gym.live.watcher import MetricsWatcher
 from tests.live.vllm_server.fake import FakeServer, until
 
@@ -69,14 +69,12 @@ def test_a_server_that_is_killed_and_returns() -> None:
         until(lambda: watcher.up == 0b10)
         status = watcher.status()
         assert [s.up for s in status] == [False, True]
-        assert "Connect" in status[0].reason and "None" not in status[0].reason
-        assert [s.listens for s in status] == [False, True]
+        assert "Connect" in status[0].reason
         polls = watcher.polls
         until(lambda: watcher.polls > polls + 2)
         assert watcher.telemetry(beginning).e2e_s[0] == pytest.approx(1.0)
         one.start()
         until(lambda: watcher.up == 0b11)
-        assert watcher.status()[0].listens
         one.finished = [3.0]
         until(lambda: watcher.telemetry(beginning).e2e_s[0] == pytest.approx(3.0))
     assert [change for change in changes if change[0] == 0] == [(0, True), (0, False), (0, True)]
@@ -106,7 +104,7 @@ def test_what_makes_a_server_unusable(fault: dict[str, Any], reason: str) -> Non
         until(lambda: watcher.up == 0b10)
         until(lambda: reason in watcher.status()[0].reason)
         status = watcher.status()[0]
-        assert status.asleep == (reason == "asleep") and status.listens
+        assert status.asleep == (reason == "asleep")
         with pytest.raises(InfraMindError, match=r"s0 .*: "):
             watcher.wait_up(0.01)
         for name, value in good.items():
