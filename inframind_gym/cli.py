@@ -25,7 +25,6 @@ _COMMANDS: Final = {  # name -> function or group, imported when it is used
     "replay": "inframind_gym.calibration.cli:replay",
     "pool": "inframind_gym.live.command:app",
     "serve": "inframind_gym.live.gateway.command:serve",
-    "top": "inframind_gym.live.gateway.command:top",
     "workload": "inframind_gym.calibration.cli:app",
     "team": "inframind_gym.teams.cli:app",
     "studio": "inframind_gym.studio.command:studio",

@@ -20,11 +20,11 @@ import random
 import threading
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.client import (
@@ -36,6 +36,7 @@ from inframind_gym.live.client import (
     cancel_all,
 )
 from inframind_gym.live.config import LiveSettings, ServerAddress, addresses, require_live
+from inframind_gym.live.prompts import Prompts
 from inframind_gym.live.request_log import RequestLogWriter, measured
 from inframind_gym.live.watcher import Beginning, MetricsWatcher, OnChange
 from inframind_gym.simulator.server.pool import PoolConfig, Scheduler
@@ -52,26 +53,6 @@ _PHASES: Final = ("first", "second", "final")
 _ROOM: Final = (1.0, 0.75, 0.5)
 
 Judge = Callable[[int, str], bool]  # task (index into the run's tasks), answer -> right
-
-
-class PromptMaker(Protocol):
-    """Makes the messages of a call."""
-
-    def messages(
-        self, call: Call, answers: Mapping[int, str], limit_tokens: int
-    ) -> Sequence[Mapping[str, Any]]:
-        """Return the messages of a call, of at most `limit_tokens` in all.
-
-        Args:
-            call: the call.
-            answers: by node, of the nodes whose answers the call reads (`call.sources`); without
-                those that gave none.
-            limit_tokens: room for the prompt.
-
-        Raises:
-            InfraMindError: the prompt cannot be made so short.
-        """
-        ...
 
 
 class Connections:
@@ -178,7 +159,7 @@ class VllmServers(Connections):
 
     def open(
         self,
-        prompts: PromptMaker,
+        prompts: Prompts,
         judge: Judge | None = None,
         *,
         scheduler: Scheduler | None = None,
@@ -262,7 +243,7 @@ class VllmBackend:
 
     servers: VllmServers
     beginning: Beginning
-    prompts: PromptMaker
+    prompts: Prompts
     judge: Judge | None
     episode: int
     priorities: bool

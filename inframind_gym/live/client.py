@@ -225,7 +225,7 @@ class ChatRequest:
     """One chat completion of one server."""
 
     server: int
-    messages: Sequence[Mapping[str, str]]
+    messages: Sequence[Mapping[str, object]]
     max_tokens: int
     limit_s: float  # for all of it: waiting for a socket, and the answer
     priority: int | None = None  # for the server's queue; None: send none

@@ -9,7 +9,7 @@ import numpy as np
 
 from inframind_gym.envs.backend import BackendSimulation
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.live.backend import PromptMaker, VllmServers
+from inframind_gym.live.backend import VllmServers
 from inframind_gym.live.config import LiveConfig, addresses
 from inframind_gym.live.prompts import Prompts
 from inframind_gym.simulator.workflow.backend import Backend, Reply, ScriptedBackend
@@ -47,7 +47,7 @@ class LiveSimulation(BackendSimulation):
         *,
         one_query: bool,
         servers: VllmServers | None = None,
-        prompts: Callable[[TaskSet], PromptMaker] = Prompts,
+        prompts: Callable[[TaskSet], Prompts] = Prompts,
     ) -> None:
         self.servers = servers
         self.on_wait: Callable[[], object] | None = None

@@ -3,7 +3,7 @@
 A request comes through the files in this order:
 
 app       routes and process
-auth      who may ask: keys and their rates (what every server checks is in `live/guard.py`)
+auth      who may ask: keys (what every server checks is in `live/guard.py`)
 request   a request, checked; its line in the log
 gateway   servers, what is in flight, where a request goes, and whether it can make its budget
 choose    a policy asked for one call, expected latencies, servers that are left alone
@@ -12,5 +12,5 @@ proxy     attempts at servers until one answers; metrics and log
 team      a whole workflow for one question
 config    gateway.yaml
 metrics   for Prometheus
-command   `inframind serve` and `inframind top`
+command   `inframind serve`
 """

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from inframind_gym.live.client import allow_files
 from inframind_gym.live.gateway.auth import bounded_protocol
 from inframind_gym.live.gateway.config import GatewayConfig, Limits
 from inframind_gym.live.gateway.gateway import TEAM, Gateway
@@ -176,14 +177,7 @@ def run(config: GatewayConfig) -> None:
             yield
 
     with contextlib.closing(listening(config.host, config.port)) as address:
-        with contextlib.suppress(ImportError, OSError, ValueError):  # a socket on both sides
-            import resource
-
-            needed = 2 * config.limits.max_in_flight + 256
-            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            if soft != resource.RLIM_INFINITY and soft < needed:
-                most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-                resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        allow_files(2 * config.limits.max_in_flight + 256)  # a socket on both sides
         gateway = Gateway(config)
         server = Server(
             uvicorn.Config(

@@ -1,4 +1,4 @@
-"""`inframind serve`, the gateway as a process, and `inframind top`, which watches one."""
+"""`inframind serve`, the gateway as a process, and its metrics as somebody else reads them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from inframind_gym.errors import InfraMindError, friendly, require
 
@@ -62,32 +58,6 @@ def serve(
         run(gateway_config(config, options))
 
 
-def top(
-    url: Annotated[str, typer.Argument(help="Address of the gateway.")] = "http://127.0.0.1:8080",
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Print once, and end.")] = False,
-) -> None:
-    """Watch a gateway: servers, queues, decisions and SLO.
-
-    A key, where the gateway asks for one, is read from $INFRAMIND_API_KEY.
-    """
-    with friendly():
-        before = Scrape(url)
-        if once:
-            Console().print(_frame(before, before))
-            return
-        with Live(_frame(before, before), screen=True) as live:
-            while True:
-                time.sleep(every)
-                try:
-                    now = Scrape(url)
-                except InfraMindError as error:  # it may come back
-                    live.update(Group(_frame(before, before), Text(f"\n{error}", "red")))
-                    continue
-                live.update(_frame(now, before))
-                before = now
-
-
 class Scrape:
     """Metrics of a gateway at one instant.
 
@@ -122,44 +92,6 @@ class Scrape:
         """Return the sum of a metric over the samples with the given labels."""
         samples = self.samples[f"inframind_{name}"]
         return sum(value for of, value in samples if set(labels.items()) <= of)
-
-
-def _frame(now: Scrape, before: Scrape) -> Group:
-    """Return what is shown; rates are those since `before`."""
-
-    def rate(name: str, **labels: str) -> str:
-        took_s = now.at_s - before.at_s
-        gained = now.sum(name, **labels) - before.sum(name, **labels)
-        return f"{gained / took_s:.1f}" if took_s > 0.0 else "-"
-
-    about = dict(now.samples["inframind_router_info"][0][0])
-    head = f"pool {about['pool']}   policy {about['policy']}   "
-    servers = Table("server", "state", box=None, padding=(0, 2, 0, 0))
-    for name in ("own calls", "queue", "KV cache", "decisions", "failed", "tokens/s"):
-        servers.add_column(name, justify="right")
-    for labels, up in now.samples["inframind_server_up"]:
-        alias = dict(labels)["model"]
-        state = Text("up", "green") if up else Text("down", "red")
-        if up and now.sum("breaker_open", model=alias):
-            state = Text("left alone", "yellow")
-        servers.add_row(
-            *(alias, state),
-            f"{now.sum('calls_in_flight', model=alias):.0f}",
-            f"{now.sum('queue_depth_seen_requests', model=alias):.0f}",
-            f"{now.sum('kv_cache_seen', model=alias):.0%}",
-            f"{now.sum('decisions_total', model=alias):.0f}",
-            f"{now.sum('calls_total', model=alias, outcome='failed'):.0f}",
-            rate("tokens_total", model=alias, kind="output"),
-        )
-    answered = now.sum("queries_total", outcome="answered")
-    in_time = now.sum("queries_total", outcome="answered", in_budget="true")
-    share = f"{in_time / answered:.1%} of {answered:.0f} answers" if answered else "-"
-    tail = (
-        f"\nrequests/s {rate('queries_total')}   within their budget {share}   refused "
-        f"{now.sum('refused_total'):.0f}   retries {now.sum('call_retries_total'):.0f}"
-    )
-    open_ = f"open requests {now.sum('queries_in_flight'):.0f}\n"
-    return Group(Text(head + open_), servers, Text(tail))
 
 
 def _get(url: str) -> str:

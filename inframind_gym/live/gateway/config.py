@@ -43,8 +43,6 @@ class KeyConfig(StrictModel):
         sha256: of the key, in hexadecimal, in place of it.
         budget_s: of requests that name none; None: the gateway's.
         weight: a request with budget b is queued as one with b / weight.
-        requests_per_min: None: no limit.
-        max_parallel: requests at once; None: no limit.
         models: names that it may ask for, "inframind/auto" among them; None: all.
     """
 
@@ -53,8 +51,6 @@ class KeyConfig(StrictModel):
     sha256: SecretStr | None = None
     budget_s: BudgetS | None = None
     weight: Annotated[float, within(0.01, 100.0)] = 1.0
-    requests_per_min: PositiveInt | None = None
-    max_parallel: PositiveInt | None = None
     models: tuple[str, ...] | None = None
 
     @model_validator(mode="after")
@@ -66,6 +62,10 @@ class KeyConfig(StrictModel):
         if len(self.digest) != hashlib.sha256().digest_size:
             raise ValueError("sha256 must be 64 hexadecimal digits")
         return self
+
+    def may_ask(self, model: str) -> bool:
+        """Return whether it may ask for a model."""
+        return self.models is None or model in self.models
 
     @property
     def digest(self) -> bytes:

@@ -197,6 +197,8 @@ class Gateway:
             yield "calls_in_flight", labels, self.in_flight[m]
             yield "queue_depth_seen_requests", labels, telemetry.depth_req[m]
             yield "kv_cache_seen", labels, telemetry.kv_frac[m]
+            for name, mean_s in status.means.mean_s.items():
+                yield "server_time_seen_seconds", (status.alias, name), mean_s * self.config.speed
 
     # Decisions
 

@@ -41,6 +41,11 @@ GAUGES: Final = {
         )
     },
     "breaker_open": ("1 where a server is left alone.", "model"),
+    "server_time_seen_seconds": (
+        "Mean of the requests that finished at a server before the last poll: ttft_s, itl_s, "
+        "queue_s, inference_s, e2e_s.",
+        "model time",
+    ),
     "kv_cache_seen": ("Share of a server's KV cache in use, at the last poll.", "model"),
 }
 

@@ -131,11 +131,7 @@ class Exchange:
         try:
             if not query.tenant.may_ask(query.model):
                 raise RequestError(403, "model_not_allowed", "this key may not ask for that model")
-            query.tenant.enter()
-            try:
-                await (self._carry() if play is None else play(self))
-            finally:
-                query.tenant.parallel -= 1
+            await (self._carry() if play is None else play(self))
         except RequestError as error:
             self._status = "refused" if self._status == "ok" else self._status
             self._error = str(error)
@@ -162,7 +158,7 @@ class Exchange:
             outcome = "answered" if answered else "cancelled" if status == "cancelled" else "failed"
             in_budget = "true" if answered and latency_s <= query.budget_s else "false"
             known = query.model if query.model in gateway.models else "unknown"
-            metrics.count("queries", outcome, in_budget, query.tenant.config.name, known)
+            metrics.count("queries", outcome, in_budget, query.tenant.name, known)
             if answered:
                 metrics.observe("query_latency_seconds", latency_s)
                 metrics.observe("cost_ratio", latency_s / query.budget_s)
@@ -328,7 +324,6 @@ class Exchange:
             "x-inframind-predicted-s": f"{choice.predicted_s:.2f}",
             "x-inframind-attempt": str(self._attempts),
             "x-inframind-overhead-ms": f"{waited_ms:.2f}",
-            **self.query.tenant.headers(),
         }
 
     async def _pass_on(self, response: aiohttp.ClientResponse, attempt: Attempt) -> None:

@@ -31,9 +31,10 @@ from starlette.types import Receive
 from inframind_gym.configs import StrictModel
 from inframind_gym.errors import ConfigError
 from inframind_gym.files import parse_json
-from inframind_gym.live.gateway.auth import Tenant
-from inframind_gym.live.gateway.config import BudgetS, Domain, GatewayConfig
+from inframind_gym.live.client import ChatResult
+from inframind_gym.live.gateway.config import BudgetS, Domain, GatewayConfig, KeyConfig
 from inframind_gym.live.guard import RequestError
+from inframind_gym.live.request_log import measured
 from inframind_gym.simulator.workflow.topology import STRATEGIES
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Query:
     max_tokens: int | None
     budget_s: float
     domain: str
-    tenant: Tenant
+    tenant: KeyConfig
     request_id: str
     arrived_s: float
     prompt_bytes: int
@@ -101,7 +102,7 @@ class Query:
     @property
     def lead_s(self) -> float:
         """Seconds before its deadline at which it is queued: all but 1 / weight of its budget."""
-        return self.budget_s * (1.0 - 1.0 / self.tenant.config.weight)
+        return self.budget_s * (1.0 - 1.0 / self.tenant.weight)
 
     @property
     def choices(self) -> int:
@@ -114,7 +115,7 @@ async def read_query(
     path: str,
     headers: Mapping[str, str],
     receive: Receive,
-    tenant: Tenant,
+    tenant: KeyConfig,
     arrived_s: float,
     config: GatewayConfig,
 ) -> Query:
@@ -161,7 +162,7 @@ async def read_query(
     if getattr(fields, needed) is None:
         raise RequestError(400, "invalid_request", f"{needed} is missing", param=needed)
     extra = fields.inframind or _Extra()
-    budget_s = extra.budget_s or tenant.config.budget_s or config.budget_s
+    budget_s = extra.budget_s or tenant.budget_s or config.budget_s
     if (header := headers.get(_BUDGET)) is not None:
         try:
             budget_s = _Extra.model_validate({"budget_s": float(header)}).budget_s or budget_s
@@ -201,20 +202,25 @@ def log_line(query: Query, attempt: Attempt | None, epoch_s: float, **ended: Any
         epoch_s: time of day when the monotonic clock stood at 0.
         ended: how: status (as of the request log, or "whole"), http, attempts, error.
     """
-    line: dict[str, Any] = {"request_id": query.request_id, "model": None, **ended}
-    times_s: dict[str, float | None] = {"submit_ts": query.arrived_s, "end_ts": time.monotonic()}
-    times_s["latency_s"] = time.monotonic() - query.arrived_s
-    line |= {"input_toks": None, "output_toks": None, "tenant": query.tenant.config.name}
-    line |= {"asked": query.model[:100], "budget_s": query.budget_s, "path": query.path}
-    line |= {"stream": query.stream, "domain": query.domain, "max_tokens": query.max_tokens}
-    if attempt is not None:
-        choice, result = attempt.choice, attempt.result
-        line |= {"model": choice.alias, "priority": choice.priority}
-        line |= {"input_toks": result.prompt_tokens, "output_toks": result.output_tokens}
-        line["strategy"] = None if choice.strategy is None else STRATEGIES[choice.strategy]
-        line["predicted_s"] = round(choice.predicted_s, 3)
-        times_s |= {"sent_ts": result.sent_s, "queued_ts": result.queued_s}
-        times_s |= {"scheduled_ts": result.scheduled_s, "first_token_ts": result.first_token_s}
-        times_s["last_token_ts"] = result.last_token_s
-        times_s["arrival_time"] = None if result.sent_s is None else result.sent_s + epoch_s
-    return line | {name: None if s is None else round(s, 6) for name, s in times_s.items()}
+    now_s, choice = time.monotonic(), None if attempt is None else attempt.choice
+    result = ChatResult(query.arrived_s) if attempt is None else attempt.result
+    strategy = None if choice is None else choice.strategy
+    return {
+        "request_id": query.request_id,
+        "model": None if choice is None else choice.alias,
+        **ended,
+        **measured(result, epoch_s),
+        "submit_ts": round(query.arrived_s, 6),
+        "end_ts": round(now_s, 6),
+        "latency_s": round(now_s - query.arrived_s, 6),
+        "predicted_s": None if choice is None else round(choice.predicted_s, 3),
+        "priority": None if choice is None else choice.priority,
+        "strategy": None if strategy is None else STRATEGIES[strategy],
+        "tenant": query.tenant.name,
+        "asked": query.model[:100],
+        "budget_s": query.budget_s,
+        "path": query.path,
+        "stream": query.stream,
+        "domain": query.domain,
+        "max_tokens": query.max_tokens,
+    }

@@ -1,4 +1,4 @@
-"""`inframind serve` and `inframind top` as commands: signals, reload, drain, the log."""
+"""`inframind serve` as a command: signals, drain, the log; and its metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -24,6 +23,8 @@ pytest.importorskip("httptools")
 
 from inframind_gym import cli
 from inframind_gym.calibration.request_log import read_log
+from inframind_gym.errors import InfraMindError
+from inframind_gym.live.gateway.command import Scrape
 from inframind_gym.live.gateway.metrics import Metrics
 from tests.live.gateway.rig import Server, chat, running
 from tests.live.vllm_server.fake import Answer, records, until
@@ -139,27 +140,21 @@ def test_a_configuration_that_cannot_be_used_ends_at_once(tmp_path: Path) -> Non
         assert words in result.output + result.stderr
 
 
-def test_top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "140")
+def test_what_studio_reads_of_a_gateway(tmp_path: Path) -> None:
     with running(tmp_path) as rig:
         for _ in range(3):
             assert rig.ask()[0] == 200
-        rig.servers[1].kill()
-        until(lambda: not rig.gateway.usable() & 2)
-        time.sleep(0.2)
-        result = CliRunner().invoke(cli.app, ["top", rig.url, "--once"])
-        assert result.exit_code == 0, result.output
-        assert "100.0% of 3 answers" in result.output
-        lines = {line.split()[0]: line for line in result.output.splitlines() if line.strip()}
-        assert "down" in lines["mistral-24b"]
-        assert "up" in lines["qwen-14b"]
-        for url, words in ((rig.servers[0].url, "no gateway"), (f"{rig.url}/x", "HTTP 404")):
-            result = CliRunner().invoke(cli.app, ["top", url, "--once"])
-            assert result.exit_code == 2
-            assert words in result.output + result.stderr
-    result = CliRunner().invoke(cli.app, ["top", rig.url, "--once"])
-    assert result.exit_code == 2
-    assert "Connection refused. Start a gateway: inframind serve" in result.output + result.stderr
+        seen = Scrape(rig.url)
+        assert seen.sum("queries_total", outcome="answered", in_budget="true") == 3
+        assert seen.sum("server_up") == 5
+        for server in rig.servers:
+            server.finished = [4.0, 2.0]
+        until(lambda: Scrape(rig.url).sum("server_time_seen_seconds", time="e2e_s"))
+        for url in (rig.servers[0].url, f"{rig.url}/x"):
+            with pytest.raises(InfraMindError):
+                Scrape(url)
+    with pytest.raises(InfraMindError, match="Start a gateway: inframind serve"):
+        Scrape(rig.url)
 
 
 def test_a_port_that_is_taken_is_named() -> None:

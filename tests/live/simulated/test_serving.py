@@ -70,7 +70,7 @@ def ask(servers: Servers, pool: PoolConfig, model: int, tokens: int, limit_s: fl
     addresses = [ServerAddress(alias="m", url=servers[model], model=pool.models[model].name)]
 
     async def scene() -> ChatResult:
-        client = Client(addresses, LiveSettings(retries=0))
+        client = Client(addresses, LiveSettings())
         await client.open()
         try:
             return await client.chat(ChatRequest(0, HELLO, tokens, limit_s))
@@ -238,7 +238,7 @@ def test_a_fault_is_met_by_clients(query: dict[str, Any], status: str, after: st
         async def scene(session: Session) -> tuple[ChatResult, ChatResult]:
             name = pool.models[0].name
             address = ServerAddress(alias="m", url=servers[0], model=name)
-            client = Client([address], LiveSettings(retries=0, sampling={"ignore_eos": True}))
+            client = Client([address], LiveSettings(sampling={"ignore_eos": True}))
             await client.open()
             under_way = asyncio.ensure_future(client.chat(ChatRequest(0, HELLO, 300, 4.0)))
             await until_load(session, servers[0], 1, 0)

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from inframind_gym.configs import find_config
-from inframind_gym.live.backend import PromptMaker, VllmServers
+from inframind_gym.live.backend import VllmServers
 from inframind_gym.live.client import ask
 from inframind_gym.live.config import LiveConfig, LiveSettings, server_url
 from inframind_gym.live.processes import free_ports
@@ -134,7 +134,7 @@ class LiveRig:
     def simulation(
         self,
         servers: VllmServers,
-        prompts: Callable[[TaskSet], PromptMaker] = Prompts,
+        prompts: Callable[[TaskSet], Prompts] = Prompts,
         **arguments: Any,
     ) -> Iterator[LiveSimulation]:
         """A closed loop on these servers."""
