@@ -52,8 +52,7 @@ GARBAGE: Final = b"data: {<html>\n\n"
 _MOST_BYTES: Final = 1 << 26  # of a request
 _DRAIN_S: Final = 0.02  # between two looks whether a server has nothing left to do
 _SLEEPS: Final = ("awake", "weights_offloaded", "discard_all")
-_BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, float("inf"))
-_HISTOGRAMS: Final = (
+_TIMES: Final = (
     *("time_to_first_token_seconds", "inter_token_latency_seconds", "request_queue_time_seconds"),
     *("request_inference_time_seconds", "e2e_request_latency_seconds"),
 )
@@ -82,7 +81,6 @@ class Flight:
     admitted_s: float | None = None
     first_token_s: float | None = None
     last_token_s: float = 0.0  # or when it was aborted
-    evictions: int = 0
     news: asyncio.Event = field(default_factory=asyncio.Event)  # tokens, or the end
 
 
@@ -117,12 +115,6 @@ class Engine:
         """Return requests that run and wait, and the share of the KV cache that they hold."""
         self._catch_up()
         return self._kernel.load(server)
-
-    def evictions(self, server: int) -> int:
-        """Return how often requests that are on a server were evicted."""
-        return self._kernel.evictions(
-            [r for r, flight in self._flights.items() if flight.server == server]
-        )
 
     def enter(self, flight: Flight) -> bool:
         """Put a request into its server's queue; False: there are too many."""
@@ -196,7 +188,6 @@ class Engine:
                 flight.admitted_s = float(record["admitted_s"]) / self.speed
                 flight.first_token_s = float(record["first_token_s"]) / self.speed
                 flight.last_token_s = self._kernel.now_s / self.speed
-                flight.evictions = int(record["evictions"])
                 flight.tokens = flight.output_tokens
                 self._over(flight)
 
@@ -304,10 +295,7 @@ class ModelServer:
         """Count from 0, awake."""
         self._born_s = time.time()
         self._level = 0  # at which it sleeps
-        self._ended = dict.fromkeys(("stop", "length", "abort"), 0)
-        self._tokens = {"prompt_tokens": 0, "generation_tokens": 0, "num_preemptions": 0}
-        self._sums = dict.fromkeys(_HISTOGRAMS, 0.0)
-        self._counts = {name: [0] * len(_BUCKETS) for name in _HISTOGRAMS}
+        self._seconds = {name: [0.0, 0] for name in _TIMES}  # sum and count
         self.engine.wake(self.index)
 
     @property
@@ -444,7 +432,7 @@ class ModelServer:
             return web.Response(body=body, content_type="application/json")
         finally:
             self.engine.leave(flight)
-            self._count(flight, "abort" if flight.aborted else reason)
+            self._count(flight)
 
     async def _stream(
         self, http: web.BaseRequest, flight: Flight, answer: Answer, reason: str
@@ -482,60 +470,32 @@ class ModelServer:
 
     # Metrics
 
-    def _count(self, flight: Flight, reason: str) -> None:
+    def _count(self, flight: Flight) -> None:
         """Count a request that is over; one that was aborted early has no times but the last."""
-        self._ended[reason] += 1
-        self._tokens["generation_tokens"] += flight.tokens
-        self._tokens["num_preemptions"] += flight.evictions
         entered_s, ended_s = flight.entered_s, flight.last_token_s
         took_s = {"e2e_request_latency_seconds": ended_s - entered_s}
         if flight.admitted_s is not None and flight.first_token_s is not None:
-            self._tokens["prompt_tokens"] += flight.prompt_tokens
             took_s["time_to_first_token_seconds"] = flight.first_token_s - entered_s
             took_s["request_queue_time_seconds"] = flight.admitted_s - entered_s
             took_s["request_inference_time_seconds"] = ended_s - flight.admitted_s
-            if more := flight.tokens - 1:
-                took_s["inter_token_latency_seconds"] = (ended_s - flight.first_token_s) / more
-        for name, each_s in took_s.items():
-            count = flight.tokens - 1 if name.startswith("inter") else 1
-            self._sums[name] += count * each_s
-            bucket = next(i for i, most in enumerate(_BUCKETS) if each_s <= most)
-            self._counts[name][bucket] += count
+            took_s["inter_token_latency_seconds"] = ended_s - flight.first_token_s
+        for name, total_s in took_s.items():
+            self._seconds[name][0] += total_s
+            self._seconds[name][1] += flight.tokens - 1 if name.startswith("inter") else 1
 
     def metrics(self) -> str:
-        """Return the metrics, in the Prometheus text format."""
-        lines: list[str] = []
+        """Return what our watcher reads of vLLM's metrics, in the Prometheus text format."""
+        running, waiting, kv_frac = self.engine.load(self.index)
+        values: dict[str, float] = {"num_requests_running": running}
+        values |= {"num_requests_waiting": waiting, "kv_cache_usage_perc": kv_frac}
+        for name, (total_s, count) in self._seconds.items():
+            values |= {f"{name}_sum": total_s, f"{name}_count": count}
+            values[f"{name}_created"] = self._born_s
         model = f'engine="0",model_name={json.dumps(self.config.name)}'
-
-        def add(name: str, values: dict[str, float], label: str = "", kind: str = "") -> None:
-            if kind:
-                lines.append(f"# TYPE vllm:{name} {kind}")
-            for value, number in values.items():
-                more = f',{label}="{value}"' if label else ""
-                lines.append(f"vllm:{name}{{{model}{more}}} {float(number)}")
-
-        load = self.engine.load(self.index)
-        names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
-        for name, number in zip(names, load, strict=True):
-            add(name, {"": number}, kind="gauge")
-        card = self.config.server
-        cache = f'block_size="{card.block_size}",num_gpu_blocks="{card.num_kv_blocks}"'
-        cache += f',enable_prefix_caching="{card.prefix_caching}"'
-        lines.append(f"vllm:cache_config_info{{{cache}}} 1.0")
-        states = {state: float(self._level == level) for level, state in enumerate(_SLEEPS)}
-        add("engine_sleep_state", states, "sleep_state", "gauge")
-        evictions = self._tokens["num_preemptions"] + self.engine.evictions(self.index)
-        for name, total in (self._tokens | {"num_preemptions": evictions}).items():
-            add(f"{name}_total", {"": total}, kind="counter")
-        add("request_success_total", dict(self._ended), "finished_reason", "counter")
-        for name, counts in self._counts.items():
-            bounds = [*map(str, _BUCKETS[:-1]), "+Inf"]
-            below = {bound: float(sum(counts[: i + 1])) for i, bound in enumerate(bounds)}
-            lines.append(f"# TYPE vllm:{name} histogram")
-            add(f"{name}_bucket", below, "le")
-            add(f"{name}_count", {"": sum(counts)})
-            add(f"{name}_sum", {"": self._sums[name]})
-            add(f"{name}_created", {"": self._born_s}, kind="gauge")
+        lines = [f"vllm:{name}{{{model}}} {float(value)}" for name, value in values.items()]
+        for level, state in enumerate(_SLEEPS):
+            now = float(self._level == level)
+            lines.append(f'vllm:engine_sleep_state{{{model},sleep_state="{state}"}} {now}')
         return "\n".join(lines) + "\n"
 
     async def _metrics(self, _: web.BaseRequest) -> web.StreamResponse:

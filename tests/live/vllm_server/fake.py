@@ -64,9 +64,6 @@ class _Scripted:
     def load(self, server: int) -> tuple[int, int, float]:
         return self.open, 1, 0.25
 
-    def evictions(self, server: int) -> int:
-        return 2
-
     def sleep(self, server: int) -> None:
         self.asleep = True
 
@@ -176,9 +173,7 @@ class FakeServer(ModelServer):
         self.close()
 
     def metrics(self) -> str:
-        e2e = "e2e_request_latency_seconds"
-        self._sums[e2e] = float(sum(self.finished))
-        self._counts[e2e] = [len(self.finished), *[0] * (len(self._counts[e2e]) - 1)]
+        self._seconds["e2e_request_latency_seconds"] = [sum(self.finished), len(self.finished)]
         return super().metrics()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
