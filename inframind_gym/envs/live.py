@@ -74,8 +74,8 @@ class PlacementLiveEnv(PlacementEnv):
     The demand's jobs come when their time has come, their calls are sent as chat completions of the
     drawn lengths, and time is the wall clock's: it goes on while the agent thinks, and a step takes
     `decision_interval_s`. Calls are routed, and answers taken, inside `step` alone: an agent that
-    thinks for longer than a routing interval keeps them waiting (`LivePlacement.decide_by` does
-    not). `inframind_gym.live.placement` describes the failures of sleeping servers that it handles.
+    thinks for longer than a routing interval keeps them waiting.
+    `inframind_gym.live.placement` describes the failures of sleeping servers that it handles.
 
     Memory is accounted for by the cards of the cluster: on CPUs `GPUs` are slots of that account
     alone. A start that fails is rolled back, counted and not retried for `live.backoff_s`: until

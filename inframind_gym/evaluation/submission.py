@@ -248,7 +248,8 @@ def _planned(
     header, _ = plan(suite, command, {policy: player})
     if header["bounds"]:
         raise BenchmarkError(f"{policy} is a bound: it knows what no policy may, and has no rank.")
-    header["settings"] = here | {name: there.get(name) for name in _PACKAGES}
+    # How live servers would be called matters to no simulated result.
+    header["settings"] = here | {name: there.get(name) for name in (*_PACKAGES, "live")}
     if differing := differences(stated, header):
         raise BenchmarkError(
             f"{submission.name} is not a run of the suite {submission.suite} as it is shipped here:"

@@ -3,11 +3,11 @@
 vLLM itself is never imported: its servers are processes, reached over HTTP.
 
     backend         connections to a pool, and one episode on them; request_log: a line a call
-    client          questions and chat completions: bounded, streamed, tried again
+    client          questions and chat completions: bounded, streamed
     watcher         metrics in the background, and which servers are up
     prompts         messages of a call; prompts.yaml: their texts
-    simulation      what the live environments step; config: their arguments
-    settings        addresses, limits, retries, sampling
+    simulation      what the live environments step
+    config          their arguments, and settings of client and watcher; addresses
     launcher        starts servers and stops what it started: processes, server_command, weights
     command         `inframind pool new|up|status|down|place`
     placement/      a live cluster whose models are switched by a policy

@@ -25,6 +25,9 @@ Seconds = Annotated[float, within(0.001, 86_400.0)]
 WaitSeconds = Annotated[float, within(0.0, 86_400.0)]
 Count = Annotated[int, within(0, 1000)]
 Misses = Annotated[int, within(1, 1000)]
+_RETIRED: Final = {  # of recorded runs
+    *("max_in_flight_per_server", "retries", "most_attempts", "retry_wait_most_s"),
+}
 _RESERVED: Final = {
     *("model", "messages", "max_tokens", "max_completion_tokens"),
     *("stream", "stream_options", "priority", "seed", "n"),
@@ -66,6 +69,13 @@ class LiveSettings(StrictModel):
     judges: PositiveInt | None = None  # threads; None: one a processor
     judge_s: Positive = 60.0  # an answer that takes longer to grade stays ungraded
     packages: tuple[str, ...] = ("numpy",)  # that code may import beside the standard library
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_retired(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        return {key: value for key, value in given.items() if key not in _RETIRED}
 
     @model_validator(mode="after")
     def _check(self) -> LiveSettings:
