@@ -191,7 +191,8 @@ async def fetch(
         reason = f"no answer to {what} in {session.timeout.total:g} s"
         raise DownError(reason, at_once=False) from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        why = getattr(error, "os_error", error)
+        number = getattr(error, "errno", None)
+        why = os.strerror(number) if number and number > 0 else str(error)
         raise DownError(f"no HTTP answer to {what} ({type(error).__name__}: {why})") from None
     if response.status != 200:
         reason = f"{what} says {response.status}: {text[:300].strip()}"

@@ -493,6 +493,10 @@ class ModelServer:
             values[f"{name}_created"] = self._born_s
         model = f'engine="0",model_name={json.dumps(self.config.name)}'
         lines = [f"vllm:{name}{{{model}}} {float(value)}" for name, value in values.items()]
+        card = self.config.server
+        cache = f'block_size="{card.block_size}",num_gpu_blocks="{card.num_kv_blocks}"'
+        cache += f',enable_prefix_caching="{card.prefix_caching}"'
+        lines.append(f"vllm:cache_config_info{{{cache}}} 1.0")
         for level, state in enumerate(_SLEEPS):
             now = float(self._level == level)
             lines.append(f'vllm:engine_sleep_state{{{model},sleep_state="{state}"}} {now}')
