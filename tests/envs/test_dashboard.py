@@ -26,7 +26,7 @@ PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
 VARIABLES = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
 # How often an environment was reset tells an operator nothing.
-NOT_SHOWN = {"inframind_episodes_total"}
+NOT_SHOWN = {"inframind_episodes_total", "inframind_server_time_seen_seconds"}
 
 
 class Trained:
