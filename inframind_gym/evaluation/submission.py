@@ -249,7 +249,7 @@ def _planned(
     if header["bounds"]:
         raise BenchmarkError(f"{policy} is a bound: it knows what no policy may, and has no rank.")
     # How live servers would be called matters to no simulated result.
-    header["settings"] = here | {name: there.get(name) for name in (*_PACKAGES, "live")}
+    header["settings"] = here | {n: there[n] for n in (*_PACKAGES, "live") if n in there}
     if differing := differences(stated, header):
         raise BenchmarkError(
             f"{submission.name} is not a run of the suite {submission.suite} as it is shipped here:"

@@ -297,7 +297,7 @@ def _until_over(settings: PoolSettings, log: PacedLog, look: Callable[[], dict[s
 
 def _watch_pool(settings: PoolSettings, ways: Ways, log: PacedLog) -> None:
     """Watch the servers of a live pool by their metrics."""
-    from inframind_gym.live.settings import LiveSettings, addresses
+    from inframind_gym.live.config import LiveSettings, addresses
     from inframind_gym.live.watcher import MetricsWatcher
     from inframind_gym.simulator.server.pool import load_pool
 
