@@ -42,13 +42,12 @@ from inframind_gym.teams.token_budget.settings import (
     AGENTS,
     COMPLEXITIES,
     DEFAULT,
-    SIMULATED,
     SIZES,
     STRATEGIES,
     TeamSettings,
     load_settings,
 )
-from inframind_gym.teams.token_budget.simulate import SimulatedTask, make_task
+from inframind_gym.teams.token_budget.simulate import SimulatedTask
 
 LEAST_BUDGET: Final = 500
 MOST_BUDGET: Final = 200_000
@@ -69,12 +68,10 @@ class TokenBudgetConfig(StrictModel):
     """Arguments of `TokenBudgetEnv`, described there, with the values that they may have."""
 
     team: str = DEFAULT
-    profile: str = SIMULATED
     budget: _Tokens | _Range = 20_000
     strategy: Literal["frontload", "critique_heavy", "adaptive"] = "adaptive"
     price: Annotated[float, within(0.0, 1.0)] = 0.001
     overhead: bool = True
-    scope_down: bool = False
     max_steps: Annotated[int, within(1, 1000)] = 20
     action: Literal["discrete", "continuous"] = "discrete"
 
@@ -100,7 +97,6 @@ class Truth(NamedTuple):
     """Latent state of k simulated tasks, for the optimum alone."""
 
     complexity: Ints  # (k,) true one
-    value: Floats  # (k,) of the quality
     state: Ints  # (k,) of the product (`teams.token_budget.optimum`)
 
 
@@ -217,7 +213,7 @@ class TokenBudgetSimulation(Simulation):
         tokens, action: (E,) of the last step; of a continuous one the call that it led to.
 
     Raises:
-        ConfigError: there is no such team or profile, or the budget is none of its token units.
+        ConfigError: there is no such team, or the budget is none of its token units.
     """
 
     config: TokenBudgetConfig
@@ -230,15 +226,13 @@ class TokenBudgetSimulation(Simulation):
         super().__init__(num_envs, ObservationForm(_BOX), choices)
         self.config = config
         self.settings: TeamSettings = load_settings(config.team)
-        self.task = make_task(self.settings, config.profile, num_envs)
-        paid = config.overhead and self.task.has_overhead
-        self.preflight = self.settings.overhead.preflight if paid else 0
-        self.self_eval = self.settings.overhead.self_eval if paid else 0
+        self.task = SimulatedTask(self.settings, num_envs)
+        overhead = self.settings.overhead
+        self.preflight = overhead.preflight if config.overhead else 0
+        self.self_eval = overhead.self_eval if config.overhead else 0
         self.state = TeamState(
             self.settings,
             num_envs,
-            self.task.max_tokens,
-            self.task.weights,
             self.self_eval,
             config.max_steps,
         )
@@ -280,10 +274,6 @@ class TokenBudgetSimulation(Simulation):
         self.state.begin(
             rows, budget, STRATEGIES.index(self.config.strategy), self.task.seen[rows], 0
         )
-        if self.config.scope_down:
-            small = budget < self.state.minimum_budget(rows)
-            self.task.scope_down(rows[small])
-            self.state.seen[rows] = self.task.seen[rows]
         self.state.ledger.overhead[rows] += self.preflight
         self.terms[rows] = 0.0
         for part in (self.tokens, self._turn, self._area, self.terminated, self.truncated):
@@ -335,7 +325,7 @@ class TokenBudgetSimulation(Simulation):
         order = _ORDER[self._turn[rows]]
         open_ = np.take_along_axis(limits[:, :, 0] > 0, order, axis=1)
         agents = order[np.arange(len(rows)), open_.argmax(axis=1)]
-        at_size = limits[np.arange(len(rows)), agents] >= self.task.max_tokens[agents]
+        at_size = limits[np.arange(len(rows)), agents] >= self.state.max_tokens[agents]
         sizes = np.maximum(at_size.sum(axis=1) - 1, 0)
         ends = ~open_.any(axis=1) | (numbers[:, 3] > STOP_ABOVE)
         follows = np.where(agents == EXECUTOR, CRITIC, EXECUTOR)
@@ -404,9 +394,9 @@ class TokenBudgetSimulation(Simulation):
     def contexts(self, rows: Ints, *, truth: bool = False) -> TokenBudgetContext:
         """Return the input of a policy; `truth` adds the latent state, for the optimum alone."""
         task, latent = self.task, None
-        if truth and isinstance(task, SimulatedTask):
+        if truth:
             product = task.plan[rows], task.sections[rows], task.hidden[rows], task.flagged[rows]
-            latent = Truth(task.complexity[rows], task.value[rows], state_of(*product))
+            latent = Truth(task.complexity[rows], state_of(*product))
         return token_budget_contexts(self.state, rows, latent)
 
     def policy_spec(self) -> TokenBudgetSpec:
@@ -553,13 +543,11 @@ class TokenBudgetEnv(Env):
     All are JSON types.
 
     * `team`: name or path of the constants (`envs_configs/teams`).
-    * `profile`: "simulated", or the name of a script in that file ("seed-example").
     * `budget`: tokens, or [least, most], from which each episode draws (log-uniform); rounded down
       to `token_unit` (50).
     * `strategy`: mode of the initial allocations: frontload, critique_heavy or adaptive.
     * `price`: points of quality (0-100) that a token costs.
     * `overhead`: whether pre-flight and self-evaluations take tokens.
-    * `scope_down`: narrow a task whose minimum the budget is below: less complex, worth less.
     * `max_steps`: decisions of an episode.
     * `action`: "discrete" or "continuous".
     * `render_mode`: None, "ansi" (text) or "rgb_array".

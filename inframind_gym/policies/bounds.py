@@ -305,19 +305,18 @@ class OptimalBudget(BaseTokenBudgetPolicy):
         """Return the optimal calls, after a reallocation where an allocation is in their way.
 
         Raises:
-            ConfigError: the run is a script, or of an application: there is no latent state.
+            ConfigError: the run is of an application: there is no latent state.
         """
         truth = context.truth
         if truth is None:
             raise ConfigError(
                 "policy 'optimum' knows the latent state of simulated tasks and can play those "
-                'alone: profile="simulated" of InfraMind-TokenBudget-v0'
+                "alone: InfraMind-TokenBudget-v0"
             )
         spec, best = self.spec, np.full(len(rows), STOP)
-        pairs = np.stack([truth.complexity, truth.value], axis=1)
-        for complexity, value in np.unique(pairs, axis=0).tolist():
-            same = np.flatnonzero((pairs == [complexity, value]).all(axis=1))
-            task = spec.settings, int(complexity), spec.max_budget, spec.price, value
+        for complexity in np.unique(truth.complexity).tolist():
+            same = np.flatnonzero(truth.complexity == complexity)
+            task = spec.settings, complexity, spec.max_budget, spec.price
             solved = token_budget.solve(*task, spec.self_eval)
             at = context.remaining[same], truth.state[same]
             best[same] = solved.look_up(solved.action, *at)

@@ -83,7 +83,6 @@ CHOICES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     },
     "token-budget": {
         "strategy": tuple(dict.fromkeys((*MODES, *_plain("token_budget")))),
-        "profile": ("simulated", "seed-example"),
     },
     "assignment": {"router": get_args(Router), "arrivals": ARRIVALS},
     "coordination": {"policy": _plain("coordination")},

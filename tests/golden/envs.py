@@ -98,11 +98,6 @@ VARIANTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         "TokenBudget",
         {"action": "continuous", "budget": [3000, 30000], "strategy": "frontload"},
     ),
-    "token budget, script": ("TokenBudget", {"profile": "seed-example", "budget": 4000}),
-    "token budget, scope down": (
-        "TokenBudget",
-        {"scope_down": True, "budget": 1500, "overhead": False},
-    ),
     "coordination": ("Coordination", {}),
     "coordination, conversation, model": (
         "Coordination",

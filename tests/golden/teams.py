@@ -63,8 +63,8 @@ def _token_budget(provider: Any = None, **order: Any) -> str:
 def _optimum() -> str:
     """Solve the token budget; digest its values to nine digits, off their halves."""
     settings, found = load_settings(), []
-    for complexity, price, value in ((0, 0.001, 1.0), (1, 0.002, 1.0), (2, 0.0005, 0.8)):
-        best = solve(settings, complexity, 12_000, price, value, settings.overhead.self_eval)
+    for complexity, price in ((0, 0.001), (1, 0.002), (2, 0.0005)):
+        best = solve(settings, complexity, 12_000, price, settings.overhead.self_eval)
         found.append([np.round(best.value + 3.1e-11, 9), best.unit])
     return digest_of(found)
 
@@ -106,11 +106,9 @@ CASES: dict[str, Callable[[], str]] = {
     "assignment, bootstrap": lambda: _assignment(arrivals="bursty", variant="bootstrap", max_rpm=6),
     "assignment, round robin": lambda: _assignment(router="round_robin", seed=2),
     "token budget": lambda: _token_budget(budget=9_000),
-    "token budget, small": lambda: _token_budget(budget=2_500, scope_down=True, seed=2),
     "token budget, frontload": lambda: _token_budget(strategy="frontload", seed=5),
     "token budget, critique": lambda: _token_budget(strategy="critique_heavy", seed=6),
     "token budget, random": lambda: _token_budget(strategy="random", seed=7),
-    "token budget, worked example": lambda: _token_budget(profile="seed-example"),
     "token budget, a model": lambda: _token_budget(Model()),
     "token budget, a model spends all": lambda: _token_budget(
         Model(), strategy="spend_all", budget=6_000

@@ -20,18 +20,6 @@ SETTINGS = load_settings()
 ALL = (*policy_names("token_budget"), "optimum")
 
 
-@pytest.mark.parametrize(
-    ("name", "tokens", "quality"),
-    [("adaptive_roi", 12_500, 92.0), ("adaptive_roi_strict", 5_500, 78.0)],
-)
-def test_the_worked_example(name: str, tokens: int, quality: float) -> None:
-    """The adaptive mode plays it to the token; with a threshold for all it ends after the draft."""
-    found = play(resolve_policy(name, family="token_budget"), [0, 1], profile="seed-example")
-    assert found["tokens"].tolist() == [tokens] * 2
-    assert found["quality"].tolist() == [quality] * 2
-    assert found["unspent_share"].tolist() == [1.0 - tokens / 20_000] * 2
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_a_row_gets_the_same_actions_alone_or_in_a_batch(name: str) -> None:
     batch = play(resolve_policy(name, family="token_budget"), range(6), budget=[3000, 20_000])
@@ -66,11 +54,6 @@ def test_thresholds_are_arguments() -> None:
             resolve_policy(name, family="token_budget")
 
 
-def test_the_optimum_knows_simulated_tasks_alone() -> None:
-    with pytest.raises(ConfigError, match="profile"):
-        play(resolve_policy("optimum", family="token_budget"), [0], profile="seed-example")
-
-
 # The exact optimum
 
 
@@ -92,17 +75,17 @@ def reference(complexity: int, budget: int, price: float) -> float:
 def test_the_value_is_what_playing_the_optimum_brings(budget: int, price: float) -> None:
     """Dynamic programming and simulation share no code for transitions and tokens."""
     for complexity in range(3):
-        solved = solve(SETTINGS, complexity, budget, price, 1.0, 150)
+        solved = solve(SETTINGS, complexity, budget, price, 150)
         start = np.array([budget - 200])
         value = solved.look_up(solved.value, start, np.zeros(1, np.int64))[0]
         assert reference(complexity, budget, price) == pytest.approx(value, abs=0.012)
 
 
 def test_values_grow_with_tokens_and_fall_with_the_price() -> None:
-    cheap, dear = (solve(SETTINGS, 2, 8000, price, 1.0, 150) for price in (0.0005, 0.002))
+    cheap, dear = (solve(SETTINGS, 2, 8000, price, 150) for price in (0.0005, 0.002))
     assert cheap.value.shape == (161, STATES)
     assert (np.diff(cheap.value[[40, 80, 160], 0]) > 0.0).all()
     assert (cheap.value >= dear.value - 1e-12).all()
-    never = solve(SETTINGS, 2, 8000, 1.0, 1.0, 150)
+    never = solve(SETTINGS, 2, 8000, 1.0, 150)
     assert (never.value == 0.0).all()
     assert (never.action == STOP).all()

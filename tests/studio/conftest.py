@@ -13,7 +13,7 @@ from inframind_gym.studio.runs import Launcher, Ways
 from inframind_gym.teams.runs import Run, RunStore
 
 TOKEN = "a token of sufficient length"
-SCRIPTED = {"task": "Write.", "profile": "seed-example"}
+TASK = {"task": "Write."}
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.live.gateway.metrics import Metrics
 from inframind_gym.studio.runs import BusyError, Launcher, Ways
 from inframind_gym.teams.runs import Run, RunStore
-from tests.studio.conftest import SCRIPTED, until_over
+from tests.studio.conftest import TASK, until_over
 
 GAUGES = (
     ("router_info", ("gateway", "a pool", "mixed", "least_loaded"), 1.0),
@@ -113,10 +113,10 @@ def test_servers_of_a_pool_that_are_down_are_shown_so(store: RunStore) -> None:
 
 def test_only_so_many_runs_are_under_way(store: RunStore) -> None:
     launcher = Launcher(store, Ways(), most_runs=1)
-    launcher.start("token-budget", SCRIPTED, 5.0)
+    launcher.start("token-budget", TASK, 5.0)
     with pytest.raises(BusyError):
-        launcher.start("token-budget", SCRIPTED)
+        launcher.start("token-budget", TASK)
     with pytest.raises(ConfigError, match="delay_s"):
-        launcher.start("token-budget", SCRIPTED, 9.0)
+        launcher.start("token-budget", TASK, 9.0)
     launcher.close()
     assert [run.status for run in store.list_runs()] == ["interrupted"]

@@ -19,7 +19,7 @@ from inframind_gym.studio.boards import Boards
 from inframind_gym.studio.runs import Launcher, Ways
 from inframind_gym.studio.server import COOKIE, make_app
 from inframind_gym.teams.runs import RunStore
-from tests.studio.conftest import SCRIPTED, TOKEN, until_over
+from tests.studio.conftest import TASK, TOKEN, until_over
 from tests.teams.token_budget.runs import STEP, Model
 
 LOCAL = "http://127.0.0.1:8500"
@@ -50,21 +50,20 @@ def listen(client: TestClient, run_id: str, after: int = 0) -> list[dict[str, An
     return events
 
 
-def test_the_worked_example_over_the_wire(client: TestClient) -> None:
-    run_id = start(client, SCRIPTED, delay_s=0.02)
+def test_a_run_over_the_wire(client: TestClient) -> None:
+    run_id = start(client, TASK, delay_s=0.02)
     events = listen(client, run_id)
     first = {"run_id": run_id, "agent": "planner", "iteration": 1, "status": "running"}
-    first |= {"tokens_used": 2100, "tokens_remaining": 17900, "cumulative_tokens": 2100}
-    first |= {"quality_score": 62.0, "quality_delta": 62.0}
     assert events[0]["event"] == "agent_step"
     assert events[0]["data"].items() >= first.items()
-    assert events[0]["data"]["roi"] == pytest.approx(0.0295, abs=5e-5)
     assert all(set(event["data"]) == STEP for event in events)
-    assert [event["data"]["status"] for event in events][-3:] == ["cutoff", "running", "complete"]
+    statuses = [event["data"]["status"] for event in events]
+    assert statuses[-1] == "complete" and "cutoff" in statuses
     run = client.get(f"/run/{run_id}").json()
     assert (run["status"], run["events"]) == ("complete", events)
-    assert run["summary"]["cost_report"]["tokens"] == 12_500
-    assert [t["cutoff_reason"] for t in run["traces"]][-3:] == ["roi", "", "stop"]
+    last = events[-1]["data"]
+    assert run["summary"]["cost_report"]["tokens"] == last["cumulative_tokens"]
+    assert run["traces"][-1]["cutoff_reason"] == "stop"
     assert [listed["run_id"] for listed in client.get("/runs").json()] == [run_id]
     assert client.get("/runs?team=pool").json() == []
     assert listen(client, run_id, after=5) == events[5:]
@@ -117,10 +116,9 @@ def test_a_run_can_be_stopped(client: TestClient, launcher: Launcher) -> None:
         ("token-budget", {"task": "x", "budget": 10}, "500"),
         ("token-budget", {"task": "x", "strategy": "os:system"}, "strategy"),
         ("token-budget", {"task": "x", "strategy": "sb3_maskable_ppo:/etc"}, "folder"),
-        ("token-budget", {"task": "x", "profile": "nothing"}, "profile"),
         ("pool", {"pool": "/etc/passwd"}, "pool"),
         ("pool", {"source": "gateway"}, "--gateway"),
-        ("coordination", {"question": "?", "fault": "x:y"}, "agent"),
+        ("coordination", {"question": "?", "fault": "x:y"}, "fault"),
         ("assignment", {"iterations": 0}, "iterations"),
     ],
     ids=str,
@@ -137,11 +135,11 @@ def test_a_full_disk_refuses_runs_and_ends_nothing(client: TestClient) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
-        full = client.post("/run", json=SCRIPTED)
+        full = client.post("/run", json=TASK)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (full.status_code, "cannot be used" in full.text) == (422, True)
-    assert listen(client, start(client, SCRIPTED))
+    assert listen(client, start(client, TASK))
 
 
 def test_unknown_names_are_not_found(client: TestClient) -> None:

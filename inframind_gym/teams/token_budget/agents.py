@@ -20,7 +20,7 @@ from inframind_gym.files import parse_json
 from inframind_gym.teams.llm import Completion, LLMRequest
 from inframind_gym.teams.token_budget.rules import CRITIC, EXECUTOR
 from inframind_gym.teams.token_budget.settings import AGENTS, COMPLEXITIES, SIZES, TeamSettings
-from inframind_gym.teams.token_budget.simulate import Calls, make_task
+from inframind_gym.teams.token_budget.simulate import Calls, SimulatedTask
 
 SELF_EVAL: Final = "self_eval"  # callers that are no agent
 PREFLIGHT: Final = "preflight"
@@ -57,7 +57,6 @@ class Product:
     """Work of the team so far; agents see it, and nothing else."""
 
     task: str
-    is_narrowed: bool = False  # only the core of the task is wanted
     plan: str = ""
     plan_share: float = 0.0  # of PLAN_PARTS that the plan has
     sections: tuple[str, ...] = DEFAULT_SECTIONS  # headings that a draft is to have
@@ -152,9 +151,8 @@ def _length(max_tokens: int) -> str:
 
 def _parts(product: Product, *parts: tuple[str, str]) -> str:
     """Return the task, and the titled parts of the product that there are."""
-    narrowed = "\nAnswer the core of it alone." if product.is_narrowed else ""
     listed = "".join(f"\n\n{title}:\n{text}" for title, text in parts if text)
-    return f"Task: {product.task}{narrowed}{listed}"
+    return f"Task: {product.task}{listed}"
 
 
 def _object(**properties: Any) -> dict[str, Any]:
@@ -234,18 +232,11 @@ class DrawnAnswers:
     The context of a call says what it is: `agent`; for planner, executor and critic `size`; for a
     rating `open_flags`, the numbers of the flags that are not resolved.
 
-    Args:
-        settings: constants of the team.
-        profile: "simulated", or a script.
-        seed: of the run.
-
-    Attributes:
-        task: the simulated task.
     """
 
-    def __init__(self, settings: TeamSettings, profile: str, seed: int) -> None:
+    def __init__(self, settings: TeamSettings, seed: int) -> None:
         self._settings = settings
-        self.task = make_task(settings, profile, 1)
+        self.task = SimulatedTask(settings, 1)
         key = seeding.np_random(seed)[0].integers(2**64, dtype=np.uint64)
         self.task.start(_ROW, np.array([key]))
         self._last: Calls | None = None
@@ -271,7 +262,6 @@ class DrawnAnswers:
         return Completion(self._text(which, calls), *tokens, reason, self._seconds(tokens[1]))
 
     def _overhead(self, answer: dict[str, Any], tokens: int) -> Completion:
-        tokens = tokens if self.task.has_overhead else 0
         output = min(OVERHEAD_ANSWER, tokens)
         seconds = self._seconds(output)
         return Completion(json.dumps(answer), tokens - output, output, "stop", seconds)

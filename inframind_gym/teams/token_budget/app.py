@@ -45,12 +45,10 @@ from inframind_gym.teams.token_budget.rules import AGENT_STEP, REASONS, Evidence
 from inframind_gym.teams.token_budget.settings import (
     AGENTS,
     COMPLEXITIES,
-    SIMULATED,
     SIZES,
     STRATEGIES,
     load_settings,
 )
-from inframind_gym.teams.token_budget.simulate import SimulatedTask, max_tokens
 
 TEAM: Final = "token-budget"
 MODEL: Final = "simulated-team"
@@ -80,11 +78,6 @@ def _known(strategy: str) -> str:
     return strategy
 
 
-def _scripted(profile: str) -> str:
-    load_settings().script(profile)
-    return profile
-
-
 class Order(StrictModel):
     """A task with its budget and strategy; also the body of ``POST /run``.
 
@@ -94,8 +87,6 @@ class Order(StrictModel):
     task: Annotated[str, Field(min_length=1, max_length=MOST_TASK_CHARS)]
     budget: Annotated[int, within(LEAST_BUDGET, MOST_BUDGET)] = 20_000  # hard ceiling, in tokens
     strategy: Annotated[str, AfterValidator(_known)] = "adaptive"
-    scope_down: bool = False  # narrow the task where the budget is below its minimum
-    profile: Annotated[str, AfterValidator(_scripted)] = SIMULATED  # or a script
     seed: NonNegativeInt = 0  # of the simulated provider, and of the policy
 
     def policy(self) -> Policy[TokenBudgetSpec, TokenBudgetContext]:
@@ -190,14 +181,11 @@ class Orchestrator:
     ) -> None:
         self.order, self._log, self._run_id = order, log, run_id
         self.settings = settings = load_settings()
-        self._task, most, weights = None, max_tokens(settings), settings.proxy_weights
+        self._task = None
         if provider is None:
-            drawn = agents.DrawnAnswers(settings, order.profile, order.seed)
+            drawn = agents.DrawnAnswers(settings, order.seed)
             provider, self._task = Simulated(MODEL, drawn), drawn.task
-            most, weights = drawn.task.max_tokens, drawn.task.weights
-        self._pays_overhead = self._task is None or self._task.has_overhead
-        rating = settings.overhead.self_eval if self._pays_overhead else 0
-        self.state = TeamState(settings, 1, most, weights, rating, MAX_STEPS)
+        self.state = TeamState(settings, 1, settings.overhead.self_eval, MAX_STEPS)
         self.budget = BudgetController(self.state)
         self.service = LLMService({_WAY: provider}, log=log, guard=self.budget, retries=retries)
         self.product = Product(order.task)
@@ -235,12 +223,6 @@ class Orchestrator:
         if order.budget < minimum:
             self._warning = rules.suggestion(order.budget, minimum, seen)
             result |= {"warning": self._warning, "suggested_minimum": minimum}
-            if order.scope_down:
-                self.product.is_narrowed = result["narrowed"] = True
-                state.seen[0] = max(seen - 1, 0)
-                if self._task is not None:
-                    self._task.scope_down(_ROW)
-                    state.seen[:] = self._task.seen
         self._log.append("preflight", result)
         self._log.append("allocation", {"strategy": strategy, **by_agent(state.ledger.left[0])})
         threshold, rating = self.settings.roi_threshold, state.self_eval
@@ -341,7 +323,7 @@ class Orchestrator:
         context["agent"] = caller
         if self._task is not None:  # what a simulated prompt takes
             tokens = getattr(self.settings.overhead, caller) - agents.OVERHEAD_ANSWER
-            context["prompt_tokens"] = tokens if self._pays_overhead else 0
+            context["prompt_tokens"] = tokens
         try:
             response = await self.service.acall(
                 *prompt[:2], _WAY, most_tokens, prompt.schema, agent=caller, context=context
@@ -377,7 +359,7 @@ class Orchestrator:
         }
         if self._warning:
             summary["warning"] = self._warning
-        if isinstance(self._task, SimulatedTask):
+        if self._task is not None:
             summary["true_quality"] = float(self._task.truth(_ROW)[0])
         return summary
 

@@ -31,16 +31,10 @@ def run_token_budget(
         str,
         typer.Option(help="frontload, critique_heavy, adaptive, or a policy such as fixed_k:4."),
     ] = "adaptive",
-    scope_down: Annotated[
-        bool, typer.Option("--scope-down", help="Narrow a task that the budget is too small for.")
-    ] = False,
     provider: ProviderName = "simulated",
     model: Annotated[
         str | None, typer.Option(help="Model of the provider; needed for a URL.")
     ] = None,
-    profile: Annotated[
-        str, typer.Option(help="Of the simulated provider: simulated, or seed-example.")
-    ] = "simulated",
     seed: Annotated[int, typer.Option(min=0, help="Of the simulated provider.")] = 0,
     runs: Runs = DEFAULT_FILE,
     as_json: AsJson = False,
@@ -53,8 +47,7 @@ def run_token_budget(
     from inframind_gym.teams.llm import SIMULATED, open_provider
     from inframind_gym.teams.token_budget.app import TEAM, Orchestrator, Order, play
 
-    order = {"task": task, "budget": budget, "strategy": strategy, "scope_down": scope_down}
-    order |= {"profile": profile, "seed": seed}
+    order = {"task": task, "budget": budget, "strategy": strategy, "seed": seed}
     with friendly():
         checked = validate(order, Order, source="inframind team run token-budget")
         way = None if provider == SIMULATED else open_provider(provider, model)

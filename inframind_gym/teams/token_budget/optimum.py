@@ -66,7 +66,6 @@ def solve(
     complexity: int,
     budget: int,
     price: float,
-    value: float,
     self_eval: int,
 ) -> Optimum:
     """Solve the decision problem of one complexity for every budget up to `budget`.
@@ -76,16 +75,13 @@ def solve(
         complexity: true one, 0-2.
         budget: tokens.
         price: points of quality that a token costs.
-        value: of the quality, below 1 where the task was narrowed.
         self_eval: tokens of the self-evaluation after each call.
     """
-    return _solve(settings.model_dump_json(), complexity, budget, price, value, self_eval)
+    return _solve(settings.model_dump_json(), complexity, budget, price, self_eval)
 
 
 @cache
-def _solve(
-    text: str, complexity: int, budget: int, price: float, value: float, self_eval: int
-) -> Optimum:
+def _solve(text: str, complexity: int, budget: int, price: float, self_eval: int) -> Optimum:
     settings = TeamSettings.model_validate_json(text)
     rules, unit = TaskRules(settings), settings.token_unit
     plan, sections, pair = np.unravel_index(np.arange(STATES), SHAPE)
@@ -100,7 +96,7 @@ def _solve(
     reviewable = (agents[:, None] != CRITIC) | (sections > 0)
     expect = _expectation(rules, complexity, product, kinds)
 
-    points = value * rules.points(product)
+    points = rules.points(product)
     gain = expect(points) - points
     levels = budget // unit + 1
     values, actions = np.zeros((levels, STATES)), np.full((levels, STATES), STOP, np.int8)

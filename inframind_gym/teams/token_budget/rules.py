@@ -179,8 +179,6 @@ class TeamState:
     Args:
         settings: constants of the team.
         n: number of teams.
-        max_tokens: (3, 3) of an answer, by agent and size.
-        weights: of the proxies of quality.
         self_eval: tokens that the rating after a call is expected to take.
         max_steps: length of an episode.
     """
@@ -189,12 +187,11 @@ class TeamState:
         self,
         settings: TeamSettings,
         n: int,
-        max_tokens: Ints,
-        weights: ProxyWeights,
         self_eval: int,
         max_steps: int,
     ) -> None:
-        self.settings, self.max_tokens, self.weights = settings, max_tokens, weights
+        self.settings, self.weights = settings, settings.proxy_weights
+        self.max_tokens = np.array([settings.max_tokens[agent] for agent in AGENTS], np.int64)
         self.self_eval, self.max_steps = self_eval, max_steps
         self.ledger, self.progress = Ledger.empty(n), Progress.empty(n)
         self.seen, self.strategy, self.steps = np.zeros((3, n), np.int64)  # pre-flight's; mode
@@ -386,5 +383,5 @@ def suggestion(budget: int, minimum: int, complexity: int) -> str:
     """Return the warning about a budget that is smaller than its task's minimum."""
     return (
         f"a {COMPLEXITIES[complexity]} task wants at least {minimum:,} tokens, the budget is "
-        f"{budget:,}: raise it to {minimum:,}, or narrow the task (scope_down)"
+        f"{budget:,}: raise it, or narrow the task"
     )

@@ -17,10 +17,8 @@ from inframind_gym.configs import (
     find_config,
     load_yaml_model,
 )
-from inframind_gym.errors import ConfigError, unknown
 
 DEFAULT: Final = "token_budget"
-SIMULATED: Final = "simulated"  # the profile that draws; others are scripts
 AGENTS: Final = ("planner", "executor", "critic")
 SIZES: Final = ("S", "M", "L")
 COMPLEXITIES: Final = ("simple", "moderate", "complex")
@@ -111,7 +109,6 @@ class SimulationSettings(StrictModel):
 
     complexity_share: PerComplexity
     preflight_right: Fraction
-    scope_down_value: Fraction
     quality: Quality
     prompt_tokens: PromptTokens
     lengths: AnswerLengths
@@ -127,25 +124,6 @@ class SimulationSettings(StrictModel):
     claimed_points_per_flag: NonNegative
     checklist_of_plan: Shares3
     seconds: Seconds
-
-
-class ScriptedCall(StrictModel):
-    """One call of a script."""
-
-    tokens: PositiveInt
-    quality: NonNegative  # after it
-    claimed: NonNegative = 0.0
-
-
-ScriptedCalls = Annotated[tuple[ScriptedCall, ...], Field(min_length=1)]
-
-
-class Script(StrictModel):
-    """A run whose calls are written down; it has no overhead."""
-
-    preflight: Complexity
-    proxy_weights: ProxyWeights
-    calls: Annotated[dict[AgentName, ScriptedCalls], Field(min_length=3)]  # of each, in order
 
 
 class TeamSettings(StrictModel):
@@ -164,7 +142,6 @@ class TeamSettings(StrictModel):
     max_tokens: Annotated[dict[AgentName, Lengths], Field(min_length=3)]  # by size
     proxy_weights: ProxyWeights
     simulation: SimulationSettings
-    profiles: dict[str, Script]
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -185,21 +162,7 @@ class TeamSettings(StrictModel):
             )
         return self
 
-    def script(self, profile: str) -> Script | None:
-        """Return the script of a profile, None for "simulated".
-
-        Raises:
-            ConfigError: there is no such profile.
-        """
-        if profile != SIMULATED and profile not in self.profiles:
-            raise ConfigError(unknown("profile", profile, (SIMULATED, *self.profiles)))
-        return None if profile == SIMULATED else self.profiles[profile]
-
 
 def load_settings(name_or_path: str | Path = DEFAULT) -> TeamSettings:
-    """Read the constants of a team by name or path.
-
-    Raises:
-        ConfigError: the file is missing or wrong; says where.
-    """
+    """Read the constants of a team by name or path."""
     return load_yaml_model(find_config("teams", name_or_path), TeamSettings)

@@ -35,7 +35,6 @@ from inframind_gym.teams.token_budget.settings import (
     AGENTS,
     COMPLEXITIES,
     Chance,
-    Script,
     TeamSettings,
 )
 
@@ -76,7 +75,7 @@ class TaskRules:
         simulation, unit = settings.simulation, settings.token_unit
         self._simulation, self._unit = simulation, unit
         self._estimate, self._size = settings.prompt_estimate, simulation.prompt_tokens
-        self.max_tokens = max_tokens(settings)
+        self.max_tokens = np.array([settings.max_tokens[agent] for agent in AGENTS], np.int64)
         self._sections = np.array(simulation.quality.sections, np.float64)
         self._plan_points = np.array(simulation.quality.plan, np.float64)
         of = simulation.lengths
@@ -168,19 +167,13 @@ class SimulatedTask:
     """n tasks with the state of their product; all arrays have a row a task.
 
     Attributes:
-        max_tokens: (3, 3) of an answer, by agent and size.
-        weights: of the proxies of quality.
         complexity: (n,) true one, and `seen`, the pre-flight's.
-        value: (n,) of the quality, below 1 where the task was narrowed.
         plan, sections, hidden, flagged: (n,) state of the product.
         calls: (n, 3) made so far.
     """
 
-    has_overhead: Final = True
-
     def __init__(self, settings: TeamSettings, n: int) -> None:
         self._simulation, self.rules = settings.simulation, TaskRules(settings)
-        self.max_tokens, self.weights = self.rules.max_tokens, settings.proxy_weights
         self._shares = np.cumsum([settings.simulation.complexity_share[c] for c in COMPLEXITIES])
         self._ticked = np.array(settings.simulation.checklist_of_plan, np.float64)
         self.keys = np.zeros(n, np.uint64)
@@ -188,7 +181,7 @@ class SimulatedTask:
             (6, n), np.int64
         )
         self.calls = np.zeros((n, 3), np.int64)
-        self.value, self._bias = np.ones(n), np.zeros(n)
+        self._bias = np.zeros(n)
 
     def start(self, rows: Ints, keys: NDArray[np.uint64]) -> None:
         """Begin new tasks, drawn from their keys (k,)."""
@@ -198,16 +191,9 @@ class SimulatedTask:
         self.keys[rows], self.complexity[rows] = keys, true
         right = draws[:, 1] < self._simulation.preflight_right
         self.seen[rows] = np.where(right, true, beside)
-        self.value[rows] = 1.0
         self._bias[rows] = self._simulation.self_eval.run_sd * _normal(draws[:, 3], draws[:, 4])
         for part in (self.plan, self.sections, self.hidden, self.flagged, self.calls):
             part[rows] = 0
-
-    def scope_down(self, rows: Ints) -> None:
-        """Narrow some tasks: a step less complex, and worth less."""
-        for part in (self.complexity, self.seen):
-            part[rows] = np.maximum(part[rows] - 1, 0)
-        self.value[rows] = self._simulation.scope_down_value
 
     def product(self, rows: Ints) -> Product:
         """Return the state of k products."""
@@ -223,7 +209,7 @@ class SimulatedTask:
 
     def truth(self, rows: Ints) -> Floats:
         """Return the true quality (k,) of what some teams have, 0-100."""
-        return np.asarray(self.value[rows] * self.rules.points(self.product(rows)))
+        return self.rules.points(self.product(rows))
 
     def call(self, rows: Ints, agents: Ints, sizes: Ints, limits: Ints) -> Calls:
         """Carry out a call in each of k tasks.
@@ -270,91 +256,6 @@ class SimulatedTask:
         evidence = Evidence(rating, ticked, new_flags, resolved, claimed)
         gain = self.truth(rows) - before
         return Calls(prompt, np.minimum(length, limits), cut_off, gain, evidence)
-
-
-class ScriptedTask:
-    """n copies of a run that is written down; calls beyond it repeat the last one and gain nothing.
-
-    Attributes are those of `SimulatedTask`.
-
-    Args:
-        settings: constants of the team.
-        n: number of tasks.
-        script: the calls of each agent.
-    """
-
-    has_overhead: Final = False
-
-    def __init__(self, settings: TeamSettings, n: int, script: Script) -> None:
-        calls = [script.calls[agent] for agent in AGENTS]
-        self._most = np.array([len(row) for row in calls])
-        padded = [[row[min(i, len(row) - 1)] for i in range(self._most.max())] for row in calls]
-        self._tokens = np.array([[call.tokens for call in row] for row in padded], np.int64)
-        self._quality = np.array([[call.quality for call in row] for row in padded])
-        self._claimed = np.array([[call.claimed for call in row] for row in padded])
-        self.max_tokens = np.full((3, 3), self._tokens.max())  # of a written call none is cut
-        self.keys = np.zeros(n, np.uint64)
-        self.complexity = np.full(n, COMPLEXITIES.index(script.preflight))
-        self.seen = self.complexity.copy()
-        self.value, self._score = np.ones(n), np.zeros(n)
-        self._flagged, self.calls = np.zeros(n, np.int64), np.zeros((n, 3), np.int64)
-        self.weights = script.proxy_weights
-
-    def start(self, rows: Ints, keys: NDArray[np.uint64]) -> None:
-        """Begin the script anew."""
-        self.keys[rows] = keys
-        for part in (self._score, self._flagged, self.calls):
-            part[rows] = 0
-
-    def scope_down(self, rows: Ints) -> None:
-        """Leave the task as it is written."""
-
-    def has_draft(self, rows: Ints) -> Bools:
-        """Return (k,) whether the executor was called."""
-        return np.asarray(self.calls[rows, EXECUTOR] > 0)
-
-    def prompt_estimates(self, rows: Ints) -> Ints:
-        """Return zeros (k, 3): the script counts whole calls."""
-        return np.zeros((len(rows), 3), np.int64)
-
-    def truth(self, rows: Ints) -> Floats:
-        """Return the quality (k,) after the last call."""
-        return np.asarray(self._score[rows])
-
-    def call(self, rows: Ints, agents: Ints, sizes: Ints, limits: Ints) -> Calls:
-        """Carry out the next call of the script in each of k tasks; see `SimulatedTask.call`."""
-        number = self.calls[rows, agents]
-        fresh = number < self._most[agents]
-        at = agents, np.minimum(number, self._most[agents] - 1)
-        before = self._score[rows]
-        self._score[rows] = np.where(fresh, np.maximum(self._quality[at], before), before)
-        self.calls[rows, agents] += 1
-        length, claimed = self._tokens[at], np.where(fresh, self._claimed[at], 0.0)
-        new_flags = (claimed > 0.0).astype(np.int64)
-        resolved = np.where(agents == EXECUTOR, self._flagged[rows], 0)
-        self._flagged[rows] += new_flags - resolved
-        unknown, none = np.full(len(rows), np.nan), np.zeros(len(rows), np.int64)
-        evidence = Evidence(self.truth(rows), unknown, new_flags, resolved, claimed)
-        gain = self._score[rows] - before
-        return Calls(none, np.minimum(length, limits), length > limits, gain, evidence)
-
-
-Task = SimulatedTask | ScriptedTask
-
-
-def max_tokens(settings: TeamSettings) -> Ints:
-    """Return (3, 3) tokens of an answer at most, by agent and size."""
-    return np.array([settings.max_tokens[agent] for agent in AGENTS], np.int64)
-
-
-def make_task(settings: TeamSettings, profile: str, n: int) -> Task:
-    """Make the tasks of a profile.
-
-    Raises:
-        ConfigError: there is no such profile.
-    """
-    script = settings.script(profile)
-    return SimulatedTask(settings, n) if script is None else ScriptedTask(settings, n, script)
 
 
 def _chances(chance: Chance) -> Floats:

@@ -48,20 +48,19 @@ def test_without_a_task_a_run_demonstrates(runs: Path) -> None:
 
 
 def test_two_runs_are_compared(runs: Path) -> None:
-    a = started(runs, "--profile", "seed-example")
-    b = started(runs, "--profile", "seed-example", "--strategy", "adaptive_roi_strict")
+    a, b = started(runs), started(runs, "--strategy", "adaptive_roi_strict")
     words = ["compare", a["run_id"], b["run_id"], "--runs", runs]
     result = json.loads(command(*words, "--json").stdout)
-    tokens = result["numbers"]["cost_report.tokens"]
-    assert (tokens["a"], tokens["b"], tokens["change_percent"]) == (12_500, 5_500, -56.0)
-    assert [len(curve) for curve in result["curves"]] == [9, 4]
+    tokens, spent = result["numbers"]["cost_report.tokens"], a["cost_report"]["tokens"]
+    change = 100.0 * (b["cost_report"]["tokens"] - spent) / spent
+    assert (tokens["a"], tokens["change_percent"]) == (spent, pytest.approx(change))
+    first, second = result["curves"]
+    assert len(first) != len(second) and first[0] == second[0]
     assert result["traces"][0][0] == result["traces"][0][1]
-    assert result["traces"][8][1] is None
-    assert [c["agent"] for c in result["cutoffs"][1]] == ["executor", "executor"]
+    assert None in result["traces"][-1]
+    assert result["cutoffs"][0][0]["agent"] == "critic"
     shown = " ".join(command(*words).output.split())
-    assert "-56.0 %" in shown
-    for line in ("A: cut-off: cut critic (roi): 10,600", "B: cut-off: cut executor (roi): 5,500"):
-        assert line in shown
+    assert f"{change:+.1f} %" in shown and "A: cut-off: cut critic (roi): " in shown
 
 
 @pytest.mark.parametrize(

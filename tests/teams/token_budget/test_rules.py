@@ -26,7 +26,6 @@ from inframind_gym.teams.token_budget.settings import STRATEGIES, ProxyWeights, 
 
 SETTINGS = load_settings()
 ROW = np.zeros(1, np.int64)
-MOST = np.array([[800, 2000, 4000], [1200, 2500, 5000], [400, 1000, 2000]])
 
 
 def at(agent: int) -> np.ndarray:
@@ -34,7 +33,7 @@ def at(agent: int) -> np.ndarray:
 
 
 def opened(budget: int = 20_000, mode: str = "adaptive") -> TeamState:
-    state = TeamState(SETTINGS, 1, MOST, SETTINGS.proxy_weights, 150, 20)
+    state = TeamState(SETTINGS, 1, 150, 20)
     state.begin(ROW, np.array([budget]), STRATEGIES.index(mode), ROW, 0)
     return state
 
