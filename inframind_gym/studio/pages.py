@@ -55,7 +55,7 @@ TEAMS: Final = {
     ),
 }
 _LIVE: Final = ("watch_s", "poll_s")  # fields of the pool's form that are those of live servers
-_HIDDEN: Final = ("source", "variant")
+_HIDDEN: Final = ("source",)
 _EXAMPLES: Final = {
     "task": "Write a migration plan from a monolith to three services.",
     "question": "Compare chunked prefill and a separate pool of servers for long prompts.",

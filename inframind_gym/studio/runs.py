@@ -34,7 +34,7 @@ from inframind_gym.configs import (
 from inframind_gym.envs.routing_config import DEFAULT_POOL, DEFAULT_WORKLOAD
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
 from inframind_gym.policies import POLICIES, policy_names
-from inframind_gym.teams.assignment.rules import ARRIVALS, Arrivals, Router, Variant
+from inframind_gym.teams.assignment.rules import ARRIVALS, Arrivals, Router
 from inframind_gym.teams.coordination.settings import MOST_QUERY_CHARS, check_fault
 from inframind_gym.teams.llm import SIMULATED, Provider, open_provider
 from inframind_gym.teams.runs import RunLog, RunStore
@@ -107,7 +107,6 @@ class AssignmentSettings(StrictModel):
     seed: NonNegativeInt = 0
     arrivals: Arrivals = "uniform"
     router: Router = "q_learning"
-    variant: Variant = "source"
 
 
 class CoordinationSettings(StrictModel):

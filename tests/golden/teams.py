@@ -102,8 +102,6 @@ def _terminal() -> str:
 CASES: dict[str, Callable[[], str]] = {
     "assignment": _assignment,
     "assignment, drifting": lambda: _assignment(arrivals="drifting", seed=3),
-    "assignment, bandit": lambda: _assignment(arrivals="skewed", variant="bandit", seed=1),
-    "assignment, bootstrap": lambda: _assignment(arrivals="bursty", variant="bootstrap", max_rpm=6),
     "assignment, round robin": lambda: _assignment(router="round_robin", seed=2),
     "token budget": lambda: _token_budget(budget=9_000),
     "token budget, frontload": lambda: _token_budget(strategy="frontload", seed=5),

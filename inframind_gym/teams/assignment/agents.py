@@ -109,9 +109,8 @@ def all_agents() -> dict[str, AgentState]:
 class LLMJudge:
     """Scores answers on one provider; an answer that cannot be read scores 0.5 everywhere.
 
-    Attributes:
-        log: One mapping for each evaluation: task_type, agent_role, scores, and how they were read:
-            "json", "fenced", "default" (not at all) or "failed" (the call did, with its error).
+    Its `log` has a mapping for each evaluation, and how the scores were read: "json", "fenced",
+    "default" (not at all) or "failed" (the call did, with its error).
     """
 
     def __init__(self, llm_service: LLMService, provider: LLMProvider = LLMProvider.OPENAI) -> None:
@@ -128,10 +127,7 @@ class LLMJudge:
     ) -> QualityScores:
         """Return the scores of an answer, of which the first 2,000 characters are judged.
 
-        `context` is the place that a simulated provider draws by.
-
-        Raises:
-            BudgetError: The service's budget refused the call.
+        A simulated provider draws by the `context`. A call that the budget refuses raises.
         """
         row = {"task_type": task_type, "agent_role": str(agent_role), "read": "default"}
         scores = QualityScores(**dict.fromkeys(CRITERIA, 0.5), reasoning="no scores were read")
@@ -158,16 +154,8 @@ class LLMJudge:
 class LoadTracker:
     """Counts the last `window_size` assignments and turns them into a state and a penalty.
 
-    Args:
-        agent_ids: Agents among whom work is shared.
-        window_size: Assignments that the window remembers.
-        hot_threshold: An agent is hot above this multiple of its fair share.
-        penalty_weight: Penalty for each fair share in excess of the first.
-        max_penalty: Cap of the penalty.
-
-    Attributes:
-        recent: The window, oldest first.
-        lifetime_counts: Assignments ever recorded, for reports only.
+    An agent is hot above `hot_threshold` times its fair share. Each fair share in excess of the
+    first costs `penalty_weight`, up to `max_penalty`. `lifetime_counts` are for reports only.
     """
 
     def __init__(
@@ -221,20 +209,9 @@ def uniform(key: Keys, stream: int, ordinal: int, place: int = 0) -> float:
 class QLearningCoordinator:
     """Epsilon-greedy Q-learning (Watkins and Dayan 1992) over states (task type, load state).
 
-    Args:
-        task_types, load_states: Halves of the state.
-        actions: What may be chosen; the first of equally good ones is taken.
-        lr: Learning rate.
-        gamma: Discount.
-        epsilon: Probability of exploring at the start.
-        epsilon_min: The least that it decays to.
-        epsilon_decay: Its factor at every `decay_epsilon`.
-        seed: For the draws of `select_action` when the caller brings none.
-
-    Attributes:
-        q_table: (task type, load state) -> (actions,) values, all 0 at the start.
-        visits: (task type, load state) -> (actions,) updates.
-        history: One mapping for each update.
+    The first of equally good actions is taken; values are 0 at the start. `visits` counts updates,
+    `history` has a mapping for each. `seed` is for draws that the caller of `select_action` does
+    not bring.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ from inframind_gym.teams.assignment.agents import (
     all_agents,
     uniform,
 )
-from inframind_gym.teams.assignment.rules import PROVIDERS, TASK_TYPES, Arrivals, Router, Variant
+from inframind_gym.teams.assignment.rules import PROVIDERS, TASK_TYPES, Arrivals, Router
 from inframind_gym.teams.llm import (
     SIMULATED,
     BudgetError,
@@ -56,7 +56,6 @@ class Options:
     seed: int = 0  # of tasks, decisions and simulated answers
     arrivals: Arrivals = "uniform"  # order of tasks
     router: Router = "q_learning"
-    variant: Variant = "source"  # see `ProductionMultiAgentSystem`; "bandit" trains with discount 0
     max_tokens: int = 768  # of an agent's answer
     max_rpm: int = 60  # requests a minute in production
 
@@ -85,18 +84,8 @@ class WorkflowState(TypedDict):
 class TaskSteps:
     """Steps of a task, in training and in production.
 
-    Args:
-        coordinator: Router of tasks.
-        llm_service: The gateway.
-        judge: Scores answers.
-        agents: Statistics of the agents.
-        load_tracker: Window of assignments.
-        online_learning: Learn from every answer.
-        options: Settings.
-        log: Receiver of events; None: none.
-
-    Attributes:
-        state: The last step that was entered.
+    Whether it is `online_learning` decides if it learns from every answer; `state` is the last
+    step that was entered.
     """
 
     names: ClassVar[Mapping[str, str]] = {}  # other names of steps; "": no event
@@ -166,13 +155,7 @@ class TaskSteps:
         return {"ordinal": state["iteration"], "task": self._task, "action": state["action_idx"]}
 
     def settle(self, state: WorkflowState, *, bootstraps: bool) -> tuple[float, float]:
-        """Penalise, record, learn and count an answer, in this order.
-
-        Learning has a next state, of a sampled task type, where it `bootstraps`.
-
-        Returns:
-            The load penalty, and the reward after it.
-        """
+        """Penalise, record, learn, count; returns the load penalty and the reward after it."""
         agent_id, task_type = state["assignment"]["agent_id"], state["task"]["task_type"]
         self.enter("ComputingPenalty")
         penalty = self.load_tracker.get_load_penalty(agent_id)
@@ -196,10 +179,8 @@ class TaskSteps:
 class Run(TaskSteps):
     """A training: the five nodes of its graph, and its results. Arguments are `TaskSteps`'s.
 
-    Attributes:
-        final: State of the graph at the end; None before it has been played.
-        elapsed_s: Duration of the training: virtual where providers are simulated.
-        costs: Calls, tokens and USD of the training, see `LLMService.get_cost_summary`.
+    `final` is the state of the graph at the end, `elapsed_s` the duration, virtual where providers
+    are simulated, `costs` what `LLMService.get_cost_summary` says of it.
     """
 
     names: ClassVar = {"Scoring": ""}
@@ -253,11 +234,7 @@ class Run(TaskSteps):
         }
 
     def train(self) -> WorkflowState:
-        """Play the graph and return its last state.
-
-        Raises:
-            ConfigError: LangGraph is not installed.
-        """
+        """Play the graph and return its last state."""
         require("langgraph", "the training of the assignment team", "teams")
         from langgraph.graph import END, START, StateGraph
 
@@ -343,8 +320,7 @@ def make_run(
     if options.router == "round_robin":
         router: QLearningCoordinator = RoundRobin(*table, epsilon=0.0, epsilon_min=0.0)
     else:
-        gamma = 0.0 if options.variant == "bandit" else rules.DISCOUNT
-        router = QLearningCoordinator(*table, gamma=gamma, seed=seed)
+        router = QLearningCoordinator(*table, seed=seed)
     service = LLMService(providers, log=log)
     judge = LLMJudge(service, LLMProvider(team.settings.judge.provider))
     run = Run(router, service, judge, all_agents(), LoadTracker(), options=options, log=log)
@@ -354,11 +330,7 @@ def make_run(
 
 
 def open_providers(names: list[str], models: list[str]) -> dict[str, Provider] | None:
-    """Open the two providers of the team; None: both are simulated.
-
-    Raises:
-        ConfigError: The names do not go together, or one cannot be opened.
-    """
+    """Open the two providers of the team; None: both are simulated."""
     if len(names) > len(PROVIDERS) or len(models) > len(PROVIDERS):
         raise ConfigError("--provider and --model are given at most twice.")
     if SIMULATED in names:
@@ -373,22 +345,12 @@ def open_providers(names: list[str], models: list[str]) -> dict[str, Provider] |
 class ProductionMultiAgentSystem(TaskSteps):
     """Routes requests greedily by the learned table and the current load.
 
-    A table that was trained with a discount holds values of the size reward / (1 - discount). The
-    variants differ in how production goes on learning on it:
+    It learns on without a next state. A table that was trained with a discount holds values of
+    the size reward / (1 - discount), so each update pulls the chosen cell down to the size of one
+    reward, and the greedy choice rotates until the whole table is unlearned.
 
-    * "source": without a next state. Each update pulls the chosen cell down to the size of one
-      reward, so the greedy choice rotates until the whole table is unlearned.
-    * "bootstrap": with the best value of a sampled task type in the next load state, as in
-      training.
-    * "bandit": the table was trained with discount 0, so there is nothing to unlearn.
-
-    Args:
-        parts: Those of `TaskSteps`. A simulated run begins at the place `options.iterations`.
-        clock: Seconds, for the rate limit of `options.max_rpm` requests in any 60 s.
-
-    Attributes:
-        request_times: Times of the requests of the last minute.
-        request_log: One mapping for each request that was answered.
+    Arguments are those of `TaskSteps`, and a clock for the limit of `options.max_rpm` requests in
+    any 60 s. A simulated run begins at the place `options.iterations`.
     """
 
     names: ClassVar = {
@@ -412,16 +374,11 @@ class ProductionMultiAgentSystem(TaskSteps):
         self.enter("Ready")
 
     def process(self, description: str, task_type: str) -> dict[str, Any]:
-        """Answer a request.
+        """Answer a request of a type of `rules.TASK_TYPES`.
 
-        Args:
-            description: The task.
-            task_type: One of `rules.TASK_TYPES`.
-
-        Returns:
-            The answer, its agent and its rewards; or {"error": ...} beyond the rate limit, and
-            where a call failed for good or did not fit the budget of the service. An answer that
-            was paid for but not scored comes with the error.
+        Returns the answer, its agent and its rewards; or {"error": ...} beyond the rate limit, and
+        where a call failed for good or did not fit the budget of the service. An answer that was
+        paid for but not scored comes with the error.
 
         Raises:
             ConfigError: There is no such type of task.
@@ -471,7 +428,7 @@ class ProductionMultiAgentSystem(TaskSteps):
             "latency_s": meta["latency_s"],
         }
         state |= self.judge_output(state)
-        penalty, adjusted = self.settle(state, bootstraps=self.options.variant == "bootstrap")
+        penalty, adjusted = self.settle(state, bootstraps=False)
         rewards = {"reward": adjusted, "raw_reward": state["reward"], "load_penalty": penalty}
         result |= {**rewards, "scores": state["scores"]}
         self.enter("Logging")

@@ -16,7 +16,6 @@ Agent = Literal["analyst", "coder", "researcher", "validator"]
 Provider = Literal["openai", "anthropic"]
 TaskType = Literal["analysis", "coding", "research", "validation"]
 Arrivals = Literal["uniform", "skewed", "bursty", "drifting"]  # orders of tasks
-Variant = Literal["source", "bootstrap", "bandit"]  # of learning in production
 Router = Literal["q_learning", "round_robin"]  # of the application
 AGENTS: Final[tuple[Agent, ...]] = get_args(Agent)
 PROVIDERS: Final[tuple[Provider, ...]] = get_args(Provider)

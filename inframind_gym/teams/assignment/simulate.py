@@ -151,11 +151,7 @@ class AssignmentSettings(StrictModel):
 
 @cache
 def load_team(name_or_path: str | Path = DEFAULT_TEAM) -> AssignmentSettings:
-    """Read the constants of a simulated team, by shipped name or from a file.
-
-    Raises:
-        ConfigError: There is no such file, or it is wrong.
-    """
+    """Read the constants of a simulated team, by shipped name or from a file."""
     return load_yaml_model(find_config("teams", name_or_path), AssignmentSettings)
 
 
@@ -192,11 +188,7 @@ class Answers(NamedTuple):
 
 @cache
 def team(name_or_path: str | Path = DEFAULT_TEAM) -> Team:
-    """Return a simulated team by the name or the path of its constants.
-
-    Raises:
-        ConfigError: There is no such file, or it is wrong, or a model has no price.
-    """
+    """Return a simulated team by the name or the path of its constants."""
     settings = load_team(name_or_path)
     providers = [settings.providers[name] for name in PROVIDERS]
     prices = [shipped_prices().of(provider.model) for provider in providers]
@@ -244,12 +236,8 @@ def key_of(seed: int) -> Keys:
 def next_task(team: Team, arrivals: Arrivals, keys: Keys, ordinals: Ints, previous: Ints) -> Ints:
     """Return the tasks that arrive (n,), as places in the bank.
 
-    Args:
-        team: Constants.
-        arrivals: Order in which tasks arrive.
-        keys: (n,) of the runs.
-        ordinals: (n,) of the tasks, from 0 on.
-        previous: (n,) the tasks before them; NO_TASK at the start.
+    Runs have `keys` (n,), `ordinals` (n,) count their tasks from 0 on; `previous` (n,) are the
+    tasks before them, NO_TASK at the start.
     """
     before = np.where(previous == NO_TASK, len(TASK_TYPES), team.task_type[previous])
     cumulative = team.chances[arrivals].cumsum(axis=1)[before, :-1]
@@ -281,15 +269,10 @@ def drift(team: Team, keys: Keys, ordinals: Ints, num_tasks: int, agents: Ints) 
 def answer(
     team: Team, keys: Keys, ordinals: Ints, tasks: Ints, actions: Ints, change: Floats | None = None
 ) -> Answers:
-    """Draw the answers to tasks, and the judge's scores of them.
+    """Draw the answers to tasks (n,) of the bank, and the judge's scores of them.
 
-    Args:
-        team: Constants.
-        keys: (n,) of the runs.
-        ordinals: (n,) of the tasks in their runs.
-        tasks: (n,) places in the bank.
-        actions: (n,) agent and provider (`rules.action_index`).
-        change: (n, T) added to the agents' quality, see `drift`.
+    Runs have `keys` (n,), `ordinals` (n,) are the tasks' places in them, `actions` (n,) agent and
+    provider; `change` (n, T) is added to the agents' quality, see `drift`.
     """
     of, judge, calls = team.settings.quality, team.settings.judge, team.settings.calls
     agents, providers = agent_of(actions), provider_of(actions)

@@ -25,7 +25,7 @@ from inframind_gym.teams.assignment.app import (
     Run,
     make_run,
 )
-from inframind_gym.teams.assignment.rules import ARRIVALS, TASK_TYPES, Arrivals, Variant
+from inframind_gym.teams.assignment.rules import ARRIVALS, TASK_TYPES, Arrivals
 from tests.teams.assignment.scripted import GOOD, learner, service_of
 from tests.teams.ceiling import TokenCeiling
 from tests.teams.token_budget.runs import Log
@@ -201,21 +201,12 @@ def test_requests_beyond_the_limit_are_refused_until_the_minute_is_over() -> Non
     assert (health["requests"], health["rejected"], health["requests_last_minute"]) == (4, 1, 3)
 
 
-def test_variants_of_online_learning() -> None:
-    """A table of values near 13, as a discount of 0.95 makes them."""
-
-    def cell(variant: Variant, **arguments: Any) -> float:
-        system = system_of(learned=13.0, variant=variant, **arguments)
+def test_online_learning_has_no_next_state() -> None:
+    """A table of values near 13, as a discount of 0.95 makes them, is pulled down."""
+    for learns, expected in ((True, 13.5 + 0.15 * (0.73775 - 13.5)), (False, 13.5)):
+        system = system_of(learned=13.0, online_learning=learns)
         system.process("x", "coding")
-        return float(system.coordinator.q_table["coding", "balanced"][2])  # type: ignore[union-attr]
-
-    before, reward = 13.5, 0.73775
-    assert cell("source") == pytest.approx(before + 0.15 * (reward - before))
-    assert any(
-        cell("bootstrap") == pytest.approx(before + 0.15 * (reward + 0.95 * q - before))
-        for q in (13.0, before)  # of the sampled type
-    )
-    assert cell("source", online_learning=False) == before
+        assert system.coordinator.q_table["coding", "balanced"][2] == pytest.approx(expected)
 
 
 def test_a_failed_or_refused_call_fails_its_request_alone() -> None:
