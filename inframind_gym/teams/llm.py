@@ -11,7 +11,6 @@ import asyncio
 import itertools
 import json
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -28,7 +27,6 @@ CHARS_PER_TOKEN: Final = 4  # rule of thumb for English text, where a server rep
 SIMULATED: Final = "simulated"
 DEFAULT_MODELS: Final = {"openai": "gpt-4o-mini", "anthropic": "claude-3-5-haiku-latest"}
 _URLS: Final = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1/"}
-_FINAL: Final = ("insufficient_quota", "billing_hard_limit_reached")  # codes that come with 429
 _MOST_TOKENS: Final = 10**12  # of a call, whatever a server says
 _MOST_CHARS: Final = 300  # of a server's message in events and errors
 
@@ -51,6 +49,7 @@ class LLMRequest:
     max_tokens: int  # of the answer
     response_format: Mapping[str, Any] | None  # JSON schema of the answer; None: free text
     context: Mapping[str, Any]  # what a simulated provider draws by; others ignore it
+    max_retries: int = 3  # of what a server refuses or breaks off; simulated providers ignore it
 
     @property
     def prompt_tokens_estimate(self) -> int:
@@ -84,26 +83,12 @@ class LLMResponse:
     finish_reason: str
 
 
-@dataclass(eq=False)  # exceptions stay hashable
-class AttemptError(Exception):
-    """One attempt of a call brought no usable answer."""
-
-    outcome: str  # "http_429", "http_500", "timeout", "connection", "malformed", …
-    message: str
-    is_retryable: bool  # the same request may succeed later
-    spent: Spent
-    wait_s: float | None = None  # that the server asks to wait
-
-    def __str__(self) -> str:
-        return self.message
-
-
 class LLMError(InfraMindError):
-    """A call failed for good, with the outcome of its last attempt and their number."""
+    """A call failed: "http_429", "timeout", "connection" and the like are its `outcome`."""
 
-    def __init__(self, message: str, outcome: str, attempts: int) -> None:
+    def __init__(self, outcome: str, message: str, spent: Spent = "nothing") -> None:
         super().__init__(message)
-        self.outcome, self.attempts = outcome, attempts
+        self.outcome, self.spent = outcome, spent
 
 
 class BudgetError(InfraMindError):
@@ -120,11 +105,7 @@ class Provider(Protocol):
     is_simulated: bool
 
     async def complete(self, request: LLMRequest) -> Completion:
-        """Send one request, once.
-
-        Raises:
-            AttemptError: No usable answer came.
-        """
+        """Answer one request, or raise an `LLMError`."""
         ...
 
     async def aclose(self) -> None:
@@ -147,6 +128,8 @@ class Simulated(Provider):
 
 class OpenAICompatible(Provider):
     """A server that speaks OpenAI's chat completions, or a vendor by name.
+
+    The SDK makes the attempts: 429, 5xx and broken connections are tried again.
 
     Args:
         model: Name of the model on the server.
@@ -172,12 +155,9 @@ class OpenAICompatible(Provider):
                 "which needs none."
             )
         self.model, self._vendor = model, vendor
-        # The service makes the attempts, so that each is within the budget and in the log.
+        base_url = url or _URLS[vendor or "openai"]
         self._client = self._sdk.AsyncOpenAI(
-            api_key=self._key or "none",
-            base_url=url or _URLS[vendor or "openai"],
-            max_retries=0,
-            timeout=None,
+            api_key=self._key or "none", base_url=base_url, timeout=None
         )
 
     async def complete(self, request: LLMRequest) -> Completion:
@@ -199,10 +179,10 @@ class OpenAICompatible(Provider):
             "messages": [{"role": role, "content": text} for role, text in texts.items()],
             limit: request.max_tokens,
         }
-        spent: Spent = "nothing"
-        retries, wait = True, ""
+        spent: Spent = "unknown"
         try:
-            reply = await self._client.chat.completions.create(**options)
+            client = self._client.with_options(max_retries=request.max_retries)
+            reply = await client.chat.completions.create(**options)
             choice, usage = reply.choices[0], reply.usage
             return Completion(
                 choice.message.content or "",
@@ -211,23 +191,16 @@ class OpenAICompatible(Provider):
                 str(choice.finish_reason or "stop"),
             )
         except sdk.APIStatusError as error:
-            status, text = int(error.status_code), str(error.message)
-            body = error.body if isinstance(error.body, Mapping) else {}
-            is_final = str(body.get("code") or body.get("type")) in _FINAL
-            retries, outcome = (status == 429 or status >= 500) and not is_final, f"http_{status}"
-            text += " Is the model's name right? Vendors retire models." * (status == 404)
-            wait = error.response.headers.get("retry-after", "")
+            outcome, text, spent = f"http_{error.status_code}", str(error.message), "nothing"
+            text += " Is the model's name right? Vendors retire models." * ("404" in outcome)
         except sdk.APIConnectionError as error:
             outcome, text = "connection", f"{error} {error.__cause__}"
-            if type(error.__cause__).__name__ not in ("ConnectError", "ConnectTimeout"):
-                spent = "unknown"
+            if type(error.__cause__).__name__ in ("ConnectError", "ConnectTimeout"):
+                spent = "nothing"
         except (sdk.APIError, ValueError, AttributeError, IndexError, TypeError) as error:
-            # An answer that cannot be read was paid, so it is not asked for again.
             outcome, text = "malformed", f"the answer is no chat completion: {error}"
-            retries, spent = False, "unknown"
         text = text.replace(self._key, "[key]") if self._key else text
-        wait_s = float(wait) if wait.replace(".", "", 1).isdecimal() else None
-        raise AttemptError(outcome, text, retries, spent, wait_s)
+        raise LLMError(outcome, text, spent)
 
     async def aclose(self) -> None:
         """See `Provider`."""
@@ -235,14 +208,9 @@ class OpenAICompatible(Provider):
 
 
 def open_provider(name: str, model: str | None = None) -> Provider:
-    """Open a real provider by the name that command lines take.
+    """Open a real provider: "openai", "anthropic" or a base URL, as command lines take it.
 
-    Args:
-        name: "openai", "anthropic" or a base URL.
-        model: Name of the model; None: the vendor's default of `DEFAULT_MODELS`.
-
-    Raises:
-        ConfigError: The name is unknown, a URL comes without a model, or a key is missing.
+    Without a model it is the vendor's of `DEFAULT_MODELS`.
     """
     if name.startswith(("http://", "https://")):
         if "@" in urlsplit(name).netloc or urlsplit(name).query:
@@ -277,11 +245,7 @@ class Prices(StrictModel):
     models: dict[str, Price]
 
     def of(self, model: str) -> Price:
-        """Return the price of a model.
-
-        Raises:
-            ConfigError: The table has none.
-        """
+        """Return the price of a model; a `ConfigError` if the table has none."""
         if model not in self.models:
             raise ConfigError(unknown("model with a price", model, tuple(self.models)))
         return self.models[model]
@@ -297,11 +261,7 @@ class Prices(StrictModel):
 
 @cache
 def shipped_prices(path: Path | None = None) -> Prices:
-    """Return the table of prices that is shipped, or that of another file.
-
-    Raises:
-        ConfigError: The file is wrong; names file, line and key.
-    """
+    """Return the table of prices that is shipped, or that of another file."""
     return load_yaml_model(path or shipped_file("prices.yaml"), Prices)
 
 
@@ -336,11 +296,7 @@ class Guard(Protocol):
     """A budget; calls of several tasks may be under way at once."""
 
     def reserve(self, request: LLMRequest, agent: str) -> Grant:
-        """Set aside what an attempt may spend, before it is sent.
-
-        Raises:
-            BudgetError: It does not fit.
-        """
+        """Set aside what a call may spend, or raise a `BudgetError` if it does not fit."""
         ...
 
     def settle(
@@ -350,34 +306,19 @@ class Guard(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Retries:
-    """Limits of a call's attempts."""
-
-    most_attempts: int = 4
-    first_wait_s: float = 0.5  # before the second one; it is drawn from 50 … 150 %
-    most_wait_s: float = 30.0  # whatever a server asks for
-    timeout_s: float = 120.0  # of one attempt
-    factor: float = 2.0  # of each wait to the one before
-
-    def wait_s(self, failed: int, asked_s: float | None, draw: float) -> float:
-        """Return the wait after so many failed attempts; `draw` is from 0 to 1."""
-        backoff_s = self.first_wait_s * self.factor ** (failed - 1) * (0.5 + draw)
-        return float(min(self.most_wait_s, max(backoff_s, asked_s or 0.0)))
-
-
 class LLMService:
     """The single gateway to models: every call of a team goes through it.
 
-    429, 5xx, time-outs and broken connections are tried again, with backoff; other errors are not.
-    Each attempt asks the guard first and is settled once, so nothing is spent twice; each is an
-    event (`llm_attempt`).
+    Each call asks the guard first and is settled once, so nothing is spent twice; each is an event
+    (`llm_attempt`). Its time-out is final; what a server refuses or breaks off, a provider may try
+    again.
 
     Args:
         providers: Ways to models by the names that calls use.
         log: Receiver of events; None: none.
-        guard: Budget that is asked before an attempt; None: there is no limit.
-        retries: Limits of attempts.
+        guard: Budget that is asked before a call; None: there is no limit.
+        max_retries: Of a call, by its provider.
+        timeout_s: Of a call with its retries.
 
     Attributes:
         call_log: One mapping for each call that was answered, in order.
@@ -389,13 +330,13 @@ class LLMService:
         *,
         log: EventLog | None = None,
         guard: Guard | None = None,
-        retries: Retries | None = None,
+        max_retries: int = 3,
+        timeout_s: float = 120.0,
     ) -> None:
-        self.providers, self.retries = dict(providers), retries or Retries()
+        self.providers, self._max_retries, self._timeout_s = dict(providers), max_retries, timeout_s
         self.call_log: list[dict[str, Any]] = []
         self._log: EventLog = log or NoLog()
-        self._guard, self._numbers, self._jitter = guard, itertools.count(1), random.Random(0)
-        self._lock = threading.Lock()
+        self._guard, self._numbers, self._lock = guard, itertools.count(1), threading.Lock()
         self._runner: asyncio.Runner | None = None
 
     @property
@@ -439,48 +380,16 @@ class LLMService:
             BudgetError: The guard refused; nothing was sent.
             LLMError: The call failed for good.
         """
-        way = self.providers[provider]
-        request = LLMRequest(system, user, max_tokens, response_format, context or {})
+        way, retries = self.providers[provider], self._max_retries
+        request = LLMRequest(system, user, max_tokens, response_format, context or {}, retries)
         number = next(self._numbers)
         place = {"call": number, "agent": agent, "provider": provider, "model": way.model}
         texts = {"system": system, "user": user, "max_tokens": max_tokens}
         self._log.append("llm_request", place | texts)
-        for attempt in itertools.count(1):
+        grant = Grant(0, max_tokens)
+        if self._guard is not None:
             try:
-                return await self._attempt(way, request, place | {"attempt": attempt})
-            except AttemptError as failure:
-                if not failure.is_retryable or attempt >= self.retries.most_attempts:
-                    times = "once" if attempt == 1 else f"{attempt} times"
-                    raise LLMError(
-                        f"{agent}: the call to {provider} ({way.model}) failed, tried {times}: "
-                        f"{failure.outcome}: {shortened(failure, _MOST_CHARS)}",
-                        failure.outcome,
-                        attempt,
-                    ) from None
-                draw = self._jitter.random()
-                await asyncio.sleep(self.retries.wait_s(attempt, failure.wait_s, draw))
-        raise AssertionError("unreachable")
-
-    def call(self, *request: Any, **options: Any) -> LLMResponse:
-        """Call a model and wait; arguments are those of `acall`. Not from inside an event loop."""
-        with self._lock:  # the loop lives on between calls: connections belong to it
-            self._runner = self._runner or asyncio.Runner()
-            return self._runner.run(self.acall(*request, **options))
-
-    async def _attempt(
-        self, way: Provider, request: LLMRequest, place: Mapping[str, Any]
-    ) -> LLMResponse:
-        """Send a request once: reserve, send, settle, one event.
-
-        Raises:
-            AttemptError: No usable answer came.
-            BudgetError: The guard refused.
-        """
-        agent, guard = str(place["agent"]), self._guard
-        grant = Grant(0, request.max_tokens)
-        if guard is not None:
-            try:
-                grant = guard.reserve(request, agent)
+                grant = self._guard.reserve(request, agent)
             except BudgetError as refusal:
                 self._log.append("llm_refused", {**place, "reason": str(refusal)})
                 raise
@@ -490,50 +399,64 @@ class LLMService:
         facts: dict[str, Any] = {"outcome": "cancelled"}
         started_s = time.monotonic()
         try:
-            limit_s = None if way.is_simulated else self.retries.timeout_s  # or no time passes
-            try:
-                async with asyncio.timeout(limit_s):
-                    completion = await way.complete(request)
-            except TimeoutError:
-                message = f"no answer within {self.retries.timeout_s:g} s"
-                raise AttemptError("timeout", message, is_retryable=True, spent=spent) from None
-            facts = {"outcome": "ok"}
-            given = completion.input_tokens, completion.output_tokens
-            prompt = request.prompt_tokens_estimate if given[0] is None else given[0]
-            output = estimate_tokens(completion.content) if given[1] is None else given[1]
-            cost_usd = shipped_prices().cost_usd(way.model, prompt, output)
-            took_s = time.monotonic() - started_s
-            response = LLMResponse(
-                completion.content,
-                str(place["provider"]),
-                way.model,
-                prompt,
-                output,
-                prompt + output,
-                took_s if completion.latency_s is None else completion.latency_s,
-                cost_usd or 0.0,
-                completion.finish_reason,
-            )
-            notes = {
-                "simulated": way.is_simulated,
-                "tokens_estimated": None in given,
-                "unpriced": cost_usd is None,
-                "over_max_tokens": max(0, output - request.max_tokens),  # it ignored its limit
-            }
-            facts |= asdict(response) | {key: value for key, value in notes.items() if value}
+            response, facts = await self._send(way, request, provider)
             return response
-        except AttemptError as failure:
-            spent = failure.spent
-            facts = {"outcome": failure.outcome, "message": shortened(failure, _MOST_CHARS)}
-            raise
+        except LLMError as failure:
+            message, spent = shortened(failure, _MOST_CHARS), failure.spent
+            facts = {"outcome": failure.outcome, "message": message}
+            where = f"{agent}: the call to {provider} ({way.model}) failed"
+            text = f"{where}: {failure.outcome}: {message}"
+            raise LLMError(failure.outcome, text, spent) from None
         finally:
-            if guard is not None:
-                guard.settle(grant, agent, response, spent)
+            if self._guard is not None:
+                self._guard.settle(grant, agent, response, spent)
             if response is None:
                 facts |= {"latency_s": time.monotonic() - started_s, "spent": spent}
             event = {**place, **facts, "max_tokens": request.max_tokens}
             self.call_log += [] if response is None else [event]
             self._log.append("llm_attempt", event)
+
+    async def _send(
+        self, way: Provider, request: LLMRequest, provider: str
+    ) -> tuple[LLMResponse, dict[str, Any]]:
+        """Send a request; returns the response, and the facts of its event."""
+        started_s = time.monotonic()
+        try:  # where time is virtual none passes
+            async with asyncio.timeout(None if way.is_simulated else self._timeout_s):
+                completion = await way.complete(request)
+        except TimeoutError:
+            message = f"no answer within {self._timeout_s:g} s"
+            raise LLMError("timeout", message, "unknown") from None
+        given = completion.input_tokens, completion.output_tokens
+        prompt = request.prompt_tokens_estimate if given[0] is None else given[0]
+        output = estimate_tokens(completion.content) if given[1] is None else given[1]
+        cost_usd = shipped_prices().cost_usd(way.model, prompt, output)
+        took_s = time.monotonic() - started_s
+        response = LLMResponse(
+            completion.content,
+            provider,
+            way.model,
+            prompt,
+            output,
+            prompt + output,
+            took_s if completion.latency_s is None else completion.latency_s,
+            cost_usd or 0.0,
+            completion.finish_reason,
+        )
+        notes = {
+            "simulated": way.is_simulated,
+            "tokens_estimated": None in given,
+            "unpriced": cost_usd is None,
+            "over_max_tokens": max(0, output - request.max_tokens),  # it ignored its limit
+        }
+        told = {key: value for key, value in notes.items() if value}
+        return response, {"outcome": "ok", **asdict(response), **told}
+
+    def call(self, *request: Any, **options: Any) -> LLMResponse:
+        """Call a model and wait; arguments are those of `acall`. Not from inside an event loop."""
+        with self._lock:  # the loop lives on between calls: connections belong to it
+            self._runner = self._runner or asyncio.Runner()
+            return self._runner.run(self.acall(*request, **options))
 
     def get_cost_summary(self) -> dict[str, Any]:
         """Return calls, tokens and USD: in all, by model and by agent."""

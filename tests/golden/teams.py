@@ -55,7 +55,7 @@ def _token_budget(provider: Any = None, **order: Any) -> str:
     """Play a run; digest its log and its summary."""
     log = Log()
     asyncio.run(play(make(log, provider, **order), log))
-    kept = (*KEPT, "agent_step", "malformed", "call_lost", "rating_missing")
+    kept = (*KEPT, "agent_step", "malformed", "rating_missing")
     events = [(kind, data) for kind, data in log.events if kind in kept]
     return digest_of(json.loads(json.dumps(_plain([events, log.status, log.summary], *TIMED))))
 

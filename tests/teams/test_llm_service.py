@@ -16,7 +16,6 @@ from inframind_gym.teams.llm import (
     LLMError,
     LLMService,
     OpenAICompatible,
-    Retries,
     open_provider,
     shipped_prices,
 )
@@ -26,7 +25,6 @@ from tests.teams.token_budget.runs import Log
 
 pytest.importorskip("openai")
 SECRET = "secret-of-the-test"
-QUICK = Retries(most_attempts=3, first_wait_s=0.0, timeout_s=0.5)
 Opened = Callable[..., tuple[LLMService, StandIn, Log, TokenCeiling]]
 
 
@@ -41,7 +39,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
     ) -> tuple[LLMService, StandIn, Log, TokenCeiling]:
         server, log, guard = StandIn(replies), Log(), TokenCeiling(ceiling)
         provider = OpenAICompatible("gpt-4o-mini", f"{server.url}/v1")
-        service = LLMService({"openai": provider}, log=log, guard=guard, retries=QUICK)
+        service = LLMService(
+            {"openai": provider}, log=log, guard=guard, max_retries=2, timeout_s=2.0
+        )
         left.extend((service, server))
         return service, server, log, guard
 
@@ -73,59 +73,40 @@ def test_an_answer_is_counted_and_priced(opened: Opened) -> None:
     assert SECRET not in json.dumps(log.events)
 
 
-@pytest.mark.parametrize(
-    ("fault", "outcome", "lost_tokens"),
-    [
-        (Reply(status=429), "http_429", 0),
-        (Reply(status=500), "http_500", 0),
-        (Reply(status=503), "http_503", 0),
-        (Reply(hangs=True), "timeout", 105),
-        (Reply(cuts=True), "connection", 105),
-    ],
-)
-def test_what_may_pass_is_tried_again(
-    opened: Opened, fault: Reply, outcome: str, lost_tokens: int
-) -> None:
+@pytest.mark.parametrize("fault", [Reply(status=429), Reply(status=503), Reply(cuts=True)])
+def test_what_may_pass_is_tried_again(opened: Opened, fault: Reply) -> None:
     service, server, log, guard = opened(fault, Reply("2"))
     assert ask(service).content == "2"
-    assert outcomes(log) == [outcome, "ok"]
-    assert len(server.requests) == 2
-    assert service.call_count == 1  # a failed attempt is no call
-    assert (guard.used_tokens, guard.reserved_tokens) == (15, 0)  # once
-    assert guard.lost_tokens == lost_tokens  # a prompt of 5 tokens and an answer of 100
+    assert outcomes(log) == ["ok"]
+    assert (len(server.requests), service.call_count) == (2, 1)
+    assert (guard.used_tokens, guard.reserved_tokens, guard.lost_tokens) == (15, 0, 0)
 
 
 @pytest.mark.parametrize(
-    ("fault", "outcome"),
+    ("fault", "outcome", "sent"),
     [
-        (Reply(status=400), "http_400"),
-        (Reply(status=401, message=f"wrong key {SECRET}"), "http_401"),
-        (Reply(status=404), "http_404"),
-        (Reply(status=429, code="insufficient_quota"), "http_429"),
-        (Reply(raw='{"choices": [{"mess'), "malformed"),
-        (Reply(raw='{"choices": []}'), "malformed"),
-        (Reply(raw="[1, 2]"), "malformed"),
+        (Reply(status=500), "http_500", 3),
+        (Reply(hangs=True), "timeout", 1),
+        (Reply(status=400), "http_400", 1),
+        (Reply(status=401, message=f"wrong key {SECRET}"), "http_401", 1),
+        (Reply(status=404), "http_404", 1),
+        (Reply(raw='{"choices": [{"mess'), "malformed", 1),
+        (Reply(raw='{"choices": []}'), "malformed", 1),
+        (Reply(raw="[1, 2]"), "malformed", 1),
     ],
 )
-def test_what_cannot_pass_is_sent_once(opened: Opened, fault: Reply, outcome: str) -> None:
-    service, server, log, guard = opened(fault, Reply("never"))
+def test_what_does_not_pass_is_an_error(
+    opened: Opened, fault: Reply, outcome: str, sent: int
+) -> None:
+    service, server, log, guard = opened(fault)
     with pytest.raises(LLMError, match=outcome) as raised:
         ask(service)
-    assert (raised.value.outcome, raised.value.attempts) == (outcome, 1)
-    assert len(server.requests) == 1
+    assert raised.value.outcome == outcome and outcomes(log) == [outcome]
+    assert len(server.requests) == sent
     assert guard.used_tokens == guard.reserved_tokens == 0
-    assert guard.lost_tokens == (105 if outcome == "malformed" else 0)
+    # A prompt of 5 tokens and an answer of 100, where nobody knows what was spent.
+    assert guard.lost_tokens == (105 if outcome in ("malformed", "timeout") else 0)
     assert SECRET not in json.dumps(log.events) + str(raised.value)
-
-
-def test_attempts_have_a_limit(opened: Opened) -> None:
-    service, server, _, _ = opened(Reply(status=500))
-    with pytest.raises(LLMError, match="3 times"):
-        ask(service)
-    assert len(server.requests) == 3
-    retries = Retries(first_wait_s=1.0, most_wait_s=10.0)
-    waits = [retries.wait_s(*case, 0.5) for case in ((1, None), (3, None), (1, 7.0), (1, 700.0))]
-    assert waits == [1.0, 4.0, 7.0, 10.0]  # a server may say how long to wait
 
 
 def test_a_model_that_ignores_its_limit_is_charged_in_full(opened: Opened) -> None:
@@ -194,7 +175,7 @@ def test_anthropic_is_reached_by_its_compatible_address(monkeypatch: pytest.Monk
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant")
     with StandIn([Reply(status=529), Reply('{"a": 1}', prompt_tokens=100)]) as server:
         provider = OpenAICompatible("claude-haiku-4-5", server.url, vendor="anthropic")
-        with LLMService({"anthropic": provider}, retries=QUICK) as service:
+        with LLMService({"anthropic": provider}) as service:
             schema = {"type": "object"}
             response = service.call("sys", "user", "anthropic", 64, schema, agent="coder")
     assert (response.content, response.input_tokens) == ('{"a": 1}', 100)

@@ -34,7 +34,6 @@ from inframind_gym.teams.coordination.settings import (
     Validation,
 )
 from inframind_gym.teams.llm import (
-    AttemptError,
     BudgetError,
     Completion,
     EventLog,
@@ -362,9 +361,9 @@ class Faulty(Provider):
         if self._kind == "timeout":
             if not self.is_simulated:  # where time is virtual the clock knows the limit
                 await asyncio.sleep(3600.0)
-            raise AttemptError("timeout", "no answer", is_retryable=False, spent="unknown")
+            raise LLMError("timeout", "no answer", "unknown")
         if self._kind == "error":
-            raise AttemptError("http_500", "internal error", is_retryable=False, spent="nothing")
+            raise LLMError("http_500", "internal error")
         answer = await self._inner.complete(request)
         return Completion("{\x00", answer.input_tokens, answer.output_tokens)
 

@@ -48,7 +48,6 @@ from inframind_gym.teams.llm import (
     LLMService,
     NoLog,
     Provider,
-    Retries,
     open_provider,
 )
 
@@ -238,15 +237,13 @@ class MultiAgentCoordinator:
         provider = self.provider or RuleAnswers(work, settings, self.is_about)
         if options.fault is not None:
             provider = Faulty(provider, options.fault)
-        retry = options.retry
-        retries = Retries(
-            retry.max_retries + 1,
-            settings.limits.backoff_s,
-            timeout_s=retry.timeout_seconds,
-            factor=retry.backoff_factor,
-        )
         agents = Agents(
-            LLMService({WAY: provider}, log=self._log, retries=retries),
+            LLMService(
+                {WAY: provider},
+                log=self._log,
+                max_retries=options.retry.max_retries,
+                timeout_s=options.retry.timeout_seconds,
+            ),
             self.searcher.retrieve,
             work,
             self.rewrite,

@@ -34,7 +34,6 @@ from inframind_gym.teams.llm import (
     LLMResponse,
     LLMService,
     Provider,
-    Retries,
     Simulated,
     Spent,
     estimate_tokens,
@@ -177,7 +176,6 @@ class Orchestrator:
         log: EventLog,
         run_id: str,
         provider: Provider | None = None,
-        retries: Retries | None = None,
     ) -> None:
         self.order, self._log, self._run_id = order, log, run_id
         self.settings = settings = load_settings()
@@ -187,7 +185,7 @@ class Orchestrator:
             provider, self._task = Simulated(MODEL, drawn), drawn.task
         self.state = TeamState(settings, 1, settings.overhead.self_eval, MAX_STEPS)
         self.budget = BudgetController(self.state)
-        self.service = LLMService({_WAY: provider}, log=log, guard=self.budget, retries=retries)
+        self.service = LLMService({_WAY: provider}, log=log, guard=self.budget)
         self.product = Product(order.task)
         self._policy = order.policy()
         self._rating = float("nan")  # the last one
@@ -268,16 +266,9 @@ class Orchestrator:
         before = int(state.ledger.used[0, agent])
         tokens = int(state.estimates[0, agent])
         context = {"agent": name, "size": SIZES[size], "prompt_tokens": tokens}
-        try:
-            response = await self.service.acall(
-                *prompt[:2], _WAY, limit, prompt.schema, agent=name, context=context
-            )
-        except BudgetError:  # a lost attempt took the room of the next one
-            lost = np.array([int(state.ledger.used[0, agent]) - before])
-            self._log.append("call_lost", {"agent": name, "tokens": int(lost[0])})
-            state.count(_ROW, np.array([agent]), lost, np.zeros(1))
-            state.stopped[:] = True
-            return "refused: the budget is spent"
+        response = await self.service.acall(
+            *prompt[:2], _WAY, limit, prompt.schema, agent=name, context=context
+        )
         text, flags = response.content, []
         if agent == rules.PLANNER:
             fits = agents.take_plan(self.product, text)

@@ -314,11 +314,6 @@ class TeamState:
         )
         delta = np.where(is_critic, evidence.claimed, score - progress.score[rows])
         progress.score[rows] = score
-        self.count(rows, agents, tokens, delta)
-
-    def count(self, rows: Ints, agents: Ints, tokens: Ints, delta: Floats) -> None:
-        """Count k calls and the points (k,) that they brought."""
-        progress = self.progress
         progress.calls[rows, agents] += 1
         progress.last_tokens[rows, agents] = tokens
         progress.last_delta[rows, agents] = delta

@@ -7,7 +7,7 @@ from typing import Any
 
 from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.assignment.agents import QLearningCoordinator, all_actions
-from inframind_gym.teams.llm import AttemptError, Completion, Guard, LLMRequest, LLMService, Retries
+from inframind_gym.teams.llm import Completion, Guard, LLMError, LLMRequest, LLMService
 
 
 def learner(**arguments: Any) -> QLearningCoordinator:
@@ -32,7 +32,7 @@ class Scripted:
         self.requests.append(request)
         content = self.say(request)
         if content is None:
-            raise AttemptError("http_400", "no", is_retryable=False, spent="nothing")
+            raise LLMError("http_400", "no")
         return Completion(content, 100, 50, latency_s=1.0)
 
     async def aclose(self) -> None:
@@ -45,4 +45,4 @@ def service_of(
     """A service whose two providers are the same."""
     provider = Scripted(say)
     providers = {"openai": provider, "anthropic": provider}
-    return LLMService(providers, guard=guard, retries=Retries(most_attempts=1)), provider
+    return LLMService(providers, guard=guard), provider

@@ -23,7 +23,7 @@ from inframind_gym.teams.coordination.settings import (
     Document,
 )
 from inframind_gym.teams.coordination.simulate import Pinned, SimulatedQuestion
-from inframind_gym.teams.llm import AttemptError, Completion, LLMRequest
+from inframind_gym.teams.llm import Completion, LLMError, LLMRequest
 
 ROW = np.zeros(1, np.int64)
 QUERY = "the whole question"
@@ -88,7 +88,7 @@ class DrawnTeam:
         if agent == "draft" and self.outcome.drafted[0]:
             failed = False
         if failed and FAILURES[int(self.outcome.failure[0])] == "timeout":
-            raise AttemptError("timeout", "late", is_retryable=False, spent="unknown")
+            raise LLMError("timeout", "late", "unknown")
         text = self._text(agent, question)
         if failed:
             text = "" if agent == "draft" else "{"

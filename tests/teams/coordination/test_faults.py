@@ -42,7 +42,7 @@ def play(answer: Any, query: str, log: Log) -> tuple[Any, float]:
 @pytest.mark.parametrize(
     ("agent", "reply", "failure"),
     [
-        ("router", Reply(cuts=True), "error"),
+        ("router", Reply(cuts=True), "timeout"),  # of its attempts
         ("planner", Reply("{]"), "garbage"),
         ("retrieval", Reply(status=400, message="no"), "error"),
         ("draft", Reply(hangs=True), "timeout"),

@@ -24,7 +24,7 @@ from inframind_gym.teams.coordination.rules import CoordinationState
 from inframind_gym.teams.coordination.session import Session
 from inframind_gym.teams.coordination.settings import QuerySettings, load_settings
 from inframind_gym.teams.coordination.simulate import SCENARIOS, Pinned
-from inframind_gym.teams.llm import LLMService, Retries
+from inframind_gym.teams.llm import LLMService
 from tests.teams.coordination.drawn import QUERY, ROW, DrawnTeam
 from tests.teams.token_budget.runs import Log
 
@@ -103,7 +103,7 @@ def in_the_application(
     team = DrawnTeam(SETTINGS, seed, noise=noise, conversation=conversation, pinned=pinned)
     work = Work(QUERY, team.history())
     agents = Agents(
-        LLMService({WAY: team}, log=log, retries=Retries(most_attempts=1)),
+        LLMService({WAY: team}, log=log),
         team.retrieve,
         work,
         rewrite=lambda question: [],

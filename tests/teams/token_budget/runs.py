@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from inframind_gym.teams.llm import Completion, LLMRequest, Retries
+from inframind_gym.teams.llm import Completion, LLMRequest
 from inframind_gym.teams.token_budget.app import Orchestrator, Order
 
 STEP = {  # keys of an event of a step
@@ -35,9 +35,8 @@ class Log:
 
 
 def make(log: Any, provider: Any = None, **order: Any) -> Orchestrator:
-    """An orchestrator whose retries do not wait."""
-    patient = Retries(most_attempts=3, first_wait_s=0.0, timeout_s=2.0)
-    return Orchestrator(Order(task="Write.", **order), log, "run", provider, retries=patient)
+    """An orchestrator of one task."""
+    return Orchestrator(Order(task="Write.", **order), log, "run", provider)
 
 
 def run(**order: Any) -> tuple[Orchestrator, Log, dict[str, Any]]:
@@ -51,7 +50,7 @@ class Model:
     """A way to a model that a function answers, in real mode: nothing is known of its lengths.
 
     Args:
-        answer: returns a completion, or raises AttemptError.
+        answer: returns a completion, or raises LLMError.
         wait_s: time that a call takes.
 
     Attributes:
