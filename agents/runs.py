@@ -68,11 +68,11 @@ class WorldChoice(StrictModel):
         chosen = [w for w in worlds if named.items() <= w.model_dump().items()] or [alone]
         for i, place in enumerate(chosen):
             if place.capacity_per_min is None:
-                from inframind_gym.evaluation.bounds import SteadyBounds
+                from inframind_gym.evaluation.bounds import bound_of
                 from inframind_gym.evaluation.scenarios import Scenario
 
                 scenario = Scenario(workload=place.workload, pool=place.pool)
-                capacity = SteadyBounds().of(scenario).capacity_per_min()
+                capacity = bound_of(scenario).capacity_per_min()
                 chosen[i] = place.model_copy(update={"capacity_per_min": capacity})
         return chosen
 

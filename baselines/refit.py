@@ -213,7 +213,7 @@ def _play(
         player.recipes = _Recipes(chosen[start : start + at_once])
         rows = range(start, min(start + at_once, len(chosen)))
         cells = [TRACKS.cell(str(row), *place, seed=seeds[row]) for row in rows]
-        for cell, columns, _ in player.run(cells):
+        for cell, columns in player.run(cells):
             sums = layout.table(columns).sum(axis=0)
             scores[int(cell.policy)] = layout.evaluate(sums)[SCORE]
     budget.used += len(chosen) * played.arrivals

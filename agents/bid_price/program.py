@@ -20,7 +20,7 @@ from scipy.special import ndtr
 
 from agents.runs import Array
 from inframind_gym.configs import Fraction, NonNegative, Number, Positive, StrictModel
-from inframind_gym.evaluation.informed import maximise
+from inframind_gym.evaluation.bounds import maximise
 from inframind_gym.policies.bid_price import BY_RECIPE, Estimates, Prices
 
 AT_CAPACITY: Final = 0.9  # of the value on idle servers, as in the benchmark

@@ -39,7 +39,6 @@ class Results:
         family: Family of its cells.
         layout: Of the sums.
         episodes: The finished cells, but for those of policies that were left out.
-        timings: Time that policies took to decide in them, where that was measured.
         missing: Coordinates of the planned cells that are not there, by policy.
         damaged: Files of records that cannot be read.
         unplanned: Cells that are left out, since the folder's runs did not plan them.
@@ -51,7 +50,6 @@ class Results:
     family: Family
     layout: Layout
     episodes: dict[Cell, Episode]
-    timings: dict[Cell, dict[str, float]]
     missing: dict[str, list[str]]
     damaged: int = 0
     unplanned: int = 0
@@ -92,8 +90,6 @@ class Results:
             )
         if self.unplanned:
             notes.append(f"left out: {self.unplanned} cells that no run of {self.folder} planned")
-        if self.timings and len(self.timings) < len(self.episodes):
-            notes.append(f"times are those of {len(self.timings)} of {len(self.episodes)} cells")
         return notes
 
     def strata(self, policy: str) -> Strata:
@@ -131,7 +127,6 @@ def load_results(folder: Path) -> Results:
     planned, left_out = header.get("planned", {}), header.get("left_out", {})
     missing = {name: dict(cells) for name, cells in planned.items() if name not in left_out}
     episodes: dict[Cell, Episode] = {}
-    timings: dict[Cell, dict[str, float]] = {}
     damaged = unplanned = 0
     for one in read_cells(folder):
         if one is None:
@@ -142,8 +137,6 @@ def load_results(folder: Path) -> Results:
             unplanned += 1
         else:
             missing.get(one.cell.policy, {}).pop(one.cell_id, None)
-            if one.timing:
-                timings[one.cell] = one.timing
             episodes[one.cell] = Episode.of(layout, one.columns)
     if not episodes:
         torn = f" ({damaged} damaged files)" if damaged else ""
@@ -151,7 +144,7 @@ def load_results(folder: Path) -> Results:
             f"{folder} holds no finished cell yet{torn}. Run the command that made it again."
         )
     lacking = {policy: list(cells.values()) for policy, cells in missing.items() if cells}
-    return Results(folder, header, family, layout, episodes, timings, lacking, damaged, unplanned)
+    return Results(folder, header, family, layout, episodes, lacking, damaged, unplanned)
 
 
 def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict[str, Any]:
@@ -172,8 +165,7 @@ def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict
         policies ``left_out``; and the method of the intervals. Every metric has its interval under
         ``<metric>_ci95``. Policies that cannot be beaten (``bound`` is true) are listed without a
         rank; ``of_bound`` is the share of the best bound's score that the others reach, ``regret``
-        what they lose to `Family.regret`. ``timing`` has the times that policies take to decide,
-        where they were measured.
+        what they lose to `Family.regret`.
     """
     family, header = results.family, results.header
     bounds = set(header.get("bounds", ()))
@@ -200,7 +192,6 @@ def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict
             for group in zip(tables, (None, *place), strict=True):
                 peers = averages.setdefault(group, {})
                 peers[policy] = peers[policy] + estimate if policy in peers else estimate
-    timing = _timing_rows(results, common)
     return {
         "folder": str(results.folder),
         "suite": header["suite"]["name"],
@@ -223,7 +214,6 @@ def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict
         "rows": rows,
         **_ranked(results, averages),
         **family.scores(header, scored),
-        **({"timing": timing} if timing else {}),
     }
 
 
@@ -335,22 +325,3 @@ def _notes(strata: Sequence[Strata], common: Sequence[Place]) -> list[str]:
             f"some cells have {fewest} seeds: intervals from fewer than {MIN_SEEDS} are rough"
         )
     return notes
-
-
-def _timing_rows(results: Results, places: Sequence[Place]) -> list[dict[str, Any]]:
-    """Return medians over cells of the times that policies take, by policy and first axis.
-
-    Times are measured, not computed: they differ from run to run and have no intervals.
-    """
-    axis, rows = results.family.axes[0].name, []
-    for policy in results.policies:
-        for value in dict.fromkeys(place[0] for place in places):
-            timings = [
-                timing
-                for cell, timing in results.timings.items()
-                if (cell.policy, cell.place[0]) == (policy, value) and cell.place in places
-            ]
-            if timings:
-                medians = {key: float(np.median([t[key] for t in timings])) for key in timings[0]}
-                rows.append({"policy": policy, axis: value, "cells": len(timings), **medians})
-    return rows

@@ -1,17 +1,32 @@
-"""Bounds of tracks, by linear programming over the recipes of `inframind_gym.evaluation.informed`.
+"""The informed bound, by linear programming over recipes, and what it says of tracks.
 
-`SteadyBound` is that of a router which knows every distribution but no single outcome, in steady
-load: the work of the queries that arrive in a second fits into a second of the servers. No query is
-early or late, so only the load counts, and which queries are worth the work. *Capacity* is the rate
-at which it has fallen to 90 % of that on idle servers. There is no rate beyond which nothing works:
-ever cheaper recipes serve ever more queries, ever worse. ``inframind bench limits`` writes both for
-the scenarios of tracks.
+It is that of a router which knows every distribution but no single outcome, without queues.
+
+A *recipe* is a topology, a number of agents, a kind of role and a route for every node. Its worth
+is known for every group of queries (dataset, apparent difficulty) and budget: the share that it
+solves on idle servers within the budget, and the work that it takes. `Informed` searches recipes at
+many prices of the servers' time: the neighbours of those that are worth most at some price are
+tried, until none is better. Those found are evaluated again with other random numbers, so that the
+result is not that of the luckiest among many.
+
+Work is counted in seconds of a server that is alone on its GPU and whose steps are as full as its
+slots allow (`inframind_gym.policies.oracle.call_cost_s`). A server does at most one second of it a
+second. Of n busy models on a GPU each runs at 1 / (1 + s (n - 1)) of its speed, so together they do
+at most max over n of n / (1 + s (n - 1)) seconds of work a second. No schedule can do more.
+
+`SteadyBound` shares out the queries among the recipes in steady load: the work of the queries that
+arrive in a second fits into a second of the servers. No query is early or late, so only the load
+counts, and which queries are worth the work. *Capacity* is the rate at which it has fallen to 90 %
+of that on idle servers. There is no rate beyond which nothing works: ever cheaper recipes serve
+ever more queries, ever worse. ``inframind bench limits`` writes both for the scenarios of tracks.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +34,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.routing import StreamEnv
-from inframind_gym.evaluation.informed import Informed, maximise
+from inframind_gym.envs.routing_config import env_config
+from inframind_gym.envs.routing_simulation import RoutingSimulation
+from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.scenarios import (
     Limits,
     Scenario,
@@ -28,9 +45,35 @@ from inframind_gym.evaluation.scenarios import (
     load_track,
 )
 from inframind_gym.files import replace_text
+from inframind_gym.policies.oracle import RecipeKey, make_oracle, outcomes_of, recipes_of
 from inframind_gym.progress import say
-from inframind_gym.simulator.workload import BUDGET_TIERS_S
+from inframind_gym.simulator.server.pool import PoolConfig
+from inframind_gym.simulator.server.state import cards
+from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.topology import (
+    MAX_AGENTS,
+    TOPOLOGIES,
+    distinct_plans,
+    graph,
+)
+from inframind_gym.simulator.workload import BUDGET_TIERS_S, load_profiles
 
+CLASSES: Final = 3  # of visible difficulty, alike in size
+RIDGE: Final = 10.0  # of the regression that estimates difficulty
+SEARCH_DRAWS: Final = 6  # times every task is asked while recipes are searched
+FINAL_DRAWS: Final = 60  # and when they are evaluated
+SEARCH_ROUNDS: Final = 8
+SEARCH_WIDTH: Final = 1200  # recipes that are tried in a round
+RUNNERS_UP: Final = 3  # recipes that are evaluated for every price, group and budget
+# Queries for a second of work, up to what nobody can pay where a query takes a tenth of a second:
+# beyond capacity a second costs several queries, and the cheapest recipes of all win.
+PRICES: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+_WORTH: Final = 1e-4  # goodput: less is not worth another column
+_NODES: Final = {
+    (t, agents): graph(name, agents).num_nodes
+    for t, name in enumerate(TOPOLOGIES)
+    for agents in range(1, MAX_AGENTS + 1)
+}
 AT_CAPACITY: Final = 0.9  # of the bound on idle servers
 _CLOSE: Final = 1.002  # ratio of rates between which the capacity lies in the end
 _MORE_BUDGETS_S: Final = (5.0, 20.0, 60.0)  # of shipped scenarios, beside the published tiers
@@ -40,11 +83,257 @@ _HEAD: Final = """\
 """
 
 
-@lru_cache(maxsize=16)
-def _informed(arguments: str, budgets_s: tuple[float, ...]) -> Informed:
-    """Search recipes for an environment, up to two minutes of one core; once a process."""
-    shown = {"observation": "index", **json.loads(arguments)}
-    return Informed(StreamEnv.simulation_of(shown, 1), np.array(budgets_s))
+# Capacity
+
+
+@dataclass(frozen=True, eq=False)
+class Resources:
+    """Servers, and GPUs that several models share: K resources that work uses up."""
+
+    names: tuple[str, ...]  # (K,) the model's alias, or the GPU's name
+    uses: NDArray[np.float64]  # (M, K) 1 where a model's work uses a resource
+    rate: NDArray[np.float64]  # (K,) seconds of work that it does in a second
+
+
+def resources_of(pool: PoolConfig) -> Resources:
+    """Return the resources of a pool."""
+    names = list(pool.aliases)
+    columns = [np.eye(len(names))]
+    rates = [1.0] * len(names)
+    for g, gpu in enumerate(pool.gpus):
+        on_it = np.array(pool.gpu_index) == g
+        models = int(on_it.sum())
+        if models > 1:
+            names.append(gpu.name)
+            columns.append(on_it[:, None].astype(np.float64))
+            slowdown = gpu.colocation_slowdown
+            rates.append(max(n / (1.0 + slowdown * (n - 1)) for n in range(1, models + 1)))
+    uses, rate = np.concatenate(columns, axis=1), np.array(rates)
+    binding = [  # a server is no limit of its own where its GPU does no more work than it
+        k
+        for k in range(len(names))
+        if not any(
+            other != k and rate[other] <= rate[k] and (uses[:, other] >= uses[:, k]).all()
+            for other in range(len(pool.models), len(names))
+        )
+    ]
+    return Resources(tuple(names[k] for k in binding), uses[:, binding], rate[binding])
+
+
+def maximise(
+    value: NDArray[np.float64], matrix: Any, limit: NDArray[np.float64]
+) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
+    """Maximise value · x subject to matrix · x <= limit and x >= 0, which is feasible.
+
+    Returns:
+        The optimum, x (n,) and the price (m,) of every limit.
+
+    Raises:
+        InfraMindError: The solver gives up.
+    """
+    from scipy.optimize import linprog
+
+    result = linprog(-value, A_ub=matrix, b_ub=limit, bounds=(0.0, None), method="highs")
+    if result.status != 0:
+        raise BenchmarkError(f"the linear program of a bound was not solved: {result.message}")
+    prices = -np.asarray(result.ineqlin.marginals, np.float64)
+    return -float(result.fun), np.asarray(result.x, np.float64), prices
+
+
+# Recipes
+
+
+def _role_kinds(simulation: RoutingSimulation) -> tuple[int, ...]:
+    """Return the kinds of role that differ in this workload."""
+    params = simulation.params
+    kinds = [RoleRule.SINGLE]
+    roles = [
+        np.arange(params.role_start[d], params.role_start[d] + params.role_count[d])
+        for d in np.unique(params.task_domain)
+    ]
+    if (params.role_codes[np.concatenate(roles)] == 1).any():
+        kinds.append(RoleRule.CODER)
+    if (params.role_calls > 1).any():
+        kinds.append(RoleRule.DOUBLE)
+    return tuple(kinds)
+
+
+def first_recipes(routes: int, kinds: Sequence[int]) -> list[RecipeKey]:
+    """Return where the search begins: every route alone, teams of alike, and pairs of routes."""
+    teams = distinct_plans((1, 2, 3, 5, 6))
+    pairs = [team for team in teams if _NODES[team] == 2]
+    alike = product(kinds, range(routes), teams)
+    mixed = product(kinds, range(routes), range(routes), pairs)
+    recipes: list[RecipeKey] = [(*team, kind, (r,) * _NODES[team]) for kind, r, team in alike]
+    recipes += [(*team, kind, (r, other)) for kind, r, other, team in mixed]
+    return list(dict.fromkeys(recipes))
+
+
+def neighbours(recipe: RecipeKey, routes: int, kinds: Sequence[int]) -> list[RecipeKey]:
+    """Return recipes that differ in one choice; of nodes that are alike, one is changed."""
+    topology, agents, kind, chosen = recipe
+    near: list[RecipeKey] = [(topology, agents, k, chosen) for k in kinds if k != kind]
+    ordered = TOPOLOGIES[topology] in ("Chain", "FullConnected")
+    alike = {(i if ordered else i // agents, chosen[i]): i for i in reversed(range(len(chosen)))}
+    for i in sorted(alike.values()):
+        near += [
+            (topology, agents, kind, (*chosen[:i], r, *chosen[i + 1 :]))
+            for r in range(routes)
+            if r != chosen[i]
+        ]
+    for team in distinct_plans({agents, min(agents + 1, MAX_AGENTS), max(agents - 1, 1)}):
+        if team == (topology, agents):
+            continue
+        nodes = _NODES[team]
+        near.append((*team, kind, (chosen + (chosen[-1],) * nodes)[:nodes]))
+        if nodes < len(chosen):
+            near.append((*team, kind, chosen[-nodes:]))
+    return list(dict.fromkeys(near))
+
+
+class Tables(NamedTuple):
+    """Worth of R recipes. G groups of tasks, B budgets, M servers."""
+
+    keys: list[RecipeKey]
+    good: NDArray[np.float64]  # (R, G, B) share solved within each budget on idle servers
+    work_s: NDArray[np.float64]  # (R, G, M) mean work of each server
+
+    def joined(self, other: Tables) -> Tables:
+        """Return both tables' recipes."""
+        arrays = zip(self[1:], other[1:], strict=True)
+        return Tables(self.keys + other.keys, *map(np.concatenate, arrays))
+
+
+def _sampler(
+    simulation: RoutingSimulation,
+    group: NDArray[np.int64],
+    budgets_s: NDArray[np.float64],
+    draws: int,
+    seed: int,
+) -> Callable[[Sequence[RecipeKey]], Tables]:
+    """Return a function that plays recipes over all tasks, `draws` times each, on one seed.
+
+    `group` (T,) is that of each task, in 0..G-1; `budgets_s` (B,).
+    """
+    oracle = make_oracle(simulation.params, cards(simulation.pool))
+    key = np.random.default_rng(seed).integers(2**64, dtype=np.uint64)
+    tasks, groups_of = np.tile(np.arange(len(group)), draws), np.tile(group, draws)
+    count = np.maximum(np.bincount(groups_of), 1)
+
+    def mean(values: NDArray[Any]) -> NDArray[np.float64]:  # (n, k) -> (G, k)
+        sums = [np.bincount(groups_of, weights=column) for column in values.T]
+        return np.asarray(np.transpose(sums) / count[:, None], np.float64)
+
+    def play(keys: Sequence[RecipeKey]) -> Tables:
+        rows = []
+        for recipe in recipes_of(keys)[:, None]:
+            (outcomes,), (work_s,) = outcomes_of(oracle, key, tasks, recipe)
+            solved = (outcomes["solved"] == 1)[:, None]
+            in_time = solved & (outcomes["latency_s"][:, None] <= budgets_s)
+            rows.append([mean(in_time), mean(work_s)])
+        return Tables(list(keys), *(np.array(part) for part in zip(*rows, strict=True)))
+
+    return play
+
+
+def _groups(simulation: RoutingSimulation) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the group of each task (T,), and the share of the queries that each has (G,).
+
+    Tasks are grouped by dataset and by the difficulty that their text suggests, estimated by ridge
+    regression on the embeddings of the training tasks: about what a learned router can know.
+    """
+    arguments = {**simulation.config.model_dump(), "split": "train", "num_queries": 1}
+    train = RoutingSimulation(env_config(arguments), 1, one_query=False)
+    of, train_of = simulation.params.response.task_profile, train.params.response.task_profile
+    weights = [part.weight for part in load_profiles(simulation.workload).values()]
+    group = np.zeros(len(of), np.int64)
+    share = np.zeros(len(weights) * CLASSES)
+    for p, weight in enumerate(weights):
+        members, known = np.flatnonzero(of == p), np.flatnonzero(train_of == p)
+        x, y = train.tasks.embeddings[known], train.tasks.difficulty[known]
+        mean = x.mean(axis=0, dtype=np.float64)
+        centred = x - mean
+        gram = centred.T @ centred + RIDGE * np.eye(x.shape[1])
+        slope = np.linalg.solve(gram, centred.T @ (y - y.mean()))
+        looks = (simulation.tasks.embeddings[members] - mean) @ slope
+        rank = np.argsort(np.argsort(looks, kind="stable"), kind="stable")
+        group[members] = p * CLASSES + rank * CLASSES // len(members)
+        share += weight * np.bincount(group[members], minlength=len(share)) / len(members)
+    return group, share / share.sum()
+
+
+# The search
+
+
+def _price_vectors(resources: Resources) -> NDArray[np.float64]:
+    """Return prices of a second of work, in queries, from 0 to prohibitive, also uneven, (V, K)."""
+    k = len(resources.names)
+    slants = [np.ones(k)]
+    for i in range(k):
+        for factor in (0.1, 0.3):
+            dear, cheap = np.full(k, factor), np.ones(k)
+            dear[i], cheap[i] = 1.0, factor
+            slants += [dear, cheap]
+    prices = (np.array(PRICES)[:, None, None] * np.array(slants)).reshape(-1, k)
+    return np.asarray(np.unique([np.zeros(k), *prices], axis=0), np.float64)
+
+
+def _winners(
+    tables: Tables, prices: NDArray[np.float64], resources: Resources, places: int
+) -> tuple[NDArray[np.int64], float]:
+    """Return the `places` recipes that are worth most at each price (V, K), group and budget.
+
+    First come those that win most often; beside them stands the mean worth of the best.
+    """
+    use = tables.work_s @ resources.uses
+    count = np.zeros(len(tables.keys), np.int64)
+    worth = 0.0
+    for price in prices:
+        net = tables.good - (use @ price)[:, :, None]
+        worth += float(net.max(axis=0).mean())
+        top = np.argpartition(-net, min(places, len(net)) - 1, axis=0)[:places]
+        np.add.at(count, top.ravel(), 1)
+    order = np.argsort(-count, kind="stable")
+    return order[count[order] > 0], worth / len(prices)
+
+
+class Informed:
+    """Recipes of one workload, searched once for all rates and budgets.
+
+    Args:
+        simulation: pool, workload and tasks.
+        budgets_s: (B,) ascending: all budgets that will be asked for.
+    """
+
+    def __init__(self, simulation: RoutingSimulation, budgets_s: NDArray[np.float64]) -> None:
+        self.simulation = simulation
+        self.budgets_s = budgets_s
+        self.resources = resources_of(simulation.pool)
+        prices = _price_vectors(self.resources)
+        routes, kinds = simulation.num_routes, _role_kinds(simulation)
+        group, self.share = _groups(simulation)
+        search = _sampler(simulation, group, budgets_s, SEARCH_DRAWS, seed=1)
+        tables = search(first_recipes(routes, kinds))
+        have = set(tables.keys)
+        best, worth = _winners(tables, prices, self.resources, 1)
+        for _ in range(SEARCH_ROUNDS):
+            tried: dict[RecipeKey, None] = {}
+            for r in best.tolist():
+                near = neighbours(tables.keys[r], routes, kinds)
+                tried.update((key, None) for key in near if key not in have)
+                if len(tried) >= SEARCH_WIDTH:
+                    break
+            if not tried:
+                break
+            have.update(tried)
+            tables = tables.joined(search(list(tried)))
+            before = worth
+            best, worth = _winners(tables, prices, self.resources, 1)
+            if worth - before < _WORTH:
+                break
+        best, _ = _winners(tables, prices, self.resources, RUNNERS_UP)
+        final = _sampler(simulation, group, budgets_s, FINAL_DRAWS, seed=2)
+        self.tables = final([tables.keys[r] for r in np.sort(best).tolist()])
 
 
 # Steady load
@@ -159,32 +448,31 @@ class SteadyBound:
 # Limits of tracks
 
 
-class SteadyBounds:
-    """Bounds of scenarios; recipes are searched once for each workload and pool.
+@lru_cache(maxsize=16)
+def _informed(pool: str, workload: str, budgets_s: tuple[float, ...]) -> Informed:
+    """Search recipes for a workload on its pool, up to two minutes of one core; once a process."""
+    where = {"pool": pool, "workload": workload, "num_queries": 1, "observation": "index"}
+    return Informed(StreamEnv.simulation_of(where, 1), np.array(budgets_s))
+
+
+def bound_of(scenario: Scenario) -> SteadyBound:
+    """Return the bounds of a scenario, on the questions for tests.
 
     The search knows all budgets of the workloads' tiers and of the scenario.
+
+    Raises:
+        InfraMindError: SciPy is missing, or the scenario cannot be used.
     """
-
-    def __init__(self) -> None:
-        self._informed: dict[tuple[str, str], Informed] = {}
-
-    def of(self, scenario: Scenario) -> SteadyBound:
-        """Return the bounds of a scenario, on the questions for tests.
-
-        Raises:
-            InfraMindError: SciPy is missing, or the scenario cannot be used.
-        """
-        key = (scenario.pool, scenario.workload)
-        known = self._informed.get(key)
-        if known is None or not set(scenario.drawn_s) <= set(known.budgets_s.tolist()):
-            where = {"pool": scenario.pool, "workload": scenario.workload, "num_queries": 1}
-            budgets = sorted({*BUDGET_TIERS_S, *_MORE_BUDGETS_S, *scenario.drawn_s})
-            known = self._informed[key] = _informed(json.dumps(where), tuple(budgets))
-        return SteadyBound(known, scenario.drawn_s)
+    budgets_s = tuple(sorted({*BUDGET_TIERS_S, *_MORE_BUDGETS_S, *scenario.drawn_s}))
+    informed = _informed(scenario.pool, scenario.workload, budgets_s)
+    return SteadyBound(informed, scenario.drawn_s)
 
 
 def compute_limits(
-    name_or_path: str, *, again: bool = False, bounds: SteadyBounds | None = None
+    name_or_path: str,
+    *,
+    again: bool = False,
+    bound_of: Callable[[Scenario], SteadyBound] = bound_of,
 ) -> Path:
     """Write the limits of a track's scenarios, those that hold still as they are.
 
@@ -192,20 +480,19 @@ def compute_limits(
         name_or_path: The track.
         again: Whether bounds that hold are computed again, too. Capacities that hold stay:
             results at other rates could not be compared.
-        bounds: Where recipes are kept that several tracks can share.
+        bound_of: Returns the bounds of a scenario.
 
     Returns:
         The file.
     """
     track, (path, kept) = load_track(name_or_path), kept_limits(name_or_path)
-    bounds = bounds or SteadyBounds()
     text = _HEAD.format(name=track.name) + "scenarios:\n"
     for name, scenario in track.scenarios.items():
         limits = kept.get(name)
         if limits is not None and limits.constants != scenario.constants():
             limits = None
         if limits is None or again or not set(track.loads) <= set(limits.informed):
-            limits = _limits(track, scenario, bounds.of(scenario), limits)
+            limits = _limits(track, scenario, bound_of(scenario), limits)
             say(f"{name}: {limits.capacity_per_min:g} queries/min")
         text += _as_yaml(name, limits)
     path.parent.mkdir(exist_ok=True)

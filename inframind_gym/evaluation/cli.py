@@ -149,12 +149,11 @@ def limits(
     ] = False,
 ) -> None:
     """Compute capacities and bounds of tracks, a minute a scenario."""
-    from inframind_gym.evaluation.bounds import SteadyBounds, compute_limits
+    from inframind_gym.evaluation.bounds import compute_limits
 
     with friendly():
-        bounds = SteadyBounds()
         for track in tracks:
-            print(compute_limits(track, again=again, bounds=bounds))
+            print(compute_limits(track, again=again))
 
 
 @app.command()
@@ -245,21 +244,16 @@ def prepare(
         str | None, typer.Option(help="As the run was given it; not needed if it is the only one.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of all submissions.")] = SUBMISSIONS,
-    about: Annotated[str, typer.Option(help="One or two sentences.")] = "",
-    url: Annotated[str, typer.Option(help="Page of the policy.")] = "",
     training_queries: Annotated[
         int | None, typer.Option(min=0, help="Simulated queries that one training has used.")
     ] = None,
-    training: Annotated[str, typer.Option(help="How the policy was trained, in words.")] = "",
 ) -> None:
     """Make a submission from a run: SUITE/NAME in the folder of submissions."""
-    from inframind_gym.evaluation.submission import Training
     from inframind_gym.evaluation.submission import prepare as make
 
     with friendly():
-        trained = Training(queries=training_queries, about=training)
-        texts = {"name": name, "authors": authors, "about": about, "url": url}
-        print(make(run, out, policy=policy, training=trained, **texts))
+        about = {"name": name, "authors": authors}
+        print(make(run, out, policy=policy, training_queries=training_queries, **about))
 
 
 @submit.command()

@@ -43,7 +43,7 @@ def sides_of(results: Sequence[Results], names: Sequence[str]) -> list[tuple[Sid
     Args:
         results: One folder or two.
         names: Of two policies; none for two folders: the only policy of each, else all that both
-            have, but for those that are the same in both unless all are.
+            have.
 
     Raises:
         BenchmarkError: A folder has no such policy, or there is nothing to choose.
@@ -63,13 +63,7 @@ def sides_of(results: Sequence[Results], names: Sequence[str]) -> list[tuple[Sid
         raise BenchmarkError(
             "the two folders have no policy in common; name two: compare DIR_A DIR_B A B."
         )
-    return [pair for pair in pairs if not _is_same(*pair)] or pairs
-
-
-def _is_same(a: Side, b: Side) -> bool:
-    """Return whether two sides are one policy, of one version, in runs of equal settings."""
-    one, other = (side.results.header["policies"].get(side.policy) for side in (a, b))
-    return a.policy == b.policy and one == other and not run_differences(a.results, b.results)
+    return pairs
 
 
 def run_differences(a: Results, b: Results) -> list[str]:
@@ -177,11 +171,6 @@ def _differences(a: Estimate, b: Estimate) -> dict[str, Any]:
 def _notes(a: Side, b: Side, common: Mapping[Place, Sequence[int]]) -> list[str]:
     folders = {str(side.results.folder): side.results for side in (a, b)}
     notes = [f"{name}: {note}" for name, results in folders.items() for note in results.notes()]
-    if _is_same(a, b):
-        notes.append(
-            f"A and B are the same: {a.policy}, of one version, in runs of equal settings. It is "
-            "compared with itself"
-        )
     strata = {**a.results.strata(a.policy), **b.results.strata(b.policy)}
     if len(common) < len(strata):
         notes.append(f"compared are the {len(common)} of {len(strata)} cells that both have")

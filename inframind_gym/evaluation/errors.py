@@ -5,14 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
 
-import numpy as np
-from gymnasium import Space
-from gymnasium.spaces import MultiDiscrete
-from numpy.typing import NDArray
-
-from inframind_gym.envs.core import check_actions
 from inframind_gym.errors import InfraMindError
 
 
@@ -50,22 +43,3 @@ def blame(policy: str) -> Iterator[None]:
         trace = "".join(traceback.format_exception(error))
         reason = f"failed with {type(error).__name__}: {error}"
         raise PolicyFailedError(policy, reason, trace) from error
-
-
-def checked(policy: str, actions: Any, space: Space[Any], rows: int) -> NDArray[np.int64]:
-    """Return the actions of `act_batch` as integers in their ranges, ``(rows, parts)``.
-
-    Args:
-        policy: Its name.
-        actions: What it returned.
-        space: Discrete or MultiDiscrete, of one row.
-        rows: Number of rows that it was asked for.
-
-    Raises:
-        PolicyFailedError: They are not.
-    """
-    highs = np.atleast_1d(space.nvec if isinstance(space, MultiDiscrete) else cast(Any, space).n)
-    try:
-        return check_actions(actions, highs, rows)
-    except ValueError as error:
-        raise PolicyFailedError(policy, str(error)) from None

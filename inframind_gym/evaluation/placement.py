@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self
 
@@ -17,7 +16,6 @@ from inframind_gym.evaluation.family import Axis, Cell, Family, Place, content_h
 from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
 from inframind_gym.evaluation.play import Batch, Fields, Player
 from inframind_gym.evaluation.suite import Suite
-from inframind_gym.evaluation.tables import Table, short
 from inframind_gym.simulator.arrivals import load_trace
 from inframind_gym.simulator.placement.config import load_cluster, load_demand
 from inframind_gym.simulator.placement.state import C_LOADS, C_WAKES, NONE
@@ -130,32 +128,11 @@ class PlacementPlayer(Player):
     """Plays episodes of a cluster; a bound brings its own kind of cluster."""
 
     batch = PlacementBatch
-    is_timed = True
 
     def simulate(self, policy: Any, kwargs: dict[str, Any], rows: int) -> PlacementSimulation:
         """Make clusters."""
         kind: type[PlacementSimulation] = getattr(policy, "simulation", PlacementSimulation)
         return kind(placement_config(kwargs), rows)
-
-
-def _with_times(board: Mapping[str, Any], tables: list[Table]) -> list[Table]:
-    """Add the times of a decision, where they were measured."""
-    if not (times := board.get("timing")):
-        return tables
-    clusters = list(dict.fromkeys(row["cluster"] for row in times))
-    texts = {
-        (row["policy"], row["cluster"]): f"{row['decide_median_ms']:.2f} "
-        f"({row['decide_p95_ms']:.2f})"
-        for row in times
-    }
-    policies = [row["policy"] for row in board["ranking"]]
-    timed = Table(
-        "Milliseconds of one decision: median (95th percentile)",
-        ["policy", *clusters],
-        [[short(p), *(texts.get((p, c), "") for c in clusters)] for p in policies],
-        "Processor time of the deciding thread, medians over cells.",
-    )
-    return [*tables, timed]
 
 
 PLACEMENT: Final = Family(
@@ -183,7 +160,6 @@ PLACEMENT: Final = Family(
     play=PlacementPlayer,
     layout=lambda header: DecisionLayout(),
     shown=("arrivals",),
-    tables=_with_times,
 )
 
 

@@ -8,7 +8,6 @@ simulation is still there to be read.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -16,13 +15,12 @@ import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from inframind_gym.evaluation.errors import PolicyFailedError, blame, checked
+from inframind_gym.envs.core import check_actions
+from inframind_gym.evaluation.errors import PolicyFailedError, blame
 from inframind_gym.evaluation.family import Cell
-from inframind_gym.evaluation.metrics import TAIL
 
-Timing = dict[str, float]  # name of a measurement -> milliseconds
 Fields = dict[str, NDArray[Any]]  # records of an episode by field, ``(num_records, ...)`` each
-Played = tuple[Cell, Fields, Timing | None]
+Played = tuple[Cell, Fields]
 
 
 class Batch:
@@ -68,12 +66,10 @@ class Player:
 
     Attributes:
         batch: Class of the batches.
-        is_timed: Whether results have the time that policies take to decide.
         arguments: Of the environment, beside those of the suite.
     """
 
     batch: ClassVar[type[Batch]]
-    is_timed: ClassVar[bool] = False
 
     def __init__(self, suite: Any, progress: Callable[[int], None] = lambda _: None) -> None:
         self.suite, self.progress = suite, progress
@@ -84,7 +80,7 @@ class Player:
         """Play cells of one `Family.group_of` to the ends of their episodes.
 
         Raises:
-            PolicyFailedError: The policy raised an error or gave no valid action.
+            PolicyFailedError: The policy cannot play, raised an error or gave no valid action.
         """
         return self.play(self.begin(cells))
 
@@ -103,23 +99,16 @@ class Player:
 
     def play(self, batch: Batch) -> list[Played]:
         """Play a batch that has begun."""
-        simulation, policy, cells = batch.simulation, batch.policy, batch.cells
-        name, truth = cells[0].policy, getattr(policy, "sees_truth", False)
-        took_ms: list[float] = []
+        simulation, policy, name = batch.simulation, batch.policy, batch.cells[0].policy
+        truth = getattr(policy, "sees_truth", False)
         while len(rows := np.flatnonzero(~batch.over())):
             contexts = simulation.contexts(rows, truth=truth)
             with blame(name):
-                began = time.thread_time()
                 actions = policy.act_batch(batch.observations[rows], contexts, rows)
-                took_ms.append(1e3 * (time.thread_time() - began) / len(rows))
-            batch.actions[rows] = checked(name, actions, simulation.action_space, len(rows))
+                batch.actions[rows] = check_actions(actions, simulation.highs, len(rows))
             self.step(batch, rows)
             self.progress(batch.note(rows))
-        timing = None
-        if self.is_timed:
-            median, tail = np.quantile(took_ms, [0.5, TAIL]).tolist()
-            timing = {"decide_median_ms": median, "decide_p95_ms": tail}
-        return [(cell, batch.columns(row), timing) for row, cell in enumerate(cells)]
+        return [(cell, batch.columns(row)) for row, cell in enumerate(batch.cells)]
 
     def check(self, cell: Cell) -> None:
         """Check that a policy can play a cell.

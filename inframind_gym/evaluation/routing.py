@@ -30,7 +30,6 @@ from inframind_gym.evaluation.family import (
 )
 from inframind_gym.evaluation.play import Player
 from inframind_gym.evaluation.queries import (
-    LIVE_ID,
     METRICS,
     SHARES,
     QueryLayout,
@@ -120,10 +119,10 @@ class StreamSuite(Suite):
             tasks = content_hash([[path.name, file_hash(path)] for path in sorted(paths)])
         return super().settings() | {"tasks": tasks}
 
-    def header(self, policies: Mapping[str, Any]) -> dict[str, Any]:
+    def header(self) -> dict[str, Any]:
         """Add the names of models, strategies and topologies, and the division."""
         shared = {"names": names_of(self.models), "division": self.division}
-        return shared | super().header(policies)
+        return shared | super().header()
 
 
 def datasets_of(tasks: str, split: str) -> tuple[str, ...]:
@@ -383,11 +382,7 @@ class RoutingSuite(StreamSuite):
             kwargs["live"] = self.live.model_dump(mode="json")
         return kwargs
 
-    def env_spec(self, kwargs: Mapping[str, Any], env_id: str = "") -> dict[str, Any]:
-        """Return the JSON spec of the environment on simulated or on live servers."""
-        return super().env_spec(kwargs, LIVE_ID if "live" in kwargs else env_id)
-
-    def header(self, policies: Mapping[str, Any]) -> dict[str, Any]:
+    def header(self) -> dict[str, Any]:
         """Add what is estimated of pool and workloads."""
         pool = load_pool(self.pool)
         notes: dict[str, Any] = {"pool": pool.notes}
@@ -398,7 +393,7 @@ class RoutingSuite(StreamSuite):
                 notes["servers"] = [f"simulated servers, no vLLM: {', '.join(simulated)}"]
         for name in self.names("workloads"):
             notes[name] = estimates(load_workload(self.source("workloads", name)))
-        return {"estimates": notes} | super().header(policies)
+        return {"estimates": notes} | super().header()
 
     def player(self, progress: Callable[[int], None] = lambda _: None, **live: Any) -> Player:
         """Make the player: on simulated servers, or on those of the pool."""

@@ -54,10 +54,9 @@ def run(
 ) -> RunSummary:
     """Compute the cells of a suite that a folder does not hold yet.
 
-    Ctrl-C and SIGTERM end the run; batches that have finished are kept.
-
-    Every policy is reset in every environment before anything is run. One that cannot play, then or
-    later, is left out: the run goes on, and ``run.json`` has the reason.
+    Ctrl-C and SIGTERM end the run; batches that have finished are kept. Every policy is reset in
+    every environment before anything is run. One that cannot play, then or later, is left out: the
+    run goes on, and ``run.json`` has the reason.
 
     Args:
         suite: A resolved suite.
@@ -123,8 +122,8 @@ def play(
     Args:
         suite: A resolved suite.
         ids: Its cells that are wanted, with their ids.
-        workers: See `run`.
-        max_rows: See `run`.
+        workers: See `run`; so is `max_rows`.
+        max_rows: Most cells in lock-step.
         progress: Called with the number of records since its last call.
         failed: Called once for each policy that cannot play, whose other cells are left out.
         live: Options of a player on live servers.
@@ -171,21 +170,20 @@ def play(
                 continue
             if elsewhere:  # a player there cannot count the progress
                 progress(sum(map(suite.length, batch)))
-            yield [Finished(cell, ids[cell], *content) for cell, *content in played]
+            yield [Finished(cell, ids[cell], columns) for cell, columns in played]
     finally:
         player.close()
 
 
 def _batches(suite: Suite, cells: Sequence[Cell], size: int) -> list[list[Cell]]:
-    """Group cells that can be played in lock-step, at most `size` each.
+    """Group cells that can be played in lock-step, at most `size` each, those of a place together.
 
-    They are ordered by their coordinates, because episodes of one place end at about the same step.
+    Episodes of one place end at about the same step.
     """
     groups: dict[tuple[Any, ...], list[Cell]] = {}
-    for cell in cells:
+    for cell in sorted(cells, key=lambda cell: cell.sort_key):
         groups.setdefault(suite.family.group_of(cell), []).append(cell)
-    ordered = [sorted(group, key=lambda cell: cell.sort_key) for group in groups.values()]
-    return [group[i : i + size] for group in ordered for i in range(0, len(group), size)]
+    return [own[i : i + size] for own in groups.values() for i in range(0, len(own), size)]
 
 
 def _played(player: Any, batch: list[Cell]) -> tuple[Any, list[Any]]:

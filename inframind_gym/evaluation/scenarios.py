@@ -119,10 +119,6 @@ class Scenario(StrictModel):
         of = {tenant.budget_s: tenant.weight for tenant in self.tenants.values()}
         return tuple(of.get(budget_s, 1.0) for budget_s in self.groups_s)
 
-    def base_rate_per_min(self, mean_rate_per_min: float) -> float:
-        """Return the base rate of the arrivals at a mean rate."""
-        return mean_rate_per_min / make_arrivals(self.arrivals).mean_rate_factor()
-
     def constants(self) -> str:
         """Hash what limits follow from: pool, workload, budgets, to nine figures.
 
@@ -225,12 +221,10 @@ def load_limits(name_or_path: str) -> dict[str, Limits]:
     """Read the limits of a track's scenarios.
 
     Raises:
-        BenchmarkError: They have not been computed for every scenario.
-        ConfigError: The file is malformed.
+        InfraMindError: The file is malformed, or does not have every scenario.
     """
     path, limits = kept_limits(name_or_path)
-    missing = [name for name in load_track(name_or_path).scenarios if name not in limits]
-    if missing:
+    if missing := [name for name in load_track(name_or_path).scenarios if name not in limits]:
         raise BenchmarkError(
             f"{path}: the capacity of {', '.join(missing)} is not known. Compute it, "
             f"in minutes: inframind bench limits {name_or_path}"
@@ -320,15 +314,15 @@ def add_fits(path: Path, budget_queries: int, fits: Mapping[str, Mapping[str, Fi
             f"{path}: its fits had {old.budget_queries:,} simulated queries each, not "
             f"{budget_queries:,}: fits are compared at one budget. Choose another file with --out."
         )
+    merged = {name: dict(own) for name, own in old.fits.items()}
     for name, own in fits.items():
+        merged.setdefault(name, {}).update(own)
         for place, fit in own.items():
             if fit.queries > budget_queries:
                 raise BenchmarkError(
                     f"{name} at {place} used {fit.queries:,} simulated queries; the budget of "
                     f"{path} is {budget_queries:,}."
                 )
-    names = {**old.fits, **fits}
-    merged = {name: {**old.fits.get(name, {}), **fits.get(name, {})} for name in names}
     content = {"budget_queries": budget_queries, "fits": merged}
     replace_text(path, validate(content, Refits, source=str(path)).as_yaml())
 

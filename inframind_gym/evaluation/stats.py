@@ -22,7 +22,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import add
 from typing import Any, Final, Self
 
@@ -50,24 +50,6 @@ def resample_counts(
     flat = drawn + np.arange(num_resamples)[:, None] * num_units
     counts = np.bincount(flat.ravel(), minlength=num_resamples * num_units)
     return counts.reshape(num_resamples, num_units).astype(np.int64)
-
-
-def distinct_rows(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find the different resamples among those of `resample_counts`, in ascending order.
-
-    A row is one number in base ``num_units + 1``; sorting numbers takes a tenth of sorting rows.
-
-    Returns:
-        The different rows ``(num_different, num_units)``, and which one each resample is
-        ``(num_resamples,)``.
-    """
-    num_units = counts.shape[1]
-    if (num_units + 1) ** num_units > np.iinfo(np.int64).max:
-        rows, which = np.unique(counts, axis=0, return_inverse=True)
-        return rows, which.ravel()
-    places = (num_units + 1) ** np.arange(num_units, dtype=np.int64)[::-1]
-    _, first, which = np.unique(counts @ places, return_index=True, return_inverse=True)
-    return counts[first], which
 
 
 def interval(
@@ -213,6 +195,19 @@ def _generator(of: object) -> np.random.Generator:
     return np.random.default_rng([SEED, int.from_bytes(digest[:8], "big")])
 
 
+@lru_cache(maxsize=4096)  # policies share them
+def _different_resamples(
+    place: Place, units: int, num_resamples: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the different resamples (k, units) of a place, and which one each is.
+
+    Few units give few of them (five seeds: 126), and each is evaluated once.
+    """
+    drawn = resample_counts(_generator(place), units, num_resamples)
+    counts, which = np.unique(drawn, axis=0, return_inverse=True)
+    return counts, which.ravel().astype(np.int32)
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """Metrics of a stratum, or sums of them over several with the same weight, and their draws.
@@ -346,8 +341,7 @@ def _of_training(
     A lone episode is cut into ten stretches of consecutive queries, which are its units (the method
     of batch means): neighbours share their queues, distant stretches hardly do.
 
-    The resamples are the same for every policy and independent of those of other strata. Few units
-    give few different resamples (five seeds: 126), and each is evaluated once.
+    The resamples are the same for every policy and independent of those of other strata.
     """
     records = sum(episode.records for episode in episodes)
     if len(episodes) == 1:
@@ -358,8 +352,7 @@ def _of_training(
         unit = np.repeat(np.arange(len(episodes)), [one.values.size for one in episodes])
     values = np.concatenate([episode.values for episode in episodes])
     units = len(sums)
-    resamples = resample_counts(_generator(place), units, num_resamples)
-    different, which = distinct_rows(resamples)
+    different, which = _different_resamples(place, units, num_resamples)
     counts = np.concatenate([np.ones((1, units), np.int64), different])  # first everything once
     tail = np.zeros(len(counts))
     if values.size:

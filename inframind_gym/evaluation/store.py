@@ -14,6 +14,7 @@ folder made under another version is refused; a change that no version declares 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import fcntl
 import hashlib
@@ -57,18 +58,14 @@ _UNREADABLE: Final = (OSError, ValueError, LookupError, TypeError, AttributeErro
 # The header: what a run is, and which cells it plans
 
 
-def plan(
-    suite: Suite, command: Sequence[str] = (), policies: Mapping[str, Any] | None = None
-) -> tuple[dict[str, Any], dict[Cell, str]]:
+def plan(suite: Suite, command: Sequence[str] = ()) -> tuple[dict[str, Any], dict[Cell, str]]:
     """Return the content of ``run.json``, and the cells of a suite with their ids.
 
     Args:
         suite: A resolved suite.
         command: The command line, for the record.
-        policies: The suite's policies by their names; None: they are made.
     """
-    if policies is None:
-        policies = {name: suite.resolve_policy(name) for name in suite.policies}
+    policies = {name: suite.resolve_policy(name) for name in suite.policies}
     settings, origin = settings_of(suite), provenance()
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     header: dict[str, Any] = {
@@ -84,7 +81,7 @@ def plan(
             for setting in suite.family.files()
         },
         "suite": suite.model_dump(mode="json"),
-        **suite.header(policies),
+        **suite.header(),
         **origin,
         "runs": [{"started": started, "command": list(command), "git": origin["git"]}],
         "left_out": {},
@@ -146,15 +143,12 @@ def provenance() -> dict[str, Any]:
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     root, git = PACKAGE.parent, None
     if (root / ".git").exists():  # an installed copy may lie in another repository
-        call = {"capture_output": True, "text": True, "check": True, "timeout": 20}
-        try:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
             commit, changes = (
-                subprocess.run(["git", "-C", str(root), *command], **call).stdout.strip()  # type: ignore[call-overload]
-                for command in (["rev-parse", "HEAD"], ["status", "--porcelain"])
+                subprocess.check_output(["git", "-C", root, *what], text=True, timeout=20).strip()
+                for what in (["rev-parse", "HEAD"], ["status", "--porcelain"])
             )
             git = {"commit": commit, "dirty": bool(changes)}
-        except (OSError, subprocess.SubprocessError):
-            git = None
     return {
         "python": platform.python_version(),
         "packages": {
@@ -174,9 +168,8 @@ class _Header(BaseModel):
     """Part of ``run.json`` that is read; the file holds more."""
 
     settings: dict[str, Any]
-    policies: dict[str, Any]
+    policies: dict[str, dict[str, Any]]
     suite: dict[str, Any]
-    env_specs: dict[str, Any]
     runs: list[dict[str, Any]]
     names: dict[str, tuple[str, ...]] = {}
     workloads: dict[str, str] = {}
@@ -227,8 +220,6 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """
 
     def changes(of: str, there: Any, now: Any) -> list[str]:
-        if not (isinstance(there, dict) and isinstance(now, dict)):
-            return [] if there == now else [f"{of}(there: {there!r}, now: {now!r})"]
         return [
             f"{of}{key} (there: {there.get(key)!r}, now: {now.get(key)!r})"
             for key in {**there, **now}
@@ -258,14 +249,12 @@ class Finished:
         cell: Its coordinates.
         cell_id: Its id.
         columns: Its records by field, ``(num_records,)`` or ``(num_records, k)`` each.
-        timing: Milliseconds of the measurements of its time; not part of the result.
         digest: SHA-256 of the records as they were played.
     """
 
     cell: Cell
     cell_id: str
     columns: Columns
-    timing: dict[str, float] | None = None
     digest: str = ""
 
     def __post_init__(self) -> None:
@@ -300,10 +289,10 @@ class _Stored(Mapping[str, Any]):
         if name not in self._fields:
             raise KeyError(name)
         column = self._table[name].combine_chunks()
-        if column.type.num_fields:  # a list
-            values = column.flatten().to_numpy(zero_copy_only=False)
-            return values if name in RAGGED else values.reshape(len(column), -1)
-        values = column.to_numpy(zero_copy_only=False)
+        is_list = column.type.num_fields > 0
+        values = (column.flatten() if is_list else column).to_numpy(zero_copy_only=False)
+        if is_list and name not in RAGGED:
+            return values.reshape(len(column), -1)
         return values.astype(str) if values.dtype.kind == "O" else values
 
     def __iter__(self) -> Iterator[str]:
@@ -325,8 +314,7 @@ def _table(batch: Sequence[Finished]) -> pa.Table:
         for name in fields:
             values = np.ascontiguousarray(one.columns[name])
             flat = pa.array(values.tolist() if values.dtype.kind == "U" else values.ravel())
-            if name in RAGGED or values.ndim == 2:
-                ragged = name in RAGGED
+            if (ragged := name in RAGGED) or values.ndim == 2:
                 sizes = one.columns[RAGGED[name]] if ragged else np.full(rows, values.shape[1])
                 offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
                 flat = pa.ListArray.from_arrays(pa.array(offsets), flat)
@@ -338,7 +326,7 @@ def _table(batch: Sequence[Finished]) -> pa.Table:
         known |= {"seed": one.cell.seed, "training": one.cell.training}
         for name, value in known.items():
             parts.setdefault(name, []).append(pa.array([value] * rows))
-        listed = {"id": one.cell_id, "rows": rows, "digest": one.digest, "timing": one.timing}
+        listed = {"id": one.cell_id, "rows": rows, "digest": one.digest}
         cells.append({**listed, "cell": one.cell.to_json()})
     table = pa.table({name: pa.chunked_array(chunks) for name, chunks in parts.items()})
     return table.replace_schema_metadata({"cells": json.dumps([fields, cells])})
@@ -375,8 +363,7 @@ def read_cells(folder: Path) -> Iterator[Finished | None]:
             start, here = 0, []
             for one in cells:
                 rows = _Stored(table.slice(start, one["rows"]), fields)
-                cell = family.read_cell(one["cell"])
-                here.append(Finished(cell, one["id"], rows, one["timing"], one["digest"]))
+                here.append(Finished(family.read_cell(one["cell"]), one["id"], rows, one["digest"]))
                 start += one["rows"]
             finished += here
         except _UNREADABLE:
@@ -469,7 +456,7 @@ class ResultStore:
     def _merge(self, old: Mapping[str, Any]) -> None:
         """Add what earlier runs have planned to the header."""
         header = self.header
-        for key in ("policies", "env_specs", *family_of(header["suite"]).files()):
+        for key in ("policies", *family_of(header["suite"]).files()):
             header[key] = {**old.get(key, {}), **header[key]}
         for key in {"estimates", "places"} & header.keys():
             header[key] = {**header[key], **old.get(key, {}), **header[key]}

@@ -60,20 +60,6 @@ _PARTS: Final = (MANIFEST, HEADER, CELLS, REFITS)
 _SUFFIXES: Final = (".json", ".safetensors")  # of checkpoints
 _PACKAGES: Final = ("numpy", "numba")  # of the run; the records say whether another one matters
 
-Text = Annotated[str, Field(max_length=2000)]
-
-
-class Training(StrictModel):
-    """Budget of a policy's training or fit.
-
-    Attributes:
-        queries: Simulated queries of one training; null: it is not stated.
-        about: How it was trained, in words.
-    """
-
-    queries: NonNegativeInt | None = None
-    about: Text = ""
-
 
 class Submission(StrictModel):
     """Content of ``submission.json``.
@@ -84,20 +70,16 @@ class Submission(StrictModel):
         suite: A shipped suite; name of the folder above.
         policy: What plays, as the run was given it.
         authors: Who submits.
-        about: One or two sentences.
-        url: Page of the policy.
-        training: Its budget.
+        training_queries: Simulated queries of its training or fit; null: it is not stated.
         files: SHA-256 of every other file, by its path.
     """
 
-    format: Literal[3] = 3
+    format: Literal[4] = 4
     name: Name
     suite: Name
     policy: Annotated[str, Field(min_length=1, max_length=300)]
     authors: Annotated[str, Field(min_length=1, max_length=300)]
-    about: Text = ""
-    url: Annotated[str, Field(pattern=r"^(https?://[^\s\"<>]+)?$", max_length=300)] = ""
-    training: Training = Training()
+    training_queries: NonNegativeInt | None = None
     files: dict[str, str] = Field(default_factory=dict)
 
 
@@ -163,8 +145,9 @@ def check(folder: Path) -> Checked:
     stated = read_header(folder)
     with chdir(folder):
         suite, header, ids = _planned(submission, stated)
-    layout, planned = suite.family.layout(header), {name: cell for cell, name in ids.items()}
     checked = Checked(folder, submission, suite, header, ids, {}, {})
+    layout, planned = suite.family.layout(header), {name: cell for cell, name in ids.items()}
+    no_tail = (np.zeros(0), np.zeros(0, np.int64))
     for raw in read_raw_lines(folder / CELLS):
         content = parse_json(raw.decode(errors="replace"), f"a line of {CELLS}", MOST_BYTES)
         line = validate(content, _Line, source=str(folder / CELLS))
@@ -179,7 +162,6 @@ def check(folder: Path) -> Checked:
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise BenchmarkError(f"{folder}: {cell} cannot be read ({error!r:.100}).") from None
         checked.digests[cell] = line.digest
-        no_tail = (np.zeros(0), np.zeros(0, np.int64))
         checked.episodes[cell] = Episode(line.records, sums, *no_tail)
     if missing := [cell.where for cell in planned.values()]:
         raise BenchmarkError(
@@ -196,22 +178,24 @@ def digests(folder: Path) -> dict[str, str]:
     Raises:
         BenchmarkError: A file has no place in a submission, is a link, or all are too large.
     """
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir()]
-    for path in paths:
-        if path.is_symlink() or not path.is_file():
+    found, size = {}, 0
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink() or not (path.is_dir() or path.is_file()):
             raise BenchmarkError(f"{path}: a submission holds plain files and no links.")
-        if path.relative_to(folder).as_posix() not in _PARTS and path.suffix not in _SUFFIXES:
+        if path.is_dir():
+            continue
+        if name not in _PARTS and path.suffix not in _SUFFIXES:
             raise BenchmarkError(
                 f"{path}: has no place in a submission, which holds {', '.join(_PARTS)} and files "
                 f"that end with {', '.join(_SUFFIXES)}."
             )
-    if sum(path.stat().st_size for path in paths) > MOST_SUBMITTED_BYTES:
-        raise BenchmarkError(f"{folder}: has more than {MOST_SUBMITTED_BYTES:,} bytes.")
-    return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in paths
-        if path != folder / MANIFEST
-    }
+        size += path.stat().st_size
+        if size > MOST_SUBMITTED_BYTES:
+            raise BenchmarkError(f"{folder}: has more than {MOST_SUBMITTED_BYTES:,} bytes.")
+        if name != MANIFEST:
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
 
 
 def _planned(
@@ -219,16 +203,12 @@ def _planned(
 ) -> tuple[Suite, dict[str, Any], dict[Cell, str]]:
     """Plan the run of a submission, whose folder is the working directory.
 
-    Args:
-        submission: Its manifest.
-        stated: Content of the ``run.json`` that it comes with.
-
     Returns:
         Suite, header without paths of a machine, and ids of the cells.
 
     Raises:
-        InfraMindError: The suite is not shipped, the policy may not play, or `stated` is of other
-            settings.
+        InfraMindError: The suite is not shipped, the policy may not play, or the header that the
+            submission states is of other settings.
     """
     shipped, policy = list_configs("suites"), submission.policy
     if submission.suite not in shipped:
@@ -237,7 +217,19 @@ def _planned(
         )
     refits = {"refits": REFITS} if Path(REFITS).is_file() else {}
     suite = load_suite(submission.suite, {"policies": (policy,), **refits}).resolve()
-    player = _policy(submission, suite)
+    fits = getattr(suite, "fitted", Refits()).fits.get(policy, {})
+    plays = [play for fit in fits.values() for play in fit.plays]
+    for one in [policy, *plays]:  # of this package, with files of the folder
+        if one.strip().split(":")[0] not in POLICIES[suite.family.policies or suite.family.kind]:
+            raise BenchmarkError(
+                f"{one}: is no policy of this package. Those of your own are added to it "
+                "(docs/submissions.md)."
+            )
+        if any(part.startswith("/") or ".." in Path(part).parts for part in one.split(":")):
+            raise BenchmarkError(f"{one}: names a path outside of the submission.")
+    for one in [policy, *{play.split(":")[0] for play in plays}]:
+        if getattr(suite.resolve_policy(one), "bound", False):
+            raise BenchmarkError(f"{one} is a bound: it knows what no policy may, and has no rank.")
     there, here = stated["settings"], settings_of(suite)
     if there.get("simulator") != here["simulator"]:
         raise BenchmarkError(
@@ -245,9 +237,7 @@ def _planned(
             f"version {here['simulator']}. Run the suite again."
         )
     command = ["bench", "run", "--suite", submission.suite, "--policies", policy]
-    header, _ = plan(suite, command, {policy: player})
-    if header["bounds"]:
-        raise BenchmarkError(f"{policy} is a bound: it knows what no policy may, and has no rank.")
+    header, _ = plan(suite, command)
     # How live servers would be called matters to no simulated result.
     header["settings"] = here | {n: there[n] for n in (*_PACKAGES, "live") if n in there}
     if differing := differences(stated, header):
@@ -265,27 +255,6 @@ def _planned(
     return suite, dict(json.loads(text)), ids
 
 
-def _policy(submission: Submission, suite: Any) -> Any:
-    """Make the policy, whose fits and itself are of this package and play files of the folder."""
-    policy = submission.policy
-    fits = getattr(suite, "fitted", Refits()).fits.get(policy, {})
-    plays = [play for fit in fits.values() for play in fit.plays]
-    for one in [policy, *plays]:
-        if one.strip().split(":")[0] not in POLICIES[suite.family.policies or suite.family.kind]:
-            raise BenchmarkError(
-                f"{one}: is no policy of this package. Those of your own are added to it "
-                "(docs/submissions.md)."
-            )
-        if any(part.startswith("/") or ".." in Path(part).parts for part in one.split(":")):
-            raise BenchmarkError(f"{one}: names a path outside of the submission.")
-    for one in {play.split(":")[0] for play in plays}:
-        if getattr(suite.resolve_policy(one), "bound", False):
-            raise BenchmarkError(
-                f"{REFITS}: {one} is a bound: it knows what no policy may, and plays for none."
-            )
-    return suite.resolve_policy(policy)
-
-
 # From a run
 
 
@@ -293,18 +262,20 @@ def prepare(
     run: Path,
     out: Path,
     *,
+    name: str,
+    authors: str,
     policy: str | None = None,
-    training: Training | None = None,
-    **about: str,
+    training_queries: int | None = None,
 ) -> Path:
     """Write the submission of one policy of a run, made in the working directory.
 
     Args:
         run: Folder of its results.
         out: Folder of all submissions.
+        name: Name on the board.
+        authors: Who submits.
         policy: As the run was given it; None: the only one.
-        training: Its budget; None: what the fits of the run say.
-        about: Further fields of the manifest: name, authors, about, url.
+        training_queries: Of its training; None: what the fits of the run say.
 
     Returns:
         The folder, SUITE/NAME in `out`; one of that name is replaced.
@@ -326,10 +297,10 @@ def prepare(
         raise BenchmarkError(f"{run} ran on live servers: nobody can play it again.")
     fits = load_refits(Path(suite["refits"])) if suite.get("refits") else Refits()
     fitted = {policy: fits.fits[policy]} if policy in fits.fits else {}
-    trained = (training or Training()).model_dump()
-    if fitted and trained["queries"] is None:
-        trained["queries"] = fits.queries()[policy]
-    content = {**about, "suite": suite["name"], "policy": policy, "training": trained}
+    if fitted and training_queries is None:
+        training_queries = fits.queries()[policy]
+    about = {"name": name, "authors": authors, "training_queries": training_queries}
+    content = {**about, "suite": suite["name"], "policy": policy}
     submission = validate(content, Submission, source="submission")
     with tempfile.TemporaryDirectory() as staging:
         folder = Path(staging).resolve() / submission.suite / submission.name
@@ -337,15 +308,18 @@ def prepare(
         if fitted:
             (folder / REFITS).write_text(fits.model_copy(update={"fits": fitted}).as_yaml())
         plays = [policy, *(play for fit in fitted.get(policy, {}).values() for play in fit.plays)]
-        paths: list[Path] = []
-        for path in {Path(part): None for play in plays for part in play.split(":")[1:]}:
-            if path.is_dir():
-                for place in checkpoint.folders(path):
-                    paths += [place / checkpoint.MODEL_FILE, place / checkpoint.CONFIG_FILE]
-            elif path.is_file():
-                paths.append(path)
-        for path in paths:
-            _copy(path, folder)
+        for path in {Path(part) for play in plays for part in play.split(":")[1:]}:
+            places = checkpoint.folders(path) if path.is_dir() else ()
+            names = (checkpoint.MODEL_FILE, checkpoint.CONFIG_FILE)
+            for file in [place / one for place in places for one in names] or [path]:
+                if file.is_file():
+                    if file.is_absolute() or ".." in file.parts:
+                        raise BenchmarkError(
+                            f"{file}: a submission has what plays at the same place as the run. "
+                            "Run it again with a path below the working directory."
+                        )
+                    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(file, folder / file)
         with chdir(folder):
             planned, header, ids = _planned(submission, stated)
         (folder / HEADER).write_text(json.dumps(header, indent=2) + "\n")
@@ -367,19 +341,6 @@ def prepare(
         except OSError as error:
             raise BenchmarkError(f"{target}: cannot be written ({error}).") from None
     return target
-
-
-def _copy(path: Path, folder: Path) -> None:
-    """Copy a file of the working directory to the same place in a folder."""
-    if path.is_absolute() or ".." in path.parts:
-        raise BenchmarkError(
-            f"{path}: a submission has what plays at the same place as the run. Run it again with "
-            "a path below the working directory."
-        )
-    if not path.is_file():
-        raise BenchmarkError(f"{path}: there is no such file in the working directory.")
-    (folder / path).parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(path, folder / path)
 
 
 # The replay of a sample
@@ -418,8 +379,8 @@ def verify(
         raise BenchmarkError(f"{submission.policy} cannot play: {error.reason}")
 
     total, layout = sum(map(suite.length, sample)), suite.family.layout(checked.header)
-    ids = {cell: checked.ids[cell] for cell in sample}
-    with chdir(checked.folder), ProgressReport(total, 0, "replay", suite.family.unit) as report:
+    ids, unit = {cell: checked.ids[cell] for cell in sample}, suite.family.unit
+    with chdir(checked.folder), ProgressReport(total, 0, "replay", unit) as report:
         for batch in play_cells(suite, ids, workers=workers, progress=report.advance, failed=fail):
             for one in batch:
                 sums = Episode.of(layout, one.columns).sums
@@ -467,7 +428,7 @@ def merged(folder: Path) -> list[Results]:
 
 def _as_one_run(entries: Sequence[Checked]) -> Results:
     """Return the results of submissions to one suite."""
-    first = entries[0]
+    first, family = entries[0], entries[0].suite.family
     header: dict[str, Any] = {**first.header, "runs": [], "policies": {}, "planned": {}}
     fits: dict[str, int] = {}
     episodes: dict[Cell, Episode] = {}
@@ -475,16 +436,11 @@ def _as_one_run(entries: Sequence[Checked]) -> Results:
         name, policy = one.submission.name, one.submission.policy
         for key in ("policies", "planned"):
             header[key][name] = one.header[key][policy]
-        header["runs"] += one.header["runs"]
-        if one.submission.training.queries is not None:
-            fits[name] = one.submission.training.queries
+        if one.submission.training_queries is not None:
+            fits[name] = one.submission.training_queries
         episodes |= {replace(cell, policy=name): own for cell, own in one.episodes.items()}
-    header["suite"] = {**first.header["suite"], "policies": list(header["policies"])}
     if "fits" in header:
         budgets = [one.header["fits"]["budget_queries"] for one in entries]
         header["fits"] = {"budget_queries": max(budgets), "queries": fits}
-    family = first.suite.family
-    layout = family.layout(first.header)
-    return Results(
-        Path(first.suite.name), header, family, layout, episodes, {}, {}, has_tails=False
-    )
+    suite, layout = Path(first.suite.name), family.layout(header)
+    return Results(suite, header, family, layout, episodes, {}, has_tails=False)

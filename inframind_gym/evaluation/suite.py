@@ -6,9 +6,7 @@ the settings of a suite file; a new one is these two and a line in FAMILIES.
 
 from __future__ import annotations
 
-import copy
 import itertools
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -169,33 +167,15 @@ class Suite(StrictModel):
         """Return what a policy's results depend on beside what its name stands for, as JSON."""
         return {}
 
-    def header(self, policies: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the family's part of ``run.json``, "env_specs" at least.
-
-        Args:
-            policies: The suite's policies by their names.
-        """
-        return {
-            "env_specs": {
-                "/".join([name, *map(str, place[: self.family.together])]): self.env_spec(
-                    self.env_kwargs(place, policy)
-                )
-                for name, policy in policies.items()
-                for place in self.places()
-            }
-        }
+    def header(self) -> dict[str, Any]:
+        """Return the family's part of ``run.json``."""
+        return {}
 
     # How a cell is played: a scenario, its plan and its policy come together in `env_kwargs`
 
     def env_kwargs(self, place: Place, policy: Any) -> dict[str, Any]:
         """Return the JSON arguments of the environment in which a policy plays a place."""
         raise NotImplementedError
-
-    def env_spec(self, kwargs: Mapping[str, Any], env_id: str = "") -> dict[str, Any]:
-        """Return the JSON spec of the single environment with some arguments."""
-        spec = copy.deepcopy(gym.spec(env_id or self.family.env_id))
-        spec.kwargs.update(kwargs)
-        return dict(json.loads(spec.to_json()))
 
     @classmethod
     def environment(cls) -> Any:

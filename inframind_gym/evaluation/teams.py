@@ -116,14 +116,13 @@ class TaskBatch(Batch):
         return {name: values[row] for name, values in self._records.items()}
 
 
-class TeamPlayer(Player):
+class EpisodePlayer(Player):
     """Plays episodes of a team."""
 
-    batch: ClassVar[type[Batch]] = EpisodeBatch
-    is_timed = True
+    batch = EpisodeBatch
 
 
-class AssignmentPlayer(TeamPlayer):
+class TaskPlayer(Player):
     """Plays runs of the assignment team."""
 
     batch = TaskBatch
@@ -166,7 +165,7 @@ def _team(
         layout=lambda header: MeanLayout(fields, *tail, ratios),
         shown=("scenarios",),
         regret="optimum",
-        **{"unit": "tasks", "play": TeamPlayer, **others},
+        **{"unit": "tasks", "play": EpisodePlayer, **others},
     )
 
 
@@ -188,7 +187,7 @@ ASSIGNMENT: Final = _team(
     "noise; hot: decisions after which an agent is; imbalance: coefficient of variation of the "
     "agents' shares; USD of the agents' calls.",
     compared=("reward", "quality", "load_penalty", "latency_s"),
-    play=AssignmentPlayer,
+    play=TaskPlayer,
 )
 TOKEN_BUDGET: Final = _team(
     "token_budget",

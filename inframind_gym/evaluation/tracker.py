@@ -54,7 +54,6 @@ class Tracker:
         self._waiting: list[dict[str, float]] = []
         self._wandb: Any = None
         self._events: Any = None
-        self._tensorboard = tensorboard
         if wandb:
             run_id = out / _RUN
             if not run_id.is_file():
@@ -78,16 +77,15 @@ class Tracker:
         Readers take the first start of a session as the start of the run, and every later one as a
         restart, which makes them drop what they have read from that step on.
         """
-        of = "tensorboard.summary.writer.event_file_writer"
-        self._events = require(of, "TensorBoard", "track").EventFileWriter(str(self.path.parent))
+        writer = _tensorboard("summary.writer.event_file_writer").EventFileWriter
+        self._events = writer(str(self.path.parent))
         if start is not None:
-            pb: Any = require("tensorboard.compat.proto.event_pb2", "TensorBoard", "track")
-            begun = pb.SessionLog(status=pb.SessionLog.START)
-            self._events.add_event(pb.Event(wall_time=time.time(), step=start, session_log=begun))
+            log = _tensorboard("compat.proto.event_pb2").SessionLog
+            self._add(start, session_log=log(status=log.START))
 
-    def _add(self, step: int, summary: Any) -> None:
-        event = require("tensorboard.compat.proto.event_pb2", "TensorBoard", "track").Event
-        self._events.add_event(event(wall_time=time.time(), step=step, summary=summary))
+    def _add(self, step: int, **content: Any) -> None:
+        event = _tensorboard("compat.proto.event_pb2").Event
+        self._events.add_event(event(wall_time=time.time(), step=step, **content))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Note metrics at a step; `flush` writes them."""
@@ -97,15 +95,14 @@ class Tracker:
         """Write what was noted."""
         with self.path.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in self._waiting)
-        scalar = "tensorboard.plugins.scalar.summary_v2"
         for line in self._waiting:
             step, metrics = int(line[STEP]), {k: v for k, v in line.items() if k != STEP}
             if self._wandb is not None:
                 self._wandb.log(metrics, step=step)
             if self._events is not None:
-                scalar_pb = require(scalar, "TensorBoard", "track").scalar_pb
+                scalar_pb = _tensorboard("plugins.scalar.summary_v2").scalar_pb
                 for name, value in metrics.items():
-                    self._add(step, scalar_pb(name, value))
+                    self._add(step, summary=scalar_pb(name, value))
         self._waiting.clear()
         if self._events is not None:
             self._events.flush()
@@ -126,9 +123,10 @@ class Tracker:
                 self._wandb.save(str(page), base_path=str(page.parent), policy="now")
             self._wandb.log(shown)
         if self._events is not None:
-            text_pb = require("tensorboard.plugins.text.summary_v2", "TensorBoard", "track").text_pb
+            text_pb = _tensorboard("plugins.text.summary_v2").text_pb
             for i, table in enumerate(tables, start=1):
-                self._add(0, text_pb(f"board/{i:02} {table.title}", to_markdown(table)))
+                text = text_pb(f"board/{i:02} {table.title}", to_markdown(table))
+                self._add(0, summary=text)
 
     def summarise(self, metrics: Mapping[str, float]) -> None:
         """Note the results of the whole: W&B's summary."""
@@ -157,6 +155,10 @@ class Tracker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _tensorboard(module: str) -> Any:
+    return require(f"tensorboard.{module}", "TensorBoard", "track")
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:

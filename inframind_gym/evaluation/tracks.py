@@ -53,6 +53,7 @@ from inframind_gym.evaluation.track_board import (
 from inframind_gym.policies import resolve_policy
 from inframind_gym.policies.oracle import make_oracle, work_of_calls
 from inframind_gym.progress import say
+from inframind_gym.simulator.arrivals import make_arrivals
 from inframind_gym.simulator.rng import STREAM_BUDGET, uniform_array
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.server.state import cards
@@ -130,28 +131,21 @@ class TrackBatch(QueryBatch):
         of_pool = [*(models.index(alias) for alias in simulation.pool.aliases), -1]
         for name in ("model", "final_model"):
             columns[name] = np.array(of_pool, np.int8)[columns[name]]
+        # GPU-seconds of a call: its share of steps as full as its server allows, on every GPU of it
+        seconds = np.zeros((simulation.num_queries, len(simulation.pool.models)))
+        oracle = make_oracle(simulation.params, cards(simulation.pool))
+        work_of_calls(oracle, calls, seconds)
+        work_s = seconds @ [len(model.all_gpus) for model in simulation.pool.models]
         group = np.searchsorted(scenario.groups_s, columns["budget_s"]).astype(np.int8)
         cap_s = stream.cap_s if np.isfinite(stream.cap_s) else 0.0  # 0: none
         return columns | {
             "group": group,
             "value": np.array(scenario.weights)[group],
             "reach": np.array(stream.limits.reach)[group],
-            "work_s": self._work_s(calls)[done["query"]],
+            "work_s": np.asarray(work_s, np.float64)[done["query"]],
             "cap_s": np.full(len(group), cap_s),
             "worst_counts": np.full(len(group), stream.track.counts == "worst"),
         }
-
-    def _work_s(self, calls: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the GPU-seconds (N,) that the finished calls of each query of a row took.
-
-        That of a call is its share of steps as full as its server allows, on every GPU of the
-        server.
-        """
-        pool = self.simulation.pool
-        work_s = np.zeros((self.simulation.num_queries, len(pool.models)))
-        oracle = make_oracle(self.simulation.params, cards(pool))
-        work_of_calls(oracle, calls, work_s)
-        return np.asarray(work_s @ [len(model.all_gpus) for model in pool.models], np.float64)
 
 
 def with_unanswered(
@@ -209,10 +203,9 @@ class TrackPlayer(StreamPlayer):
         return super().arguments_of(cells, policy) | {"num_queries": self.at(cells[0]).num_queries}
 
     def options(self, cells: Sequence[Cell]) -> dict[str, Any]:
-        """Return the rate of every row."""
-        streams = map(self.at, cells)
-        rates = [at.scenario.base_rate_per_min(at.rate_per_min) for at in streams]
-        return {"arrival_rate_per_min": np.array(rates)}
+        """Return the base rate of every row's arrivals."""
+        factor = make_arrivals(self.at(cells[0]).scenario.arrivals).mean_rate_factor()
+        return {"arrival_rate_per_min": np.array([self.at(c).rate_per_min for c in cells]) / factor}
 
     def make(self, cells: Sequence[Cell]) -> Any:
         """Make the policy and the simulation of cells."""
@@ -237,7 +230,7 @@ class TrackPlayer(StreamPlayer):
                 say(f"{first}\nIts queries of {', '.join(own)} stay unanswered.")
 
     def run(self, cells: Sequence[Cell]) -> list[Played]:
-        """Play cells of one scenario."""
+        """Play cells of one scenario; of a policy that cannot play it no query has an answer."""
         together: dict[str, list[Cell]] = {}
         for cell in cells:
             together.setdefault(self.plays(cell), []).append(cell)
@@ -252,7 +245,6 @@ class TrackPlayer(StreamPlayer):
         return played
 
     def _unanswered(self, cells: Sequence[Cell]) -> list[Played]:
-        """Return the episodes of a policy that cannot play: no query has an answer."""
         random = resolve_policy("random")
         simulation = self.simulate(random, self.arguments_of(cells, random), len(cells))
         batch: Any = self.batch(self.suite, cells, random, simulation)
@@ -260,7 +252,7 @@ class TrackPlayer(StreamPlayer):
         self.reset(batch)
         batch.begin()
         self.progress(len(cells) * batch.window.count)
-        played: list[Played] = [(cell, batch.columns(row), None) for row, cell in enumerate(cells)]
+        played: list[Played] = [(cell, batch.columns(row)) for row, cell in enumerate(cells)]
         simulation.close()
         return played
 
@@ -438,7 +430,7 @@ class TrackSuite(StreamSuite):
         content = track.model_dump(mode="json", exclude={"description", "loads"})
         return content_hash([content, parts])
 
-    def header(self, policies: Mapping[str, Any]) -> dict[str, Any]:
+    def header(self) -> dict[str, Any]:
         """Add the places with their limits, and the budgets of fits."""
         places = {}
         for place in self.places():
@@ -452,7 +444,7 @@ class TrackSuite(StreamSuite):
                 "stale": stream.limits.constants != stream.scenario.constants(),
             }
         fits = {"budget_queries": self.fitted.budget_queries, "queries": self.fitted.queries()}
-        return {"places": places, "fits": fits} | super().header(policies)
+        return {"places": places, "fits": fits} | super().header()
 
 
 def _scenario_names(tracks: Mapping[str, TrackConfig]) -> set[str]:

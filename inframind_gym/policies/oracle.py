@@ -5,7 +5,7 @@ random number of the simulator belongs to its place (`inframind_gym.simulator.rn
 of a recipe is a function of the episode's key and the query. `play` follows the rules of workflows
 (`inframind_gym.simulator.workflow`) and answers (`inframind_gym.simulator.quality`)
 without any server. It finds whether the query is solved, the work of each server, and the latency
-on idle servers. The bounds (`inframind_gym.evaluation.informed`) use it; no contestant may.
+on idle servers. The bounds (`inframind_gym.evaluation.bounds`) use it; no contestant may.
 
 *Work* is the least time that a server, alone on its GPU, spends on a call: its share of steps that
 serve as many sequences as the server takes (`call_cost_s`).

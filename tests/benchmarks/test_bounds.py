@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from inframind_gym.evaluation.informed import first_recipes, neighbours, resources_of
+from inframind_gym.evaluation.bounds import first_recipes, neighbours, resources_of
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph

@@ -46,7 +46,6 @@ def header(**changes: Any) -> dict[str, Any]:
             "topologies": list(TOPOLOGIES),
         },
         "runs": [{}],
-        "env_specs": {},
         "planned": {},
         "left_out": {},
         "bounds": [],

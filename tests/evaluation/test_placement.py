@@ -1,6 +1,5 @@
 """Suites of placements: the same bits always, judged as the environment judges itself."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,7 @@ def test_a_cell_is_judged_as_the_environment_judges_its_episode() -> None:
     """Cells run on the clusters themselves; here is the loop of a user on the environment."""
     config = suite(policies=["greedy"], num_decisions=40, seeds=[3])
     results = config.player().run(config.cells()[1:])
-    [(cell, columns, timing)] = results
+    [(cell, columns)] = results
     env = gym.make("InfraMind-Placement-v0", **config.env_kwargs(cell.place))
     policy = resolve_policy("greedy", family="placement")
     observation, _ = env.reset(seed=cell.episode_seed)
@@ -80,7 +79,7 @@ def test_a_cell_is_judged_as_the_environment_judges_its_episode() -> None:
     layout = DecisionLayout()
     sums = layout.table(columns).sum(axis=0)
     found = {name: float(v) for name, v in layout.evaluate(sums).items()}
-    assert len(columns["decision"]) == 40 and set(timing) == {"decide_median_ms", "decide_p95_ms"}
+    assert len(columns["decision"]) == 40
     assert found["call_latency_s"] == pytest.approx(info["mean_call_latency_s"])
     assert 1.0 - found["slo"] == pytest.approx(info["late_share"])
     assert 0.0 < info["late_share"] < 1.0
@@ -92,8 +91,8 @@ def test_a_cell_is_judged_as_the_environment_judges_its_episode() -> None:
 def test_a_batch_gives_the_bits_of_each_cell_alone() -> None:
     config = suite(policies=["sb3_maskable_ppo"], demands=["steady"], seeds=3)
     together = config.player().run(config.cells())
-    for cell, columns, _ in together:
-        [(_, alone, _)] = config.player().run([cell])
+    for cell, columns in together:
+        [(_, alone)] = config.player().run([cell])
         assert digest_of(columns) == digest_of(alone)
 
 
@@ -113,7 +112,6 @@ def test_best_call_latency_ranks_first_and_the_bound_holds_no_place(folder: Path
     assert [row[:2] for row in sheets[0].rows[:2]] == [["", "everywhere"], ["1", best["policy"]]]
     for sheet in sheets:
         assert "greedy" in to_markdown(sheet)
-    assert "Milliseconds of one decision" in sheets[-1].title
 
 
 def test_recorded_arrivals_extend_a_folder_and_their_content_counts(
@@ -132,11 +130,3 @@ def test_recorded_arrivals_extend_a_folder_and_their_content_counts(
             suite(**wrong)
     with pytest.raises(InfraMindError):
         suite(demands=["trace"], arrivals="none.csv")
-
-
-def test_the_header_replays_as_an_environment(folder: Path) -> None:
-    header = json.loads((folder / "run.json").read_text())
-    text = json.dumps(header["env_specs"]["random/h100-4gpu/shifting"])
-    env = gym.make(gym.envs.registration.EnvSpec.from_json(text))
-    assert (env.unwrapped.config.demand, env.unwrapped.config.num_decisions) == ("shifting", 20)
-    assert header["bounds"] == ["everywhere"]

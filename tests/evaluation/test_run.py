@@ -89,8 +89,8 @@ def alone(config: RoutingSuite, cell: Cell) -> str:
 def test_a_batch_gives_the_bits_of_each_cell_alone(policy: str) -> None:
     config = suite(policies=[policy], seeds=[3])
     results = config.player().run(config.cells())
-    assert {cell for cell, _, _ in results} == set(config.cells())
-    for cell, columns, _ in results:
+    assert {cell for cell, _ in results} == set(config.cells())
+    for cell, columns in results:
         assert digest_of(columns) == alone(config, cell)
 
 
@@ -111,8 +111,6 @@ def test_the_header_says_what_ran(tmp_path: Path) -> None:
     assert set(header["packages"]) == {"inframind-gym", "gymnasium", "numba", "numpy"}
     assert header["runs"][0]["command"] == ["run", "--suite", "x"]
     assert header["suite"]["num_queries"] == 12
-    spec = gym.envs.registration.EnvSpec.from_json(json.dumps(header["env_specs"]["random/mixed"]))
-    assert gym.make(spec).unwrapped.config.num_queries == 12
 
 
 def command(*arguments: object) -> list[str]:

@@ -5,7 +5,6 @@ import pytest
 from scipy.special import stdtrit
 
 from inframind_gym.evaluation.stats import (
-    distinct_rows,
     interval,
     pooled_quantile,
     resample_counts,
@@ -99,11 +98,3 @@ def test_pooled_quantile_equals_numpy_on_repeated_data() -> None:
     found = pooled_quantile(values, unit, counts, 0.95)
     expected = [np.quantile(np.repeat(values, row[unit]), 0.95) for row in counts]
     assert found == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("num_units", [1, 5, 10, 15, 16, 40])
-def test_distinct_rows_are_those_of_numpy(num_units: int) -> None:
-    counts = resample_counts(np.random.default_rng(num_units), num_units, 3000)
-    rows, which = distinct_rows(counts)
-    assert np.array_equal(rows, np.unique(counts, axis=0))
-    assert np.array_equal(rows[which], counts)

@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 
 from inframind_gym.configs import list_configs
-from inframind_gym.evaluation.bounds import SteadyBound, compute_limits
-from inframind_gym.evaluation.informed import PRICES, Informed, Resources, Tables
+from inframind_gym.evaluation.bounds import (
+    PRICES,
+    Informed,
+    Resources,
+    SteadyBound,
+    Tables,
+    compute_limits,
+)
 from inframind_gym.evaluation.scenarios import load_limits
 
 ONE = Resources(("server",), np.ones((1, 1)), np.ones(1))
@@ -21,9 +27,7 @@ CHEAP, DEAR = (0, 1, 0, (0,)), (0, 1, 0, (1,))
 def bound(good: Any, drawn_s: tuple[float, ...] = (10.0,), gpus: int = 1) -> SteadyBound:
     """A cheap recipe of 1 s and a dear one of 4 s on one server; `good` (2, 1, B)."""
     table = np.array(good, float)
-    tables = Tables(
-        [CHEAP, DEAR], table, solved=table[:, :, -1], work_s=np.array([[[1.0]], [[4.0]]])
-    )
+    tables = Tables([CHEAP, DEAR], table, work_s=np.array([[[1.0]], [[4.0]]]))
     pool = SimpleNamespace(models=[SimpleNamespace(all_gpus=range(gpus))])
     informed = SimpleNamespace(
         budgets_s=np.unique(drawn_s),
@@ -86,16 +90,19 @@ def test_bounds_are_computed_again_at_capacities_that_stay(tmp_path: Path) -> No
     path.write_text(
         "name: mine\nloads: [0.5, 1]\nscenarios: {one: {workload: math, budgets_s: [10]}}\n"
     )
-    toys = cast(Any, SimpleNamespace(of=lambda scenario: bound([[[0.5]], [[0.9]]])))
-    written = compute_limits(str(path), bounds=toys)
+
+    def toy(scenario: Any) -> SteadyBound:
+        return bound([[[0.5]], [[0.9]]])
+
+    written = compute_limits(str(path), bound_of=toy)
     (made,) = load_limits(str(path)).values()
     assert made.capacity_per_min == pytest.approx(60.0 / 3.325, rel=0.003)
     assert made.informed[1.0] == pytest.approx(0.81, abs=0.002)
     at_24 = made.model_copy(update={"capacity_per_min": 24.0})
     text = written.read_text().replace(f"{made.capacity_per_min:g}", "24")
     written.write_text(text)
-    compute_limits(str(path), bounds=toys)
+    compute_limits(str(path), bound_of=toy)
     assert load_limits(str(path))["one"] == at_24
-    compute_limits(str(path), bounds=toys, again=True)
+    compute_limits(str(path), bound_of=toy, again=True)
     again = load_limits(str(path))["one"]
     assert (again.capacity_per_min, again.informed[1.0]) == (24.0, 0.7)

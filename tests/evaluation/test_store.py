@@ -49,12 +49,10 @@ def finished(folder: Path) -> list[Cell]:
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results") / "r"
-    timed = [
-        dataclasses.replace(result(cell, make(cell)), timing={"ms": 1.5}) for cell in CELL_LIST
-    ]
+    played = [result(cell, make(cell)) for cell in CELL_LIST]
     with ResultStore(folder, header(planned=PLANNED)) as store:
-        store.commit(timed[4:])
-        store.commit(timed[:4])
+        store.commit(played[4:])
+        store.commit(played[:4])
     return folder
 
 
@@ -73,7 +71,6 @@ def test_what_is_written_can_be_read(folder: Path) -> None:
             assert np.array_equal(found.columns[name], values), name
             assert values.dtype.kind == "U" or found.columns[name].dtype == values.dtype, name
         assert found.digest == digest_of(columns)
-        assert found.timing == {"ms": 1.5}
 
 
 def test_pandas_opens_the_records(folder: Path) -> None:

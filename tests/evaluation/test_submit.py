@@ -24,7 +24,6 @@ from inframind_gym.evaluation.store import HEADER
 from inframind_gym.evaluation.submission import (
     CELLS,
     MANIFEST,
-    Training,
     check,
     digests,
     merged,
@@ -101,7 +100,7 @@ def honest(shipped: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         play("round_robin", "random")
-        return submitted(policy="round_robin", training=Training(queries=0)).resolve()
+        return submitted(policy="round_robin", training_queries=0).resolve()
 
 
 @pytest.fixture
@@ -264,7 +263,7 @@ def test_fits_of_tracks_come_along(tmp_path: Path) -> None:
     Path("fits.yaml").write_text(REFITS)
     play("fixed_recipe", suite="tiny_tracks", refits=str(tmp_path / "fits.yaml"))
     folder = submitted()
-    assert check(folder).submission.training.queries == 4321
+    assert check(folder).submission.training_queries == 4321
     assert "bid_price" not in (folder / "refits.yaml").read_text()
     assert "1 played again" in verify(folder)
     (results,) = merged(Path("submissions"))
@@ -283,7 +282,6 @@ def test_fits_of_tracks_come_along(tmp_path: Path) -> None:
 def test_names_that_a_forger_gives(copy: Path) -> None:
     for change, reason in (
         ({"suite": "../tiny"}, "is no name"),
-        ({"url": "javascript:alert(1)"}, "url"),
         ({"policy": "os:system"}, "is no policy of this package"),
         ({"policy": "round_robin:../x"}, "outside of the submission"),
     ):

@@ -69,8 +69,7 @@ def one(suite: TeamSuite, policy: str, seed: int = 2) -> tuple[Any, dict[str, An
     """A cell and the columns of its records, played in a batch."""
     cells = [cell for cell in suite.cells() if cell.policy == policy][: suite.seeds]
     played = suite.player().run(cells)
-    cell, columns, timing = played[seed]
-    assert timing["decide_median_ms"] >= 0.0
+    cell, columns = played[seed]
     return cell, dict(columns)
 
 
@@ -142,8 +141,8 @@ def test_a_batch_gives_the_bits_of_each_cell_alone(suite: TeamSuite) -> None:
     for policy in suite.policies:
         cells = [cell for cell in suite.cells() if cell.policy == policy][:3]
         together = suite.player().run(cells)
-        for cell, columns, _ in together:
-            [(_, alone, _)] = suite.player().run([cell])
+        for cell, columns in together:
+            [(_, alone)] = suite.player().run([cell])
             for name, values in columns.items():
                 assert np.array_equal(values, alone[name]), name
 

@@ -162,13 +162,10 @@ def _run(results: Results) -> dict[str, Any]:
         for target in SLO_TARGETS_S
         if f"slo_{target}s" in measured
     }
-    shown = [(name, metric) for name, metric in family.metrics.items() if name in measured]
     tables = [dataclasses.asdict(table) for table in leaderboard_tables(board)]
     for table in tables:
         table["headings"] = [heading.replace("\n", " ") for heading in table["headings"]]
         table["best"] = sorted(map(list, table["best"]))
-    settings = header["settings"]
-    versions = {"simulator": settings["simulator"]} if "simulator" in settings else {}
     run: dict[str, Any] = lean(
         {
             "name": header["suite"]["name"],
@@ -178,10 +175,13 @@ def _run(results: Results) -> dict[str, Any]:
             "score": family.score,
             "metrics": {
                 name: {
-                    "label": metric.label.replace("\n", " "),
-                    **{key: getattr(metric, key) for key in ("unit", "better", "decimals")},
+                    "label": family.metrics[name].label.replace("\n", " "),
+                    **{
+                        key: getattr(family.metrics[name], key)
+                        for key in ("unit", "better", "decimals")
+                    },
                 }
-                for name, metric in shown
+                for name in measured
             },
             "terms": {
                 **(words["routing"] if targets else {}),
@@ -201,11 +201,11 @@ def _run(results: Results) -> dict[str, Any]:
                     for made in header["runs"]
                 ],
                 "versions": {
-                    **versions,
-                    **header.get("packages", {}),
-                    "python": header.get("python", ""),
+                    "simulator": header["settings"]["simulator"],
+                    **header["packages"],
+                    "python": header["python"],
                 },
-                "machine": header.get("machine", {}),
+                "machine": header["machine"],
             },
         }
     )
