@@ -5,7 +5,8 @@ Importing the package registers
     routing          InfraMind-Executor-v0, InfraMind-Planner-v0, InfraMind-Stream-v0
     models on GPUs   InfraMind-Placement-v0
     teams            InfraMind-Assignment-v0, InfraMind-TokenBudget-v0, InfraMind-Coordination-v0
-    live servers     InfraMind-ExecutorLive-v0, InfraMind-StreamLive-v0, InfraMind-PlacementLive-v0
+    live servers     InfraMind-ExecutorLive-v0, InfraMind-PlannerLive-v0, InfraMind-StreamLive-v0,
+                     InfraMind-PlacementLive-v0
 
     import gymnasium as gym
     import inframind_gym

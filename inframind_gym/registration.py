@@ -20,6 +20,7 @@ _MODULES: Final = {  # of `inframind_gym.envs`; those of "live" play on live ser
     "Planner": "planner",
     "Stream": "routing",
     "ExecutorLive": "live",
+    "PlannerLive": "live",
     "StreamLive": "live",
     "Placement": "placement",
     "PlacementLive": "live",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from inframind_gym.envs.placement import PlacementEnv
+from inframind_gym.envs.planner import PlannerConfig, PlannerEnv, PlannerSimulation
 from inframind_gym.envs.routing import RoutingEnv
 from inframind_gym.live.config import LiveConfig, PlacementLiveConfig
 from inframind_gym.live.placement.cluster import LivePlacement
@@ -61,6 +64,51 @@ class StreamLiveEnv(RoutingEnv):
     simulate = staticmethod(
         lambda config, num_envs, num_threads: LiveSimulation(config, one_query=False)
     )
+
+
+class PlannerLiveConfig(PlannerConfig, LiveConfig):
+    """Keyword arguments of `InfraMind-PlannerLive-v0`: of `PlannerConfig` and `LiveConfig`."""
+
+
+class LivePlanner(PlannerSimulation, LiveSimulation):
+    """A closed loop on live servers in which a step is a plan; every executor is a policy."""
+
+    built_in = ()
+
+    def _make_loops(
+        self, config: Any, changes: dict[str, Any], num_envs: int, num_threads: int
+    ) -> None:
+        inner = config.model_dump(include=set(LiveConfig.model_fields)) | changes
+        LiveSimulation.__init__(self, LiveConfig.model_validate(inner), one_query=True)
+
+    @property
+    def title(self) -> str:
+        """Name of these environments, for people."""
+        return "InfraMind Planner (live)"
+
+
+class PlannerLiveEnv(PlannerEnv):
+    """`InfraMind-Planner-v0` on live servers: one plan for one query, an executor carries it out.
+
+    ## Description
+
+    As `InfraMind-ExecutorLive-v0` is to `InfraMind-Executor-v0`. A step lasts as long as the
+    query's workflow, on the wall clock; in between the `executor` routes its calls, and the
+    background traffic goes on.
+
+    ## Arguments
+
+    `executor` and `observe` as of `InfraMind-Planner-v0`, and those of
+    `inframind_gym.live.config.LiveConfig`.
+
+    ## Version History
+
+    * v0: first version.
+    """
+
+    arguments = PlannerLiveConfig
+    simulation: LivePlanner
+    simulate = LivePlanner
 
 
 class PlacementLiveEnv(PlacementEnv):

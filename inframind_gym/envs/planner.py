@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,30 +61,24 @@ class PlannerSimulation(RoutingSimulation):
     """
 
     config: PlannerConfig
+    built_in: ClassVar[tuple[str, ...]] = BUILT_IN  # executors inside the compiled loop
 
     def __init__(self, config: PlannerConfig, num_envs: int, num_threads: int = 1) -> None:
         self._policy: Policy | None = None
         requires: dict[str, Any] = {}
         infra = config.system_features if config.observe == "infra" else ()
         shown: tuple[str, ...] = ()  # telemetry that the executor sees
-        if config.executor not in BUILT_IN:
+        if config.executor not in self.built_in:
             self._policy, requires = _executor(config)
             usual = tuple(dict.fromkeys((*USUAL_FEATURES, *config.system_features)))
             shown = tuple(requires.get("system_features", usual))
-        inner = config.model_dump(include=set(EnvConfig.model_fields))
-        inner |= {
+        changes = {
             "level": "planner" if self._policy is None else "joint",
             "observation": requires.get("observation", "index"),
             "system_features": shown + tuple(f for f in infra if f not in shown),
             "scheduler": requires.get("scheduler", config.scheduler),
         }
-        super().__init__(
-            EnvConfig.model_validate(inner),
-            num_envs,
-            one_query=True,
-            controlled_router=config.executor if self._policy is None else None,
-            num_threads=num_threads,
-        )
+        self._make_loops(config, changes, num_envs, num_threads)
         # The loops write wide observations, in which those of executor and planner are found.
         wide, self.config = self.layout, config
         self._wide = np.zeros((num_envs, self.observation_size), np.float32)
@@ -112,6 +106,19 @@ class PlannerSimulation(RoutingSimulation):
         nothing = np.zeros((1, EMBED_DIM), np.float32)
         self._embedding = np.concatenate([self.params.task_embedding, nothing])
         self._set_spaces()
+
+    def _make_loops(
+        self, config: PlannerConfig, changes: dict[str, Any], num_envs: int, num_threads: int
+    ) -> None:
+        """Initialise the loops that the plans are carried out in, `config` with these changes."""
+        inner = config.model_dump(include=set(EnvConfig.model_fields)) | changes
+        super().__init__(
+            EnvConfig.model_validate(inner),
+            num_envs,
+            one_query=True,
+            controlled_router=config.executor if self._policy is None else None,
+            num_threads=num_threads,
+        )
 
     @property
     def title(self) -> str:

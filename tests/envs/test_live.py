@@ -20,7 +20,7 @@ from inframind_gym.errors import InfraMindError
 from inframind_gym.policies import requires_of
 from inframind_gym.tasks.sandbox import Sandbox, SandboxError
 
-LIVE_IDS = ("InfraMind-ExecutorLive-v0", "InfraMind-StreamLive-v0")
+LIVE_IDS = tuple(f"InfraMind-{name}Live-v0" for name in ("Executor", "Planner", "Stream"))
 assert agents and inframind_gym  # policies and ids are registered
 
 
@@ -60,6 +60,18 @@ def test_spaces_are_the_surrogates(live_id: str) -> None:
     assert live.observation_space == simulated.observation_space
     assert live.action_space == simulated.action_space
     live.close()
+
+
+@pytest.mark.parametrize("executor", ["static_mix", "least_loaded", "inframind"])
+def test_an_executor_carries_out_live_plans(executor: str) -> None:
+    env: Any = gym.make("InfraMind-PlannerLive-v0", scripted_s=2.0, executor=executor)
+    env.reset(seed=0)
+    chain_of_three = np.array([2, 2, 0, 1, 2, 0, 0, 0])
+    _, reward, terminated, _, info = env.step(chain_of_three)
+    assert (reward, terminated, info["solved"]) == (1.0, True, True)
+    assert info["latency_s"] >= 6.0
+    assert info["cost"] == pytest.approx(info["latency_s"] / info["budget_s"])
+    env.close()
 
 
 # One of each kind: by telemetry, online learner, network that plans, recipes that plan.

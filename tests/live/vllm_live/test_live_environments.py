@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 import inframind_gym
@@ -23,12 +24,12 @@ pytestmark = pytest.mark.live
 assert inframind_gym  # the ids are registered
 
 
-@pytest.mark.parametrize("live_id", ["InfraMind-StreamLive-v0", "InfraMind-ExecutorLive-v0"])
-def test_the_registered_environments(live_id: str, rig: LiveRig, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["Stream", "Executor", "Planner"])
+def test_the_registered_environments(name: str, rig: LiveRig, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     finished = [rig.finished(m) for m in range(3)]
     env = gym.make(
-        live_id,
+        f"InfraMind-{name}Live-v0",
         pool=str(rig.path),
         workload="math",
         num_queries=6,
@@ -41,7 +42,7 @@ def test_the_registered_environments(live_id: str, rig: LiveRig, tmp_path: Path)
         over, steps = False, 0
         while not over:
             assert env.observation_space.contains(observation)
-            assert info["action_mask"].any()
+            assert np.hstack(info["action_mask"]).any()
             action = env.action_space.sample(mask=info["action_mask"])
             observation, _, over, _, info = env.step(action)
             steps += 1
