@@ -13,11 +13,11 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, Self
+from typing import Any, Final, Literal, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
 
 from inframind_gym.configs import NonNegative, StrictModel, load_yaml_model, shipped_file
@@ -33,6 +33,7 @@ _MOST_CHARS: Final = 300  # of a server's message in events and errors
 # "nothing" where a server refused the request, "unknown" where it may have generated tokens that
 # never arrived.
 Spent = Literal["nothing", "unknown"]
+ResultT = TypeVar("ResultT")
 
 
 def estimate_tokens(text: str) -> int:
@@ -306,7 +307,42 @@ class Guard(Protocol):
         ...
 
 
-class LLMService:
+class Blocking:
+    """Methods that block, on one event loop that lives on: connections belong to it."""
+
+    def __init__(self) -> None:
+        self._runner: asyncio.Runner | None = None
+        self._turn = threading.Lock()  # of the runner
+
+    def run(self, work: Callable[..., Coroutine[Any, Any, ResultT]], *args: Any) -> ResultT:
+        """Run a coroutine function to its end; threads take turns."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            with self._turn:
+                self._runner = self._runner or asyncio.Runner()
+                return self._runner.run(work(*args))
+        raise InfraMindError("an event loop runs here: await the method whose name begins with a.")
+
+    async def aclose(self) -> None:
+        """Close connections, from inside of an event loop."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close connections that blocking methods opened."""
+        if self._runner is not None:
+            self.run(self.aclose)
+            self._runner.close()
+            self._runner = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class LLMService(Blocking):
     """The single gateway to models: every call of a team goes through it.
 
     Each call asks the guard first and is settled once, so nothing is spent twice; each is an event
@@ -333,11 +369,11 @@ class LLMService:
         max_retries: int = 3,
         timeout_s: float = 120.0,
     ) -> None:
+        super().__init__()
         self.providers, self._max_retries, self._timeout_s = dict(providers), max_retries, timeout_s
         self.call_log: list[dict[str, Any]] = []
         self._log: EventLog = log or NoLog()
-        self._guard, self._numbers, self._lock = guard, itertools.count(1), threading.Lock()
-        self._runner: asyncio.Runner | None = None
+        self._guard, self._numbers = guard, itertools.count(1)
 
     @property
     def is_simulated(self) -> bool:
@@ -454,9 +490,7 @@ class LLMService:
 
     def call(self, *request: Any, **options: Any) -> LLMResponse:
         """Call a model and wait; arguments are those of `acall`. Not from inside an event loop."""
-        with self._lock:  # the loop lives on between calls: connections belong to it
-            self._runner = self._runner or asyncio.Runner()
-            return self._runner.run(self.acall(*request, **options))
+        return self.run(partial(self.acall, **options), *request)
 
     def get_cost_summary(self) -> dict[str, Any]:
         """Return calls, tokens and USD: in all, by model and by agent."""
@@ -478,20 +512,7 @@ class LLMService:
         unpriced = {call["model"] for call in self.call_log if call.get("unpriced")}
         return {**summary, "unpriced_models": sorted(unpriced)}
 
-    def close(self) -> None:
-        """Close the connections that `call` opened."""
-        if self._runner is not None:
-            self._runner.run(self.aclose())
-            self._runner.close()
-            self._runner = None
-
     async def aclose(self) -> None:
-        """Close the connections that `acall` opened."""
+        """Close connections, from inside of an event loop."""
         for provider in set(self.providers.values()):
             await provider.aclose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -98,8 +98,7 @@ class RunStore:
     def create_run(self, team: str, settings: Mapping[str, Any]) -> str:
         """Start a run and return its name."""
         run_id = secrets.token_hex(4)
-        # A process is its machine, its number, and its start, as numbers are used again.
-        process = json.dumps([platform.node(), os.getpid(), _start_of(os.getpid())])
+        process = json.dumps([platform.node(), os.getpid()])
         self._execute(
             "INSERT INTO runs (run_id, team, status, settings, started_s, process) "
             "VALUES (?, ?, 'running', ?, ?, ?)",
@@ -124,11 +123,7 @@ class RunStore:
         )
 
     def get_run(self, run_id: str) -> Run:
-        """Return a run by its name, or by the beginning of its name.
-
-        Raises:
-            ConfigError: there is none, or more than one.
-        """
+        """Return a run by its name or its beginning; a `ConfigError` unless there is one."""
         query = "SELECT * FROM runs WHERE substr(run_id, 1, ?) = ?"
         rows = self._execute(query, len(run_id), run_id) if run_id else []
         if len(rows) != 1:
@@ -178,11 +173,6 @@ class RunLog:
 
     Finishing comes with the context: "complete" needs a summary (`finish`), an exception makes the
     run "failed", Ctrl-C "interrupted".
-
-    Args:
-        store: the file of runs.
-        team: name of the team.
-        settings: what the run is started with.
     """
 
     def __init__(self, store: RunStore, team: str, settings: Mapping[str, Any]) -> None:
@@ -220,24 +210,16 @@ def _text(data: Mapping[str, Any]) -> str:
 
 def _run(row: tuple[Any, ...]) -> Run:
     run_id, team, status, settings, summary, started_s, finished_s, process = row
-    node, pid, start = json.loads(process)  # one of another machine counts as alive
-    if status == "running" and node == platform.node() and _start_of(pid) != start:
-        status = "interrupted"
+    node, pid, *_ = json.loads(process)
+    if status == "running" and node == platform.node():  # one of another machine counts as alive
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            status = "interrupted"
+        except OSError:
+            pass  # alive, and another user's
     parsed = None if summary is None else json.loads(summary)
     return Run(run_id, team, status, json.loads(settings), parsed, started_s, finished_s)
-
-
-def _start_of(pid: int) -> str | None:
-    """Return the start of a process; None where it has ended, "" where that cannot be known."""
-    try:
-        os.kill(pid, 0)
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except ProcessLookupError:
-        return None
-    except OSError:
-        return ""
-    return f"{boot}:{stat.rpartition(')')[2].split()[19]}"
 
 
 # Comparison
@@ -251,20 +233,13 @@ FORMS: Final = {
 
 
 def compare(store: RunStore, first: str, second: str) -> dict[str, Any]:
-    """Return two runs side by side, as JSON values.
-
-    Args:
-        store: the file of both.
-        first, second: their names, or the beginnings of them.
+    """Return two runs of a team side by side, as JSON values.
 
     Returns:
         "runs" (name, team, status, settings), "numbers" (each number of the summaries that both
         have: a, b, and the change in % of a, None where a is 0), "traces" (steps of a and b in
         pairs), "curves" (a point a step: tokens and quality, or iteration and reward) and "cutoffs"
         (steps that cut an agent off, or ended the run) of each.
-
-    Raises:
-        ConfigError: there is no such run, or more than one, or the runs are of different teams.
     """
     runs = [store.get_run(name) for name in (first, second)]
     teams = [run.team for run in runs]

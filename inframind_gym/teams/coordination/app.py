@@ -6,17 +6,15 @@ print(coordinator.process_query("What does chunked prefill change?").content)
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from inframind_gym.configs import validate
-from inframind_gym.errors import ConfigError, InfraMindError, require
+from inframind_gym.errors import ConfigError, require
 from inframind_gym.teams.coordination.agents import (
     NO_SOURCE,
     NOT_ABOUT,
@@ -44,6 +42,7 @@ from inframind_gym.teams.coordination.settings import (
 )
 from inframind_gym.teams.llm import (
     SIMULATED,
+    Blocking,
     EventLog,
     LLMService,
     NoLog,
@@ -65,7 +64,7 @@ _IN_EVENT: Final = (
 _LONE: Final = re.compile("[\ud800-\udfff]")  # bytes of a command line that are not UTF-8
 
 
-class MultiAgentCoordinator:
+class MultiAgentCoordinator(Blocking):
     """Five agents under a supervisor that answers before a deadline.
 
     Threads may share it, but its blocking method takes turns, and a query's time begins with its
@@ -103,6 +102,7 @@ class MultiAgentCoordinator:
         log: EventLog | None = None,
         ask: Ask | None = None,
     ) -> None:
+        super().__init__()
         if not 1024 <= max_context_length <= MOST_CONTEXT:
             raise ConfigError(
                 f"max_context_length is {max_context_length!r}; the model takes 1,024 to "
@@ -119,8 +119,6 @@ class MultiAgentCoordinator:
             vendor = backend in ("openai", "anthropic") and model_path == MODEL
             way = os.environ.get("VLLM_BASE_URL", VLLM_URL) if backend == "vllm" else backend
             self.provider = open_provider(way, None if vendor else model_path)
-        self._runner: asyncio.Runner | None = None
-        self._turn = threading.Lock()  # of the runner
 
     def warm_up(self) -> None:
         """Load and build what is built once: indexes, word lists, LangGraph."""
@@ -136,13 +134,7 @@ class MultiAgentCoordinator:
         settings: QuerySettings | Mapping[str, Any] | None = None,
     ) -> AgentResponse:
         """Answer a query and wait for it, see `aprocess_query`; not from inside an event loop."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            with self._turn:  # the loop lives on: connections of the provider belong to it
-                self._runner = self._runner or asyncio.Runner()
-                return self._runner.run(self.aprocess_query(query, context, settings))
-        raise InfraMindError("an event loop runs here: use `await aprocess_query(...)`.")
+        return self.run(self.aprocess_query, query, context, settings)
 
     async def aprocess_query(
         self,
@@ -196,24 +188,10 @@ class MultiAgentCoordinator:
         """Return True if one of some passages is about a query, see `check.is_about`."""
         return is_about(self.rewrite(query)[0], documents, self.searcher.nearness(query))
 
-    def close(self) -> None:
-        """Close connections."""
-        with self._turn:
-            if self._runner is not None:
-                self._runner.run(self.aclose())
-                self._runner.close()
-                self._runner = None
-
     async def aclose(self) -> None:
         """Close connections, from inside of an event loop."""
         if self.provider is not None:
             await self.provider.aclose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # One query
 

@@ -288,45 +288,25 @@ class Retry(StrictModel):
 
 
 class QuerySettings(StrictModel):
-    """Settings of one query, by the names of the supervisor's configuration.
+    """Settings of one query, by the names of the supervisor's configuration."""
 
-    Attributes:
-        policy: Who decides: a coordination policy by name or "module:Class".
-        enable_multi_agent: False answers every query by basic retrieval.
-        fallback_to_basic_rag: False lets a query fail where basic retrieval would answer it.
-        parallel_tool_calls: False carries out retrievals of one decision one after the other.
-        max_parallel_calls: Retrievals of one decision.
-        output_mode: "structured" adds the structured answer to the metadata, "full_history" the
-            messages of the coordination, "last_message" nothing.
-        create_forward_message_tool: Give an agent's answer to the user as it is; otherwise the
-            supervisor writes it once more, which takes a call.
-        add_handoff_back_messages: Keep a message for each return to the supervisor.
-        interrupt_before, interrupt_after: Nodes before and after which a person is asked.
-        max_iterations: Decisions of the supervisor.
-        agent_decision_timeout_ms: Limit of the time that a decision takes besides calls of models;
-            exceeding it is an event.
-        deadline_s: Latest answer; the other deadlines scale with it. None: the team's.
-        rewrite: Who rewrites queries for retrieval: rules on the words, or the model.
-        retry: Of calls of the model.
-        fault: Calls that go wrong on purpose, such as "planner:timeout": a task of TASKS and a
-            kind of FAULTS. None: nothing does.
-    """
-
-    policy: str = "seed_supervisor"
-    enable_multi_agent: bool = True
-    fallback_to_basic_rag: bool = True
-    parallel_tool_calls: bool = True
-    max_parallel_calls: Annotated[int, within(1, 3)] = 3
+    policy: str = "seed_supervisor"  # who decides: a coordination policy, or "module:Class"
+    enable_multi_agent: bool = True  # else basic retrieval answers
+    fallback_to_basic_rag: bool = True  # else a query fails where basic retrieval would answer it
+    parallel_tool_calls: bool = True  # else retrievals of one decision follow one another
+    max_parallel_calls: Annotated[int, within(1, 3)] = 3  # retrievals of one decision
+    # "structured" adds the structured answer to the metadata, "full_history" the handoffs.
     output_mode: Literal["structured", "full_history", "last_message"] = "structured"
-    create_forward_message_tool: bool = True
-    add_handoff_back_messages: bool = True
-    interrupt_before: tuple[Literal["human", "validator"], ...] = ()
+    create_forward_message_tool: bool = True  # else the supervisor writes the answer once more
+    add_handoff_back_messages: bool = True  # keep a message for each return to the supervisor
+    interrupt_before: tuple[Literal["human", "validator"], ...] = ()  # where a person is asked
     interrupt_after: tuple[Literal["router", "planner"], ...] = ()
-    max_iterations: Annotated[int, within(1, 10)] = 10
-    agent_decision_timeout_ms: Positive = 200.0
-    deadline_s: Positive | None = None
-    rewrite: Literal["lexical", "model"] = "lexical"
+    max_iterations: Annotated[int, within(1, 10)] = 10  # decisions of the supervisor
+    agent_decision_timeout_ms: Positive = 200.0  # of a decision, less calls; more is an event
+    deadline_s: Positive | None = None  # the other deadlines scale with it; None: the team's
+    rewrite: Literal["lexical", "model"] = "lexical"  # who rewrites queries for retrieval
     retry: Retry = Field(default_factory=Retry)
+    # Calls that go wrong on purpose, such as "planner:timeout": a task of TASKS, a kind of FAULTS.
     fault: Annotated[str, AfterValidator(check_fault)] | None = None
 
 
@@ -398,20 +378,12 @@ class Validation(StrictModel):
 
 
 class AgentResponse(StrictModel):
-    """Answer to a query.
+    """Answer to a query."""
 
-    Attributes:
-        content: Text with the numbers of its sources in brackets.
-        sources: Documents that the text cites, in the order of their numbers.
-        metadata: Decisions, agents' outputs, handoffs, tokens, context, failures.
-        validation_score: Confidence that the answer is valid, from 0 to 1; 0 where nobody checked.
-        processing_time: Seconds from query to answer; virtual with simulated answers.
-        history: Earlier messages that the query kept; no part of what is written out.
-    """
-
-    content: str
-    sources: tuple[Document, ...]
-    metadata: dict[str, Any]
-    validation_score: Fraction
-    processing_time: NonNegative
+    content: str  # with the numbers of its sources in brackets
+    sources: tuple[Document, ...]  # in the order of their numbers
+    metadata: dict[str, Any]  # decisions, agents' outputs, handoffs, tokens, context, failures
+    validation_score: Fraction  # confidence that the answer is valid; 0 where nobody checked
+    processing_time: NonNegative  # seconds; virtual with simulated answers
+    # Earlier messages that the query kept; no part of what is written out.
     history: tuple[dict[str, Any], ...] = Field(default=(), exclude=True, repr=False)

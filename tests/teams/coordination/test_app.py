@@ -291,7 +291,7 @@ def test_limits_and_policies_of_ones_own() -> None:
 def test_queries_at_once_do_not_mix_and_a_running_loop_wants_the_other_method() -> None:
     async def ask() -> list[AgentResponse]:
         team = make()
-        with pytest.raises(InfraMindError, match="aprocess_query"):
+        with pytest.raises(InfraMindError, match="event loop"):
             team.process_query(SIMPLE)
         wanted = (team.aprocess_query(query) for query in (SIMPLE, COMPLEX, SIMPLE))
         return await asyncio.gather(*wanted)
