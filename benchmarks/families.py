@@ -9,7 +9,7 @@ from the optimum are paired, episode by episode (for coordination without noise)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.pages import INK, NONE, RULE, mean, refresh, save_all, table
+from benchmarks.pages import INK, RULE, mean, refresh, save_all, table
 from inframind_gym.policies import policy_names, resolve_policy
 from inframind_gym.policies.rollout import play_coordination, play_token_budget
 
@@ -28,7 +28,6 @@ FIRST_SEED: Final = 1_000_000  # trainings and tests use others
 EPISODES: Final = {"token_budget": 4_000, "coordination": 1_000}
 EXACT: Final = 200  # episodes of coordination's optimum, which is solved question by question
 PRICES: Final = (0.0005, 0.001, 0.002, 0.005)
-BUDGETS: Final = (5_000, 10_000, 20_000)
 SPENDERS: Final = {
     "optimum": INK,
     "adaptive_roi": "#1f77b4",
@@ -46,14 +45,6 @@ SUPERVISORS: Final = {
     "seed_supervisor": "#cc3838",
     "sequential_supervisor": "#a05ab4",
 }
-SETTINGS: Final[Mapping[str, dict[str, Any]]] = {
-    "single": {},
-    "conversation": {"conversation": True},
-    "one call at a time": {"max_num_seqs": 1},
-    "a model decides": {"supervisor": "model"},
-    "reads 15,700 tokens/s": {"prefill_tokens_per_s": 15_700.0},
-}
-SHOWN: Final = ("sb3_maskable_ppo", "checked_rag", "no_validate", "basic_rag", "seed_supervisor")
 Result = Mapping[str, NDArray[Any]]
 
 
@@ -61,11 +52,11 @@ Result = Mapping[str, NDArray[Any]]
 
 
 @cache
-def spent(name: str, price: float = 0.001, budget: int = 20_000) -> Result:
+def spent(name: str, price: float = 0.001) -> Result:
     """Play a policy of token budgets."""
     seeds = range(FIRST_SEED, FIRST_SEED + EPISODES["token_budget"])
     found: Result = play_token_budget(
-        resolve_policy(name, family="token_budget"), seeds, price=price, budget=budget
+        resolve_policy(name, family="token_budget"), seeds, price=price
     )
     return found
 
@@ -83,38 +74,31 @@ def token_budget_tables() -> dict[str, str]:
     rows = []
     for name in ("optimum", *names):
         found = spent(name)
-        per_1k = 1000.0 * found["quality"].sum() / found["tokens"].sum()
         rows.append(
             [
                 f"`{name}`",
                 mean(100.0 * found["return"]),
                 "" if name == "optimum" else mean(regret(name)),
                 mean(found["quality"]),
-                f"{found['reported_quality'].mean():.1f}",
                 mean(found["tokens"], 0),
-                f"{per_1k:.1f}",
-                f"{100.0 * found['unspent_share'].mean():.0f} %",
-                f"{100.0 * found['drained'].mean():.1f} %",
-                f"{found['quality_area'].mean():.1f}",
             ]
         )
-    heads = ["policy", "return", "regret", "quality", "reported", "tokens", "q/1k", "unspent"]
+    heads = ["policy", "return", "regret", "quality", "tokens"]
     return {
-        "token-budget-policies": table([*heads, "drained", "area"], rows),
-        "token-budget-prices": _sweep("price", PRICES, "g"),
-        "token-budget-budgets": _sweep("budget", BUDGETS, ","),
+        "token-budget-policies": table(heads, rows),
+        "token-budget-prices": _prices(),
     }
 
 
-def _sweep(argument: str, values: Sequence[float], form: str) -> str:
-    """Tabulate the optimum and the regret of others by the values of an argument."""
-    swept = ("adaptive_roi", "adaptive_roi_strict", "sb3_maskable_ppo", "fixed_k", "spend_all")
+def _prices() -> str:
+    """Tabulate the optimum and the regret of others by the price of a token."""
+    swept = ("adaptive_roi", "adaptive_roi_strict", "sb3_maskable_ppo", "spend_all")
     rows = []
-    for value in values:
-        given: dict[str, Any] = {argument: value}
-        best, cells = spent("optimum", **given), [mean(regret(name, **given)) for name in swept]
-        rows.append([f"{value:{form}}", mean(best["quality"]), mean(best["tokens"], 0), *cells])
-    heads = [argument, "optimum: quality", "tokens", *(f"regret: `{name}`" for name in swept)]
+    for price in PRICES:
+        best = spent("optimum", price=price)
+        cells = [mean(regret(name, price=price)) for name in swept]
+        rows.append([f"{price:g}", mean(best["quality"]), mean(best["tokens"], 0), *cells])
+    heads = ["price", "optimum: quality", "tokens", *(f"regret: `{name}`" for name in swept)]
     return table(heads, rows)
 
 
@@ -180,34 +164,24 @@ def answered(name: str, scenario: str | None = None, **given: Any) -> Result:
 
 def coordination_tables() -> dict[str, str]:
     """Return the tables of docs/coordination.md."""
-    best, board = answered("optimum", noise=False), []
+    board = []
     for name in sorted(
         policy_names("coordination"), key=lambda name: -answered(name)["return"].mean()
     ):
-        found, lied = answered(name), answered(name)["lied"].sum()
+        found = answered(name)
         board.append(
             [
                 f"`{name}`",
                 mean(found["return"], 3),
-                mean(best["return"] - answered(name, noise=False)["return"], 2),
                 *(f"{100.0 * found[key].mean():.0f}" for key in ("answer_score", "success")),
                 f"{np.quantile(found['latency_s'], 0.95):.2f}",
                 *(f"{100.0 * found[key].mean():.0f}" for key in ("lateness", "validated")),
-                f"{100.0 * found['caught'].sum() / lied:.0f}" if lied else NONE,
                 f"{100.0 * found['attribution'].mean():.0f}",
-                *(f"{found[key].mean():.0f}" for key in ("overhead_ms", "model_ms", "tokens")),
+                f"{found['tokens'].mean():.0f}",
             ]
         )
-    heads = ["policy", "return", "regret", "answer", "no fallback", "p95 s", "late", "validated"]
-    heads += ["found", "sourced", "overhead ms", "model ms", "tokens"]
-    settings = [
-        [f"`{name}`", *(mean(answered(name, **given)["return"], 3) for given in SETTINGS.values())]
-        for name in SHOWN
-    ]
-    return {
-        "coordination-board": table(heads, board),
-        "coordination-settings": table(["return", *SETTINGS], settings),
-    }
+    heads = ["policy", "return", "answer", "no fallback", "p95 s", "late", "validated", "sourced"]
+    return {"coordination-board": table([*heads, "tokens"], board)}
 
 
 def draw_coordination() -> Figure:
