@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
+import signal
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -40,6 +43,7 @@ _IO: Final = TOPOLOGIES.index("IO")
 _LATE_S: Final = 1e9  # priority of what is late under "edf_late_last"
 _ORDINALS: Final = 1 << 12  # of requests; policies keep a place for each
 _BYTES_A_TOKEN: Final = 4.0
+_REST_S: Final = 60.0  # for which a policy that hung is not asked
 
 
 class Decision(NamedTuple):
@@ -150,6 +154,68 @@ def typical_tasks(tasks: TaskSet, usual: str) -> dict[str, int]:
     return dict.fromkeys(DOMAINS, fallback) | nearest
 
 
+class _HungError(BaseException):  # policies catch their own exceptions
+    """A policy took too long."""
+
+
+class TimedPolicy:
+    """A policy that is asked for one decision at a time, in a limited time.
+
+    All requests wait while it decides. One that hangs is interrupted as soon as it is in Python,
+    and is not asked for a minute. Only on the main thread, whose signals these are.
+
+    Args:
+        policy: the policy.
+        highs: its actions are below.
+
+    Attributes:
+        limit_s: for a decision.
+    """
+
+    def __init__(self, policy: Any, highs: NDArray[np.int64], limit_s: float = math.inf) -> None:
+        self._policy, self._highs, self.limit_s = policy, highs, limit_s
+        self._rests_until_s = 0.0
+
+    def ask(self, seen: NDArray[np.float32], context: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the policy's action.
+
+        Raises:
+            InfraMindError: it gave no valid one, or none in time.
+        """
+        if time.monotonic() < self._rests_until_s:
+            raise InfraMindError("it hung, and is not asked for a minute")
+        try:
+            with _interrupted_after(self.limit_s):
+                decided = self._policy.act_batch(seen, context, ROW)
+        except _HungError:
+            self._rests_until_s = time.monotonic() + _REST_S
+            raise InfraMindError(f"it did not decide in {self.limit_s:g} s") from None
+        action: NDArray[np.int64] = check_actions(decided, self._highs, 1)[0]
+        return action
+
+
+@contextlib.contextmanager
+def _interrupted_after(limit_s: float) -> Iterator[None]:
+    """Raise `_HungError` in a block that takes longer."""
+    if limit_s == math.inf or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    armed = True
+
+    def interrupt(*_: object) -> None:
+        if armed:
+            raise _HungError
+
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    timer = signal.setitimer(signal.ITIMER_REAL, limit_s, limit_s)
+    try:
+        yield
+    finally:
+        armed = False
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
+
+
 class SingleCallPolicy:
     """A policy that is asked for one call at a time, by the rules of the environments.
 
@@ -168,7 +234,7 @@ class SingleCallPolicy:
     """
 
     def __init__(self, config: GatewayConfig) -> None:
-        self._policy = policy = resolve_policy(config.policy)
+        policy = resolve_policy(config.policy)
         requires = requires_of(policy)
         # Those that route along plans of several agents alone can have one for single calls.
         self._any_plan = getattr(policy, "carries_out_any_plan", True)
@@ -182,7 +248,7 @@ class SingleCallPolicy:
         if why is not None:
             raise ConfigError(f"policy {config.policy!r} cannot route single calls: {why}")
         simulation = make_simulation(config, requires, one_call=True)
-        self.spec, self._highs = simulation.policy_spec(), simulation.highs
+        self.spec, self._timed = simulation.policy_spec(), TimedPolicy(policy, simulation.highs)
         self.tasks = typical_tasks(simulation.tasks, config.domain)
         self._domains = simulation.tasks.domain
         self._role_u = float(uniform_array(np.zeros(1, np.uint64), STREAM_ROLE, ROW)[0])
@@ -196,6 +262,7 @@ class SingleCallPolicy:
                 policy.plan_single_calls()  # type: ignore[attr-defined]
             if warm:
                 self.decide(world, 0.0, 60.0, config.domain)
+        self._timed.limit_s = config.limits.policy_s
 
     def decide(self, world: World, arrival_s: float, budget_s: float, domain: str) -> Decision:
         """Ask the policy for one call.
@@ -245,9 +312,7 @@ class SingleCallPolicy:
         seen = observe(
             self.spec, world.telemetry, world.in_flight, task=task, budget_s=left_s, role=role
         )
-        decided = self._policy.act_batch(seen, context, ROW)
-        action: NDArray[np.int64] = check_actions(decided, self._highs, 1)[0]
-        return action
+        return self._timed.ask(seen, context)
 
 
 class Predictor:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.errors import InfraMindError
 from inframind_gym.live.client import open_session
 from inframind_gym.live.config import LiveSettings, addresses
 from inframind_gym.live.gateway.auth import Keyring
@@ -254,9 +255,11 @@ class Gateway:
             began_s = time.perf_counter()
             try:
                 decision = self.policy.decide(world, arrival_s, query.budget_s, query.domain)
-            except Exception:  # foreign code: a request is served all the same
+            except Exception as error:  # foreign code: a request is served all the same
                 self.metrics.count("policy_errors")
-                _log.exception("policy %s failed; the soonest is taken", self.config.policy)
+                words = "policy %s failed: %s; the soonest is taken"
+                bug = not isinstance(error, InfraMindError)
+                _log.warning(words, self.config.policy, error, exc_info=bug)
                 decision = decision._replace(strategy=STRATEGIES.index("Concise"))
             self.metrics.observe("decision_seconds", time.perf_counter() - began_s)
         m = decision.model

@@ -18,13 +18,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.core import check_actions
 from inframind_gym.envs.layout import observe
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.config import LiveConfig
 from inframind_gym.live.gateway.choose import (
-    ROW,
     Decision,
+    TimedPolicy,
     make_simulation,
     ordinal,
     typical_tasks,
@@ -64,12 +63,13 @@ class Teams:
 
     def __init__(self, gateway: Gateway) -> None:
         config = gateway.config
-        self._gateway, self._policy, self._count = gateway, resolve_policy(config.policy), 0
-        requires, count = requires_of(self._policy), config.limits.max_teams
+        self._gateway, policy, self._count = gateway, resolve_policy(config.policy), 0
+        requires, count = requires_of(policy), config.limits.max_teams
         self._idle = deque(make_simulation(config, requires, one_call=False) for _ in range(count))
         self._tasks = typical_tasks(self._idle[0].tasks, config.domain)
         self._spec = self._idle[0].policy_spec()
-        self._policy.reset(self._spec, [config.seed])
+        policy.reset(self._spec, [config.seed])
+        self._timed = TimedPolicy(policy, self._idle[0].highs, config.limits.policy_s)
         compile_driver(LiveConfig(pool=config.pool, workload=workload_for(config)))
 
     async def answer(self, exchange: Exchange) -> None:
@@ -139,8 +139,7 @@ class Teams:
                     budget_s=float(due["arrival_s"] + due["budget_s"] - due["time_s"]),
                     role=-1 if due["kind"] == PLAN else int(due["role"]),
                 )
-                decided = self._policy.act_batch(seen, context, ROW)
-                action = check_actions(decided, simulation.highs, 1)[0]
+                action = self._timed.ask(seen, context)
                 event = await calls.drive(loop, STEP, action)
             if calls.final is None:
                 raise InfraMindError("the workflow has no answer: its deciding call failed")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -62,9 +64,19 @@ class Wrong(BasePolicy):
         return np.full(len(rows), 99)
 
 
-def policy_of(policy: str) -> SingleCallPolicy:
+class Hanging(Watching):
+    """Hangs once it is in service, and catches all that it can."""
+
+    def act_batch(self, observations: Any, contexts: Any, rows: Any) -> Any:
+        while contexts["budget_s"][0] == 13.0:
+            with contextlib.suppress(Exception):
+                time.sleep(1e9)
+        return super().act_batch(observations, contexts, rows)
+
+
+def policy_of(policy: str, **limits: float) -> SingleCallPolicy:
     name = policy if policy[0].islower() else f"{__name__}:{policy}"
-    return SingleCallPolicy(GatewayConfig(policy=name))
+    return SingleCallPolicy(GatewayConfig.model_validate({"policy": name, "limits": limits}))
 
 
 def test_a_policy_sees_what_environments_show() -> None:
@@ -99,6 +111,18 @@ def test_a_plan_for_one_call_has_one_agent() -> None:
 def test_a_model_that_is_down_is_not_sent_to() -> None:
     world = WORLD._replace(up=0b00001)
     assert policy_of("Watching").decide(world, 98.0, 30.0, "Math").model == 0
+
+
+def test_a_policy_that_hangs_is_interrupted_and_left_alone() -> None:
+    made = policy_of("Hanging", policy_s=0.2)
+    assert made.decide(WORLD, 98.0, 30.0, "Math").model == 4
+    began_s = time.monotonic()
+    with pytest.raises(InfraMindError, match="did not decide"):
+        made.decide(WORLD, 98.0, 13.0, "Math")
+    for budget_s in (13.0, 30.0):  # the next requests do not wait for it
+        with pytest.raises(InfraMindError, match="not asked"):
+            made.decide(WORLD, 98.0, budget_s, "Math")
+    assert 0.2 <= time.monotonic() - began_s < 2.0
 
 
 def test_bid_price_answers_with_one_agent() -> None:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -125,6 +126,23 @@ def test_the_end_loses_no_request(
     assert len(read) == 1
     assert read.prompt_tokens[0] == lines[0]["input_toks"]
     assert read.first_token_s[0] > 0.4
+
+
+def test_a_policy_that_hangs_does_not_hang_the_server(
+    servers: list[Server], tmp_path: Path
+) -> None:
+    hanging = {"policy": "tests.live.gateway.test_choose:Hanging", "limits": {"policy_s": 0.5}}
+    served = Served(tmp_path, servers, **hanging)
+    try:
+        began_s = time.monotonic()
+        for _ in range(3):
+            body = chat(inframind={"budget_s": 13.0})
+            assert served.get("/v1/chat/completions", body) == 200
+        assert time.monotonic() - began_s < 6.0  # half a second for each answer
+        assert served.get("/health") == 200
+    finally:
+        served.process.kill()
+        served.process.communicate()
 
 
 def test_a_configuration_that_cannot_be_used_ends_at_once(tmp_path: Path) -> None:
