@@ -131,8 +131,7 @@ class PlacementLiveEnv(PlacementEnv):
 
     Beside those of `InfraMind-Placement-v0`, the last `info` holds `failed_calls`, answers that did
     not come or were cut, and were asked for again, and `lost_calls`, given up after all retries;
-    a job with a lost call is late. `late_decisions` counts the steps that came more than a routing
-    interval after the last one ended, `unrouted_s` adds up how long nothing was routed before them.
+    a job with a lost call is late.
 
     ## Starting State
 

@@ -45,7 +45,6 @@ from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.simulator.workflow.topology import FINAL, STRATEGIES, TOPOLOGIES
 
 _log = logging.getLogger(__name__)
-_WAIT_S: Final = 0.2  # between two calls of `on_wait`
 _PAUSE_S: Final = 2.0  # at most, after a call that failed
 _SPARE_FILES: Final = 256  # for everything but requests
 _PHASES: Final = ("first", "second", "final")
@@ -111,11 +110,8 @@ class VllmServers(Connections):
         log: file to which a line is appended for every call (`request_log.py`); None: no log.
 
     Attributes:
-        on_wait: called several times a second while a completion is waited for; an error that it
-            raises ends the waiting.
         ungraded: answers that could not be graded, of all episodes so far; they count as wrong.
         epoch_s: time of day when the monotonic clock stood at 0.
-        on_down: called with a server that went down, and why; on the loop.
 
     Raises:
         ConfigError: a model has no address.
@@ -131,10 +127,7 @@ class VllmServers(Connections):
     ) -> None:
         require_live()
         servers, settings = addresses(config), settings or LiveSettings()
-        sockets = max(1, allow_files(settings.max_in_flight + _SPARE_FILES) - _SPARE_FILES)
-        if sockets < settings.max_in_flight:  # a socket for each request in flight
-            _log.warning("at most %d requests in flight: too few files may be open", sockets)
-            settings = settings.model_copy(update={"max_in_flight": sockets})
+        allow_files(settings.max_in_flight + _SPARE_FILES)  # a socket for each request in flight
         self.config = config
         self.epoch_s = time.time() - time.monotonic()
         self.episodes = 0
@@ -144,11 +137,7 @@ class VllmServers(Connections):
         self.judges = ThreadPoolExecutor(judges, "vllm-judge")
         self.free_judges = asyncio.Semaphore(judges)
         self.ungraded = 0
-        self.ungradable: set[int] = set()  # tasks, as the log has said
-        self.on_wait: Callable[[], object] | None = None
-        self.on_down: Callable[[int, str], object] = lambda *_: None
         self._backend: VllmBackend | None = None
-        self._known = 0  # servers that have been up
         super().__init__(
             servers,
             settings,
@@ -214,16 +203,10 @@ class VllmServers(Connections):
     def _changed(self, server: int, up: bool, asleep: bool, why: str) -> None:
         """Take note of a server that went up or down; on the loop."""
         alias = self.config.models[server].alias
-        known = self._known >> server & 1  # one that has never been up is waited for
-        level = logging.WARNING if known else logging.INFO
-        if up:
-            self._known |= 1 << server
-            _log.log(level, "%s is up%s", alias, " again" * known)
-        else:
-            _log.log(level, "%s is down: %s", alias, why)
-            if asleep:
-                self.client.give_up(server, f"{alias} is down: {why}")
-            self.on_down(server, why)
+        level = logging.INFO if up else logging.WARNING
+        _log.log(level, "%s is %s", alias, "up" if up else f"down: {why}")
+        if asleep:
+            self.client.give_up(server, f"{alias} is down: {why}")
 
 
 @dataclass(eq=False)
@@ -275,19 +258,16 @@ class VllmBackend:
     def wait(self, until_s: float | None) -> list[Completion]:
         """Wait for a completion, or until the time.
 
-        KeyboardInterrupt, and errors of the servers' `on_wait`, leave everything as it is.
-
-        Without a time and with no call in flight there is nothing to wait for: returns at once.
+        KeyboardInterrupt leaves everything as it is. Without a time and with no call in flight
+        there is nothing to wait for: returns at once.
         """
-        while True:
-            with self._changed:
-                left_s = math.inf if until_s is None else until_s - self.now_s()
-                if self._done or left_s <= 0 or (until_s is None and not self._open):
-                    done, self._done = sorted(self._done, key=lambda c: (c.finish_s, c.call)), []
-                    return done
-                self._changed.wait(min(left_s, _WAIT_S))
-            if self.servers.on_wait is not None:
-                self.servers.on_wait()
+        with self._changed:
+            left_s = None if until_s is None else max(until_s - self.now_s(), 0.0)
+            self._changed.wait_for(
+                lambda: self._done or (until_s is None and not self._open), left_s
+            )
+            done, self._done = sorted(self._done, key=lambda c: (c.finish_s, c.call)), []
+            return done
 
     def telemetry(self) -> Telemetry:
         """Return the metrics of the last poll in this episode."""
@@ -405,14 +385,8 @@ class VllmBackend:
             async with servers.free_judges:  # the wait for one does not count
                 verdict = loop.run_in_executor(servers.judges, self.judge, call.task, text)
                 return bool(await asyncio.wait_for(verdict, servers.settings.judge_s))
-        except TimeoutError:
-            _log.warning("call %d: not graded in %g s", call.id, servers.settings.judge_s)
-        except InfraMindError as error:  # of the task, not of the answer
-            if call.task not in servers.ungradable:
-                servers.ungradable.add(call.task)
-                _log.error("task %d: its answers cannot be graded: %s", call.task, error)
-        except Exception:
-            _log.exception("call %d: its answer cannot be graded", call.id)
+        except Exception as error:
+            _log.warning("call %d, task %d: not graded: %r", call.id, call.task, error)
         servers.ungraded += 1
         return None
 

@@ -108,20 +108,15 @@ class LoopThread:
         self._thread.join()
 
 
-def allow_files(wanted: int) -> int:
-    """Let this process open as many files as it wants; return how many it may open."""
-    try:
+def allow_files(wanted: int) -> None:
+    """Let this process open as many files as it wants, as far as the system allows it."""
+    with contextlib.suppress(ImportError, OSError, ValueError):  # no such limit here
         import resource
-    except ImportError:  # no such limit here
-        return wanted
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return wanted
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        return most
-    return soft
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if resource.RLIM_INFINITY != soft < wanted:
+            most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 # One question to one server
@@ -148,17 +143,20 @@ class DownError(InfraMindError):
         self.asleep, self.at_once, self.status = asleep, at_once, status
 
 
-def open_session(limit_s: float | None, connect_s: float | None = None) -> aiohttp.ClientSession:
-    """Open a session on the loop that runs; it sends $VLLM_API_KEY, where that is set.
+def open_session(
+    limit_s: float | None, connect_s: float | None = None, key: str | None = None
+) -> aiohttp.ClientSession:
+    """Open a session on the loop that runs.
 
     Args:
         limit_s: for each request as a whole; None: they have limits of their own.
         connect_s: to get a connection.
+        key: that it sends; None: $VLLM_API_KEY.
     """
     import aiohttp
 
     headers = {"Accept-Encoding": "identity"}  # nothing that grows when it is unpacked
-    if key := os.environ.get("VLLM_API_KEY"):
+    if key := os.environ.get("VLLM_API_KEY") if key is None else key:
         headers["Authorization"] = f"Bearer {key}"
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
@@ -200,15 +198,15 @@ async def fetch(
     return text
 
 
-def ask(url: str, *, method: str = "GET", limit_s: float = _ASK_S) -> str:
-    """Send a request to a server and wait for its answer, with $VLLM_API_KEY where it is set.
+def ask(url: str, *, method: str = "GET", limit_s: float = _ASK_S, key: str | None = None) -> str:
+    """Send a request to a server and wait for its answer; `key` as of `open_session`.
 
     Raises:
         DownError: there is none, or another status than 200.
     """
 
     async def answer() -> str:
-        async with open_session(limit_s) as session:
+        async with open_session(limit_s, key=key) as session:
             return await fetch(session, url, method=method)
 
     loop = LoopThread("ask")  # the caller's thread may run a loop of its own

@@ -180,7 +180,7 @@ def _served(urls: Sequence[str]) -> list[dict[str, Any]]:
         return []
     require_live()
     from inframind_gym.live.client import DownError, fetch, open_session
-    from inframind_gym.simulator.estimate.packing import facts_of
+    from inframind_gym.live.watcher import facts_of
 
     async def read() -> list[list[str]]:
         async with open_session(10.0) as session:

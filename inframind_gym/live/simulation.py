@@ -34,7 +34,6 @@ class LiveSimulation(BackendSimulation):
 
     Attributes:
         servers: the connections; None before the first episode, and where answers are scripted.
-        on_wait: as of `VllmServers`; to be set before an episode begins.
 
     Raises:
         ConfigError: as of `Simulation`; a server of the pool has no address, or `servers` are those
@@ -50,7 +49,6 @@ class LiveSimulation(BackendSimulation):
         prompts: Callable[[TaskSet], Prompts] = Prompts,
     ) -> None:
         self.servers = servers
-        self.on_wait: Callable[[], object] | None = None
         self._live = config
         self._prompts = prompts
         self._keeps_servers = servers is not None
@@ -95,8 +93,6 @@ class LiveSimulation(BackendSimulation):
             self._sandbox = self._make_sandbox()
         if self.servers is None:
             self.servers = self._reach()
-        if self.on_wait is not None:
-            self.servers.on_wait = self.on_wait
         return self.servers.open(
             self._prompts(self.tasks),
             self._judge,

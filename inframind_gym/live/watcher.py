@@ -22,9 +22,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from inframind_gym.errors import InfraMindError
+from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.client import DownError, LoopThread, ask, cancel_all, fetch, open_session
 from inframind_gym.live.config import LiveSettings, ServerAddress, require_live
 from inframind_gym.simulator.workflow.backend import Telemetry
@@ -46,7 +46,7 @@ OnChange = Callable[[int, bool, bool, str], None]
 _RUNNING: Final = "vllm:num_requests_running"
 _WAITING: Final = "vllm:num_requests_waiting"
 _SLEEP: Final = "vllm:engine_sleep_state"
-_KV: Final = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # now, before 0.10
+_KV: Final = "vllm:kv_cache_usage_perc"
 _E2E: Final = "vllm:e2e_request_latency_seconds"
 TIMES: Final = {  # histograms: name here, name of vLLM
     "e2e_s": _E2E,
@@ -58,7 +58,7 @@ TIMES: Final = {  # histograms: name here, name of vLLM
 # When the process, or its first counter, was made: another one means another process.
 _STARTED: Final = ("process_start_time_seconds", f"{_E2E}_created")
 _WANTED: Final = frozenset(
-    [_RUNNING, _WAITING, _SLEEP, *_KV, *_STARTED]
+    [_RUNNING, _WAITING, _SLEEP, _KV, *_STARTED]
     + [f"{name}_{end}" for name in TIMES.values() for end in ("sum", "count")]
 )
 _NAMES: Final = tuple(_WANTED)
@@ -118,7 +118,7 @@ def parse_metrics(text: str, taken_s: float) -> Reading:
     for name in (_RUNNING, _WAITING):
         if name not in values:
             raise DownError(f"the answer to /metrics has no {name}: is this a vLLM server?")
-    cache = next((values[name] for name in _KV if name in values), [0.0])
+    cache = values.get(_KV, [0.0])
 
     def total(name: str) -> tuple[float, float]:
         sums, counts = values.get(f"{name}_sum"), values.get(f"{name}_count")
@@ -188,6 +188,31 @@ def wrong_model(text: str, wanted: str) -> str:
     except _NONSENSE:
         return f"/v1/models answers no list of models: {text[:_SHOWN]!r}: is this a vLLM server?"
     return "" if wanted in served else f"serves {', '.join(served) or 'nothing'}, not {wanted}"
+
+
+def facts_of(url: str, models: str, metrics: str) -> dict[str, Any]:
+    """Read what a server of vLLM answers to /v1/models and /metrics.
+
+    Returns:
+        `name`, `url` and what is known of its card, as `server`.
+
+    Raises:
+        ConfigError: it answers something else.
+    """
+    line = re.search(r"^vllm:cache_config_info\{.*", metrics, re.MULTILINE)
+    cache = dict(re.findall(r'(\w+)="([^"]*)"', line[0])) if line else {}
+    try:
+        model = json.loads(models)["data"][0]
+        card: dict[str, Any] = {"max_model_len": int(model["max_model_len"])}
+        name = str(model["id"])
+    except (ValueError, LookupError, TypeError):
+        words = f"no list of models with their lengths: {models[:80]!r}"
+        raise ConfigError(f"--url: {url}/v1/models answers {words}.") from None
+    for theirs, ours in (("num_gpu_blocks", "num_kv_blocks"), ("block_size", "block_size")):
+        if cache.get(theirs, "").isdecimal():
+            card[ours] = int(cache[theirs])
+    card["prefix_caching"] = cache.get("enable_prefix_caching") == "True"
+    return {"name": name, "url": url, "server": card}
 
 
 # All servers, all the time

@@ -284,17 +284,9 @@ def test_what_cannot_be_is_refused(tmp_path: Path, arguments: dict[str, Any], me
         Stage(tmp_path, **arguments)
 
 
-def test_a_caller_that_is_late_is_counted(tmp_path: Path) -> None:
+def test_actions_that_cannot_be_are_refused(tmp_path: Path) -> None:
     with stage(tmp_path, initial="empty") as play:
         play.begin()
-        late = play.live.late_decisions
-        play.decide(0, 0)
-        time.sleep(0.7)
-        play.decide(0, 0)
-        late_now, unrouted_s = play.summary("late_decisions", "unrouted_s")
-        assert late_now >= late + 1 and unrouted_s >= 0.7
         for wrong in ([0, 9], [0, -1], [1]):
             with pytest.raises(ActionError):
                 play.decide(*wrong)
-        play.begin(1)
-        assert play.live.late_decisions == 0 and play.live.unrouted_s == 0.0

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-import urllib.error
-import urllib.request
 from collections import defaultdict
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -75,8 +73,16 @@ class Scrape:
     def __init__(self, url: str) -> None:
         from prometheus_client.parser import text_string_to_metric_families
 
-        self.at_s = time.monotonic()
-        text = _get(f"{url.rstrip('/')}/metrics")
+        from inframind_gym.live.client import DownError, ask
+
+        self.at_s, key = time.monotonic(), os.environ.get("INFRAMIND_API_KEY", "")
+        try:
+            text = ask(f"{url.rstrip('/')}/metrics", limit_s=_ANSWER_S, key=key)
+        except DownError as error:
+            remedy = "Start a gateway: inframind serve --pool POOL"
+            if error.status == 401:
+                remedy = "Give a key of it in INFRAMIND_API_KEY"
+            raise InfraMindError(f"{url}: {error}. {remedy}") from None
         self.samples = defaultdict[str, list[tuple[frozenset[tuple[str, str]], float]]](list)
         try:
             for family in text_string_to_metric_families(text):
@@ -92,23 +98,3 @@ class Scrape:
         """Return the sum of a metric over the samples with the given labels."""
         samples = self.samples[f"inframind_{name}"]
         return sum(value for of, value in samples if set(labels.items()) <= of)
-
-
-def _get(url: str) -> str:
-    request = urllib.request.Request(url)
-    if key := os.environ.get("INFRAMIND_API_KEY"):
-        request.add_header("Authorization", f"Bearer {key}")
-    if request.type not in ("http", "https"):
-        raise InfraMindError(f"{url}: give an address that begins with http:// or https://")
-    try:
-        with urllib.request.urlopen(request, timeout=_ANSWER_S) as response:
-            return str(response.read().decode())
-    except urllib.error.HTTPError as error:
-        error.close()
-        remedy = "Give a key of it in INFRAMIND_API_KEY" if error.code == 401 else "No gateway?"
-        raise InfraMindError(f"{url}: HTTP {error.code}. {remedy}") from None
-    except OSError as error:
-        reason = getattr(error, "reason", error)
-        cause = getattr(reason, "strerror", None) or reason
-        remedy = "Start a gateway: inframind serve --pool POOL"
-        raise InfraMindError(f"{url}: {cause}. {remedy}") from None

@@ -98,10 +98,6 @@ class LivePlacement(PlacementSimulation):
         pool: how models are served.
         traffic: calls on their way.
         transitions: of the episode, the last 1,000.
-        late_decisions: those that came more than a routing interval after the snapshot that they
-            were made from; of the episode.
-        unrouted_s: time in which nothing was routed and no answer was taken because `step` was
-            called late; of the episode.
 
     Raises:
         ConfigError: pool, cluster or demand cannot be used, or not together.
@@ -126,8 +122,6 @@ class LivePlacement(PlacementSimulation):
         self._loop: LoopThread | None = None  # there is one while servers may run
         self._lock = contextlib.ExitStack()
         self._cancelled = False  # starts under way are to be given up
-        self._snapshot_s = 0.0  # when masks and observation were written last
-        self.late_decisions, self.unrouted_s = 0, 0.0
         self.transitions: deque[Transition] = deque(maxlen=_KEPT)
         self._instances: dict[tuple[int, int], Instance] = {}  # by leader and model
         self._records = Records(self)
@@ -172,7 +166,6 @@ class LivePlacement(PlacementSimulation):
             self.state.instance[0, g, m]["slept_before"] = instances[0, g, m]["slept_before"]
         self.state.seen_s[:] = seen_s
         self.transitions.clear()
-        self.late_decisions, self.unrouted_s = 0, 0.0
         self._records.start_clock()
         self._snapshot(observations)
 
@@ -235,9 +228,8 @@ class LivePlacement(PlacementSimulation):
     ) -> None:
         """Carry out a decision, and go on until its interval is over.
 
-        Between two steps nothing is done: a caller that decides slowly keeps calls waiting, which
-        `late_decisions` and `unrouted_s` count. A decision that came late has the rest of its
-        interval, at least one tick.
+        Between two steps nothing is done: a caller that decides slowly keeps calls waiting. A
+        decision that came late has the rest of its interval, at least one tick.
 
         Args:
             rows: of the environment, (1,).
@@ -254,9 +246,6 @@ class LivePlacement(PlacementSimulation):
         last = max(records.tick + self.config.ticks, records.clock_tick + 1)
         records.end_s = last * records.tick_length_s
         records.write(events.OPEN)
-        if (late_s := records.now_s - self._snapshot_s) > records.tick_length_s:
-            self.late_decisions += 1
-            self.unrouted_s += late_s
         records.write(events.DECIDE, action=action[0])
         self._advance()
         while records.tick < last:
@@ -283,7 +272,6 @@ class LivePlacement(PlacementSimulation):
         for (g, m), instance in self._instances.items():
             if now_s < instance.closed_until_s and self._state(g, m) != ACTIVE:
                 self.state.mask[0, g : g + self.cards[m].tp_min, m + 1] = False
-        self._snapshot_s = self._records.now_s
 
     # Phases, begun by the records and ended by the servers; and servers that are lost
 
@@ -441,11 +429,6 @@ class LivePlacement(PlacementSimulation):
         self.close()
 
     def summary(self, e: int) -> dict[str, float | int]:
-        """As of the simulated cluster, and failed answers, lost calls and late decisions."""
-        ours = {
-            "failed_calls": self.traffic.failed,
-            "lost_calls": self.traffic.lost,
-            "late_decisions": self.late_decisions,
-            "unrouted_s": self.unrouted_s,
-        }
+        """As of the simulated cluster, and failed answers and lost calls."""
+        ours = {"failed_calls": self.traffic.failed, "lost_calls": self.traffic.lost}
         return {**super().summary(e), **ours}

@@ -51,7 +51,6 @@ TOGETHER_S: Final = 0.01  # tokens that come within it are handed on together
 GARBAGE: Final = b"data: {<html>\n\n"
 _MOST_BYTES: Final = 1 << 26  # of a request
 _DRAIN_S: Final = 0.02  # between two looks whether a server has nothing left to do
-_SLEEPS: Final = ("awake", "weights_offloaded", "discard_all")
 _TIMES: Final = (
     *("time_to_first_token_seconds", "inter_token_latency_seconds", "request_queue_time_seconds"),
     *("request_inference_time_seconds", "e2e_request_latency_seconds"),
@@ -294,7 +293,7 @@ class ModelServer:
     def _forget(self) -> None:
         """Count from 0, awake."""
         self._born_s = time.time()
-        self._level = 0  # at which it sleeps
+        self._asleep = False
         self._seconds = {name: [0.0, 0] for name in _TIMES}  # sum and count
         self.engine.wake(self.index)
 
@@ -497,9 +496,8 @@ class ModelServer:
         cache = f'block_size="{card.block_size}",num_gpu_blocks="{card.num_kv_blocks}"'
         cache += f',enable_prefix_caching="{card.prefix_caching}"'
         lines.append(f"vllm:cache_config_info{{{cache}}} 1.0")
-        for level, state in enumerate(_SLEEPS):
-            now = float(self._level == level)
-            lines.append(f'vllm:engine_sleep_state{{{model},sleep_state="{state}"}} {now}')
+        awake = float(not self._asleep)
+        lines.append(f'vllm:engine_sleep_state{{{model},sleep_state="awake"}} {awake}')
         return "\n".join(lines) + "\n"
 
     async def _metrics(self, _: web.BaseRequest) -> web.StreamResponse:
@@ -521,22 +519,19 @@ class ModelServer:
         return web.Response()
 
     async def _is_sleeping(self, _: web.BaseRequest) -> web.StreamResponse:
-        return _json({"is_sleeping": bool(self._level)})
+        return _json({"is_sleeping": self._asleep})
 
     async def _sleep(self, request: web.BaseRequest) -> web.StreamResponse:
-        level = request.query.get("level", "1")
-        if level not in ("0", "1", "2"):
-            raise RefusedError(400, "level is 0, 1 or 2")
         self.engine.sleep(self.index)
         if request.query.get("mode", "abort") == "abort":
             self.engine.abort(self.index)
         while any(self.engine.load(self.index)[:2]):  # the step under way, or what it waits for
             await asyncio.sleep(_DRAIN_S)
-        self._level = int(level)
+        self._asleep = True
         return web.Response()
 
     async def _wake_up(self, _: web.BaseRequest) -> web.StreamResponse:
-        self._level = 0
+        self._asleep = False
         self.engine.wake(self.index)
         return web.Response()
 

@@ -6,7 +6,6 @@ goes to the KV caches of its models, so that each holds about as many tokens.
 
 from __future__ import annotations
 
-import json
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -124,37 +123,12 @@ def known_models_of(names: Sequence[str]) -> str:
     return ",".join(keys)
 
 
-def facts_of(url: str, models: str, metrics: str) -> dict[str, Any]:
-    """Read what a server of vLLM answers to /v1/models and /metrics.
-
-    Returns:
-        `name`, `url` and what is known of its card, as `server`.
-
-    Raises:
-        ConfigError: It answers something else.
-    """
-    line = re.search(r"^vllm:cache_config_info\{.*", metrics, re.MULTILINE)
-    cache = dict(re.findall(r'(\w+)="([^"]*)"', line[0])) if line else {}
-    try:
-        model = json.loads(models)["data"][0]
-        card: dict[str, Any] = {"max_model_len": int(model["max_model_len"])}
-        name = str(model["id"])
-    except (ValueError, LookupError, TypeError):
-        words = f"no list of models with their lengths: {models[:80]!r}"
-        raise ConfigError(f"--url: {url}/v1/models answers {words}.") from None
-    for theirs, ours in (("num_gpu_blocks", "num_kv_blocks"), ("block_size", "block_size")):
-        if cache.get(theirs, "").isdecimal():
-            card[ours] = int(cache[theirs])
-    card["prefix_caching"] = cache.get("enable_prefix_caching") == "True"
-    return {"name": name, "url": url, "server": card}
-
-
 def as_served(pool: PoolConfig, served: Sequence[Mapping[str, Any]]) -> PoolConfig:
     """Return a pool with what its servers say of themselves in place of estimates.
 
     Args:
         pool: Of `make_pool`.
-        served: Of `facts_of`, by model.
+        served: By model: `name`, `url`, and what is known of its card, as `server`.
 
     Raises:
         ConfigError: There are not as many servers as models.

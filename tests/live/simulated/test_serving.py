@@ -322,7 +322,6 @@ def test_a_password_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         ("POST", CHAT, {"messages": [{"role": "user", "content": "Hello " * 9000}]}, 400),
         ("GET", CHAT, None, 405),
         ("GET", "/nope", None, 404),
-        ("POST", "/sleep?level=9", None, 400),
         ("POST", "/fault?kind=hnag", None, 400),
         ("POST", "/fault?kind=hang&for_s=x", None, 400),
         ("POST", "/fault?kind=slow&factor=-1", None, 400),

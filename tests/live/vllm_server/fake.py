@@ -138,7 +138,7 @@ class FakeServer(ModelServer):
 
     @asleep.setter
     def asleep(self, asleep: bool) -> None:
-        self.load.asleep, self._level = asleep, int(asleep)
+        self.load.asleep = self._asleep = asleep
 
     @property
     def url(self) -> str:

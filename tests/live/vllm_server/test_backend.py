@@ -251,26 +251,6 @@ def test_time_limits() -> None:
             LiveSettings(**wrong)
 
 
-def test_waiting_can_be_ended_from_within() -> None:
-    class EnoughError(Exception):
-        pass
-
-    def enough() -> None:
-        if over.is_set():
-            raise EnoughError
-
-    over = threading.Event()
-    with opened(lambda r, n: Answer(hang=n == 0)) as (backend, pool, servers):
-        pool.on_wait = enough
-        backend.submit(call(0))
-        until(lambda: servers[0].requests)
-        threading.Timer(0.3, over.set).start()
-        with pytest.raises(EnoughError):
-            backend.wait(None)
-        over.clear()
-        assert [done.call for done in ask(backend, call(1))] == [1]  # the other one goes on
-
-
 def test_a_sleeping_server_gets_no_request() -> None:
     with opened(Answer(first_s=0.2)) as (backend, _, servers):
         backend.submit(call(0, model=1))

@@ -42,10 +42,6 @@ def test_a_real_answer() -> None:
     assert reading.started > 1.7e9
 
 
-def test_an_old_name_of_the_cache_is_a_fallback() -> None:
-    assert parse_metrics(text(**{"vllm:gpu_cache_usage_perc": 0.5}), 0.0).kv_frac == 0.5
-
-
 def test_engines_are_summed() -> None:
     both = text(3, 2, (10.0, 4)) + text(1, 0, (2.0, 2)).replace('engine="0"', 'engine="1"')
     both += 'vllm:kv_cache_usage_perc{engine="0"} 0.2\nvllm:kv_cache_usage_perc{engine="1"} 0.6\n'
