@@ -41,7 +41,6 @@ class Results:
         episodes: The finished cells, but for those of policies that were left out.
         missing: Coordinates of the planned cells that are not there, by policy.
         damaged: Files of records that cannot be read.
-        unplanned: Cells that are left out, since the folder's runs did not plan them.
         has_tails: Whether episodes have the values that the tail of a metric follows from.
     """
 
@@ -52,7 +51,6 @@ class Results:
     episodes: dict[Cell, Episode]
     missing: dict[str, list[str]]
     damaged: int = 0
-    unplanned: int = 0
     has_tails: bool = True
 
     @property
@@ -88,8 +86,6 @@ class Results:
                 f"unfinished, {len(self.episodes)} of {self.planned} cells; missing{damaged}: "
                 f"{', '.join(parts)}. The command that made {self.folder} continues it"
             )
-        if self.unplanned:
-            notes.append(f"left out: {self.unplanned} cells that no run of {self.folder} planned")
         return notes
 
     def strata(self, policy: str) -> Strata:
@@ -127,15 +123,13 @@ def load_results(folder: Path) -> Results:
     planned, left_out = header.get("planned", {}), header.get("left_out", {})
     missing = {name: dict(cells) for name, cells in planned.items() if name not in left_out}
     episodes: dict[Cell, Episode] = {}
-    damaged = unplanned = 0
+    damaged = 0
     for one in read_cells(folder):
         if one is None:
             damaged += 1
-        elif one.cell.policy in left_out:
-            continue
-        elif planned and one.cell_id not in planned.get(one.cell.policy, {}):
-            unplanned += 1
-        else:
+        elif one.cell.policy not in left_out and (
+            not planned or one.cell_id in planned.get(one.cell.policy, {})
+        ):
             missing.get(one.cell.policy, {}).pop(one.cell_id, None)
             episodes[one.cell] = Episode.of(layout, one.columns)
     if not episodes:
@@ -144,7 +138,7 @@ def load_results(folder: Path) -> Results:
             f"{folder} holds no finished cell yet{torn}. Run the command that made it again."
         )
     lacking = {policy: list(cells.values()) for policy, cells in missing.items() if cells}
-    return Results(folder, header, family, layout, episodes, lacking, damaged, unplanned)
+    return Results(folder, header, family, layout, episodes, lacking, damaged)
 
 
 def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict[str, Any]:

@@ -8,12 +8,13 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from inframind_gym.errors import unknown
+from inframind_gym.errors import shortened, unknown
 from inframind_gym.evaluation.board import MIN_SEEDS, Results
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.family import Place
 from inframind_gym.evaluation.metrics import Metric
 from inframind_gym.evaluation.stats import NUM_RESAMPLES, Estimate
+from inframind_gym.evaluation.store import differences
 from inframind_gym.evaluation.suite import family_of
 from inframind_gym.evaluation.tables import Table
 
@@ -68,15 +69,8 @@ def sides_of(results: Sequence[Results], names: Sequence[str]) -> list[tuple[Sid
 
 def run_differences(a: Results, b: Results) -> list[str]:
     """Return what two runs of one family differ in, as notes for the reader."""
-    notes = []
-    one, other = a.header["settings"], b.header["settings"]
-    if differing := [key for key in {**one, **other} if one.get(key) != other.get(key)]:
-        notes.append(f"the two runs differ in {', '.join(differing)}")
-    for key, axis in a.family.files().items():
-        there, here = a.header.get(key, {}), b.header.get(key, {})
-        if changed := [name for name in there if here.get(name, there[name]) != there[name]]:
-            notes.append(f"the two runs differ in the content of {axis} {', '.join(changed)}")
-    return notes
+    found = "; ".join(differences(a.header, b.header))
+    return [f"the two runs differ in {shortened(found, 400)}"] if found else []
 
 
 def common_episodes(sides: Sequence[Side]) -> dict[Place, list[int]]:

@@ -7,11 +7,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from inframind_gym.evaluation.errors import BenchmarkError
 
-MAX_ATTEMPTS: Final = 3  # at work whose processes die
 J = TypeVar("J")
 
 
@@ -28,7 +27,7 @@ def in_parallel(
     workers: int,
     wanted: Callable[[J], bool] = lambda job: True,
 ) -> Iterator[tuple[J, Any]]:
-    """Yield jobs with their results as they come; jobs whose process dies are begun again.
+    """Yield jobs with their results as they come.
 
     Args:
         work: A function of a module.
@@ -37,7 +36,7 @@ def in_parallel(
         wanted: Whether a job that is about to begin is still to be done.
 
     Raises:
-        BenchmarkError: Processes have died MAX_ATTEMPTS times.
+        BenchmarkError: A process has died.
     """
     if workers == 1:
         yield from ((job, work(job)) for job in jobs if wanted(job))
@@ -45,21 +44,16 @@ def in_parallel(
     from joblib import Parallel, delayed, parallel_config
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-    left = dict(enumerate(jobs))
-    for attempt in range(1, MAX_ATTEMPTS + 1):
+    with parallel_config("loky", n_jobs=workers, inner_max_num_threads=1):
+        todo = (delayed(_numbered)(work, i, jobs[i]) for i in range(len(jobs)) if wanted(jobs[i]))
         try:
-            with parallel_config("loky", n_jobs=workers, inner_max_num_threads=1):
-                todo = (delayed(_numbered)(work, i, jobs[i]) for i in list(left) if wanted(jobs[i]))
-                for i, result in Parallel(return_as="generator_unordered", batch_size=1)(todo):
-                    yield jobs[i], result
-                    del left[i]
-            return
+            for i, result in Parallel(return_as="generator_unordered", batch_size=1)(todo):
+                yield jobs[i], result
         except TerminatedWorkerError as error:
-            if attempt == MAX_ATTEMPTS:
-                raise BenchmarkError(
-                    f"a process died {MAX_ATTEMPTS} times ({str(error).split('.')[0]}). If memory "
-                    "ran out, use fewer --workers; what has finished is kept."
-                ) from None
+            raise BenchmarkError(
+                f"a process died ({str(error).split('.')[0]}). What has finished is kept: the same "
+                "command goes on from there. If memory ran out, use fewer --workers."
+            ) from None
 
 
 def _numbered(work: Callable[[Any], Any], number: int, job: Any) -> tuple[int, Any]:

@@ -232,7 +232,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     for key, what in family_of(new["suite"]).files().items():
         differing += [
             f"the content of {what} {name}"
-            for name, fingerprint in new[key].items()
+            for name, fingerprint in new.get(key, {}).items()
             if old.get(key, {}).get(name, fingerprint) != fingerprint
         ]
     return differing

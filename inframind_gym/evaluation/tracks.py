@@ -6,10 +6,9 @@ where a scenario, its plan and a policy come together, `track_board` has the col
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -361,10 +360,10 @@ class TrackSuite(StreamSuite):
 
     def fitted_as(self, policy: str) -> dict[str, Any]:
         """Return a hash of what plays under a policy's name, checkpoints included."""
-        fits, here = self.fitted.fits.get(policy, {}), os.getcwd()
-        plays = {
-            place: [_fingerprint(name, here) for name in fit.plays] for place, fit in fits.items()
-        }
+        fits = self.fitted.fits.get(policy, {})
+        names = dict.fromkeys(play for fit in fits.values() for play in fit.plays)
+        known = {name: [name, policy_fingerprint(resolve_policy(name))] for name in names}
+        plays = {place: [known[name] for name in fit.plays] for place, fit in fits.items()}
         return {"fits": content_hash(plays)} if plays else {}
 
     # Tracks, and what results depend on
@@ -451,9 +450,3 @@ def _scenario_names(tracks: Mapping[str, TrackConfig]) -> set[str]:
     """Return the names of the scenarios of tracks, `math` and `steady/math`."""
     scenarios = [(name, one) for name, track in tracks.items() for one in track.scenarios]
     return {text for name, one in scenarios for text in (one, f"{name}/{one}")}
-
-
-@cache
-def _fingerprint(policy: str, folder: str) -> list[Any]:
-    """Return a policy and its fingerprint, which may name a checkpoint of the working folder."""
-    return [policy, policy_fingerprint(resolve_policy(policy))]

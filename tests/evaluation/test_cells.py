@@ -85,32 +85,6 @@ def test_workloads_may_have_budgets_and_lengths_of_their_own() -> None:
     assert set(load_suite("published", {"workloads": ("math",)}).by_workload) == {"math"}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"rates_per_min": [0]}, "rates_per_min"),
-        ({"budgets_s": [float("nan")]}, "budgets_s"),
-        ({"seeds": 0}, "seeds"),
-        ({"policies": []}, "policies"),
-        ({"policies": ["a", "a"]}, "more than once"),
-        ({"num_queries": 0}, "num_queries"),
-        ({"workloads": ("a/x.yaml", "b/x.yaml")}, r"workloads: a/x.yaml and b/x.yaml.*Rename"),
-        ({"workloads": ("math", "b/math.yaml")}, r"math and b/math.yaml are both called 'math'"),
-        (
-            {"by_workload": {"mixed": {"rates": [10]}}},
-            r"by_workload.mixed.rates.*budgets_s, num_queries",
-        ),
-        ({"by_workload": {"mixd": {}}}, r"by_workload: unknown workload 'mixd'.*'mixed'"),
-        ({"execution": "serial"}, r"execution: 'serial'.*parallel, sequential"),
-    ],
-)
-def test_bad_overrides_are_errors_that_name_the_setting(
-    change: dict[str, object], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        load_suite("starter", change)
-
-
 def test_settings_of_a_command_line_are_parsed(tmp_path: Path) -> None:
     assert split_list(" a, b:C ,") == ("a", "b:C")
     for text, value in {

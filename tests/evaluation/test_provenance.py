@@ -1,17 +1,14 @@
 """A results folder is tied to declared versions, to weights and to the files that it names."""
 
 import json
-import sys
 
 import pytest
 
 from inframind_gym.evaluation import store
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.runner import run
-from inframind_gym.evaluation.store import policy_fingerprint
 from inframind_gym.evaluation.store import settings_of as settings
 from inframind_gym.evaluation.suite import load_suite
-from inframind_gym.policies import resolve_policy
 from inframind_gym.policies.simple import LeastLoadedPolicy
 
 ROWS = [f"2023-11-16 18:17:{second:02d}.5,100,10" for second in range(0, 60, 2)]
@@ -61,16 +58,6 @@ def test_other_versions_and_weights_are_refused(small, tmp_path, monkeypatch) ->
         file.write("# edited\n")
     with pytest.raises(BenchmarkError, match=r"policy user_.*:Mine: module \(there: "):
         run(suite, tmp_path / "r")
-
-
-def test_a_users_policy_counts_by_module_and_version(small) -> None:
-    suite, module = small
-    mine = suite.policies[1]
-    before = policy_fingerprint(resolve_policy(mine))
-    sys.modules[module.stem].Mine.version = 2
-    assert policy_fingerprint(resolve_policy(mine)) == {**before, "version": 2}
-    assert before["module"]
-    assert policy_fingerprint(resolve_policy("least_loaded"))["module"] == ""
 
 
 @pytest.mark.parametrize("name", ["starter", "placement_quick"])

@@ -203,25 +203,6 @@ def test_a_workload_counts_by_its_content_and_can_be_moved(tmp_path: Path) -> No
         run(mine, tmp_path / "r")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"policies": ["least_loadde"]}, "least_loaded"),
-        ({"policies": ["no.such.module:Policy"]}, "no module named"),
-        ({"workloads": ["mixd"]}, "mixed"),
-        ({"pool": "b200"}, "b200-2gpu"),
-        ({"arrivals": "poison"}, "poisson"),
-        ({"tasks": "no/such/folder"}, "no folder"),
-    ],
-)
-def test_unknown_names_are_errors_that_suggest(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        run(suite(**changes), tmp_path / "r", workers=1)
-    assert not (tmp_path / "r").exists()
-
-
 def own_world(folder: Path, **entries: dict[str, Any]) -> dict[str, Any]:
     """A pool of two models of which nothing is shipped, and a workload that profiles them."""
     pool = yaml.safe_load(find_config("pools", "single-gpu").read_text("utf-8"))

@@ -18,7 +18,6 @@ from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.family import Cell
 from inframind_gym.evaluation.store import (
     RECORDS,
-    Finished,
     ResultStore,
     digest_of,
     finished_ids,
@@ -81,23 +80,6 @@ def test_pandas_opens_the_records(folder: Path) -> None:
     for cell in CELL_LIST:
         assert means[cell.policy, cell.seed] == pytest.approx(make(cell)["latency_s"].mean())
     assert set(table["budget"]) == {"30.0"} and set(table["rate_per_min"]) == {10.0}
-
-
-def test_columns_of_several_values_a_record(tmp_path: Path) -> None:
-    from inframind_gym.evaluation.placement import PLACEMENT
-
-    columns = {
-        "decision": np.arange(3),
-        "jobs": np.array([2, 0, 1]),
-        "job_latency_s": np.array([0.5, 1.5, 2.5]),
-    }
-    cell = PLACEMENT.cell("lru", "c", "d", seed=0)
-    own = header(suite={"kind": "placement", "name": "x", "policies": ["lru"]}, clusters={})
-    with ResultStore(tmp_path, {**own, "demands": {}}) as store:
-        store.commit([Finished(cell, "1", columns), Finished(cell, "2", columns)])
-    for one in read_cells(tmp_path):
-        assert one is not None
-        assert one.columns["job_latency_s"].tolist() == [0.5, 1.5, 2.5]
 
 
 def cut(rng: random.Random, whole: bytes) -> bytes:
@@ -175,20 +157,6 @@ def test_a_board_marks_what_is_unfinished(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"settings": {"num_queries": 60}}, r"num_queries \(there: 50, now: 60\)"),
-        ({"policies": {"good": {"version": 2}}}, r"policy good: version \(there: 1, now: 2\)"),
-        ({"workloads": {"w": "2"}}, "the content of workload w"),
-    ],
-)
-def test_other_settings_are_refused(folder: Path, changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(BenchmarkError, match=said), ResultStore(folder, header(**changes)):
-        pass
-    assert finished(folder) == CELL_LIST
-
-
 def test_runs_of_other_policies_and_seeds_join_a_folder(folder: Path) -> None:
     more = dataclasses.replace(CELL_LIST[0], seed=7)
     changes: dict[str, Any] = {"policies": {"new": {}}, "runs": [{"started": "now"}]}
@@ -211,6 +179,4 @@ def test_cells_that_were_not_planned_are_left_out(folder: Path) -> None:
     other = dataclasses.replace(CELL_LIST[0], seed=9)
     with ResultStore(folder, header()) as store:
         store.commit([result(other, make(other))])
-    loaded = load_results(folder)
-    assert other not in loaded.episodes
-    assert loaded.notes()[0] == f"left out: 1 cells that no run of {folder} planned"
+    assert other not in load_results(folder).episodes

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from inframind_gym import configs
 from inframind_gym.errors import InfraMindError
 from inframind_gym.evaluation import store
 from inframind_gym.evaluation.board import leaderboard, load_results
-from inframind_gym.evaluation.cli import submit
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.store import HEADER
@@ -312,21 +310,3 @@ def test_the_repository_has_a_board(capsys: pytest.CaptureFixture[str]) -> None:
     (results,) = merged(Path(__file__).parents[2] / "benchmarks" / "submissions")
     assert results.header["suite"]["name"] == "starter"
     assert "left out" not in capsys.readouterr().err
-
-
-def test_commands_end_with_one_line(honest: Path, copy: Path) -> None:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        result = CliRunner().invoke(submit, [str(argument) for argument in arguments])
-        return result.exit_code, result.stdout, result.stderr
-
-    code, out, _ = call("verify", honest, "--seed", 3, "--workers", 1)
-    assert (code, out) == (
-        0,
-        "tiny/mine: 6 cells, complete; 2 played again, all equal (choice 3)\n",
-    )
-    (copy / CELLS).write_bytes(b"")
-    code, out, err = call("verify", copy)
-    assert (code, out) == (2, "")
-    assert err.startswith("error: ") and "cells.jsonl.gz is not what was submitted" in err
-    code, _, err = call("prepare", "nowhere", "--name", "x", "--authors", "y")
-    assert code == 2 and "does not exist" in err

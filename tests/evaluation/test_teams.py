@@ -11,7 +11,6 @@ import pytest
 
 import inframind_gym  # noqa: F401
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
-from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.suite import family_of, suite_class
 from inframind_gym.evaluation.tables import to_markdown
@@ -22,14 +21,6 @@ from inframind_gym.evaluation.teams import (
     TeamSuite,
     TokenBudgetSuite,
 )
-
-SHIPPED = {
-    "assignment_quick": AssignmentSuite,
-    "assignment_queue_quick": AssignmentSuite,
-    "token_budget_quick": TokenBudgetSuite,
-    "coordination_quick": CoordinationSuite,
-    "coordination_exact": CoordinationSuite,
-}
 
 
 def assignment(**changes: Any) -> TeamSuite:
@@ -176,16 +167,3 @@ def test_regret_is_the_difference_to_the_bound(suite: TeamSuite, tmp_path: Path)
     text = "\n".join(map(to_markdown, leaderboard_tables(board)))
     assert "| regret |" in text and "Not ranked, because" in text
     assert all(name in text for name in suite.scenarios)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"arrivals": "skewd"}, "scenario 'one': .*Did you mean 'skewed'"),
-        ({"queue": True}, "unknown key"),
-    ],
-    ids=str,
-)
-def test_wrong_scenarios(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(BenchmarkError, match=message):
-        assignment(scenarios={"one": arguments})
