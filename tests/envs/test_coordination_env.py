@@ -16,7 +16,6 @@ from inframind_gym.teams.coordination.rules import (
     PLAN,
     RETRIEVE,
     ROUTE,
-    SYNTHESIS,
     TRIM,
     VALIDATE,
 )
@@ -65,16 +64,6 @@ def test_an_action_that_is_not_open_takes_an_iteration_alone() -> None:
     assert env.context().iteration[0] == 1
 
 
-def test_ten_decisions_force_the_fallback() -> None:
-    env: Any = gym.make(ID).unwrapped
-    env.reset(seed=0)
-    for _ in range(9):
-        assert not env.step(ANSWER)[2]
-    _, _, over, _, info = env.step(ANSWER)
-    assert over and info["reason"] == "iterations" and info["carried_out"] == "fallback"
-    assert info["rewards"]["attribution"] == 0.0
-
-
 def test_without_a_fallback_there_is_no_answer() -> None:
     for fallback in (True, False):
         scores = []
@@ -101,16 +90,6 @@ def test_an_answer_from_one_search_by_hand() -> None:
     assert info["tokens"] == 46 + 30 + 4 * 97 + 60
     assert info["rewards"]["validation"] == -0.1
     assert info["rewards"]["tokens"] == pytest.approx(-0.05 * (30 + 4 * 97 + 60) / 4096)
-
-
-@pytest.mark.parametrize("seed", [74, 193, 271])
-def test_a_draft_that_fails_before_its_validation_is_a_retry(seed: int) -> None:
-    env: Any = gym.make(ID).unwrapped
-    env.reset(seed=seed)
-    for action in (RETRIEVE, VALIDATE, VALIDATE):
-        env.step(action)
-    state = env.simulation.state
-    assert state.retries[0] == 1 and state.failures[0, SYNTHESIS] == 2
 
 
 def test_a_conversation_that_overflows_is_worth_nothing() -> None:

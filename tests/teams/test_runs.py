@@ -114,26 +114,3 @@ def test_runs_are_listed_and_shown(path: Path) -> None:
     for words in (("show", "zzz", "--runs", str(path)), ("list", "--runs", f"{path}x")):
         status, output = command(*words)
         assert status == 2 and "error" in output
-
-
-def test_two_runs_of_the_assignment_team_are_compared(path: Path) -> None:
-    names = []
-    for router in ("q_learning", "round_robin"):
-        words = ("--router", router, "--iterations", "6", "--json")
-        status, output = command("run", "assignment", *words, "--runs", str(path))
-        assert status == 0, output
-        names.append(json.loads(output[output.index("{") :])["run"])
-    words = ("compare", *names, "--runs", str(path))
-    result = json.loads(command(*words, "--json")[1])
-    assert (len(result["traces"]), result["cutoffs"]) == (6, [[], []])
-    with RunStore(path) as store:
-        rewards = [
-            [e.data["adjusted_reward"] for e in store.events(name) if e.kind == "iteration"]
-            for name in names
-        ]
-        other = RunLog(store, "token-budget", {}).run_id
-    assert [[reward for _, reward in curve] for curve in result["curves"]] == rewards
-    status, output = command(*words)
-    assert status == 0 and f"{rewards[1][5]:.3f}" in output
-    status, output = command("compare", names[0], other, "--runs", str(path))
-    assert status == 2 and "token-budget" in output

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from inframind_gym.configs import find_config
-from inframind_gym.errors import ConfigError
 from inframind_gym.teams.assignment import rules, simulate
 from inframind_gym.teams.assignment.agents import LoadTracker, all_actions
 from inframind_gym.teams.assignment.rules import AGENTS, Arrivals
-from inframind_gym.teams.assignment.simulate import load_team
 from tests.teams.assignment.scripted import learner
 
 NAMES = {agent[0].upper(): agent for agent in AGENTS}
@@ -150,20 +146,3 @@ def test_a_number_belongs_to_its_place() -> None:
 def test_arrivals(arrivals: Arrivals, previous: int, shares: list[float]) -> None:
     tasks = simulate.next_task(TEAM, arrivals, KEYS, FIRST, np.full(N, previous))
     assert np.bincount(TEAM.task_type[tasks], minlength=4) / N == pytest.approx(shares, abs=0.015)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "key"),
-    [
-        ("skewed_share: 0.70", "skewed_share: 7", "skewed_share"),
-        ("task_type: validation", "task_type: coding", "validation"),
-        ("  max_tokens: 768", "  max_token: 768", "max_tokens"),
-    ],
-)
-def test_a_wrong_file_is_an_error(tmp_path: Path, old: str, new: str, key: str) -> None:
-    text = find_config("teams", "assignment").read_text()
-    assert old in text
-    path = tmp_path / "team.yaml"
-    path.write_text(text.replace(old, new))
-    with pytest.raises(ConfigError, match=key):
-        load_team(path)

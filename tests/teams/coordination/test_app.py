@@ -228,21 +228,6 @@ def test_searches_run_at_once_or_one_after_the_other(
         assert asked[0] == 0 < asked[1] <= asked[2]
 
 
-@pytest.mark.parametrize("forwards", [True, False])
-def test_every_agent_hands_back_and_the_answer_is_forwarded(forwards: bool) -> None:
-    model = Model()
-    settings = {"output_mode": "full_history", "create_forward_message_tool": forwards, **SLOW}
-    with make(model) as team:
-        messages = team.process_query(COMPLEX, settings=settings).metadata["messages"]
-    out = [m["receiver"] for m in messages if m["kind"] == "handoff"]
-    back = [m["sender"] for m in messages if m["kind"] == "handoff_back"]
-    assert sorted(out) == sorted(back)
-    assert set(out) >= {"router", "planner", "retrieval", "synthesis", "writer", "validator"}
-    assert (messages[-1]["kind"], messages[-1]["sender"]) == ("forward", "synthesis")
-    called = ["router", "planner", "synthesis", "draft", "validation"]
-    assert [a for a, *_ in model.calls] == called + ([] if forwards else ["draft"])
-
-
 # A person
 
 
@@ -305,11 +290,7 @@ def test_queries_at_once_do_not_mix_and_a_running_loop_wants_the_other_method() 
     ("query", "context", "settings", "said"),
     [
         ("", None, {}, "empty"),
-        ("x" * 5000, None, {}, "5,000 characters"),
-        ("What is a block\udcff?", None, {}, "UTF-8"),
-        ("x", None, ["deadline_s"], "settings"),
         ("x", "hello", {}, "list of messages"),
-        ("x", [{"role": "user"}], {}, "no message"),
         ("x", None, {"polcy": "random"}, "policy"),
         ("x", None, {"fault": "planer:timeout"}, "planner"),
     ],
@@ -317,11 +298,3 @@ def test_queries_at_once_do_not_mix_and_a_running_loop_wants_the_other_method() 
 def test_wrong_queries(query: str, context: Any, settings: Any, said: str) -> None:
     with make() as team, pytest.raises(ConfigError, match=said):
         team.process_query(query, context, settings)
-
-
-def test_wrong_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(ConfigError, match="max_context_length"):
-        make(max_context_length=200_000)
-    with pytest.raises(ConfigError, match="OPENAI_API_KEY"):
-        make(backend="openai")

@@ -51,12 +51,6 @@ def test_a_question_is_answered_with_its_sources() -> None:
     assert " decision " in shown.output and " answer " in shown.output
 
 
-def test_without_a_question_it_is_a_demonstration() -> None:
-    done = ask()
-    assert done.exit_code == 0, done.output
-    assert "sources" in done.output and "answered after" in done.output
-
-
 def test_texts_of_ones_own_do_not_steer_the_terminal() -> None:
     Path("texts").mkdir()
     text = "A block \x1b[31mholds\x07 16 :warning: tokens [b]here[/b].\n"
@@ -121,10 +115,7 @@ def test_a_server_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "said"),
     [
         (("--scenario", "S1", "x"), "--scenario"),
-        (("--scenario", "S9"), "S9"),
         (("--set", "policy=seed_supervisr", "x"), "seed_supervisor"),
-        (("--set", "interrupt_before=writer", "x"), "interrupt_before"),
-        (("--corpus", "nowhere", "x"), "nowhere"),
         (("--provider", "http://127.0.0.1:1/v1", "x"), "--model"),
         ((" ",), "empty"),
     ],

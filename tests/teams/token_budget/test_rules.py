@@ -82,14 +82,6 @@ def test_a_call_is_limited_by_allocation_and_ceiling_and_refused_below_the_least
     assert limits(state)[PLANNER] == [800, 1550, 1550]  # from what was returned
 
 
-def test_a_reallocation_moves_its_share() -> None:
-    ledger = opened().ledger
-    rules.cut(ledger, ROW, at(PLANNER))
-    assert rules.movable(ledger, ROW, 0.5)[0].tolist() == [13_000, 9_000, 10_000]
-    rules.reallocate(ledger, ROW, at(CRITIC), 0.5)
-    assert (ledger.left[0].tolist(), ledger.free[0]) == ([0, 4_000, 16_000], 0)
-
-
 def test_the_mask_closes_reviews_without_a_draft_and_agents_that_were_cut() -> None:
     state = opened()
     rules.cut(state.ledger, ROW, at(PLANNER))
