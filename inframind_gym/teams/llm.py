@@ -346,18 +346,8 @@ class LLMService(Blocking):
     """The single gateway to models: every call of a team goes through it.
 
     Each call asks the guard first and is settled once, so nothing is spent twice; each is an event
-    (`llm_attempt`). Its time-out is final; what a server refuses or breaks off, a provider may try
-    again.
-
-    Args:
-        providers: Ways to models by the names that calls use.
-        log: Receiver of events; None: none.
-        guard: Budget that is asked before a call; None: there is no limit.
-        max_retries: Of a call, by its provider.
-        timeout_s: Of a call with its retries.
-
-    Attributes:
-        call_log: One mapping for each call that was answered, in order.
+    (`llm_attempt`). Its time-out is final; what a server refuses or breaks off, a provider tries
+    again. `call_log` has a mapping for each call that was answered, in order.
     """
 
     def __init__(
@@ -401,13 +391,11 @@ class LLMService(Blocking):
         agent: str,
         context: Mapping[str, Any] | None = None,
     ) -> LLMResponse:
-        """Call a model.
+        """Call a model by the name of its provider in this service.
 
         Args:
-            system: System prompt.
-            user: User message.
-            provider: Name of a provider of this service.
-            max_tokens: Most tokens of the answer.
+            system, user: Prompt.
+            provider, max_tokens: Who answers, in how many tokens at most.
             response_format: JSON schema of the object that is wanted; None: free text.
             agent: Name of the caller, for events and budgets.
             context: What a simulated provider draws by; others ignore it.

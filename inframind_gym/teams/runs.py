@@ -65,12 +65,8 @@ class Event:
 class RunStore:
     """A file of runs. Several threads and processes may use it at once.
 
-    Args:
-        path: the file; it is made with its folders where it is missing.
-        must_exist: refuse a file that is missing instead.
-
-    Raises:
-        ConfigError: the file cannot be opened, or is no file of runs.
+    It is made with its folders where it is missing, unless it `must_exist`. What cannot be opened
+    is a `ConfigError`.
     """
 
     def __init__(self, path: str | Path = DEFAULT_FILE, *, must_exist: bool = False) -> None:

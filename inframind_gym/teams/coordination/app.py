@@ -7,14 +7,13 @@ print(coordinator.process_query("What does chunked prefill change?").content)
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, Final
 
 from inframind_gym.configs import validate
-from inframind_gym.errors import ConfigError, require
+from inframind_gym.errors import require, require_within
 from inframind_gym.teams.coordination.agents import (
     NO_SOURCE,
     NOT_ABOUT,
@@ -33,10 +32,9 @@ from inframind_gym.teams.coordination.session import Ask, Session
 from inframind_gym.teams.coordination.settings import (
     MODEL,
     MOST_CONTEXT,
-    MOST_QUERY_CHARS,
     AgentResponse,
-    CoordinationSettings,
     Document,
+    Query,
     QuerySettings,
     load_settings,
 )
@@ -61,7 +59,6 @@ _IN_EVENT: Final = (
     *("ended_by", "attribution", "validation", "failures", "withheld", "simulated", "calls"),
     *("input_tokens", "output_tokens", "context_tokens", "context_limit", "context_trimmed"),
 )
-_LONE: Final = re.compile("[\ud800-\udfff]")  # bytes of a command line that are not UTF-8
 
 
 class MultiAgentCoordinator(Blocking):
@@ -78,7 +75,6 @@ class MultiAgentCoordinator(Blocking):
         provider: Way to the model in place of `backend`.
         searcher: Way to documents; None: the `corpus`.
         corpus: Passages; None: those of the package.
-        team: Constants of the team.
         log: Where decisions, calls and failures are written; None: nowhere.
         ask: Asks a person whether to go on, where the settings of a query interrupt it.
 
@@ -98,18 +94,13 @@ class MultiAgentCoordinator(Blocking):
         provider: Provider | None = None,
         searcher: Retriever | None = None,
         corpus: Corpus | None = None,
-        team: CoordinationSettings | None = None,
         log: EventLog | None = None,
         ask: Ask | None = None,
     ) -> None:
         super().__init__()
-        if not 1024 <= max_context_length <= MOST_CONTEXT:
-            raise ConfigError(
-                f"max_context_length is {max_context_length!r}; the model takes 1,024 to "
-                f"{MOST_CONTEXT:,} tokens"
-            )
+        require_within(max_context_length, 1024, MOST_CONTEXT, "max_context_length (tokens)")
         self.is_simulated = provider is None and backend == SIMULATED
-        self.settings = (team or load_settings()).within_context(max_context_length)
+        self.settings = load_settings().within_context(max_context_length)
         self.context = ContextManager(self.settings.context)
         self._corpus = corpus or (Corpus.load() if searcher is None else Corpus("", ()))
         self.searcher = searcher or Retriever(self._corpus)
@@ -157,7 +148,10 @@ class MultiAgentCoordinator(Blocking):
             ConfigError: The query, a message or a setting is wrong.
         """
         began_s = time.monotonic()
-        query, messages = checked_query(query), messages_of(context)
+        query, messages = (
+            validate({"query": query}, Query, source="query").query,
+            messages_of(context),
+        )
         if not isinstance(settings, QuerySettings):
             settings = validate(settings or {}, QuerySettings, source="settings")
         if reason := screen(query):
@@ -300,18 +294,6 @@ class MultiAgentCoordinator(Blocking):
             processing_time=session.now_ms / 1000.0,
             history=tuple(map(dict, work.history)),
         )
-
-
-def checked_query(query: str) -> str:
-    """Return a query without blanks around it; a `ConfigError` if it is empty, long, no text."""
-    query = query.strip()
-    if not query:
-        raise ConfigError("the query is empty.")
-    if _LONE.search(query):
-        raise ConfigError("the query is no text: it holds bytes that are not UTF-8.")
-    if len(query) > MOST_QUERY_CHARS:
-        raise ConfigError(f"the query has {len(query):,} characters, {MOST_QUERY_CHARS:,} at most.")
-    return query
 
 
 __all__ = ["AgentResponse", "Document", "MultiAgentCoordinator", "QuerySettings"]

@@ -82,10 +82,10 @@ def run_coordination(
     with friendly(), ExitStack() as stack:
         from inframind_gym.configs import validate
         from inframind_gym.policies import resolve_policy
-        from inframind_gym.teams.coordination.app import MultiAgentCoordinator, checked_query
+        from inframind_gym.teams.coordination.app import MultiAgentCoordinator
         from inframind_gym.teams.coordination.retrieval import Corpus
         from inframind_gym.teams.coordination.scenarios import SCENARIOS
-        from inframind_gym.teams.coordination.settings import MODEL, QuerySettings
+        from inframind_gym.teams.coordination.settings import MODEL, Query, QuerySettings
         from inframind_gym.teams.llm import SIMULATED, open_provider
 
         # Whatever is wrong is said before anything is loaded.
@@ -93,7 +93,8 @@ def run_coordination(
             raise ConfigError("give a question, or --scenario S1 … S8, and not both.")
         if scenario is not None and scenario not in SCENARIOS:
             raise ConfigError(unknown("scenario", scenario, tuple(SCENARIOS)))
-        question = checked_query(DEMONSTRATION if question is None else question)
+        question = DEMONSTRATION if question is None else question
+        validate({"query": question}, Query, source="question")
         require("langgraph", "the coordination team", "teams")
         given: dict[str, Any] = {}
         variables = [f"{VARIABLES[k]}={v}" for k, v in os.environ.items() if k in VARIABLES]

@@ -38,7 +38,12 @@ from inframind_gym.teams.coordination.settings import (
     Plan,
 )
 from inframind_gym.teams.llm import CHARS_PER_TOKEN
-from inframind_gym.teams.token_budget.agents import Prompt, json_object
+from inframind_gym.teams.token_budget.agents import (
+    Prompt,
+    json_object,
+    list_schema,
+    object_schema,
+)
 
 History = Sequence[Mapping[str, Any]]  # earlier messages, the oldest first
 
@@ -52,14 +57,6 @@ SYSTEM: Final = (
 _BINDING: Final = "\n\nAn answer to the user follows these instructions:\n"
 
 
-def _object(**properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-def _list(items: Mapping[str, Any], most: int, **more: int) -> dict[str, Any]:
-    return {"type": "array", "items": items, "maxItems": most, **more}
-
-
 def _one_of(*names: str) -> dict[str, Any]:
     return {"enum": list(names)}
 
@@ -68,7 +65,9 @@ _TRUTH: Final = {"type": "boolean"}
 _NUMBER: Final = {"type": "integer"}
 _CONFIDENCE: Final = {"type": "number", "minimum": 0, "maximum": 1}
 _TEXT: Final = {"type": "string", "maxLength": 200}
-_ISSUE: Final = _object(type=_one_of(*ISSUES), severity=_one_of(*SEVERITIES), description=_TEXT)
+_ISSUE: Final = object_schema(
+    type=_one_of(*ISSUES), severity=_one_of(*SEVERITIES), description=_TEXT
+)
 
 
 class Task(NamedTuple):
@@ -91,7 +90,7 @@ TASKS: Final = {
         "complexity (simple, medium, complex), needs_planning (true if it is several questions), "
         "confidence (0 to 1).",
         96,
-        _object(
+        object_schema(
             strategy=_one_of(*STRATEGIES),
             complexity=_one_of(*COMPLEXITIES),
             needs_planning=_TRUTH,
@@ -103,8 +102,8 @@ TASKS: Final = {
         "one by one. Return one JSON object: sub_tasks (list), execution_order (parallel, or "
         "sequential if one needs the answer of another), estimated_complexity (low, medium, high).",
         256,
-        _object(
-            sub_tasks=_list(_TEXT, MOST_SUB_TASKS, minItems=1),
+        object_schema(
+            sub_tasks=list_schema(_TEXT, maxItems=MOST_SUB_TASKS, minItems=1),
             execution_order=_one_of("parallel", "sequential"),
             estimated_complexity=_one_of("low", "medium", "high"),
         ),
@@ -114,14 +113,16 @@ TASKS: Final = {
         "or in sources put in. Return one JSON object: refined (text), variants (list of at most 2 "
         "texts).",
         160,
-        _object(refined=_TEXT, variants=_list(_TEXT, 2)),
+        object_schema(refined=_TEXT, variants=list_schema(_TEXT, maxItems=2)),
     ),
     "synthesis": Task(
         "Merge the results of several searches. Return one JSON object: order (numbers of the "
         "sources that help to answer the question, the most useful first), missing (numbers of "
         "the sub-tasks in the notes that no source answers).",
         128,
-        _object(order=_list(_NUMBER, 10), missing=_list(_NUMBER, 5)),
+        object_schema(
+            order=list_schema(_NUMBER, maxItems=10), missing=list_schema(_NUMBER, maxItems=5)
+        ),
     ),
     "validation": Task(
         "Check the draft of an answer against the sources. Return one JSON object: valid (true or "
@@ -129,10 +130,10 @@ TASKS: Final = {
         "inaccuracy; severity: low, medium, high; description: text), suggested_action (accept, "
         "regenerate, refine).",
         256,
-        _object(
+        object_schema(
             valid=_TRUTH,
             confidence=_CONFIDENCE,
-            issues=_list(_ISSUE, 5),
+            issues=list_schema(_ISSUE, maxItems=5),
             suggested_action=_one_of("accept", "regenerate", "refine"),
         ),
     ),

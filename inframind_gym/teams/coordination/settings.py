@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, StringConstraints
 
 from inframind_gym.configs import (
     Fraction,
@@ -259,14 +259,10 @@ class CoordinationSettings(StrictModel):
         return self.model_copy(update={"limits": limits, "server": server})
 
 
+@cache
 def load_settings(name_or_path: str | Path = DEFAULT) -> CoordinationSettings:
     """Read the constants of a team by name or path."""
-    return _load(find_config("teams", name_or_path))
-
-
-@cache
-def _load(path: Path) -> CoordinationSettings:
-    return load_yaml_model(path, CoordinationSettings)
+    return load_yaml_model(find_config("teams", name_or_path), CoordinationSettings)
 
 
 # Settings of a query
@@ -277,6 +273,14 @@ def check_fault(fault: str) -> str:
     if fault not in (names := [f"{task}:{kind}" for task in TASKS for kind in FAULTS]):
         raise ValueError(unknown("fault", fault, names))
     return fault
+
+
+class Query(StrictModel):
+    """Question of a user."""
+
+    query: Annotated[
+        str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MOST_QUERY_CHARS)
+    ]
 
 
 class Retry(StrictModel):

@@ -92,7 +92,7 @@ def planner(product: Product, max_tokens: int) -> Prompt:
         "(text), steps (list), sections (list of four headings of the answer), risks (list)."
         + _length(max_tokens),
         _parts(product, ("Earlier plan, to be improved", product.plan)),
-        _object(goal=_TEXT, **dict.fromkeys(PLAN_PARTS[1:], _list_of(_TEXT))),
+        object_schema(goal=_TEXT, **dict.fromkeys(PLAN_PARTS[1:], list_schema(_TEXT))),
     )
 
 
@@ -115,7 +115,7 @@ def critic(product: Product, max_tokens: int) -> Prompt:
         "defects, each with issue (text) and points (0-20, what mending it would add to a quality "
         "of 0-100). Return an empty list where there is no defect." + _length(max_tokens),
         _parts(product, ("Answer", product.draft)),
-        _object(flags=_list_of(_object(issue=_TEXT, points=_NUMBER))),
+        object_schema(flags=list_schema(object_schema(issue=_TEXT, points=_NUMBER))),
     )
 
 
@@ -126,7 +126,9 @@ def self_eval(product: Product) -> Prompt:
         "with these three numbers, and resolved: the numbers of the listed defects that the "
         "output no longer has.",
         _parts(product, ("Output", product.draft or product.plan), ("Defects", product.defects)),
-        _object(**dict.fromkeys(CRITERIA, _NUMBER), resolved=_list_of({"type": "integer"})),
+        object_schema(
+            **dict.fromkeys(CRITERIA, _NUMBER), resolved=list_schema({"type": "integer"})
+        ),
     )
 
 
@@ -136,7 +138,7 @@ def preflight(task: str) -> Prompt:
         "Classify the task as simple, moderate or complex by the work that a good answer takes. "
         "Return one JSON object with the key complexity.",
         task,
-        _object(complexity={"enum": list(COMPLEXITIES)}),
+        object_schema(complexity={"enum": list(COMPLEXITIES)}),
     )
 
 
@@ -155,13 +157,14 @@ def _parts(product: Product, *parts: tuple[str, str]) -> str:
     return f"Task: {product.task}{listed}"
 
 
-def _object(**properties: Any) -> dict[str, Any]:
+def object_schema(**properties: Any) -> dict[str, Any]:
     """Return the schema of an object that has all of these."""
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
-def _list_of(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": schema}
+def list_schema(items: Mapping[str, Any], **limits: int) -> dict[str, Any]:
+    """Return the schema of a list, with limits such as `maxItems`."""
+    return {"type": "array", "items": items, **limits}
 
 
 # Reading answers
@@ -231,7 +234,6 @@ class DrawnAnswers:
 
     The context of a call says what it is: `agent`; for planner, executor and critic `size`; for a
     rating `open_flags`, the numbers of the flags that are not resolved.
-
     """
 
     def __init__(self, settings: TeamSettings, seed: int) -> None:

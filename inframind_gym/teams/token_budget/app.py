@@ -89,11 +89,7 @@ class Order(StrictModel):
     seed: NonNegativeInt = 0  # of the simulated provider, and of the policy
 
     def policy(self) -> Policy[TokenBudgetSpec, TokenBudgetContext]:
-        """Make the policy of the strategy.
-
-        Raises:
-            ConfigError: its arguments are wrong.
-        """
+        """Make the policy of the strategy; a `ConfigError` if its arguments are wrong."""
         return resolve_policy(MODES.get(self.strategy, self.strategy), family="token_budget")
 
 
@@ -117,11 +113,7 @@ class BudgetController:
         self.lost = 0  # tokens of attempts whose outcome is unknown
 
     def reserve(self, request: LLMRequest, agent: str) -> Grant:
-        """Return what an attempt may spend.
-
-        Raises:
-            BudgetError: it does not fit, or the agent was cut.
-        """
+        """Return what a call may spend; a `BudgetError` if it does not fit or its agent was cut."""
         state, ledger, least = self._state, self._state.ledger, _LEAST_OVERHEAD
         prompt = int(request.context.get("prompt_tokens", request.prompt_tokens_estimate))
         room = int(ledger.remaining[0])
@@ -158,16 +150,8 @@ class BudgetController:
 class Orchestrator:
     """One run of the team, written to `log` as it happens, with `run_id` in its events.
 
-    `provider` is the way to the model; None: the simulated one.
-
-    Attributes:
-        state: ledger, scores and what is open.
-        budget: the guard of the service.
-        service: every call goes through it.
-        product: work of the team so far.
-
-    Raises:
-        ConfigError: the strategy or the profile is wrong.
+    `provider` is the way to the model; None: the simulated one. A wrong strategy is a
+    `ConfigError`.
     """
 
     def __init__(
@@ -194,8 +178,7 @@ class Orchestrator:
     async def run(self) -> dict[str, Any]:
         """Play the run; returns its summary.
 
-        Raises:
-            LLMError: an agent's call failed for good; `summary` has what there is until then.
+        After an agent's call that fails (`LLMError`), `summary` has what there is until then.
         """
         try:
             await self._prepare()

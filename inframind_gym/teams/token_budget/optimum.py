@@ -68,14 +68,9 @@ def solve(
     price: float,
     self_eval: int,
 ) -> Optimum:
-    """Solve the decision problem of one complexity for every budget up to `budget`.
+    """Solve the decision problem of one true complexity for every budget up to `budget`.
 
-    Args:
-        settings: constants of the team.
-        complexity: true one, 0-2.
-        budget: tokens.
-        price: points of quality that a token costs.
-        self_eval: tokens of the self-evaluation after each call.
+    `price` are points of quality that a token costs, `self_eval` tokens of the rating after a call.
     """
     return _solve(settings.model_dump_json(), complexity, budget, price, self_eval)
 

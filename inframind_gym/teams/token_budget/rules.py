@@ -155,10 +155,7 @@ def share_out(ledger: Ledger, rows: Ints, shares: Floats) -> None:
 
 
 def quality(self_eval: Any, flag_share: Any, checklist: Any, weights: ProxyWeights) -> Floats:
-    """Return the weighted mean (k,) of the proxies that are not NaN, 0-100; 0 where all are.
-
-    `self_eval` are points (k,), 0-100; `flag_share` and `checklist` shares (k,), 0-1.
-    """
+    """Return the weighted mean (k,) of the proxies that are not NaN, 0-100; 0 where all are."""
     total, weight = np.zeros(np.shape(self_eval)), np.zeros(np.shape(self_eval))
     for points, factor in (
         (np.asarray(self_eval, np.float64), weights.self_eval),
@@ -174,13 +171,8 @@ def quality(self_eval: Any, flag_share: Any, checklist: Any, weights: ProxyWeigh
 class TeamState:
     """n teams in the middle of their runs; all arrays have a row a team.
 
-    Methods take the teams that they concern as `rows` (k,), and arrays with a row for each of them.
-
-    Args:
-        settings: constants of the team.
-        n: number of teams.
-        self_eval: tokens that the rating after a call is expected to take.
-        max_steps: length of an episode.
+    `self_eval` are the tokens that the rating after a call is expected to take. Methods take the
+    teams that they concern as `rows` (k,), and arrays with a row for each of them.
     """
 
     def __init__(
@@ -225,10 +217,8 @@ class TeamState:
     def look(self, rows: Ints, estimates: Ints, has_draft: Bools) -> None:
         """Find out what is open to some teams, and whether their runs are over.
 
-        Args:
-            rows: teams.
-            estimates: (k, 3) estimated tokens of the next prompts.
-            has_draft: (k,) whether there is something to review.
+        `estimates` are (k, 3) tokens of the next prompts; `has_draft` (k,) says whether there is
+        something to review.
         """
         self.estimates[rows], self.has_draft[rows] = estimates, has_draft
         self.open_actions(rows)
@@ -268,13 +258,11 @@ class TeamState:
         return np.asarray(self.over & (self.reason == OUT_OF_STEPS))
 
     def decide(self, rows: Ints, actions: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Carry out the part of decisions that needs no call.
+        """Carry out the part of decisions (k,) that needs no call.
 
-        A cut is for low ROI where the agent's last call was below the threshold, else the policy's.
-        An action (0-15) that is not open does nothing.
-
-        Returns:
-            The calls that the decisions ask for: (m,) rows, agents, sizes and limits of tokens.
+        One that is not open does nothing. A cut is for low ROI where the agent's last call was
+        below the threshold, else the policy's. Returns the calls that are asked for: (m,) rows,
+        agents, sizes and limits of tokens.
         """
         about = np.where(actions < CUT, actions // len(SIZES), (actions - CUT) % len(AGENTS))
         self.agent[rows] = np.where(actions == STOP, self.agent[rows], about)
@@ -296,11 +284,10 @@ class TeamState:
         return calling, agents, sizes, self.limits[calling, agents, sizes]
 
     def score(self, rows: Ints, agents: Ints, tokens: Ints, evidence: Evidence) -> None:
-        """Score k calls that are charged.
+        """Score k calls that are charged, of `tokens` in prompt and answer.
 
         A critic changes nothing in the product: its step is worth the points that it claims for its
-        new flags. The flags count as a proxy of quality from the next step of another agent on.
-        `tokens` are those of prompt and answer.
+        new flags. They count as a proxy of quality from the next step of another agent on.
         """
         progress, is_critic = self.progress, agents == CRITIC
         progress.flags_open[rows] += evidence.new_flags - evidence.resolved
@@ -320,10 +307,7 @@ class TeamState:
         progress.last_roi[rows, agents] = delta / np.maximum(tokens, 1)
 
     def facts(self, row: int, action: int) -> dict[str, Any]:
-        """Return a team's last step, in which `action` was carried out, as JSON values.
-
-        `iteration` counts the agent's calls; tokens and points are 0 where nobody was called.
-        """
+        """Return a team's last step as JSON values; 0 tokens and points where nobody was called."""
         ledger, progress, agent = self.ledger, self.progress, int(self.agent[row])
         called = bool(self.was_open[row]) and action < CUT
         return {
@@ -341,9 +325,8 @@ class TeamState:
     def event(self, row: int, action: int, run_id: str, output: str) -> dict[str, Any]:
         """Return the event of a team's last step, as JSON values that WebSocket clients get.
 
-        A reallocation and an action that was refused have none (an empty dict), unless the run
-        ends with them. `status` is "cutoff" when the agent is cut off, "complete" at the end of the
-        run. `action` is what was carried out, `output` the agent's answer.
+        A reallocation and an action that was refused have none (an empty dict), unless the run ends
+        with them. `status` is "cutoff" when the agent is cut off, "complete" at the end of the run.
         """
         is_open, over = bool(self.was_open[row]), bool(self.over[row])
         if not over and (not is_open or REALLOCATE <= action < STOP):

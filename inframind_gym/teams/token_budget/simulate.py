@@ -62,11 +62,7 @@ class Product(NamedTuple):
 class TaskRules:
     """Tokens, outcomes and worth of the calls of the simulated team.
 
-    Args:
-        settings: constants of the team.
-
     Attributes:
-        max_tokens: (3, 3) of an answer, by agent and size.
         lengths: (4, 3, K) tokens of an answer: kind of call, size, factor.
         weights: (K,) distribution function of the factors.
     """
@@ -117,10 +113,7 @@ class TaskRules:
     def outcomes(
         self, kind: int, complexity: Ints, product: Product, sizes: Ints, cut_off: Ints
     ) -> list[Floats]:
-        """Return what k calls of a kind may lead to, as distribution functions (k, m).
-
-        They are of independent counts, in the order in which `after` takes them.
-        """
+        """Return what k calls of a kind may lead to: distributions (k, m) of independent counts."""
         plan, sections, hidden, flagged = product
         if kind == PLANNER:
             return [self._plan[complexity, plan, sizes, cut_off]]
@@ -166,10 +159,7 @@ class Calls(NamedTuple):
 class SimulatedTask:
     """n tasks with the state of their product; all arrays have a row a task.
 
-    Attributes:
-        complexity: (n,) true one, and `seen`, the pre-flight's.
-        plan, sections, hidden, flagged: (n,) state of the product.
-        calls: (n, 3) made so far.
+    `complexity` is the true one, `seen` the pre-flight's; `calls` (n, 3) were made so far.
     """
 
     def __init__(self, settings: TeamSettings, n: int) -> None:
@@ -212,13 +202,7 @@ class SimulatedTask:
         return self.rules.points(self.product(rows))
 
     def call(self, rows: Ints, agents: Ints, sizes: Ints, limits: Ints) -> Calls:
-        """Carry out a call in each of k tasks.
-
-        Args:
-            rows: (k,) tasks, all different.
-            agents, sizes: (k,) who answers, and how long the answer is meant to be.
-            limits: (k,) `max_tokens`.
-        """
+        """Carry out a call in each of k tasks: agent, size and most tokens of an answer, (k,)."""
         rules, before = self.rules, self.truth(rows)
         prompt = rules.prompts(self.product(rows))[np.arange(len(rows)), agents]
         place = agents * _CALLS_PER_AGENT + self.calls[rows, agents]

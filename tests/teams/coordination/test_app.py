@@ -289,7 +289,7 @@ def test_queries_at_once_do_not_mix_and_a_running_loop_wants_the_other_method() 
 @pytest.mark.parametrize(
     ("query", "context", "settings", "said"),
     [
-        ("", None, {}, "empty"),
+        ("", None, {}, "query"),
         ("x", "hello", {}, "list of messages"),
         ("x", None, {"polcy": "random"}, "policy"),
         ("x", None, {"fault": "planer:timeout"}, "planner"),

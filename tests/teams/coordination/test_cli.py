@@ -117,7 +117,7 @@ def test_a_server_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--scenario", "S1", "x"), "--scenario"),
         (("--set", "policy=seed_supervisr", "x"), "seed_supervisor"),
         (("--provider", "http://127.0.0.1:1/v1", "x"), "--model"),
-        ((" ",), "empty"),
+        ((" ",), "question"),
     ],
 )
 def test_wrong_arguments_are_one_line(arguments: tuple[str, ...], said: str) -> None:
