@@ -211,18 +211,7 @@ class VllmServers(Connections):
 
 @dataclass(eq=False)
 class VllmBackend:
-    """Servers of M models for the length of one episode; made by `VllmServers.open`.
-
-    Args:
-        servers: the connections.
-        beginning: of the episode.
-        prompts: makes the calls' messages.
-        judge: grades answers; None: they are not graded.
-        episode: its number, in the log.
-        priorities: send priorities.
-        call_timeout_s: limit of every call, which can then be sent again; None: limits follow from
-            the budget that is left, and a call that has reached its own is not sent again.
-    """
+    """Servers of M models for the length of one episode; made by `VllmServers.open`."""
 
     servers: VllmServers
     beginning: Beginning

@@ -437,11 +437,6 @@ class Client:
         await self._session.close()
         await asyncio.sleep(0)  # transports close in the loop's next round
 
-    @property
-    def in_flight(self) -> int:
-        """Requests that are not over, those that wait for a socket included."""
-        return sum(map(len, self._tasks))
-
     async def chat(self, request: ChatRequest) -> ChatResult:
         """Send a request, and wait for the whole answer.
 

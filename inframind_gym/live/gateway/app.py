@@ -63,9 +63,6 @@ def make_app(gateway: Gateway) -> Starlette:
         if error.status_code == 405:
             words = f"{request.method} is not for {path}"
             raise RequestError(405, "method_not_allowed", words, headers=error.headers)
-        if path == "/v1/embeddings":
-            words = "inframind serve routes chat completions; ask a server of embeddings for them"
-            raise RequestError(404, "no_embeddings", words)
         raise RequestError(404, "not_found", "no such path")
 
     def refuse(headers: dict[str, str], error: RequestError) -> tuple[str, bytes]:

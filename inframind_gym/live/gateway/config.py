@@ -42,7 +42,6 @@ class KeyConfig(StrictModel):
         key: as clients send it.
         sha256: of the key, in hexadecimal, in place of it.
         budget_s: of requests that name none; None: the gateway's.
-        weight: a request with budget b is queued as one with b / weight.
         models: names that it may ask for, "inframind/auto" among them; None: all.
     """
 
@@ -50,7 +49,6 @@ class KeyConfig(StrictModel):
     key: SecretStr | None = None
     sha256: SecretStr | None = None
     budget_s: BudgetS | None = None
-    weight: Annotated[float, within(0.01, 100.0)] = 1.0
     models: tuple[str, ...] | None = None
 
     @model_validator(mode="after")

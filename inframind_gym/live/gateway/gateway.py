@@ -275,6 +275,6 @@ class Gateway:
         self.metrics.count("decisions", alias, "-" if strategy is None else STRATEGIES[strategy])
         priority = None
         if self.pool.scheduler != "fcfs":  # the deadline in epoch microseconds
-            weighted_s = (decision.priority_s - query.lead_s) / self.config.speed
-            priority = round((self.epoch_s + self.beginning.at_s + weighted_s) * 1e6)
+            deadline_s = decision.priority_s / self.config.speed
+            priority = round((self.epoch_s + self.beginning.at_s + deadline_s) * 1e6)
         return Choice(m, alias, strategy, priority, predicted_s, queue_req)

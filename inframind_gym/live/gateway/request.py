@@ -100,11 +100,6 @@ class Query:
     prompt_bytes: int
 
     @property
-    def lead_s(self) -> float:
-        """Seconds before its deadline at which it is queued: all but 1 / weight of its budget."""
-        return self.budget_s * (1.0 - 1.0 / self.tenant.weight)
-
-    @property
     def choices(self) -> int:
         """Number of answers that were asked for."""
         count = self.body.get("n")

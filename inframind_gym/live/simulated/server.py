@@ -229,7 +229,6 @@ class Fault(StrictModel):
     for_s: Positive | None = Field(default=None, lt=1e9)  # None: until the next one
     status: int = Field(default=503, ge=400, le=599)
     factor: Positive = Field(default=10.0, lt=1e6)
-    on: str = "/"  # beginning of the paths that hang, or are answered so
 
 
 class ModelServer:
@@ -364,7 +363,7 @@ class ModelServer:
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         path, fault = request.path, self.fault
-        if path != "/fault" and fault.kind != "none" and path.startswith(fault.on):
+        if path != "/fault":
             if fault.kind == "hang":
                 await self.goes_on.wait()
             elif fault.kind == "error":

@@ -227,7 +227,6 @@ def test_a_sleeper_ends_what_runs_and_holds_what_comes() -> None:
         ({"kind": "error"}, "busy", "truncated"),
         ({"kind": "error", "status": 500}, "server_error", "truncated"),
         ({"kind": "garbage"}, "broken", "broken"),
-        ({"kind": "error", "on": "/health"}, "truncated", "truncated"),
     ],
 )
 def test_a_fault_is_met_by_clients(query: dict[str, Any], status: str, after: str) -> None:

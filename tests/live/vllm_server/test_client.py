@@ -42,7 +42,6 @@ def with_client(
         try:
             return await act(client)
         finally:
-            assert client.in_flight == 0
             await client.close()
 
     return asyncio.run(scene())
