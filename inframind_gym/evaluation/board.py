@@ -22,7 +22,7 @@ from inframind_gym.evaluation.stats import (
 )
 from inframind_gym.evaluation.store import read_cells, read_header
 from inframind_gym.evaluation.suite import family_of
-from inframind_gym.evaluation.tables import Table, about_bounds, matrix, metrics_table, of_planned
+from inframind_gym.evaluation.tables import Table, matrix, metrics_table, of_planned
 
 MIN_SEEDS: Final = 5
 
@@ -229,7 +229,10 @@ def leaderboard_tables(board: Mapping[str, Any]) -> list[Table]:
     caption = family.caption.format(cells=cells)
     if "regret" in ranking[0]:
         caption += f" regret: what {family.regret} earns more, on the same episodes."
-    tables = [metrics_table(title, ranking, main, caption + about_bounds(board))]
+    if bounds := [row["policy"] for row in ranking if row.get("bound")]:
+        who = "it knows" if len(bounds) == 1 else "they know"
+        caption += f" Not ranked, because {who} what contestants cannot: {', '.join(bounds)}."
+    tables = [metrics_table(title, ranking, main, caption)]
     for axis in family.axes:
         rows = board[axis.table]
         values = list(dict.fromkeys(row[axis.name] for row in rows))

@@ -130,8 +130,9 @@ class Family:
         compared: Names of the metrics that a comparison shows cell by cell.
         unit: Name of a record, in the plural.
         caption: Of the ranking; "{cells}" is their number.
-        play: Class of the `inframind_gym.evaluation.play.Player` of its cells.
+        batch: Class of the `inframind_gym.evaluation.play.Batch` that keeps the records of cells.
         layout: Makes the layout of sums from the header of a folder.
+        play: Class of its player; None: `inframind_gym.evaluation.play.Player`.
         together: Number of leading axes that the rows of one batch have in common.
         beside: Metric in brackets beside the score, in tables by value of an axis; empty: its
             interval.
@@ -156,8 +157,9 @@ class Family:
     compared: Sequence[str]
     unit: str
     caption: str
-    play: type[Any]
+    batch: type[Any]
     layout: Callable[[Mapping[str, Any]], Layout]
+    play: type[Any] | None = None
     together: int = 1
     beside: str = ""
     title: str = "{suite}: {records}{about}"

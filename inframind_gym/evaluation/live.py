@@ -48,8 +48,6 @@ class LivePlayer(RoutingPlayer):
         log: File that every call is appended to; None: none.
     """
 
-    batch = LiveBatch
-
     def __init__(
         self,
         suite: Any,
@@ -58,7 +56,7 @@ class LivePlayer(RoutingPlayer):
         log: Path | None = None,
     ) -> None:
         super().__init__(suite, progress)
-        self.log = log
+        self.batch, self.log = LiveBatch, log
         self.arguments = {"log": None if log is None else str(log)}
         self._env: Any = None
 

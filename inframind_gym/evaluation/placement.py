@@ -127,8 +127,6 @@ class PlacementBatch(Batch):
 class PlacementPlayer(Player):
     """Plays episodes of a cluster; a bound brings its own kind of cluster."""
 
-    batch = PlacementBatch
-
     def simulate(self, policy: Any, kwargs: dict[str, Any], rows: int) -> PlacementSimulation:
         """Make clusters."""
         kind: type[PlacementSimulation] = getattr(policy, "simulation", PlacementSimulation)
@@ -157,6 +155,7 @@ PLACEMENT: Final = Family(
     "latency of a call first. call s: request-seconds over calls, those that were never served "
     "included; SLO: share of jobs whose deadline did not pass; job s, job p95 s: of jobs that "
     "ended; done: their share of all jobs; of bound: the bound's latency over the policy's.",
+    batch=PlacementBatch,
     play=PlacementPlayer,
     layout=lambda header: DecisionLayout(),
     shown=("arrivals",),

@@ -9,7 +9,7 @@ simulation is still there to be read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from gymnasium.utils import seeding
@@ -65,14 +65,13 @@ class Player:
         progress: Called with the number of records that have been finished.
 
     Attributes:
-        batch: Class of the batches.
+        batch: Class of the batches, that of the family.
         arguments: Of the environment, beside those of the suite.
     """
 
-    batch: ClassVar[type[Batch]]
-
     def __init__(self, suite: Any, progress: Callable[[int], None] = lambda _: None) -> None:
         self.suite, self.progress = suite, progress
+        self.batch: type[Any] = suite.family.batch
         self.arguments: dict[str, Any] = {}
         self._last: tuple[Any, Any] | None = None  # arguments of a simulation, and itself
 

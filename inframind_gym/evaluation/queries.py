@@ -276,8 +276,6 @@ class QueryBatch(Batch):
 class StreamPlayer(Player):
     """Plays streams of queries; in the division "route" policies are held to one agent."""
 
-    batch: ClassVar[type[Batch]] = QueryBatch
-
     def reset_policy(self, batch: Batch) -> None:
         """Show the policy what it is to play, and that it is to plan single calls."""
         super().reset_policy(batch)

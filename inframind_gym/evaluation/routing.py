@@ -32,6 +32,7 @@ from inframind_gym.evaluation.play import Player
 from inframind_gym.evaluation.queries import (
     METRICS,
     SHARES,
+    QueryBatch,
     QueryLayout,
     RoutingPlayer,
     names_of,
@@ -212,6 +213,7 @@ ROUTING: Final = Family(
     caption="Means over {cells} (workload x rate x budget) ± half of the 95 % interval. Goodput: "
     "solved within the query's own budget; SLO: answered within it; cost: latency over budget.",
     about=_about,
+    batch=QueryBatch,
     play=RoutingPlayer,
     layout=QueryLayout.of,
     shown=("tasks", "backend", "pool"),

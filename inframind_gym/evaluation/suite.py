@@ -23,6 +23,7 @@ from inframind_gym.configs import StrictModel, find_config, load_yaml_model, val
 from inframind_gym.errors import ConfigError, require_within, unknown
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.family import Cell, Family, Place, absolute, check_names, name_of
+from inframind_gym.evaluation.play import Player
 from inframind_gym.files import parse_json, read_yaml
 from inframind_gym.policies import resolve_policy
 
@@ -194,7 +195,7 @@ class Suite(StrictModel):
             progress: Called with the number of records since its last call.
             live: Options of a player on live servers, which others ignore.
         """
-        return self.family.play(self, progress)
+        return (self.family.play or Player)(self, progress)
 
 
 # Files and command lines

@@ -44,29 +44,27 @@ class Table:
 
 
 def show(tables: Sequence[Table], *, markdown: bool = False) -> None:
-    """Print tables to standard output."""
+    """Print tables to standard output; the best values of a column are bold."""
     if markdown:
         print("\n\n".join(to_markdown(table) for table in tables))
         return
-    console, rendered = Console(), [to_rich(table) for table in tables]
+    rendered = []
+    for table in tables:
+        one = rich_table.Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+        for i, heading in enumerate(table.headings):
+            is_text = i < table.left
+            one.add_column(heading, justify="left" if is_text else "right", no_wrap=is_text)
+        for r, row in enumerate(table.rows):
+            bold = ("bold" if (r, c) in table.best else "" for c in range(len(row)))
+            one.add_row(*map(Text, row, bold))
+        rendered.append(one)
+    console = Console()
     if not console.is_terminal:
         wide = Console(width=1_000)  # a file has room for every interval
         console = Console(width=max([120, *(wide.measure(one).maximum for one in rendered)]))
     for table, one in zip(tables, rendered, strict=True):  # a caption can be wider than its table
         caption = [Text(f"{table.caption}\n", "dim italic")] if table.caption else []
         console.print(Text(table.title, "bold"), one, *caption, sep="\n")
-
-
-def to_rich(table: Table) -> rich_table.Table:
-    """Render without title and caption for the terminal; the best values of a column are bold."""
-    rendered = rich_table.Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for i, heading in enumerate(table.headings):
-        is_text = i < table.left
-        rendered.add_column(heading, justify="left" if is_text else "right", no_wrap=is_text)
-    for r, row in enumerate(table.rows):
-        cells = (Text(text, "bold" if (r, c) in table.best else "") for c, text in enumerate(row))
-        rendered.add_row(*cells)
-    return rendered
 
 
 def to_markdown(table: Table) -> str:
@@ -114,14 +112,6 @@ def of_planned(board: Mapping[str, Any], unit: str, policies: int = 1) -> str:
     if not board["missing"]:
         return f"{counted} episodes"
     return f"{counted} of {board['planned']:,} episodes (unfinished)"
-
-
-def about_bounds(board: Mapping[str, Any]) -> str:
-    """Return the part of a caption on policies that are bounds."""
-    names = [row["policy"] for row in board["ranking"] if row.get("bound")]
-    who = "it knows" if len(names) == 1 else "they know"
-    why = f"{who} what contestants cannot"
-    return f" Not ranked, because {why}: {', '.join(names)}." if names else ""
 
 
 def metrics_table(

@@ -19,7 +19,7 @@ from inframind_gym.errors import InfraMindError
 from inframind_gym.evaluation.errors import BenchmarkError, blame
 from inframind_gym.evaluation.family import Axis, Cell, Family, Place
 from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
-from inframind_gym.evaluation.play import Batch, Fields, Player
+from inframind_gym.evaluation.play import Batch, Fields
 from inframind_gym.evaluation.suite import Suite
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.teams.assignment.rules import BALANCED
@@ -116,18 +116,6 @@ class TaskBatch(Batch):
         return {name: values[row] for name, values in self._records.items()}
 
 
-class EpisodePlayer(Player):
-    """Plays episodes of a team."""
-
-    batch = EpisodeBatch
-
-
-class TaskPlayer(Player):
-    """Plays runs of the assignment team."""
-
-    batch = TaskBatch
-
-
 def _team(
     kind: str,
     env_id: str,
@@ -165,7 +153,7 @@ def _team(
         layout=lambda header: MeanLayout(fields, *tail, ratios),
         shown=("scenarios",),
         regret="optimum",
-        **{"unit": "tasks", "play": EpisodePlayer, **others},
+        **{"unit": "tasks", "batch": EpisodeBatch, **others},
     )
 
 
@@ -187,7 +175,7 @@ ASSIGNMENT: Final = _team(
     "noise; hot: decisions after which an agent is; imbalance: coefficient of variation of the "
     "agents' shares; USD of the agents' calls.",
     compared=("reward", "quality", "load_penalty", "latency_s"),
-    play=TaskPlayer,
+    batch=TaskBatch,
 )
 TOKEN_BUDGET: Final = _team(
     "token_budget",

@@ -26,7 +26,7 @@ from inframind_gym.evaluation.queries import PLAIN_SUMS, QueryLayout
 from inframind_gym.evaluation.routing import about_division
 from inframind_gym.evaluation.scenarios import MOST_GROUPS
 from inframind_gym.evaluation.stats import Estimate
-from inframind_gym.evaluation.tables import Table, of_planned, short
+from inframind_gym.evaluation.tables import Table, of_planned, short, with_margin
 
 SCORE: Final = "score"
 METRICS: Final[dict[str, Metric]] = {
@@ -235,7 +235,7 @@ def scores_table(board: Mapping[str, Any]) -> Table:
         best |= {(r, c) for c, (row, top) in tops if row and row[SCORE] >= top}
         ahead = sum(pair["ahead"] for pair in board["pairs"] if pair["policy"] == policy)
         fitted = fits["queries"].get(policy)
-        texts = [_margin(row) if row else "–" for row in rows]
+        texts = [with_margin(row, METRICS[SCORE]) if row else "–" for row in rows]
         worst, cell = min((shares[policy][cell], cell) for cell in common)
         texts.append(f"{100 * np.mean([shares[policy][cell] for cell in common]):.1f}")
         texts.append(f"{100 * worst:.1f} {cell}")
@@ -260,12 +260,6 @@ def scores_table(board: Mapping[str, Any]) -> Table:
     split = "" if board["split"] == "test" else f", {board['split']}"
     title = f"{board['suite']}: {of_planned(board, 'queries')}{about_division(board)}{split}"
     return Table(title, headings, body, caption, best=best)
-
-
-def _margin(row: Mapping[str, Any]) -> str:
-    """Format a score and half of the width of its interval."""
-    low, high = row[f"{SCORE}_ci95"]
-    return f"{100 * row[SCORE]:.1f}±{50 * (high - low):.1f}"
 
 
 def _cells_table(board: Mapping[str, Any]) -> Table:

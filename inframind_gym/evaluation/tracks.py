@@ -20,7 +20,7 @@ from inframind_gym.configs import list_configs
 from inframind_gym.errors import unknown
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
 from inframind_gym.evaluation.family import Axis, Cell, Family, Place, content_hash, name_of
-from inframind_gym.evaluation.play import Batch, Fields, Played
+from inframind_gym.evaluation.play import Fields, Played
 from inframind_gym.evaluation.queries import (
     QueryBatch,
     StreamPlayer,
@@ -181,8 +181,6 @@ class TrackPlayer(StreamPlayer):
     all its queries there unanswered. One that can play none is left out.
     """
 
-    batch: ClassVar[type[Batch]] = TrackBatch
-
     def at(self, cell: Cell) -> Stream:
         """Return what is played in a cell."""
         stream: Stream = self.suite.at(*cell.place)
@@ -272,6 +270,7 @@ TRACKS: Final = Family(
     unit="queries",
     title="Metrics, means over all cells",
     caption=CAPTION,
+    batch=TrackBatch,
     play=TrackPlayer,
     layout=TrackLayout.of,
     shown=("tasks", "split", "num_queries"),
