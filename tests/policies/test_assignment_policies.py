@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inframind_gym.errors import ConfigError
 from inframind_gym.policies import POLICIES, resolve_policy
 from inframind_gym.policies import bounds as optimum
 from inframind_gym.policies.rollout import play_assignment as play
@@ -144,11 +143,3 @@ def test_the_optimum_of_two_tasks_is_that_of_all_plans() -> None:
     assert optimum.solve("assignment", "bursty", 2).value == pytest.approx(
         sum(float(chance) * value((), task, 2) for task, chance in enumerate(start))
     )
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"load": "queue"}, {"arrivals": "drifting"}, {"episode": "request"}], ids=str
-)
-def test_where_there_is_no_optimum(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="Leave it out"):
-        next(play(resolve_policy("optimum", family="assignment"), [0], **arguments))

@@ -12,7 +12,6 @@ from gymnasium.utils import seeding
 
 from inframind_gym.envs.coordination import CoordinationConfig, CoordinationSimulation
 from inframind_gym.envs.core import checked_arguments
-from inframind_gym.errors import ConfigError
 from inframind_gym.policies import policy_names, resolve_policy
 from inframind_gym.policies.rollout import play_coordination as play
 from inframind_gym.teams.coordination import rules
@@ -160,9 +159,3 @@ def test_the_optimum_earns_what_it_expects_and_no_policy_earns_more() -> None:
         other = play(resolve_policy(name, family="coordination"), seeds, noise=False)["return"]
         lost = expected - other
         assert lost.mean() > -3.0 * lost.std() / len(seeds) ** 0.5, name
-
-
-@pytest.mark.parametrize("given", [{}, {"noise": False, "supervisor": "model"}], ids=str)
-def test_where_there_is_no_optimum(given: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="Leave it out"):
-        play(resolve_policy("optimum", family="coordination"), [0], **given)

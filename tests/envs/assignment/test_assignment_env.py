@@ -78,19 +78,6 @@ def test_queues_give_every_task_its_reward_once() -> None:
     assert not env.context().in_flight.any()
 
 
-def test_a_hot_agent_is_slow_because_its_queue_is() -> None:
-    def waits_s(actions: list[int]) -> float:
-        env = make(load="queue", num_tasks=100)
-        env.reset(seed=5)
-        total = 0.0
-        for t in range(100):
-            total += env.step(actions[t % len(actions)])[4]["wait_s"]
-        return total / 100
-
-    assert waits_s([0, 2, 4, 6]) < 0.1
-    assert waits_s([2]) > 3.0  # all to one server
-
-
 def test_in_the_queueing_form_a_wait_is_the_load_penalty() -> None:
     env = make(load="queue", num_tasks=60)
     env.reset(seed=5)
