@@ -28,7 +28,7 @@ from agents.bid_price.survey import Job, Played, environment, play_job, surveyed
 from agents.runs import BEST, Array, Run, WorldChoice
 from inframind_gym.configs import Positive, PositiveInt, StrictModel
 from inframind_gym.envs.routing_config import RANGES
-from inframind_gym.evaluation.pool import in_parallel
+from inframind_gym.evaluation.runner import in_parallel
 from inframind_gym.policies.bid_price import (
     BidPriceModel,
     BidPricePolicy,

@@ -268,7 +268,7 @@ def verify(
     ] = None,
 ) -> None:
     """Check submissions, and play a random third of their cells again."""
-    from inframind_gym.evaluation.pool import available_cores
+    from inframind_gym.evaluation.store import available_cores
     from inframind_gym.evaluation.submission import verify as play_again
 
     with friendly():

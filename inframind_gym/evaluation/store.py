@@ -37,7 +37,6 @@ from inframind_gym.configs import validate
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.family import Cell, content_hash, file_hash
 from inframind_gym.evaluation.metrics import TAIL, Columns, Layout
-from inframind_gym.evaluation.pool import available_cores
 from inframind_gym.evaluation.suite import Suite, family_of
 from inframind_gym.files import MOST_BYTES, parse_json, read_bytes, replace_text
 from inframind_gym.policies import PerRowPolicy
@@ -134,6 +133,13 @@ def policy_fingerprint(policy: Any) -> dict[str, Any]:
         "module": file_hash(source) if source else "",
         "weights": content_hash(str(getattr(one, "fingerprint", ""))),
     }
+
+
+def available_cores() -> int:
+    """Count the cores that this process may use; all cores where the system does not say."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def provenance() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.pool import in_parallel
+from inframind_gym.evaluation.runner import in_parallel
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,7 +46,7 @@ def test_an_error_reaches_the_caller(workers: int) -> None:
 SCRIPT = """
 import time
 from tests.evaluation.test_pool import hangs
-from inframind_gym.evaluation.pool import in_parallel
+from inframind_gym.evaluation.runner import in_parallel
 list(in_parallel(hangs, ["{out}/1", "{out}/2"], 2))
 """
 
