@@ -15,7 +15,6 @@ import contextlib
 import os
 import subprocess
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -295,13 +294,10 @@ class Launcher:
 def last_lines(log: Path, count: int) -> list[str]:
     """Return the last lines of a log that are not blank; none where it cannot be read."""
     try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-            text = file.read().decode("utf-8", "replace")
+        text = log.read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace")
     except OSError:
         return []
-    lines = (line.rstrip() for line in text.splitlines())
-    return list(deque((line for line in lines if line), maxlen=count))
+    return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
 
 
 def pool_status(pool: PoolConfig, state: str | Path | None = None) -> list[dict[str, Any]]:

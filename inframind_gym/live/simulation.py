@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import numpy as np
 
 from inframind_gym.envs.backend import BackendSimulation
-from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.errors import InfraMindError
 from inframind_gym.live.backend import VllmServers
 from inframind_gym.live.config import LiveConfig, addresses
 from inframind_gym.live.prompts import Prompts
 from inframind_gym.simulator.workflow.backend import Backend, Reply, ScriptedBackend
 from inframind_gym.simulator.workflow.dispatch import DECISION
-from inframind_gym.tasks import TaskSet
 from inframind_gym.tasks.grading import judge
 from inframind_gym.tasks.sandbox import Sandbox, SandboxError
 
@@ -27,31 +25,17 @@ class LiveSimulation(BackendSimulation):
     Args:
         config: what to run.
         one_query: as of `Simulation`.
-        servers: connections to the servers of the config's pool, which stay the caller's:
-            `close` leaves them open, and `config.live`, `log` and `reach_s` do not count.
-            None: they are made when the first episode begins.
-        prompts: makes the calls' prompts from the run's tasks.
 
     Attributes:
         servers: the connections; None before the first episode, and where answers are scripted.
 
     Raises:
-        ConfigError: as of `Simulation`; a server of the pool has no address, or `servers` are those
-            of other models.
+        ConfigError: as of `Simulation`; a server of the pool has no address.
     """
 
-    def __init__(
-        self,
-        config: LiveConfig,
-        *,
-        one_query: bool,
-        servers: VllmServers | None = None,
-        prompts: Callable[[TaskSet], Prompts] = Prompts,
-    ) -> None:
-        self.servers = servers
+    def __init__(self, config: LiveConfig, *, one_query: bool) -> None:
+        self.servers: VllmServers | None = None
         self._live = config
-        self._prompts = prompts
-        self._keeps_servers = servers is not None
         self._sandbox: Sandbox | None = None
         super().__init__(
             config,
@@ -61,11 +45,6 @@ class LiveSimulation(BackendSimulation):
             patience_s=config.patience_s,
         )
         addresses(self.pool)
-        if servers is not None and servers.config.aliases != self.pool.aliases:
-            raise ConfigError(
-                f"the servers are those of pool {servers.config.name!r} with other models than "
-                f"pool {self.pool.name!r} has"
-            )
 
     @property
     def title(self) -> str:
@@ -73,9 +52,9 @@ class LiveSimulation(BackendSimulation):
         return f"{super().title} (live)"
 
     def close(self) -> None:
-        """Give up the episode; close sandbox and own connections. May be called twice."""
+        """Give up the episode; close sandbox and connections. May be called twice."""
         self.end_stream()
-        if self.servers is not None and not self._keeps_servers:
+        if self.servers is not None:
             self.servers.close()
             self.servers = None
         if self._sandbox is not None:
@@ -94,7 +73,7 @@ class LiveSimulation(BackendSimulation):
         if self.servers is None:
             self.servers = self._reach()
         return self.servers.open(
-            self._prompts(self.tasks),
+            Prompts(self.tasks),
             self._judge,
             scheduler=self.scheduler,
             call_timeout_s=self.config.call_timeout_s,

@@ -238,14 +238,9 @@ class SingleCallPolicy:
         requires = requires_of(policy)
         # Those that route along plans of several agents alone can have one for single calls.
         self._any_plan = getattr(policy, "carries_out_any_plan", True)
-        why = None
-        if requires.get("level") == "planner":
-            why = "it plans and does not route"
-        elif "planner" in requires:
-            why = f"it insists on the plan {requires['planner']}"
-        elif not self._any_plan and not hasattr(policy, "plan_single_calls"):
-            why = "it routes along plans of several agents alone"
-        if why is not None:
+        plans = "planner" in requires or requires.get("level") == "planner"
+        if plans or not (self._any_plan or hasattr(policy, "plan_single_calls")):
+            why = "it does not route, or only along plans of its own"
             raise ConfigError(f"policy {config.policy!r} cannot route single calls: {why}")
         simulation = make_simulation(config, requires, one_call=True)
         self.spec, self._timed = simulation.policy_spec(), TimedPolicy(policy, simulation.highs)

@@ -121,10 +121,6 @@ class Request(BaseModel):
     stream_options: _StreamOptions | None = None
     ignore_eos: bool = False
     simulated: _Prescribed = _Prescribed()
-    tools: None = None
-    functions: None = None
-    logprobs: Literal[False] | None = None
-    top_logprobs: Literal[0] | None = None
 
     @property
     def chat(self) -> bool:

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,10 @@ import yaml
 from inframind_gym.configs import find_config
 from inframind_gym.live.backend import VllmServers
 from inframind_gym.live.client import ask
-from inframind_gym.live.config import LiveConfig, LiveSettings, server_url
+from inframind_gym.live.config import LiveSettings, server_url
 from inframind_gym.live.processes import free_ports
-from inframind_gym.live.prompts import Prompts
-from inframind_gym.live.simulation import LiveSimulation
 from inframind_gym.live.watcher import Reading, parse_metrics
 from inframind_gym.simulator.server.pool import load_pool
-from inframind_gym.simulator.workflow.backend import Call
-from inframind_gym.tasks import TaskSet
 from tests.live.launch.play import CLI, ENV, ROOT, session
 from tests.live.vllm_server.fake import until
 from tests.simulator.vllm_scheduler.rerecord import VLLM_PYTHON
@@ -130,22 +126,6 @@ class LiveRig:
             until(lambda: all(self.load(m) == (0, 0) for m in range(3)))
             yield pool
 
-    @contextlib.contextmanager
-    def simulation(
-        self,
-        servers: VllmServers,
-        prompts: Callable[[TaskSet], Prompts] = Prompts,
-        **arguments: Any,
-    ) -> Iterator[LiveSimulation]:
-        """A closed loop on these servers."""
-        defaults = {"pool": str(self.path), "record_calls": True, "agents": {}, "retries": 0}
-        config = LiveConfig.model_validate(defaults | arguments)
-        simulation = LiveSimulation(config, one_query=False, servers=servers, prompts=prompts)
-        try:
-            yield simulation
-        finally:
-            simulation.close()
-
     def post(self, model: int, path: str) -> None:
         ask(server_url(self.config.models[model]) + path, method="POST", limit_s=30.0)
 
@@ -161,16 +141,3 @@ class LiveRig:
     def finished(self, model: int) -> int:
         """Requests that ended since the server's start, however they did."""
         return int(self.reading(model).finished_req)
-
-
-class NotedPrompts(Prompts):
-    """The real prompts, which keep what was asked: call, answers that it reads, messages."""
-
-    def __init__(self, tasks: TaskSet) -> None:
-        super().__init__(tasks)
-        self.asked: list[tuple[Call, Mapping[int, str], Sequence[Mapping[str, str]]]] = []
-
-    def messages(self, call: Call, answers: Mapping[int, str], *more: Any) -> Any:
-        made = super().messages(call, answers, *more)
-        self.asked.append((call, dict(answers), made))
-        return made

@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 
 from inframind_gym.live.client import ChatRequest, ChatResult
-from inframind_gym.simulator.workflow.backend import Completion
 from tests.live.vllm_live.rig import LiveRig
 from tests.live.vllm_server.fake import until
-from tests.live.vllm_server.live_play import Prompts, call
-from tests.live.vllm_server.test_many import at_work, interrupt, resident_mb, sockets
+from tests.live.vllm_server.test_many import at_work, interrupt
 
 pytestmark = pytest.mark.live
 SLOW = 0  # the server whose tokens take longest
@@ -71,32 +69,6 @@ def test_the_waiting_queue_is_in_the_order_of_priorities(rig: LiveRig, send: boo
     assert np.abs(places - wanted).max() < (2 * slots if send else 2 * slots + 8)
     other = np.arange(len(order)) if send else np.array(order)
     assert abs(np.corrcoef(places, other)[0, 1]) < 0.6  # it is the one, and not the other
-
-
-def test_five_hundred_requests_in_flight(rig: LiveRig) -> None:
-    settings = {"max_in_flight": 600}
-    with rig.pool(sampling={"ignore_eos": True}, **settings) as pool:
-        backend = pool.open(Prompts())
-        before, before_mb, most, waiting = sockets(), resident_mb(), 0, 0
-        finished = [rig.finished(m) for m in range(3)]
-        for number in range(500):
-            backend.submit(call(number, query=number, model=number % 3, max_tokens=8))
-        done: list[Completion] = []
-        while len(done) < 500:
-            done += backend.wait(backend.now_s() + 0.05)
-            most = max(most, sockets() - before)
-            if len(done) < 250:
-                waiting = max(waiting, sum(sum(rig.load(m)) for m in range(3)))
-        assert not any(completion.failed for completion in done)
-        assert [completion.output_tokens for completion in done] == [8] * 500
-        assert 250 <= most <= 520  # some for the metrics
-        slots = sum(model.server.max_num_seqs for model in rig.config.models)
-        assert waiting > slots  # in the servers' own queues
-        assert resident_mb() - before_mb < 60.0
-        assert [rig.finished(m) - finished[m] for m in range(3)] == [167, 167, 166]
-        print(f"{most} sockets at most, {waiting} requests in the servers at once")
-        pool.close()
-        until(lambda: sockets() <= before)
 
 
 def test_ctrl_c_leaves_no_request_and_loses_no_record(rig: LiveRig, tmp_path: Path) -> None:

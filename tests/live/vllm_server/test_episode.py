@@ -30,7 +30,7 @@ def test_a_stream_with_all_six_topologies(execution: str, tmp_path: Path) -> Non
         run = Live(pool, prompts, level="joint", execution=execution, num_queries=18)
         sweep = play(run.simulation, at_random(run.simulation, 3), rate_per_min=FAST)
         run.simulation.close()
-        until(lambda: pool.client.in_flight == 0)
+        until(lambda: not any(server.open for server in servers))
     completed, calls = sweep.completed, sweep.calls
     assert set(completed["topology"]) == set(range(6))
     assert len(completed) == 18

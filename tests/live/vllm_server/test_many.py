@@ -40,11 +40,6 @@ def sockets() -> int:
     return count
 
 
-def resident_mb() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
 class Long(Prompts):
     """Prompts of some length."""
 
