@@ -181,8 +181,7 @@ def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict
             rows.append({**known, "seeds": sorted(episodes), **estimate.to_json()})
             if place not in common:
                 continue
-            if family.scored:
-                scored[policy][place] = estimate.only(family.scored)
+            scored[policy][place] = estimate.only(family.score)
             for group in zip(tables, (None, *place), strict=True):
                 peers = averages.setdefault(group, {})
                 peers[policy] = peers[policy] + estimate if policy in peers else estimate
@@ -207,7 +206,7 @@ def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict
         "notes": results.notes() + _notes(list(strata.values()), common),
         "rows": rows,
         **_ranked(results, averages),
-        **family.scores(header, scored),
+        **(family.scores(header, scored) if family.scores else {}),
     }
 
 

@@ -268,13 +268,11 @@ def verify(
     ] = None,
 ) -> None:
     """Check submissions, and play a random third of their cells again."""
-    from inframind_gym.evaluation.store import available_cores
     from inframind_gym.evaluation.submission import verify as play_again
 
     with friendly():
         for folder in folders:
-            many = workers or available_cores()
-            print(play_again(folder, full=full, seed=seed, workers=many), flush=True)
+            print(play_again(folder, full=full, seed=seed, workers=workers), flush=True)
 
 
 @submit.command()

@@ -141,9 +141,8 @@ class Family:
         shown: Settings that are copied into a leaderboard.
         regret: Bound to which a leaderboard has the difference, in place of the ratio to the best
             one, for scores that have no zero; empty: it has the ratio.
-        scored: Names of the metrics that `scores` needs.
-        scores: Returns what a leaderboard has beside averages of metrics, from the header and
-            `scored` of every policy by the places that all have finished.
+        scores: Returns what a leaderboard has beside averages of metrics, from the header and the
+            score of every policy at the places that all have finished.
         tables: Puts the tables of a board together, from the board and those of every family.
         policies: Family of the policies that play; empty: its own.
     """
@@ -166,8 +165,7 @@ class Family:
     about: Callable[[Mapping[str, Any]], str] = lambda board: ""
     shown: Sequence[str] = ()
     regret: str = ""
-    scored: Sequence[str] = ()
-    scores: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda *_: {}
+    scores: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] | None = None
     tables: Callable[[Mapping[str, Any], list[Table]], list[Table]] = lambda board, tables: tables
     policies: str = ""
 

@@ -281,11 +281,11 @@ class Estimate:
             self.strata + other.strata,
         )
 
-    def only(self, names: Sequence[str]) -> Estimate:
-        """Return the estimate of some of the metrics, without shares."""
-        i = [self.names.index(name) for name in names]
+    def only(self, name: str) -> Estimate:
+        """Return the estimate of one of the metrics, without shares."""
+        i = [self.names.index(name)]
         parts = (self.sums[i], self.draw_sums[:, i], self.training_sums[:, i])
-        return Estimate(tuple(names), *parts, self.units, self.records, strata=self.strata)
+        return Estimate((name,), *parts, self.units, self.records, strata=self.strata)
 
     @property
     def values(self) -> NDArray[np.float64]:

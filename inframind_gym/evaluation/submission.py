@@ -41,6 +41,7 @@ from inframind_gym.evaluation.scenarios import Refits, load_refits
 from inframind_gym.evaluation.stats import Episode
 from inframind_gym.evaluation.store import (
     HEADER,
+    available_cores,
     differences,
     enter_cells,
     plan,
@@ -351,7 +352,7 @@ def verify(
     *,
     full: bool = False,
     seed: int | None = None,
-    workers: int = 1,
+    workers: int | None = 1,
 ) -> str:
     """Check a submission, and play a random third of its cells again.
 
@@ -359,7 +360,7 @@ def verify(
         folder: Of the submission.
         full: Whether all cells are played.
         seed: Of the choice; None: nobody can know it beforehand.
-        workers: Processes.
+        workers: Processes; None: one for each core.
 
     Returns:
         A sentence on what was compared.
@@ -369,7 +370,7 @@ def verify(
     """
     checked = check(folder)
     submission, suite = checked.submission, checked.suite
-    seed = secrets.randbits(32) if seed is None else seed
+    seed, workers = seed if seed is not None else secrets.randbits(32), workers or available_cores()
     cells = list(checked.digests)
     count = len(cells) if full else math.ceil(len(cells) / SHARE)
     sample = random.Random(seed).sample(cells, count)

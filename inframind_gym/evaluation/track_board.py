@@ -126,17 +126,16 @@ AGGREGATES: Final[dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 def _aggregate(cells: Sequence[Estimate], informed: NDArray[np.float64]) -> Estimate:
-    """Return the numbers of a policy on a track from its cells and their bounds (n,)."""
-    scores = [cell.only([SCORE]) for cell in cells]
-    values = np.concatenate([one.values for one in scores]) / informed
-    draws = np.concatenate([one.draws for one in scores], axis=1) / informed
-    trained = np.broadcast_arrays(*(one.by_training[:, 0] for one in scores))
+    """Return the numbers of a policy on a track from its scores and their bounds (n,)."""
+    values = np.concatenate([cell.values for cell in cells]) / informed
+    draws = np.concatenate([cell.draws for cell in cells], axis=1) / informed
+    trained = np.broadcast_arrays(*(cell.by_training[:, 0] for cell in cells))
     by_training = np.stack(trained, axis=1) / informed
     sums, draw_sums, training_sums = (
         np.stack([of(part) for of in AGGREGATES.values()], axis=-1)
         for part in (values, draws, by_training)
     )
-    units = tuple(unit for one in scores for unit in one.units)
+    units = tuple(unit for cell in cells for unit in cell.units)
     return Estimate(tuple(AGGREGATES), sums, draw_sums, training_sums, units)
 
 
@@ -145,7 +144,7 @@ def track_scores(header: Mapping[str, Any], estimates: Estimates) -> dict[str, A
 
     Args:
         header: Of a results folder of tracks.
-        estimates: Metrics of every policy at the places that all have finished.
+        estimates: Scores of every policy at the places that all have finished.
 
     Returns:
         ``tracks`` (AGGREGATES of every policy on every track, best first, with the scores of its
@@ -168,7 +167,7 @@ def track_scores(header: Mapping[str, Any], estimates: Estimates) -> dict[str, A
             ranked[policy][track] = one = _aggregate([cells[place] for place in places], informed)
             row: dict[str, Any] = {"policy": policy, "track": track, "cells": len(places)}
             row |= one.with_intervals()
-            shares = [float(cells[place].only([SCORE]).values[0]) for place in places] / informed
+            shares = [float(cells[place].values[0]) for place in places] / informed
             names = ["{1} ρ {2:g}".format(*place) for place in places]
             row["worst_cell"] = min(zip(shares, names, strict=True))[1]
             if len(one.by_training) > 1:

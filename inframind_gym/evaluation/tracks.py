@@ -274,7 +274,6 @@ TRACKS: Final = Family(
     play=TrackPlayer,
     layout=TrackLayout.of,
     shown=("tasks", "split", "num_queries"),
-    scored=(SCORE,),
     scores=track_scores,
     tables=track_tables,
     policies="routing",
