@@ -9,16 +9,13 @@ plays. MaskablePPO finds the masks of closed actions through `action_masks` of t
 others meet them at play alone, by the policy that plays them. A training that was stopped starts
 again; one that has finished is left as it is.
 
-Stable-Baselines3 knows rewards alone. A constraint on `info["cost"]` is a penalty: the agent is
-paid reward - λ·cost, and λ is moved by dual ascent on the constraint that the mean cost of an
-episode is at most a limit (InfraMind, arXiv 2606.11440, where the limit is 1), one step after every
-batch of episodes:
+Stable-Baselines3 knows rewards of steps alone, and a query's reward comes many steps after its
+decision. On environments with `credit=True` each decision gets its query's reward once it is over
+(`CreditByQuery`), less a price of the seconds that it takes, which rises with the load of its GPU:
 
-    λ ← clip(λ + η·(mean episode cost - limit), 0, λ_max)
+    credit = reward - min(gain · max(load - target, 0) · seconds, 1)
 
-Costs have a heavy tail: under overload a query with a budget of 10 s may take 100 times that. A
-step's penalty stops growing at `largest_step_cost`, for a query that is late is late; the update of
-λ sees the costs as they are.
+and the average of the weights is what plays: a snapshot of a closed loop can collapse under load.
 """
 
 from __future__ import annotations
@@ -26,7 +23,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
-from collections import deque
 from typing import Any, Final, Literal
 
 import gymnasium as gym
@@ -39,14 +35,14 @@ from pydantic import Field
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from torch import nn
 
 import inframind_gym  # noqa: F401
-from agents.lagrangian import Multiplier
 from agents.runs import BEST, Run
 from baselines.placement_network import ScorerPolicy, export
 from inframind_gym.configs import NonNegative, Positive, PositiveInt, StrictModel
+from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.envs.sb3 import SB3VecEnv
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.evaluation.tracker import Tracker
@@ -61,19 +57,13 @@ LEARNERS: Final[dict[str, type[BaseAlgorithm]]] = {
     "maskable_ppo": sb3_contrib.MaskablePPO,
 }
 ACTIVATIONS: Final = {nn.Tanh: "tanh", nn.ReLU: "relu"}
-LATE: Final = 1.0  # an episode that costs more has taken longer than its budget
-BUFFER_LENGTH: Final = 100  # episodes over which the logger averages, as SB3's own
 
 
-class LagrangianSettings(StrictModel):
-    """The dual update."""
+class Price(StrictModel):
+    """Price of a second of a server, by the calls in flight per slot of its GPU."""
 
-    start: NonNegative  # λ at the start
-    learning_rate: NonNegative  # η
-    largest: NonNegative  # upper bound of λ
-    cost_limit: Positive  # the mean cost of an episode that λ is moved towards
-    every_episodes: PositiveInt  # episodes between two updates
-    largest_step_cost: Positive  # cost of one step beyond which the penalty does not grow
+    target: NonNegative  # load up to which seconds are free
+    gain: NonNegative  # price of a second for each call per slot beyond that
 
 
 class Sb3Config(StrictModel):
@@ -81,7 +71,7 @@ class Sb3Config(StrictModel):
 
     algorithm: Literal["sb3"] = "sb3"
     learner: Literal["ppo", "a2c", "dqn", "maskable_ppo"]
-    env_id: str = "InfraMind-Executor-v0"
+    env_id: str = "InfraMind-Stream-v0"
     env: dict[str, Any] = Field(default_factory=dict)  # arguments of the environment
     # values of further arguments: turns go round their product
     turns: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
@@ -89,86 +79,119 @@ class Sb3Config(StrictModel):
     rows: PositiveInt  # environments side by side
     # arrival rates: row i keeps its own from episode to episode, so that an update sees all loads
     rates_per_min: tuple[Positive, ...] = ()
-    lagrangian: LagrangianSettings | None = None
+    price: Price | None = None  # of environments with credit
+    average_steps: PositiveInt | None = None  # time constant of the weights' average, which plays
     steps: PositiveInt  # decisions of all rows
     net_arch: tuple[PositiveInt, ...] = (64, 64)  # widths of the hidden layers
     keep_bias: NonNegative | None = None  # of placement's network; see `placement_network.Scorer`
     arguments: dict[str, Any] = Field(default_factory=dict)  # of the algorithm, SB3's names
 
 
-class LagrangianVecEnv(VecEnvWrapper):
-    """Pay reward - λ·cost and move λ after every `every_episodes` episodes.
-
-    Infos pass through, so that `info["episode"]` still holds the reward, length and cost of the
-    task itself, which is what SB3 logs as `rollout/ep_rew_mean`; `info["reward"]` is the reward of
-    the step without the penalty.
-
-    Args:
-        venv: environments whose infos hold "cost" in every step, one query an episode.
-        settings: key `lagrangian` of a configuration.
-
-    Attributes:
-        multiplier: λ and its update.
-        cost_queue: costs of the last 100 episodes.
-    """
-
-    def __init__(self, venv: VecEnv, settings: LagrangianSettings) -> None:
-        super().__init__(venv)
-        self.settings = s = settings
-        start = min(s.start, s.largest)
-        self.multiplier = Multiplier(start, s.learning_rate, s.cost_limit, s.largest)
-        self.cost_queue: deque[float] = deque(maxlen=BUFFER_LENGTH)
-        self._finished: list[float] = []  # costs of the episodes since the last update
-        self._running = np.zeros(venv.num_envs)  # (E,) cost of each running episode
-
-    def reset(self) -> Any:
-        """Reset the environments; λ and what was learned of the costs stay."""
-        self._running[:] = 0.0
-        return self.venv.reset()
-
-    def step_wait(self) -> tuple[Any, NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
-        """Take the step and charge its cost.
-
-        Returns:
-            Observations, rewards (E,) less the penalty, dones (E,) and E infos.
-
-        Raises:
-            ConfigError: an info has no "cost".
-        """
-        observations, rewards, dones, infos = self.venv.step_wait()
-        if any("cost" not in info for info in infos):
-            raise ConfigError('lagrangian: a step\'s info has no "cost" in this environment')
-        costs = np.array([info["cost"] for info in infos], np.float64)
-        for info, reward in zip(infos, rewards.tolist(), strict=True):
-            info["reward"] = reward
-        penalty = self.multiplier.value * np.minimum(costs, self.settings.largest_step_cost)
-        self._running += costs
-        for cost in self._running[dones].tolist():
-            self.cost_queue.append(cost)
-            self._finished.append(cost)
-            if len(self._finished) == self.settings.every_episodes:
-                self.multiplier.update(float(np.mean(self._finished)))
-                self._finished.clear()
-        self._running[dones] = 0.0
-        return observations, (rewards - penalty).astype(np.float32), dones, infos
-
-
 class Watch(BaseCallback):
-    """Advances the report, and adds λ, costs and violations to what the algorithm logs."""
+    """Advances the report, and averages the weights."""
 
-    def __init__(self, envs: VecEnv, report: ProgressReport) -> None:
+    def __init__(self, config: Sb3Config, envs: VecEnv, report: ProgressReport) -> None:
         super().__init__()
-        self._envs, self._report = envs, report
+        self._config, self._envs, self._report = config, envs, report
+        self._averaged_at = 0
+        self.average: dict[str, torch.Tensor] = {}
 
     def _on_step(self) -> bool:
         self._report.advance(self._envs.num_envs)
-        if isinstance(self._envs, LagrangianVecEnv):
-            costs = np.array(self._envs.cost_queue)
-            self.logger.record("lagrange/lambda", self._envs.multiplier.value)
-            if len(costs):
-                self.logger.record("charts/episodic_cost", float(costs.mean()))
-                self.logger.record("charts/violation_rate", float((costs > LATE).mean()))
         return True
+
+    def _on_rollout_start(self) -> None:
+        """Move the average towards the weights that the last update has left."""
+        weights = self.model.policy.state_dict()
+        passed, now = self.num_timesteps - self._averaged_at, self.num_timesteps
+        if self._config.average_steps is None or (self.average and not passed):
+            return
+        if not self.average:
+            self.average = {name: weight.clone() for name, weight in weights.items()}
+            return
+        step = max(-math.expm1(-passed / self._config.average_steps), passed / now)
+        for name, mean in self.average.items():
+            mean.lerp_(weights[name], step)
+        self._averaged_at = now
+
+
+class CreditByQuery(BaseCallback):
+    """Replaces rewards of steps in an algorithm's buffer by those that decisions have earned.
+
+    A decision whose query is not over when a rollout ends counts as failed after its deadline, and
+    as what the critic expects before. In a replay buffer it counts 0 until its query is over.
+
+    Args:
+        simulation: of the environments.
+        price: of the servers' seconds.
+    """
+
+    def __init__(self, simulation: RoutingSimulation, price: Price | None) -> None:
+        super().__init__()
+        self._simulation, self._price = simulation, price
+        self._layout = simulation.layout
+        self._earned: NDArray[Any] | None = None  # of the last step, whose place is taken by now
+
+    def _on_rollout_start(self) -> None:
+        buffer: Any = getattr(self.model, "rollout_buffer", None)
+        if buffer is not None:
+            self._earned = None
+            shape = buffer.buffer_size, buffer.n_envs
+            self._known = np.zeros(shape, np.bool_)
+            self._due_s, self._now_s = np.zeros(shape), np.zeros(shape)
+
+    def _on_step(self) -> bool:
+        buffer: Any = getattr(self.model, "rollout_buffer", None)
+        replay = buffer is None
+        if replay:
+            buffer = getattr(self.model, "replay_buffer")  # noqa: B009
+        place = buffer.pos
+        self._enter(buffer, place, wraps=replay)
+        self._earned = self._simulation.earned()
+        if replay:
+            self.locals["rewards"][:] = 0.0
+        else:
+            due = self._decided
+            self._due_s[place], self._now_s[place] = (
+                due["arrival_s"] + due["budget_s"],
+                due["time_s"],
+            )
+            self._decided = self._simulation.decisions.copy()
+        return True
+
+    def _on_training_start(self) -> None:
+        self._decided = self._simulation.decisions.copy()
+
+    def _enter(self, buffer: Any, place: int, *, wraps: bool) -> None:
+        """Write what the decisions of the last step's queries have earned, below `place`."""
+        earned = self._earned
+        if earned is None or not len(earned):
+            return
+        at, row = place - 1 - earned["ago"], earned["row"]
+        size = buffer.rewards.shape[0]
+        inside = at >= (place - size if wraps else 0)
+        at, row, earned = at[inside] % size, row[inside], earned[inside]
+        credit = earned["reward"].copy()
+        if self._price is not None:
+            servers = self._layout.servers(buffer.observations[at, row])
+            load = servers[np.arange(len(at)), earned["model"], 1]
+            price = self._price.gain * np.maximum(load - self._price.target, 0.0)
+            credit -= np.minimum(price * earned["seconds"], 1.0)
+        buffer.rewards[at, row] = credit
+        if not wraps:
+            self._known[at, row] = True
+
+    def _on_rollout_end(self) -> None:
+        buffer: Any = getattr(self.model, "rollout_buffer", None)
+        if buffer is None:
+            return
+        self._enter(buffer, buffer.pos, wraps=False)
+        failed = ~self._known & (self._due_s < self._now_s[-1])
+        buffer.rewards[failed] = 0.0
+        open_ = ~self._known & ~failed
+        buffer.rewards[open_] = buffer.values[open_]
+        over = np.zeros(buffer.n_envs)
+        buffer.compute_returns_and_advantage(torch.zeros(buffer.n_envs, 1), over)
 
 
 class TrackerWriter(KVWriter):
@@ -200,8 +223,6 @@ def make_envs(config: Sb3Config, **turn: Any) -> tuple[SB3VecEnv, VecEnv]:
     if config.rates_per_min:
         rates = np.resize(np.array(config.rates_per_min), config.rows).tolist()
         base.set_options([{"arrival_rate_per_min": rate} for rate in rates])
-    if config.lagrangian is not None:
-        return base, LagrangianVecEnv(base, config.lagrangian)
     if config.keep_bias is not None:  # rewards of placement differ by the size of the cluster
         gamma = config.arguments.get("gamma", 0.99)
         return base, VecNormalize(base, norm_obs=False, gamma=gamma)
@@ -272,6 +293,7 @@ def exported(
     facts = {
         "models": list(spec.models),
         "strategies": list(spec.strategies),
+        "observation": spec.layout.embedding,
         "system_features": list(spec.layout.system_features),
         "queue_norm": spec.queue_norm,
     }
@@ -314,24 +336,27 @@ def train(config: Sb3Config, run: Run) -> dict[str, Any]:
                 model.policy.optimizer.load_state_dict(state["optimizer"])
             before, every = model.num_timesteps, 1000 if config.learner == "dqn" else 10
             writer.before = result["timesteps"] - before
+            watch = Watch(config, envs, report)
+            callbacks: list[BaseCallback] = [watch]
+            if config.env.get("credit"):
+                callbacks.append(CreditByQuery(base.batch.simulation, config.price))
             model.learn(
                 turn_steps,
                 log_interval=every,  # rollouts; DQN's episodes
-                callback=Watch(envs, report),
+                callback=callbacks,
                 reset_num_timesteps=False,
             )
             optimizer = model.policy.optimizer.state_dict()
             state = {"policy": model.policy.state_dict(), "optimizer": optimizer}
             result["timesteps"] += model.num_timesteps - before
-            if base.returns:
-                mean = round(float(np.mean(base.returns)), 4)
+            if base.costs.return_queue:
+                mean = round(float(np.mean(base.costs.return_queue)), 4)
                 result["last_mean_return"][name] = mean
                 tracker.log(result["timesteps"], {f"charts/episodic_return/{name}": mean})
                 tracker.flush()
-            if isinstance(envs, LagrangianVecEnv):
-                result["last_lambda"] = envs.multiplier.value
-                result["last_mean_cost"] = float(np.mean(envs.cost_queue or [math.nan]))
-            result["episodes"] = sum(b.episodes for b, _, _ in made.values())
+            result["episodes"] = sum(int(b.costs.episode_count) for b, _, _ in made.values())
+            if watch.average:
+                model.policy.load_state_dict(watch.average)
             tensors, network = exported(config, model, base.batch.policy_spec())
             content = {**network, "training": {**run.facts, **result}}
             checkpoint.save(run.out / BEST, tensors, content)

@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 
 from inframind_gym.configs import NonNegative, PositiveInt, StrictModel, validate
 from inframind_gym.envs import assignment, coordination, token_budget
-from inframind_gym.envs.layout import EMBED_DIM, PolicySpec
+from inframind_gym.envs.layout import (
+    COMPACT_SEEN,
+    EMBED_DIM,
+    Compact,
+    ObservationLayout,
+    PolicySpec,
+)
 from inframind_gym.envs.placement import PlacementContext
 from inframind_gym.envs.placement_kernel import GPU_FEATURES, MODEL_FEATURES, STATES
 from inframind_gym.errors import ConfigError
@@ -73,6 +79,7 @@ class RoutingCheckpoint(TeamCheckpoint):
     algorithm: str  # which one trained it
     models: tuple[str, ...]  # aliases in the order of the action
     strategies: tuple[str, ...]  # names in the order of the action
+    observation: Literal["full", "index", "compact"] = "full"  # that it was trained on
     system_features: tuple[str, ...]  # telemetry that it was trained on, in this order
     queue_norm: float  # requests at which the queue feature is 1
 
@@ -231,7 +238,10 @@ class Sb3Policy(MlpPolicy):
 
     def __init__(self, folder: str | None = None) -> None:
         super().__init__(folder)
-        self.requires = {"system_features": list(self.config.system_features)}
+        self.requires: dict[str, Any] = {"system_features": list(self.config.system_features)}
+        if self.config.observation == "compact":
+            one_agent = {"topology": "IO", "num_agents": 1}
+            self.requires = {"system_features": list(COMPACT_SEEN), "planner": one_agent}
 
     def shapes(self, network: Network) -> dict[str, tuple[int, ...]]:
         """Return those of layers from the observation to the routes."""
@@ -242,6 +252,8 @@ class Sb3Policy(MlpPolicy):
                 f"not by {algorithm!r}; play it as sb3_{config.algorithm}:{network.folder}"
             )
         observed = 2 * EMBED_DIM + 1 + len(config.models) * len(config.system_features)
+        if config.observation == "compact":
+            observed = ObservationLayout(len(config.models), "compact").size
         self.sizes = observed, len(config.models) * len(config.strategies)  # type: ignore[misc]
         return super().shapes(network)
 
@@ -256,7 +268,7 @@ class Sb3Policy(MlpPolicy):
         for what, ours, theirs in (
             ("models", config.models, spec.models),
             ("strategies", config.strategies, spec.strategies),
-            ("system_features", config.system_features, layout.system_features),
+            ("system_features", tuple(self.requires["system_features"]), layout.system_features),
             ("queue_norm", config.queue_norm, layout.queue_norm),
         ):
             if ours != theirs:
@@ -264,6 +276,9 @@ class Sb3Policy(MlpPolicy):
                     f"policy {self.name!r} was trained with {what} {ours}, this run has {theirs}; "
                     f"train one for it: inframind train {self.short}"
                 )
+        if config.observation == "compact":
+            self._compact = Compact(spec, len(seeds))
+            return
         if layout.embedding == "index" and not len(spec.task_embeddings):
             raise ConfigError(
                 f"policy {self.name!r} needs the embeddings of the tasks; make the environment "
@@ -276,12 +291,16 @@ class Sb3Policy(MlpPolicy):
     def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
         """Return the routes of `rows`, (n,)."""
         up = np.repeat(models_up(contexts, self.spec.num_models), self.spec.num_strategies, axis=1)
+        if self.config.observation == "compact":
+            observations = self._compact.of(observations, contexts, rows)
         values = np.where(up, self.values(observations), -np.inf)
         return np.asarray(values.argmax(axis=1), np.int64)
 
     def values(self, observations: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the network's outputs, (n, A): logits, or DQN's values."""
         layout = self.spec.layout
+        if self.config.observation == "compact":
+            return forward(self._tensors, observations, self.config.activation)
         if layout.embedding == "index":
             hidden = self._tasks[layout.query_index(observations)]
             hidden = hidden + self._roles[layout.role_index(observations)]

@@ -1,4 +1,4 @@
-"""Stable-Baselines3: λ by hand, short trainings of every family, their export and their play."""
+"""Stable-Baselines3: credit by query, short trainings of every family, their export and their play."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ import baselines
 from agents.runs import Run
 from baselines.sb3 import (
     LEARNERS,
-    LagrangianSettings,
-    LagrangianVecEnv,
+    CreditByQuery,
     export_network,
     make_envs,
     make_learner,
@@ -40,14 +39,6 @@ from tests.policies.synthetic import make_contexts, make_spec
 
 ROOT = Path(__file__).parents[2]
 ROWS = 6
-SETTINGS = LagrangianSettings(
-    start=0.5,
-    learning_rate=0.1,
-    largest=0.7,
-    cost_limit=1.0,
-    every_episodes=2,
-    largest_step_cost=3.0,
-)
 
 
 def short(name: str, *changes: str) -> Any:
@@ -92,98 +83,43 @@ def test_a_short_training_is_played_and_not_repeated(trained: tuple[str, Path, A
         ).all()
     else:
         config = baselines.resolve_policy(f"{name}:{out}").config
-        assert config.layers == (779, 64, 64, 15)
+        assert config.layers == (37, 64, 64, 15) and config.observation == "compact"
         assert config.training["config"]["env"]["split"] == "train"
 
 
-def test_unknown_arguments_and_environments_without_costs_are_refused(tmp_path: Path) -> None:
+def test_unknown_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'learning_rate'"):
         train(short("sb3_ppo", "arguments.learning_rat=1"), Run(tmp_path))
-    envs = LagrangianVecEnv(scripted([([0.0, 0.0], [0.1, None], [False, False])]), SETTINGS)
-    envs.reset()
-    with pytest.raises(ConfigError, match="cost"):
-        envs.step(np.zeros(2, np.int64))
 
 
-def scripted(script) -> Any:
-    """Two rows that read rewards, costs and ends of episodes from a script."""
-    space = spaces.Box(0.0, 1.0, (1,), np.float32)
-    venv = Mock(num_envs=2, observation_space=space, action_space=spaces.Discrete(2))
-    venv.get_attr.return_value = [None, None]  # render modes
-    venv.step_wait.side_effect = [
-        (
-            np.zeros((2, 1), np.float32),
-            np.array(rewards, np.float32),
-            np.array(dones),
-            [{} if cost is None else {"cost": cost} for cost in costs],
-        )
-        for rewards, costs, dones in script
-    ]
-    return venv
-
-
-def play(script, settings: LagrangianSettings = SETTINGS):
-    envs = LagrangianVecEnv(scripted(script), settings)
-    envs.reset()
-    steps = []
-    for _ in script:
-        _, rewards, _, infos = envs.step(np.zeros(2, np.int64))
-        steps.append((rewards.tolist(), envs.multiplier.value, infos))
-    return envs, steps
-
-
-def test_the_dual_update_by_hand() -> None:
-    envs, steps = play(
-        [
-            ([0.0, 0.0], [0.5, 0.25], [False, False]),
-            ([1.0, 0.0], [1.5, 0.25], [True, False]),  # an episode of cost 2
-            ([0.0, 1.0], [0.0, 0.5], [False, True]),  # one of cost 1: mean 1.5
-            ([1.0, 1.0], [0.2, 0.4], [True, True]),  # 0.2 and 0.4: mean 0.3
-            ([0.0, 0.0], [0.0, 0.0], [False, False]),
-        ]
-    )
-    # Penalties use λ from before the step: 0.5 until the first update, 0.5 + 0.1 · 0.5 after it.
-    assert steps[0][0] == pytest.approx([-0.25, -0.125])
-    assert steps[1][0] == pytest.approx([1.0 - 0.75, -0.125])
-    assert steps[1][1] == 0.5, "one episode is no batch of two"
-    assert steps[2][1] == pytest.approx(0.55)
-    assert steps[3][0] == pytest.approx([1.0 - 0.55 * 0.2, 1.0 - 0.55 * 0.4])
-    assert steps[4][1] == pytest.approx(0.55 - 0.1 * 0.7)
-    assert list(envs.cost_queue) == pytest.approx([2.0, 1.0, 0.2, 0.4])
-    assert [info["reward"] for info in steps[3][2]] == [1.0, 1.0]
-
-
-def test_budgets_are_drawn_costs_charged_and_every_row_keeps_its_arrival_rate() -> None:
-    free = "lagrangian={start: 0.5, learning_rate: 0, largest: 1, cost_limit: 1, every_episodes: 2"
-    config = short("sb3_ppo", f"{free}, largest_step_cost: 3}}", "rates_per_min=[10,200]")
+def test_decisions_get_the_reward_of_their_query() -> None:
+    config = short("sb3_ppo", "env.num_queries=500", "rows=3", "arguments.n_steps=80")
     base, envs = make_envs(config)
-    envs.seed(3)
-    envs.reset()
-    arrivals_s = base.batch.simulation.state.arrival_s[:, -1]
-    assert arrivals_s[0::2].mean() > 5.0 * arrivals_s[1::2].mean()
-    budgets_s = set()
-    for _ in range(40):
-        _, rewards, _, infos = envs.step(np.zeros(6, np.int64))
-        paid = [info["reward"] - 0.5 * min(info["cost"], 3.0) for info in infos]
-        assert rewards.tolist() == pytest.approx(paid, abs=1e-6)
-        budgets_s |= {context["budget_s"] for context in envs.env_method("context")}
-    assert len(budgets_s) > 3 and budgets_s <= {10, 30, 50, 100, 200, 300, 600, 1000}
+    model: Any = make_learner(config, envs, seed=0)
+    simulation = base.batch.simulation
+    model.learn(240, callback=CreditByQuery(simulation, None))
+    finished = simulation.state.stream["finished"]
+    ended = [simulation.state.completed[e, :count] for e, count in enumerate(finished)]
+    records = np.concatenate(ended)
+    good = (records["solved"] == 1) & (records["latency_s"] <= records["budget_s"])
+    rewards, values = model.rollout_buffer.rewards, model.rollout_buffer.values
+    assert (rewards == 1.0).sum() == good.sum() > 10
+    assert (rewards == 0.0).sum() >= len(records) - good.sum()
+    waits = (rewards != 0.0) & (rewards != 1.0)  # advantage 0
+    np.testing.assert_array_equal(rewards[waits], values[waits])
 
 
-def observations_of(count: int, seed: int = 0, **arguments: Any) -> tuple[np.ndarray, Any]:
-    """Real observations of the training environment, and its specification."""
-    envs, _ = make_envs(short("sb3_ppo"), **arguments)
-    envs.seed(seed)
-    seen = [envs.reset()]
-    rng = np.random.default_rng(seed)
+def observations_of(count: int, env_id: str, **arguments: Any) -> tuple[np.ndarray, Any, Any]:
+    """Observations of an environment, the contexts of the last step, and its facts."""
+    envs: Any = gym.make_vec(env_id, num_envs=ROWS, workload="math", num_queries=200, **arguments)
+    seen, rng = [envs.reset(seed=0)[0]], np.random.default_rng(0)
     while len(seen) * ROWS < count:
         seen.append(envs.step(rng.integers(0, 15, ROWS))[0])
-    return np.concatenate(seen)[:count], envs.batch.policy_spec()
+    return np.concatenate(seen)[:count], envs.unwrapped.contexts(), envs.unwrapped.policy_spec()
 
 
 @pytest.mark.parametrize("algorithm", LEARNERS)
-@pytest.mark.parametrize("form", ["full", "index"])
-def test_numpy_chooses_as_stable_baselines3_does(algorithm: str, form: str, tmp_path) -> None:
+def test_numpy_chooses_as_stable_baselines3_does(algorithm: str, tmp_path: Path) -> None:
     config = short(f"sb3_{algorithm}")
     model: Any = make_learner(config, make_envs(config)[1], seed=0)
     with torch.no_grad():  # weights with which different observations get different actions
@@ -191,54 +127,41 @@ def test_numpy_chooses_as_stable_baselines3_does(algorithm: str, form: str, tmp_
             parameter.normal_(0.0, 0.5)
     tensors, network = export_network(model)
     _, shipped = checkpoint.load(SHIPPED / f"sb3_{algorithm}")
-    checkpoint.save(tmp_path / "saved", tensors, shipped | network)
-    policy = baselines.resolve_policy(f"sb3_{algorithm}:{tmp_path / 'saved'}")
-
-    full, _ = observations_of(240)
-    seen, spec = observations_of(240, observation=form)
-    policy.reset(spec, [0] * len(seen))
-    rows = np.arange(len(seen))
-    contexts = make_contexts(len(seen))
-    actions = policy.act_batch(seen, contexts, rows)
-    expected, _ = model.predict(full, deterministic=True)
-    margins = np.diff(np.sort(policy.values(seen), axis=1)[:, -2:])[:, 0]
+    checkpoint.save(tmp_path, tensors, shipped | network | {"observation": "compact"})
+    policy = baselines.resolve_policy(f"sb3_{algorithm}:{tmp_path}")
+    one_agent = {"planner": policy.requires["planner"]}
+    features = {"system_features": policy.requires["system_features"]}
+    stream = "InfraMind-Stream-v0"
+    compact, _, _ = observations_of(240, stream, observation="compact", **one_agent)
+    index, contexts, spec = observations_of(
+        240, stream, observation="index", **one_agent, **features
+    )
+    policy.reset(spec, [0] * ROWS)
+    expected, _ = model.predict(compact, deterministic=True)
+    values = policy.values(compact)
+    margins = np.diff(np.sort(values, axis=1)[:, -2:])[:, 0]
     clear = margins > 1e-5  # float32 and float64 may part where two actions tie
     assert clear.mean() > 0.95 and len(set(expected.tolist())) > 3
-    np.testing.assert_array_equal(actions[clear], expected[clear])
-    for row in (0, 17, 239):
-        policy.row = row
-        assert policy.act(seen[row], contexts[row]) == actions[row]
-
+    np.testing.assert_array_equal(values.argmax(axis=1)[clear], expected[clear])
     contexts["models_up"] = 0b10110  # models 0 and 3 are down
-    masked = policy.act_batch(seen, contexts, rows)
+    masked = policy.act_batch(index[-ROWS:], contexts, np.arange(ROWS))
     assert set((masked // 3).tolist()) <= {1, 2, 4}
-    if algorithm == "maskable_ppo":
-        mask = np.repeat([False, True, True, False, True], 3)
-        expected, _ = model.predict(
-            full, deterministic=True, action_masks=np.tile(mask, (len(full), 1))
-        )
-        assert (masked == expected).mean() > 0.99
 
 
-def test_shipped_policies_play_and_have_the_shipped_hyperparameters() -> None:
-    observations, spec = observations_of(120, observation="index", seed=5)
-    resource = observations[:, spec.layout.resource]
-    loaded = np.random.default_rng(0).uniform(0.0, 6.0, resource.shape)
-    observations[60:, spec.layout.resource] = loaded[60:]
+def test_shipped_policies_play_the_same_from_both_forms() -> None:
+    seen = {
+        form: observations_of(120, "InfraMind-Executor-v0", observation=form)
+        for form in ("full", "index")
+    }
     for algorithm in LEARNERS:
         policy = baselines.resolve_policy(f"sb3_{algorithm}")
-        assert policy.name == f"sb3_{algorithm}"
-        training = policy.config.training
-        assert training["timesteps"] >= 100_000
-        asked = read_config(f"sb3_{algorithm}")[1]
-        hyperparameters = {**training["hyperparameters"], **asked.arguments}
-        assert hyperparameters.items() >= training["hyperparameters"].items()
-        assert training["lagrangian"] == asked.lagrangian.model_dump()
-        assert training["environment"].items() >= asked.env.items()
-        assert sum(path.stat().st_size for path in policy.folder.iterdir()) < 2 * 10**6
-        policy.reset(spec, [0] * 120)
-        actions = policy.act_batch(observations, make_contexts(120), np.arange(120))
-        assert len(set(actions.tolist())) > 1, "they see load, budget or query"
+        assert policy.config.training["timesteps"] >= 100_000
+        values = []
+        for observations, _, spec in seen.values():
+            policy.reset(spec, [0] * ROWS)
+            values.append(policy.values(observations))
+        np.testing.assert_allclose(*values, atol=1e-4)
+        assert len(set(values[0].argmax(axis=1).tolist())) > 1, "they see load, budget or query"
 
 
 def test_playing_needs_neither_torch_nor_sb3() -> None:

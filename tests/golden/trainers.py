@@ -53,7 +53,7 @@ AGENTS: dict[str, tuple[str, list[str]]] = {
         ],
     ),
 }
-ROUTING = ["env.num_queries=10", "rows=6", "steps=96", "lagrangian.every_episodes=4"]
+ROUTING = ["env.num_queries=10", "rows=6", "steps=96"]
 PPO = ["arguments.n_steps=8", "arguments.batch_size=16", "arguments.n_epochs=1"]
 DQN = ["arguments.learning_starts=24", "arguments.buffer_size=600", "arguments.batch_size=16"]
 ASSIGNMENT = ["env.load=queue", "turns.arrivals=[skewed]", "net_arch=[8,8]", "rows=4"]
