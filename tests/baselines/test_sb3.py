@@ -1,4 +1,4 @@
-"""Stable-Baselines3: credit by query, short trainings of every family, their export and their play."""
+"""Stable-Baselines3: credit by query, short trainings of every family, their play."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 pytest.importorskip("stable_baselines3")
 
@@ -35,7 +33,7 @@ from inframind_gym.policies.mlp import COORDINATION, MaskablePpoPlacement, forwa
 from inframind_gym.policies.rollout import play_assignment, play_coordination, play_token_budget
 from inframind_gym.train import read_config
 from tests.golden.trainers import BASELINES
-from tests.policies.synthetic import make_contexts, make_spec
+from tests.policies.synthetic import make_spec
 
 ROOT = Path(__file__).parents[2]
 ROWS = 6
