@@ -349,12 +349,12 @@ def train(config: Sb3Config, run: Run) -> dict[str, Any]:
             optimizer = model.policy.optimizer.state_dict()
             state = {"policy": model.policy.state_dict(), "optimizer": optimizer}
             result["timesteps"] += model.num_timesteps - before
-            if base.costs.return_queue:
-                mean = round(float(np.mean(base.costs.return_queue)), 4)
+            if base.returns:
+                mean = round(float(np.mean(base.returns)), 4)
                 result["last_mean_return"][name] = mean
                 tracker.log(result["timesteps"], {f"charts/episodic_return/{name}": mean})
                 tracker.flush()
-            result["episodes"] = sum(int(b.costs.episode_count) for b, _, _ in made.values())
+            result["episodes"] = sum(b.episodes for b, _, _ in made.values())
             if watch.average:
                 model.policy.load_state_dict(watch.average)
             tensors, network = exported(config, model, base.batch.policy_spec())
