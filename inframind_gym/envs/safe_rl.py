@@ -1,0 +1,85 @@
+"""The environments for OmniSafe: `import inframind_gym.envs.safe_rl` registers their ids there.
+
+    agent = omnisafe.Agent("PPOLag", "InfraMind-Stream-v0", custom_cfgs={"env_cfgs": {...}, ...})
+
+`env_cfgs` are the arguments of the environment. OmniSafe's networks give numbers alone: there is
+one for each choice of a discrete action, and the largest that is open is taken. Costs are
+`info["cost"]`; `cost_limit` is of an episode's sum.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from inframind_gym.errors import require
+from inframind_gym.registration import ENVIRONMENTS
+
+torch: Any = require("torch", "OmniSafe", "agents")
+if find_spec("safety_gymnasium") is None:  # imported for OmniSafe's own tasks, pins Gymnasium 0.28
+    sys.modules["safety_gymnasium"] = ModuleType("safety_gymnasium")
+core: Any = require("omnisafe.envs.core", "this adapter", "agents")
+
+
+@core.env_register  # type: ignore[untyped-decorator]
+class InfraMindCMDP(core.CMDP):  # type: ignore[misc]
+    """One environment of this package as OmniSafe's constrained Markov decision process."""
+
+    need_time_limit_wrapper = False
+    need_auto_reset_wrapper = True
+    _support_envs: ClassVar[list[str]] = [
+        name for name, entry in ENVIRONMENTS.items() if not entry.nondeterministic
+    ]
+
+    def __init__(self, env_id: str, num_envs: int = 1, device: Any = "cpu", **arguments: Any):
+        super().__init__(env_id)
+        self._env, self._num_envs, self._device = gym.make(env_id, **arguments), 1, device
+        self._seed: int | None = None
+        inner: Any = self._env.unwrapped
+        self._masks, self._highs = inner.action_masks, inner.simulation.highs
+        self._observation_space, self._action_space = (
+            self._env.observation_space,
+            inner.action_space,
+        )
+        if len(self._highs):
+            self._action_space = spaces.Box(-1.0, 1.0, (int(self._highs.sum()),))
+
+    def _numbers(self, *values: Any) -> list[Any]:
+        return [torch.as_tensor(v, dtype=torch.float32, device=self._device) for v in values]
+
+    def step(self, action: Any) -> tuple[Any, ...]:
+        """Return observation, reward, cost, terminated, truncated and info of a step."""
+        choice = action.detach().cpu().numpy().reshape(-1)
+        if len(self._highs):
+            open_ = np.where(self._masks(), choice, -np.inf)
+            parts = np.split(open_, np.cumsum(self._highs)[:-1])
+            choice = np.array([int(part.argmax()) for part in parts])
+            choice = (
+                choice if isinstance(self._env.action_space, spaces.MultiDiscrete) else choice[0]
+            )
+        seen, reward, terminated, truncated, info = self._env.step(choice)
+        return *self._numbers(seen, reward, info["cost"], terminated, truncated), info
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Return the first observation of an episode, and its info."""
+        chosen, self._seed = seed if seed is not None else self._seed, None
+        seen, info = self._env.reset(seed=chosen, options=options)
+        return self._numbers(seen)[0], info
+
+    def set_seed(self, seed: int) -> None:
+        """Take a seed for the next reset."""
+        self._seed = seed
+
+    def render(self) -> Any:
+        """Return what the environment renders."""
+        return self._env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
