@@ -77,8 +77,10 @@ class Sb3Config(StrictModel):
     turns: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
     turn_steps: PositiveInt | None = None  # decisions of all rows in a turn; None: all of them
     rows: PositiveInt  # environments side by side
-    # arrival rates: row i keeps its own from episode to episode, so that an update sees all loads
-    rates_per_min: tuple[Positive, ...] = ()
+    # shares of the capacity of a workload: row i keeps its own from episode to episode, so that an
+    # update sees all loads
+    loads: tuple[Positive, ...] = ()
+    capacity_per_min: dict[str, Positive] = Field(default_factory=dict)
     price: Price | None = None  # of environments with credit
     average_steps: PositiveInt | None = None  # time constant of the weights' average, which plays
     steps: PositiveInt  # decisions of all rows
@@ -90,29 +92,30 @@ class Sb3Config(StrictModel):
 class Watch(BaseCallback):
     """Advances the report, and averages the weights."""
 
-    def __init__(self, config: Sb3Config, envs: VecEnv, report: ProgressReport) -> None:
+    def __init__(self, config: Sb3Config, report: ProgressReport) -> None:
         super().__init__()
-        self._config, self._envs, self._report = config, envs, report
-        self._averaged_at = 0
+        self._config, self._report = config, report
+        self._decisions = self._averaged_at = 0
         self.average: dict[str, torch.Tensor] = {}
 
     def _on_step(self) -> bool:
-        self._report.advance(self._envs.num_envs)
+        self._decisions += self._config.rows
+        self._report.advance(self._config.rows)
         return True
 
     def _on_rollout_start(self) -> None:
         """Move the average towards the weights that the last update has left."""
         weights = self.model.policy.state_dict()
-        passed, now = self.num_timesteps - self._averaged_at, self.num_timesteps
-        if self._config.average_steps is None or (self.average and not passed):
+        passed = self._decisions - self._averaged_at
+        if self._config.average_steps is None:
             return
         if not self.average:
             self.average = {name: weight.clone() for name, weight in weights.items()}
-            return
-        step = max(-math.expm1(-passed / self._config.average_steps), passed / now)
-        for name, mean in self.average.items():
-            mean.lerp_(weights[name], step)
-        self._averaged_at = now
+        if passed:
+            step = max(-math.expm1(-passed / self._config.average_steps), passed / self._decisions)
+            for name, mean in self.average.items():
+                mean.lerp_(weights[name], step)
+        self._averaged_at = self._decisions
 
 
 class CreditByQuery(BaseCallback):
@@ -220,9 +223,12 @@ def make_envs(config: Sb3Config, **turn: Any) -> tuple[SB3VecEnv, VecEnv]:
     """
     made = gym.make_vec(config.env_id, num_envs=config.rows, **config.env, **turn)
     base = SB3VecEnv(made)
-    if config.rates_per_min:
-        rates = np.resize(np.array(config.rates_per_min), config.rows).tolist()
-        base.set_options([{"arrival_rate_per_min": rate} for rate in rates])
+    if config.loads:
+        workload = turn.get("workload", config.env.get("workload", ""))
+        if workload not in config.capacity_per_min:
+            raise ConfigError(f"loads: capacity_per_min names no rate of workload {workload!r}.")
+        rates = config.capacity_per_min[workload] * np.resize(np.array(config.loads), config.rows)
+        base.set_options([{"arrival_rate_per_min": rate} for rate in rates.tolist()])
     if config.keep_bias is not None:  # rewards of placement differ by the size of the cluster
         gamma = config.arguments.get("gamma", 0.99)
         return base, VecNormalize(base, norm_obs=False, gamma=gamma)
@@ -321,7 +327,7 @@ def train(config: Sb3Config, run: Run) -> dict[str, Any]:
     result: dict[str, Any] = {"timesteps": 0, "last_mean_return": {}}
     report = ProgressReport(config.steps, 0, f"{config.learner} on {config.env_id}", "decisions")
     with run.tracker(-1) as tracker, report:
-        writer = TrackerWriter(tracker)
+        writer, watch = TrackerWriter(tracker), Watch(config, report)
         for turn in range(math.ceil(config.steps / turn_steps)):
             place = places[turn % len(places)]
             name = "/".join(map(str, place.values())) or config.env_id
@@ -336,7 +342,6 @@ def train(config: Sb3Config, run: Run) -> dict[str, Any]:
                 model.policy.optimizer.load_state_dict(state["optimizer"])
             before, every = model.num_timesteps, 1000 if config.learner == "dqn" else 10
             writer.before = result["timesteps"] - before
-            watch = Watch(config, envs, report)
             callbacks: list[BaseCallback] = [watch]
             if config.env.get("credit"):
                 callbacks.append(CreditByQuery(base.batch.simulation, config.price))
