@@ -92,7 +92,7 @@ def test_unknown_arguments_are_refused(tmp_path: Path) -> None:
 
 def test_decisions_get_the_reward_of_their_query() -> None:
     config = short("sb3_ppo", "env.num_queries=500", "rows=3", "arguments.n_steps=80")
-    base, envs = make_envs(config)
+    base, envs = make_envs(config, workload="math")
     model: Any = make_learner(config, envs, seed=0)
     simulation = base.batch.simulation
     model.learn(240, callback=CreditByQuery(simulation, None))
@@ -100,7 +100,8 @@ def test_decisions_get_the_reward_of_their_query() -> None:
     ended = [simulation.state.completed[e, :count] for e, count in enumerate(finished)]
     records = np.concatenate(ended)
     good = (records["solved"] == 1) & (records["latency_s"] <= records["budget_s"])
-    rewards, values = model.rollout_buffer.rewards, model.rollout_buffer.values
+    rewards = model.rollout_buffer.rewards
+    values = model.rollout_buffer.values.reshape(rewards.shape[::-1]).T  # flat after an update
     assert (rewards == 1.0).sum() == good.sum() > 10
     assert (rewards == 0.0).sum() >= len(records) - good.sum()
     waits = (rewards != 0.0) & (rewards != 1.0)  # advantage 0
@@ -119,18 +120,22 @@ def observations_of(count: int, env_id: str, **arguments: Any) -> tuple[np.ndarr
 @pytest.mark.parametrize("algorithm", LEARNERS)
 def test_numpy_chooses_as_stable_baselines3_does(algorithm: str, tmp_path: Path) -> None:
     config = short(f"sb3_{algorithm}")
-    model: Any = make_learner(config, make_envs(config)[1], seed=0)
+    model: Any = make_learner(config, make_envs(config, workload="math")[1], seed=0)
+    stream, one_agent = "InfraMind-Stream-v0", {"planner": {"topology": "IO", "num_agents": 1}}
+    compact, _, _ = observations_of(240, stream, observation="compact", **one_agent)
     with torch.no_grad():  # weights with which different observations get different actions
         for parameter in model.policy.parameters():
             parameter.normal_(0.0, 0.5)
+        for module in model.policy.modules():
+            if isinstance(module, torch.nn.Linear) and module.in_features == compact.shape[1]:
+                module.weight *= 8.0
+                module.bias[:] = -module.weight @ torch.from_numpy(compact.mean(axis=0))
     tensors, network = export_network(model)
     _, shipped = checkpoint.load(SHIPPED / f"sb3_{algorithm}")
     checkpoint.save(tmp_path, tensors, shipped | network | {"observation": "compact"})
     policy = baselines.resolve_policy(f"sb3_{algorithm}:{tmp_path}")
-    one_agent = {"planner": policy.requires["planner"]}
+    assert policy.requires["planner"] == one_agent["planner"]
     features = {"system_features": policy.requires["system_features"]}
-    stream = "InfraMind-Stream-v0"
-    compact, _, _ = observations_of(240, stream, observation="compact", **one_agent)
     index, contexts, spec = observations_of(
         240, stream, observation="index", **one_agent, **features
     )
