@@ -133,6 +133,7 @@ class CreditByQuery(BaseCallback):
         super().__init__()
         self._simulation, self._price = simulation, price
         self._layout = simulation.layout
+        self._decided = simulation.decisions.copy()
         self._earned: NDArray[Any] | None = None  # of the last step, whose place is taken by now
 
     def _on_rollout_start(self) -> None:
@@ -300,7 +301,6 @@ def exported(
         "models": list(spec.models),
         "strategies": list(spec.strategies),
         "observation": spec.layout.embedding,
-        "system_features": list(spec.layout.system_features),
         "queue_norm": spec.queue_norm,
     }
     return tensors, {"kind": ROUTING, "algorithm": config.learner, **network, **facts}

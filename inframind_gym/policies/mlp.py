@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import numpy as np
@@ -19,7 +20,6 @@ from inframind_gym.configs import NonNegative, PositiveInt, StrictModel, validat
 from inframind_gym.envs import assignment, coordination, token_budget
 from inframind_gym.envs.layout import (
     COMPACT_SEEN,
-    EMBED_DIM,
     Compact,
     ObservationLayout,
     PolicySpec,
@@ -79,8 +79,7 @@ class RoutingCheckpoint(TeamCheckpoint):
     algorithm: str  # which one trained it
     models: tuple[str, ...]  # aliases in the order of the action
     strategies: tuple[str, ...]  # names in the order of the action
-    observation: Literal["full", "index", "compact"] = "full"  # that it was trained on
-    system_features: tuple[str, ...]  # telemetry that it was trained on, in this order
+    observation: Literal["compact"]  # that it was trained on
     queue_norm: float  # requests at which the queue feature is 1
 
 
@@ -227,21 +226,17 @@ class PpoAssignment(MlpPolicy):
 
 
 class Sb3Policy(MlpPolicy):
-    """The best route by an exported network, among the models that are up.
-
-    The first layer is linear, so its parts of the query and of the role are computed once for every
-    task and every role.
-    """
+    """The best route by an exported network, among the models that are up."""
 
     kind = ROUTING
     schema = RoutingCheckpoint
-
-    def __init__(self, folder: str | None = None) -> None:
-        super().__init__(folder)
-        self.requires: dict[str, Any] = {"system_features": list(self.config.system_features)}
-        if self.config.observation == "compact":
-            one_agent = {"topology": "IO", "num_agents": 1}
-            self.requires = {"system_features": list(COMPACT_SEEN), "planner": one_agent}
+    version = 2  # one agent, streams, credit by query
+    requires = MappingProxyType(
+        {
+            "system_features": list(COMPACT_SEEN),
+            "planner": {"topology": "IO", "num_agents": 1},
+        }
+    )
 
     def shapes(self, network: Network) -> dict[str, tuple[int, ...]]:
         """Return those of layers from the observation to the routes."""
@@ -251,9 +246,7 @@ class Sb3Policy(MlpPolicy):
                 f"{network.folder / checkpoint.CONFIG_FILE}: was trained by {config.algorithm!r}, "
                 f"not by {algorithm!r}; play it as sb3_{config.algorithm}:{network.folder}"
             )
-        observed = 2 * EMBED_DIM + 1 + len(config.models) * len(config.system_features)
-        if config.observation == "compact":
-            observed = ObservationLayout(len(config.models), "compact").size
+        observed = ObservationLayout(len(config.models), "compact").size
         self.sizes = observed, len(config.models) * len(config.strategies)  # type: ignore[misc]
         return super().shapes(network)
 
@@ -264,51 +257,30 @@ class Sb3Policy(MlpPolicy):
             ConfigError: the pool, the strategies or the observation are not those of the training.
         """
         super().reset(spec, seeds)
-        config, layout = self.config, spec.layout
+        config, seen = self.config, tuple(COMPACT_SEEN)
         for what, ours, theirs in (
             ("models", config.models, spec.models),
             ("strategies", config.strategies, spec.strategies),
-            ("system_features", tuple(self.requires["system_features"]), layout.system_features),
-            ("queue_norm", config.queue_norm, layout.queue_norm),
+            ("system_features", seen, spec.layout.system_features),
+            ("queue_norm", config.queue_norm, spec.layout.queue_norm),
         ):
             if ours != theirs:
                 raise ConfigError(
                     f"policy {self.name!r} was trained with {what} {ours}, this run has {theirs}; "
                     f"train one for it: inframind train {self.short}"
                 )
-        if config.observation == "compact":
-            self._compact = Compact(spec, len(seeds))
-            return
-        if layout.embedding == "index" and not len(spec.task_embeddings):
-            raise ConfigError(
-                f"policy {self.name!r} needs the embeddings of the tasks; make the environment "
-                'with observation="full", or use a PolicySpec with task_embeddings'
-            )
-        self._first = self._tensors["layer0.weight"].astype(np.float64).T
-        self._tasks = spec.task_embeddings @ self._first[:EMBED_DIM]
-        self._roles = spec.role_embeddings @ self._first[EMBED_DIM : 2 * EMBED_DIM]
+        self._compact = Compact(spec, len(seeds))
 
     def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
         """Return the routes of `rows`, (n,)."""
         up = np.repeat(models_up(contexts, self.spec.num_models), self.spec.num_strategies, axis=1)
-        if self.config.observation == "compact":
-            observations = self._compact.of(observations, contexts, rows)
-        values = np.where(up, self.values(observations), -np.inf)
+        seen = self._compact.of(observations, contexts, rows)
+        values = np.where(up, self.values(seen), -np.inf)
         return np.asarray(values.argmax(axis=1), np.int64)
 
     def values(self, observations: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the network's outputs, (n, A): logits, or DQN's values."""
-        layout = self.spec.layout
-        if self.config.observation == "compact":
-            return forward(self._tensors, observations, self.config.activation)
-        if layout.embedding == "index":
-            hidden = self._tasks[layout.query_index(observations)]
-            hidden = hidden + self._roles[layout.role_index(observations)]
-        else:
-            hidden = observations[:, : 2 * EMBED_DIM] @ self._first[: 2 * EMBED_DIM]
-        hidden = hidden + observations[:, layout.resource] @ self._first[2 * EMBED_DIM :]
-        hidden = ACTIVATIONS[self.config.activation](hidden + self._tensors["layer0.bias"])
-        return forward(self._tensors, hidden, self.config.activation, first=1)
+        return forward(self._tensors, observations, self.config.activation)
 
 
 class PpoPolicy(Sb3Policy):
