@@ -27,7 +27,7 @@ if find_spec("safety_gymnasium") is None:  # imported for OmniSafe's own tasks, 
 core: Any = require("omnisafe.envs.core", "this adapter", "agents")
 
 
-@core.env_register  # type: ignore[untyped-decorator]
+@core.env_register
 class InfraMindCMDP(core.CMDP):  # type: ignore[misc]
     """One environment of this package as OmniSafe's constrained Markov decision process."""
 
