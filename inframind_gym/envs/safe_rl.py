@@ -22,7 +22,8 @@ from inframind_gym.errors import require
 from inframind_gym.registration import ENVIRONMENTS
 
 torch: Any = require("torch", "OmniSafe", "agents")
-if find_spec("safety_gymnasium") is None:  # imported for OmniSafe's own tasks, pins Gymnasium 0.28
+if "safety_gymnasium" not in sys.modules and find_spec("safety_gymnasium") is None:
+    # OmniSafe imports it for tasks of its own; it pins Gymnasium 0.28
     sys.modules["safety_gymnasium"] = ModuleType("safety_gymnasium")
 core: Any = require("omnisafe.envs.core", "this adapter", "agents")
 

@@ -1,0 +1,64 @@
+"""The adapter for OmniSafe, on a stand-in of the two things that it takes from there.
+
+OmniSafe is not installed with this package (it pins an old Gymnasium): docs/howto/train.md says how
+its own trainer is run.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def adapter(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The class that is registered, on a base class without anything."""
+    core: Any = ModuleType("omnisafe.envs.core")
+    core.CMDP = type("CMDP", (), {"__init__": lambda self, env_id: None})
+    core.env_register = lambda cls: cls
+    for name in ("omnisafe", "omnisafe.envs"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "omnisafe.envs.core", core)
+    monkeypatch.delitem(sys.modules, "inframind_gym.envs.safe_rl", raising=False)
+    from inframind_gym.envs.safe_rl import InfraMindCMDP
+
+    yield InfraMindCMDP
+    sys.modules.pop("inframind_gym.envs.safe_rl", None)
+
+
+def test_an_episode_has_costs_and_takes_the_largest_open_number(adapter: Any) -> None:
+    arguments = {"workload": "math", "num_queries": 20, "observation": "compact"}
+    one_agent = {"topology": "IO", "num_agents": 1}
+    env = adapter("InfraMind-Stream-v0", planner=one_agent, **arguments)
+    assert env._action_space.shape == (15,)
+    seen, _ = env.reset(seed=3)
+    assert seen.shape == env._observation_space.shape and seen.dtype == torch.float32
+    costs, over = 0.0, False
+    while not over:
+        seen, _, cost, terminated, truncated, info = env.step(torch.arange(15.0))
+        costs, over = costs + float(cost), bool(terminated) or bool(truncated)
+    env.close()
+    assert costs == pytest.approx(info["episode_cost"], rel=1e-4) and costs > 0
+
+
+def test_a_choice_of_several_parts_takes_the_largest_of_each(adapter: Any) -> None:
+    env = adapter("InfraMind-Planner-v0", workload="math")
+    assert env._action_space.shape == (6 + 6 + 6 * 12,)
+    env.reset(seed=0)
+    plan = np.zeros(84, np.float32)
+    plan[[2, 6 + 2]] = 1.0  # a chain of three
+    *_, terminated, _, _ = env.step(torch.from_numpy(plan))
+    assert terminated
+    assert env._env.unwrapped.completed()["num_agents"].tolist() == [3]
+    env.close()
+
+
+def test_ids_on_live_servers_are_left_out(adapter: Any) -> None:
+    assert "InfraMind-Stream-v0" in adapter._support_envs
+    assert not any("Live" in name for name in adapter._support_envs)
