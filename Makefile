@@ -72,10 +72,11 @@ fidelity: $(FULL)  ## Write docs/fidelity.md from request logs and measured runs
 
 # The board of one agent a query, and all tracks but what needs a fit of its own (`cost`, datasets of `shift`).
 BOARD := $(VENV)/bin/inframind bench run --suite standard --set queries=500
+SB3 := sb3_ppo,sb3_maskable_ppo,sb3_dqn,sb3_a2c
 RULES := spill,backpressure,jsq,sq2,linucb,q_learning_load_tracker,lowest_expected_latency,budget_greedy,round_robin,static_mix,random
 PLACES := steady/math,steady/mbpp,steady/gsm_hard,steady/humaneval,steady/mmlu_pro,tight,tiers,long,bursts,azure,mooncake,diurnal,b200,h100,copies,unseen,drift,office,premium,slow,deaths,lost,late
 results: $(FULL)  ## Play what docs/results.md shows, and refresh it; goes on where it was stopped
-	$(BOARD) --set division=route --set tracks=steady --seeds 2 --out results/standard_route --policies bid_price,ppo_lagrangian,adaptive,$(RULES)
+	$(BOARD) --set division=route --set tracks=steady --seeds 2 --out results/standard_route --policies bid_price,ppo_lagrangian,adaptive,$(SB3),$(RULES)
 	$(BOARD) --set tracks=steady,budgets,arrivals,pools,shift,tenants,faults --set scenarios=$(PLACES) --out results/standard \
 	  --policies bid_price,ppo_lagrangian,adaptive,spill,backpressure,masrouter
 	$(PY) -m benchmarks results results/standard results/standard_route
