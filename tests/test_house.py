@@ -18,7 +18,7 @@ from tests.test_layers import PACKAGE, ROOT, sources
 CEILINGS = {
     "inframind_gym/.": 1_665,
     "inframind_gym/calibration": 2_979,
-    "inframind_gym/envs": 7_199,
+    "inframind_gym/envs": 7_200,
     "inframind_gym/evaluation": 7_041,
     "inframind_gym/live": 8_389,
     "inframind_gym/policies": 6_527,

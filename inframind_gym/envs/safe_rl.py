@@ -19,7 +19,6 @@ import numpy as np
 from gymnasium import spaces
 
 from inframind_gym.errors import require
-from inframind_gym.registration import ENVIRONMENTS
 
 torch: Any = require("torch", "OmniSafe", "agents")
 if "safety_gymnasium" not in sys.modules and find_spec("safety_gymnasium") is None:
@@ -35,7 +34,9 @@ class InfraMindCMDP(core.CMDP):  # type: ignore[misc]
     need_time_limit_wrapper = False
     need_auto_reset_wrapper = True
     _support_envs: ClassVar[list[str]] = [
-        name for name, entry in ENVIRONMENTS.items() if not entry.nondeterministic
+        name
+        for name, spec in gym.registry.items()
+        if name.startswith("InfraMind-") and not spec.nondeterministic  # those of live servers
     ]
 
     def __init__(self, env_id: str, num_envs: int = 1, device: Any = "cpu", **arguments: Any):
