@@ -319,7 +319,7 @@ def _watch_pool(settings: PoolSettings, ways: Ways, log: PacedLog) -> None:
 
 
 def _watch_gateway(settings: PoolSettings, ways: Ways, log: PacedLog) -> None:
-    """Watch a gateway by its metrics, as `inframind top` does."""
+    """Watch a gateway by its metrics."""
     from inframind_gym.live.gateway.command import Scrape
 
     url = str(ways.gateway)
