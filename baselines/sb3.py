@@ -16,6 +16,7 @@ decision. On environments with `credit=True` each decision gets its query's rewa
     credit = reward - min(gain · max(load - target, 0) · seconds, 1)
 
 and the average of the weights is what plays: a snapshot of a closed loop can collapse under load.
+The next turn begins with it, as Lookahead does (Zhang et al., arXiv 1907.08610).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import sb3_contrib
 import stable_baselines3
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger
@@ -87,6 +88,14 @@ class Sb3Config(StrictModel):
     net_arch: tuple[PositiveInt, ...] = (64, 64)  # widths of the hidden layers
     keep_bias: NonNegative | None = None  # of placement's network; see `placement_network.Scorer`
     arguments: dict[str, Any] = Field(default_factory=dict)  # of the algorithm, SB3's names
+
+    @model_validator(mode="after")
+    def _credit_is_of_one_decision(self) -> Sb3Config:
+        if self.env.get("credit") and self.arguments.get("gamma") != 0.0:
+            raise ValueError("env.credit is of single decisions: arguments.gamma must be 0")
+        if self.price is not None and self.env.get("observation") != "compact":
+            raise ValueError("price reads the load of servers: env.observation must be compact")
+        return self
 
 
 class Watch(BaseCallback):
@@ -352,6 +361,8 @@ def train(config: Sb3Config, run: Run) -> dict[str, Any]:
                 reset_num_timesteps=False,
             )
             optimizer = model.policy.optimizer.state_dict()
+            if watch.average:
+                model.policy.load_state_dict(watch.average)
             state = {"policy": model.policy.state_dict(), "optimizer": optimizer}
             result["timesteps"] += model.num_timesteps - before
             if base.returns:
@@ -360,8 +371,6 @@ def train(config: Sb3Config, run: Run) -> dict[str, Any]:
                 tracker.log(result["timesteps"], {f"charts/episodic_return/{name}": mean})
                 tracker.flush()
             result["episodes"] = sum(b.episodes for b, _, _ in made.values())
-            if watch.average:
-                model.policy.load_state_dict(watch.average)
             tensors, network = exported(config, model, base.batch.policy_spec())
             content = {**network, "training": {**run.facts, **result}}
             checkpoint.save(run.out / BEST, tensors, content)

@@ -4,7 +4,7 @@
     python -m benchmarks families --check        # fails if a page is out of date
 
 Every policy plays the same episodes. Intervals are 1.96 standard errors of the mean; differences
-from the optimum are paired, episode by episode (for coordination without noise).
+from the optimum are paired, episode by episode.
 """
 
 from __future__ import annotations

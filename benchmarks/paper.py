@@ -273,7 +273,7 @@ def play(job: Job, runs: Path) -> dict[str, Any]:
         {"rate": cell.place[1], "budget": cell.place[2]}
         | of_queries(columns)
         | of_calls(batch.simulation.calls(row), slots, float(columns["arrival_s"].max()))
-        for row, (cell, columns, _) in enumerate(played)
+        for row, (cell, columns) in enumerate(played)
     ]
     player.close()
     return {"cells": cells}

@@ -13,7 +13,7 @@ import asyncio
 import gc
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
@@ -146,7 +146,7 @@ def misspelt(text: str, seed: int) -> str:
 
 
 def success(
-    plain: dict[str, Searched], rewritten: dict[str, Searched], questions: Sequence[Question]
+    plain: Mapping[Any, Searched], rewritten: Mapping[Any, Searched], questions: Sequence[Question]
 ) -> str:
     """Return the table of successes by strategy and complexity, with nDCG@10."""
     kinds = np.array([question.complexity for question in questions])
@@ -163,7 +163,9 @@ def success(
     return table(["success (nDCG@10)", *counts], rows)
 
 
-def times(plain: dict[str, Searched], rewritten: dict[str, Searched], rewriting_ms: Array) -> str:
+def times(
+    plain: Mapping[Any, Searched], rewritten: Mapping[Any, Searched], rewriting_ms: Array
+) -> str:
     """Return the table of times."""
     measured = [("rewrite", rewriting_ms)]
     measured += [(f"`{s}`, query embedded", plain[s].taken_ms) for s in STRATEGIES[:1]]
@@ -279,7 +281,7 @@ def report(half: str = "test", provider: str | None = None, model: str | None = 
         more |= {f"`{s}`, no encoder": search(bare, s, questions) for s in STRATEGIES}
     sections = {
         f"Retrieval, {len(questions)} questions, {len(corpus.passages)} passages, embeddings: "
-        f"{retriever.vectors.name if retriever.vectors else None}": quality(more),
+        f"{'all-MiniLM-L6-v2' if retriever.vectors else 'none'}": quality(more),
         "Success by complexity": success(plain, rewritten, questions),
         "Grounding": grounding(retriever, half),
         "Times": times(plain, rewritten, np.array(taken)),

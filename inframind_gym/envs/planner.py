@@ -69,7 +69,7 @@ class PlannerSimulation(RoutingSimulation):
         infra = config.system_features if config.observe == "infra" else ()
         shown: tuple[str, ...] = ()  # telemetry that the executor sees
         if config.executor not in self.built_in:
-            self._policy, requires = _executor(config)
+            self._policy, requires = _executor(config, self.built_in)
             usual = tuple(dict.fromkeys((*USUAL_FEATURES, *config.system_features)))
             shown = tuple(requires.get("system_features", usual))
         changes = {
@@ -215,13 +215,14 @@ class PlannerSimulation(RoutingSimulation):
         return routes
 
 
-def _executor(config: PlannerConfig) -> tuple[Policy, dict[str, Any]]:
+def _executor(config: PlannerConfig, built_in: tuple[str, ...]) -> tuple[Policy, dict[str, Any]]:
     """Return the executor, and the arguments that it insists on, which must suit the config's."""
     name = f"executor {config.executor!r}"
     try:
         policy = resolve_policy(config.executor)
     except ConfigError as error:
-        raise ConfigError(f"executor: {error} Built in: {', '.join(BUILT_IN)}.") from error
+        known = f" Built in: {', '.join(built_in)}." if built_in else ""
+        raise ConfigError(f"executor: {error}{known}") from error
     requires = requires_of(policy)
     if "planner" in requires or not getattr(policy, "carries_out_any_plan", True):
         raise ConfigError(

@@ -18,7 +18,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from inframind_gym.errors import require
+from inframind_gym.errors import ConfigError, require
 
 torch: Any = require("torch", "OmniSafe", "agents")
 if "safety_gymnasium" not in sys.modules and find_spec("safety_gymnasium") is None:
@@ -41,8 +41,12 @@ class InfraMindCMDP(core.CMDP):  # type: ignore[misc]
 
     def __init__(self, env_id: str, num_envs: int = 1, device: Any = "cpu", **arguments: Any):
         super().__init__(env_id)
+        if num_envs != 1:
+            raise ConfigError(f"num_envs: {num_envs}; this adapter has one environment: give 1")
         self._env, self._num_envs, self._device = gym.make(env_id, **arguments), 1, device
         self._seed: int | None = None
+        if not isinstance(self._env.observation_space, spaces.Box):
+            raise ConfigError(f"{env_id}: OmniSafe reads one array: give observation='flat'")
         inner: Any = self._env.unwrapped
         self._masks, self._highs = inner.action_masks, inner.simulation.highs
         self._observation_space, self._action_space = (

@@ -315,8 +315,10 @@ def columns_of(simulation: Any, completed: NDArray[np.void], calls: NDArray[Any]
     columns["domain"] = np.array(DOMAINS)[ordered["domain"]]
     most = int(ordered["query"].max()) + 1
     submit_s, finish_s = calls["submit_s"], calls["finish_s"]
-    failed = np.isnan(calls["admitted_s"])  # such a call waited nowhere
-    admitted_s = np.where(failed, submit_s, calls["admitted_s"])
+    # A live server may not say when it admits a call; a call that failed may never be admitted.
+    admitted_s = calls["admitted_s"].copy()
+    for known_s in (calls["first_token_s"], finish_s):
+        admitted_s = np.where(np.isnan(admitted_s), known_s, admitted_s)
     slots = simulation.policy_spec().max_num_seqs
     event_s, empty_s = time_with_an_empty_server(calls, len(slots))
     avoidable_s = np.interp(admitted_s, event_s, empty_s) - np.interp(submit_s, event_s, empty_s)
@@ -330,9 +332,7 @@ def columns_of(simulation: Any, completed: NDArray[np.void], calls: NDArray[Any]
         kind = np.float64 if name.endswith("_s") else np.int32
         columns[name] = by_query[ordered["query"]].astype(kind)
     arrival_s = ordered["arrival_s"]
-    used_s = sum_of_earlier(finish_s[~failed], arrival_s) - sum_of_earlier(
-        admitted_s[~failed], arrival_s
-    )
+    used_s = sum_of_earlier(finish_s, arrival_s) - sum_of_earlier(admitted_s, arrival_s)
     columns["busy_s"] = np.diff(used_s, append=used_s[-1:])
     columns["offered_s"] = slots.sum() * np.diff(arrival_s, append=arrival_s[-1:])
     return columns

@@ -27,6 +27,7 @@ from baselines.sb3 import (
     train,
 )
 from inframind_gym.errors import ConfigError
+from inframind_gym.evaluation.scenarios import load_limits
 from inframind_gym.policies import checkpoint, policy_names, resolve_policy
 from inframind_gym.policies.checkpoint import SHIPPED
 from inframind_gym.policies.mlp import COORDINATION, MaskablePpoPlacement, forward
@@ -88,6 +89,22 @@ def test_a_short_training_is_played_and_not_repeated(trained: tuple[str, Path, A
 def test_unknown_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'learning_rate'"):
         train(short("sb3_ppo", "arguments.learning_rat=1"), Run(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [("arguments.gamma=0.9", "gamma must be 0"), ("env.observation=index", "must be compact")],
+)
+def test_credit_that_would_be_wrong_is_refused(change: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        short("sb3_ppo", change)
+
+
+def test_capacities_are_those_of_the_track() -> None:
+    limits = load_limits("steady")
+    for learner in LEARNERS:
+        for workload, rate in short(f"sb3_{learner}").capacity_per_min.items():
+            assert limits[workload].capacity_per_min == rate
 
 
 def test_decisions_get_the_reward_of_their_query() -> None:

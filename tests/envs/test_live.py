@@ -44,7 +44,7 @@ def play(env: gym.Env[Any, Any], policy_name: str, seed: int = 0) -> dict[str, A
     return {"records": np.concatenate(completed), "info": info, "observation": observation}
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error", "ignore::ResourceWarning")  # those of earlier tests
 @pytest.mark.parametrize("live_id", LIVE_IDS)
 def test_live_environments_pass_gymnasiums_checks(live_id: str) -> None:
     env = gym.make(live_id, scripted_s=1.0, num_queries=8)
