@@ -46,8 +46,8 @@ CAPTION: Final = (
     "Track score: the goodput that the track counts, by tenants' weights, of the worst "
     "budget or under the cap. Worst group: of the budgets. Unanswered: after the longest "
     "budget; they count as unsolved, with that latency. GPU s: of full steps. Wait: of a call, "
-    "in its server's queue. Wasted: of the tokens that were written, those for queries past "
-    "their budget."
+    "in its server's queue; avoidable: that while another server had no call. Wasted: of the "
+    "tokens that were written, those for queries past their budget. Idle: slots without a call."
 )
 _IN_TIME: Final = [i for i, name in enumerate(PLAIN_SUMS) if name.startswith("slo_")]
 # Sums beside those of routing: of all queries, and of each group.
