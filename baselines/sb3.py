@@ -130,8 +130,9 @@ class Watch(BaseCallback):
 class CreditByQuery(BaseCallback):
     """Replaces rewards of steps in an algorithm's buffer by those that decisions have earned.
 
-    A decision whose query is not over when a rollout ends counts as failed after its deadline, and
-    as what the critic expects before. In a replay buffer it counts 0 until its query is over.
+    A decision whose query is not over when a rollout ends counts as failed after its deadline, as
+    what the critic expects before, and where its stream was cut. What ends after the rollout is not
+    learned from. In a replay buffer a decision counts 0 until its query is over.
 
     Args:
         simulation: of the environments.
@@ -154,10 +155,11 @@ class CreditByQuery(BaseCallback):
             self._due_s, self._now_s = np.zeros(shape), np.zeros(shape)
 
     def _on_step(self) -> bool:
-        buffer: Any = getattr(self.model, "rollout_buffer", None)
+        model: Any = self.model
+        buffer: Any = getattr(model, "rollout_buffer", None)
         replay = buffer is None
         if replay:
-            buffer = getattr(self.model, "replay_buffer")  # noqa: B009
+            buffer = model.replay_buffer
         place = buffer.pos
         self._enter(buffer, place, wraps=replay)
         self._earned = self._simulation.earned()
@@ -165,10 +167,8 @@ class CreditByQuery(BaseCallback):
             self.locals["rewards"][:] = 0.0
         else:
             due = self._decided
-            self._due_s[place], self._now_s[place] = (
-                due["arrival_s"] + due["budget_s"],
-                due["time_s"],
-            )
+            self._due_s[place] = due["arrival_s"] + due["budget_s"]
+            self._now_s[place] = due["time_s"]
             self._decided = self._simulation.decisions.copy()
         return True
 

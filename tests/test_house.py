@@ -18,7 +18,7 @@ from tests.test_layers import PACKAGE, ROOT, sources
 CEILINGS = {
     "inframind_gym/.": 1_665,
     "inframind_gym/calibration": 2_979,
-    "inframind_gym/envs": 7_205,
+    "inframind_gym/envs": 7_208,
     "inframind_gym/evaluation": 7_041,
     "inframind_gym/live": 8_397,
     "inframind_gym/policies": 6_527,
@@ -31,7 +31,7 @@ CEILINGS = {
     "benchmarks": 5_330,
     "examples": 316,
 }
-TESTS = 35_946
+TESTS = 35_961
 LONGEST_FUNCTION = 93  # lines below its docstring
 LONGEST_FILE = 730
 CIRCLES = 4  # of modules that import one another, imports for annotations alone included

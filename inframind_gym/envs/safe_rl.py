@@ -2,9 +2,10 @@
 
     agent = omnisafe.Agent("PPOLag", "InfraMind-Stream-v0", custom_cfgs={"env_cfgs": {...}, ...})
 
-`env_cfgs` are the arguments of the environment. OmniSafe's networks give numbers alone: there is
-one for each choice of a discrete action, and the largest that is open is taken. Costs are
-`info["cost"]`; `cost_limit` is of an episode's sum.
+`env_cfgs` are the arguments of the environment, whose observation must be one array (Assignment:
+`observation="flat"`). OmniSafe's networks give numbers alone: there is one for each choice of a
+discrete action, and the largest that is open is taken. Costs are `info["cost"]`, of routing latency
+over budget; `cost_limit` is of an episode's sum.
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ core: Any = require("omnisafe.envs.core", "this adapter", "agents")
 
 @core.env_register
 class InfraMindCMDP(core.CMDP):  # type: ignore[misc]
-    """One environment of this package as OmniSafe's constrained Markov decision process."""
+    """One environment of this package as OmniSafe's constrained Markov decision process.
+
+    Raises:
+        ConfigError: `num_envs` is another number, the observation is no array, or an argument of
+            the environment is wrong.
+    """
 
     need_time_limit_wrapper = False
     need_auto_reset_wrapper = True
@@ -49,10 +55,8 @@ class InfraMindCMDP(core.CMDP):  # type: ignore[misc]
             raise ConfigError(f"{env_id}: OmniSafe reads one array: give observation='flat'")
         inner: Any = self._env.unwrapped
         self._masks, self._highs = inner.action_masks, inner.simulation.highs
-        self._observation_space, self._action_space = (
-            self._env.observation_space,
-            inner.action_space,
-        )
+        self._observation_space = self._env.observation_space
+        self._action_space = inner.action_space
         if len(self._highs):
             self._action_space = spaces.Box(-1.0, 1.0, (int(self._highs.sum()),))
 
@@ -60,15 +64,14 @@ class InfraMindCMDP(core.CMDP):  # type: ignore[misc]
         return [torch.as_tensor(v, dtype=torch.float32, device=self._device) for v in values]
 
     def step(self, action: Any) -> tuple[Any, ...]:
-        """Return observation, reward, cost, terminated, truncated and info of a step."""
+        """Return observation (d,), reward, cost, terminated, truncated, all float32, and info."""
         choice = action.detach().cpu().numpy().reshape(-1)
         if len(self._highs):
             open_ = np.where(self._masks(), choice, -np.inf)
             parts = np.split(open_, np.cumsum(self._highs)[:-1])
             choice = np.array([int(part.argmax()) for part in parts])
-            choice = (
-                choice if isinstance(self._env.action_space, spaces.MultiDiscrete) else choice[0]
-            )
+            if not isinstance(self._env.action_space, spaces.MultiDiscrete):
+                choice = choice[0]
         seen, reward, terminated, truncated, info = self._env.step(choice)
         return *self._numbers(seen, reward, info["cost"], terminated, truncated), info
 

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inframind_gym.errors import ConfigError
+
 torch = pytest.importorskip("torch")
 
 
@@ -57,6 +59,19 @@ def test_a_choice_of_several_parts_takes_the_largest_of_each(adapter: Any) -> No
     assert terminated
     assert env._env.unwrapped.completed()["num_agents"].tolist() == [3]
     env.close()
+
+
+def test_every_simulated_id_is_reset(adapter: Any) -> None:
+    for env_id in adapter._support_envs:
+        flat = {"observation": "flat"} if "Assignment" in env_id else {}
+        env = adapter(env_id, **flat)
+        seen, _ = env.reset(seed=0)
+        assert seen.shape == env._observation_space.shape
+        env.close()
+    with pytest.raises(ConfigError, match="observation='flat'"):
+        adapter("InfraMind-Assignment-v0")
+    with pytest.raises(ConfigError, match="num_envs"):
+        adapter("InfraMind-Stream-v0", num_envs=2)
 
 
 def test_ids_on_live_servers_are_left_out(adapter: Any) -> None:
