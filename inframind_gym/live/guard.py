@@ -6,7 +6,6 @@ same as ASGI middleware, with a limit on the body that holds for chunked ones, t
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import json
 import math
@@ -119,7 +118,6 @@ class Guard:
         admit: called with scope and headers; raises `RequestError` for a request without a token.
         loopback_only: there is no token.
         most_bytes: of a body, and of a message of a WebSocket.
-        body_s: for a whole body to come.
         refuse: returns media type and body of the answer to a request that is refused.
         headers: of every answer.
     """
@@ -132,11 +130,10 @@ class Guard:
         loopback_only: bool,
         most_bytes: int,
         refuse: Callable[[dict[str, str], RequestError], tuple[str, bytes]],
-        body_s: float = 30.0,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self._app, self._admit, self._refuse = app, admit, refuse
-        self._loopback_only, self._most_bytes, self._body_s = loopback_only, most_bytes, body_s
+        self._loopback_only, self._most_bytes = loopback_only, most_bytes
         self._headers = [(n.encode(), value.encode()) for n, value in (headers or {}).items()]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -145,17 +142,12 @@ class Guard:
             await self._app(scope, receive, send)
             return
         pairs = [(n.decode("latin-1"), x.decode("latin-1")) for n, x in scope["headers"]]
-        length, began, over_s = 0, False, asyncio.get_running_loop().time() + self._body_s
-        more = scope["type"] == "http"
+        length, began = 0, False
 
         async def receive_some() -> Any:
-            nonlocal length, more
-            try:
-                async with asyncio.timeout_at(over_s if more else None):
-                    message = await receive()
-            except TimeoutError:
-                raise RequestError(408, "timeout", "the body did not come in time") from None
-            length, more = length + len(message.get("body", b"")), message.get("more_body", False)
+            nonlocal length
+            message = await receive()
+            length += len(message.get("body", b""))
             if length > self._most_bytes:
                 raise _too_large(self._most_bytes)
             return message

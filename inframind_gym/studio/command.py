@@ -47,8 +47,6 @@ def studio(
         require("nicegui", "`inframind studio`", "studio")
         import uvicorn
 
-        from inframind_gym.live.gateway.auth import bounded_protocol
-        from inframind_gym.live.gateway.config import Limits
         from inframind_gym.studio.boards import Boards
         from inframind_gym.studio.pages import attach
         from inframind_gym.studio.runs import Launcher, Ways
@@ -82,7 +80,6 @@ def studio(
                 log_level="warning",
                 server_header=False,
                 ws_max_size=MOST_BODY_BYTES,
-                http=bounded_protocol(Limits(max_connections_per_address=256)),
                 timeout_graceful_shutdown=3,
             )
             with contextlib.suppress(KeyboardInterrupt):

@@ -55,7 +55,6 @@ _COUNTERS: Final = {  # of a gateway, by server: key of a sample, metric, labels
     "running": ("calls_in_flight", {}),
     "waiting": ("queue_depth_seen_requests", {}),
     "up": ("server_up", {}),
-    "left_alone": ("breaker_open", {}),
     "decisions": ("decisions_total", {}),
     "failed": ("calls_total", {"outcome": "failed"}),
     "output_tokens": ("tokens_total", {"kind": "output"}),

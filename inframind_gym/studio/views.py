@@ -68,8 +68,7 @@ def pool(run: Run, events: Events) -> Parts:
         running, waiting, kv = (now[key][m] for key in ("running", "waiting", "kv"))
         slots = servers["slots"][m] if servers.get("slots") else max(8, running)
         peak = max(sample["waiting"][m] for sample in samples)
-        state = "left alone" if "left_alone" in now and now["left_alone"][m] else "up"
-        row = {"name": name, "state": chip(state if now["up"][m] else "down")}
+        row = {"name": name, "state": chip("up" if now["up"][m] else "down")}
         row |= {"running": bar(running / slots, f"{running}"), "kv": bar(kv, percent(kv), 2)}
         row["waiting"] = bar(waiting / max(8, peak), f"{waiting}, most {peak}", 1)
         row["decisions"] = now["decisions"][m] if "decisions" in now else routed[m]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -15,9 +13,7 @@ pytest.importorskip("httptools")
 pytest.importorskip("fastapi")
 import uvicorn
 
-from inframind_gym.live.gateway.auth import bounded_protocol
-from inframind_gym.live.gateway.config import Limits
-from inframind_gym.live.guard import Guard, check_head
+from inframind_gym.live.guard import check_head
 from inframind_gym.sockets import listening
 from inframind_gym.studio.boards import Boards
 from inframind_gym.studio.runs import Launcher, Ways
@@ -64,8 +60,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Targ
                 make_app(Launcher(store, Ways()), Boards([]), token=token),
                 listening("127.0.0.1", 0),
             )
-            bounded = bounded_protocol(Limits(max_connections_per_address=8))
-            server = uvicorn.Server(uvicorn.Config(app, log_config=None, http=bounded))
+            server = uvicorn.Server(uvicorn.Config(app, log_config=None))
             thread = threading.Thread(target=server.run, args=([address],), daemon=True)
             thread.start()
             until(lambda server=server: server.started)  # type: ignore[misc]
@@ -198,60 +193,6 @@ def test_large_bodies_are_not_read(targets: dict[str, Any]) -> None:
                 assert socket_.makefile("rb").readline().split()[1] in (b"400", b"413")
             except (BrokenPipeError, ConnectionResetError):
                 pass  # it was closed before it was read
-
-
-def test_one_address_cannot_hold_every_connection_of_the_studio(
-    targets: dict[str, Target],
-) -> None:
-    target = targets["studio"]
-    upgrade = [b"Upgrade: websocket", b"Sec-WebSocket-Version: 13"]
-    upgrade += [b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="]
-    lines = [b"GET /ws/x HTTP/1.1", b"Host: 127.0.0.1", b"Connection: Upgrade", *upgrade]
-    with contextlib.ExitStack() as stack:
-
-        def connect(address: str) -> socket.socket:
-            return stack.enter_context(
-                socket.create_connection(("127.0.0.1", target.port), 20.0, (address, 0))
-            )
-
-        for _ in range(12):  # WebSockets that have ended are not counted
-            connection = connect("127.0.0.1")
-            connection.sendall(b"\r\n".join(lines) + b"\r\n\r\n")
-            assert connection.recv(12) == b"HTTP/1.1 101"
-        held = [connect("127.0.0.1") for _ in range(8)]
-        assert connect("127.0.0.1").recv(1) == b""
-        other = connect("127.0.0.2")
-        other.sendall(b"GET /runs HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        assert other.recv(12) == b"HTTP/1.1 200"
-        for each in held:
-            each.close()
-    until(lambda: status(target, "GET", target.get, *right(target)) == 200)
-
-
-def test_a_body_that_does_not_come_is_given_up() -> None:
-    sent: list[Any] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        while (await receive()).get("more_body"):
-            pass
-
-    async def receive() -> Any:
-        await asyncio.sleep(0.04)
-        return {"type": "http.request", "body": b" ", "more_body": True}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def ask() -> None:
-        options: dict[str, Any] = {"loopback_only": True, "most_bytes": 99, "body_s": 0.1}
-        guard = Guard(
-            app, admit=lambda *_: None, refuse=lambda _, e: ("text/plain", e.content()), **options
-        )
-        headers = [(b"host", b"127.0.0.1")]
-        await guard({"type": "http", "path": "/", "headers": headers}, receive, send)
-
-    asyncio.run(ask())
-    assert sent[0]["status"] == 408
 
 
 def test_only_hosts_of_this_machine_are_known() -> None:

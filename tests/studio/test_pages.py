@@ -103,7 +103,6 @@ def test_the_form_of_the_gateway_watches_the_gateway(
     page.wait_for_url(re.compile("/show/"))
     servers = page.get_by_role("region", name="servers")
     expect(servers.get_by_text("big")).to_be_visible()
-    expect(servers.get_by_text("left alone")).to_be_visible()
     (found,) = store.list_runs("pool")
     assert (found.settings["source"], found.settings["watch_s"]) == ("gateway", 600)
     page.get_by_role("button", name="Stop").click()

@@ -6,7 +6,7 @@ app       routes and process
 auth      who may ask: keys (what every server checks is in `live/guard.py`)
 request   a request, checked; its line in the log
 gateway   servers, what is in flight, where a request goes, and whether it can make its budget
-choose    a policy asked for one call, expected latencies, servers that are left alone
+choose    a policy asked for one call, expected latencies
 proxy     attempts at servers until one answers; metrics and log
 
 team      a whole workflow for one question

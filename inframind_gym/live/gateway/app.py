@@ -7,7 +7,6 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,8 +17,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from inframind_gym.live.client import allow_files
-from inframind_gym.live.gateway.auth import bounded_protocol
-from inframind_gym.live.gateway.config import GatewayConfig, Limits
+from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.gateway.gateway import TEAM, Gateway
 from inframind_gym.live.gateway.proxy import Exchange
 from inframind_gym.live.gateway.request import CHAT, COMPLETIONS, read_query, request_id
@@ -91,7 +89,6 @@ def make_app(gateway: Gateway) -> Starlette:
                 admit=gateway.keyring.admit,
                 loopback_only=gateway.keyring.everybody is not None,
                 most_bytes=limits.max_body_bytes,
-                body_s=limits.body_s,
                 refuse=refuse,
             )
         ],
@@ -108,22 +105,18 @@ async def _complete(
     Raises:
         RequestError: it is refused before it has an answer.
     """
-    request, limits, under_way = Request(scope), gateway.config.limits, gateway.open_requests
-    state, address = request.state, (scope.get("client") or ("",))[0]
-    if under_way[address] >= limits.max_per_address:
-        words = "too many requests of this address at once"
-        raise RequestError(429, "too_many_requests_of_address", words, retry_after_s=1.0)
-    if under_way.total() >= limits.max_in_flight:
+    request = Request(scope)
+    if gateway.open_requests >= gateway.config.limits.max_in_flight:
         raise RequestError(503, "overloaded", "too many requests at once", retry_after_s=1.0)
-    under_way[address] += 1
+    gateway.open_requests += 1
     try:
         query = await read_query(
-            *(scope["path"], request.headers, receive, state.tenant, state.arrived_s),
-            gateway.config,
+            *(scope["path"], request.headers, receive),
+            *(request.state.tenant, request.state.arrived_s, gateway.config),
         )
         if gateway.draining:
             raise RequestError(503, "draining", "the gateway is about to end", retry_after_s=1.0)
-        exchange = Exchange(gateway, query, send, scope["state"]["abort"])
+        exchange = Exchange(gateway, query, send)
         play = teams.answer if query.model == TEAM else None
         answering = asyncio.ensure_future(exchange.answer(play))
         gone = asyncio.ensure_future(receive())
@@ -137,18 +130,7 @@ async def _complete(
             with contextlib.suppress(asyncio.CancelledError):
                 await answering
     finally:
-        under_way[address] -= 1
-        if not under_way[address]:
-            del under_way[address]
-
-
-def peer_options(limits: Limits) -> dict[str, Any]:
-    """Return the options of uvicorn that belong to the limits."""
-    return {
-        "http": bounded_protocol(limits),
-        "timeout_keep_alive": int(limits.idle_s),
-        "timeout_graceful_shutdown": int(limits.drain_s),
-    }
+        gateway.open_requests -= 1
 
 
 def run(config: GatewayConfig) -> None:
@@ -187,7 +169,9 @@ def run(config: GatewayConfig) -> None:
                 server_header=False,
                 proxy_headers=False,
                 log_config=None,
-                **peer_options(config.limits),
+                http="httptools",
+                timeout_keep_alive=int(config.limits.idle_s),
+                timeout_graceful_shutdown=int(config.limits.drain_s),
             )
         )
         where = config.pool, config.policy, config.host, config.port

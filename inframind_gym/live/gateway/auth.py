@@ -1,4 +1,4 @@
-"""Admission of requests: keys, and connections of an address."""
+"""Admission of requests by their keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from inframind_gym.live.gateway.config import KeyConfig, Limits
+from inframind_gym.live.gateway.config import KeyConfig
 from inframind_gym.live.guard import RequestError
 
 PROBES: Final = ("/health", "/ready")  # for those who watch processes: no key, no limits
@@ -51,45 +51,3 @@ class Keyring:
         scope["state"] = {**scope.get("state", {}), "arrived_s": time.monotonic()}
         if scope["path"] not in PROBES:
             scope["state"]["tenant"] = self.tenant(headers.get("authorization", ""))
-
-
-def bounded_protocol(limits: Limits) -> type[Any]:
-    """Return uvicorn's protocol with a limit on the connections of an address and on headers.
-
-    `state.abort` of a request closes its connection at once, for clients that do not read.
-    """
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-    connections: dict[Any, str] = {}
-
-    class Bounded(HttpToolsProtocol):
-        _head_bytes = 0
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            address = str((transport.get_extra_info("peername") or ("",))[0])
-            if list(connections.values()).count(address) >= limits.max_connections_per_address:
-                transport.close()
-                return
-            connections[self] = address
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            connections.pop(self, None)
-            super().connection_lost(exc)
-
-        def handle_websocket_upgrade(self) -> None:
-            connections.pop(self, None)  # another protocol has it from here on
-            super().handle_websocket_upgrade()
-
-        def on_message_begin(self) -> None:
-            self._head_bytes = 0
-            super().on_message_begin()
-            self.scope["state"]["abort"] = self.transport.abort
-
-        def on_header(self, name: bytes, value: bytes) -> None:
-            self._head_bytes += len(name) + len(value)
-            if self._head_bytes > limits.max_header_bytes:
-                raise ValueError("headers are too large")  # the parser's caller answers 400
-            super().on_header(name, value)
-
-    return Bounded

@@ -1,4 +1,4 @@
-"""Decisions: a policy asked for one call, expected latencies, servers that are left alone."""
+"""Decisions: a policy asked for one call, and expected latencies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from inframind_gym.envs.core import check_actions
 from inframind_gym.envs.layout import ObservationLayout, PolicySpec, observe
 from inframind_gym.envs.routing_config import env_config
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.live.gateway.config import BreakerConfig, GatewayConfig
+from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.policies import requires_of, resolve_policy
 from inframind_gym.policies.simple import LowestExpectedLatencyPolicy
 from inframind_gym.simulator.rng import STREAM_ROLE, uniform_array
@@ -361,51 +361,3 @@ class Predictor:
             expected = expected - np.maximum(self._rule.spec.expected_call_s - longest_s, 0.0)
         at_least: NDArray[np.float64] = np.maximum(expected, self._idle_s)
         return at_least
-
-
-class Breakers:
-    """Servers that fail request after request while they report that they are well.
-
-    After `failures` in a row a server is left alone for `open_s`. Then one request is let through:
-    if it is answered the server is used again, else the time doubles.
-
-    Args:
-        servers: M.
-        config: limits.
-        clock: seconds.
-    """
-
-    def __init__(
-        self, servers: int, config: BreakerConfig, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._config, self._clock = config, clock
-        self._failures = [0] * servers  # in a row, but for those while a server is left alone
-        self._until_s = [0.0] * servers  # left alone
-        self._trying = [False] * servers
-
-    def closed(self) -> int:
-        """Return the bit mask of the servers that may be tried now."""
-        now_s, few = self._clock(), self._config.failures
-        return sum(
-            1 << m
-            for m, failures in enumerate(self._failures)
-            if failures < few or (now_s >= self._until_s[m] and not self._trying[m])
-        )
-
-    def begin(self, server: int) -> None:
-        """A request is sent."""
-        self._trying[server] = self._failures[server] >= self._config.failures
-
-    def end(self, server: int, ok: bool | None) -> None:
-        """A request was answered, failed, or (None) says nothing of the server."""
-        few = self._config.failures
-        counts = self._trying[server] or self._failures[server] < few
-        self._trying[server] = False
-        if ok:
-            self._failures[server] = 0
-        elif ok is not None and counts:
-            self._failures[server] += 1
-            doubled = min(self._failures[server] - few, 30)
-            if doubled >= 0:
-                pause_s = min(self._config.open_s * 2.0**doubled, self._config.open_most_s)
-                self._until_s[server] = self._clock() + pause_s

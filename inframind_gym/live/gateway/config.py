@@ -81,27 +81,15 @@ class Limits(StrictModel):
     """Limits of a request, and of all together."""
 
     max_body_bytes: PositiveInt = 4 << 20
-    max_header_bytes: PositiveInt = 32 << 10
     max_in_flight: PositiveInt = 2048  # requests that are being answered
-    max_per_address: PositiveInt = 1024  # of them, those of one client's address
-    max_connections_per_address: PositiveInt = 2048
     max_teams: PositiveInt = 8  # workflows at once
     idle_s: Positive = 75.0  # between two requests: longer than clients keep connections
-    body_s: Positive = 30.0  # for a request's body
     connect_s: Positive = 5.0  # for a connection to a server
     stall_s: Positive = 60.0  # between two pieces of a stream, on either side
     answer_s: Positive = 600.0  # for a whole answer, from the request's arrival
     drain_s: Positive = 60.0  # for requests in flight, when the gateway ends
     policy_s: Positive = 5.0  # for a decision; then the soonest server is taken
     attempts: PositiveInt = 3  # at one request, wherever they are made
-
-
-class BreakerConfig(StrictModel):
-    """When a server is left alone although it says that it is well."""
-
-    failures: PositiveInt = 3  # in a row
-    open_s: Positive = 5.0  # at first; doubles, one request at a time is let through
-    open_most_s: Positive = 60.0
 
 
 class GatewayConfig(StrictModel):
@@ -125,7 +113,6 @@ class GatewayConfig(StrictModel):
             predictions are in the servers' seconds.
         keys: who may ask; none: everybody on this machine.
         limits: of requests.
-        breaker: of servers.
     """
 
     pool: str = "b200-2gpu"
@@ -143,7 +130,6 @@ class GatewayConfig(StrictModel):
     seed: NonNegativeInt = 0  # of the policy
     keys: tuple[KeyConfig, ...] = ()
     limits: Limits = Limits()
-    breaker: BreakerConfig = BreakerConfig()
 
     @field_validator("keys")
     @classmethod

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -19,7 +18,6 @@ from inframind_gym.live.client import open_session
 from inframind_gym.live.config import LiveSettings, addresses
 from inframind_gym.live.gateway.auth import Keyring
 from inframind_gym.live.gateway.choose import (
-    Breakers,
     Decision,
     Predictor,
     SingleCallPolicy,
@@ -73,7 +71,7 @@ class Gateway:
 
     Attributes:
         in_flight: (M,) calls at each server, those of workflows included.
-        open_requests: requests being answered, by their client's address.
+        open_requests: number of requests being answered.
         draining: no further requests are wanted.
         names: by name of a model, the bit mask of its servers.
         models: names that can be asked for.
@@ -95,9 +93,8 @@ class Gateway:
         self.policy = SingleCallPolicy(config)
         self.predictor = Predictor(self.pool, self.policy.spec)
         count = len(self.pool.models)
-        self.breakers = Breakers(count, config.breaker)
         self.in_flight = np.zeros(count, np.int64)
-        self.open_requests: Counter[str] = Counter()
+        self.open_requests = 0
         self.draining = False
         self.names: dict[str, int] = {}
         for m, model in enumerate(self.pool.models):
@@ -142,7 +139,7 @@ class Gateway:
 
     def usable(self) -> int:
         """Return the bit mask of the servers that can be sent to now."""
-        return self.watcher.up & self.breakers.closed()
+        return self.watcher.up
 
     def telemetry(self) -> Telemetry:
         """Return what was polled last, in the servers' seconds."""
@@ -154,17 +151,13 @@ class Gateway:
 
     def begin(self, attempt: Attempt) -> None:
         """An attempt begins."""
-        m = attempt.choice.server
-        self.in_flight[m] += 1
-        self._attempts[m].add(attempt)
-        self.breakers.begin(m)
+        self.in_flight[attempt.choice.server] += 1
+        self._attempts[attempt.choice.server].add(attempt)
 
-    def end(self, attempt: Attempt, ok: bool | None) -> None:
-        """An attempt is over; see `Breakers.end`."""
-        m = attempt.choice.server
-        self.in_flight[m] -= 1
-        self._attempts[m].discard(attempt)
-        self.breakers.end(m, ok)
+    def end(self, attempt: Attempt) -> None:
+        """An attempt is over."""
+        self.in_flight[attempt.choice.server] -= 1
+        self._attempts[attempt.choice.server].discard(attempt)
 
     def _changed(self, server: int, up: bool, asleep: bool, why: str) -> None:
         """End the attempts at a server that went down; on the watcher's thread.
@@ -185,16 +178,15 @@ class Gateway:
 
     def gauges(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
         """Return the gauges of `/metrics`: name, labels, value."""
-        telemetry, closed = self.telemetry(), self.breakers.closed()
+        telemetry = self.telemetry()
         run = ("gateway", self.pool.name, self.config.workload, self.config.policy)
         yield "router_info", run, 1.0
-        yield "queries_in_flight", (), self.open_requests.total()
+        yield "queries_in_flight", (), self.open_requests
         if telemetry.polls:
             yield "telemetry_age_seconds", (), self.now_s() - min(telemetry.taken_s)
         for m, status in enumerate(self.watcher.status()):
             labels = (status.alias,)
             yield "server_up", labels, status.up
-            yield "breaker_open", labels, not closed >> m & 1
             yield "calls_in_flight", labels, self.in_flight[m]
             yield "queue_depth_seen_requests", labels, telemetry.depth_req[m]
             yield "kv_cache_seen", labels, telemetry.kv_frac[m]

@@ -40,7 +40,6 @@ GAUGES: Final = {
             *("queue_depth_seen_requests", "calls_in_flight", "server_up"),
         )
     },
-    "breaker_open": ("1 where a server is left alone.", "model"),
     "server_time_seen_seconds": (
         "Mean of the requests that finished at a server before the last poll: ttft_s, itl_s, "
         "queue_s, inference_s, e2e_s.",

@@ -44,12 +44,11 @@ class ServerError(InfraMindError):
     Args:
         reason: one of a few words, for metrics.
         message: in words, for clients and logs: without addresses, and nothing of the answer.
-        healthy: it says nothing of the server's health.
     """
 
-    def __init__(self, reason: str, message: str, *, healthy: bool = False) -> None:
+    def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
-        self.reason, self.healthy = reason, healthy
+        self.reason = reason
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +76,6 @@ class Exchange:
         gateway: its servers.
         query: the request.
         send: of ASGI; None: nobody gets the answer, which is in `text`.
-        abort: closes the client's connection at once.
 
     Attributes:
         attempt: the last one; None before the first.
@@ -86,14 +84,8 @@ class Exchange:
         complete: the client got all of the answer.
     """
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        query: Query,
-        send: Send | None = None,
-        abort: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.gateway, self.query, self._send, self._abort = gateway, query, send, abort
+    def __init__(self, gateway: Gateway, query: Query, send: Send | None = None) -> None:
+        self.gateway, self.query, self._send = gateway, query, send
         self.attempt: Attempt | None = None
         self.text: str | None = None
         self.http, self.complete = 0, False
@@ -140,11 +132,9 @@ class Exchange:
                 id_ = {"x-request-id": query.request_id}
                 await self.whole(error.status, error.headers | id_, error.content())
             else:  # the last event of an answer that has begun
-                try:
+                with contextlib.suppress(TimeoutError):  # it was the client who did not read
                     async with asyncio.timeout(_END_S):
                         await self.write(b"data: " + error.content() + b"\n\n", more=False)
-                except TimeoutError:  # it was the client who did not read
-                    self._abort()
         except asyncio.CancelledError:
             self._status, self._error, self.http = "cancelled", "the client went away", 499
             raise
@@ -220,7 +210,7 @@ class Exchange:
             ServerError: there is no answer; part of a stream may have been sent (`http`).
             RequestError: the server refuses the request.
         """
-        gateway, ok = self.gateway, None
+        gateway, answered = self.gateway, False
         left_s = gateway.config.limits.answer_s - (time.monotonic() - self.query.arrived_s)
         over_s = asyncio.get_running_loop().time() + max(left_s, 0.001)
         self._attempts += 1
@@ -230,15 +220,10 @@ class Exchange:
                 gateway.begin(attempt)
                 try:
                     await self._ask(attempt)
-                    ok = True
-                except ServerError as failure:
-                    ok = None if failure.healthy else False
-                    raise
+                    answered = True
                 finally:
-                    if timer.expired() and not attempt.ended and not attempt.started:
-                        ok = False
-                    gateway.end(attempt, ok)
-                    self._count(attempt, answered=ok is True)
+                    gateway.end(attempt)
+                    self._count(attempt, answered=answered)
         except (TimeoutError, ServerError) as failure:
             error = ServerError("timeout", "no answer in time")
             if isinstance(failure, ServerError):
@@ -392,7 +377,7 @@ class Exchange:
             raise RequestError(code, name, words, headers=self._headers(choice))
         if code != 200:
             reason = "busy" if code in (429, 503) else "error"
-            raise ServerError(reason, f"HTTP {code}", healthy=code == 429)
+            raise ServerError(reason, f"HTTP {code}")
         try:
             answer = json.loads(data)
             reasons = {each.get("finish_reason") for each in answer["choices"]}

@@ -17,7 +17,7 @@ import uvicorn
 import yaml
 from aiohttp import web
 
-from inframind_gym.live.gateway.app import make_app, peer_options
+from inframind_gym.live.gateway.app import make_app
 from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.gateway.gateway import Gateway
 from inframind_gym.sockets import listening
@@ -137,9 +137,8 @@ def running(
         )
         gateway = Gateway(config)
         address = stack.enter_context(listening("127.0.0.1", 0))
-        options = peer_options(config.limits)
         server = uvicorn.Server(
-            uvicorn.Config(make_app(gateway), log_config=None, access_log=False, **options)
+            uvicorn.Config(make_app(gateway), log_config=None, http="httptools")
         )
         thread = threading.Thread(target=server.run, args=([address],), daemon=True)
         thread.start()

@@ -161,7 +161,6 @@ def test_what_a_server_refuses_is_the_requests_fault(
         answer = rig.ask()
         assert code(answer) == (status, name)
         assert sum(len(server.requests) for server in rig.servers) == 1
-        assert rig.gateway.breakers.closed() == 31
         settled(rig)
     assert b"secret" not in answer[2] and "secret" not in (tmp_path / "log.jsonl").read_text()
 
@@ -253,20 +252,6 @@ def test_servers_that_go_down_are_not_held_against_a_request(mute: bool, tmp_pat
         settled(rig)
 
 
-def test_the_breaker_leaves_a_server_that_fails_alone(tmp_path: Path) -> None:
-    def script(request: dict[str, Any], number: int) -> Answer:
-        return Answer(status=500) if request["model"] == "Coder" else Answer()
-
-    settings: dict[str, Any] = {"breaker": {"failures": 2, "open_s": 60.0}}
-    with running(tmp_path, script, **settings) as rig:
-        assert code(rig.ask(model="Coder")) == (502, "server_error")
-        asked = len(rig.servers[2].requests)
-        assert code(rig.ask(model="Coder")) == (503, "no_server")
-        for _ in range(10):
-            assert rig.ask()[0] == 200
-        assert len(rig.servers[2].requests) == asked
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_goes_away_frees_the_server(stream: bool, tmp_path: Path) -> None:
     slow = Answer("abcdef" * 50, tokens=100, each_s=0.1)
@@ -294,7 +279,6 @@ def test_a_transfer_without_an_end_is_an_answer(tmp_path: Path) -> None:
         status, _, body = rig.ask(stream=True)
         assert status == 200 and body.endswith(b"data: [DONE]\n\n")
         settled(rig)
-        assert rig.gateway.breakers.closed() == 31
     (line,) = records(tmp_path / "log.jsonl")
     assert (line["status"], line["http"], line["output_toks"]) == ("ok", 200, 3)
 

@@ -16,13 +16,12 @@ pytest.importorskip("httptools")
 
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.gateway.choose import (
-    Breakers,
     Predictor,
     SingleCallPolicy,
     World,
     ordinal,
 )
-from inframind_gym.live.gateway.config import BreakerConfig, GatewayConfig
+from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.policies import BasePolicy, PolicySpec
 from inframind_gym.simulator.estimate.packing import make_pool, parse_models, pool_yaml
 from inframind_gym.simulator.server.pool import load_pool
@@ -177,32 +176,3 @@ def test_predictions_count_ones_own_calls_at_once() -> None:
     assert (latency_s(7, own, max_tokens=10) < usual).all()
     assert (latency_s(7, own, size=100_000) > usual).all()
     assert math.isfinite(usual.sum())
-
-
-def test_a_breaker_opens_tries_and_closes() -> None:
-    now = [0.0]
-    breakers = Breakers(2, BreakerConfig(failures=2, open_s=5.0, open_most_s=8.0), lambda: now[0])
-
-    def fail() -> None:
-        breakers.begin(0)
-        breakers.end(0, False)
-
-    fail()
-    assert breakers.closed() == 0b11
-    fail()
-    assert breakers.closed() == 0b10
-    now[0] = 5.0
-    assert breakers.closed() == 0b11
-    breakers.begin(0)
-    assert breakers.closed() == 0b10  # one at a time
-    breakers.end(0, False)
-    now[0] = 12.9
-    assert breakers.closed() == 0b10  # 8 s, the most
-    now[0] = 13.0
-    breakers.begin(0)
-    breakers.end(0, None)  # says nothing
-    assert breakers.closed() == 0b11
-    breakers.begin(0)
-    breakers.end(0, True)
-    fail()
-    assert breakers.closed() == 0b11

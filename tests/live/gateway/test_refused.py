@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import logging
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,7 @@ from inframind_gym.live.gateway.config import gateway_config
 from tests.live.gateway.rig import KEY, Rig, chat, code, running, settled
 from tests.live.vllm_server.fake import Answer, until
 
-LIMITS = {"max_body_bytes": 4096, "max_header_bytes": 4096, "body_s": 1.0}
+LIMITS = {"max_body_bytes": 4096}
 BEARER = {"Authorization": f"Bearer {KEY}"}
 
 
@@ -61,37 +59,15 @@ def test_what_is_no_request_is_refused(tmp_path: Path) -> None:
         typed = rig.ask(b"{}", headers={"Content-Type": "text/plain"})
         assert code(typed) == (415, "unsupported_media_type")
         assert code(rig.ask(path="/v1/chat/completions/x")) == (404, "not_found")
-        # Bodies that are slow, longer than they say, or whose length can be read in two ways.
-        assert b" 408 " in raw(rig, post(b"{" + b" " * 100)[:-50]).partition(b"\r\n")[0]
+        # Bodies that are longer than they say, or whose length can be read in two ways.
         chunked = b"Transfer-Encoding: chunked"
         head = post(b"", chunked).replace(b"Content-Length: 0\r\n", b"")
         assert b" 413 " in raw(rig, head + b"1fff\r\n" + b"x" * 0x1FFF + b"\r\n0\r\n\r\n")
         for data in (post(b"{}", b"Content-Length: 5"), post(b"{}", chunked), b"\x16\x03\r\n\r\n"):
             assert raw(rig, data).startswith(b"HTTP/1.1 400")
-        assert raw(rig, post(b"{}", b"X-Long: " + b"a" * 9000)).startswith(b"HTTP/1.1 400")
         assert not any(server.requests for server in rig.servers)
         assert rig.ask()[0] == 200
         settled(rig)
-
-
-def test_one_address_cannot_have_everything(tmp_path: Path) -> None:
-    limits = {"max_per_address": 1, "max_connections_per_address": 4}
-    with running(tmp_path, lambda r, n: Answer(first_s=1.0), limits=limits) as rig:
-
-        async def both() -> list[int]:
-            asked = [asyncio.to_thread(rig.ask) for _ in range(2)]
-            await asyncio.sleep(0.3)
-            assert (await asyncio.to_thread(rig.ask, path="/ready"))[0] == 200  # a probe
-            return sorted(status for status, _, _ in await asyncio.gather(*asked))
-
-        assert asyncio.run(both()) == [200, 429]
-        with contextlib.ExitStack() as stack:
-            for _ in range(4):
-                stack.enter_context(socket.create_connection(("127.0.0.1", rig.port)))
-            time.sleep(0.1)
-            assert raw(rig, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") == b""
-        time.sleep(0.1)
-        assert rig.ask(path="/health")[0] == 200
 
 
 def test_a_full_disk_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
