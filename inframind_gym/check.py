@@ -190,10 +190,6 @@ def _workload(target: str) -> list[str]:
 
 
 def _pool_said(pool: PoolConfig) -> str:
-    from inframind_gym.live.server_command import check_launch_options
-
-    for model in pool.models:
-        check_launch_options(model)
     held = f"pool, {_count(pool.aliases, 'model')} on {_count(pool.gpus, 'GPU')}"
     return "; ".join((held, *(f"no model is on {gpu}" for gpu in pool.idle_gpus), *pool.notes))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -26,16 +25,6 @@ _HOW_TO_INSTALL: Final = (
     f"{install_command('vllm')}, or vllm alone. For CPUs, in a checkout: "
     "make .venv-vllm/.installed-vllm"
 )
-
-# Arguments and variables that are set from other keys of a pool, or from `inframind pool up`.
-_ARGUMENTS: Final = (
-    *("--model", "--served-model-name", "--host", "--port", "--uds", "--config", "--api-key"),
-    *("--gpu-memory-utilization", "--tensor-parallel-size", "-tp", "--data-parallel-size", "-dp"),
-    *("--load-format", "--enable-sleep-mode", "--max-num-seqs", "--max-num-batched-tokens"),
-    *("--max-model-len", "--block-size", "--enable-prefix-caching", "--async-scheduling"),
-    "--scheduling-policy",
-)
-_VARIABLES: Final = ("CUDA_VISIBLE_DEVICES", "VLLM_API_KEY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,32 +66,6 @@ def vllm_python(python: str | Path | None = None) -> Path:
     return chosen
 
 
-def check_launch_options(model: ModelConfig) -> None:
-    """Refuse further arguments and variables of a model that the launcher sets itself.
-
-    Raises:
-        ConfigError: names the option.
-    """
-    where = f"model {model.alias!r}"
-    for argument in model.extra_args:
-        flag = re.split("[=.]", argument, maxsplit=1)[0]
-        if flag.startswith("--"):
-            flag = f"--{flag[2:].replace('_', '-').removeprefix('no-')}"
-        # vLLM takes the beginning of an argument's name for the whole.
-        meant = [each for each in _ARGUMENTS if flag[:1] == "-" and each.startswith(flag)]
-        if meant:
-            raise ConfigError(
-                f"{where}: extra_args: {argument!r} ({min(meant, key=len)}) is set from the pool's "
-                f"other keys or by `pool up`: remove it. So are {', '.join(_ARGUMENTS)}"
-            )
-    for name in model.env:
-        if name in _VARIABLES or not name.isidentifier():
-            raise ConfigError(
-                f"{where}: env: {name!r} is no name of a variable, or is set by `pool up` "
-                f"({', '.join(_VARIABLES)}): remove it"
-            )
-
-
 def server_command(
     pool: PoolConfig,
     model: ModelConfig,
@@ -120,10 +83,9 @@ def server_command(
         visible: the GPUs that may be used, as in $CUDA_VISIBLE_DEVICES; None: all.
 
     Raises:
-        ConfigError: it has no port, the pool names more GPUs than there are, its folder is
-            missing, or it gives an option that the launcher sets itself.
+        ConfigError: it has no port, the pool names more GPUs than there are, or its folder is
+            missing.
     """
-    check_launch_options(model)
     if model.port is None:
         raise ConfigError(
             f"model {model.alias!r} has no port and no url: give it a port to have it started, or "

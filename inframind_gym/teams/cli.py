@@ -1,11 +1,11 @@
-"""`inframind team`: run teams of agents; list, show and compare their runs."""
+"""`inframind team`: run teams of agents; list and show their runs."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,7 +13,7 @@ from rich.console import Console
 from inframind_gym.errors import ConfigError, friendly
 from inframind_gym.teams.assignment.cli import run_assignment
 from inframind_gym.teams.coordination.cli import run_coordination
-from inframind_gym.teams.runs import DEFAULT_FILE, AsJson, Runs, RunStore, compare, plain_table
+from inframind_gym.teams.runs import DEFAULT_FILE, AsJson, Runs, RunStore, plain_table
 from inframind_gym.teams.token_budget.cli import run_token_budget
 
 app = typer.Typer(no_args_is_help=True, help="Run teams of LLM agents; list and show their runs.")
@@ -73,45 +73,3 @@ def show(
     for event in written:
         text = json.dumps(event["data"], ensure_ascii=False)
         print(f"{event['seq']:5} {event['kind']:<16} {text[:110]}")
-
-
-@app.command("compare")
-def compare_runs(
-    first: Annotated[str, typer.Argument(metavar="RUN", help="Name of a run, or its beginning.")],
-    second: Annotated[str, typer.Argument(metavar="RUN", help="Another.")],
-    runs: Runs = DEFAULT_FILE,
-    as_json: AsJson = False,
-) -> None:
-    """Compare two runs: traces side by side, cost against quality, cut-offs, changes in %."""
-    with friendly(), RunStore(runs, must_exist=True) as store:
-        result = compare(store, first, second)
-    if as_json:
-        print(json.dumps(result, ensure_ascii=False))
-        return
-    for letter, each in zip("AB", result["runs"], strict=True):
-        settings = ", ".join(f"{k}={v}" for k, v in each["settings"].items() if k != "task")
-        console.print(f"{letter}: {each['run_id']} {each['team']} {each['status']}: {settings}")
-    table = plain_table("A", "B")
-    for pair in result["traces"]:
-        table.add_row(*(_line(step) for step in pair))
-    console.print(table)
-    for letter, steps in zip("AB", result["cutoffs"], strict=True):
-        for step in steps:
-            console.print(f"{letter}: cut-off: {_line(step)}")
-    table = plain_table("", ">A", ">B", ">change")
-    for key, row in result["numbers"].items():
-        change = row["change_percent"]
-        percent = "" if change is None else f"{change:+.1f} %"
-        table.add_row(key, f"{row['a']:,.6g}", f"{row['b']:,.6g}", percent)
-    console.print(table)
-
-
-def _line(step: dict[str, Any] | None) -> str:
-    """Return a step of a trace in a few words."""
-    if step is None:
-        return ""
-    if "adjusted_reward" in step:
-        return f"{step['task_type']} -> {step['key']} {step['adjusted_reward']:.3f}"
-    reason = f" ({step['cutoff_reason']})" if step["cutoff_reason"] else ""
-    figures = f"{step['cumulative_tokens']:,} tokens, quality {step['quality']:.1f}"
-    return f"{step['action']}{reason}: {figures}, ROI {step['roi']:.4f}"

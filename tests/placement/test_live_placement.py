@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
-from inframind_gym.errors import ActionError, ConfigError, InfraMindError
+from inframind_gym.errors import InfraMindError
 from inframind_gym.simulator.placement.state import OFFLOAD, WAKE
 from tests.live.vllm_server.fake import Answer
 from tests.placement.live_toys import (
@@ -270,23 +270,3 @@ def test_closing_in_the_middle(tmp_path: Path) -> None:
     while threading.active_count() > before:
         assert time.monotonic() < over_s, threading.enumerate()
         time.sleep(0.05)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"foreign_memory": {"max_MB": 5}}, "foreign_memory.max_MB must be 0"),
-        ({"pool": "b200-2gpu", "cluster": "h100-8gpu"}, "gpus: has 2, cluster 'h100-8gpu' has 8"),
-    ],
-)
-def test_what_cannot_be_is_refused(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises((ConfigError, ValueError), match=message):
-        Stage(tmp_path, **arguments)
-
-
-def test_actions_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    with stage(tmp_path, initial="empty") as play:
-        play.begin()
-        for wrong in ([0, 9], [0, -1], [1]):
-            with pytest.raises(ActionError):
-                play.decide(*wrong)

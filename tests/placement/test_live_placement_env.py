@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -105,17 +104,3 @@ def test_the_command(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch)
     assert done.exit_code == 0 and '"lost_calls": 0' in done.output
     done = CliRunner().invoke(app, ["pool", "place", *given])  # the default: mcf_plus
     assert done.exit_code == 0, done.output
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["--pool", "cpu-tyni"], "Did you mean 'cpu-tiny'?"),
-        (["--pool", "single-gpu"], "unknown placement cluster|cluster"),
-        (["--pool", "cpu-tiny", "--policy", "sb3_maskable_ppo:none"], "none: is no checkpoint"),
-    ],
-)
-def test_what_the_command_refuses(given: list[str], message: str) -> None:
-    done = CliRunner().invoke(app, ["pool", "place", *given])
-    assert done.exit_code == 2
-    assert re.search(message, done.output), done.output

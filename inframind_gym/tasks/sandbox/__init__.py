@@ -13,26 +13,23 @@
   ``assert f(3) == 9`` the 9 is nowhere where the answer's code runs. An answer that equals
   everything, replaces builtins or searches the interpreter gains nothing there. So are 99 % of the
   asserts of MBPP and 95 % of HumanEval's; the others are decided beside the answer.
-* In a task without classes, results that hold objects of the answer's own classes with special
-  methods (``__eq__``, ``__sub__``, …) are refused: they could pass for whatever a test expects.
 
 What a hostile answer could still do:
 
 * Where a test is not decided outside (it uses variables, loops, classes, unittest), an answer that
   searches frames and memory of its own process can find what the test expects, or change how it is
   compared. The tests have builtins of their own, so that replacing those is not enough.
-* There, too, a context manager of the answer can suppress an error of the tests, an attribute of
-  its objects can raise StopIteration, an iterator can begin anew, and an object of its class can
-  pretend to be plain data (``startswith`` in a task with classes).
+* There, too, an object of its class can pretend to be plain data (``__eq__`` that is always true),
+  a context manager of the answer can suppress an error of the tests, a method or attribute of its
+  objects can raise StopIteration, and an iterator can begin anew.
 * It can tell what a test asks, and so recognise published tests.
 * Whether files exist and how large they are can be found out, and process ids. A defect of the
   kernel, of its seccomp or of Landlock is not caught; caches and processor are shared.
 
-Judged wrong, though Python allows it: objects of own classes with special methods where the task
-has no classes; an object compared with plain data (``Fraction(1, 2) == 0.5``) in an assert that is
-decided outside; SystemExit and its like that the tests do not name; asyncio, threads and time
-zones by name, which need what is locked. Allowed packages are trusted code: they are imported
-before the lock. Linux on x86-64 and 64-bit ARM only.
+Judged wrong, though Python allows it: an object compared with plain data
+(``Fraction(1, 2) == 0.5``) in an assert that is decided outside; SystemExit and its like that the
+tests do not name; asyncio, threads and time zones by name, which need what is locked. Allowed
+packages are trusted code: they are imported before the lock. Linux on x86-64 and 64-bit ARM only.
 """
 
 from __future__ import annotations

@@ -145,19 +145,6 @@ def test_a_policy_that_hangs_does_not_hang_the_server(
         served.process.communicate()
 
 
-def test_a_configuration_that_cannot_be_used_ends_at_once(tmp_path: Path) -> None:
-    for arguments, words in [
-        (["--policy", "moa"], "cannot route single calls"),
-        (["--policy", "nearest"], "unknown policy"),
-        (["--pool", "nowhere"], "unknown pool"),
-        (["--host", "0.0.0.0"], "set keys"),
-        (["--config", str(tmp_path / "none.yaml")], "no such file"),
-    ]:
-        result = CliRunner().invoke(cli.app, ["serve", *arguments])
-        assert result.exit_code == 2, result.output
-        assert words in result.output + result.stderr
-
-
 def test_what_studio_reads_of_a_gateway(tmp_path: Path) -> None:
     with running(tmp_path) as rig:
         for _ in range(3):

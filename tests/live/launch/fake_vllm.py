@@ -4,11 +4,9 @@ Called as `fake_vllm.py -m vllm.entrypoints.openai.api_server ...`; has an engin
 its own, which outlives an API server that is killed. `--fake=...` among the arguments:
 
     fail     ends during its start, the cause some lines before the end
-    oom      is killed during its start
     silent   never answers
     stubborn ignores SIGTERM, and so does its engine
     deaf     closes its port when its engine ends, and hangs
-    brief    answers for a while, and ends
 """
 
 from __future__ import annotations
@@ -48,8 +46,6 @@ def main() -> None:
         print(f"{speaker} ValueError: No available memory for the cache blocks.", flush=True)
         print("RuntimeError: Engine core initialization failed. See root cause above.", flush=True)
         sys.exit(1)
-    if how == "oom":
-        os.kill(os.getpid(), signal.SIGKILL)
     if how == "silent":
         time.sleep(600)
 
@@ -62,9 +58,6 @@ def main() -> None:
     if how == "deaf":
         engine.wait()
         server.kill()
-    if how == "brief":
-        time.sleep(2)
-        sys.exit("CUDA error: an illegal memory access was encountered")
     time.sleep(600)
 
 

@@ -99,13 +99,6 @@ def test_the_log_of_a_process_that_ends_is_shown(
     assert up.stdout.count("SystemExit: out of luck") == 1
 
 
-def test_what_is_wrong_beforehand(where: tuple[Any, ...]) -> None:
-    unknown = command("up", *where, "--simulate", "--workload", "mth")
-    assert unknown.returncode == 2 and "Did you mean 'math'?" in unknown.stderr
-    real = command("up", *where, "--speed", "10")
-    assert real.returncode == 2 and "add it" in real.stderr
-
-
 def test_a_pool_is_made_of_servers_that_run(tmp_path: Path) -> None:
     out = tmp_path / "found.yaml"
 

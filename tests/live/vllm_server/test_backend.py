@@ -11,9 +11,7 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
-from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.live.backend import VllmServers
-from inframind_gym.live.config import LiveSettings, server_url
+from inframind_gym.errors import InfraMindError
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Backend
 from inframind_gym.simulator.workflow.topology import FINAL
@@ -78,16 +76,6 @@ def test_one_call(tmp_path: Path) -> None:
     assert (prompts.seen[0][2]) == pool.config.models[2].server.max_model_len - 16
 
 
-def test_priorities_of_late_work_are_exact() -> None:
-    """The scheduler edf_late_last adds 1e9 s to a deadline: still below 2**53."""
-    with opened(scheduler="edf_late_last") as (backend, _, servers):
-        for number, priority in enumerate((50.0, 50.000002, 50.0 + 1e9)):
-            ask(backend, call(number, priority=priority))
-        first, second, late = (body["priority"] for body in servers[0].requests)
-    assert first < second < late < 2**53
-    assert late - first == pytest.approx(1e15, abs=2)
-
-
 def test_answers_are_kept_for_their_query_and_handed_on() -> None:
     prompts = Prompts()
     echo: Script = lambda r, n: Answer(r["messages"][0]["content"][:5])  # noqa: E731
@@ -144,29 +132,6 @@ def test_grading() -> None:
         found = [ask(backend, each)[0].right for each in calls]
         assert found == [True, False, None, None]
     assert threads and all(name.startswith("vllm-judge") for name in threads)
-
-
-def test_judging_is_timed_and_not_the_wait_for_a_judge() -> None:
-    """Six answers at once for one judge: the last one waits longer than it may take."""
-
-    def judge(task: int, text: str) -> bool:
-        time.sleep(0.1)
-        return True
-
-    with opened(judge=judge, judges=1, judge_s=0.3) as (backend, pool, _):
-        done = ask(backend, *(call(number, query=number, phase=FINAL) for number in range(6)))
-        assert [each.right for each in done] == [True] * 6
-        assert pool.ungraded == 0
-
-
-def test_a_judge_that_hangs_holds_up_no_run() -> None:
-    over = threading.Event()
-    limits = {"judge_s": 0.1, "floor_s": 0.2, "cap_s": 0.3}
-    with opened(judge=lambda *_: over.wait(30.0), judges=1, **limits) as (backend, pool, _):
-        done = ask(backend, *(call(number, query=number, phase=FINAL) for number in range(3)))
-        assert [each.right for each in done] == [None] * 3
-        assert pool.ungraded == 3
-        over.set()
 
 
 @pytest.mark.parametrize(
@@ -238,19 +203,6 @@ def test_a_call_that_times_out_is_sent_again_where_clients_do(call_timeout_s: fl
     assert done.finish_s - done.submit_s == pytest.approx(0.3, abs=0.25)
 
 
-def test_time_limits() -> None:
-    settings = LiveSettings(grace_s=10.0, floor_s=30.0, cap_s=100.0)
-    assert [settings.limit_s(left_s) for left_s in (-500.0, 0.0, 25.0, 500.0)] == [30, 30, 35, 100]
-    for wrong in (
-        {"floor_s": 200.0, "cap_s": 100.0},
-        {"sampling": {"stream": False}},
-        {"sampling": {"max_completion_tokens": 9}},
-        {"retires": 3},
-    ):
-        with pytest.raises(ValueError):
-            LiveSettings(**wrong)
-
-
 def test_a_sleeping_server_gets_no_request() -> None:
     with opened(Answer(first_s=0.2)) as (backend, _, servers):
         backend.submit(call(0, model=1))
@@ -304,14 +256,3 @@ def test_closing_gives_up_what_is_in_flight(tmp_path: Path) -> None:
     ]
     assert [line["status"] for line in found].count("cancelled") == 9
     assert len({line["request_id"] for line in found}) == 10
-
-
-def test_addresses() -> None:
-    model = load_pool("b200-2gpu").models[0]
-    assert server_url(model) == "http://127.0.0.1:8001"
-    for url in ("http://gpu:9/", "http://gpu:9/v1", "http://gpu:9/v1/", "http://gpu:9"):
-        assert server_url(model.model_copy(update={"url": url})) == "http://gpu:9"
-    pool = load_pool("b200-2gpu")
-    nowhere = pool.model_copy(update={"models": (model.model_copy(update={"port": None}),)})
-    with pytest.raises(ConfigError, match="where is it served"):
-        VllmServers(nowhere)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -103,30 +102,3 @@ def test_a_server_that_is_killed_in_the_middle_is_used_again(tmp_path: Path) -> 
     last = [line for line in found if line["model"] == "deepseek-32b" and line["status"] == "ok"]
     assert last, "it was not used after its return"
     assert {line["status"] for line in found} <= {"ok", "unreachable", "broken", "down"}
-
-
-def test_a_sweep_outlives_all_servers_being_down_for_a_while() -> None:
-    with five(lambda r, n: Answer("42")) as servers, live(servers) as pool:
-        run = Live(pool, Prompts(), num_queries=10, retries=1)
-        decided = 0
-
-        def decide(context: np.void, observation: NDArray[np.float32]) -> NDArray[np.int64]:
-            nonlocal decided
-            decided += 1
-            assert context["models_up"]
-            if decided == 5:
-                for server in servers:
-                    server.asleep = True
-                until(lambda: pool.watcher.up == 0)
-                threading.Timer(0.2, wake).start()
-            up = int(context["models_up"])
-            return np.array([3 * next(m for m in range(5) if up >> m & 1)])
-
-        def wake() -> None:
-            for server in servers:
-                server.asleep = False
-
-        sweep = play(run.simulation, decide, rate_per_min=FAST)
-        run.simulation.close()
-    assert len(sweep.completed) == 10
-    assert (sweep.completed["solved"] == 1).sum() >= 9

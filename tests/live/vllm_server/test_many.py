@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -19,54 +18,12 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from inframind_gym.simulator.server.pool import load_pool
-from inframind_gym.simulator.workflow.backend import Completion
 from tests.envs.test_live import pool_file
 from tests.live.launch.play import ENV, ROOT
-from tests.live.vllm_server.fake import FakeProcess, each_call_once, until
-from tests.live.vllm_server.live_play import Prompts, call, live
+from tests.live.vllm_server.fake import FakeProcess, each_call_once
 
 ALL = ",".join(model.name for model in load_pool("b200-2gpu").models)
 needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
-
-
-def sockets() -> int:
-    """Open sockets of this process."""
-    count = 0
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            count += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
-        except OSError:
-            continue
-    return count
-
-
-class Long(Prompts):
-    """Prompts of some length."""
-
-    def messages(self, *arguments: object) -> list[dict[str, str]]:  # type: ignore[override]
-        return [{"role": "user", "content": "hello " * 500}]
-
-
-@needs_proc
-@pytest.mark.parametrize("cap", [500, 40])
-def test_five_hundred_requests_in_flight(cap: int) -> None:
-    """A socket each, as many as are allowed; all are answered."""
-    first_s = 0.4 if cap == 500 else 0.01
-    with contextlib.ExitStack() as stack:
-        process = stack.enter_context(FakeProcess(ALL, first_s=first_s, text="42", tokens=5))
-        pool = stack.enter_context(live([process] * 5, max_in_flight=cap))
-        backend = pool.open(Long())
-        before, most = sockets(), 0
-        for number in range(500):
-            backend.submit(call(number, query=number, model=number % 5))
-        done: list[Completion] = []
-        while len(done) < 500:
-            done += backend.wait(backend.now_s() + 0.02)
-            most = max(most, sockets() - before)
-        assert not any(completion.failed for completion in done)
-        assert cap * 0.8 <= most <= cap + 10  # some for the metrics
-        pool.close()
-        until(lambda: sockets() < before)
 
 
 SCRIPT = """

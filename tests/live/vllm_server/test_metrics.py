@@ -11,7 +11,6 @@ from inframind_gym.live.watcher import (
     DownError,
     Means,
     parse_metrics,
-    wrong_model,
 )
 
 pytest.importorskip("prometheus_client")
@@ -90,19 +89,3 @@ def test_means_are_those_of_what_finished_in_between() -> None:
     ):
         latency.update(parse_metrics(text(e2e=e2e, **more), taken_s))
         assert (latency.mean_s["e2e_s"], latency.taken_s) == mean
-
-
-@pytest.mark.parametrize(
-    ("models", "wrong"),
-    [
-        ('{"data": [{"id": "l"}, {"id": "m"}]}', ""),
-        ('{"data": []}', "serves nothing, not m"),
-        ('{"data": [{"id": "n"}]}', "serves n, not m"),
-        ('{"data": 5}', "no list of models"),
-        ("[" * 200_000, "no list of models"),
-        ('{"data":' + "9" * 5000 + "}", "no list of models"),
-    ],
-)
-def test_the_model_that_is_served(models: str, wrong: str) -> None:
-    said = wrong_model(models, "m")
-    assert wrong in said and bool(said) == bool(wrong) and len(said) < 200

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from typing import Any
 
 import pytest
@@ -146,17 +145,3 @@ def test_hold_and_release() -> None:
         watcher.hold(0, None)
         assert watcher.up == 1
     assert changes == [(True, ""), (False, "will be put to sleep"), (True, "")]
-
-
-def test_nothing_is_left_behind() -> None:
-    before = threading.active_count()
-    with FakeServer() as server:
-        inside = threading.active_count()
-        watcher = watch(server)
-        watcher.wait_up(10.0)
-        assert threading.active_count() == inside + 1
-        watcher.close()
-        watcher.close()
-        until(lambda: threading.active_count() == inside)
-        until(lambda: not server.connections)
-    assert threading.active_count() == before

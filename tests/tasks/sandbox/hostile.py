@@ -223,23 +223,13 @@ PLAIN_TESTS = (
     "assert abs(f(1) - 2) < 1e-6", "assert f(1) - 2 == 0", "assert not f(1) - 2",
     "assert not (f(1) - 2.0)", "assert round(f(1) - 2, 3) == 0", "assert 2 - f(1) < 1e-9",
     "assert sum([f(1), -2]) == 0", "assert 1 <= f(1) <= 3", "assert max(f(1), 2) == 2",
-    "x = f(1)\nx -= 2\nassert not x", "assert f(1) % 2 == 0", "assert divmod(f(1), 2) == (1, 0)",
+    "assert f(1) % 2 == 0", "assert divmod(f(1), 2) == (1, 0)",
     "import math\nassert math.isclose(f(1), 2)", "import math\nassert math.fsum([f(1), -2]) == 0",
     "import math\nassert 1 + sum(c * math.pow(f(1), i) for i, c in [(1, 1), (2, 5)]) == 0",
-    "r = f(1)\nassert len(r) == 2 and all(x > 3 for x in r)", "assert isinstance(f(1), int)",
-    "assert f(1)[0] == 0 and list(f(1)) == []", "assert f(1).startswith('ab')",
-    "assert f(1).find('ab') >= 0", "assert f(1).issubset({1, 2})", "assert str(f(1)) == 'ab'",
-    "assert not f(1).difference({1})", "assert f(1).intersection({1}) == {1}",
-    "assert len(f(1) ^ {1, 2}) == 0", "assert f(1).get('k', 5) == 5", "assert f'{f(1)}' == '2'",
-    "assert f(1).isdigit()", "assert {2: 1}[f(1)] == 1", "assert f(1) in {2}",
-    "with f(1): assert False", "assert f(1).__eq__(2)", "assert f(1).__class__ is int",
-    "from fractions import Fraction\nassert Fraction(2) == f(1)",
-    "import datetime\nassert f(1) == datetime.date(2024, 1, 1)",
-    "import numpy as np\nassert np.allclose(f(1), 2)",
-    "import numpy as np\nassert np.all(np.abs(f(1) - np.array([2, 3])) < 1e-6)",
-    "import numpy as np\nassert np.array_equal(f(1), [1, 2])",
+    "assert f(1)[0] == 0 and list(f(1)) == []", "assert len(f(1) ^ {1, 2}) == 0",
+    "assert f(1) in {2}", "from fractions import Fraction\nassert Fraction(2) == f(1)",
     "import numpy as np\nassert (f(1) == np.array([1, 2])).all()",
-    "import copy\nassert copy.deepcopy(f(1)) == 2", "assert sorted([f(1), 2]) == [2, 2]",
+    "assert sorted([f(1), 2]) == [2, 2]",
     "try: f(1) + 'a'\nexcept ValueError: pass\nelse: assert f(1) is 2",
 )  # fmt: skip
 
@@ -281,28 +271,6 @@ suite = unittest.defaultTestLoader.loadTestsFromTestCase(T)
 result = unittest.TextTestRunner(io.StringIO()).run(suite)
 assert result.wasSuccessful() and not result.errors and not result.failures
 """
-# A class with what plain data can do, and the tests that ask for it.
-CLASS = f"""{ANYTHING}
-class Kind(type(Any)):
-    state = 0
-    def __iter__(cls):
-        Kind.state += 1
-        return iter([[0], [], [cls(), cls()]][Kind.state % 3])
-    __len__ = lambda s: 2
-    __getitem__ = lambda s, k: k
-class Any(Any, metaclass=Kind):
-    @property
-    def name(self):
-        Kind.state += 1
-        return Kind.state
-def f(x): return Any
-"""
-CLASS_TESTS = (
-    "r = f(1)\nassert len(r) == 2 and all(x > 3 for x in r)", "assert f(1)['a'] == 'a'",
-    "assert list(f(1)) == [] and len(f(1)) == 2",
-    "assert sum(f(1)) == 0 and len(f(1)) == 2",
-    "for i in range(9):\n    if not [*f(1)] and [*f(1)]: break\nelse: assert False",
-)  # fmt: skip
 # Answers that end what the tests do in silence, and the tests.
 SILENT = {
     "StopIteration ends map": (
@@ -329,10 +297,6 @@ SILENT = {
     "StopIteration of a method": (
         "class F:\n    def __call__(self, x): raise StopIteration\nf = F()",
         "assert all(map(f, [1]))",
-    ),
-    "StopIteration of a comparison": (
-        "class A:\n    def __eq__(self, o): raise StopIteration\ndef f(x): return A()",
-        "assert all(map(lambda c: f(c) == f(c), [1]))",
     ),
     "dies where an error is expected": (
         "import os\ndef f(x): os._exit(0)",
@@ -374,6 +338,11 @@ SILENT = {
 
 # What the sandbox's header says a hostile answer can do: (code, tests) that pass.
 POSSIBLE = {
+    "equals everything, in a test with a variable": (ANYTHING, "r = f(1)\nassert r == 2"),
+    "StopIteration of a comparison": (
+        "class A:\n    def __eq__(self, o): raise StopIteration\ndef f(x): return A()",
+        "assert all(map(lambda c: f(c) == f(c), [1]))",
+    ),
     "StopIteration of an attribute": (
         "class A:\n    @property\n    def x(self): raise StopIteration\ndef f(x): return A()",
         "assert all(map(lambda c: f(c).x == 2, [1]))",

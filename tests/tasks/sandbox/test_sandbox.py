@@ -28,8 +28,6 @@ from inframind_gym.tasks.sandbox import (
 )
 from tests.tasks.sandbox.hostile import (
     ANYTHING,
-    CLASS,
-    CLASS_TESTS,
     FORBIDDEN,
     FORGED,
     GREEDY,
@@ -104,7 +102,6 @@ def _hostile() -> Iterator[Row]:
     yield from ((name, code, ANSWER) for name, code in FORGED.items())
     yield from ((name, code, asks(tests)) for name, (code, tests) in SILENT.items())
     yield from ((tests, ANYTHING, asks(tests)) for tests in PLAIN_TESTS)
-    yield from ((f"class: {tests}", CLASS, asks(tests)) for tests in CLASS_TESTS)
     for given in ("s", "Zero()", "Empty()"):
         code = NO_NUMBER.replace("{}", given)
         tests = (t for t in NUMBER_TESTS if "startswith" not in t)  # POSSIBLE
@@ -170,7 +167,7 @@ HALF = "from fractions import Fraction\ndef f(): return Fraction(1, 2)"
 @pytest.mark.parametrize(
     ("code", "tests", "entry_point", "reason"),
     [
-        (MONEY + "def f(x): return Money(x)", "assert abs(f(5)) == 5", "f", "an object of Money"),
+        (MONEY + "def f(x): return Money(x)", "assert abs(f(5)) == 5", "f", "AssertionError"),
         (HALF, "assert f() == 0.5", "f", "AssertionError"),
         ("async def f(): return 2", "import asyncio\nassert asyncio.run(f()) == 2", "f", "."),
     ],

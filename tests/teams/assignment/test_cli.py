@@ -38,22 +38,3 @@ def test_without_arguments_a_run_demonstrates_what_it_learned(runs: Path) -> Non
     assert max(run.summary["assignments"].values()) < 2 * 200 / 4
     assert run.summary["mean_imbalance"] < 0.7
     assert sum(event.kind == "request" for event in events) == 4
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ("--arrivals skewd", "skewed"),
-        ("--provider openai --provider anthropic", "OPENAI_API_KEY"),
-        ("--provider http://127.0.0.1:1/v1", "--model"),
-        ("--provider simulated --provider openai", "simulated"),
-    ],
-)
-def test_wrong_input_is_named_before_anything_runs(
-    runs: Path, arguments: str, named: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("openai")
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    status, output = play(runs, *arguments.split())
-    assert (status, named in output) == (2, True), output
-    assert not runs.exists()

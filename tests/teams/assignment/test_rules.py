@@ -7,16 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from inframind_gym.teams.assignment import rules, simulate
+from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.assignment.agents import LoadTracker, all_actions
-from inframind_gym.teams.assignment.rules import AGENTS, Arrivals
+from inframind_gym.teams.assignment.rules import AGENTS
 from tests.teams.assignment.scripted import learner
 
 NAMES = {agent[0].upper(): agent for agent in AGENTS}
-TEAM = simulate.team()
-N = 20_000
-KEYS = np.random.default_rng(1).integers(0, 2**64, N, np.uint64)
-FIRST = np.zeros(N, np.int64)
 
 
 def tracked(window: str) -> LoadTracker:
@@ -117,32 +113,3 @@ def test_choices() -> None:
     assert chosen(epsilon=0.0) == {0}  # the first of equals
     assert chosen(epsilon=0.0, best=6) == {6}
     assert [chosen(1, seed=s) for s in range(9)] == [chosen(1, seed=s) for s in range(9)]
-
-
-# The simulated team
-
-
-def test_a_number_belongs_to_its_place() -> None:
-    actions, tasks = np.arange(N) % 8, np.arange(N) % 11
-    batch = simulate.answer(TEAM, KEYS, FIRST + 3, tasks, actions)
-    for i in (0, 7, 12_345):
-        one = slice(i, i + 1)
-        alone = simulate.answer(TEAM, KEYS[one], FIRST[one] + 3, tasks[one], actions[one])
-        for name, value in alone._asdict().items():
-            assert np.array_equal(value, getattr(batch, name)[one]), name
-    other = simulate.answer(TEAM, KEYS, FIRST + 4, tasks, actions)
-    assert (other.quality == batch.quality).mean() < 0.01  # where both are cut at 1
-
-
-@pytest.mark.parametrize(
-    ("arrivals", "previous", "shares"),
-    [
-        ("uniform", simulate.NO_TASK, [3 / 11, 3 / 11, 3 / 11, 2 / 11]),
-        ("skewed", simulate.NO_TASK, [0.1, 0.7, 0.1, 0.1]),
-        ("bursty", simulate.NO_TASK, [0.25] * 4),
-        ("bursty", int(TEAM.of_type[2][0]), [0.05, 0.05, 0.85, 0.05]),
-    ],
-)
-def test_arrivals(arrivals: Arrivals, previous: int, shares: list[float]) -> None:
-    tasks = simulate.next_task(TEAM, arrivals, KEYS, FIRST, np.full(N, previous))
-    assert np.bincount(TEAM.task_type[tasks], minlength=4) / N == pytest.approx(shares, abs=0.015)

@@ -26,7 +26,6 @@ from inframind_gym.teams.coordination.rules import (
     Outcome,
 )
 from inframind_gym.teams.coordination.settings import load_settings
-from inframind_gym.teams.coordination.simulate import SimulatedQuestion
 
 CONSTANTS = load_settings()
 ROW = np.zeros(1, np.int64)
@@ -159,22 +158,3 @@ def test_a_model_reads_what_is_new_and_is_billed_for_all() -> None:
     done(state, PLAN, ms=100, subtasks=2)
     assert state.setup_ms[0] == round(1000 * (500 / 1050 + 20 / 130 + 0.001))
     assert state.supervisor_tokens[0] > 2 * 500
-
-
-def test_questions_are_those_of_the_file_and_do_not_depend_on_the_batch() -> None:
-    keys = np.random.default_rng(0).integers(2**63, size=20_000).astype(np.uint64)
-    many = SimulatedQuestion(CONSTANTS, 20_000, conversation=0.5)
-    many.start(np.arange(20_000), keys)
-    shares = np.bincount(many.complexity, minlength=3) / 20_000
-    assert shares == pytest.approx(CONSTANTS.questions.complexity, abs=0.015)
-    right = (many.said_complexity == many.complexity).mean()
-    assert right == pytest.approx(CONSTANTS.router.complexity_right, abs=0.01)
-    assert (many.gap < 0).mean() == pytest.approx(CONSTANTS.planner.covers_all, abs=0.01)
-    talks = many.history.sum(axis=1) > 0
-    assert talks.mean() == pytest.approx(0.5, abs=0.015)
-    assert (many.refers_to[talks] >= 0).mean() == pytest.approx(0.6, abs=0.015)
-    one = SimulatedQuestion(CONSTANTS, 1, conversation=0.5)
-    for row in (0, 17, 199):
-        one.start(ROW, keys[row : row + 1])
-        for name in ("complexity", "kind", "luck", "said_strategy", "confidence", "history"):
-            assert np.array_equal(getattr(one, name)[0], getattr(many, name)[row]), name

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inframind_gym.configs import find_config
-from inframind_gym.errors import ConfigError
 from inframind_gym.teams.token_budget import rules
 from inframind_gym.teams.token_budget.rules import (
     CRITIC,
@@ -136,19 +132,3 @@ def test_a_review_is_worth_its_claim_and_counts_as_a_proxy_at_the_next_revision(
     assert step(EXECUTOR, resolved=1) == pytest.approx((66.0, -4.0))
     assert (progress.flags_open[0], progress.flags_resolved[0]) == (1, 1)
     assert progress.last_roi[0].tolist() == pytest.approx([0.0, -0.004, 0.008])
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "key"),
-    [
-        ("adaptive: [0.30, 0.40, 0.30]", "adaptive: [0.30, 0.40, 0.20]", "adaptive"),
-        ("preflight: 200", "preflight: 210", "token_unit"),
-    ],
-)
-def test_wrong_constants_are_named(tmp_path: Path, old: str, new: str, key: str) -> None:
-    text = find_config("teams", "token_budget").read_text()
-    assert old in text
-    path = tmp_path / "mine.yaml"
-    path.write_text(text.replace(old, new))
-    with pytest.raises(ConfigError, match=key):
-        load_settings(path)
