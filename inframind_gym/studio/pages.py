@@ -21,7 +21,7 @@ from inframind_gym.studio.boards import Boards
 from inframind_gym.studio.parts import Live, Row, chip, each, html, put, table
 from inframind_gym.studio.runs import CHOICES, PACED, SETTINGS, Launcher
 from inframind_gym.studio.views import VIEWS, comparison
-from inframind_gym.teams.runs import COMPARED, Run, RunStore, compare
+from inframind_gym.teams.runs import FORMS, Run, RunStore, compare
 
 # By team: title, what it is, a run in words, what came of it.
 TEAMS: Final = {
@@ -252,7 +252,7 @@ def _runs(store: RunStore, team: str) -> None:
     show()
     ui.timer(2.0, show)
     known = {one.run_id: described(one)["what"][:60] for one in store.list_runs(team)}
-    if team == COMPARED and len(known) > 1:
+    if team in FORMS and len(known) > 1:
         names = {run_id: f"{run_id} {what}" for run_id, what in known.items()}
         with ui.element("div").classes("pick"):
             first = ui.select(names, label="A", value=list(names)[1])

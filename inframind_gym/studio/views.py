@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
 from statistics import fmean
 from typing import Any, Final
 
@@ -268,6 +269,7 @@ def coordination(run: Run, events: Events) -> Parts:
 
 def comparison(result: Mapping[str, Any]) -> Parts:
     """Yield two runs side by side, see `teams.runs.compare`."""
+    is_budget = result["runs"][0]["team"] == "token-budget"
     rows = [
         {**one, "at": letter, "chip": chip(one["status"])}
         | {"settings": ", ".join(f"{key} {x}" for key, x in one["settings"].items())}
@@ -276,19 +278,27 @@ def comparison(result: Mapping[str, Any]) -> Parts:
     columns = {"": "{at}", "run": '<a href="/show/{run_id}">{run_id}</a>', "status": "{chip}"}
     yield table("runs", {**columns, "<settings": "{settings}"}, rows)
     curves = [dict(map(tuple, curve)) for curve in result["curves"]]
+    if not is_budget:  # single rewards hide which run is ahead
+        for curve in curves:
+            sums = accumulate(curve.values())
+            curve.update({at: s / n for n, (at, s) in enumerate(zip(curve, sums, strict=True), 1)})
     x = sorted({at for curve in curves for at in curve})
     lines = {
         letter: [curve.get(at) for at in x] for letter, curve in zip("AB", curves, strict=True)
     }
     marks: list[tuple[float, str]] = []
-    for letter, steps in zip("AB", result["cutoffs"], strict=True):
-        marks += [(at, f"{letter}: {words}") for at, words in cutoffs(steps)]
-    yield Lines("Quality over tokens", "tokens spent", x, lines, marks)
-    ends = [{"words": words, "at": at} for at, words in marks]
-    columns = {"run and reason": "{words}", ">after tokens": "{at:,}"}
-    yield section("Cut-offs", table("cut-offs", columns, ends))
-    shown = {"step": "action", "tokens": "cumulative_tokens:,", "quality": "quality:.0f"}
-    shown |= {"ROI": "roi:.4f", "ended": "cutoff_reason"}
+    if is_budget:
+        for letter, steps in zip("AB", result["cutoffs"], strict=True):
+            marks += [(at, f"{letter}: {words}") for at, words in cutoffs(steps)]
+        yield Lines("Quality over tokens", "tokens spent", x, lines, marks)
+        ends = [{"words": words, "at": at} for at, words in marks]
+        columns = {"run and reason": "{words}", ">after tokens": "{at:,}"}
+        yield section("Cut-offs", table("cut-offs", columns, ends))
+        shown = {"step": "action", "tokens": "cumulative_tokens:,", "quality": "quality:.0f"}
+        shown |= {"ROI": "roi:.4f", "ended": "cutoff_reason"}
+    else:
+        yield Lines("Mean reward so far", "task", x, lines)
+        shown = {"task": "task_type", "goes to": "key", "reward": "adjusted_reward:.3f"}
     columns = {f"{s}: {head}": f"{{{s}_{spec}}}" for s in "AB" for head, spec in shown.items()}
     traces = []
     for pair in result["traces"]:

@@ -220,30 +220,37 @@ def _run(row: tuple[Any, ...]) -> Run:
 
 # Comparison
 
-_ASIDE: Final = ("output",)  # too long for a trace
-COMPARED: Final = "token-budget"  # the team whose runs are compared
+_ASIDE: Final = ("output", "scores", "utilization")  # too long for a trace
+# Kind of the events of a trace by team, and the two keys of a point of its curve.
+FORMS: Final = {
+    "assignment": ("iteration", ("iteration", "adjusted_reward")),
+    "token-budget": ("trace", ("cumulative_tokens", "quality")),
+}
 
 
 def compare(store: RunStore, first: str, second: str) -> dict[str, Any]:
-    """Return two runs of the token-budget team side by side, as JSON values.
+    """Return two runs of a team side by side, as JSON values.
 
     Returns:
-        "runs" (name, status, settings), "numbers" (each number of the summaries that both have: a,
-        b, and the change in % of a, None where a is 0), "traces" (steps of a and b in pairs),
-        "curves" (tokens and quality after each step) and "cutoffs" (steps that cut an agent off,
-        or ended the run) of each.
+        "runs" (name, team, status, settings), "numbers" (each number of the summaries that both
+        have: a, b, and the change in % of a, None where a is 0), "traces" (steps of a and b in
+        pairs), "curves" (a point a step: tokens and quality, or iteration and reward) and "cutoffs"
+        (steps that cut an agent off, or ended the run) of each.
     """
     runs = [store.get_run(name) for name in (first, second)]
-    for run in runs:
-        if run.team != COMPARED:
-            raise ConfigError(
-                f"run {run.run_id} is of the team {run.team}: compare two runs of {COMPARED}"
-            )
+    teams = [run.team for run in runs]
+    if teams[0] != teams[1] or teams[0] not in FORMS:
+        raise ConfigError(
+            f"run {runs[0].run_id} is of the team {teams[0]}, run {runs[1].run_id} of "
+            f"{teams[1]}: compare two runs of {' or of '.join(FORMS)}. `inframind team list` "
+            "shows them."
+        )
+    kind, curve = FORMS[teams[0]]
     traces = [
         [
             {key: value for key, value in event.data.items() if key not in _ASIDE}
             for event in store.events(run.run_id)
-            if event.kind == "trace"
+            if event.kind == kind
         ]
         for run in runs
     ]
@@ -253,13 +260,13 @@ def compare(store: RunStore, first: str, second: str) -> dict[str, Any]:
         if key in after:
             change = None if a == 0 else 100.0 * (after[key] - a) / abs(a)
             numbers[key] = {"a": a, "b": after[key], "change_percent": change}
-    keys = ("run_id", "status", "settings")
+    keys = ("run_id", "team", "status", "settings")
     return {
         "runs": [{key: getattr(run, key) for key in keys} for run in runs],
         "numbers": numbers,
         "traces": [list(pair) for pair in zip_longest(*traces)],
-        "curves": [[[s["cumulative_tokens"], s["quality"]] for s in trace] for trace in traces],
-        "cutoffs": [[step for step in trace if step["cutoff_reason"]] for trace in traces],
+        "curves": [[[step.get(key) for key in curve] for step in trace] for trace in traces],
+        "cutoffs": [[step for step in trace if step.get("cutoff_reason")] for trace in traces],
     }
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from inframind_gym.cli import app
 from inframind_gym.teams.assignment.app import Options, make_run
-from inframind_gym.teams.runs import RunLog, RunStore
+from inframind_gym.teams.runs import RunLog, RunStore, compare
 from inframind_gym.teams.token_budget.app import play
 from inframind_gym.teams.token_budget.optimum import solve
 from inframind_gym.teams.token_budget.settings import load_settings
@@ -70,7 +70,7 @@ def _optimum() -> str:
 
 
 def _terminal() -> str:
-    """Run the commands of both teams and compare their runs; digest the JSON of each."""
+    """Run the commands of both teams and compare their runs; digest the JSON of all."""
     told: list[Any] = []
 
     def command(*words: str) -> dict[str, Any]:
@@ -89,8 +89,9 @@ def _terminal() -> str:
         ):
             told.append(_plain(command("run", *words, *runs), "plots"))
         names = [each.pop("run", None) or each.pop("run_id") for each in told]
-        for first, second in (names[:2], names[2:]):
-            told.append(_plain(command("compare", first, second, *runs), "run_id", "settings"))
+        with RunStore(runs[1]) as store:
+            compared = [compare(store, *pair) for pair in (names[:2], names[2:])]
+        told += _plain(json.loads(json.dumps(compared)), "run_id", "settings")
         with RunStore(runs[1]) as store, RunLog(store, "assignment", {"a": 1}) as log:
             log.append("x", {"n": 1})
             log.finish("complete", {"calls": 1})
