@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pydoc
+import re
 import statistics
 import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
+
+import inframind_gym
 
 ROOT = Path(__file__).parents[1]
 IDS = ("InfraMind-Executor-v0", "InfraMind-Planner-v0", "InfraMind-Stream-v0")
@@ -69,6 +75,45 @@ def test_an_environment_runs_without_any_optional_package(name: str) -> None:
         "env.step(env.action_space.sample())"
     )
     run(WITHOUT.format(names=OPTIONAL, ids={name}, then=then))
+
+
+WINDOW = """
+import numpy
+from gymnasium.utils.env_checker import check_env
+try:
+    gym.make("InfraMind-Stream-v0", num_queries=3, render_mode="human")
+except ValueError as error:
+    print(error)
+env = gym.make("InfraMind-Stream-v0", num_queries=3, render_mode="rgb_array")
+check_env(env.unwrapped)
+from inframind_gym.envs.render import record_video
+try:
+    record_video(env, "/nowhere")
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_windows_and_videos_name_our_extra() -> None:
+    said = run(WITHOUT.format(names=("pygame", "moviepy"), ids=set(IDS), then=WINDOW)).splitlines()
+    for line, package in zip(said, ("pygame", "moviepy"), strict=True):
+        assert f"needs {package}" in line and "[render]" in line
+
+
+def test_the_docstring_lists_every_id() -> None:
+    assert inframind_gym.__doc__ is not None
+    named = set(re.findall(r"InfraMind-\w+-v\d", inframind_gym.__doc__))
+    assert named == set(inframind_gym.ENVIRONMENTS) == {i for i in gym.registry if "InfraMind" in i}
+
+
+@pytest.mark.parametrize("name", sorted(inframind_gym.ENVIRONMENTS))
+def test_help_lists_the_arguments(name: str) -> None:
+    made = gym.registry[name].entry_point
+    assert isinstance(made, str)
+    module, _, attribute = made.partition(":")
+    cls = getattr(importlib.import_module(module), attribute)
+    text = pydoc.plain(pydoc.render_doc(cls))
+    assert [name for name in cls.arguments.model_fields if name not in text] == []
 
 
 def test_compiled_rules_are_read_without_numba() -> None:

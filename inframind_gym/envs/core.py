@@ -17,6 +17,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from inframind_gym.configs import validate
-from inframind_gym.errors import ActionError, ConfigError, require_within, unknown
+from inframind_gym.errors import ActionError, ConfigError, require, require_within, unknown
 from inframind_gym.simulator.jit import MOST_THREADS
 
 if TYPE_CHECKING:
@@ -295,14 +296,21 @@ class Env(gym.Env[Any, Any]):
     """One environment: a batch of one behind Gymnasium's interface.
 
     Args:
-        render_mode: None, "ansi" (tables) or "rgb_array" (a picture, (540, 960, 3) uint8).
+        render_mode: None, "ansi" (tables) or "rgb_array" (a picture, (540, 960, 3) uint8). Windows
+            (`gym.make(…, render_mode="human")`) and videos (`envs.render.record_video`) need the
+            extra `render`.
         **arguments: the fields of the class's `arguments`.
 
     Raises:
         ConfigError: an argument is unknown or has an impossible value; says what is possible.
     """
 
-    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # noqa: RUF012
+    # Gymnasium shows "human" by its own wrapper, from pictures. Without pygame that wrapper would
+    # name an extra of Gymnasium's: then `gym.make` brings the mode here, to be refused.
+    metadata: dict[str, Any] = {  # noqa: RUF012
+        "render_modes": [*RENDER_MODES, *([] if find_spec("pygame") else ["human"])],
+        "render_fps": 4,
+    }
     arguments: ClassVar[type[BaseModel]]
     simulate: ClassVar[Callable[..., Simulation]]  # of arguments, num_envs and num_threads
     simulation: Any
@@ -327,9 +335,12 @@ class Env(gym.Env[Any, Any]):
         return cls.simulate(config, num_envs, num_threads=num_threads)
 
     def __init__(self, *, render_mode: str | None = None, **arguments: Any) -> None:
+        if render_mode == "human":
+            require("pygame", "a window (render_mode='human')", "render")
         if render_mode not in (None, *RENDER_MODES):
             raise ConfigError(unknown("render_mode", render_mode, RENDER_MODES))
         self.render_mode = render_mode
+        self.metadata = self.metadata | {"render_modes": list(RENDER_MODES)}
         self.simulation = self.simulation_of(arguments, 1)
         self.config = self.simulation.config
         self.observation_space = self.simulation.form.space

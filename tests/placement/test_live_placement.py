@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.simulator.placement.state import OFFLOAD, WAKE
+from inframind_gym.live.placement.times import read_times, write_times
+from inframind_gym.simulator.placement.state import LOAD, OFFLOAD, WAKE
 from tests.live.vllm_server.fake import Answer
 from tests.placement.live_toys import (
     LLAMA3,
@@ -209,6 +210,36 @@ def test_times_are_learned_and_a_first_sleep_is_not(play: Stage) -> None:
     play.until(lambda: play.states(0)[2] == "active")
     assert sorted(play.states(0)) == ["absent", "active", "slept"]
     assert (seen[:, OFFLOAD] != believed[:, OFFLOAD]).sum() == 1
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"qwen-14b": {"load_s": NaN}}', "\xff"])
+def test_times_outlive_their_process(
+    tmp_path: Path, content: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with stage(tmp_path, initial="empty") as play:
+        on_gpu_0(play, 0)
+        learned = play.live.state.seen_s[0].copy()
+        priors = play.live.world.model["time_s"][:, : learned.shape[1]].copy()
+        kept = play.live._times
+        assert kept is not None and learned[0, LOAD] < priors[0, LOAD]
+    if content is not None:
+        kept.write_text(content, encoding="latin-1")
+    with stage(tmp_path, initial="empty") as play:
+        play.begin(jobs=False)
+        np.testing.assert_allclose(
+            play.live.state.seen_s[0], learned if content is None else priors
+        )
+    warned = [r.getMessage() for r in caplog.records if "learned times" in r.getMessage()]
+    assert len(warned) == (content is not None) and all(str(kept) in line for line in warned)
+
+
+def test_times_of_other_weights_are_not_taken(tmp_path: Path) -> None:
+    path, seen_s = tmp_path / "times.json", np.arange(8.0).reshape(2, 4)
+    write_times(path, [("a", "m/one"), ("b", "m/two")], seen_s)
+    found = np.full((2, 4), 99.0)
+    read_times(path, [("b", "m/two"), ("a", "m/three")], found)
+    assert found.tolist() == [[4.0, 5.0, 6.0, 7.0], [99.0] * 4]
+    write_times(Path("/proc/times.json"), [("a", "m/one")], seen_s[:1])  # warns, and goes on
 
 
 def test_a_model_over_two_gpus(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -39,6 +40,7 @@ from inframind_gym.live.placement.instance import (
     instance_pool,
     served_models,
 )
+from inframind_gym.live.placement.times import read_times, write_times
 from inframind_gym.live.placement.traffic import Records, Traffic
 from inframind_gym.simulator.placement.state import (
     ABSENT,
@@ -124,6 +126,9 @@ class LivePlacement(PlacementSimulation):
         self._cancelled = False  # starts under way are to be given up
         self.transitions: deque[Transition] = deque(maxlen=_KEPT)
         self._instances: dict[tuple[int, int], Instance] = {}  # by leader and model
+        named = zip(self.cards, self.served, strict=True)
+        self._names = [(card.alias, model.name) for card, model in named]
+        self._times: Path | None = None  # there is one while servers may run
         self._records = Records(self)
         self.traffic = Traffic(self._records, self.served, self._limits, self.instance)
 
@@ -182,10 +187,12 @@ class LivePlacement(PlacementSimulation):
         pool = StartedServers(f"{self.pool.name}+placement", self._live.state)
         with contextlib.ExitStack() as lock:
             lock.enter_context(pool.locked())
+            self._times = pool.folder / "times.json"
             self._loop = LoopThread("placement")
             self._lock = lock.pop_all()
         atexit.register(self.close)
         self._cancelled = False
+        read_times(self._times, self._names, self.state.seen_s[0])
         for m, card in enumerate(self.cards):
             for g in range(0, self.num_gpus - card.tp_min + 1, card.tp_min):
                 self.instance(g, m).server.stop()
@@ -339,6 +346,8 @@ class LivePlacement(PlacementSimulation):
         self._records.write(events.ENDED, g, m, number=outcome.how, now_s=outcome.took_s)
         if outcome.why and state in (WAKING, LOADING):
             instance.closed_until_s = time.monotonic() + self._limits.backoff_s
+        if outcome.how == events.AS_MEANT and self._times is not None:
+            write_times(self._times, self._names, self.state.seen_s[0])
         now = _STABLE.get(self._state(g, m), "absent")
         self._note(g, m, _PHASES[state], outcome.took_s, now, outcome.why)
 

@@ -371,7 +371,9 @@ POSSIBLE = {
 # These return 2, the right result, if what they try works.
 FORBIDDEN = {
     "reads /etc/passwd": "def f(x):\n    return 2 if open('/etc/passwd').read() else 0",
-    "reads the repository": "def f(x):\n    return 2 if open({repository!r}).read() else 0",
+    "lists the repository": (
+        "import os\ndef f(x):\n    return 2 if os.listdir({repository!r}) is not None else 0"
+    ),
     "lists the home": (
         "import os\ndef f(x):\n    return 2 if os.listdir({home!r}) is not None else 0"
     ),

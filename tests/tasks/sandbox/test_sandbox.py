@@ -193,21 +193,28 @@ def test_the_tests_of_legal_styles_can_fail(sandbox: Sandbox) -> None:
 
 @pytest.fixture
 def places(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Files that hostile answers are after, and a process that lives as long as they do."""
+    """Files that hostile answers are after, and a process that lives as long as they do.
+
+    Only what nobody else takes away meanwhile: what is not there is not found, and not refused. A
+    checkout replaces files of the repository, never its folder.
+    """
     victim = tmp_path / "victim"
     victim.write_text("untouched")
     (tmp_path / "link").symlink_to(victim)
-    neighbour = subprocess.Popen(["sleep", "600"])
+    # It ends with its parent, and with nothing that ends programs by their names.
+    idle = [sys.executable, "-S", "-c", "input()"]
+    neighbour = subprocess.Popen(idle, stdin=subprocess.PIPE)
     yield {
-        "repository": str(ROOT / "README.md"),
+        "repository": str(ROOT),
         "home": str(Path.home()),
         "folder": str(tmp_path),
         "link": str(tmp_path / "link"),
         "victim": str(victim),
         "neighbour": str(neighbour.pid),
     }
+    assert neighbour.poll() is None
     neighbour.kill()
-    neighbour.wait()
+    neighbour.communicate()
 
 
 # How an attempt ends. An assertion fails where the attempt came to nothing without an error.
