@@ -93,7 +93,7 @@ def check_head(
         headers[name] = value
     host, origin = headers.get("host", ""), headers.get("origin")
     # A web page whose name was bound to 127.0.0.1 after it was loaded names its own host.
-    named = re.sub(r":\d*$", "", host).strip("[]").lower()
+    named = re.sub(r":\d{0,5}$", "", host).strip("[]").lower()
     if loopback_only and named not in LOOPBACK:
         raise RequestError(403, "wrong_host", "without a token only this machine may ask")
     try:

@@ -11,7 +11,7 @@ from time import localtime, strftime
 from typing import Any, Final
 from urllib.parse import quote
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from markupsafe import Markup
 from nicegui import run as background
 from nicegui import ui
@@ -108,6 +108,14 @@ def frame(title: str, here: str) -> Iterator[None]:
         yield
 
 
+def missing(title: str, why: str = "") -> Response:
+    """Return a page that says that there is no such thing, with status 404."""
+    with frame(title, ""):
+        put(html('<p class="error">{}</p>', why) if why else "")
+        client = ui.context.client
+    return client.build_response(client.request, 404)
+
+
 def attach(app: FastAPI, launcher: Launcher, boards: Boards) -> None:
     """Add the pages to an application."""
     store = launcher.store
@@ -124,10 +132,9 @@ def attach(app: FastAPI, launcher: Launcher, boards: Boards) -> None:
 
     @ui.page("/")
     @ui.page("/{team}")
-    def team_page(team: str = "pool") -> None:
+    def team_page(team: str = "pool") -> Response | None:
         if team not in TEAMS:
-            with frame("No such page", ""):
-                return
+            return missing("No such page")
         with frame(TEAMS[team][0], team):
             put(html("<p>{}</p>", TEAMS[team][1]))
             sources = launcher.ways.sources() if team == "pool" else [""]
@@ -139,37 +146,42 @@ def attach(app: FastAPI, launcher: Launcher, boards: Boards) -> None:
                 if len(sources) > 1:
                     place.bind_visibility_from(chosen, "value", value=source)
             _runs(launcher.store, team)
+        return None
 
     @ui.page("/show/{run_id}")
-    def run_page(run_id: str) -> None:
-        _run_page(launcher, run_id)
+    def run_page(run_id: str) -> Response | None:
+        return _run_page(launcher, run_id)
 
     @ui.page("/compare/{first}/{second}")
-    def compare_page(first: str, second: str) -> None:
+    def compare_page(first: str, second: str) -> Response | None:
+        try:
+            compared = comparison(compare(store, first, second))
+        except ConfigError as error:
+            return missing("A and B", str(error))
         with frame("A and B", ""):
-            try:
-                Live().show(comparison(compare(store, first, second)))
-            except ConfigError as error:
-                put(html('<p class="error">{}</p>', error))
+            Live().show(compared)
+        return None
 
     @ui.page("/boards/{name}")
-    def board_page(name: str) -> None:
+    def board_page(name: str) -> Response | None:
+        if name not in boards.find():
+            return missing("There is no board of this name")
         with frame(name, "boards"):
             path = f"/boards/{quote(name, safe='')}/report"
             report = ui.element("iframe").props("sandbox=allow-scripts")
             report.props.update({"src": path, "title": f"report of {name}"})
+        return None
 
     ui.run_with(app, title="inframind studio", dark=None, language="en-US", reconnect_timeout=10.0)
 
 
-def _run_page(launcher: Launcher, run_id: str) -> None:
+def _run_page(launcher: Launcher, run_id: str) -> Response | None:
     """Add a run: its status, and its view, drawn again as events come."""
     store = launcher.store
     try:
         run = store.get_run(run_id)
     except ConfigError:
-        with frame("There is no run of this name", ""):
-            return
+        return missing("There is no run of this name")
     with frame(described(run)["what"], run.team):
         status = Live()
         stop = ui.button("Stop", on_click=lambda: launcher.stop(run.run_id)).props("outline")
@@ -196,6 +208,7 @@ def _run_page(launcher: Launcher, run_id: str) -> None:
                 timer.deactivate()
 
         timer = ui.timer(0.5, update)
+    return None
 
 
 def _form(launcher: Launcher, team: str, source: str) -> None:

@@ -100,7 +100,24 @@ HEADS: list[list[bytes]] = [
     [b"Host: 127.0.0.1", b"Content-Length: x"],
     [b"Host: 127.0.0.1", b"Authorization: a", b"Authorization: b"],
 ]
-HOSTS = (b"\xff\xfe", b"[::1", b"evil.example", b"127.0.0.1.evil.example", b"127.0.0.1:80:80", b"")
+HOSTS = (
+    *(b"\xff\xfe", b"[::1", b"evil.example", b"127.0.0.1.evil.example", b"127.0.0.1:80:80", b""),
+    *(b"127.0.0.1:99999999", b"127.0.0.1@evil.example", b"a b", b"2130706433", b"127.0.0.1/"),
+)
+# What follows the head of a POST with the right token: lengths and bodies that can be read in two
+# ways, or that are none.
+LENGTHS: list[list[bytes]] = [
+    *([b"Content-Length: " + x] for x in (b"-1", b"+5", b"5, 5", b"1e3", b"\xb2", b"9" * 400)),
+    *([b"Transfer-Encoding: chunked", b"", x] for x in (b"-1\r\n", b"zz\r\n", b"f" * 18 + b"\r\n")),
+    [b"Transfer-Encoding: xchunked", b"", b"0\r\n"],
+    [b"Transfer-Encoding: chunked", b"Content-Length: 2", b"", b"0\r\n"],
+]
+LINES = (
+    *(b"FOO %s HTTP/1.1", b"TRACE %s HTTP/1.1", b"get %s HTTP/1.1", b"CONNECT %s HTTP/1.1"),
+    *(b"%s HTTP/1.1", b"GET %s HTTP/9.9", b"GET %s?" + b"a=b&" * 20_000 + b" HTTP/1.1"),
+    *(b"GET /..%%2f..%%2fetc%%2fpasswd#%s HTTP/1.1", b"GET /%%00%s HTTP/1.1", b"GET *%s HTTP/1.1"),
+    *(b"\x16\x03\x01%s", b"\0" * 3000 + b"%s", b"PRI * HTTP/2.0 %s"),
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -138,6 +155,29 @@ def test_bodies_are_checked(targets: dict[str, Target], name: str, value: str) -
     target = targets[name]
     body = target.body.replace("VALUE", value).encode()
     assert 400 <= status(target, "POST", target.post, *right(target), body=body) < 500
+    assert status(target, "GET", target.get, *right(target)) == 200
+
+
+@pytest.mark.parametrize("name", NAMES[:4])
+def test_what_is_no_http_is_refused(targets: dict[str, Target], name: str) -> None:
+    """Each gets 4xx, or its connection is closed; none is waited for, and no error is shown."""
+    target, usual = targets[name], [*right(targets[name]), b"Connection: close"]
+    head = [f"POST {target.post} HTTP/1.1".encode(), *usual, b"Content-Type: application/json"]
+    requests = [[*head, *more, b"", b""] for more in LENGTHS]
+    requests += [[line % target.get.encode(), *usual, b"", b""] for line in LINES]
+    for more in ([b"X: a\0b"], [b"X : a"], [b"X: " + b"a" * 100_000], [b"X: a"] * 9_000):
+        requests.append([b"GET / HTTP/1.1", *usual, *more, b"", b""])
+    for lines in requests:
+        answer = b""
+        with (
+            socket.create_connection(("127.0.0.1", target.port), timeout=20.0) as connection,
+            contextlib.suppress(BrokenPipeError, ConnectionResetError),
+        ):
+            connection.sendall(b"\r\n".join(lines))
+            while part := connection.recv(1 << 16):
+                answer += part
+        assert not answer or answer.split()[1][:1] == b"4", (lines[:2], answer[:200])
+        assert b"Traceback" not in answer and b"site-packages" not in answer
     assert status(target, "GET", target.get, *right(target)) == 200
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("fastapi")
+import httpx
 from fastapi.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 from typer.testing import CliRunner
@@ -149,6 +150,17 @@ def test_unknown_names_are_not_found(client: TestClient) -> None:
         with pytest.raises(WebSocketDisconnect) as end:
             socket.receive_json()
         assert end.value.code == 4404
+
+
+def test_pages_that_are_not_there_say_so(serve: Callable[..., str]) -> None:
+    pytest.importorskip("nicegui")
+    address = serve()
+    for path, status in (
+        *(("/", 200), ("/assignment", 200), ("/boards", 200)),
+        *((f"/{name}", 404) for name in ("docs", "openapi.json", ".env", "%00", "show/x")),
+        *((f"/{name}", 404) for name in ("compare/a/b", "boards/x", "boards/x/report")),
+    ):
+        assert httpx.get(address + path).status_code == status, path
 
 
 def test_pages_of_others_are_refused_and_answers_have_a_policy(client: TestClient) -> None:
