@@ -70,6 +70,10 @@ def train(
             if name not in TRACKERS:
                 raise ConfigError(unknown("tracker", name, TRACKERS))
             require(name, f"--track {name}", "track")
+        if steps is not None and "steps" not in (keys := type(read_config(config)[1]).model_fields):
+            raise ConfigError(
+                f"--steps: {config} has no steps; its keys (--set): {', '.join(keys)}."
+            )
         named = {"env.pool": pool, "env.workload": workload, "steps": steps}
         changes = [f"{key}={value}" for key, value in named.items() if value is not None]
         function, checked = read_config(config, [*changes, *(set_ or [])])

@@ -17,9 +17,22 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from importlib.util import find_spec
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from operator import or_
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+)
 
 import gymnasium as gym
 import numpy as np
@@ -278,10 +291,20 @@ def checked_arguments(model: type[BaseModel], arguments: Mapping[str, Any]) -> A
     return validate(dict(arguments), model, source="environment")
 
 
+def _without_checks(kind: Any) -> Any:
+    """Return a type without the checks that pydantic reads: what `help` is to show."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _without_checks(parts[0])
+    if origin in (Union, UnionType):
+        return reduce(or_, map(_without_checks, parts))
+    return kind if origin in (None, Literal) else origin[tuple(map(_without_checks, parts))]
+
+
 def _signature(model: type[BaseModel], first: Parameters, last: Parameters) -> Signature:
     """Return the fields of a model, between others by default and type, as a signature."""
     fields: Parameters = {
-        name: (field.get_default(call_default_factory=True), field.annotation)
+        name: (field.get_default(call_default_factory=True), _without_checks(field.annotation))
         for name, field in model.model_fields.items()
     }
     return Signature(

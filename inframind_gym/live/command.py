@@ -435,4 +435,7 @@ def _print_table(left: Sequence[str], right: Sequence[str], rows: Iterable[Seque
         table.add_column(column, justify="left" if column in left else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    # Lines that are too long are broken by the terminal: better than words that are cut.
+    console.width = max(console.width, Console(width=1_000).measure(table).maximum)
+    console.print(table, soft_wrap=True)
