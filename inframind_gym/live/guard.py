@@ -6,6 +6,7 @@ same as ASGI middleware, with a limit on the body that holds for chunked ones, t
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import math
@@ -19,6 +20,8 @@ from inframind_gym.errors import InfraMindError
 
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 LEAST_TOKEN_CHARS: Final = 16
+MOST_HEAD_BYTES: Final = 32 << 10
+BODY_S: Final = 30.0  # for a whole body to come
 _ONCE: Final = ("host", "authorization", "origin", "content-length", "content-type")
 _TYPES: Final = {
     401: "authentication_error",
@@ -142,12 +145,17 @@ class Guard:
             await self._app(scope, receive, send)
             return
         pairs = [(n.decode("latin-1"), x.decode("latin-1")) for n, x in scope["headers"]]
-        length, began = 0, False
+        length, began, over_s = 0, False, asyncio.get_running_loop().time() + BODY_S
+        more = scope["type"] == "http"
 
         async def receive_some() -> Any:
-            nonlocal length
-            message = await receive()
-            length += len(message.get("body", b""))
+            nonlocal length, more
+            try:
+                async with asyncio.timeout_at(over_s if more else None):
+                    message = await receive()
+            except TimeoutError:
+                raise RequestError(408, "timeout", "the body did not come in time") from None
+            length, more = length + len(message.get("body", b"")), message.get("more_body", False)
             if length > self._most_bytes:
                 raise _too_large(self._most_bytes)
             return message
@@ -180,6 +188,47 @@ class Guard:
             start = {"type": "http.response.start", "status": error.status, "headers": sent}
             await send_with_headers(start)
             await send({"type": "http.response.body", "body": body})
+
+
+def bounded_protocol(most_connections: int) -> type[Any]:
+    """Return uvicorn's protocol with a limit on headers and on the connections of an address.
+
+    Those of WebSockets are not counted.
+    """
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    addresses: dict[Any, str] = {}  # by connection
+
+    class Bounded(HttpToolsProtocol):
+        _head_bytes = 0
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            address = str((transport.get_extra_info("peername") or ("",))[0])
+            if list(addresses.values()).count(address) >= most_connections:
+                transport.close()
+            else:
+                addresses[self] = address
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            addresses.pop(self, None)
+            super().connection_lost(exc)
+
+        def handle_websocket_upgrade(self) -> None:
+            addresses.pop(self, None)  # another protocol has it from here on
+            super().handle_websocket_upgrade()
+
+        def on_message_begin(self) -> None:
+            self._head_bytes = 0
+            super().on_message_begin()
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            self._head_bytes += len(name) + len(value)
+            if self._head_bytes > MOST_HEAD_BYTES:
+                raise ValueError("headers are too large")  # the parser's caller answers 400
+            super().on_header(name, value)
+
+    return Bounded
 
 
 def _too_large(most_bytes: int) -> RequestError:

@@ -11,7 +11,7 @@ import typer
 
 from inframind_gym.errors import ConfigError, friendly, require
 from inframind_gym.live.config import require_live
-from inframind_gym.live.guard import LEAST_TOKEN_CHARS, LOOPBACK
+from inframind_gym.live.guard import LEAST_TOKEN_CHARS, LOOPBACK, bounded_protocol
 from inframind_gym.progress import say
 from inframind_gym.sockets import listening
 from inframind_gym.teams.runs import DEFAULT_FILE, ProviderName, Runs, RunStore
@@ -80,6 +80,7 @@ def studio(
                 log_level="warning",
                 server_header=False,
                 ws_max_size=MOST_BODY_BYTES,
+                http=bounded_protocol(256),
                 timeout_graceful_shutdown=3,
             )
             with contextlib.suppress(KeyboardInterrupt):

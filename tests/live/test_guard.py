@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,7 +15,8 @@ pytest.importorskip("httptools")
 pytest.importorskip("fastapi")
 import uvicorn
 
-from inframind_gym.live.guard import check_head
+from inframind_gym.live import guard
+from inframind_gym.live.guard import Guard, bounded_protocol, check_head
 from inframind_gym.sockets import listening
 from inframind_gym.studio.boards import Boards
 from inframind_gym.studio.runs import Launcher, Ways
@@ -43,7 +46,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Targ
     keys = [{"name": "a", "key": KEY}]
     (folder / "keyed").mkdir()
     with (
-        running(folder) as open_,
+        running(folder, limits={"max_connections_per_address": 8}) as open_,
         running(folder / "keyed", keys=keys) as keyed,
         served(tiny_pool(), [0]) as urls,
         RunStore(folder / "runs.sqlite") as store,
@@ -60,7 +63,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Targ
                 make_app(Launcher(store, Ways()), Boards([]), token=token),
                 listening("127.0.0.1", 0),
             )
-            server = uvicorn.Server(uvicorn.Config(app, log_config=None))
+            server = uvicorn.Server(uvicorn.Config(app, log_config=None, http=bounded_protocol(8)))
             thread = threading.Thread(target=server.run, args=([address],), daemon=True)
             thread.start()
             until(lambda server=server: server.started)  # type: ignore[misc]
@@ -233,6 +236,65 @@ def test_large_bodies_are_not_read(targets: dict[str, Any]) -> None:
                 assert socket_.makefile("rb").readline().split()[1] in (b"400", b"413")
             except (BrokenPipeError, ConnectionResetError):
                 pass  # it was closed before it was read
+
+
+@pytest.mark.parametrize("name", ["gateway", "studio"])
+def test_one_address_cannot_hold_every_connection(targets: dict[str, Target], name: str) -> None:
+    target = targets[name]
+    upgrade = [b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13"]
+    upgrade += [b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="]
+    lines = [b"GET /ws/x HTTP/1.1", b"Host: 127.0.0.1", *upgrade]
+    with contextlib.ExitStack() as stack:
+
+        def connect(address: str) -> socket.socket:
+            place = "127.0.0.1", target.port
+            return stack.enter_context(socket.create_connection(place, 20.0, (address, 0)))
+
+        for _ in range(12 * (name == "studio")):  # WebSockets are not counted
+            connection = connect("127.0.0.1")
+            connection.sendall(b"\r\n".join(lines) + b"\r\n\r\n")
+            assert connection.recv(12) == b"HTTP/1.1 101"
+        held = [connect("127.0.0.1") for _ in range(8)]
+        assert connect("127.0.0.1").recv(1) == b""
+        other = connect("127.0.0.2")
+        other.sendall(f"GET {target.get} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        assert other.recv(12) == b"HTTP/1.1 200"
+        for each in held:
+            each.close()
+
+    def served() -> bool:
+        with contextlib.suppress(OSError, IndexError):  # closed without an answer
+            return status(target, "GET", target.get, *right(target)) == 200
+        return False
+
+    until(served)
+
+
+def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "BODY_S", 0.1)
+    sent: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+
+    async def receive() -> Any:
+        await asyncio.sleep(0.04)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    guarded = Guard(
+        app,
+        admit=lambda *_: None,
+        loopback_only=True,
+        most_bytes=99,
+        refuse=lambda _, error: ("text/plain", error.content()),
+    )
+    headers = [(b"host", b"127.0.0.1")]
+    asyncio.run(guarded({"type": "http", "path": "/", "headers": headers}, receive, send))
+    assert sent[0]["status"] == 408
 
 
 def test_only_hosts_of_this_machine_are_known() -> None:

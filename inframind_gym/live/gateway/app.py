@@ -22,7 +22,7 @@ from inframind_gym.live.gateway.gateway import TEAM, Gateway
 from inframind_gym.live.gateway.proxy import Exchange
 from inframind_gym.live.gateway.request import CHAT, COMPLETIONS, read_query, request_id
 from inframind_gym.live.gateway.team import Teams
-from inframind_gym.live.guard import Guard, RequestError
+from inframind_gym.live.guard import Guard, RequestError, bounded_protocol
 from inframind_gym.sockets import listening
 
 _log = logging.getLogger("inframind.gateway")
@@ -169,7 +169,7 @@ def run(config: GatewayConfig) -> None:
                 server_header=False,
                 proxy_headers=False,
                 log_config=None,
-                http="httptools",
+                http=bounded_protocol(config.limits.max_connections_per_address),
                 timeout_keep_alive=int(config.limits.idle_s),
                 timeout_graceful_shutdown=int(config.limits.drain_s),
             )

@@ -20,6 +20,7 @@ from aiohttp import web
 from inframind_gym.live.gateway.app import make_app
 from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.gateway.gateway import Gateway
+from inframind_gym.live.guard import bounded_protocol
 from inframind_gym.sockets import listening
 from tests.live.vllm_server.fake import Answer, FakeServer, Script, until
 from tests.live.vllm_server.live_play import pool_at
@@ -138,7 +139,11 @@ def running(
         gateway = Gateway(config)
         address = stack.enter_context(listening("127.0.0.1", 0))
         server = uvicorn.Server(
-            uvicorn.Config(make_app(gateway), log_config=None, http="httptools")
+            uvicorn.Config(
+                make_app(gateway),
+                log_config=None,
+                http=bounded_protocol(config.limits.max_connections_per_address),
+            )
         )
         thread = threading.Thread(target=server.run, args=([address],), daemon=True)
         thread.start()
