@@ -54,22 +54,17 @@ class StartedServer(StrictModel):
 
     def members(self) -> list[psutil.Process]:
         """Return its processes that run, the leader first; they can be left without it."""
-        members: set[psutil.Process] = set()
-        with contextlib.suppress(psutil.NoSuchProcess):
-            leader = psutil.Process(self.pid)
-            if abs(start_of(leader) - self.start_s) >= _SAME_START_S:
-                return []  # a stranger has the id, which no session of ours can have then
-            members = {leader, *leader.children(recursive=True)}
+        members = []
         for process in psutil.process_iter():
-            with contextlib.suppress(OSError):
-                if os.getsid(process.pid) == self.pid:
-                    members.add(process)
-        alive = []
-        for process in members:
-            with contextlib.suppress(psutil.Error):
-                if process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
-                    alive.append(process)
-        return sorted(alive, key=lambda process: (process.pid != self.pid, process.pid))
+            with contextlib.suppress(psutil.Error, OSError):
+                dead = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+                if dead or os.getsid(process.pid) != self.pid:
+                    continue
+                is_leader = process.pid == self.pid
+                if is_leader and abs(start_of(process) - self.start_s) >= _SAME_START_S:
+                    return []  # a stranger has the id, which no session of ours can have then
+                members.append(process)
+        return sorted(members, key=lambda process: (process.pid != self.pid, process.pid))
 
 
 class _State(RootModel[tuple[StartedServer, ...]]):

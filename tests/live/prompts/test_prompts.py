@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inframind_gym.errors import ConfigError
 from inframind_gym.live.prompts import (
     TEMPLATE_TOKENS,
     Message,
@@ -109,35 +108,6 @@ def test_a_call_reads_what_its_graph_says(topology: str) -> None:
         assert len(titles(messages)) == len(reads)
 
 
-def test_the_second_round_of_a_debate_knows_its_own_answer() -> None:
-    messages = PROMPTS.messages(call("Debate", 4, reads=(0, 1, 2)), ANSWERS, AMPLE)
-    assert titles(messages) == [
-        "Answer of agent 1",
-        "Answer of agent 3",
-        "Your own answer of the first round",
-    ]
-    own = messages[1]["content"].partition("### Your own answer of the first round\n")[2]
-    assert own.startswith("finding 1\n")
-    assert "second round" in text(messages)
-
-
-@pytest.mark.parametrize("kind", ANSWER_KINDS)
-def test_reflection_checks_its_own_first_answer(kind: str) -> None:
-    second = call("Reflection", 2, phase=SECOND, reads=(2,), kind=kind)
-    messages = PROMPTS.messages(second, ANSWERS, AMPLE)
-    assert titles(messages) == ["Your first answer"]
-    assert "finding 2" in text(messages)
-    assert "Check your first answer" in text(messages)
-    assert "answer the question again, in full" in text(messages)
-
-
-def test_what_was_handed_on_is_shown_once() -> None:
-    final = call("Chain", phase=FINAL, reads=(0, 1, 2), sources=(0, 0, 2))
-    messages = PROMPTS.messages(final, {0: "finding 0", 2: "finding 2"}, AMPLE)
-    assert titles(messages) == ["Answer of agents 1 and 2", "Answer of agent 3"]
-    assert text(messages).count("finding 0") == 1
-
-
 def test_trains_of_thought_are_not_passed_on() -> None:
     answers = {0: "<think>a long way</think>\nIt is 4."}
     prompt = text(PROMPTS.messages(call("Chain", 1, reads=(0,)), answers, AMPLE))
@@ -195,18 +165,3 @@ def test_a_prompt_never_takes_more_than_its_limit(answers: list[str], more: int)
     assert TASKS.texts[TASK["number"]] in prompt
     assert "\\boxed{}" in prompt
     assert len(titles(messages)) >= len(answers)
-
-
-def test_the_longest_answers_are_cut_first_and_in_the_middle() -> None:
-    answers = {0: "start " + "word " * 2000 + "\\boxed{3}", 1: "short \\boxed{4}"}
-    final = call("FullConnected", phase=FINAL, reads=(0, 1))
-    prompt = text(PROMPTS.messages(final, answers, 700))
-    assert "short \\boxed{4}" in prompt
-    assert "start " in prompt
-    assert "word \\boxed{3}" in prompt
-    assert re.search(r"\[\.\.\. \d+ characters left out \.\.\.\]", prompt)
-
-
-def test_a_question_that_does_not_fit_is_an_error_with_a_remedy() -> None:
-    with pytest.raises(ConfigError, match=r"does not fit.*2048 of the answer.*max_model_len"):
-        PROMPTS.messages(call("IO"), {}, 100)
