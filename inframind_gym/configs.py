@@ -12,9 +12,10 @@ import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, Union, cast
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import yaml
 from pydantic import (
@@ -332,3 +333,13 @@ def _strip(annotation: Any) -> Any:
             annotation = kept[0] if kept else None
         else:
             return annotation
+
+
+def without_checks(kind: Any) -> Any:
+    """Return a type without the checks that pydantic reads: what `help` is to show."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return without_checks(parts[0])
+    if origin in (Union, types.UnionType):
+        return reduce(or_, map(without_checks, parts))
+    return kind if origin in (None, Literal) else origin[tuple(map(without_checks, parts))]

@@ -17,22 +17,9 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
 from importlib.util import find_spec
 from inspect import Parameter, Signature
-from operator import or_
-from types import UnionType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ClassVar,
-    Final,
-    Literal,
-    Union,
-    get_args,
-    get_origin,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import gymnasium as gym
 import numpy as np
@@ -43,7 +30,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from inframind_gym.configs import validate
+from inframind_gym.configs import validate, without_checks
 from inframind_gym.errors import ActionError, ConfigError, require, require_within, unknown
 from inframind_gym.simulator.jit import MOST_THREADS
 
@@ -291,20 +278,10 @@ def checked_arguments(model: type[BaseModel], arguments: Mapping[str, Any]) -> A
     return validate(dict(arguments), model, source="environment")
 
 
-def _without_checks(kind: Any) -> Any:
-    """Return a type without the checks that pydantic reads: what `help` is to show."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return _without_checks(parts[0])
-    if origin in (Union, UnionType):
-        return reduce(or_, map(_without_checks, parts))
-    return kind if origin in (None, Literal) else origin[tuple(map(_without_checks, parts))]
-
-
 def _signature(model: type[BaseModel], first: Parameters, last: Parameters) -> Signature:
     """Return the fields of a model, between others by default and type, as a signature."""
     fields: Parameters = {
-        name: (field.get_default(call_default_factory=True), _without_checks(field.annotation))
+        name: (field.get_default(call_default_factory=True), without_checks(field.annotation))
         for name, field in model.model_fields.items()
     }
     return Signature(
@@ -319,17 +296,15 @@ class Env(gym.Env[Any, Any]):
     """One environment: a batch of one behind Gymnasium's interface.
 
     Args:
-        render_mode: None, "ansi" (tables) or "rgb_array" (a picture, (540, 960, 3) uint8). Windows
-            (`gym.make(…, render_mode="human")`) and videos (`envs.render.record_video`) need the
-            extra `render`.
+        render_mode: None, "ansi" (tables) or "rgb_array" (a picture, (540, 960, 3) uint8);
+            `gym.make` also takes "human", a window (extra `render`, as `render.record_video`).
         **arguments: the fields of the class's `arguments`.
 
     Raises:
         ConfigError: an argument is unknown or has an impossible value; says what is possible.
     """
 
-    # Gymnasium shows "human" by its own wrapper, from pictures. Without pygame that wrapper would
-    # name an extra of Gymnasium's: then `gym.make` brings the mode here, to be refused.
+    # "human" is shown by Gymnasium's wrapper; without pygame it comes here, to name our extra.
     metadata: dict[str, Any] = {  # noqa: RUF012
         "render_modes": [*RENDER_MODES, *([] if find_spec("pygame") else ["human"])],
         "render_fps": 4,

@@ -111,9 +111,8 @@ def frame(title: str, here: str) -> Iterator[None]:
 def missing(title: str, why: str = "") -> Response:
     """Return a page that says that there is no such thing, with status 404."""
     with frame(title, ""):
-        put(html('<p class="error">{}</p>', why) if why else "")
-        client = ui.context.client
-    return client.build_response(client.request, 404)
+        put(html('<p class="error">{}</p>', why))
+        return ui.context.client.build_response(ui.context.client.request, 404)
 
 
 def attach(app: FastAPI, launcher: Launcher, boards: Boards) -> None:
@@ -132,7 +131,7 @@ def attach(app: FastAPI, launcher: Launcher, boards: Boards) -> None:
 
     @ui.page("/")
     @ui.page("/{team}")
-    def team_page(team: str = "pool") -> Response | None:
+    def team_page(team: str = "pool") -> Any:
         if team not in TEAMS:
             return missing("No such page")
         with frame(TEAMS[team][0], team):
@@ -146,36 +145,33 @@ def attach(app: FastAPI, launcher: Launcher, boards: Boards) -> None:
                 if len(sources) > 1:
                     place.bind_visibility_from(chosen, "value", value=source)
             _runs(launcher.store, team)
-        return None
 
     @ui.page("/show/{run_id}")
-    def run_page(run_id: str) -> Response | None:
+    def run_page(run_id: str) -> Any:
         return _run_page(launcher, run_id)
 
     @ui.page("/compare/{first}/{second}")
-    def compare_page(first: str, second: str) -> Response | None:
+    def compare_page(first: str, second: str) -> Any:
         try:
             compared = comparison(compare(store, first, second))
         except ConfigError as error:
             return missing("A and B", str(error))
         with frame("A and B", ""):
             Live().show(compared)
-        return None
 
     @ui.page("/boards/{name}")
-    def board_page(name: str) -> Response | None:
+    def board_page(name: str) -> Any:
         if name not in boards.find():
             return missing("There is no board of this name")
         with frame(name, "boards"):
             path = f"/boards/{quote(name, safe='')}/report"
             report = ui.element("iframe").props("sandbox=allow-scripts")
             report.props.update({"src": path, "title": f"report of {name}"})
-        return None
 
     ui.run_with(app, title="inframind studio", dark=None, language="en-US", reconnect_timeout=10.0)
 
 
-def _run_page(launcher: Launcher, run_id: str) -> Response | None:
+def _run_page(launcher: Launcher, run_id: str) -> Any:
     """Add a run: its status, and its view, drawn again as events come."""
     store = launcher.store
     try:
@@ -208,7 +204,6 @@ def _run_page(launcher: Launcher, run_id: str) -> Response | None:
                 timer.deactivate()
 
         timer = ui.timer(0.5, update)
-    return None
 
 
 def _form(launcher: Launcher, team: str, source: str) -> None:
