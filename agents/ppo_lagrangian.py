@@ -107,10 +107,10 @@ class Batch(NamedTuple):
     load: Array  # (n,) index of the row's load
     seen: Seen
     action: Array  # (n,) recipe
+    price: Array  # (n,) mean μ of the row's GPUs at no load
     log_prob: Array  # (n,)
     use: Array  # (n,) U
     use_expected: Array  # (n,) Σ π U
-    price: Array  # (n,) mean μ of the row's GPUs at no load
     multiplier: Array  # (n,) λ
     good: Array  # (n,) solved in time
     late: Array  # (n,)
@@ -128,7 +128,7 @@ class Explorer(PpoLagrangianPolicy):
     def __init__(self, config: PpoLagrangianConfig, *, sample: bool) -> None:
         # Not PpoLagrangianPolicy's: there is no checkpoint.
         super(PpoLagrangianPolicy, self).__init__(None if config.prices else "no-prices")
-        self.name, self.sample, self.lateness = NAME, sample, config.lateness
+        self.name, self.sample = NAME, sample
         self.sharpness, self.decisions_made = 1.0, list[tuple[Any, ...]]()
 
     def pick(self, seen: Seen, scores: Array, contexts: Array, rows: Array) -> Array:
@@ -137,8 +137,7 @@ class Explorer(PpoLagrangianPolicy):
             return np.asarray(scores.argmax(axis=1), np.int64)
         log_probs = log_softmax(self.sharpness * scores)
         action = draw(log_probs, self.draw(rows, contexts["query"]))
-        each = np.arange(len(rows))
-        use = seen.recipe[..., 4]
+        each, use = np.arange(len(rows)), seen.recipe[..., 4]
         self.decisions_made.append(
             (
                 rows.copy(),
@@ -146,20 +145,14 @@ class Explorer(PpoLagrangianPolicy):
                 contexts["arrival_s"] + contexts["budget_s"],
                 *seen,
                 action,
+                np.exp(self.log_price[rows]).mean(axis=1),
                 log_probs[each, action].astype(np.float32),
                 use[each, action],
                 (np.exp(log_probs) * use).sum(axis=1).astype(np.float32),
-                np.exp(self.log_price[rows]).mean(axis=1),
                 self.lagrange[rows].astype(np.float32),
             )
         )
         return np.asarray(action, np.int64)
-
-    def learn(self, completed: Array, rows: Array) -> None:
-        """Learn seconds of calls, and control λ."""
-        super().learn(completed, rows)
-        if not self.lateness:
-            self.lagrange[:] = 0.0
 
 
 class World:
@@ -168,21 +161,17 @@ class World:
     Args:
         config: of the training.
         place: pool and workload.
-        split: of the tasks.
-        rows: E.
+        split: of the tasks, "train" or "val".
         queries: N of a stream.
-        loads: of the rows, in turn.
     """
 
     def __init__(
-        self,
-        config: PpoLagrangianConfig,
-        place: StreamWorld,
-        split: str,
-        rows: int,
-        queries: int,
-        loads: Sequence[float],
+        self, config: PpoLagrangianConfig, place: StreamWorld, split: str, queries: int
     ) -> None:
+        rows, loads = config.validation_rows, config.validation_loads
+        if split == "train":
+            rows, loads = config.rows, config.loads
+        self.config = config
         arguments: dict[str, Any] = config.env.arguments(split) | {
             **{"pool": place.pool, "workload": place.workload, "num_queries": queries},
             **{"system_features": ("in_flight",), "level": "joint", "observation": "index"},
@@ -193,11 +182,10 @@ class World:
         self.load = self.every % len(loads)
         self.rates_per_min = np.array(loads)[self.load] * (place.capacity_per_min or 0.0)
         self.policy = Explorer(config, sample=split == "train")
-        self._restarts = config.restarts
         self._read = np.zeros(rows, np.int64)  # records of the stream that were read
         self._solved, self._late, self._known = np.zeros((3, rows, queries), np.bool_)
 
-    def begin(self, weights: Mapping[str, Array], promise: float, key: tuple[int, ...]) -> None:
+    def begin(self, weights: Mapping[str, Array], key: tuple[int, ...]) -> None:
         """Begin a stream in every row; its luck is a function of the key."""
         self._key, self._begun = key, np.zeros(self.rows, np.int64)
         rates = self.rates_per_min.copy()
@@ -205,11 +193,10 @@ class World:
             rates *= np.random.default_rng(key).uniform(0.84, 1.16, self.rows)
         self.simulation.set_options({"arrival_rate_per_min": rates})
         self.simulation.seeded()
-        self.policy.use(weights, promise, np.float32)
+        self.policy.use(weights, self.config.promise, np.float32)
         self.policy.decisions_made = []
         self.policy.reset(self.spec, [seed_of(*key, row) for row in range(self.rows)])
         self._observations = self.simulation.observations()
-        self._waiting: list[Array] = []
         self._restart(self.every)
 
     def _restart(self, rows: Array) -> None:
@@ -243,6 +230,8 @@ class World:
         self._known[of, query] = True
         self._read[rows] = last[rows]
         self.policy.learn(completed, of)
+        if not self.config.lateness:
+            self.policy.lagrange[:] = 0.0
 
     def play(self, queries: int) -> Batch:
         """Go on until so many queries have been planned; returns what can be learned from."""
@@ -253,7 +242,7 @@ class World:
             self.step()
             planned += sum(len(columns[0]) for columns in made[before:])
             over = self.simulation.status != DECISION
-            if self._restarts:
+            if self.config.restarts:
                 over |= self.policy.late > OVERRUN
             if over.any():
                 gone.append(self._settle(over))
@@ -268,27 +257,24 @@ class World:
 
         Those of rows that are `over` and are not known are dropped; the others wait.
         """
-        parts, self.policy.decisions_made[:] = list(self.policy.decisions_made), []
-        parts = ([tuple(self._waiting)] if self._waiting else []) + parts
-        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        columns = [np.concatenate(c) for c in zip(*self.policy.decisions_made, strict=True)]
         row, query, deadline_s = columns[:3]
         known = self._known[row, query]
         missed = ~known & (self._time_s[row] > deadline_s)
         late = np.where(known, self._late[row, query], True)
         good = known & self._solved[row, query] & ~late
         due, waits = known | missed, ~known & ~missed & ~over[row]
-        self._waiting = [column[waits] for column in columns]
+        self.policy.decisions_made[:] = [tuple(column[waits] for column in columns)]
         return [row[due], *(column[due] for column in columns[3:]), good[due], late[due]]
 
-    def validate(
-        self, weights: Mapping[str, Array], promise: float, key: tuple[int, ...], scored: int
-    ) -> tuple[Array, Array]:
+    def validate(self, weights: Mapping[str, Array], key: tuple[int, ...]) -> tuple[Array, Array]:
         """Return goodput and share in time (E,) of streams in steady load.
 
         Queries are scored that arrive after SETTLED_S, while others go on arriving. Those without
         an answer for so long are late.
         """
-        self.begin(weights, promise, key)
+        self.begin(weights, key)
+        scored = self.config.validation_queries
         window = Window.steady(self.simulation.state.arrival_s, scored, SETTLED_S)
         columns = window.first[:, None] + np.arange(scored)
         over = np.zeros(self.rows, np.bool_)
@@ -393,11 +379,7 @@ class Learner:
         c = self.config
         seen = Seen(*(torch.from_numpy(column[part]) for column in batch.seen))
         old, use, expected, lagrange, good, late = (
-            torch.from_numpy(np.asarray(column[part], np.float32))
-            for column in (
-                *(batch.log_prob, batch.use, batch.use_expected, batch.multiplier),
-                *(batch.good, batch.late),
-            )
+            torch.from_numpy(np.asarray(column[part], np.float32)) for column in batch[4:]
         )
         log_probs, value = self.net(world, seen)
         log_prob = log_probs.gather(1, torch.from_numpy(batch.action[part])[:, None])[:, 0]
@@ -460,16 +442,10 @@ def train(config: PpoLagrangianConfig, run: Run) -> dict[str, Any]:
     counts = {"queries": 0, "seconds": 0.0}
     c, places = config, config.env.among(config.worlds)
     length = c.together * c.queries // (len(places) * c.rows) + 200
-    worlds = [World(c, place, "train", c.rows, length, c.loads) for place in places]
+    worlds = [World(c, place, "train", length) for place in places]
     fastest = [max(c.validation_loads) * (place.capacity_per_min or 0.0) for place in places]
-    held_out = [
-        World(
-            *(c, place, "val", c.validation_rows),
-            stream_length(rate, c.validation_queries, SETTLED_S),
-            c.validation_loads,
-        )
-        for place, rate in zip(places, fastest, strict=True)
-    ]
+    lengths = [stream_length(rate, c.validation_queries, SETTLED_S) for rate in fastest]
+    held_out = [World(c, *of) for of in zip(places, ["val"] * len(places), lengths, strict=True)]
     learner = Learner(c, seed, worlds)
     if saved is not None:
         arrays, numbers = saved
@@ -480,7 +456,7 @@ def train(config: PpoLagrangianConfig, run: Run) -> dict[str, Any]:
     with run.tracker(int(counts["queries"])) as tracker, report:
         while learner.updates < c.steps:  # streams, and a checkpoint after them
             for i, world in enumerate(worlds):
-                world.begin(learner.weights(), c.promise, (seed, EPISODES, learner.updates, i))
+                world.begin(learner.weights(), (seed, EPISODES, learner.updates, i))
             for _ in range(min(c.together, c.steps - learner.updates)):
                 began, share = time.perf_counter(), -(-c.queries // len(worlds))
                 learner.prepare()
@@ -498,10 +474,7 @@ def train(config: PpoLagrangianConfig, run: Run) -> dict[str, Any]:
                 )
             found: dict[str, dict[str, float]] = {"goodput": {}, "in_time": {}}
             for i, world in enumerate(held_out):
-                key = (seed, VALIDATION, i)
-                results = world.validate(
-                    learner.weights(averaged=True), c.promise, key, c.validation_queries
-                )
+                results = world.validate(learner.weights(averaged=True), (seed, VALIDATION, i))
                 for name, of_rows in zip(found, results, strict=True):
                     for k, load in enumerate(c.validation_loads):
                         cell = f"{world.place.pool}/{world.place.workload}/{load:g}"

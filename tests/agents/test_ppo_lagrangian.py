@@ -50,7 +50,7 @@ def settings(*changes: str) -> PpoLagrangianConfig:
 
 def world_of(config: PpoLagrangianConfig, queries: int = 400) -> World:
     [place] = config.env.among(config.worlds)
-    return World(config, place, "train", config.rows, queries, config.loads)
+    return World(config, place, "train", queries)
 
 
 def begun(config: PpoLagrangianConfig, queries: int = 400) -> tuple[World, Learner]:
@@ -58,7 +58,7 @@ def begun(config: PpoLagrangianConfig, queries: int = 400) -> tuple[World, Learn
     learner = Learner(config, 0, [world])
     with torch.no_grad():  # a network that says something
         learner.net.w["out"].normal_(0.0, 0.1, generator=torch.Generator().manual_seed(1))
-    world.begin(learner.weights(), config.promise, (0, 0))
+    world.begin(learner.weights(), (0, 0))
     learner.prepare()
     return world, learner
 
