@@ -23,6 +23,7 @@ from benchmarks.results import RECORDS
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.tracker import METRICS, read_metrics
 from inframind_gym.files import replace_text
+from inframind_gym.policies import checkpoint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,6 +37,7 @@ CURVES: Final = {  # of a training: title
     "lagrange/mu": "μ, right answers a second",
 }
 VALIDATION: Final = ("validation/goodput", "validation/in_time")
+BY_LOAD: Final = tuple(f"validation/goodput/load/{x:g}" for x in (0.3, 0.6, 0.9, 1.1))
 WORKLOAD: Final = "math"
 CAPACITY_PER_MIN: Final = 181.0
 MODEL, GPU = 1, 1  # mistral-24b, whose price is shown, and its GPU
@@ -65,7 +67,7 @@ def record(runs: Sequence[Path], records: Path = RECORDS) -> None:
     Raises:
         BenchmarkError: A folder holds no metrics of a training of `ppo_lagrangian`.
     """
-    names = [*(f"{n}/load/{x:g}" for n in CURVES for x in LOADS), *CURVES, *VALIDATION]
+    names = [*(f"{n}/load/{x:g}" for n in CURVES for x in LOADS), *CURVES, *VALIDATION, *BY_LOAD]
     rows = []
     for run in runs:
         by_step: dict[int, dict[str, float]] = {}
@@ -80,7 +82,17 @@ def record(runs: Sequence[Path], records: Path = RECORDS) -> None:
         for step in sorted(by_step):
             row = {name: f"{by_step[step][name]:.5g}" for name in names if name in by_step[step]}
             rows.append({"run": run.name, "queries": step} | {n: row.get(n, "") for n in names})
+        rows[-1] |= _by_load(run) if checkpoint.exists(run / "best") else {}
     _write(TRAININGS, rows, records)
+
+
+def _by_load(run: Path) -> dict[str, str]:
+    """Return the goodput of the best validation by load, means over worlds."""
+    validation = checkpoint.load(run / "best")[1]["training"]["validation"]["goodput"]
+    cells: dict[str, list[float]] = {name: [] for name in BY_LOAD}
+    for cell, goodput in validation.items():
+        cells[f"validation/goodput/load/{cell.rpartition('/')[2]}"].append(goodput)
+    return {name: f"{np.mean(values):.5g}" for name, values in cells.items()}
 
 
 def play_prices(records: Path = RECORDS, queries: int = 1200, streams: int = 3) -> None:
@@ -162,9 +174,9 @@ def _table(rows: Rows) -> str:
         figures = []
         for name, scale, digits in (
             ("validation/goodput", 100.0, 1),
+            *((name, 100.0, 1) for name in BY_LOAD),
             ("validation/in_time", 100.0, 1),
             ("lagrange/lambda/load/0.2", 1.0, 3),
-            ("lagrange/mu/load/0.2", 1e3, 2),
             ("lagrange/mu/load/1.1", 1e3, 2),
         ):
             best = [_column(end, name) for end in ends]
@@ -172,8 +184,8 @@ def _table(rows: Rows) -> str:
             spread = f" ({min(values):.{digits}f}–{max(values):.{digits}f})"
             figures.append(f"{np.mean(values):.{digits}f}" + (spread if len(values) > 1 else ""))
         body.append([kind if kind != "seed" else "as shipped", str(len(runs)), *figures])
-    heads = ["training", "seeds", "goodput %", "in time %"]
-    return table([*heads, "λ at ρ 0.2", "μ at ρ 0.2, 10⁻³", "μ at ρ 1.1, 10⁻³"], body)
+    heads = ["training", "seeds", "goodput %", *(f"ρ {n.rpartition('/')[2]}" for n in BY_LOAD)]
+    return table([*heads, "in time %", "λ at ρ 0.2", "μ at ρ 1.1, 10⁻³"], body)
 
 
 def _curves(rows: Rows) -> Figure:
