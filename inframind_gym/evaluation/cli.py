@@ -199,7 +199,9 @@ def compare(
     with friendly():
         folders = [target for target in targets if Path(target).is_dir()]
         names = [target for target in targets if target not in folders]
-        missing = [f"there is no folder {name}. " for name in names if "/" in name]
+        missing = [
+            f"there is no folder {name}. " for name in names if "/" in name and ":" not in name
+        ]
         if missing or len(folders) not in (1, 2):
             wanted = "Write: compare DIR POLICY_A POLICY_B, or compare DIR_A DIR_B."
             raise BenchmarkError(f"{missing[0] if missing else ''}{wanted}")
