@@ -24,7 +24,6 @@ from benchmarks.pages import NONE, QUIET, RULE, refresh, save_all, table
 from inframind_gym.calibration.measured_runs import read_runs
 from inframind_gym.calibration.replay import (
     DEFAULT_SEEDS,
-    LENGTH_FACTORS,
     load_constants,
     predict,
 )
@@ -66,7 +65,7 @@ METHODS: Final = {
     "moa": (12.0, 18.0, 3.0),
     "gptswarm": (12.0, 15.0, 3.0),
 }
-NAMED: Final = 12  # cells that the page names
+NAMED: Final = 6  # cells that the page names
 COLOURS: Final = dict(zip(METHODS, ("#0072b2", "#d55e00", "#009e73", "#aa4499"), strict=True))
 
 
@@ -167,26 +166,11 @@ def tables(
     logs: Sequence[LogEvidence], rows: Sequence[Row], fit: Mapping[str, Any]
 ) -> dict[str, str]:
     """Return the tables of the page by name, as markdown."""
-    left_out, posterior = fit.get("left_out") or {}, fit["posterior"]
-    rates = sorted({row["arrival_rate_per_min"] for row in rows})
-    shown = [f"{rate:g}/min" for rate in rates]
+    left_out = fit.get("left_out") or {}
     return {
         "targets": table(
             ["of", "", "mean latency", "tail", "TTFT, or accuracy", "all met"],
             [*_log_targets(logs), *_run_targets(rows, left_out)],
-            left=2,
-        ),
-        "datasets": table(
-            ["method", "dataset", *shown, "accuracy", "lengths x"],
-            _dataset_lines(rows, rates),
-            left=2,
-        ),
-        "gains": table(
-            ["dataset", *next(iter(posterior["gains"].values()))], _gains(posterior["gains"])
-        ),
-        "contrasts": table(
-            ["dataset", "cost rates", "measured, points", "posterior, points"],
-            _contrasts(posterior["contrasts"]),
             left=2,
         ),
         "failures": table(
@@ -270,20 +254,6 @@ def _met(met: bool) -> str:
     return "yes" if met else "**no**"
 
 
-def _dataset_lines(rows: Sequence[Row], rates: Sequence[float]) -> Iterator[list[str]]:
-    """Yield the median signed errors of mean latency by rate, and of accuracy."""
-    for key in dict.fromkeys((row["method"], row["dataset"]) for row in rows):
-        own = [row for row in rows if (row["method"], row["dataset"]) == key]
-        by_rate = [
-            [r["latency_s"]["mean"]["error_pct"] for r in own if r["arrival_rate_per_min"] == rate]
-            for rate in rates
-        ]
-        points = float(np.median([_points(row) for row in own]))
-        factor = f"{LENGTH_FACTORS[key]:.2f}" if key in LENGTH_FACTORS else NONE
-        latency = [f"{_signed(float(np.median(of)), 0)} %" if of else NONE for of in by_rate]
-        yield [*key, *latency, f"{_signed(points)} points", factor]
-
-
 def _failures(rows: Sequence[Row]) -> Iterator[list[str]]:
     """Yield the cells that are worst: by mean latency, or accuracy beyond its sampling error."""
 
@@ -318,21 +288,6 @@ def _name(row: Row) -> str:
         "",
     )
     return f"`{row['method']}` {row['dataset']}, {row['arrival_rate_per_min']:g}/min{setting}"
-
-
-def _gains(gains: Mapping[str, Mapping[str, Row]]) -> Iterator[list[str]]:
-    """Yield mean and sd of the posterior of each dataset's gains."""
-    for dataset, own in gains.items():
-        yield [dataset, *(f"{_signed(of['mean'], 2)} ± {of['sd']:.2f}" for of in own.values())]
-
-
-def _contrasts(contrasts: Iterable[Row]) -> Iterator[list[str]]:
-    """Yield differences in accuracy between cells whose mix of models is nearly the same."""
-    for of in contrasts:
-        shown = (
-            f"{_signed(of[side])} ± {of[f'{side}_sd']:.1f}" for side in ("measured", "posterior")
-        )
-        yield [of["dataset"], " → ".join(f"{rate:g}" for rate in of["cost_rates"]), *shown]
 
 
 def _points(row: Row) -> float:
