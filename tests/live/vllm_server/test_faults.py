@@ -66,7 +66,7 @@ def server(*steps: bytes | float) -> Iterator[str]:
         door.shutdown(socket.SHUT_RDWR)
 
 
-def chat(url: str) -> ChatResult:
+def chat(url: str, limit_s: float = LIMIT_S) -> ChatResult:
     settings = LiveSettings()
 
     async def scene() -> ChatResult:
@@ -74,7 +74,7 @@ def chat(url: str) -> ChatResult:
         await client.open()
         try:
             return await client.chat(
-                ChatRequest(0, [{"role": "user", "content": "Hi"}], 16, LIMIT_S)
+                ChatRequest(0, [{"role": "user", "content": "Hi"}], 16, limit_s)
             )
         finally:
             await client.close()
@@ -82,10 +82,10 @@ def chat(url: str) -> ChatResult:
     return asyncio.run(scene())
 
 
-def met(url: str) -> str:
+def met(url: str, limit_s: float = LIMIT_S) -> str:
     """The watcher's verdict."""
     address = ServerAddress(alias="s", url=url, model="m")
-    settings = LiveSettings(answer_s=LIMIT_S, health_s=60.0)
+    settings = LiveSettings(answer_s=limit_s, health_s=60.0)
     with MetricsWatcher([address], settings, poll_s=60.0) as watcher:
         watcher.wait_checked()
         return watcher.status()[0].reason
@@ -116,16 +116,18 @@ FAULTS: dict[str, tuple[tuple[bytes | float, ...], str, str, str]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_a_server_is_its_error(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     steps, status, error, verdict = FAULTS[fault]
+    # Only what is late has to be: on a busy machine the others would be, too.
+    limit_s = LIMIT_S if verdict == LATE else 10.0
     monkeypatch.setattr("inframind_gym.live.client._END_S", 0.1)
     with server(*steps) as url:
         began_s = time.monotonic()
-        result = chat(url)
+        result = chat(url, limit_s)
         assert (result.status, result.text) == (status, None), result
         assert error in (result.error or "")
-        assert verdict in met(url)
+        assert verdict in met(url, limit_s)
         with contextlib.suppress(DownError):  # some say 200 before they fail
-            ask(f"{url}/health", limit_s=LIMIT_S)
-        assert time.monotonic() - began_s < 8.0
+            ask(f"{url}/health", limit_s=limit_s)
+        assert time.monotonic() - began_s < 30.0
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
