@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 from collections.abc import AsyncIterator, Iterator
+from typing import Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -26,6 +28,7 @@ from inframind_gym.live.guard import Guard, RequestError, bounded_protocol
 from inframind_gym.sockets import listening
 
 _log = logging.getLogger("inframind.gateway")
+_ONE_SIGNAL_S: Final = 1.0
 
 
 def make_app(gateway: Gateway) -> Starlette:
@@ -147,12 +150,16 @@ def run(config: GatewayConfig) -> None:
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
-            def end() -> None:
-                self.force_exit = self.should_exit
+            loop, first_s = asyncio.get_running_loop(), math.inf
+
+            def end() -> None:  # timeout(1) sends one to the process and one to its group
+                nonlocal first_s
+                first_s = min(first_s, loop.time())
+                self.force_exit = loop.time() > first_s + _ONE_SIGNAL_S
                 gateway.draining = self.should_exit = True
 
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                asyncio.get_running_loop().add_signal_handler(number, end)
+                loop.add_signal_handler(number, end)
             yield
 
     with contextlib.closing(listening(config.host, config.port)) as address:
