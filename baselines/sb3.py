@@ -16,7 +16,7 @@ decision. On environments with `credit=True` each decision gets its query's rewa
     credit = reward - min(gain · max(load - target, 0) · seconds, 1)
 
 and the average of the weights is what plays: a snapshot of a closed loop can collapse under load.
-The next turn begins with it, as Lookahead does (Zhang et al., arXiv 1907.08610).
+With `lookahead` the next turn begins with it (Zhang et al., arXiv 1907.08610).
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from torch import nn
 
 import inframind_gym  # noqa: F401
-from agents.runs import BEST, Run
+from agents.runs import BEST, Array, Run
 from baselines.placement_network import ScorerPolicy, export
 from inframind_gym.configs import NonNegative, Positive, PositiveInt, StrictModel
 from inframind_gym.envs.routing_simulation import RoutingSimulation
@@ -50,6 +51,7 @@ from inframind_gym.evaluation.tracker import Tracker
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.mlp import ASSIGNMENT, COORDINATION, PLACEMENT, ROUTING, TOKEN_BUDGET
 from inframind_gym.progress import ProgressReport
+from inframind_gym.simulator.workflow.topology import MAX_NODES, STRATEGIES
 
 LEARNERS: Final[dict[str, type[BaseAlgorithm]]] = {
     "ppo": stable_baselines3.PPO,
@@ -57,6 +59,7 @@ LEARNERS: Final[dict[str, type[BaseAlgorithm]]] = {
     "dqn": stable_baselines3.DQN,
     "maskable_ppo": sb3_contrib.MaskablePPO,
 }
+COLUMNS: Final = ("observations", "actions", "values", "log_probs", "action_masks")  # of buffers
 ACTIVATIONS: Final = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 
 
@@ -78,12 +81,12 @@ class Sb3Config(StrictModel):
     turns: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
     turn_steps: PositiveInt | None = None  # decisions of all rows in a turn; None: all of them
     rows: PositiveInt  # environments side by side
-    # shares of the capacity of a workload: row i keeps its own from episode to episode, so that an
-    # update sees all loads
+    # shares of the capacity of a workload, each of some rows: an update sees all loads
     loads: tuple[Positive, ...] = ()
     capacity_per_min: dict[str, Positive] = Field(default_factory=dict)
     price: Price | None = None  # of environments with credit
     average_steps: PositiveInt | None = None  # time constant of the weights' average, which plays
+    lookahead: bool = True  # a turn begins with the average
     steps: PositiveInt  # decisions of all rows
     net_arch: tuple[PositiveInt, ...] = (64, 64)  # widths of the hidden layers
     keep_bias: NonNegative | None = None  # of placement's network; see `placement_network.Scorer`
@@ -114,25 +117,24 @@ class Watch(BaseCallback):
 
     def _on_rollout_start(self) -> None:
         """Move the average towards the weights that the last update has left."""
-        weights = self.model.policy.state_dict()
-        passed = self._decisions - self._averaged_at
         if self._config.average_steps is None:
             return
-        if not self.average:
-            self.average = {name: weight.clone() for name, weight in weights.items()}
+        weights, passed = self.model.policy.state_dict(), self._decisions - self._averaged_at
         if passed:
             step = max(-math.expm1(-passed / self._config.average_steps), passed / self._decisions)
             for name, mean in self.average.items():
                 mean.lerp_(weights[name], step)
+        elif not self.average:
+            self.average = {name: weight.clone() for name, weight in weights.items()}
         self._averaged_at = self._decisions
 
 
 class CreditByQuery(BaseCallback):
-    """Replaces rewards of steps in an algorithm's buffer by those that decisions have earned.
+    """Gives an algorithm's buffer the decisions whose queries are over, with what they have earned.
 
-    A decision whose query is not over when a rollout ends counts as failed after its deadline, as
-    what the critic expects before, and where its stream was cut. What ends after the rollout is not
-    learned from. In a replay buffer a decision counts 0 until its query is over.
+    A query that is open at its deadline has failed then, and its decision pays for the seconds
+    until then. Other open decisions wait for a later rollout; those of a stream that was cut are
+    left out. Room that a rollout has left is not learned from: advantage 0.
 
     Args:
         simulation: of the environments.
@@ -142,69 +144,70 @@ class CreditByQuery(BaseCallback):
     def __init__(self, simulation: RoutingSimulation, price: Price | None) -> None:
         super().__init__()
         self._simulation, self._price = simulation, price
-        self._layout = simulation.layout
-        self._decided = simulation.decisions.copy()
-        self._earned: NDArray[Any] | None = None  # of the last step, whose place is taken by now
-
-    def _on_rollout_start(self) -> None:
-        buffer: Any = getattr(self.model, "rollout_buffer", None)
-        if buffer is not None:
-            self._earned = None
-            shape = buffer.buffer_size, buffer.n_envs
-            self._known = np.zeros(shape, np.bool_)
-            self._due_s, self._now_s = np.zeros(shape), np.zeros(shape)
-
-    def _on_step(self) -> bool:
-        model: Any = self.model
-        buffer: Any = getattr(model, "rollout_buffer", None)
-        replay = buffer is None
-        if replay:
-            buffer = model.replay_buffer
-        place = buffer.pos
-        self._enter(buffer, place, wraps=replay)
-        self._earned = self._simulation.earned()
-        if replay:
-            self.locals["rewards"][:] = 0.0
-        else:
-            due = self._decided
-            self._due_s[place] = due["arrival_s"] + due["budget_s"]
-            self._now_s[place] = due["time_s"]
-            self._decided = self._simulation.decisions.copy()
-        return True
+        shape = simulation.num_envs, simulation.num_queries, MAX_NODES
+        self._places = np.arange(shape[0])
+        self._earned = np.full((2, *shape), np.nan, np.float32)  # reward, seconds
+        # Facts of a decision and columns of the buffer; credit and columns.
+        self._open, self._settled = list[list[Array]](), list[list[Array]]()
 
     def _on_training_start(self) -> None:
         self._decided = self._simulation.decisions.copy()
+        model: Any = self.model
+        self._buffer = getattr(model, "rollout_buffer", None) or model.replay_buffer
+        self._columns = [name for name in COLUMNS if hasattr(self._buffer, name)]
+        if isinstance(self._buffer, ReplayBuffer):
+            self._buffer.add = lambda *_: None  # type: ignore[method-assign]  # until it is over
 
-    def _enter(self, buffer: Any, place: int, *, wraps: bool) -> None:
-        """Write what the decisions of the last step's queries have earned, below `place`."""
-        earned = self._earned
-        if earned is None or not len(earned):
-            return
-        at, row = place - 1 - earned["ago"], earned["row"]
-        size = buffer.rewards.shape[0]
-        inside = at >= (place - size if wraps else 0)
-        at, row, earned = at[inside] % size, row[inside], earned[inside]
-        credit = earned["reward"].copy()
+    def _on_step(self) -> bool:
+        due, over = self._decided, self.locals["dones"]
+        facts = due["query"], due["node"], due["time_s"], due["arrival_s"] + due["budget_s"]
+        shown = {"observations": self.model._last_obs, **self.locals}
+        columns = (np.asarray(shown[name]).reshape(len(due), -1) for name in self._columns)
+        self._open.append([self._places, *facts, *columns])
+        earned = self._simulation.earned()
+        at = earned["row"], earned["query"], earned["node"]
+        self._earned[:, *at] = earned["reward"], earned["seconds"]
+        self._decided = self._simulation.decisions.copy()
+        if over.any():
+            self._settle(np.where(over, due["time_s"], self._decided["time_s"]), over)
+            self._earned[:, over] = np.nan
+        return True
+
+    def _settle(self, now_s: Array, over: Array) -> None:
+        """Credit decisions whose queries have ended or failed; forget others of rows `over`."""
+        columns = [np.concatenate(column) for column in zip(*self._open, strict=True)]
+        row, query, node, time_s, due_s, seen, action = columns[:7]
+        reward, seconds = self._earned[:, row, query, node]
+        known = ~np.isnan(reward)
+        settled, credit = known | (due_s < now_s[row]), np.where(known, reward, 0.0)
         if self._price is not None:
-            servers = self._layout.servers(buffer.observations[at, row])
-            load = servers[np.arange(len(at)), earned["model"], 1]
+            servers = self._simulation.layout.servers(seen)
+            load = servers[np.arange(len(row)), action[:, 0] // len(STRATEGIES), 1]
             price = self._price.gain * np.maximum(load - self._price.target, 0.0)
-            credit -= np.minimum(price * earned["seconds"], 1.0)
-        buffer.rewards[at, row] = credit
-        if not wraps:
-            self._known[at, row] = True
+            credit -= np.minimum(price * np.where(known, seconds, due_s - time_s), 1.0)
+        self._settled.append([column[settled] for column in (credit, *columns[5:])])
+        self._open = [[column[~settled & ~over[row]] for column in columns]]
 
     def _on_rollout_end(self) -> None:
-        buffer: Any = getattr(self.model, "rollout_buffer", None)
-        if buffer is None:
-            return
-        self._enter(buffer, buffer.pos, wraps=False)
-        failed = ~self._known & (self._due_s < self._now_s[-1])
-        buffer.rewards[failed] = 0.0
-        open_ = ~self._known & ~failed
-        buffer.rewards[open_] = buffer.values[open_]
-        over = np.zeros(buffer.n_envs)
-        buffer.compute_returns_and_advantage(torch.zeros(buffer.n_envs, 1), over)
+        self._settle(self._decided["time_s"], np.zeros(len(self._places), np.bool_))
+        columns = [np.concatenate(column) for column in zip(*self._settled, strict=True)]
+        buffer, rows, size = self._buffer, len(self._places), len(columns[0])
+        if isinstance(buffer, ReplayBuffer):
+            size -= size % rows
+            for at in np.arange(size).reshape(-1, rows):
+                credit, seen, action = (column[at] for column in columns)
+                ReplayBuffer.add(buffer, seen, seen, action, credit, np.zeros(rows), [{}] * rows)
+            if not buffer.size():  # SB3 would draw from nothing
+                model: Any = self.model
+                model.learning_starts = model.num_timesteps
+        else:
+            size = min(size, buffer.rewards.size)
+            buffer.rewards[:] = buffer.values
+            for name, column in zip(("rewards", *self._columns), columns, strict=True):
+                values = getattr(buffer, name).reshape(buffer.rewards.size, -1)
+                values[:size] = column[:size].reshape(size, -1)
+            buffer.compute_returns_and_advantage(torch.zeros(rows, 1), np.zeros(rows))
+        self._settled = [[column[size:] for column in columns]]
 
 
 class TrackerWriter(KVWriter):
@@ -240,8 +243,7 @@ def make_envs(config: Sb3Config, **turn: Any) -> tuple[SB3VecEnv, VecEnv]:
         rates = config.capacity_per_min[workload] * np.resize(np.array(config.loads), config.rows)
         base.set_options([{"arrival_rate_per_min": rate} for rate in rates.tolist()])
     if config.keep_bias is not None:  # rewards of placement differ by the size of the cluster
-        gamma = config.arguments.get("gamma", 0.99)
-        return base, VecNormalize(base, norm_obs=False, gamma=gamma)
+        return base, VecNormalize(base, norm_obs=False, gamma=config.arguments.get("gamma", 0.99))
     return base, base
 
 
@@ -257,13 +259,11 @@ def make_learner(config: Sb3Config, envs: VecEnv, seed: int) -> BaseAlgorithm:
         if name not in known:
             raise ConfigError(f"arguments: {unknown('argument', name, known)}")
     policy: Any = "MlpPolicy"
-    widths = list(config.net_arch)
-    policy_kwargs: dict[str, Any] = {"net_arch": widths}
+    network: dict[str, Any] = {"net_arch": list(config.net_arch)}
     if config.keep_bias is not None:
         policy = ScorerPolicy
-        policy_kwargs = {"hidden": widths[0], "keep_bias": config.keep_bias}
-    arguments: Any = {"policy_kwargs": policy_kwargs, "seed": seed, "device": "cpu"}
-    return kind(policy, envs, **arguments, **config.arguments)
+        network = {"hidden": config.net_arch[0], "keep_bias": config.keep_bias}
+    return kind(policy, envs, policy_kwargs=network, seed=seed, device="cpu", **config.arguments)
 
 
 def export_network(model: BaseAlgorithm) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
@@ -327,12 +327,11 @@ def train(config: Sb3Config, run: Run) -> dict[str, Any]:
     saved = run.begin(config)
     if saved is not None:  # it has finished
         return dict(saved[1])
-    torch.set_num_threads(1)
     turn_steps = config.turn_steps or config.steps
     values = itertools.product(*config.turns.values())
     places = [dict(zip(config.turns, of, strict=True)) for of in values]
-    made: dict[str, tuple[SB3VecEnv, VecEnv, BaseAlgorithm]] = {}
-    state: dict[str, Any] = {}
+    made: dict[str, tuple[SB3VecEnv, VecEnv, BaseAlgorithm, list[BaseCallback]]] = {}
+    weights, optimizer = dict[str, Any](), dict[str, Any]()
     result: dict[str, Any] = {"timesteps": 0, "last_mean_return": {}}
     report = ProgressReport(config.steps, 0, f"{config.learner} on {config.env_id}", "decisions")
     with run.tracker(-1) as tracker, report:
@@ -344,16 +343,16 @@ def train(config: Sb3Config, run: Run) -> dict[str, Any]:
                 base, envs = make_envs(config, **place)
                 model = make_learner(config, envs, run.seed + len(made))
                 model.set_logger(Logger(None, [writer]))
-                made[name] = base, envs, model
-            base, envs, model = made[name]
-            if state:
-                model.policy.load_state_dict(state["policy"])
-                model.policy.optimizer.load_state_dict(state["optimizer"])
+                callbacks: list[BaseCallback] = [watch]
+                if config.env.get("credit"):
+                    callbacks.append(CreditByQuery(base.batch.simulation, config.price))
+                made[name] = base, envs, model, callbacks
+            base, envs, model, callbacks = made[name]
+            if weights:
+                model.policy.load_state_dict(weights)
+                model.policy.optimizer.load_state_dict(optimizer)
             before, every = model.num_timesteps, 1000 if config.learner == "dqn" else 10
             writer.before = result["timesteps"] - before
-            callbacks: list[BaseCallback] = [watch]
-            if config.env.get("credit"):
-                callbacks.append(CreditByQuery(base.batch.simulation, config.price))
             model.learn(
                 turn_steps,
                 log_interval=every,  # rollouts; DQN's episodes
@@ -361,20 +360,20 @@ def train(config: Sb3Config, run: Run) -> dict[str, Any]:
                 reset_num_timesteps=False,
             )
             optimizer = model.policy.optimizer.state_dict()
+            weights = {name: weight.clone() for name, weight in model.policy.state_dict().items()}
             if watch.average:
                 model.policy.load_state_dict(watch.average)
-            state = {"policy": model.policy.state_dict(), "optimizer": optimizer}
+                weights = watch.average if config.lookahead else weights
             result["timesteps"] += model.num_timesteps - before
             if base.returns:
                 mean = round(float(np.mean(base.returns)), 4)
                 result["last_mean_return"][name] = mean
                 tracker.log(result["timesteps"], {f"charts/episodic_return/{name}": mean})
                 tracker.flush()
-            result["episodes"] = sum(b.episodes for b, _, _ in made.values())
+            result["episodes"] = sum(base.episodes for base, *_ in made.values())
             tensors, network = exported(config, model, base.batch.policy_spec())
-            content = {**network, "training": {**run.facts, **result}}
-            checkpoint.save(run.out / BEST, tensors, content)
-    for _, envs, _ in made.values():
+            checkpoint.save(run.out / BEST, tensors, network | {"training": run.facts | result})
+    for _, envs, *_ in made.values():
         envs.close()
     run.save({}, result)
     return result

@@ -294,6 +294,7 @@ class A2cPolicy(Sb3Policy):
     """Stable-Baselines3's A2C."""
 
     short = "sb3_a2c"
+    version = 3  # every decision learned once its query is over
     shipped = ("sb3_a2c",)
 
 
@@ -301,6 +302,7 @@ class DqnPolicy(Sb3Policy):
     """Stable-Baselines3's DQN."""
 
     short = "sb3_dqn"
+    version = 3  # every decision learned once its query is over
     shipped = ("sb3_dqn",)
 
 

@@ -15,12 +15,14 @@ pytest.importorskip("stable_baselines3")
 
 import stable_baselines3
 import torch
+from stable_baselines3.common.callbacks import BaseCallback
 
 import baselines
 from agents.runs import Run
 from baselines.sb3 import (
     LEARNERS,
     CreditByQuery,
+    Price,
     export_network,
     make_envs,
     make_learner,
@@ -107,22 +109,77 @@ def test_capacities_are_those_of_the_track() -> None:
             assert limits[workload].capacity_per_min == rate
 
 
-def test_decisions_get_the_reward_of_their_query() -> None:
-    config = short("sb3_ppo", "env.num_queries=500", "rows=3", "arguments.n_steps=80")
-    base, envs = make_envs(config, workload="math")
-    model: Any = make_learner(config, envs, seed=0)
-    simulation = base.batch.simulation
-    model.learn(240, callback=CreditByQuery(simulation, None))
-    finished = simulation.state.stream["finished"]
-    ended = [simulation.state.completed[e, :count] for e, count in enumerate(finished)]
-    records = np.concatenate(ended)
-    good = (records["solved"] == 1) & (records["latency_s"] <= records["budget_s"])
-    rewards = model.rollout_buffer.rewards
-    values = model.rollout_buffer.values.reshape(rewards.shape[::-1]).T  # flat after an update
-    assert (rewards == 1.0).sum() == good.sum() > 10
-    assert (rewards == 0.0).sum() >= len(records) - good.sum()
-    waits = (rewards != 0.0) & (rewards != 1.0)  # advantage 0
-    np.testing.assert_array_equal(rewards[waits], values[waits])
+class Notes(BaseCallback):
+    """Notes for which decision an observation was shown, how its query ended, what is learned."""
+
+    def __init__(self, batch: Any) -> None:
+        super().__init__()
+        self.batch, self.stream = batch, np.zeros(ROWS, np.int64)
+        self.shown, self.ended, self.clock_s = dict[bytes, list[Any]](), dict[Any, Any](), {}
+        self.learned: list[tuple[Any, ...]] = []
+
+    def _on_training_start(self) -> None:
+        self.due = self.batch.simulation.decisions.copy()
+
+    def _on_step(self) -> bool:
+        model: Any = self.model
+        for row, due in enumerate(self.due):
+            key = row, self.stream[row], due["query"]
+            decided = key, self.locals["actions"][row], due
+            self.shown.setdefault(model._last_obs[row].tobytes(), []).append(decided)
+            self.clock_s[key[:2]] = due["time_s"]
+        for row, done in zip(*self.batch.completed(), strict=True):
+            self.ended[row, self.stream[row], done["query"]] = done.copy()
+        self.stream += self.locals["dones"]
+        self.due = self.batch.simulation.decisions.copy()
+        return True
+
+    def _on_rollout_end(self) -> None:
+        model: Any = self.model
+        if isinstance(model, stable_baselines3.DQN):
+            buffer, last, self.learned = model.replay_buffer, model.replay_buffer.size(), []
+            learns = np.ones(last * ROWS, np.bool_)
+        else:
+            buffer, last = model.rollout_buffer, model.n_steps
+            learns = buffer.advantages.ravel() != 0.0
+        seen = buffer.observations[:last].reshape(len(learns), buffer.observations.shape[-1])
+        columns = seen, buffer.actions[:last].ravel(), buffer.rewards[:last].ravel()
+        self.learned += zip(*(column[learns] for column in columns), strict=True)
+
+
+@pytest.mark.parametrize("overrun_s", ["null", "5"])
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_a_decision_earns_what_its_own_query_has(learner: str, overrun_s: str) -> None:
+    changes = {"dqn": "arguments.buffer_size=6000", "a2c": "arguments.n_steps=10"}
+    rollout = changes.get(learner, "arguments.n_steps=40")
+    stream = ["env.num_queries=400", f"env.truncate_overrun_s={overrun_s}"]
+    base, envs = make_envs(short(f"sb3_{learner}", *stream, rollout), workload="math")
+    rates = np.linspace(60.0, 500.0, ROWS)
+    base.set_options([{"arrival_rate_per_min": rate} for rate in rates.tolist()])
+    model: Any = make_learner(short(f"sb3_{learner}", *stream, rollout), envs, seed=0)
+    notes, simulation = Notes(base.batch), base.batch.simulation
+    credit = CreditByQuery(simulation, Price(target=0.1, gain=0.01))
+    for _ in range(2):  # turns; what is open goes over to the next
+        model.learn(150 * ROWS, callback=[credit, notes], reset_num_timesteps=False)
+    learned, failed = set(), 0
+    for seen, action, reward in notes.learned:
+        if len(notes.shown[seen.tobytes()]) > 1:  # two decisions look the same
+            continue
+        key, chosen, due = notes.shown[seen.tobytes()][0]
+        assert action == chosen and key not in learned
+        learned.add(key)
+        price = 0.01 * max(simulation.layout.servers(seen)[chosen // 3, 1] - 0.1, 0.0)
+        deadline_s, done = due["arrival_s"] + due["budget_s"], notes.ended.get(key)
+        wanted = []
+        if done is not None:
+            good = done["solved"] and done["latency_s"] <= done["budget_s"]
+            wanted.append(good - min(price * done["node_latency_s"][0], 1.0))
+        if done is None or done["latency_s"] > done["budget_s"]:  # known at its deadline
+            assert deadline_s < notes.clock_s[key[:2]] + 60.0
+            wanted.append(-min(price * (deadline_s - due["time_s"]), 1.0))
+            failed += 1
+        assert min(abs(reward - each) for each in wanted) < 1e-5
+    assert failed > 10 and len(learned) > 0.9 * len(notes.ended)
 
 
 def observations_of(count: int, env_id: str, **arguments: Any) -> tuple[np.ndarray, Any, Any]:
