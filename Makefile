@@ -61,7 +61,7 @@ format: $(FULL)  ## Rewrite the sources in the project's style
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-bench: $(BENCH_NEEDS)  ## Run the quick suite and print its leaderboard (SUITE=, BENCH_OUT=, BENCH_ARGS=)
+bench: $(BENCH_NEEDS)  ## Run the quick suite and print its board (SUITE=, BENCH_OUT=, BENCH_ARGS="--tables all")
 	$(VENV)/bin/inframind bench run --suite $(SUITE) --out $(BENCH_OUT) $(BENCH_ARGS)
 
 speed: $(CORE)  ## Measure the figures of docs/performance.md (SPEED_ARGS="--against main")

@@ -11,7 +11,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -33,13 +33,15 @@ Json = Annotated[
 Markdown = Annotated[bool, typer.Option("--markdown", help="Tables as markdown.")]
 
 
-def show_leaderboard(board: dict[str, Any], *, markdown: bool = False) -> None:
+def show_leaderboard(
+    board: dict[str, Any], *, markdown: bool = False, only_first: bool = False
+) -> None:
     """Print the tables of a leaderboard."""
     from inframind_gym.evaluation.board import leaderboard_tables
     from inframind_gym.evaluation.tables import show
 
     tables = leaderboard_tables(board)
-    show(tables, markdown=markdown)
+    show(tables[: 1 if only_first else None], markdown=markdown)
     if not tables:
         print(
             "No cell has been finished by every policy yet; --json shows the rows that are there."
@@ -65,10 +67,7 @@ def run(
         ),
     ] = None,
     policies: Annotated[
-        str | None,
-        typer.Option(
-            help="Instead of the suite's: names and package.module:Class, with commas between."
-        ),
+        str | None, typer.Option(help="Instead of the suite's: A,B, names or package.module:Class.")
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="How many (5), or which (0,1,7).")] = None,
     workloads: Annotated[
@@ -77,9 +76,7 @@ def run(
             "--workloads", "--workload", help="Instead of the suite's: names or YAML files."
         ),
     ] = None,
-    pool: Annotated[
-        str | None, typer.Option(help="Pool of servers: a name or a YAML file.")
-    ] = None,
+    pool: Annotated[str | None, typer.Option(help="Of servers: a name or a YAML file.")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -89,10 +86,8 @@ def run(
             "tracks=steady, split=val, backend=vllm, arrivals=trace.csv; may be repeated.",
         ),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Processes; default: one for each core."),
-    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; else one a core.")] = None,
+    tables: Annotated[Literal["first", "all"], typer.Option(help="What it shows.")] = "first",
     track: Annotated[
         str | None,
         typer.Option(
@@ -137,7 +132,7 @@ def run(
             counted = {"computed": summary.computed, "kept": summary.kept, "wall_s": summary.wall_s}
             print(json.dumps({"out": str(folder), **counted, **board}, allow_nan=False))
             return
-        show_leaderboard(board)
+        show_leaderboard(board, only_first=tables == "first")
         print(f"{summary.computed} episodes in {summary.wall_s:.0f} s. Results: {folder}")
 
 
@@ -188,8 +183,8 @@ def compare(
 ) -> None:
     """Paired differences B - A on common random numbers, with 95 % intervals.
 
-    Of two folders the policies that differ are compared: the only one of each, else those of the
-    same name.
+    Of two folders the policies that differ are compared, the only one that the other has not, else
+    those of the same name.
     """
     from inframind_gym.evaluation.board import load_results
     from inframind_gym.evaluation.compare import compare as compute
@@ -222,16 +217,18 @@ def report(
     folders: Annotated[
         list[Path], typer.Argument(metavar="RUN...", help="Folders of results, of any families.")
     ],
-    out: Annotated[Path, typer.Option(help="The HTML file; it needs no network.")] = Path(
-        "report.html"
-    ),
+    out: Annotated[Path | None, typer.Option(help="Default: report.html in RUN.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file.")] = False,
 ) -> None:
-    """Write a report of results as one HTML file."""
+    """Write a report of results as one HTML file, which needs no network."""
     from inframind_gym.evaluation.report.page import write_report
 
     with friendly():
-        write_report(folders, out)
-        print(out)
+        page = out or folders[0] / "report.html"
+        if page.is_file() and not force:
+            raise BenchmarkError(f"{page}: is there already. Overwrite it with --force.")
+        write_report(folders, page)
+        print(page)
 
 
 # `inframind submit`

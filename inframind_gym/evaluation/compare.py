@@ -43,8 +43,8 @@ def sides_of(results: Sequence[Results], names: Sequence[str]) -> list[tuple[Sid
 
     Args:
         results: One folder or two.
-        names: Of two policies; none for two folders: the only policy of each, else all that both
-            have.
+        names: Of two policies; none for two folders: of each the only policy that the other has
+            not, else all that both have.
 
     Raises:
         BenchmarkError: A folder has no such policy, or there is nothing to choose.
@@ -57,13 +57,12 @@ def sides_of(results: Sequence[Results], names: Sequence[str]) -> list[tuple[Sid
             f"compare takes two policies of {a.folder}, got {len(names)}. "
             f"It has: {', '.join(a.policies)}."
         )
-    if len(a.policies) == len(b.policies) == 1:
-        return [(Side(a, a.policies[0]), Side(b, b.policies[0]))]
+    own = [sorted({*x.policies} - {*y.policies}) for x, y in ((a, b), (b, a))]
+    if len(own[0]) == len(own[1]) == 1:
+        return [(Side(a, own[0][0]), Side(b, own[1][0]))]
     pairs = [(Side(a, name), Side(b, name)) for name in a.policies if name in b.policies]
     if not pairs:
-        raise BenchmarkError(
-            "the two folders have no policy in common; name two: compare DIR_A DIR_B A B."
-        )
+        raise BenchmarkError("two folders without a common policy; name two: DIR_A DIR_B A B.")
     return pairs
 
 
@@ -165,6 +164,7 @@ def _differences(a: Estimate, b: Estimate) -> dict[str, Any]:
 def _notes(a: Side, b: Side, common: Mapping[Place, Sequence[int]]) -> list[str]:
     folders = {str(side.results.folder): side.results for side in (a, b)}
     notes = [f"{name}: {note}" for name, results in folders.items() for note in results.notes()]
+    notes += [f"{a.policy} is compared with itself"] * (a.policy == b.policy)
     strata = {**a.results.strata(a.policy), **b.results.strata(b.policy)}
     if len(common) < len(strata):
         notes.append(f"compared are the {len(common)} of {len(strata)} cells that both have")

@@ -251,6 +251,8 @@ def test_a_model_on_two_gpus() -> None:
     assert pool.models[0].all_gpus == ("gpu0", "gpu1")
     assert pool.gpu_index == (0, 1, 0, 1, 1)  # the surrogate has it on the first
     assert pool.gpu_of(pool.models[0]).name == "gpu0"
+    del data["models"][0]["gpu"]  # `gpus` says it
+    assert PoolConfig.model_validate(data) == pool
 
 
 def test_engines_in_lockstep_share_all_limits() -> None:

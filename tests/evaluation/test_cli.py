@@ -1,9 +1,11 @@
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
+from inframind_gym.evaluation import runner
 from inframind_gym.evaluation.cli import app
 from tests.evaluation.synthetic_results import drawn, routing, write_folder
 
@@ -32,6 +34,16 @@ def test_leaderboard_prints_tables(folder: Path) -> None:
     assert "| # | policy |" in out
 
 
+def test_a_run_shows_one_table_or_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = SimpleNamespace(stopped=False, computed=0, kept=10, cells=10, wall_s=0.0)
+    monkeypatch.setattr(runner, "run", lambda *_, **__: done)
+    (_, first, _), (_, every, _) = (
+        call("run", "--out", folder, *more) for more in ([], ["--tables", "all"])
+    )
+    assert "goodput" in first and "% of decisions" not in first
+    assert every.startswith(first.split("\n\n0 episodes")[0]) and "% of decisions" in every
+
+
 def test_json_is_one_object_and_nothing_else(folder: Path) -> None:
     code, out, err = call("leaderboard", folder, "--json")
     assert (code, err) == (0, "")
@@ -47,10 +59,32 @@ def test_json_is_one_object_and_nothing_else(folder: Path) -> None:
 
 def test_compare_takes_policies_or_folders(folder: Path) -> None:
     assert call("compare", folder, "bad", "good")[0] == 0
-    assert call("compare", folder, folder)[0] == 0
+    code, out, _ = call("compare", folder, folder)
+    assert code == 0
+    assert all(f"Note: {name} is compared with itself.\n" in out for name in ("good", "bad"))
+    mine = [routing(p, "w", 10.0, 30.0, seed) for p in ("good", "mine") for seed in range(5)]
+    own = {"good": {"version": 1}, "mine": {"version": 1}}
+    write_folder(folder.parent / "m", mine, lambda cell: drawn(cell, 0.7, 1.0), policies=own)
+    code, out, _ = call("compare", folder, folder.parent / "m")
+    assert code == 0 and "A = bad in" in out and "B = mine in" in out and "itself" not in out
     code, out, _ = call("compare", folder, folder, "bad", "good", "--json")
     assert code == 0
     assert json.loads(out)["comparisons"][0]["b"]["policy"] == "good"
+
+
+def test_a_report_is_put_into_its_folder_and_not_overwritten(tmp_path: Path) -> None:
+    folder = tmp_path / "r"
+    made = {"packages": {}, "python": "3.11", "settings": {"num_queries": 50, "simulator": 2}}
+    made |= {"runs": [{"command": ["inframind"]}]}
+    write_folder(folder, CELLS, lambda cell: drawn(cell, 0.7, 1.0), **made)
+    code, out, err = call("report", folder)
+    assert (code, out, err) == (0, f"{folder / 'report.html'}\n", "")
+    (folder / "report.html").write_text("mine")
+    code, out, err = call("report", folder)
+    assert code == 2 and "--force" in err and (folder / "report.html").read_text() == "mine"
+    assert call("report", folder, "--force")[0] == 0
+    assert "<html" in (folder / "report.html").read_text()
+    assert call("report", folder, "--out", tmp_path / "other.html")[0] == 0
 
 
 @pytest.mark.parametrize(

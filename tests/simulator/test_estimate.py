@@ -223,7 +223,10 @@ def test_the_command_writes_a_pool_that_is_read_back(tmp_path: Path) -> None:
     assert "--force" in again.output
     assert CliRunner().invoke(app, [*command, "--force"]).exit_code == 0
     said = CliRunner().invoke(app, ["check", str(out)]).output
-    assert "estimates, not measured: qwen-14b" in said
+    assert "estimates, not measured: qwen-14b" in said and "no model is on" not in said
+    two = CliRunner().invoke(app, [*command, "--force", "--num-gpus", "2"])
+    assert "GPUs without a model: gpu1." in two.output
+    assert "no model is on gpu1" in CliRunner().invoke(app, ["check", str(out)]).output
 
 
 def test_a_reset_names_the_models_whose_cards_are_estimates() -> None:

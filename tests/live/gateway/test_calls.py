@@ -290,6 +290,10 @@ def test_a_budget_that_cannot_be_met_is_refused(tmp_path: Path) -> None:
             refused = rig.ask(headers=short, model=model)
             assert code(refused) == (429, "budget_unreachable")
             assert int(refused[1]["retry-after"]) >= 1
+        lines = rig.ask(path="/metrics")[2].decode().splitlines()
+        queries = [line for line in lines if line.startswith("inframind_queries_total")]
+        assert len(queries) == 2  # one for each name, and neither counts as in its budget
+        assert all('in_budget="false",outcome="failed"' in line for line in queries)
         assert rig.ask(headers={"X-InfraMind-Budget-S": "0.5"}, max_tokens=4)[0] == 200
         assert code(rig.ask(headers={"X-InfraMind-Budget-S": "soon"})) == (400, "invalid_budget")
     with running(tmp_path, admission="best_effort") as rig:
