@@ -16,8 +16,8 @@ trainings have 440 to 630), or after 12 epochs without a better value.
 
 The agent count has no policy gradient, as in the authors' code: it stays at `planner.agents`. With
 `planner.draw_count` it is learned, and -λ·C drives it to one agent. Every departure from the paper
-is a switch whose default is the paper's; `inframind_v2` sets three of them: q counts in time,
-the epoch is chosen by goodput, and routes are drawn from a sharpened distribution when it plays.
+is a switch whose default is the paper's; `inframind_v2` sets three of them: q counts in time, the
+epoch is chosen by what is solved within 100 s, and an average of the weights is what plays.
 docs/results/paper.md has what the paper's claims come to, and what each switch changes.
 
 Left open by the paper, or different from it:
@@ -141,6 +141,8 @@ class InfraMindConfig(StrictModel):
     algorithm: Literal["inframind"] = "inframind"
     # what counts as q = 1: a query that is solved, or one that is solved in its budget
     reward: Literal["solved", "goodput"] = "solved"
+    # weight of the past in the average, over updates, of the weights that are validated and saved
+    averaged: Annotated[Number, Field(ge=0, lt=1)] = 0.0
     # of routes when it plays and is validated, with the likeliest plan; 0: the likeliest route
     temperature: NonNegative = 0.0
     env: EnvChoice = EnvChoice()  # the world; `num_queries` is the length of a sweep
@@ -377,6 +379,7 @@ class Learner:
 
     Attributes:
         updates: batches that were learned from.
+        average: the weights that are validated and saved.
         warming_up: λ is 0 and does not move.
     """
 
@@ -385,6 +388,7 @@ class Learner:
     def __init__(self, config: InfraMindConfig, seed: int, spec: PolicySpec) -> None:
         self.config, self.seed, self.spec, self.updates = config, seed, spec, 0
         self.agent = Agent(config, spec, seed)
+        self.average = weights_of(self.agent)
         executor = {"params": self.agent.executor.parameters(), "lr": config.executor.lr}
         planner = {"params": self.agent.planner.parameters(), "lr": config.planner.lr}
         self.optimizer = torch.optim.Adam([executor, planner], eps=1e-5, fused=True)
@@ -393,11 +397,11 @@ class Learner:
         c = config.lagrange
         self.multiplier = Multiplier(c.start, c.lr, c.limit, c.max_value)
 
-    def player(self) -> Player:
-        """Return both networks in NumPy, with the present weights: what a checkpoint plays."""
+    def player(self, weights: dict[str, Array]) -> Player:
+        """Return both networks in NumPy, with the present or averaged weights."""
         c, planner = self.config.executor, self.config.planner
         return Player(
-            weights_of(self.agent),
+            weights,
             self.spec,
             system_state=c.system_state,
             predicted_latency=c.predicted_latency,
@@ -415,6 +419,9 @@ class Learner:
         if not self.warming_up:
             self.multiplier.update(float(records["cost"].mean()))
         self.updates += 1
+        past = self.config.averaged
+        for name, value in weights_of(self.agent).items():
+            self.average[name] = past * self.average[name] + (1.0 - past) * value
         chosen = {
             "model": (self.spec.models, batch.column("model")),
             "strategy": (self.spec.strategies, batch.column("strategy")),
@@ -504,11 +511,13 @@ class Learner:
         numbers = {"updates": self.updates, "multiplier": asdict(self.multiplier)}
         numbers["scheduler"] = self.scheduler.state_dict()
         numbers["lr"] = [group["lr"] for group in self.optimizer.param_groups]
-        return state_of(self.agent, self.optimizer), numbers
+        arrays = state_of(self.agent, self.optimizer)
+        return arrays | checkpoint.prefixed(self.average, "average."), numbers
 
     def restore(self, arrays: checkpoint.Tensors, numbers: dict[str, Any]) -> None:
         """Go back to a `state`."""
         load_state(self.agent, self.optimizer, arrays)
+        self.average = dict(checkpoint.part(arrays, "average."))
         self.updates = int(numbers["updates"])
         self.multiplier = type(self.multiplier)(**numbers["multiplier"])
         self.scheduler.load_state_dict(numbers["scheduler"])
@@ -560,7 +569,7 @@ def train(config: InfraMindConfig, run: Run) -> dict[str, Any]:
         ):
             began, updates, decisions = time.perf_counter(), learner.updates, done["decisions"]
             learner.warming_up = done["epoch"] < config.lagrange.warmup
-            player = learner.player()
+            player = learner.player(weights_of(learner.agent))
             order = np.random.default_rng([run.seed, ORDER, done["epoch"]]).permutation(rates)
             sweeps = (
                 [np.full(rows, rate) for rate in order] if in_turn else [np.repeat(rates, rows)]
@@ -579,9 +588,11 @@ def train(config: InfraMindConfig, run: Run) -> dict[str, Any]:
                         tracker.log(
                             decisions, metrics | {"charts/queries": float(len(waiting[:size]))}
                         )
-                        player, waiting = learner.player(), waiting[size:]
+                        player = learner.player(weights_of(learner.agent))
+                        waiting = waiting[size:]
             done |= {"epoch": done["epoch"] + 1, "decisions": decisions}
             held_out.begin(np.full(c.rows, c.rate_per_min), run.seed, VALIDATION)  # always the same
+            player = learner.player(learner.average)
             while held_out.running.any():
                 held_out.step(player, config.temperature)
             found = measures(held_out.records.ravel())
@@ -589,7 +600,7 @@ def train(config: InfraMindConfig, run: Run) -> dict[str, Any]:
             if done["best"] is None or found[c.metric] > done["best"]:
                 done["best"], done["best_epoch"] = found[c.metric], done["epoch"]
                 facts = {**learner.facts(), "training": {**run.facts, **done}}
-                checkpoint.save(run.out / BEST, weights_of(learner.agent), facts)
+                checkpoint.save(run.out / BEST, learner.average, facts)
             learner.scheduler.step(found[c.metric])
             metrics = {f"validation/{name}": value for name, value in found.items()}
             tracker.log(decisions, metrics | {"charts/epoch": done["epoch"]})

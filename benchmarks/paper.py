@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.evaluation.queries import imbalance
+from inframind_gym.evaluation.queries import imbalance, time_with_an_empty_server
 from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.evaluation.tracker import read_metrics
 from inframind_gym.files import replace_bytes, replace_text
@@ -51,9 +51,11 @@ VARIANTS: Final[Mapping[str, tuple[str, list[str]]]] = {
     # Departures of earlier versions of this package.
     "learned_count": ("inframind", ["planner.draw_count=true", "planner.agents=null"]),
     "side_by_side": ("inframind", ["sweeps=side_by_side"]),
-    # One change of inframind_v2 taken back.
+    # One change of inframind_v2 taken back; its version 1.
     "v2_solved": ("inframind_v2", ["reward=solved"]),
-    "v2_selection": ("inframind_v2", ["validation.metric=solved"]),
+    "v2_selection": ("inframind_v2", ["validation.metric=solved", "validation.budget_s=200"]),
+    "v2_present": ("inframind_v2", ["averaged=0"]),
+    "v2_sharp": ("inframind_v2", ["averaged=0", "temperature=0.5", "validation.budget_s=200"]),
 }
 RIVALS: Final = ("static_mix", "moa", "gptswarm")  # play as they are, first come, first served
 
@@ -96,9 +98,9 @@ def jobs() -> Iterator[Job]:
 
     def learned(policy: str, world: str, seed: int, **given: Any) -> Iterator[Job]:
         yield Job("training", policy, world, seed)
-        modes = ["as shipped"] if policy == "masrouter" else ["likeliest", "sample"]
-        if VARIANTS[policy][0] == "inframind_v2":
-            modes = ["as shipped", "likeliest"]
+        modes = ["likeliest", "sample"]
+        if policy == "masrouter" or policy.startswith("v2"):
+            modes = ["as shipped"]
         for workload in ("math",) if world == "math" else WORKLOADS:
             for mode in modes:
                 scheduler = "fcfs" if policy == "masrouter" else "edf"
@@ -121,8 +123,8 @@ def jobs() -> Iterator[Job]:
 
     def drawn(draws: range) -> Iterator[Job]:
         for workload in (f"{workload}#{draw}" for draw in draws for workload in ("math", "mbpp")):
-            yield Job("play", "inframind", "all", 0, workload, "likeliest")
-            yield Job("play", "inframind_v2", "all", 0, workload)
+            for policy in ("inframind", "inframind_v2"):
+                yield Job("play", policy, "all", 0, workload, "likeliest")
             for policy in ("masrouter", *RIVALS):
                 world = "all" if policy == "masrouter" else ""
                 yield Job("play", policy, world, 0, workload, scheduler="fcfs")
@@ -320,24 +322,24 @@ def of_calls(calls: NDArray[Any], slots: NDArray[np.int64], until_s: float) -> d
         Waiting calls in the mean; those of them that wait while another server is empty; share of
         the slots in use; share of the servers' time in which they are empty.
     """
-    models = len(slots)
-    columns = (calls["submit_s"], calls["admitted_s"], calls["finish_s"])
-    times = np.minimum(np.concatenate(columns), until_s)
-    order = np.argsort(times, kind="stable")
-    step = np.zeros((3 * len(calls), 2, models))
-    rows, model = np.arange(len(calls)), calls["model"]
-    step[rows, 0, model] += 1.0  # it waits
-    step[len(calls) + rows, 0, model] -= 1.0
-    step[len(calls) + rows, 1, model] += 1.0  # it runs
-    step[2 * len(calls) + rows, 1, model] -= 1.0
-    waiting, running = np.moveaxis(np.cumsum(step[order], axis=0), 1, 0)
-    lasts = np.diff(times[order], append=until_s)[:, None]
-    empty = (waiting + running) == 0.0
-    total = max(float(lasts.sum()), 1e-9)
+    calls, total_s = calls.copy(), max(until_s - float(calls["submit_s"].min()), 1e-9)
+    for name in ("submit_s", "admitted_s", "finish_s"):
+        calls[name] = np.minimum(calls[name], until_s)
+    waited_s, ran_s = calls["admitted_s"] - calls["submit_s"], calls["finish_s"] - calls["admitted_s"]
+    event_s, empty_s = time_with_an_empty_server(calls, len(slots))
+    avoidable_s = np.interp(calls["admitted_s"], event_s, empty_s) - np.interp(
+        calls["submit_s"], event_s, empty_s
+    )
+    used_s = 0.0  # by any call, of each server
+    for server in range(len(slots)):
+        of = calls[calls["model"] == server]
+        of["model"] = 0
+        times_s, alone_s = time_with_an_empty_server(of, 1)
+        used_s += float(times_s[-1] - alone_s[-1])
     figures = {
-        "waiting": (waiting * lasts).sum() / total,
-        "avoidable": (waiting * lasts)[empty.any(axis=1)].sum() / total,
-        "busy": (running * lasts).sum() / total / slots.sum(),
-        "empty": (empty * lasts).sum() / total / models,
+        "waiting": waited_s.sum() / total_s,
+        "avoidable": avoidable_s.sum() / total_s,
+        "busy": ran_s.sum() / total_s / slots.sum(),
+        "empty": 1.0 - used_s / total_s / len(slots),
     }
     return {name: float(f"{value:.4g}") for name, value in figures.items()}

@@ -45,7 +45,7 @@ Cell = Mapping[str, Any]
 COLUMNS: Final = (
     ("`inframind`, likeliest", "inframind", "all", "likeliest", "edf"),
     ("`inframind`, sampled", "inframind", "all", "sample", "edf"),
-    ("`inframind_v2`", "inframind_v2", "all", "as shipped", "edf"),
+    ("`inframind_v2`", "inframind_v2", "all", "likeliest", "edf"),
     ("`masrouter`", "masrouter", "all", "as shipped", "fcfs"),
     *((f"`{name}`", name, "", "as shipped", "fcfs") for name in RIVALS),
 )
@@ -145,8 +145,11 @@ class Page:
             "imbalance": self._problem("imbalance", 1.0, 2),
             "queueing": self._problem("avoidable", 1.0, 1),
             "wasted": self._problem("wasted"),
-            "idle": [self._between("accuracy", at(rate=10), at(rate=100), mode) for mode in MODES]
-            + [self._between(strategy(2), at(rate=10), at(rate=100), mode) for mode in MODES],
+            "idle": [
+                self._between(figure, at(rate=10), at(rate=100), mode, name)
+                for name, figure in (("solved, ", "accuracy"), ("DeepThink, ", strategy(2)))
+                for mode in MODES
+            ],
             "tier_10": [
                 self._between(joint(LLAMA_3B, 0), at(budget=10), at(budget=1000), mode)
                 for mode in MODES
@@ -199,10 +202,10 @@ class Page:
                 out.append(arrow(f"{name}, {shown(mode)}", a, b, sign))
         return out
 
-    def _between(self, figure: Any, high: Any, low: Any, mode: str) -> Check:
+    def _between(self, figure: Any, high: Any, low: Any, mode: str, name: str = "") -> Check:
         """Compare a figure of `inframind` in two groups of cells: the first is to be larger."""
         a, b = paired(*(self.values(figure, mode=mode, where=w) for w in (low, high)))
-        return arrow(shown(mode), a, b, 1)
+        return arrow(name + shown(mode), a, b, 1)
 
     def _level(self, figure: Any, least: float, where: Any, mode: str) -> Check:
         """Compare a figure of `inframind` with a number that it is to exceed."""
@@ -429,10 +432,12 @@ class Page:
         rows = (
             ("`inframind`, likeliest", "inframind", "likeliest"),
             ("`inframind`, sampled", "inframind", "sample"),
-            ("`inframind_v2`: temperature 0.5", "inframind_v2", "as shipped"),
-            ("played by likeliest action", "inframind_v2", "likeliest"),
+            ("`inframind_v2`", "inframind_v2", "likeliest"),
+            ("`inframind_v2`, sampled", "inframind_v2", "sample"),
             ("q counts late answers", "v2_solved", "as shipped"),
-            ("epoch chosen by solve rate", "v2_selection", "as shipped"),
+            ("epoch chosen as in `inframind`", "v2_selection", "as shipped"),
+            ("weights not averaged", "v2_present", "as shipped"),
+            ("version 1: routes drawn, temperature 0.5", "v2_sharp", "as shipped"),
         )
         body: list[list[str]] = []
         for title, policy, mode in rows:

@@ -452,9 +452,10 @@ class InfraMindPolicy(BasePolicy):
 
 
 class InfraMindV2Policy(InfraMindPolicy):
-    """InfraMind that learns from what is solved in time, chosen by goodput, with sharp draws."""
+    """InfraMind with q in time, averaged weights, and epochs chosen by goodput within 100 s."""
 
     name = "inframind_v2"
+    version = 3
 
 
 def kinds(contexts: Contexts) -> tuple[Bools, Bools]:
