@@ -221,7 +221,7 @@ def train(job: Job, folder: Path) -> dict[str, Any]:
     size = np.array([line["charts/queries"] for line in updates])
     shares = np.array([[line[f"shares/model/{model}"] for model in MODELS] for line in updates])
     weight = np.array([line["lagrange/lambda"] for line in updates])
-    ends = np.append(np.flatnonzero(np.diff(rate)), len(rate) - 1)  # of the sweeps
+    ends = np.flatnonzero(np.cumsum(size) % config.env.num_queries == 0)  # of the sweeps
 
     def mean(of: NDArray[np.bool_]) -> list[float] | None:
         return rounded(np.average(shares[of], axis=0, weights=size[of])) if of.any() else None

@@ -154,6 +154,11 @@ class Page:
                 self._between(joint(LLAMA_3B, 0), at(budget=10), at(budget=1000), mode)
                 for mode in MODES
             ],
+            "tier_30": [
+                self._between(llamas, at(budget=budget), at(budget=1000), mode, f"{budget} s, ")
+                for budget in (30, 50)
+                for mode in MODES
+            ],
             "tier_100": [
                 self._level(lambda c: -share(DEEPSEEK)(c), -0.05, at(budget=100), mode)
                 for mode in MODES
@@ -164,11 +169,18 @@ class Page:
                 )
                 for mode in MODES
             ],
+            "tier_300": [
+                self._between(share(DEEPSEEK), at(budget=300), at(budget=30), mode)
+                for mode in MODES
+            ],
             "tier_600": [
                 self._level("slo_own", 0.95, at(budget=600, rate=200), mode) for mode in MODES
             ],
+            "tier_1000": [
+                self._between("accuracy", at(budget=1000), at(budget=30), mode) for mode in MODES
+            ],
             "joint_deepthink": [self._level(deepthink_gap, 0.0, None, mode) for mode in MODES],
-            "telemetry": self._ablation("no_telemetry"),
+            "telemetry": [*self._ablation("no_telemetry"), self._shedding()],
             "predictors": self._ablation("predicted_latency"),
             "pathways": self._ablation("single_pathway"),
             "joint_head": self._ablation("factored_head"),
@@ -176,7 +188,7 @@ class Page:
             "tiers": self._ablation("log_uniform"),
             "pressure": self._pressure(),
             "edf": [self._edf("slo_own", mode) for mode in MODES],
-            "accuracy": self._headline("accuracy", 10),
+            "accuracy": [*self._headline("accuracy", 10), *self._more_solved()],
             "latency": self._latency(),
             "slo": [*self._headline("slo_100", 100), self._below_half()],
             "planner": [],
@@ -217,7 +229,7 @@ class Page:
         paths = [np.array(f["lambda"]) for f in self.trainings("inframind").values()]
         first = np.array([path[:12].max() - 0.2 for path in paths])
         last = np.array([path[-1] for path in paths])
-        falls = np.array([path.max() - path[-1] for path in paths])
+        falls = np.array([path[:12].max() - path[-1] for path in paths])
         return [
             Check("rises", f"to {interval(first + 0.2, 1, 3, False)}", first),
             Check("falls", f"by {interval(falls, 1, 3, False)}", falls),
@@ -255,6 +267,17 @@ class Page:
                 out.append(arrow(f"against {rival}, {shown(mode)}", a, b, 1))
         return out
 
+    def _more_solved(self) -> list[Check]:
+        """Compare what is solved at 10/min with MasRouter, by dataset."""
+        out = []
+        for workload in WORKLOADS:
+            given: dict[str, Any] = {"world": "all", "workloads": (workload,), "where": at(rate=10)}
+            rival = self.values("accuracy", "masrouter", "as shipped", scheduler="fcfs", **given)
+            out.append(
+                arrow(f"{workload}, likeliest", *paired(rival, self.values("accuracy", **given)), 1)
+            )
+        return out
+
     def _below_half(self) -> Check:
         given: dict[str, Any] = {"world": "all", "workloads": WORKLOADS, "where": at(rate=100)}
         found = [
@@ -268,14 +291,15 @@ class Page:
         return Check("best baseline below 50 %", interval(best, sign=False), 0.5 - best)
 
     def _latency(self) -> list[Check]:
-        given: dict[str, Any] = {"world": "all", "workloads": WORKLOADS, "where": at(rate=100)}
-        theirs = self.values("latency", "masrouter", "as shipped", scheduler="fcfs", **given)
         out = []
-        for mode in MODES:
+        for rate, mode in ((rate, mode) for rate in (10, 100) for mode in MODES):
+            given: dict[str, Any] = {"world": "all", "workloads": WORKLOADS, "where": at(rate=rate)}
+            theirs = self.values("latency", "masrouter", "as shipped", scheduler="fcfs", **given)
             a, b = paired(theirs, self.values("latency", mode=mode, **given))
             ratio = a / b if len(a) else a
             text = f"{interval(ratio, 1, 1, False)} times"
-            out.append(Check(shown(mode), text, np.log(ratio) if len(ratio) else ratio))
+            name = f"{rate}/min, {shown(mode)}"
+            out.append(Check(name, text, np.log(ratio) if len(ratio) else ratio))
         return out
 
     def _ablation(self, name: str, figure: Any = "goodput") -> list[Check]:
@@ -284,6 +308,18 @@ class Page:
             a, b = paired(self.values(figure, name, mode), self.values(figure, mode=mode))
             out.append(Check(shown(mode), f"{interval(b - a)} points", b - a))
         return out
+
+    def _shedding(self) -> Check:
+        """Compare how far drawn actions move from DeepSeek with the rate, without telemetry."""
+
+        def change(policy: str) -> dict[int, float]:
+            of = [
+                self.values(share(DEEPSEEK), policy, "sample", at(rate=rate)) for rate in (10, 200)
+            ]
+            return {seed: of[1][seed] - of[0][seed] for seed in of[0].keys() & of[1].keys()}
+
+        a, b = paired(change("no_telemetry"), change("inframind"))
+        return arrow("DeepSeek's change, sampled, without → with", a, b, -1)
 
     def _pressure(self) -> list[Check]:
         """Compare what dear batches change with a λ that moves and one that does not."""
@@ -410,7 +446,7 @@ class Page:
     def ablations_table(self) -> str:
         """Tabulate each variant on MATH less the published method, paired by seed."""
         body: list[list[str]] = []
-        for name in list(VARIANTS)[3:-2]:
+        for name in (name for name in list(VARIANTS)[3:] if not name.startswith("v2")):
             row = [f"`{name}`", str(len(self.trainings(name)))]
             for figure, mode in ((f, m) for f in ("goodput", "accuracy") for m in MODES):
                 a, b = paired(self.values(figure, mode=mode), self.values(figure, name, mode))
@@ -425,7 +461,9 @@ class Page:
             row.append(interval(b - a))
         body.append([*row, NONE])
         heads = [f"{f}, {shown(m)}" for f in ("goodput", "solved") for m in MODES]
-        return table(["less `inframind`", "seeds", *heads, "DeepSeek in dear batches"], body)
+        return table(
+            ["less `inframind`", "seeds", *heads, "DeepSeek in dear batches, absolute"], body
+        )
 
     def v2_table(self) -> str:
         """Tabulate goodput of `inframind` and `inframind_v2` on MATH by rate, and on all five."""
@@ -575,6 +613,11 @@ def at(rate: float | None = None, budget: float | None = None) -> Callable[[Cell
 def share(model: int) -> Callable[[Cell], float]:
     """Return a model's share of the decisions."""
     return lambda cell: float(sum(cell["joint"][model]))
+
+
+def llamas(cell: Cell) -> float:
+    """Return the share of the two smallest models."""
+    return float(np.sum(cell["joint"][3:]))
 
 
 def strategy(index: int) -> Callable[[Cell], float]:
