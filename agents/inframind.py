@@ -397,11 +397,11 @@ class Learner:
         c = config.lagrange
         self.multiplier = Multiplier(c.start, c.lr, c.limit, c.max_value)
 
-    def player(self, weights: dict[str, Array]) -> Player:
+    def player(self, *, averaged: bool = False) -> Player:
         """Return both networks in NumPy, with the present or averaged weights."""
         c, planner = self.config.executor, self.config.planner
         return Player(
-            weights,
+            self.average if averaged else weights_of(self.agent),
             self.spec,
             system_state=c.system_state,
             predicted_latency=c.predicted_latency,
@@ -569,7 +569,7 @@ def train(config: InfraMindConfig, run: Run) -> dict[str, Any]:
         ):
             began, updates, decisions = time.perf_counter(), learner.updates, done["decisions"]
             learner.warming_up = done["epoch"] < config.lagrange.warmup
-            player = learner.player(weights_of(learner.agent))
+            player = learner.player()
             order = np.random.default_rng([run.seed, ORDER, done["epoch"]]).permutation(rates)
             sweeps = (
                 [np.full(rows, rate) for rate in order] if in_turn else [np.repeat(rates, rows)]
@@ -588,11 +588,10 @@ def train(config: InfraMindConfig, run: Run) -> dict[str, Any]:
                         tracker.log(
                             decisions, metrics | {"charts/queries": float(len(waiting[:size]))}
                         )
-                        player = learner.player(weights_of(learner.agent))
-                        waiting = waiting[size:]
+                        player, waiting = learner.player(), waiting[size:]
             done |= {"epoch": done["epoch"] + 1, "decisions": decisions}
             held_out.begin(np.full(c.rows, c.rate_per_min), run.seed, VALIDATION)  # always the same
-            player = learner.player(learner.average)
+            player = learner.player(averaged=True)
             while held_out.running.any():
                 held_out.step(player, config.temperature)
             found = measures(held_out.records.ravel())
