@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 TEXTS: Final = Path(__file__).with_name("paper.yaml")
 PUBLISHED: Final = Path(__file__).with_name("published.yaml")
 DEEPSEEK, LLAMA_3B = MODELS.index("deepseek-32b"), MODELS.index("llama-3b")
+LLAMAS: Final = slice(3, 5)
 MODES: Final = ("likeliest", "sample")
 VERDICTS: Final = ("does not hold here", "holds in part", "holds")
 CANNOT, FEW = "cannot be asked here", "too few seeds played"
@@ -155,7 +156,9 @@ class Page:
                 for mode in MODES
             ],
             "tier_30": [
-                self._between(llamas, at(budget=budget), at(budget=1000), mode, f"{budget} s, ")
+                self._between(
+                    share(LLAMAS), at(budget=budget), at(budget=1000), mode, f"{budget} s, "
+                )
                 for budget in (30, 50)
                 for mode in MODES
             ],
@@ -187,8 +190,11 @@ class Page:
             "warm_up": self._ablation("warm_up"),
             "tiers": self._ablation("log_uniform"),
             "pressure": self._pressure(),
-            "edf": [self._edf("slo_own", mode) for mode in MODES],
-            "accuracy": [*self._headline("accuracy", 10), *self._more_solved()],
+            "edf": [self._edf(mode) for mode in MODES],
+            "accuracy": [
+                *self._headline("accuracy", 10),
+                *(self._headline("accuracy", 10, name)[0] for name in WORKLOADS),
+            ],
             "latency": self._latency(),
             "slo": [*self._headline("slo_100", 100), self._below_half()],
             "planner": [],
@@ -255,8 +261,9 @@ class Page:
             out.append(arrow(shown(mode), a, b, -1, scale, digits))
         return out
 
-    def _headline(self, figure: str, rate: float) -> list[Check]:
-        given: dict[str, Any] = {"world": "all", "workloads": WORKLOADS, "where": at(rate=rate)}
+    def _headline(self, figure: str, rate: float, *workloads: str) -> list[Check]:
+        of = workloads or WORKLOADS
+        given: dict[str, Any] = {"world": "all", "workloads": of, "where": at(rate=rate)}
         out = []
         for rival in ("masrouter", *(RIVALS if figure == "slo_100" else ())):
             theirs = self.values(figure, rival, "as shipped", scheduler="fcfs", **given)
@@ -264,18 +271,8 @@ class Page:
                 ours = self.values(figure, mode=mode, **given)
                 single = dict.fromkeys(ours, theirs[0]) if rival in RIVALS and theirs else theirs
                 a, b = paired(single, ours)
-                out.append(arrow(f"against {rival}, {shown(mode)}", a, b, 1))
-        return out
-
-    def _more_solved(self) -> list[Check]:
-        """Compare what is solved at 10/min with MasRouter, by dataset."""
-        out = []
-        for workload in WORKLOADS:
-            given: dict[str, Any] = {"world": "all", "workloads": (workload,), "where": at(rate=10)}
-            rival = self.values("accuracy", "masrouter", "as shipped", scheduler="fcfs", **given)
-            out.append(
-                arrow(f"{workload}, likeliest", *paired(rival, self.values("accuracy", **given)), 1)
-            )
+                name = ", ".join((*workloads, f"against {rival}", shown(mode)))
+                out.append(arrow(name, a, b, 1))
         return out
 
     def _below_half(self) -> Check:
@@ -302,10 +299,10 @@ class Page:
             out.append(Check(name, text, np.log(ratio) if len(ratio) else ratio))
         return out
 
-    def _ablation(self, name: str, figure: Any = "goodput") -> list[Check]:
+    def _ablation(self, name: str) -> list[Check]:
         out = []
         for mode in MODES:
-            a, b = paired(self.values(figure, name, mode), self.values(figure, mode=mode))
+            a, b = paired(self.values("goodput", name, mode), self.values("goodput", mode=mode))
             out.append(Check(shown(mode), f"{interval(b - a)} points", b - a))
         return out
 
@@ -332,9 +329,9 @@ class Page:
         a, b = paired(gaps("fixed_lambda"), gaps("inframind"))
         return [arrow("DeepSeek's change, λ fixed → learned", a, b, -1)]
 
-    def _edf(self, figure: str, mode: str) -> Check:
+    def _edf(self, mode: str) -> Check:
         given: dict[str, Any] = {"mode": mode, "budgets": "tiers"}
-        a, b = paired(*(self.values(figure, scheduler=s, **given) for s in ("fcfs", "edf")))
+        a, b = paired(*(self.values("slo_own", scheduler=s, **given) for s in ("fcfs", "edf")))
         return arrow(f"in their own budget, {shown(mode)}", a, b, 1)
 
     # Tables
@@ -610,14 +607,9 @@ def at(rate: float | None = None, budget: float | None = None) -> Callable[[Cell
     return lambda cell: rate in (None, cell["rate"]) and budget in (None, cell["budget"])
 
 
-def share(model: int) -> Callable[[Cell], float]:
-    """Return a model's share of the decisions."""
-    return lambda cell: float(sum(cell["joint"][model]))
-
-
-def llamas(cell: Cell) -> float:
-    """Return the share of the two smallest models."""
-    return float(np.sum(cell["joint"][3:]))
+def share(models: int | slice) -> Callable[[Cell], float]:
+    """Return the share of a model, or of several, of the decisions."""
+    return lambda cell: float(np.sum(cell["joint"][models]))
 
 
 def strategy(index: int) -> Callable[[Cell], float]:

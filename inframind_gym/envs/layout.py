@@ -314,6 +314,10 @@ class Compact:
         self._time_s, self._arrived, self._rate = np.zeros((3, rows))
         self._low, self._high = np.array(list(COMPACT.values())).T
 
+    def forget(self, rows: NDArray[np.int64]) -> None:
+        """Begin new streams in some rows."""
+        self._time_s[rows] = self._arrived[rows] = self._rate[rows] = 0.0
+
     def of(
         self, seen: NDArray[np.float32], contexts: NDArray[Any], rows: NDArray[np.int64]
     ) -> NDArray[np.float32]:

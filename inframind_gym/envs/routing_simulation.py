@@ -423,6 +423,8 @@ class RoutingSimulation(Simulation):
         starts["budget_s"] = self.budgets_s[rows]
         starts["num_queries"] = queries
         starts["models_up"] = self.models_up
+        if self._compact is not None:
+            self._compact.forget(rows)
         self.drive(BEGIN, rows, starts, self._actions, observations)
 
     def _draw_tasks(self, count: int, rng: np.random.Generator) -> NDArray[np.int32]:

@@ -61,6 +61,14 @@ def test_single_environments_pass_the_checker_with_credit() -> None:
     assert batch.reset(seed=0)[1]["split"].tolist() == ["train"] * 2
 
 
+def test_compact_observations_are_of_this_stream_alone() -> None:
+    env = gym.make(STREAM, observation="compact", **SHORT, **ONE_AGENT)
+    fresh = {seed: env.reset(seed=seed)[0] for seed in range(5)}
+    for before, seed in np.ndindex(5, 5):  # other streams, which began earlier or later
+        env.reset(seed=before)
+        assert (env.reset(seed=seed)[0] == fresh[seed]).all(), (before, seed)
+
+
 def test_compact_observations_say_what_the_others_say() -> None:
     actions = np.random.default_rng(0).integers(0, 15, (60, 2))
     seen = {}

@@ -1,4 +1,4 @@
-"""What workflows and images take from elsewhere is pinned; what is started is closed."""
+"""Pins of what workflows and images take from elsewhere; limits of what is started."""
 
 from __future__ import annotations
 
