@@ -22,7 +22,7 @@ from inframind_gym.envs.routing import ARGUMENTS, RoutingEnv, RoutingVectorEnv
 from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.errors import ActionError, ConfigError
-from inframind_gym.policies import Policy, feedback_of, requires_of, resolve_policy
+from inframind_gym.policies import Policy, requires_of, resolve_policy
 from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, PLAN_ACTIONS, STEP
 from inframind_gym.simulator.workflow.params import ROUTERS
 from inframind_gym.simulator.workflow.state import CONTEXT, IS_DUE
@@ -87,7 +87,7 @@ class PlannerSimulation(RoutingSimulation):
         self._seen = np.arange(self._executor_layout.size)
         if self._executor_level == "joint":  # with the flag of plans, which stands at the end
             self._seen = np.append(self._seen, self._wide.shape[1] - 1)
-        self._feedback = None if self._policy is None else feedback_of(self._policy)
+        self._feedback = None if self._policy is None else getattr(self._policy, "observe", None)
         self._joint = np.zeros((num_envs, PLAN_ACTIONS + 1), np.int64)
         self._executor_is_stale = True
         self._amid = False  # of a workflow

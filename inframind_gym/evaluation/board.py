@@ -247,8 +247,7 @@ def leaderboard_tables(board: Mapping[str, Any]) -> list[Table]:
 
 
 def _ranked(
-    results: Results,
-    averages: Mapping[tuple[str, Any], Mapping[str, Estimate]],
+    results: Results, averages: Mapping[tuple[str, Any], Mapping[str, Estimate]]
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the ranking and a table for each axis, best score first for each of its values."""
     family, bounds = results.family, set(results.header.get("bounds", ()))

@@ -50,12 +50,7 @@ from inframind_gym.progress import say
 from inframind_gym.simulator.server.pool import PoolConfig
 from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.workflow.roles import RoleRule
-from inframind_gym.simulator.workflow.topology import (
-    MAX_AGENTS,
-    TOPOLOGIES,
-    distinct_plans,
-    graph,
-)
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, distinct_plans, graph
 from inframind_gym.simulator.workload import BUDGET_TIERS_S, load_profiles
 
 CLASSES: Final = 3  # of visible difficulty, alike in size

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from inframind_gym.errors import InfraMindError
+from inframind_gym.policies.base import HungError, interrupted_after
 
 
 class BenchmarkError(InfraMindError):
@@ -14,7 +17,7 @@ class BenchmarkError(InfraMindError):
 
 
 class PolicyFailedError(BenchmarkError):
-    """A policy cannot play, raised an error or gave no valid action.
+    """A policy cannot play, raised an error, or gave no valid action or none in time.
 
     Args:
         policy: Its name.
@@ -31,15 +34,20 @@ class PolicyFailedError(BenchmarkError):
 
 
 @contextmanager
-def blame(policy: str) -> Iterator[None]:
-    """Turn whatever a policy raises into an error that names it."""
+def blame(cells: Sequence[Any], limit_s: float = math.inf) -> Iterator[None]:
+    """Turn whatever the policy of cells raises, or that it hangs, into an error that names it."""
+    policy = cells[0].policy
     try:
-        yield
+        with interrupted_after(limit_s):
+            yield
     except PolicyFailedError:
         raise
     except InfraMindError as error:
         raise PolicyFailedError(policy, str(error)) from error
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, HungError) as error:
         trace = "".join(traceback.format_exception(error))
         reason = f"failed with {type(error).__name__}: {error}"
+        if isinstance(error, HungError):
+            where = f"{cells[0]}, the first of a batch of {len(cells)}"
+            reason = f"did not answer in {limit_s:g} s (policy_limit_s): {where}"
         raise PolicyFailedError(policy, reason, trace) from error

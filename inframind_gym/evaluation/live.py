@@ -77,7 +77,7 @@ class LivePlayer(RoutingPlayer):
     def check(self, cell: Cell) -> None:
         """Check that a policy can play a cell, without the servers."""
         batch = self.make([cell])
-        with blame(cell.policy):
+        with blame([cell], self.suite.policy_limit_s):
             self.reset_policy(batch)
 
     def begin(self, cells: Sequence[Cell]) -> Any:
@@ -86,7 +86,7 @@ class LivePlayer(RoutingPlayer):
         self.reset(batch)
         batch.begin()
         batch.ungraded = batch.simulation.ungraded
-        with blame(cells[0].policy):
+        with blame(cells, self.suite.policy_limit_s):
             self.reset_policy(batch)
         return batch
 

@@ -90,19 +90,20 @@ class Player:
             PolicyFailedError: The policy cannot play there.
         """
         batch = self.make(cells)
-        with blame(cells[0].policy):
+        with blame(cells):
             self.reset(batch)
+        with blame(cells, self.suite.policy_limit_s):
             self.reset_policy(batch)
         batch.begin()
         return batch
 
     def play(self, batch: Batch) -> list[Played]:
         """Play a batch that has begun."""
-        simulation, policy, name = batch.simulation, batch.policy, batch.cells[0].policy
+        simulation, policy = batch.simulation, batch.policy
         truth = getattr(policy, "sees_truth", False)
         while len(rows := np.flatnonzero(~batch.over())):
             contexts = simulation.contexts(rows, truth=truth)
-            with blame(name):
+            with blame(batch.cells, self.suite.policy_limit_s):
                 actions = policy.act_batch(batch.observations[rows], contexts, rows)
                 batch.actions[rows] = check_actions(actions, simulation.highs, len(rows))
             self.step(batch, rows)
@@ -159,7 +160,7 @@ class Player:
 
     def make(self, cells: Sequence[Cell]) -> Any:
         """Make the policy of cells and their simulation, which is the last one if that fits."""
-        with blame(cells[0].policy):
+        with blame(cells):
             policy = self.policy(cells)
             kwargs = self.arguments_of(cells, policy) | self.arguments
             key = (getattr(policy, "simulation", None), kwargs, len(cells))

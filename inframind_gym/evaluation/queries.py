@@ -258,7 +258,7 @@ class QueryBatch(Batch):
             here = np.isin(of, rows)
             of, records = of[here], records[here]
         if (observe := getattr(self.policy, "observe", None)) is not None:
-            with blame(self.cells[0].policy):
+            with blame(self.cells, self.suite.policy_limit_s):
                 for row in np.unique(of).tolist():
                     observe(records[of == row], row)
         return self.window.keep(self.done, of, records)

@@ -108,10 +108,7 @@ def _tail(parts: Sequence[tuple[float, int, int]], confidence: float) -> float:
 
 
 def pooled_quantile(
-    values: NDArray[np.float64],
-    unit: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    quantile: float,
+    values: NDArray[np.float64], unit: NDArray[np.int64], counts: NDArray[np.int64], quantile: float
 ) -> NDArray[np.float64]:
     """Quantile of the pooled values of every resample, as ``numpy.quantile`` defines it.
 

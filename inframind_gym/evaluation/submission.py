@@ -348,11 +348,7 @@ def prepare(
 
 
 def verify(
-    folder: Path,
-    *,
-    full: bool = False,
-    seed: int | None = None,
-    workers: int | None = 1,
+    folder: Path, *, full: bool = False, seed: int | None = None, workers: int | None = 1
 ) -> str:
     """Check a submission, and play a random third of its cells again.
 

@@ -19,7 +19,7 @@ from gymnasium.envs.registration import load_env_creator
 from pydantic import Field, ValidationInfo, field_validator
 
 import inframind_gym  # noqa: F401  (registers the environments)
-from inframind_gym.configs import StrictModel, find_config, load_yaml_model, validate
+from inframind_gym.configs import Positive, StrictModel, find_config, load_yaml_model, validate
 from inframind_gym.errors import ConfigError, require_within, unknown
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.family import Cell, Family, Place, absolute, check_names, name_of
@@ -59,6 +59,7 @@ class Suite(StrictModel):
         description: One or two sentences.
         policies: Names of policies, or ``package.module:Class``.
         seeds: Number of repetitions (0, 1, ...), or a list of their indices.
+        policy_limit_s: Seconds after which a policy that has not answered a call is left out.
     """
 
     family: ClassVar[Family]
@@ -68,6 +69,7 @@ class Suite(StrictModel):
     description: str = ""
     policies: tuple[str, ...] = Field(min_length=1)
     seeds: int | tuple[int, ...] = 5
+    policy_limit_s: Positive = 3600.0
 
     @field_validator("seeds", mode="before")
     @classmethod
@@ -156,9 +158,8 @@ class Suite(StrictModel):
         changed file shows.
         """
         axes = {axis.setting for axis in self.family.axes}
-        return self.model_dump(
-            mode="json", exclude={"name", "description", "policies", "seeds", *axes}
-        )
+        apart = {"name", "description", "policies", "seeds", "policy_limit_s", *axes}
+        return self.model_dump(mode="json", exclude=apart)
 
     def fingerprint(self, setting: str, name: str) -> str:
         """Hash the content of a file that cells name: one of `names`."""
@@ -221,9 +222,7 @@ def family_of(content: Mapping[str, Any]) -> Family:
 
 
 def load_suite(
-    name_or_path: str,
-    overrides: Mapping[str, Any] | None = None,
-    settings: Sequence[str] = (),
+    name_or_path: str, overrides: Mapping[str, Any] | None = None, settings: Sequence[str] = ()
 ) -> Any:
     """Read a suite and replace some of its settings.
 

@@ -106,7 +106,7 @@ class TaskBatch(Batch):
         records["hot"][:, self._ordinal] = simulation.load_state != BALANCED
         records["imbalance"][:, self._ordinal] = simulation.imbalance
         if hasattr(self.policy, "observe"):
-            with blame(self.cells[0].policy):
+            with blame(self.cells, self.suite.policy_limit_s):
                 self.policy.observe(done, done.row)
         self._ordinal += 1
         return len(rows)

@@ -182,12 +182,7 @@ def track_scores(header: Mapping[str, Any], estimates: Estimates) -> dict[str, A
         ahead = len(above) >= max(1, math.ceil(AHEAD_IN * len(ends))) and not below
         pair = {"policy": policy, "other": other, "above": above, "below": below, "ahead": ahead}
         pairs.append(pair)
-    return {
-        "tracks": rows,
-        "pairs": pairs,
-        "places": list(known.values()),
-        "fits": header["fits"],
-    }
+    return {"tracks": rows, "pairs": pairs, "places": list(known.values()), "fits": header["fits"]}
 
 
 # Tables

@@ -132,12 +132,7 @@ class DownError(InfraMindError):
     """
 
     def __init__(
-        self,
-        reason: str,
-        *,
-        asleep: bool = False,
-        at_once: bool = True,
-        status: int | None = None,
+        self, reason: str, *, asleep: bool = False, at_once: bool = True, status: int | None = None
     ) -> None:
         super().__init__(reason)
         self.asleep, self.at_once, self.status = asleep, at_once, status

@@ -205,8 +205,7 @@ def up(
         float, typer.Option(min=1.0, help="Seconds for each server to come up.")
     ] = 1800.0,
     simulate: Annotated[
-        bool,
-        typer.Option("--simulate", help="Simulate the servers: one process, no vLLM, no GPU."),
+        bool, typer.Option("--simulate", help="Simulate the servers: one process, no vLLM, no GPU.")
     ] = False,
     speed: Annotated[
         float, typer.Option(min=0.01, max=1000.0, help="Of simulated servers; 1 is real time.")
@@ -308,10 +307,7 @@ def status(
 
 
 @app.command()
-def down(
-    pool: PoolOption,
-    state: StateOption = None,
-) -> None:
+def down(pool: PoolOption, state: StateOption = None) -> None:
     """Stop what `up` started: each server with all its processes, and nothing else.
 
     A pool whose file is gone or broken is stopped by its name.
@@ -339,8 +335,7 @@ def down(
 def place(
     pool: PoolOption,
     policy: Annotated[
-        str,
-        typer.Option(help="A policy's name (mcf_plus, lru, …), or module:Class."),
+        str, typer.Option(help="A policy's name (mcf_plus, lru, …), or module:Class.")
     ] = "mcf_plus",
     cluster: Annotated[
         str | None,

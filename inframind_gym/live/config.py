@@ -8,13 +8,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, model_validator
 
-from inframind_gym.configs import (
-    NonNegative,
-    Positive,
-    PositiveInt,
-    StrictModel,
-    within,
-)
+from inframind_gym.configs import NonNegative, Positive, PositiveInt, StrictModel, within
 from inframind_gym.envs.placement import ForeignMemory, PlacementConfig
 from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.errors import ConfigError, require
@@ -26,7 +20,7 @@ WaitSeconds = Annotated[float, within(0.0, 86_400.0)]
 Count = Annotated[int, within(0, 1000)]
 Misses = Annotated[int, within(1, 1000)]
 _RETIRED: Final = {  # of recorded runs
-    *("max_in_flight_per_server", "retries", "most_attempts", "retry_wait_most_s"),
+    *("max_in_flight_per_server", "retries", "most_attempts", "retry_wait_most_s")
 }
 _RESERVED: Final = {
     *("model", "messages", "max_tokens", "max_completion_tokens"),

@@ -11,7 +11,8 @@ import hmac
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -22,6 +23,8 @@ LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 LEAST_TOKEN_CHARS: Final = 16
 MOST_HEAD_BYTES: Final = 32 << 10
 BODY_S: Final = 30.0  # for a whole body to come
+SPARE: Final = 16  # connections of an address past its limit, for probes
+SPARE_S: Final = 10.0  # that such a connection is kept
 _ONCE: Final = ("host", "authorization", "origin", "content-length", "content-type")
 _TYPES: Final = {
     401: "authentication_error",
@@ -122,6 +125,7 @@ class Guard:
         loopback_only: there is no token.
         most_bytes: of a body, and of a message of a WebSocket.
         refuse: returns media type and body of the answer to a request that is refused.
+        probes: paths that spare connections may ask for; see `bounded_protocol`.
         headers: of every answer.
     """
 
@@ -133,9 +137,11 @@ class Guard:
         loopback_only: bool,
         most_bytes: int,
         refuse: Callable[[dict[str, str], RequestError], tuple[str, bytes]],
+        probes: Collection[str] = (),
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self._app, self._admit, self._refuse = app, admit, refuse
+        self._probes = probes
         self._loopback_only, self._most_bytes = loopback_only, most_bytes
         self._headers = [(n.encode(), value.encode()) for n, value in (headers or {}).items()]
 
@@ -172,6 +178,9 @@ class Guard:
             headers = check_head(
                 pairs, loopback_only=self._loopback_only, most_bytes=self._most_bytes
             )
+            if scope.get("state", {}).get("spare") and scope["path"] not in self._probes:
+                words = "this address holds as many connections as it may"
+                raise RequestError(429, "too_many_connections", words, retry_after_s=1.0)
             self._admit(scope, headers)
             await self._app(scope, receive_some, send_with_headers)
         except RequestError as error:
@@ -193,30 +202,38 @@ class Guard:
 def bounded_protocol(most_connections: int) -> type[Any]:
     """Return uvicorn's protocol with a limit on headers and on the connections of an address.
 
-    Those of WebSockets are not counted.
+    Past it, `SPARE` further ones are served `Guard`'s probes alone, for `SPARE_S` seconds; the next
+    are closed. Those of WebSockets are not counted.
     """
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-    addresses: dict[Any, str] = {}  # by connection
+    held = Counter[str]()  # connections by address
 
     class Bounded(HttpToolsProtocol):
         _head_bytes = 0
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            address = str((transport.get_extra_info("peername") or ("",))[0])
-            if list(addresses.values()).count(address) >= most_connections:
+            self._address = str((transport.get_extra_info("peername") or ("",))[0])
+            held[self._address] += 1
+            if held[self._address] > most_connections + SPARE:
                 transport.close()
-            else:
-                addresses[self] = address
+            elif held[self._address] > most_connections:
+                self.app_state = {**self.app_state, "spare": True}
+                self.loop.call_later(SPARE_S, transport.close)
 
         def connection_lost(self, exc: Exception | None) -> None:
-            addresses.pop(self, None)
+            self._release()
             super().connection_lost(exc)
 
         def handle_websocket_upgrade(self) -> None:
-            addresses.pop(self, None)  # another protocol has it from here on
+            self._release()  # another protocol has it from here on
             super().handle_websocket_upgrade()
+
+        def _release(self) -> None:
+            held[self._address] -= 1
+            if not held[self._address]:
+                del held[self._address]
 
         def on_message_begin(self) -> None:
             self._head_bytes = 0

@@ -131,10 +131,7 @@ class Launcher:
             Launch(model, server.url)
             for model, server in zip(self.pool.models, servers, strict=True)
         ]
-        with (
-            self._started.locked(),
-            MetricsWatcher(servers, _CHECK, poll_s=TIMEOUT_S) as watcher,
-        ):
+        with self._started.locked(), MetricsWatcher(servers, _CHECK, poll_s=TIMEOUT_S) as watcher:
             watcher.wait_checked()
             self._prepare(launches, watcher.status())
             try:

@@ -8,7 +8,11 @@ the same actions whether it runs alone or in a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Real
 from types import MappingProxyType
 from typing import Any, Final, Generic, Protocol, TypeAlias, runtime_checkable
@@ -171,10 +175,6 @@ class ContextPolicy(BasePolicy[Spec, Seen]):
         """Return the actions of the rows (n,) whose state is `context`."""
         raise NotImplementedError
 
-    def draw_open(self, rows: Ints, ordinals: Ints, mask: Bools) -> Ints:
-        """Return one of the open actions of each row, all equally likely, (n,)."""
-        return place_in(mask, self.draw(rows, ordinals))
-
 
 class PerRowPolicy(BasePolicy):
     """Gives a policy that knows only single decisions one instance a row.
@@ -214,9 +214,7 @@ class PerRowPolicy(BasePolicy):
 
     def observe(self, completed: Completed, row: int) -> None:
         """Hand the finished queries to the row's own instance, if it wants them."""
-        observe = feedback_of(self.instances[row])
-        if observe is not None:
-            observe(completed, 0)
+        getattr(self.instances[row], "observe", lambda *_: None)(completed, 0)
 
 
 def models_up(contexts: Contexts, num_models: int) -> Bools:
@@ -263,12 +261,6 @@ def draw_from(weights: Floats, u: Floats) -> Ints:
     return np.asarray((edges <= (u * edges[:, -1])[:, None]).sum(axis=1), np.int64)
 
 
-def feedback_of(policy: Any) -> Callable[[Any, Any], None] | None:
-    """The policy's `observe(completed, row)`, or None where it does not learn online."""
-    observe: Callable[[Any, Any], None] | None = getattr(policy, "observe", None)
-    return observe
-
-
 def multiplier_of(owner: object) -> float | None:
     """The λ of a policy or of what trains one, or None where it has none.
 
@@ -292,3 +284,32 @@ def requires_of(policy: Any) -> dict[str, Any]:
             problem = unknown("argument", argument, REQUIRABLE)
             raise ConfigError(f"policy {policy.name!r}: requires: {problem}")
     return dict(requires)
+
+
+class HungError(BaseException):  # policies catch their own exceptions
+    """A policy took too long."""
+
+
+@contextmanager
+def interrupted_after(limit_s: float) -> Iterator[None]:
+    """Raise `HungError` in a block that takes longer, as soon as it is in Python.
+
+    Only on the main thread, whose signals these are: on others there is no limit.
+    """
+    if limit_s == math.inf or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    armed = True
+
+    def interrupt(*_: object) -> None:
+        if armed:
+            raise HungError
+
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    timer = signal.setitimer(signal.ITIMER_REAL, limit_s, limit_s)
+    try:
+        yield
+    finally:
+        armed = False
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)

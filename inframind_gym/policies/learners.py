@@ -100,8 +100,7 @@ class Learner(BasePolicy[Any, Any]):
     changed: ClassVar[dict[str, float]] = {}  # defaults that differ from the schema's
 
     def __init__(self, **settings: float) -> None:
-        given = {**self.changed, **settings}
-        self.settings: Any = validate(given, self.schema, source=self.name)
+        self.settings: Any = validate({**self.changed, **settings}, self.schema, source=self.name)
         self.fingerprint = self.settings.model_dump_json()
 
 

@@ -18,12 +18,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.configs import NonNegative, PositiveInt, StrictModel, validate
 from inframind_gym.envs import assignment, coordination, token_budget
-from inframind_gym.envs.layout import (
-    COMPACT_SEEN,
-    Compact,
-    ObservationLayout,
-    PolicySpec,
-)
+from inframind_gym.envs.layout import COMPACT_SEEN, Compact, ObservationLayout, PolicySpec
 from inframind_gym.envs.placement import PlacementContext
 from inframind_gym.envs.placement_kernel import GPU_FEATURES, MODEL_FEATURES, STATES
 from inframind_gym.errors import ConfigError
@@ -232,10 +227,7 @@ class Sb3Policy(MlpPolicy):
     schema = RoutingCheckpoint
     version = 2  # one agent, streams, credit by query
     requires = MappingProxyType(
-        {
-            "system_features": list(COMPACT_SEEN),
-            "planner": {"topology": "IO", "num_agents": 1},
-        }
+        {"system_features": list(COMPACT_SEEN), "planner": {"topology": "IO", "num_agents": 1}}
     )
 
     def shapes(self, network: Network) -> dict[str, tuple[int, ...]]:

@@ -36,13 +36,7 @@ from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.policies.adaptive import AdaptivePolicy, Outlook
 from inframind_gym.policies.base import Completed, Contexts
 from inframind_gym.policies.bid_price import requirements
-from inframind_gym.policies.checkpoint import (
-    CONFIG_FILE,
-    SHIPPED,
-    check_shapes,
-    fingerprint,
-    load,
-)
+from inframind_gym.policies.checkpoint import CONFIG_FILE, SHIPPED, check_shapes, fingerprint, load
 from inframind_gym.policies.networks import draw, log_softmax
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from inframind_gym.tasks import DOMAINS

@@ -82,8 +82,7 @@ class RandomAssignment(BaseAssignmentPolicy):
 
     def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
         """Return draws, (n,)."""
-        u = self.draw(rows, context.ordinal, 0)
-        return np.asarray(np.floor(u * rules.NUM_ACTIONS), np.int64)
+        return np.asarray(self.draw(rows, context.ordinal) * rules.NUM_ACTIONS, np.int64)
 
 
 class RoundRobinAssignment(BaseAssignmentPolicy):
@@ -250,7 +249,7 @@ class RandomBudget(BaseTokenBudgetPolicy):
 
     def choose(self, context: TokenBudgetContext, rows: Ints) -> Ints:
         """Return (n,) draws of the rows' seeds and their numbers of decisions."""
-        return self.draw_open(rows, context.steps, context.mask)
+        return place_in(context.mask, self.draw(rows, context.steps))
 
 
 def _in_turn(context: TokenBudgetContext, size: int) -> Ints:
@@ -330,10 +329,7 @@ class AdaptiveRoiStrictBudget(AdaptiveRoiBudget):
 
 
 class BaseCoordinationPolicy(ContextPolicy[CoordinationSpec, CoordinationContext]):
-    """A policy without memory: `choose` is a function of the contexts.
-
-    `sees_truth` is true for bounds that know the simulated questions.
-    """
+    """A policy without memory: `choose` is a function of the contexts."""
 
     sees_truth: ClassVar[bool] = False
 
@@ -429,4 +425,4 @@ class RandomSupervisor(BaseCoordinationPolicy):
 
     def choose(self, context: CoordinationContext, rows: Ints) -> Ints:
         """Return draws of the rows' seeds and their numbers of decisions, (n,)."""
-        return self.draw_open(rows, context.iteration, context.mask)
+        return place_in(context.mask, self.draw(rows, context.iteration))

@@ -17,6 +17,7 @@ from inframind_gym.sockets import listening
 from inframind_gym.teams.runs import DEFAULT_FILE, ProviderName, Runs, RunStore
 
 TOKEN_VARIABLE: Final = "INFRAMIND_STUDIO_TOKEN"
+MOST_CONNECTIONS: Final = 256  # of an address, WebSockets apart
 
 
 def _option(words: str, **more: Any) -> Any:
@@ -30,8 +31,7 @@ def studio(
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port.")] = 8_500,
     runs: Runs = DEFAULT_FILE,
     results: Annotated[
-        list[Path],
-        typer.Option(help="Results folder, or a folder of them; may be repeated."),
+        list[Path], typer.Option(help="Results folder, or a folder of them; may be repeated.")
     ] = [Path("results")],  # noqa: B006 (typer copies it)
     provider: ProviderName = "simulated",
     model: Annotated[str | None, _option("Model of the provider; needed for a URL.")] = None,
@@ -69,8 +69,7 @@ def studio(
         with RunStore(runs) as store:
             launcher = Launcher(store, Ways(provider, model, gateway, pool))
             boards = Boards(results)
-            app = make_app(launcher, boards, token=token)
-            attach(app, launcher, boards)
+            attach(app := make_app(launcher, boards, token=token), launcher, boards)
             address = listening(host, port)
             asks = "" if token is None else f", with the token of {TOKEN_VARIABLE}"
             at = f"http://{host}:{address.getsockname()[1]}"
@@ -80,7 +79,7 @@ def studio(
                 log_level="warning",
                 server_header=False,
                 ws_max_size=MOST_BODY_BYTES,
-                http=bounded_protocol(256),
+                http=bounded_protocol(MOST_CONNECTIONS),
                 timeout_graceful_shutdown=3,
             )
             with contextlib.suppress(KeyboardInterrupt):

@@ -80,9 +80,7 @@ CHOICES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "pool": list_configs("pools"),
         "workload": list_configs("workloads"),
     },
-    "token-budget": {
-        "strategy": tuple(dict.fromkeys((*MODES, *_plain("token_budget")))),
-    },
+    "token-budget": {"strategy": tuple(dict.fromkeys((*MODES, *_plain("token_budget"))))},
     "assignment": {"router": get_args(Router), "arrivals": ARRIVALS},
     "coordination": {"policy": _plain("coordination")},
 }

@@ -9,7 +9,7 @@ import pytest
 
 import baselines
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies import Policy, feedback_of, models_up, requires_of
+from inframind_gym.policies import Policy, models_up, requires_of
 from tests.policies.synthetic import (
     act_all,
     make_completed,
@@ -51,7 +51,7 @@ def finished_after(step: int, row: int):
 def roll(policy: Policy, run, rows, seeds) -> np.ndarray:
     """(steps, rows) actions of a policy that handles `rows` of the run in one batch."""
     policy.reset(make_spec(), seeds)
-    observe_ = feedback_of(policy)
+    observe_ = getattr(policy, "observe", None)
     actions = []
     for step, (observations, contexts) in enumerate(run):
         actions.append(act_all(policy, observations[rows], contexts[rows]))
@@ -64,7 +64,7 @@ def roll(policy: Policy, run, rows, seeds) -> np.ndarray:
 def roll_single(policy: Policy, run, row, seed) -> list[int]:
     """Actions of a policy that handles one row, decision by decision."""
     policy.reset(make_spec(), [seed])
-    observe_ = feedback_of(policy)
+    observe_ = getattr(policy, "observe", None)
     actions = []
     for step, (observations, contexts) in enumerate(run):
         actions.append(policy.act(observations[row], contexts[row]))

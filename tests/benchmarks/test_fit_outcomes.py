@@ -11,12 +11,7 @@ import pytest
 
 from benchmarks.fit import outcomes as outcomes_module
 from benchmarks.fit.constants import OUTCOMES
-from benchmarks.fit.outcomes import (
-    cut_right_frac,
-    measure,
-    read_outcomes,
-    same_model_correlation,
-)
+from benchmarks.fit.outcomes import cut_right_frac, measure, read_outcomes, same_model_correlation
 from inframind_gym.calibration.outcomes import Outcomes, Rasch, fit_rasch
 from inframind_gym.errors import ConfigError
 

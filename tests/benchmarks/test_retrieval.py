@@ -26,11 +26,7 @@ from benchmarks.retrieval import (
 from inframind_gym.files import read_objects
 from inframind_gym.teams.coordination import retrieval
 from inframind_gym.teams.coordination.agents import WAY
-from inframind_gym.teams.coordination.retrieval import (
-    Corpus,
-    Retriever,
-    load_questions,
-)
+from inframind_gym.teams.coordination.retrieval import Corpus, Retriever, load_questions
 from inframind_gym.teams.llm import Completion, LLMRequest, LLMService, Simulated
 
 CORPUS = Corpus.load()

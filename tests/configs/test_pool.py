@@ -161,8 +161,7 @@ def test_memory_is_not_given_away_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url",
-    ["localhost:8000", "ftp://x", "http://", "http://x:99999", "http://x:p", "http://a b/"],
+    "url", ["localhost:8000", "ftp://x", "http://", "http://x:99999", "http://x:p", "http://a b/"]
 )
 def test_urls_are_checked(url: str, tmp_path: Path) -> None:
     data = plain()
@@ -193,10 +192,7 @@ def test_how_servers_are_started_is_checked(tmp_path: Path) -> None:
     for keys, wanted in (
         ({"extra_args": ["--seed", "4\0"]}, "models.0.extra_args.1: '4\\x00' holds a NUL"),
         ({"env": {"A": "b\0c"}}, "models.0.env.A: 'b\\x00c' holds a NUL"),
-        (
-            {"name": "--host=0.0.0.0"},
-            "models.0.name: '--host=0.0.0.0' is empty, begins with",
-        ),
+        ({"name": "--host=0.0.0.0"}, "models.0.name: '--host=0.0.0.0' is empty, begins with"),
         ({"path": "a\0"}, "models.0.path: 'a\\x00' is empty, begins with"),
         ({"load_format": "-x"}, "models.0.load_format: '-x' is empty, begins"),
         ({"url": "http://x/\0"}, "models.0.url: 'http://x/\\x00' is empty, begins with"),

@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 
 import inframind_gym  # noqa: F401
 from inframind_gym.errors import ConfigError
-from inframind_gym.teams.coordination.rules import (
-    ANSWER,
-    PLAN,
-    RETRIEVE,
-    ROUTE,
-    TRIM,
-    VALIDATE,
-)
+from inframind_gym.teams.coordination.rules import ANSWER, PLAN, RETRIEVE, ROUTE, TRIM, VALIDATE
 
 ID = "InfraMind-Coordination-v0"
 

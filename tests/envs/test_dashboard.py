@@ -86,9 +86,7 @@ def test_every_metric_that_it_asks_for_is_exposed(exposed: dict[str, set[str]]) 
         assert names(variable["query"]["query"]) <= set(exposed)
 
 
-def test_every_exposed_metric_is_shown_or_left_out_on_purpose(
-    exposed: dict[str, set[str]],
-) -> None:
+def test_every_exposed_metric_is_shown_or_left_out_on_purpose(exposed: dict[str, set[str]]) -> None:
     shown = {family(name) for text in EXPRESSIONS for name in names(text)}
     assert {family(name) for name in exposed} - shown == NOT_SHOWN
 
@@ -108,9 +106,7 @@ def test_every_label_that_it_names_is_one_of_the_metrics(exposed: dict[str, set[
             assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= known
 
 
-def test_the_selected_routers_and_models_hold_for_every_panel(
-    exposed: dict[str, set[str]],
-) -> None:
+def test_the_selected_routers_and_models_hold_for_every_panel(exposed: dict[str, set[str]]) -> None:
     for text in EXPRESSIONS:
         for name, selector in re.findall(r"\b(inframind_\w+)(?:\{([^}]*)\})?", text):
             assert 'instance=~"$instance"' in selector, text

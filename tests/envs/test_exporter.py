@@ -202,11 +202,7 @@ def test_failures_and_repeats_are_counted_by_model(make: Any) -> None:
 def test_the_present_is_what_the_router_was_told(env_id: str, make: Any) -> None:
     scripted = {"scripted_s": 30.0} if env_id == LIVE else {}
     env = make(
-        env_id,
-        num_queries=100,
-        down_models=("llama-8b",),
-        arrival_rate_per_min=200.0,
-        **scripted,
+        env_id, num_queries=100, down_models=("llama-8b",), arrival_rate_per_min=200.0, **scripted
     )
     before = scrape(env.exporter.url)
     assert ("inframind_telemetry_age_seconds", ()) not in before  # nobody has asked the servers yet

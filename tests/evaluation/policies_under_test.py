@@ -1,6 +1,7 @@
 """Policies that do what a benchmark must survive."""
 
 import os
+import time
 from typing import ClassVar
 
 import numpy as np
@@ -68,6 +69,19 @@ class RaisesLater(BasePolicy):
         if contexts["query"].max() > 0:
             raise KeyError("my own mistake")
         return np.zeros(len(rows), np.int64)
+
+
+class Hangs(BasePolicy):
+    """Waits for what does not come, and catches its own errors."""
+
+    name = "hangs"
+
+    def act_batch(self, observations, contexts, rows):
+        while True:
+            try:
+                time.sleep(0.01)
+            except Exception:
+                continue
 
 
 class Wrong(Cheapest):

@@ -64,7 +64,7 @@ def test_other_versions_and_weights_are_refused(small, tmp_path, monkeypatch) ->
 def test_every_setting_that_cells_share_counts(name: str) -> None:
     suite = load_suite(name)
     counted = settings(suite)
-    apart = {"name", "description", "policies", "seeds", "arrivals"}
+    apart = {"name", "description", "policies", "seeds", "arrivals", "policy_limit_s"}
     apart |= {axis.setting for axis in suite.family.axes}
     assert set(suite.model_dump()) - apart <= set(counted)
     assert json.loads(json.dumps(counted)) == counted

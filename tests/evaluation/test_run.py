@@ -1,6 +1,7 @@
 """The benchmark on the real environments: same bits always, nothing finished is ever lost."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from inframind_gym.evaluation.queries import columns_of
 from inframind_gym.evaluation.routing import RoutingSuite
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.store import digest_of, finished_ids, read_cells, read_header
-from inframind_gym.policies import feedback_of, resolve_policy
+from inframind_gym.policies import resolve_policy
 
 ROOT = Path(__file__).resolve().parents[2]
 MINE = "tests.evaluation.policies_under_test"
@@ -59,7 +60,7 @@ def alone(config: RoutingSuite, cell: Cell) -> str:
         options["budget_s"] = cell.place[2]
     observation, _ = env.reset(seed=cell.episode_seed, options=options)
     policy.reset(env.unwrapped.policy_spec(), [cell.policy_seed])
-    observe, over, pieces = feedback_of(policy), False, []
+    observe, over, pieces = getattr(policy, "observe", None), False, []
     while not over:
         action = policy.act(observation, env.unwrapped.context())
         observation, _, over, _, _ = env.step(action)
@@ -184,6 +185,18 @@ def test_a_policy_that_cannot_play_is_left_out_and_the_others_run(
     }
     assert board["left_out"] == reasons == read_header(tmp_path)["left_out"]
     assert board["notes"][0] == f"{wrong[0]} was left out: {reasons[wrong[0]]}"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_policy_that_hangs_is_left_out_after_its_limit(tmp_path: Path, workers: int) -> None:
+    hangs = f"{MINE}:Hangs"
+    config = suite(policies=["random", hangs], seeds=1, policy_limit_s=2.0)
+    summary = run(config, tmp_path, workers=workers)
+    assert (summary.cells, summary.computed) == (8, 4)
+    (left,) = read_header(tmp_path)["left_out"].items()
+    assert left[0] == hangs
+    reason = rf"did not answer in 2 s \(policy_limit_s\): {hangs} .*, the first of a batch of \d"
+    assert re.fullmatch(reason, left[1])
 
 
 @pytest.mark.parametrize("action", ["nan", "None", "15", "-1", "[1, 2]", "2.7", "True"])

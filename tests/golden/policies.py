@@ -11,7 +11,6 @@ import numpy as np
 
 from inframind_gym.envs.placement import PlacementSimulation, placement_config
 from inframind_gym.policies import (
-    feedback_of,
     requires_of,
     resolve_policy,
     rollout,
@@ -67,7 +66,7 @@ def _routing(name: str, **given: Any) -> str:
     inner: Any = env.unwrapped
     observations, _ = env.reset(seed=5)
     policy.reset(inner.policy_spec(), [1, 2])
-    observe, told, running = feedback_of(policy), [], np.ones(2, np.bool_)
+    observe, told, running = getattr(policy, "observe", None), [], np.ones(2, np.bool_)
     actions = np.zeros_like(env.action_space.sample(), dtype=np.int64)
     while running.any():
         rows = np.flatnonzero(running)

@@ -255,6 +255,15 @@ def test_one_address_cannot_hold_every_connection(targets: dict[str, Target], na
             connection.sendall(b"\r\n".join(lines) + b"\r\n\r\n")
             assert connection.recv(12) == b"HTTP/1.1 101"
         held = [connect("127.0.0.1") for _ in range(8)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(guard, "SPARE_S", 0.2)
+            assert connect("127.0.0.1").recv(1) == b""  # says nothing, and is closed in time
+        assert status(target, "GET", target.get, *right(target)) == 429
+        if name == "gateway":
+            for path in ("/health", "/ready", "/metrics"):
+                assert status(target, "GET", path, *right(target)) == 200
+        for _ in range(guard.SPARE):
+            connect("127.0.0.1")
         assert connect("127.0.0.1").recv(1) == b""
         other = connect("127.0.0.2")
         other.sendall(f"GET {target.get} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())

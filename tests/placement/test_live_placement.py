@@ -87,13 +87,7 @@ def test_waking_that_fails_is_rolled_back(tmp_path: Path) -> None:
         assert play.states(0) == ["active", "slept", "absent"]
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        {"dies_of": {"/wake_up"}},
-        {"mute": {"/wake_up", SLEEP}},
-    ],
-)
+@pytest.mark.parametrize("fault", [{"dies_of": {"/wake_up"}}, {"mute": {"/wake_up", SLEEP}}])
 def test_a_server_that_can_neither_wake_nor_sleep_is_stopped(
     tmp_path: Path, fault: dict[str, Any]
 ) -> None:

@@ -27,9 +27,7 @@ LIVE = "InfraMind-PlacementLive-v0"
 def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Of an environment whose servers pretend."""
     monkeypatch.setattr(
-        LivePlacement,
-        "_vllm_server",
-        lambda self, g, m: Pretended(MODELS[m], self._live.live),
+        LivePlacement, "_vllm_server", lambda self, g, m: Pretended(MODELS[m], self._live.live)
     )
     return {
         "demand": write_demand(

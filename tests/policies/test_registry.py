@@ -17,7 +17,6 @@ from inframind_gym.policies import (
     BasePolicy,
     PerRowPolicy,
     Policy,
-    feedback_of,
     policy_names,
     requires_of,
     resolve_policy,
@@ -93,9 +92,7 @@ def test_a_class_with_single_decisions_gets_one_instance_a_row(directory: Path) 
         alone.reset(spec, [seed])
         actions = [alone.act(obs[row], contexts[row]) for obs, contexts in run]
         assert actions == together[:, row].tolist()
-    observe = feedback_of(policy)
-    assert observe is not None
-    observe(make_completed([0, 1, 2]), 1)
+    policy.observe(make_completed([0, 1, 2]), 1)
     assert [instance.seen for instance in policy.instances] == [0, 3, 0]
 
 
@@ -136,7 +133,7 @@ def test_base_policy_supplies_the_other_form(cls: type[BasePolicy]) -> None:
     contexts, observations = make_contexts(2, node=[1, 2]), np.zeros((2, 13), np.float32)
     assert policy.act_batch(observations, contexts, np.array([1, 0])).tolist() == [8, 5]
     assert policy.act(observations[0], contexts[0]) == 4
-    assert feedback_of(policy) is None
+    assert not hasattr(policy, "observe")
     assert isinstance(resolve_policy(f"{__name__}:{cls.__name__}"), (cls, PerRowPolicy))
 
 

@@ -73,10 +73,7 @@ class Report:
 
 
 def make_report(
-    folders: Sequence[Path],
-    *,
-    sections: Sequence[str] = (),
-    height_px: int = 640,
+    folders: Sequence[Path], *, sections: Sequence[str] = (), height_px: int = 640
 ) -> Report:
     """Make a report of results folders.
 

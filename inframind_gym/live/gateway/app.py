@@ -19,6 +19,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from inframind_gym.live.client import allow_files
+from inframind_gym.live.gateway.auth import PROBES
 from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.gateway.gateway import TEAM, Gateway
 from inframind_gym.live.gateway.proxy import Exchange
@@ -93,6 +94,7 @@ def make_app(gateway: Gateway) -> Starlette:
                 loopback_only=gateway.keyring.everybody is not None,
                 most_bytes=limits.max_body_bytes,
                 refuse=refuse,
+                probes=(*PROBES, "/metrics"),
             )
         ],
         exception_handlers={HTTPException: no_route},

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import math
-import signal
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +23,7 @@ from inframind_gym.envs.routing_config import env_config
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.policies import requires_of, resolve_policy
+from inframind_gym.policies.base import HungError, interrupted_after
 from inframind_gym.policies.simple import LowestExpectedLatencyPolicy
 from inframind_gym.simulator.rng import STREAM_ROLE, uniform_array
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
@@ -154,10 +152,6 @@ def typical_tasks(tasks: TaskSet, usual: str) -> dict[str, int]:
     return dict.fromkeys(DOMAINS, fallback) | nearest
 
 
-class _HungError(BaseException):  # policies catch their own exceptions
-    """A policy took too long."""
-
-
 class TimedPolicy:
     """A policy that is asked for one decision at a time, in a limited time.
 
@@ -185,35 +179,13 @@ class TimedPolicy:
         if time.monotonic() < self._rests_until_s:
             raise InfraMindError("it hung, and is not asked for a minute")
         try:
-            with _interrupted_after(self.limit_s):
+            with interrupted_after(self.limit_s):
                 decided = self._policy.act_batch(seen, context, ROW)
-        except _HungError:
+        except HungError:
             self._rests_until_s = time.monotonic() + _REST_S
             raise InfraMindError(f"it did not decide in {self.limit_s:g} s") from None
         action: NDArray[np.int64] = check_actions(decided, self._highs, 1)[0]
         return action
-
-
-@contextlib.contextmanager
-def _interrupted_after(limit_s: float) -> Iterator[None]:
-    """Raise `_HungError` in a block that takes longer."""
-    if limit_s == math.inf or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    armed = True
-
-    def interrupt(*_: object) -> None:
-        if armed:
-            raise _HungError
-
-    handler = signal.signal(signal.SIGALRM, interrupt)
-    timer = signal.setitimer(signal.ITIMER_REAL, limit_s, limit_s)
-    try:
-        yield
-    finally:
-        armed = False
-        signal.setitimer(signal.ITIMER_REAL, *timer)
-        signal.signal(signal.SIGALRM, handler)
 
 
 class SingleCallPolicy:

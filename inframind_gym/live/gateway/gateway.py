@@ -17,12 +17,7 @@ from inframind_gym.errors import InfraMindError
 from inframind_gym.live.client import open_session
 from inframind_gym.live.config import LiveSettings, addresses
 from inframind_gym.live.gateway.auth import Keyring
-from inframind_gym.live.gateway.choose import (
-    Decision,
-    Predictor,
-    SingleCallPolicy,
-    World,
-)
+from inframind_gym.live.gateway.choose import Decision, Predictor, SingleCallPolicy, World
 from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.gateway.metrics import Metrics
 from inframind_gym.live.guard import RequestError

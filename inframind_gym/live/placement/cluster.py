@@ -26,12 +26,7 @@ from inframind_gym.envs.placement import PlacementSimulation
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.backend import Connections
 from inframind_gym.live.client import LoopThread
-from inframind_gym.live.config import (
-    LiveSettings,
-    PlacementLiveConfig,
-    ServerAddress,
-    require_live,
-)
+from inframind_gym.live.config import LiveSettings, PlacementLiveConfig, ServerAddress, require_live
 from inframind_gym.live.placement import events
 from inframind_gym.live.placement.instance import (
     Instance,
@@ -228,10 +223,7 @@ class LivePlacement(PlacementSimulation):
     # Intervals
 
     def step(
-        self,
-        rows: NDArray[np.int64],
-        actions: NDArray[np.int64],
-        observations: NDArray[np.float32],
+        self, rows: NDArray[np.int64], actions: NDArray[np.int64], observations: NDArray[np.float32]
     ) -> None:
         """Carry out a decision, and go on until its interval is over.
 

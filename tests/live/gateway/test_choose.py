@@ -15,12 +15,7 @@ import pytest
 pytest.importorskip("httptools")
 
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.live.gateway.choose import (
-    Predictor,
-    SingleCallPolicy,
-    World,
-    ordinal,
-)
+from inframind_gym.live.gateway.choose import Predictor, SingleCallPolicy, World, ordinal
 from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.policies import BasePolicy, PolicySpec
 from inframind_gym.simulator.estimate.packing import make_pool, parse_models, pool_yaml

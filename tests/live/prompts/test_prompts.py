@@ -9,12 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inframind_gym.live.prompts import (
-    TEMPLATE_TOKENS,
-    Message,
-    Prompts,
-    estimate_upper,
-)
+from inframind_gym.live.prompts import TEMPLATE_TOKENS, Message, Prompts, estimate_upper
 from inframind_gym.simulator.workflow.backend import Call
 from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.simulator.workflow.topology import (

@@ -133,10 +133,7 @@ def test_the_command_and_interrupting_it(folder: Path) -> None:
     )
     until(lambda: len(leaders(state)) == 2 or process.poll() is not None, LIMIT_S)
     started = leaders(state)
-    until(
-        lambda: any(len(session(pid)) > 1 for pid in started.values()) or process.poll(),
-        LIMIT_S,
-    )
+    until(lambda: any(len(session(pid)) > 1 for pid in started.values()) or process.poll(), LIMIT_S)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130, said

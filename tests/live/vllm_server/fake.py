@@ -93,11 +93,7 @@ class FakeServer(ModelServer):
     """
 
     def __init__(
-        self,
-        script: Script = lambda request, number: Answer(),
-        *,
-        model: str = "m",
-        port: int = 0,
+        self, script: Script = lambda request, number: Answer(), *, model: str = "m", port: int = 0
     ) -> None:
         config = load_pool("cpu-tiny").models[0]
         config = config.model_copy(update={"name": model, "port": port, "sleep_mode": True})

@@ -15,11 +15,7 @@ from inframind_gym.simulator.server.pool import PoolConfig, Scheduler, load_pool
 from inframind_gym.simulator.workflow.backend import Call, Completion
 from tests.live.vllm_server.fake import Answer, FakeProcess, FakeServer, Script
 
-QUICK: dict[str, Any] = {
-    "retry_wait_s": 0.01,
-    "health_s": 0.02,
-    "answer_s": 1.0,
-}
+QUICK: dict[str, Any] = {"retry_wait_s": 0.01, "health_s": 0.02, "answer_s": 1.0}
 
 
 class Prompts:

@@ -20,12 +20,7 @@ MESSAGES = [{"role": "user", "content": "What is 6 times 7?"}]
 
 
 def request(**changes: Any) -> ChatRequest:
-    fields: dict[str, Any] = {
-        "server": 0,
-        "messages": MESSAGES,
-        "max_tokens": 16,
-        "limit_s": 20.0,
-    }
+    fields: dict[str, Any] = {"server": 0, "messages": MESSAGES, "max_tokens": 16, "limit_s": 20.0}
     return ChatRequest(**(fields | changes))
 
 

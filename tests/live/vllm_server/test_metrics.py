@@ -7,11 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from inframind_gym.live.watcher import (
-    DownError,
-    Means,
-    parse_metrics,
-)
+from inframind_gym.live.watcher import DownError, Means, parse_metrics
 
 pytest.importorskip("prometheus_client")
 REAL = Path(__file__).with_name("metrics_vllm_0_32.txt")
