@@ -141,19 +141,21 @@ def test_the_command_writes_a_workload_and_a_report(tmp_path: Path, made: Outcom
     assert "±" in out.read_text() and "Assumed" in out.read_text()
 
 
-def test_a_table_of_several_domains_becomes_a_mix(tmp_path: Path, made: Outcomes) -> None:
+def test_a_table_of_several_domains_becomes_a_mix_that_works_from_any_folder(
+    tmp_path: Path, made: Outcomes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written(tmp_path / "o.csv.gz", made, ["Math", "Code"])
-    out = tmp_path / "w.yaml"
-    done = CliRunner().invoke(
-        app, ["workload", "fit", str(tmp_path / "o.csv.gz"), "--out", str(out)]
-    )
+    monkeypatch.chdir(tmp_path)
+    fit = ["workload", "fit", "o.csv.gz", "--out", "fitted/w.yaml"]
+    Path("fitted").mkdir()
+    done = CliRunner().invoke(app, fit)
     assert done.exit_code == 0, done.output
-    profiles = load_profiles(load_workload(out))
-    assert {name: part.weight for name, part in profiles.items()} == {"o_math": 0.5, "o_code": 0.5}
-    again = CliRunner().invoke(
-        app, ["workload", "fit", str(tmp_path / "o.csv.gz"), "--out", str(out)]
-    )
+    again = CliRunner().invoke(app, fit)
     assert again.exit_code == 2 and "--force" in again.output
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    profiles = load_profiles(load_workload("../fitted/w.yaml"))
+    assert {name: part.weight for name, part in profiles.items()} == {"o_math": 0.5, "o_code": 0.5}
 
 
 @pytest.mark.skipif(not DATA.is_file(), reason="../shared is not beside the repository")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ pytest.importorskip("aiohttp")
 pytest.importorskip("psutil")
 
 from inframind_gym.cli import app
+from inframind_gym.configs import find_config
 from inframind_gym.live.client import ask
 from inframind_gym.live.config import addresses
 from inframind_gym.live.launcher import Launcher, pool_status
@@ -41,8 +43,13 @@ def rows(where: tuple[Any, ...]) -> list[dict[str, Any]]:
     return found
 
 
-def test_the_commands(where: tuple[Any, ...]) -> None:
-    up = command("up", *where, "--simulate", "--speed", "20")
+def test_the_commands(where: tuple[Any, ...], tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()  # a workload as `workload fit` writes it: parts beside the mix
+    shutil.copy(find_config("workloads", "math"), tmp_path / "mine" / "part.yaml")
+    own_mix = json.dumps({"name": "own", "mix": {"./part.yaml": 1}})
+    (tmp_path / "mine" / "own.yaml").write_text(own_mix)
+    own = ("--simulate", "--workload", "mine/own.yaml", "--speed")
+    up = command("up", *where, *own, "20", cwd=tmp_path)
     assert up.returncode == 0, up.stdout + up.stderr
     assert "Simulated, at speed 20" in up.stdout
     found = rows(where)
@@ -54,8 +61,8 @@ def test_the_commands(where: tuple[Any, ...]) -> None:
     pool = load_pool(str(where[1]))
     assert all(is_simulated(one.url) for one in addresses(pool))
     assert "Simulated: one process serves all" in command("status", *where).stdout
-    assert "were up already" in command("up", *where, "--simulate", "--speed", "20").stdout
-    other = command("up", *where, "--simulate", "--speed", "10")
+    assert "were up already" in command("up", *where, *own, "20", cwd=tmp_path).stdout
+    other = command("up", *where, *own, "10", cwd=tmp_path)
     assert other.returncode == 2 and "with other settings" in other.stderr
     (log,) = where[3].rglob("*.log")
     assert log.read_text().count("no model runs here") == 2
