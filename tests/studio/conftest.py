@@ -75,4 +75,4 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., str]]:
     yield start
     for process in running:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)

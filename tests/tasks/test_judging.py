@@ -16,7 +16,6 @@ from inframind_gym.tasks import Answer, load_tasks
 from inframind_gym.tasks.grading import final_code, final_expression, final_number, judge
 from inframind_gym.tasks.loaders import read_folder
 from inframind_gym.tasks.sandbox import Sandbox, process
-from inframind_gym.tasks.sandbox.process import TIMEOUT_S
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "tasks"
 needs_data = pytest.mark.skipif(
@@ -175,7 +174,7 @@ def test_formulas_that_never_end_are_wrong_in_time(
     with Sandbox(workers=1) as box:
         started = time.monotonic()
         assert not box.same_formula(r"\frac{1}{7}", hostile)
-        assert time.monotonic() - started < 1 + TIMEOUT_S
+        assert time.monotonic() - started < 60.0
         assert box.same_formula("x + 1", "1 + x")  # with another process
 
 

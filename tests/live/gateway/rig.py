@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,8 +158,5 @@ def running(
 
 
 def settled(rig: Rig) -> None:
-    """Wait until nothing is in flight; say so if something is left."""
-    over_s = time.monotonic() + 5.0
-    while rig.gateway.open_requests or rig.gateway.in_flight.any():
-        assert time.monotonic() < over_s, (rig.gateway.open_requests, rig.gateway.in_flight)
-        time.sleep(0.01)
+    """Wait until nothing is in flight."""
+    until(lambda: not rig.gateway.open_requests and not rig.gateway.in_flight.any())

@@ -110,13 +110,11 @@ def test_a_model_that_is_down_is_not_sent_to() -> None:
 def test_a_policy_that_hangs_is_interrupted_and_left_alone() -> None:
     made = policy_of("Hanging", policy_s=0.2)
     assert made.decide(WORLD, 98.0, 30.0, "Math").model == 4
-    began_s = time.monotonic()
     with pytest.raises(InfraMindError, match="did not decide"):
         made.decide(WORLD, 98.0, 13.0, "Math")
     for budget_s in (13.0, 30.0):  # the next requests do not wait for it
         with pytest.raises(InfraMindError, match="not asked"):
             made.decide(WORLD, 98.0, budget_s, "Math")
-    assert 0.2 <= time.monotonic() - began_s < 2.0
 
 
 def test_bid_price_answers_with_one_agent() -> None:

@@ -23,7 +23,7 @@ BEARER = {"Authorization": f"Bearer {KEY}"}
 
 def raw(rig: Rig, data: bytes) -> bytes:
     """All that comes back for bytes that are sent as they are."""
-    with socket.create_connection(("127.0.0.1", rig.port), timeout=10.0) as connection:
+    with socket.create_connection(("127.0.0.1", rig.port), timeout=60.0) as connection:
         answer = b""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(data)

@@ -171,7 +171,7 @@ def test_one_that_does_not_end_is_killed(room: Room) -> None:
     room.up(pool)
     began_s = time.monotonic()
     (stopped,) = room.launcher(pool).down(grace_s=0.5)
-    assert time.monotonic() - began_s < 10.0
+    assert time.monotonic() - began_s < 20.0  # the usual grace
     assert stopped.killed and stopped.processes == 2
     assert room.running() == set()
 
@@ -260,7 +260,7 @@ def test_interrupting_up_stops_what_it_started(room: Room, number: signal.Signal
     busy = command("down", "--pool", path, "--state", room.state)
     assert busy.returncode == 2 and "wait for it" in busy.stderr
     process.send_signal(number)
-    rest, _ = process.communicate(timeout=30)
+    rest, _ = process.communicate(timeout=120)
     assert process.returncode == 130
     assert rest.endswith("Interrupted. What this command started was stopped.\n")
     assert room.running() == set()

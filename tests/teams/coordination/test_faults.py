@@ -16,7 +16,7 @@ from tests.teams.token_budget.runs import Log
 
 pytest.importorskip("openai")
 
-DEADLINE_S = 3.0 + 0.25  # the hard deadline, and what a busy machine adds
+DEADLINE_S = 3.0 + 2.0  # the hard deadline, and what a busy machine adds
 TASKS = ("router", "planner", "retrieval", "synthesis", "draft", "validation")
 NAMED = {"draft": "synthesis"}  # the agent that does a task
 
