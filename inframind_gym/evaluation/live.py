@@ -15,6 +15,7 @@ from inframind_gym.evaluation.errors import BenchmarkError, blame
 from inframind_gym.evaluation.family import Cell
 from inframind_gym.evaluation.play import Batch, Played
 from inframind_gym.evaluation.queries import LIVE_ID, QueryBatch, RoutingPlayer
+from inframind_gym.policies.base import interruptible
 from inframind_gym.progress import say
 
 
@@ -77,7 +78,8 @@ class LivePlayer(RoutingPlayer):
     def check(self, cell: Cell) -> None:
         """Check that a policy can play a cell, without the servers."""
         batch = self.make([cell])
-        with blame([cell], self.suite.policy_limit_s):
+        with blame([cell]), interruptible() as within:
+            within(self.suite.policy_limit_s)
             self.reset_policy(batch)
 
     def begin(self, cells: Sequence[Cell]) -> Any:
@@ -86,7 +88,8 @@ class LivePlayer(RoutingPlayer):
         self.reset(batch)
         batch.begin()
         batch.ungraded = batch.simulation.ungraded
-        with blame(cells, self.suite.policy_limit_s):
+        with blame(cells), interruptible() as within:
+            within(self.suite.policy_limit_s)
             self.reset_policy(batch)
         return batch
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from inframind_gym.envs.core import check_actions
 from inframind_gym.evaluation.errors import PolicyFailedError, blame
 from inframind_gym.evaluation.family import Cell
+from inframind_gym.policies.base import interruptible
 
 Fields = dict[str, NDArray[Any]]  # records of an episode by field, ``(num_records, ...)`` each
 Played = tuple[Cell, Fields]
@@ -92,7 +93,8 @@ class Player:
         batch = self.make(cells)
         with blame(cells):
             self.reset(batch)
-        with blame(cells, self.suite.policy_limit_s):
+        with blame(cells), interruptible() as within:
+            within(self.suite.policy_limit_s)
             self.reset_policy(batch)
         batch.begin()
         return batch
@@ -101,13 +103,16 @@ class Player:
         """Play a batch that has begun."""
         simulation, policy = batch.simulation, batch.policy
         truth = getattr(policy, "sees_truth", False)
-        while len(rows := np.flatnonzero(~batch.over())):
-            contexts = simulation.contexts(rows, truth=truth)
-            with blame(batch.cells, self.suite.policy_limit_s):
-                actions = policy.act_batch(batch.observations[rows], contexts, rows)
-                batch.actions[rows] = check_actions(actions, simulation.highs, len(rows))
-            self.step(batch, rows)
-            self.progress(batch.note(rows))
+        with interruptible() as within:
+            while len(rows := np.flatnonzero(~batch.over())):
+                contexts = simulation.contexts(rows, truth=truth)
+                with blame(batch.cells):
+                    within(self.suite.policy_limit_s)
+                    actions = policy.act_batch(batch.observations[rows], contexts, rows)
+                    within(0.0)
+                    batch.actions[rows] = check_actions(actions, simulation.highs, len(rows))
+                self.step(batch, rows)
+                self.progress(batch.note(rows))
         return [(cell, batch.columns(row)) for row, cell in enumerate(batch.cells)]
 
     def check(self, cell: Cell) -> None:

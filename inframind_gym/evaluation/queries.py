@@ -15,6 +15,7 @@ from inframind_gym.evaluation.errors import blame
 from inframind_gym.evaluation.family import Cell
 from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
 from inframind_gym.evaluation.play import Batch, Fields, Player
+from inframind_gym.policies.base import interruptible
 from inframind_gym.simulator.workflow.dispatch import DECISION
 from inframind_gym.simulator.workflow.state import COMPLETED
 from inframind_gym.simulator.workflow.topology import CUSTOM, STRATEGIES, TOPOLOGIES
@@ -258,7 +259,8 @@ class QueryBatch(Batch):
             here = np.isin(of, rows)
             of, records = of[here], records[here]
         if (observe := getattr(self.policy, "observe", None)) is not None:
-            with blame(self.cells, self.suite.policy_limit_s):
+            with blame(self.cells), interruptible() as within:
+                within(self.suite.policy_limit_s)
                 for row in np.unique(of).tolist():
                     observe(records[of == row], row)
         return self.window.keep(self.done, of, records)

@@ -21,6 +21,7 @@ from inframind_gym.evaluation.family import Axis, Cell, Family, Place
 from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
 from inframind_gym.evaluation.play import Batch, Fields
 from inframind_gym.evaluation.suite import Suite
+from inframind_gym.policies.base import interruptible
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.teams.assignment.rules import BALANCED
 from inframind_gym.teams.assignment.simulate import load_team
@@ -106,7 +107,8 @@ class TaskBatch(Batch):
         records["hot"][:, self._ordinal] = simulation.load_state != BALANCED
         records["imbalance"][:, self._ordinal] = simulation.imbalance
         if hasattr(self.policy, "observe"):
-            with blame(self.cells, self.suite.policy_limit_s):
+            with blame(self.cells), interruptible() as within:
+                within(self.suite.policy_limit_s)
                 self.policy.observe(done, done.row)
         self._ordinal += 1
         return len(rows)

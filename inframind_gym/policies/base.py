@@ -8,7 +8,6 @@ the same actions whether it runs alone or in a batch.
 
 from __future__ import annotations
 
-import math
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -287,29 +286,34 @@ def requires_of(policy: Any) -> dict[str, Any]:
 
 
 class HungError(BaseException):  # policies catch their own exceptions
-    """A policy took too long."""
+    """A policy took too long: the seconds that it had."""
 
 
 @contextmanager
-def interrupted_after(limit_s: float) -> Iterator[None]:
-    """Raise `HungError` in a block that takes longer, as soon as it is in Python.
+def interruptible() -> Iterator[Callable[[float], None]]:
+    """Yield what sets after how many seconds `HungError` is raised in the block; 0: it is not.
 
-    Only on the main thread, whose signals these are: on others there is no limit.
+    It is raised as soon as the block is in Python, and on the main thread alone.
     """
-    if limit_s == math.inf or threading.current_thread() is not threading.main_thread():
-        yield
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda seconds: None
         return
-    armed = True
+    limit_s = 0.0
 
     def interrupt(*_: object) -> None:
-        if armed:
-            raise HungError
+        if limit_s:
+            raise HungError(limit_s)
+
+    def within(seconds: float) -> None:
+        nonlocal limit_s
+        limit_s = seconds
+        signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
 
     handler = signal.signal(signal.SIGALRM, interrupt)
-    timer = signal.setitimer(signal.ITIMER_REAL, limit_s, limit_s)
+    timer = signal.setitimer(signal.ITIMER_REAL, 0.0)
     try:
-        yield
+        yield within
     finally:
-        armed = False
+        within(0.0)
         signal.setitimer(signal.ITIMER_REAL, *timer)
         signal.signal(signal.SIGALRM, handler)

@@ -43,10 +43,7 @@ def play_token_budget(
 ) -> dict[str, NDArray[Any]]:
     """Play one episode a seed; allocations start in the policy's own mode.
 
-    Args:
-        policy: what decides.
-        seeds: of the episodes, and of the policy's rows.
-        **arguments: of the environment.
+    The arguments are those of `play_assignment`.
 
     Returns:
         (n,) arrays: those of `TokenBudgetSimulation.summaries`, and "return", the sum of rewards.
@@ -58,13 +55,10 @@ def play_token_budget(
 def play_coordination(
     policy: Policy[Any, Any], seeds: Sequence[int], scenario: str | None = None, **arguments: Any
 ) -> dict[str, NDArray[Any]]:
-    """Play one episode a seed.
+    """Play one episode a seed; further arguments are those of `play_assignment`.
 
     Args:
-        policy: what decides.
-        seeds: of the episodes, and of the policy's rows.
         scenario: "S1" to "S8"; None: questions are drawn.
-        **arguments: of the environment.
 
     Returns:
         (n,) arrays: those of `CoordinationSimulation.summaries`, and "return", the sum of rewards.

@@ -23,7 +23,7 @@ from inframind_gym.envs.routing_config import env_config
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.policies import requires_of, resolve_policy
-from inframind_gym.policies.base import HungError, interrupted_after
+from inframind_gym.policies.base import HungError, interruptible
 from inframind_gym.policies.simple import LowestExpectedLatencyPolicy
 from inframind_gym.simulator.rng import STREAM_ROLE, uniform_array
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
@@ -163,10 +163,10 @@ class TimedPolicy:
         highs: its actions are below.
 
     Attributes:
-        limit_s: for a decision.
+        limit_s: for a decision; 0: none.
     """
 
-    def __init__(self, policy: Any, highs: NDArray[np.int64], limit_s: float = math.inf) -> None:
+    def __init__(self, policy: Any, highs: NDArray[np.int64], limit_s: float = 0.0) -> None:
         self._policy, self._highs, self.limit_s = policy, highs, limit_s
         self._rests_until_s = 0.0
 
@@ -179,7 +179,8 @@ class TimedPolicy:
         if time.monotonic() < self._rests_until_s:
             raise InfraMindError("it hung, and is not asked for a minute")
         try:
-            with interrupted_after(self.limit_s):
+            with interruptible() as within:
+                within(self.limit_s)
                 decided = self._policy.act_batch(seen, context, ROW)
         except HungError:
             self._rests_until_s = time.monotonic() + _REST_S

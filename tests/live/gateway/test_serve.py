@@ -69,7 +69,7 @@ class Served:
             stderr=subprocess.PIPE,
             text=True,
         )
-        until(lambda: self.get("/ready") == 200, 120.0)
+        until(lambda: self.get("/ready") == 200, 300.0)
 
     def get(self, path: str, body: Any = None) -> int:
         data = None if body is None else json.dumps(body).encode()
