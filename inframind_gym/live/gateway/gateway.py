@@ -7,8 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from inframind_gym.live.gateway.auth import Keyring
 from inframind_gym.live.gateway.choose import Decision, Predictor, SingleCallPolicy, World
 from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.gateway.metrics import Metrics
+from inframind_gym.live.gateway.request import Attempt, Choice, Query
 from inframind_gym.live.guard import RequestError
 from inframind_gym.live.request_log import RequestLogWriter
 from inframind_gym.live.watcher import MetricsWatcher
@@ -27,26 +27,10 @@ from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Telemetry
 from inframind_gym.simulator.workflow.topology import STRATEGIES
 
-if TYPE_CHECKING:
-    from inframind_gym.live.gateway.proxy import Attempt
-    from inframind_gym.live.gateway.request import Query
-
 _log = logging.getLogger(__name__)
 AUTO: Final = "inframind/auto"
 TEAM: Final = "inframind/team"
 _AGAIN_S: Final = 5.0  # until another attempt makes sense where no server is up
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Server that a request is sent to, and why."""
-
-    server: int
-    alias: str
-    strategy: int | None  # index into STRATEGIES; None: the client named the model
-    priority: int | None  # as sent
-    predicted_s: float
-    queue_req: int  # at the server, as polled last
 
 
 class Outlook(NamedTuple):

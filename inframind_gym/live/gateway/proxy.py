@@ -8,16 +8,15 @@ import json
 import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import aiohttp
 from starlette.types import Send
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.client import ChatResult, ChatStream, StreamError, plausible_tokens
-from inframind_gym.live.gateway.gateway import AUTO, Choice, Gateway
-from inframind_gym.live.gateway.request import CHAT, Query, log_line
+from inframind_gym.live.client import ChatStream, StreamError, plausible_tokens
+from inframind_gym.live.gateway.gateway import AUTO, Gateway
+from inframind_gym.live.gateway.request import CHAT, Attempt, Choice, Query, log_line
 from inframind_gym.live.guard import RequestError
 from inframind_gym.simulator.workflow.topology import STRATEGIES, STRATEGY_INSTRUCTIONS
 
@@ -49,24 +48,6 @@ class ServerError(InfraMindError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
-
-
-@dataclass(slots=True, eq=False)
-class Attempt:
-    """A request at a server."""
-
-    choice: Choice
-    timer: asyncio.Timeout
-    over_s: float  # on the loop's clock: the limit of the whole answer
-    result: ChatResult = field(default_factory=lambda: ChatResult(time.monotonic()))
-    ended: bool = False  # its server went down
-    started: bool = False  # the client has got part of the answer
-
-    def end(self) -> None:
-        """End it as failed; on its loop."""
-        if not self.timer.expired():
-            self.ended = True
-            self.timer.reschedule(0.0)
 
 
 class Exchange:

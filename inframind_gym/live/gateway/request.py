@@ -1,4 +1,4 @@
-"""A request, checked as far as the gateway reads it, and the line of the log that it ends as.
+"""A request, checked as far as the gateway reads it, where it is sent, and its line of the log.
 
 The log has one JSON object a line, one line a request, however it ended. The fields are those of
 the live environments' request log (`live/request_log.py`), which `inframind calibrate` reads, and
@@ -17,13 +17,14 @@ one model leave it out. Requests that were refused before they were read have no
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field, StrictBool, StrictStr, ValidationError
 from starlette.types import Receive
@@ -36,9 +37,6 @@ from inframind_gym.live.gateway.config import BudgetS, Domain, GatewayConfig, Ke
 from inframind_gym.live.guard import RequestError
 from inframind_gym.live.request_log import measured
 from inframind_gym.simulator.workflow.topology import STRATEGIES
-
-if TYPE_CHECKING:
-    from inframind_gym.live.gateway.proxy import Attempt
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
@@ -186,6 +184,36 @@ def request_id(headers: Mapping[str, str]) -> str:
     """Return the client's X-Request-Id, if it is fit for headers and logs; else a new one."""
     sent = headers.get("x-request-id", "")
     return sent if _ID.fullmatch(sent) else secrets.token_hex(12)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Server that a request is sent to, and why."""
+
+    server: int
+    alias: str
+    strategy: int | None  # index into STRATEGIES; None: the client named the model
+    priority: int | None  # as sent
+    predicted_s: float
+    queue_req: int  # at the server, as polled last
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """A request at a server."""
+
+    choice: Choice
+    timer: asyncio.Timeout
+    over_s: float  # on the loop's clock: the limit of the whole answer
+    result: ChatResult = field(default_factory=lambda: ChatResult(time.monotonic()))
+    ended: bool = False  # its server went down
+    started: bool = False  # the client has got part of the answer
+
+    def end(self) -> None:
+        """End it as failed; on its loop."""
+        if not self.timer.expired():
+            self.ended = True
+            self.timer.reschedule(0.0)
 
 
 def log_line(query: Query, attempt: Attempt | None, epoch_s: float, **ended: Any) -> dict[str, Any]:
