@@ -30,7 +30,6 @@ from inframind_gym.policies.bid_price import (
     Estimates,
     Prices,
     Recipe,
-    between,
     choose,
     role_orders,
     table_from_tensors,
@@ -130,22 +129,6 @@ def test_the_choice_weighs_success_in_time_against_the_price(
 ) -> None:
     price = prices(base, given.pop("load", 0.0), given.pop("late", 0.0))
     assert pick(price, **given) == chosen
-
-
-def test_single_calls_are_every_model_and_strategy() -> None:
-    recipes = candidates(5, 3, single_calls=True)
-    assert {(r.models, r.strategy) for r in recipes} == {
-        ((m,), s) for m in range(5) for s in range(3)
-    }
-    assert len(recipes) == 15
-    assert {TOPOLOGIES[recipe.topology] for recipe in recipes} == {"IO"}
-
-
-def test_prices_between_two_rates_are_interpolated() -> None:
-    numbers = np.arange(12.0).reshape(2, 3, 2)
-    row, place = np.array([0, 1, 1, 0]), np.array([0.0, 2.0, 0.25, 1.5])
-    found = between(numbers, row, place)
-    assert found.tolist() == [[0.0, 1.0], [10.0, 11.0], [6.5, 7.5], [3.0, 4.0]]
 
 
 ONE_KIND = Demand(

@@ -1,8 +1,5 @@
 """The policy of a checkpoint: acts as in its training, without torch."""
 
-import subprocess
-import sys
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -110,23 +107,6 @@ def test_models_that_are_down_are_not_chosen(folder):
     down = int(used[used >= 0][0])
     alias = policy.config.models[down]
     assert down not in play(policy, down_models=[alias])["model"]
-
-
-def test_other_weights_are_another_policy(folder, tmp_path):
-    tensors, config = load(folder)
-    tensors["executor.value.bias"] = tensors["executor.value.bias"] + 1.0
-    save(tmp_path / "more", tensors, config)
-    one, two = InfraMindPolicy(str(folder)), InfraMindPolicy(str(tmp_path / "more"))
-    assert one.fingerprint != two.fingerprint == InfraMindPolicy(str(two.folder)).fingerprint
-
-
-def test_acting_needs_no_torch(folder):
-    code = (
-        "import sys; sys.modules['torch'] = None\n"
-        "from inframind_gym.policies.networks import InfraMindPolicy\n"
-        f"InfraMindPolicy({str(folder)!r})\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize(

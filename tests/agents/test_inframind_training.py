@@ -5,14 +5,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from agents.inframind import Agent, InfraMindConfig, Learner, Streams, approx_kl, measures, train
+from agents.inframind import Agent, InfraMindConfig, Learner, Streams, approx_kl, train
 from agents.planner_network import plan_of
 from agents.runs import Run, weights_of
 from inframind_gym.evaluation.tracker import read_metrics
 from inframind_gym.policies import multiplier_of
 from inframind_gym.policies.checkpoint import load
 from inframind_gym.policies.networks import InfraMindPolicy
-from inframind_gym.simulator.workflow.state import COMPLETED
 
 TINY = {
     "env": {"workload": "mixed", "num_queries": 10},
@@ -49,21 +48,6 @@ def test_an_epoch_is_a_sweep_at_each_rate_learned_from_to_the_last_query(referen
     policy = InfraMindPolicy(str(reference / "best"))
     assert multiplier_of(policy) > 0
     assert multiplier_of(policy) == load(reference / "best")[1]["multiplier"]
-
-
-def test_metrics_have_the_names_that_people_look_for(reference):
-    lines = read_metrics(reference / "metrics.jsonl")
-    names = {name for line in lines for name in line}
-    assert names >= {
-        *(f"charts/{n}" for n in ("episodic_return", "episodic_cost", "SPS", "violation_rate")),
-        *(f"losses/{n}" for n in ("policy_loss", "value_loss", "approx_kl", "entropy")),
-        *(f"shares/{n}" for n in ("model/qwen-14b", "strategy/DeepThink", "topology/Debate")),
-        "lagrange/lambda",
-        "validation/solved",
-    }
-    for line in lines:
-        shares = [v for k, v in line.items() if k.startswith("shares/")]
-        assert not shares or sum(shares) == pytest.approx(3.0)
 
 
 def test_learning_changes_every_tensor_that_has_a_gradient(reference):
@@ -237,15 +221,6 @@ def test_what_plays_is_an_average_of_the_weights_over_updates():
     again = learner_of(averaged=0.75)
     again.restore(arrays, numbers)
     assert all((again.average[name] == value).all() for name, value in learner.average.items())
-
-
-def test_what_counts_as_earned_and_what_a_mean_is():
-    records = np.zeros(2, COMPLETED)  # solved late, and solved in time
-    records["solved"] = records["num_nodes"] = 1
-    records["latency_s"], records["budget_s"], records["cost"] = (20, 15), (10, 30), (2.0, 0.5)
-    found = measures(records)
-    assert (found["solved"], found["goodput"], found["violation_rate"]) == (1.0, 0.5, 0.5)
-    assert found["cost"] == 1.25
 
 
 def test_without_system_state_nothing_of_the_servers_is_seen():

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -12,9 +9,8 @@ import torch
 from agents.masrouter import MasRouterNet
 from agents.runs import weights_of
 from inframind_gym.envs.routing import StreamVectorEnv
-from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
-from inframind_gym.policies.networks import DEFAULT_CHECKPOINT, MasRouterPolicy
+from inframind_gym.policies.networks import MasRouterPolicy
 from inframind_gym.simulator.workflow.state import PLAN
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from tests.envs.streams import make_batch, sweep
@@ -80,38 +76,3 @@ def test_the_pool_may_order_its_models_otherwise(folder):
         found.append(policy._probabilities[0, 0])
     np.testing.assert_array_equal(found[0], found[1][::-1])
     assert found[0].sum() == pytest.approx(1.0) and len(set(found[0].tolist())) == 5
-
-
-def test_errors_say_what_to_do(folder, tmp_path):
-    policy = MasRouterPolicy(folder)
-    with pytest.raises(ConfigError, match="level='joint'"):
-        policy.reset(make_spec(), [0])
-    with pytest.raises(ConfigError, match="phi-4"):
-        policy.reset(make_spec(("qwen-14b", "phi-4"), level="joint"), [0])
-    checkpoint.save(tmp_path / "other", {"x": np.zeros(1)}, {"algorithm": "inframind"})
-    with pytest.raises(ConfigError, match="not a MasRouter"):
-        MasRouterPolicy(str(tmp_path / "other"))
-
-
-def test_it_acts_without_torch(folder):
-    code = (
-        "import sys; from inframind_gym.policies.networks import MasRouterPolicy; "
-        f"MasRouterPolicy({folder!r}); assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_the_shipped_router_is_small_and_plays():
-    size = sum(path.stat().st_size for path in DEFAULT_CHECKPOINT.iterdir())
-    assert size < 2_000_000
-    policy = MasRouterPolicy()
-    assert policy.name == "masrouter"
-    assert len(play(policy, workload="math")) == QUERIES
-
-
-def test_other_weights_are_another_policy(folder, tmp_path):
-    net = MasRouterNet(make_spec().models)
-    facts = {"algorithm": "masrouter", "models": list(make_spec().models)}
-    checkpoint.save(tmp_path, weights_of(net), facts)
-    own = MasRouterPolicy(str(tmp_path)).fingerprint
-    assert own != MasRouterPolicy(folder).fingerprint == MasRouterPolicy(folder).fingerprint

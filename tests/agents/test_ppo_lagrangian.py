@@ -22,7 +22,6 @@ from agents.ppo_lagrangian import (
     train,
 )
 from agents.runs import Run
-from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint, models_up, resolve_policy
 from inframind_gym.policies.networks import log_softmax
 from inframind_gym.policies.ppo_lagrangian import (
@@ -236,12 +235,6 @@ def test_a_row_alone_is_played_as_among_others(mode: str) -> None:
     assert (among[:, :1] == alone).all()
 
 
-@pytest.mark.parametrize("pool", ["single-gpu", "cpu-tiny", "b200-2gpu"])
-def test_the_shipped_policy_plays_every_pool(pool: str) -> None:
-    actions = play(resolve_policy("ppo_lagrangian"), 2, 0, pool=pool)
-    assert len(np.unique(actions[..., -1])) > 1
-
-
 def test_models_that_are_down_are_not_chosen() -> None:
     policy = resolve_policy("ppo_lagrangian::sample")
     env: Any = gym.make_vec(
@@ -255,15 +248,6 @@ def test_models_that_are_down_are_not_chosen() -> None:
     assert not models_up(env.contexts(), 5)[:, [0, 4]].any()
     needs = policy.recipes.needs[policy.assigned[:, 0]]
     assert not (needs & 0b10001).any()
-
-
-def test_a_wrong_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is no checkpoint"):
-        resolve_policy("ppo_lagrangian:nowhere")
-    weights = {n: np.zeros(size, np.float32) for n, size in shapes(HIDDEN).items()}
-    checkpoint.save(tmp_path / "other", weights, {"hidden": HIDDEN + 1, "promise": 0.9})
-    with pytest.raises(ConfigError, match="other"):
-        resolve_policy(f"ppo_lagrangian:{tmp_path / 'other'}")
 
 
 def test_a_training_resumes_to_the_same_bits_and_its_curves_are_written(tmp_path: Path) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -72,23 +69,6 @@ def test_errors_name_what_is_wrong(tmp_path: Path, arguments: list[Any], says: s
     assert done.exit_code == 2 and says in done.output
 
 
-def test_keys_can_be_changed_and_algorithms_are_known(tmp_path: Path) -> None:
-    _, config = read_config("inframind", ["executor.lr=1e-4", "env.workload=math"])
-    assert config.executor.lr == 1e-4 and config.env.workload == "math"
-    (tmp_path / "mine.yaml").write_text("algorithm: inframnd\n")
-    with pytest.raises(ConfigError, match="unknown algorithm 'inframnd'"):
-        read_config(str(tmp_path / "mine.yaml"))
-
-
-def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: Any, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    for module in [name for name in sys.modules if name.startswith("agents.planner")]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.delitem(sys.modules, "agents.inframind")
-    with pytest.raises(ConfigError, match=r"needs torch.*\[agents\]"):
-        read_config("inframind")
-
-
 def test_a_folder_that_holds_another_training_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,18 +90,6 @@ def test_a_folder_that_holds_another_training_is_refused(
     monkeypatch.setattr(runs, "SIMULATOR_VERSION", 0)
     with pytest.raises(ConfigError, match="another simulator_version"):
         runs.Run(tmp_path, 1, resume=True).begin(config)
-
-
-def test_a_resumed_training_goes_on_with_its_run_of_wandb(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[dict[str, Any]] = []
-    module = SimpleNamespace(init=lambda **options: asked.append(options) or Mock())
-    monkeypatch.setitem(sys.modules, "wandb", module)
-    for folder in ("same", "same", "other"):
-        Tracker(tmp_path / folder, {}, wandb=True).close()
-    assert asked[0]["id"] == asked[1]["id"] != asked[2]["id"]
-    assert {options["resume"] for options in asked} == {"allow"}
 
 
 def test_a_resumed_training_rewinds_its_metrics(tmp_path: Path) -> None:

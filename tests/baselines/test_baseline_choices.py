@@ -65,16 +65,6 @@ def test_round_robin_skips_what_is_down() -> None:
     assert {a % 3 for a in actions} == {1}
 
 
-def test_static_and_its_defaults() -> None:
-    spec = make_spec()
-    assert act_all(ready("static"), observe(spec), make_contexts()) == [spec.action(QWEN, 1)]
-    policy = ready("static:deepseek-32b:DeepThink")
-    assert act_all(policy, observe(spec), make_contexts()) == [spec.action(DEEPSEEK, 2)]
-    assert act_all(policy, observe(spec), make_contexts(models_up=0b11000)) == [
-        spec.action(LLAMA_8B, 2)
-    ]
-
-
 def test_least_loaded_counts_its_own_calls_until_the_next_poll() -> None:
     spec = make_spec()
     policy = ready("least_loaded")
@@ -89,13 +79,6 @@ def test_least_loaded_counts_its_own_calls_until_the_next_poll() -> None:
     assert policy.sent.sum() == 1
     assert choose(2, 0.1) == MISTRAL  # a new episode with the same number of polls
     assert policy.sent.sum() == 1
-
-
-def test_least_loaded_divides_by_the_slots() -> None:
-    spec = make_spec(max_num_seqs=[64, 16, 16, 16, 16])
-    policy = ready("least_loaded", spec)
-    observation = observe(spec, depth_req=[30.0, 8.0, 9.0, 10.0, 16.0])
-    assert act_all(policy, observation, make_contexts())[0] // 3 == DEEPSEEK
 
 
 def test_lowest_expected_latency() -> None:
@@ -149,14 +132,6 @@ def test_budget_greedy_spends_what_is_left(remaining_s, expected) -> None:
     observation = observe(spec, remaining_s=remaining_s)
     (action,) = act_all(ready("budget_greedy"), observation, make_contexts())
     assert (action // 3, spec.strategies[action % 3]) == expected
-
-
-def test_budget_greedy_turns_away_from_a_full_server() -> None:
-    spec = make_spec()
-    observation = observe(spec, remaining_s=120.0, depth_req=[40, 0, 0, 0, 0])
-    assert act_all(ready("budget_greedy"), observation, make_contexts())[0] // 3 == MISTRAL
-    slow = observe(spec, remaining_s=1.0, depth_req=[0, 0, 0, 0, 200])
-    assert act_all(ready("budget_greedy"), slow, make_contexts())[0] // 3 == LLAMA_8B
 
 
 @pytest.mark.parametrize(

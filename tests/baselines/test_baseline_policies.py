@@ -13,9 +13,7 @@ from inframind_gym.policies import Policy, models_up, requires_of
 from tests.policies.synthetic import (
     act_all,
     make_completed,
-    make_contexts,
     make_spec,
-    observe,
     random_run,
 )
 
@@ -111,14 +109,6 @@ def test_single_equals_batch_and_models_that_are_down_are_never_chosen(name, run
         assert alone == together[:, row].tolist()
 
 
-@pytest.mark.parametrize("name", ["random", "static_mix", "least_loaded", "round_robin"])
-def test_another_seed_gives_other_draws(name, run) -> None:
-    rows = np.arange(ROWS)
-    one = roll(baselines.resolve_policy(name), run, rows, [1] * ROWS)
-    other = roll(baselines.resolve_policy(name), run, rows, [2] * ROWS)
-    assert 0.05 < (one != other).mean() < 1.0
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_one_model_up_takes_all_and_none_up_is_no_error(name, run, seeds) -> None:
     spec = make_spec()
@@ -134,32 +124,6 @@ def test_one_model_up_takes_all_and_none_up_is_no_error(name, run, seeds) -> Non
     assert ((models >= 0) & (models < 5)).all()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_full_observations_and_other_pools(name, run) -> None:
-    full = make_spec(embedding="full", system_features=("e2e", "kv", "queue"))
-    index = make_spec()
-    policies = []
-    for spec in (full, index):
-        policy = baselines.resolve_policy(name)
-        policy.reset(spec, [5])
-        observation = observe(spec, remaining_s=80.0, depth_req=[9, 3, 5, 3, 17], e2e_s=20.0)
-        policies.append(act_all(policy, observation, make_contexts()))
-    assert policies[0] == policies[1]
-    if "deepseek" in name or "qwen" in name or name in ("static", "gptswarm"):
-        return
-    six = make_spec(("a", "b", "c", "d", "e", "f"))
-    policy = baselines.resolve_policy(name)
-    policy.reset(six, [5])
-    assert 0 <= act_all(policy, observe(six), make_contexts(models_up=63))[0] < 18
-
-
-@pytest.mark.parametrize("name", ["least_loaded", "lowest_expected_latency", "budget_greedy"])
-def test_queue_aware_policies_ask_for_queue_depths(name) -> None:
-    policy = baselines.resolve_policy(name)
-    with pytest.raises(ConfigError, match=f"{name}.*needs queue depths"):
-        policy.reset(make_spec(system_features=("e2e",)), [0])
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -173,17 +137,3 @@ def test_unknown_models_and_strategies(name, message) -> None:
     policy = baselines.resolve_policy(name)
     with pytest.raises(ConfigError, match=message):
         policy.reset(make_spec(), [0])
-
-
-@pytest.mark.parametrize(
-    ("name", "kwargs", "message"),
-    [
-        ("moa", {"num_agents": 7}, "from 1 to 6"),
-        ("q_learning_load_tracker", {"window_size": 0}, "window_size: .* greater than 0"),
-        ("linucb", {"alpha": -1.0}, "alpha: .* greater than or equal to 0"),
-        ("random", {"strategy": "Flash"}, "unknown argument 'strategy'"),
-    ],
-)
-def test_bad_arguments(name, kwargs, message) -> None:
-    with pytest.raises(ConfigError, match=message):
-        baselines.resolve_policy(name, **kwargs).reset(make_spec(), [0])

@@ -8,18 +8,13 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import pytest
 
 import baselines
 from baselines.recipes import (
     RATES_PER_MIN,
-    candidates,
-    recast,
-    solved_in_time,
 )
 from inframind_gym.configs import list_configs
 from inframind_gym.envs.routing import StreamVectorEnv
-from inframind_gym.errors import ConfigError
 from inframind_gym.policies.fixed_recipe import (
     BY_RATE,
     CHOSEN,
@@ -73,37 +68,6 @@ def test_without_arguments_it_is_the_chosen_one_with_its_roles() -> None:
         assert divmod(int(action[-1]), spec.num_strategies) == route
 
 
-def test_the_search_prefers_what_solves_more_in_time() -> None:
-    """On mmlu_pro at up to 200/min: one fast model alone against three agents on DeepSeek."""
-    actions = candidates(15)
-    assert len({tuple(action) for action in actions.tolist()}) == len(actions)
-    cast = recast(actions[:3], 7)
-    assert cast.shape == (21, 9) and (cast[:7, :2] == actions[0, :2]).all()
-    assert cast[:7, 2].tolist() == list(range(7))
-    assert cast[6, 2:8].tolist() == [6, 0, 1, 2, 3, 4]
-    io = TOPOLOGIES.index("IO")
-    one = [a for a in actions.tolist() if a[0] == io and a[1] == 0 and a[-1] == 2 * 3 + 2]
-    crowd = [a for a in actions.tolist() if a[0] == io and a[1] == 2 and a[-1] == 2]
-    shares = solved_in_time("mmlu_pro", np.array(one + crowd), 1, 0, "val")
-    assert shares.shape == (2, len(RATES_PER_MIN))
-    assert shares[0].mean() > shares[1].mean() + 0.2
-    assert shares[1, 0] > shares[1, -1]  # in the order of the rates
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("Debate", "give all of topology"),
-        ("Ring:1:qwen-14b:Flash", "unknown topology 'Ring'"),
-        ("IO:7:qwen-14b:Flash", "from 1 to 6, got 7"),
-        ("IO:one:qwen-14b:Flash", "from 1 to 6, got 'one'"),
-    ],
-)
-def test_a_recipe_that_is_none(arguments: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        baselines.resolve_policy(f"fixed_recipe:{arguments}")
-
-
 def spec_of(workload: str = "mbpp") -> Any:
     return StreamVectorEnv(
         1, workload=workload, level="joint", observation="index", num_queries=2
@@ -145,18 +109,3 @@ def test_by_rate_begins_with_the_recipe_over_all_loads_and_knows_other_workloads
     unknown = replace(spec, workload="never seen")
     policy.reset(unknown, [0])
     assert (policy.act(np.zeros(1), contexts[0]) == recipe_action(spec, chosen["all"])).all()
-
-
-def test_it_needs_to_plan_and_to_know_the_model() -> None:
-    env: Any = gym.make("InfraMind-Stream-v0", num_queries=2)
-    spec = env.unwrapped.policy_spec()
-    with pytest.raises(ConfigError, match='level="joint"'):
-        FixedRecipePolicy().reset(spec, [0])
-    with pytest.raises(ConfigError, match="unknown model 'gpt'"):
-        play(baselines.resolve_policy("fixed_recipe:IO:1:gpt:Flash"))
-    by_rate = baselines.resolve_policy("fixed_recipe_by_rate")
-    assert by_rate.fingerprint == CHOSEN.read_text() + BY_RATE.read_text()
-    with pytest.raises(ConfigError, match="policy 'fixed_recipe_by_rate' plans"):
-        by_rate.reset(spec, [0])
-    with pytest.raises(ConfigError):
-        baselines.resolve_policy("fixed_recipe_by_rate:IO")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import baselines
 import inframind_gym  # noqa: F401
 from agents.runs import Run
 from baselines.gptswarm import learn_edges, train
-from inframind_gym.errors import ConfigError
-from inframind_gym.policies.simple import SWARM, SWARM_STRATEGY, edges_of, load_swarm
+from inframind_gym.policies.simple import edges_of, load_swarm
 from inframind_gym.train import read_config
 from tests.policies.synthetic import act_all, make_contexts, make_spec, observe
 
@@ -73,17 +70,6 @@ def test_a_training_makes_a_file_that_can_be_played(tmp_path: Path) -> None:
     assert policy.requires["planner"]["edges"] == [list(edge) for edge in swarm.edges]
 
 
-def test_what_is_shipped() -> None:
-    swarm = load_swarm(SWARM)
-    assert 4 <= len(swarm.edges) <= 7, "as many as in the published comparison"
-    kept = [edge for edge, p in zip(edges_of(5), swarm.probabilities, strict=True) if p > 0.5]
-    assert list(swarm.edges) == kept
-    assert SETTINGS.strategy == SWARM_STRATEGY
-    trained = swarm.training["hyperparameters"]
-    assert trained["learning_rate"] == SETTINGS.learning_rate
-    assert (trained["split"], SETTINGS.env.split) == ("train", "train")
-
-
 def test_every_node_asks_its_model_or_the_next_that_is_up() -> None:
     policy = baselines.resolve_policy("gptswarm")
     spec = make_spec()
@@ -95,22 +81,3 @@ def test_every_node_asks_its_model_or_the_next_that_is_up() -> None:
     contexts["models_up"] = 0b01110
     actions = np.array(act_all(policy, observe(spec, n=5), contexts))
     assert (actions // 3).tolist() == [1, 1, 2, 3, 1]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, r"cannot be read .*inframind train gptswarm"),
-        ("{", "is not valid JSON"),
-        ({"models": ["a", "b"]}, "edges: this key is required"),
-        ({"models": ["a", "b"], "edges": [[1, 0]]}, r"\[1, 0\] must go from a node to a later"),
-        ({"models": ["a", "b"], "edges": [[0, 2]]}, r"\[0, 2\] must go .* of the 2"),
-        ({"models": ["a"], "edges": [], "edge": []}, "edge: unknown key.*'edges'"),
-    ],
-)
-def test_wrong_files(tmp_path: Path, content, message: str) -> None:
-    path = tmp_path / "swarm.json"
-    if content is not None:
-        path.write_text(content if isinstance(content, str) else json.dumps(content))
-    with pytest.raises(ConfigError, match=message):
-        baselines.resolve_policy(f"gptswarm:{path}")

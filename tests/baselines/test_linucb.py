@@ -58,14 +58,6 @@ def test_choices_of_a_stream_equal_the_reference() -> None:
     assert chosen_by_both > 100
 
 
-def test_rewards() -> None:
-    policy = LinUCBPolicy(cost_weight=0.5)
-    done = make_completed(
-        range(4), solved=[1, 0, 1, 0], latency_s=[40.0, 40.0, 101.0, 500.0], budget_s=100.0
-    )
-    np.testing.assert_allclose(policy.rewards(done), [0.8, -0.2, -0.5, -0.5])
-
-
 def test_a_deadline_that_has_passed_is_learned_from_once() -> None:
     policy = LinUCBPolicy(cost_weight=1.0, embedding_components=0)
     spec = make_spec()

@@ -65,14 +65,6 @@ def test_learning_from_finished_queries() -> None:
     assert value(policy, MATH, 0) == 0.0
 
 
-def test_epsilon_decays_once_a_finished_query() -> None:
-    policy = learner(epsilon=1.0, epsilon_min=0.05)
-    for _ in range(5):
-        decide(policy, 0)
-    policy.observe(make_completed([0, 7]), 0)
-    assert policy.epsilon[0] == 0.98
-
-
 def test_an_episode_that_was_cut_short_leaves_nothing_open() -> None:
     policy = learner()
     decide(policy, 0, time_s=40.0)

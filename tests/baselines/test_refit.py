@@ -88,17 +88,3 @@ def test_a_budget_that_allows_less_tries_fewer_recipes(config: TrackSuite, tmp_p
     before = out.read_bytes()
     refit.refit_places([(track, "plain")], 6_000, out, ROUNDS)
     assert out.read_bytes() == before
-
-
-def test_what_is_played_unfitted_is_fitted_on_other_datasets(config: TrackSuite) -> None:
-    assert refit._sources(config, "mine", "plain") == ["plain"]
-    assert refit._sources(config, "mine", "unfitted") == ["other"]
-    with pytest.raises(BenchmarkError, match="mine/alone: no scenario has a workload"):
-        refit._sources(config, "mine", "alone")
-
-
-def test_places_are_tracks_or_scenarios() -> None:
-    assert refit.places_of(["steady/math"]) == [("steady", "math")]
-    assert ("steady", "mbpp") in refit.places_of(["steady"])
-    with pytest.raises(BenchmarkError, match="Did you mean 'math'"):
-        refit.places_of(["steady/mth"])

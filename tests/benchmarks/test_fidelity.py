@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import sys
@@ -157,30 +156,6 @@ def test_the_targets_of_the_shipped_page_are_complete() -> None:
         missed = any("**" in cell for cell in row[:5])
         untested = any(cell.startswith("– (") for cell in row[:5])
         assert row[5] == ("**no**" if missed else "not tested" if untested else "yes"), row
-
-
-def test_the_files_beside_the_shipped_page_have_all_cells() -> None:
-    with (DOCS / "fidelity" / "cells.csv").open(encoding="utf-8") as file:
-        cells = list(csv.DictReader(file))
-    counts = {
-        method: sum(cell["method"] == method for cell in cells) for method in fidelity.METHODS
-    }
-    shown = {row[0]: row for row in regions_of(DOCS / "fidelity.md")["targets"]}
-    for method, count in counts.items():
-        assert any(title.startswith(f"`{method}`, median of {count} ") for title in shown)
-
-
-def test_errors_are_one_line(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def error(folder: Path) -> str:
-        code, out, err = call(folder, tmp_path)
-        assert (code, out) == (2, "")
-        return err.splitlines()[-1]
-
-    assert "fidelity.md does not exist" in error(data)
-    (tmp_path / "fidelity.md").write_text(PAGE, encoding="utf-8")
-    assert "log.jsonl: cannot be read" in error(tmp_path)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "the extra `plot`" in error(data)
 
 
 def test_a_perfect_model_misses_by_chance_alone() -> None:

@@ -17,11 +17,8 @@ from benchmarks.retrieval import (
     KINDS,
     Searched,
     _judge,
-    bootstrap,
-    misspelt,
     ndcg,
     rewritten_by,
-    trim_ms,
 )
 from inframind_gym.files import read_objects
 from inframind_gym.teams.coordination import retrieval
@@ -43,25 +40,6 @@ def test_ndcg_by_hand() -> None:
     assert ndcg(["x", "x", "a"], labels) == pytest.approx((2 / np.log2(4)) / best)
     assert ndcg(["x"] * 10 + ["a"], labels) == 0.0
     assert ndcg([], labels) == 0.0
-
-
-def test_a_bootstrap_holds_its_value() -> None:
-    values = np.arange(40.0).reshape(20, 2)
-    value, low, high = bootstrap(values, lambda means: means[1] - means[0])
-    assert value == pytest.approx(1.0) and low == pytest.approx(1.0) == high
-    value, low, high = bootstrap(values, lambda means: means[0])
-    assert low < value < high
-
-
-def test_two_words_are_misspelt() -> None:
-    text = "What does the scheduler do with preempted work?"
-    wrong = misspelt(text, 3)
-    changed = [
-        (one, two) for one, two in zip(text.split(), wrong.split(), strict=True) if one != two
-    ]
-    assert len(changed) == 2
-    assert all(sorted(one) == sorted(two) for one, two in changed)
-    assert misspelt(text, 3) == wrong
 
 
 def test_answers_come_in_pairs_that_differ() -> None:
@@ -88,10 +66,6 @@ def test_errors_are_found_as_documented() -> None:
     alarms, caught = judged.mean(axis=0)
     assert caught == pytest.approx(0.66, abs=0.05)
     assert alarms == pytest.approx(0.02, abs=0.05)
-
-
-def test_trims_are_timed() -> None:
-    assert np.median(trim_ms(64)) < 50.0
 
 
 def test_a_model_rewrites_questions() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from benchmarks.speed import measure
 
 
@@ -12,8 +10,3 @@ def test_a_figure_is_measured_here_and_there() -> None:
     assert row[0] == "import inframind_gym"
     assert all(cell.endswith(" s") for cell in row[1:3])
     assert float(row[3].partition(" ")[0]) > 0.0
-
-
-def test_an_unknown_figure_is_named() -> None:
-    with pytest.raises(ValueError, match=r"unknown figures \['stream'\]"):
-        measure(["stream"], 1, None)

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from typer.testing import CliRunner
 
 from inframind_gym.calibration.report import FIGURES, METRICS, card_yaml, log_report
 from inframind_gym.calibration.request_log import read_log
 from inframind_gym.calibration.server_card import Calibration, Limits, calibrate, minimise
-from inframind_gym.cli import app
 from inframind_gym.configs import load_yaml_model
 from inframind_gym.errors import InfraMindError
 from inframind_gym.simulator.server.pool import ServerCard
@@ -51,21 +49,6 @@ def test_a_log_is_read_and_its_clocks_are_matched(tmp_path: Path) -> None:
     # Among the first three, the last waited least; the fourth, which waited less, is not asked.
     waited_s = log.queued_s - log.submit_s(3)
     np.testing.assert_allclose(waited_s, [0.25 - 0.25 / 3, 0.125 - 0.25 / 3, 0.0, -0.25 / 12])
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ([], "no answered request"),
-        ([line(0), line(1, output_toks=None)], "line 2: 'output_toks' is missing"),
-        ([line(0), line(1, last_token_ts=501.5)], r"line 2: last_token_ts \(501.5\) comes before"),
-        ([line(0), line(0)], "line 2: request_id 'bench-0' was used on line 1"),
-        ([line(1), line(0)], "sort the lines by arrival_time"),
-    ],
-)
-def test_wrong_logs_are_refused(tmp_path: Path, lines: list[Any], message: str) -> None:
-    with pytest.raises(InfraMindError, match=message):
-        read_log(write(tmp_path, lines))
 
 
 def clients_line(number: int, **changes: Any) -> dict[str, Any]:
@@ -215,20 +198,6 @@ def test_limits_that_cannot_be(
 
 
 # Command
-
-
-def test_the_command_writes_a_card_and_a_report_once(tmp_path: Path) -> None:
-    log = write(tmp_path, rows(card(), requests=20))
-    out, report = tmp_path / "cards" / "card.yaml", tmp_path / "report.json"
-    arguments = ["calibrate", str(log), "--max-num-seqs", "16", "--out", str(out)]
-    arguments += ["--max-num-batched-tokens", "1024", "--report", str(report)]
-    done = CliRunner().invoke(app, [*arguments, "--fit-fraction", "0.6"])
-    assert done.exit_code == 0, done.output
-    assert "the 8 requests not fitted" in " ".join(done.output.split())
-    assert load_yaml_model(out, ServerCard).max_num_seqs == 16
-    assert json.loads(report.read_text())["log"]["fitted"] == 12
-    again = CliRunner().invoke(app, arguments)
-    assert again.exit_code == 2 and "--force" in again.output
 
 
 @pytest.mark.slow

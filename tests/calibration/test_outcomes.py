@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from inframind_gym.simulator.item_response import accuracy
 from inframind_gym.simulator.workload import load_profiles, load_workload
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "mmlu_pro_outcomes.csv.gz"
+HEADER = "query_id,model,correct,completion_tokens,domain"
 ABILITY = np.array([-1.0, 0.3, 1.5, 0.0])
 MEDIAN = np.array([50.0, 200.0, 900.0, 120.0])
 SD, SLOPE, QUERY, CALL = 1.6, 0.2, 0.3, 0.4
@@ -78,24 +78,6 @@ def test_extreme_tables_stay_finite() -> None:
     assert fit_lengths(alone, fit_rasch(alone)).sigma_call == 0.0
 
 
-HEADER = "query_id,model,correct,completion_tokens,domain"
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (["q,m,yes,10,Math"], "t.csv:2: column correct: 'yes' is not 0, 1, true or false"),
-        (["q,m,1,10,Maths"], "t.csv:2: column domain: .*Did you mean 'Math'"),
-        ([], "holds no outcome"),
-    ],
-)
-def test_a_wrong_row_is_named(tmp_path: Path, rows: Sequence[str], message: str) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("\n".join([HEADER, *rows]))
-    with pytest.raises(ConfigError, match=message):
-        read_outcomes(path)
-
-
 def test_columns_are_found_by_usual_names_or_by_those_that_are_given(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("Question,LLM,is_correct,n,input_tokens\nwhy?,m,TRUE,10,30\nhow?,m,0,,50\n")
@@ -118,27 +100,6 @@ def written(path: Path, made: Outcomes, domains: Sequence[str]) -> None:
                 rows.append(f"q{q},{model},{made.right[m, q]:.0f},{made.length[m, q]:.0f},{name}")
     with gzip.open(path, "wt") as file:
         file.write("\n".join(rows))
-
-
-def test_the_command_writes_a_workload_and_a_report(tmp_path: Path, made: Outcomes) -> None:
-    written(tmp_path / "o.csv.gz", made, ["Code"])
-    out, report = tmp_path / "w.yaml", tmp_path / "r.json"
-    done = CliRunner().invoke(
-        app,
-        [
-            *("workload", "fit", str(tmp_path / "o.csv.gz"), "--out", str(out)),
-            *("--report", str(report), "--models", "small=a,c"),
-        ],
-    )
-    assert done.exit_code == 0, done.output
-    profile = load_workload(out).profile
-    assert list(profile.models) == ["small", "c"] and profile.domain == "Code"
-    assert [model.share for model in profile.models.values()] == [0.5, 0.5]
-    assert profile.models["c"].ability == pytest.approx(1.5, abs=0.5)
-    assert profile.agents.visible_tests == 0.0
-    (figures,) = json.loads(report.read_text())["domains"]
-    assert figures["held_out_points"]["models"] == 4
-    assert "±" in out.read_text() and "Assumed" in out.read_text()
 
 
 def test_a_table_of_several_domains_becomes_a_mix_that_works_from_any_folder(

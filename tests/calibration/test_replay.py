@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from inframind_gym.calibration.measured_runs import MeasuredCell, read_runs
 from inframind_gym.calibration.replay import (
     LENGTH_FACTORS,
     ROUTE_AFFINITY,
     Constants,
-    Prediction,
     RunBatch,
     choose,
     fit_lengths,
@@ -25,7 +23,6 @@ from inframind_gym.calibration.replay import (
     predict,
 )
 from inframind_gym.calibration.report import cell_rows, summarise
-from inframind_gym.cli import app
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 from tests.calibration.synthetic import with_base_s
@@ -100,19 +97,6 @@ def test_a_cell_is_read_as_it_stands(tmp_path: Path) -> None:
     assert cell.prompt_tokens is None and cell.edges is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"accuracy": 70}, r"accuracy: input should be less than or equal to 1, got 70"),
-        ({"latency": {**latencies(), "p5": 99.0}}, r"p5 \(99\) exceeds p25 \(18\)"),
-        ({"model_distribution": {"a": 0.3}}, r"model_distribution: the shares sum to 0\.3"),
-    ],
-)
-def test_a_wrong_cell_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        read_cell(tmp_path, **changes)
-
-
 def test_share_within_a_limit_is_read_off_the_quantiles(tmp_path: Path) -> None:
     cell = read_cell(tmp_path, latency=latencies(100.0))
     assert cell.share_within(5.0) == 0.0
@@ -166,20 +150,6 @@ def test_gptswarm_has_one_graph_of_forward_edges(tmp_path: Path, constants: Cons
     assert (choices.route[:, :5] // len(STRATEGIES) == np.arange(5)).all()
     with pytest.raises(ConfigError, match="11 edges; 5 nodes have at most 10"):
         graphs_of(read_cell(tmp_path, "gptswarm", edges=11), constants.pool)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"topology_distribution": {"Star": 1.0}}, "unknown topology 'Star'"),
-        ({"model_distribution": {"Qwen/Qwen2.5-Coder-14B": 1.0}}, "Did you mean 'Qwen/Qwen2.5-C"),
-    ],
-)
-def test_unknown_names_are_told_with_the_cell(
-    tmp_path: Path, constants: Constants, changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=rf"mas\.math\[0\].*{message}"):
-        predict([read_cell(tmp_path, **changes)], constants, 1)
 
 
 # Runs
@@ -237,120 +207,7 @@ def test_lengths_are_fitted_at_one_rate(tmp_path: Path, constants: Constants) ->
 # Report
 
 
-def prediction(mean: float, p95: float, accuracy: float) -> Prediction:
-    latency = {"mean": mean, "p5": 1.0, "p25": 2.0, "median": 3.0, "p75": 4.0, "p95": p95}
-    return Prediction(accuracy, latency, 0.5, 6.0, 100.0, 50.0, 0.01, 0.01)
-
-
-def test_errors_are_absolute_and_summed_up_by_method() -> None:
-    def cell(method: str, **latency_s: float) -> MeasuredCell:
-        return MeasuredCell(
-            source="f: x",
-            method=method,
-            dataset="math",
-            arrival_rate_per_min=10.0,
-            num_queries=500,
-            accuracy=0.7,
-            latency_s=latency_s,
-        )
-
-    cells = [
-        cell("mas", mean=10.0, p95=40.0),
-        cell("mas", mean=20.0, p95=40.0),
-        cell("mas", mean=10.0),
-        cell("inframind", mean=10.0, p95=20.0),
-    ]
-    said = [
-        prediction(11.0, 30.0, 0.71),
-        prediction(14.0, 50.0, 0.69),
-        prediction(10.0, 30.0, 0.75),
-        prediction(20.0, 20.0, 0.7),
-    ]
-    rows = cell_rows(cells, said, 10.0)
-    assert not any(row["lengths_fitted"] for row in rows)  # their methods have roles
-    assert [row["adaptive"] for row in rows] == [False, False, False, True]
-    assert rows[0]["errors"]["latency_mean_abs_pct"] == pytest.approx(10.0)
-    assert rows[2]["errors"]["latency_p95_abs_pct"] is None
-    assert rows[2]["latency_s"]["p95"] == {"measured": None, "predicted": 30.0, "error_pct": None}
-    summary = summarise(rows)
-    assert list(summary) == ["mas", "inframind"]
-    assert summary["mas"] == {
-        "cells": 3,
-        "latency_mean_abs_pct_median": pytest.approx(10.0),
-        "latency_mean_abs_pct_p90": pytest.approx(26.0),
-        "latency_p95_abs_pct_median": pytest.approx(25.0),
-        "latency_p95_abs_pct_p90": pytest.approx(25.0),
-        "accuracy_abs_points_median": pytest.approx(1.0),
-        "accuracy_abs_points_p90": pytest.approx(4.2),
-    }
-
-
-def test_cells_that_lengths_were_fitted_to_do_not_count_beside_others() -> None:
-    cells = [
-        MeasuredCell(
-            source="f: x",
-            method="moa",
-            dataset="math",
-            arrival_rate_per_min=rate,
-            accuracy=0.7,
-            latency_s={"mean": 10.0},
-        )
-        for rate in (50.0, 100.0)
-    ]
-    rows = cell_rows(cells, [prediction(10.0, 10.0, 0.7), prediction(15.0, 10.0, 0.7)], 50.0)
-    both, fitted = summarise(rows)["moa"], summarise(rows[:1])["moa"]
-    assert both["cells"] == fitted["cells"] == 1
-    assert both["latency_mean_abs_pct_median"] == pytest.approx(50.0)
-    assert fitted["latency_mean_abs_pct_median"] == pytest.approx(0.0)
-
-
 # Command
-
-
-def run_replay(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["replay", *arguments])
-
-
-def test_the_command_writes_a_report(tmp_path: Path) -> None:
-    runs = written(
-        tmp_path,
-        {
-            "metadata": {},
-            "mas": {"math": [raw_cell()], "mbpp": [raw_cell()]},
-            "moa": {"math": [raw_cell(model_distribution=...)]},
-            "gptswarm": {"math": [raw_cell(edges=5)]},
-            "inframind": {"math": [raw_agent_cell()]},
-            "other": {"math": ["no cell at all"]},
-        },
-    )
-    out = tmp_path / "deep" / "report.json"
-    done = run_replay(str(runs), "--pool", "b200-2gpu", "--out", str(out), "--seeds", "2")
-    assert done.exit_code == 0, done.output
-    assert "unknown method 'other'" in done.output
-    report = json.loads(out.read_text(encoding="utf-8"))
-    assert {name: of["cells"] for name, of in report["summary"].items()} == {
-        "mas": 2,
-        "moa": 1,
-        "gptswarm": 1,
-        "inframind": 1,
-    }
-    assert len(report["cells"]) == 5
-    assert report["length_factors"]["fitted_at_per_min"] == 50.0
-    assert set(report["length_factors"]["factors"]) == {"moa", "gptswarm"}
-    assert "fitted at 50 queries/min" in done.output
-    for row in report["cells"]:
-        assert row["adaptive"] == (row["method"] == "inframind")
-        assert set(row["latency_s"]) == {"mean", "p5", "p25", "median", "p75", "p95"}
-        assert row["slo"]["limit_s"] == (30.0 if row["adaptive"] else 100.0)
-        assert 0.0 <= row["slo"]["predicted"] <= 1.0
-        assert 0.0 < row["slo"]["measured"] <= 1.0
-    only = run_replay(
-        *(str(runs), "--pool", "b200-2gpu", "--out", str(out)),
-        *("--methods", "moa,mas", "--seeds", "1", "--force"),
-    )
-    assert only.exit_code == 0, only.output
-    assert "warning" not in only.output
-    assert set(json.loads(out.read_text(encoding="utf-8"))["summary"]) == {"mas", "moa"}
 
 
 # Figures

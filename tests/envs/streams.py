@@ -7,7 +7,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from inframind_gym.policies import BasePolicy, Contexts, Policy
@@ -16,29 +15,6 @@ STREAM = "InfraMind-Stream-v0"
 EXECUTOR = "InfraMind-Executor-v0"
 PLANNER = "InfraMind-Planner-v0"
 PLACEMENT = "InfraMind-Placement-v0"
-ROUTING = (EXECUTOR, PLANNER, STREAM)  # the ids whose agent routes the calls of queries
-
-
-def for_ids(
-    variants: Sequence[dict[str, Any]], planners: Sequence[dict[str, Any]] = ()
-) -> list[Any]:
-    """Parameters (name, variant): every variant with every id that takes it.
-
-    Args:
-        variants: arguments of all environments; those with a `level` are none of the planner's.
-        planners: further arguments, of the planner alone.
-    """
-    every = [
-        (name, variant)
-        for name in ROUTING
-        for variant in variants
-        if name != PLANNER or "level" not in variant
-    ]
-    every += [(PLANNER, variant) for variant in planners]
-    return [
-        pytest.param(name, variant, id=f"{name}-{','.join(map(str, variant.items()))[:50]}")
-        for name, variant in every
-    ]
 
 
 class Cycle(BasePolicy):

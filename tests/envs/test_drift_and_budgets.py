@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from inframind_gym.envs.routing import StreamVectorEnv
-from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.workload import drift_of, load_profiles, load_workload
 from inframind_gym.tasks import DOMAINS
 
@@ -59,9 +57,3 @@ def test_budgets_are_drawn_from_a_list() -> None:
     assert set(budgets) == {30.0, 600.0}
     assert np.mean(np.array(budgets) == 30.0) == pytest.approx(0.75, abs=0.04)
     assert set(env.policy_spec().budget_tiers_s) == {30.0, 600.0}
-
-
-@pytest.mark.parametrize(("budget_s", "message"), [([], "empty list"), ([30, 0], "budget_s")])
-def test_wrong_lists_of_budgets(budget_s: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        StreamVectorEnv(1, budget_s=budget_s)

@@ -79,19 +79,6 @@ def test_seeded_resets_put_the_query_at_a_random_place(busy: Any) -> None:
     assert np.all(np.array(loads)[late] > 0.0), "the traffic before it has loaded the servers"
 
 
-def test_background_traffic_slows_the_query_down() -> None:
-    latency_s = {}
-    for background, rate in (("none", 100.0), ("static_mix", 20.0), ("static_mix", 200.0)):
-        env = make(background=background, num_queries=150, arrival_rate_per_min=rate)
-        out = []
-        for seed in range(12):
-            env.reset(seed=seed)
-            out.append(play(env, 7)["info"]["latency_s"])
-        latency_s[background, rate] = np.mean(out)
-    assert latency_s["static_mix", 20.0] > 1.3 * latency_s["none", 100.0]
-    assert latency_s["static_mix", 200.0] > 1.3 * latency_s["static_mix", 20.0]
-
-
 def shares_of(background: str, **arguments: Any) -> NDArray[np.float64]:
     """Shares of the models among the calls of the background, at a light load."""
     env = make(

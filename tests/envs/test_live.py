@@ -97,19 +97,6 @@ def test_any_policy_plays_both_and_gets_the_same_records(policy: str) -> None:
     assert live["info"]["solve_rate"] == 1.0  # scripted answers are right
 
 
-def test_the_picture_shows_the_servers_of_a_live_run() -> None:
-    env = gym.make(
-        "InfraMind-StreamLive-v0", scripted_s=3.0, num_queries=20, render_mode="rgb_array"
-    )
-    env.reset(seed=0)
-    for _ in range(40):
-        env.step(0)
-    simulation = env.unwrapped.simulation
-    assert env.render().shape == (540, 960, 3)
-    env.close()
-    assert "(live)" in simulation.title
-
-
 def test_no_servers_is_told_with_the_remedy(tmp_path: Path) -> None:
     env = gym.make("InfraMind-StreamLive-v0", pool=pool_file(tmp_path, [9] * 5), reach_s=0.3)
     with pytest.raises(InfraMindError, match=r"inframind pool up --pool .*pool.yaml"):

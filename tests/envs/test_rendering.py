@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import inframind_gym  # noqa: F401
 from inframind_gym.envs import render
-from inframind_gym.envs.render import Bar, Frame, Headline, Table
+from inframind_gym.envs.render import Bar
 
 pytest.importorskip("PIL", reason="needs the extra `render`")
 STREAM = "InfraMind-Stream-v0"
-# Id, arguments, and words that each mode shows.
-KINDS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
-    "stream": (STREAM, {"num_queries": 20}, {"Servers", "qwen-14b", "b200-2gpu"}),
-    "joint": (STREAM, {"num_queries": 20, "level": "joint"}, {"KV cache", "running"}),
-    "executor": ("InfraMind-Executor-v0", {"num_queries": 20}, {"InfraMind Executor"}),
-    "planner": ("InfraMind-Planner-v0", {"num_queries": 20}, {"InfraMind Planner"}),
-    "placement": ("InfraMind-Placement-v0", {"cluster": "h100-4gpu"}, {"GPUs", "awake"}),
-    "assignment": ("InfraMind-Assignment-v0", {}, {"Agents", "coder"}),
-    "queues": ("InfraMind-Assignment-v0", {"load": "queue"}, {"openai", "anthropic"}),
-    "token budget": ("InfraMind-TokenBudget-v0", {}, {"Ledger", "critic"}),
-    "continuous": ("InfraMind-TokenBudget-v0", {"action": "continuous"}, {"Ledger"}),
-    "coordination": ("InfraMind-Coordination-v0", {}, {"Known", "passages"}),
-}
-
-
-def played(kind: str, steps: int, mode: str | None) -> Any:
-    """Return an environment after some steps with sampled actions."""
-    name, arguments, _ = KINDS[kind]
-    env = gym.make(name, render_mode=mode, **arguments)
-    env.reset(seed=3)
-    env.action_space.seed(3)
-    for _ in range(steps):
-        *_, terminated, truncated, _ = env.step(env.action_space.sample())
-        if terminated or truncated:
-            break
-    return env.unwrapped
 
 
 def test_the_frame_of_a_stream_tells_what_the_simulation_holds() -> None:
@@ -83,21 +55,3 @@ def test_a_plan_and_a_late_query_are_shown_as_such() -> None:
     assert " s late of 0.1 s" in late.render()
     late.step(0)
     assert "Episode over" in late.render() and "1 done" in late.render()
-
-
-def test_long_words_are_cut_and_bars_follow_their_shares() -> None:
-    long = "a-model-with-a-very-long-alias-indeed" * 3
-
-    def frame(share: float) -> Any:
-        row = (long, Bar(share, "9999/9999", render.WAITING), long)
-        table = Table(long, (long, long), (row,) * 40, long)
-        headline = Headline(long, long, Bar(share, long[:40], render.GOOD))
-        return render.picture(
-            Frame(long[:60], (long,), "1 s", "", (table,), headline, ((long, long),), long, long)
-        )
-
-    full, empty = frame(1.0), frame(0.0)
-    for colour in (render.WAITING, render.GOOD):
-        marked = [(p == np.array(colour)).all(axis=-1).sum() for p in (full, empty)]
-        assert marked[0] > 1000 and marked[1] == 0
-    assert (full[:, -14:] == np.array(render.PAPER)).all()

@@ -10,7 +10,6 @@ import sys
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 
 from inframind_gym.errors import ConfigError
@@ -49,18 +48,6 @@ def test_an_episode_has_costs_and_takes_the_largest_open_number(adapter: Any) ->
     assert costs == pytest.approx(info["episode_cost"], rel=1e-4) and costs > 0
 
 
-def test_a_choice_of_several_parts_takes_the_largest_of_each(adapter: Any) -> None:
-    env = adapter("InfraMind-Planner-v0", workload="math")
-    assert env._action_space.shape == (6 + 6 + 6 * 12,)
-    env.reset(seed=0)
-    plan = np.zeros(84, np.float32)
-    plan[[2, 6 + 2]] = 1.0  # a chain of three
-    *_, terminated, _, _ = env.step(torch.from_numpy(plan))
-    assert terminated
-    assert env._env.unwrapped.completed()["num_agents"].tolist() == [3]
-    env.close()
-
-
 def test_every_simulated_id_is_reset(adapter: Any) -> None:
     for env_id in adapter._support_envs:
         flat = {"observation": "flat"} if "Assignment" in env_id else {}
@@ -72,8 +59,3 @@ def test_every_simulated_id_is_reset(adapter: Any) -> None:
         adapter("InfraMind-Assignment-v0")
     with pytest.raises(ConfigError, match="num_envs"):
         adapter("InfraMind-Stream-v0", num_envs=2)
-
-
-def test_ids_on_live_servers_are_left_out(adapter: Any) -> None:
-    assert "InfraMind-Stream-v0" in adapter._support_envs
-    assert not any("Live" in name for name in adapter._support_envs)

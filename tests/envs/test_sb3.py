@@ -7,17 +7,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.wrappers import TimeLimit
-from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import inframind_gym  # noqa: F401
 from inframind_gym.errors import ActionError, ConfigError
 
 pytest.importorskip("stable_baselines3")
 
-from stable_baselines3 import PPO
-from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize
 
 from inframind_gym.envs.sb3 import SB3VecEnv
 
@@ -27,18 +22,6 @@ SMALL: dict[str, Any] = {"num_queries": 12}
 
 def adapter(name: str = EXECUTOR, num_envs: int = 4, **arguments: Any) -> SB3VecEnv:
     return SB3VecEnv(gym.make_vec(name, num_envs=num_envs, **(SMALL | arguments)))
-
-
-def test_it_is_a_vec_env_with_float32_observations():
-    envs = adapter()
-    assert isinstance(envs, VecEnv) and envs.num_envs == 4
-    observations = envs.reset()
-    assert observations.shape == (4, 779) and observations.dtype == np.float32
-    assert envs.reset_infos == [{"cost": 0.0}] * 4
-    observations, rewards, dones, infos = envs.step(np.zeros(4, np.int64))
-    assert observations.dtype == np.float32 and rewards.dtype == np.float32
-    assert dones.dtype == np.bool_ and len(infos) == 4
-    assert all(info["TimeLimit.truncated"] is False for info in infos)
 
 
 @pytest.mark.parametrize("name", [EXECUTOR, STREAM])
@@ -110,12 +93,6 @@ def test_masks_and_contexts_are_those_of_the_row():
     assert envs.get_attr("num_envs", indices=[0, 1]) == [4, 4]
 
 
-def test_it_does_the_monitors_work():
-    envs = adapter()
-    assert envs.env_is_wrapped(Monitor) == [True] * 4
-    assert envs.env_is_wrapped(TimeLimit, indices=[0]) == [False]
-
-
 def test_wrong_use_is_a_clear_error():
     with pytest.raises(ConfigError, match=r"make one with gym\.make_vec"):
         SB3VecEnv(gym.make(EXECUTOR, **SMALL))
@@ -127,39 +104,3 @@ def test_wrong_use_is_a_clear_error():
         envs.step_wait()
     with pytest.raises(ActionError, match="out of range"):
         envs.step(np.full(4, 15))
-
-
-def test_it_takes_wrapped_batches_and_can_be_wrapped():
-    envs = SB3VecEnv(RecordEpisodeStatistics(gym.make_vec(EXECUTOR, num_envs=2, **SMALL)))
-    wrapped = VecNormalize(envs, norm_obs=False, norm_reward=True)
-    wrapped.reset()
-    for _ in range(40):
-        wrapped.step(np.zeros(2, np.int64))
-    assert envs.episodes > 0
-    with pytest.warns(UserWarning, match="already wrapped with a `Monitor`"):
-        VecMonitor(wrapped)
-
-
-@pytest.mark.parametrize("name", [EXECUTOR, STREAM])
-def test_ppo_learns_and_logs_on_the_adapter(name: str):
-    envs = adapter(name, num_envs=8)
-    model = PPO("MlpPolicy", envs, n_steps=32, batch_size=64, n_epochs=1, seed=0, device="cpu")
-    model.learn(256)
-    assert model.num_timesteps == 256
-    if name == EXECUTOR:
-        assert len(model.ep_info_buffer) == envs.episodes > 0
-        assert model.ep_info_buffer[0]["r"] in (0.0, 1.0)
-
-
-def test_maskable_ppo_never_takes_a_model_that_is_down():
-    contrib = pytest.importorskip("sb3_contrib")
-    envs = adapter(num_envs=8, down_models=["deepseek-32b"])
-    model = contrib.MaskablePPO(
-        "MlpPolicy", envs, n_steps=32, batch_size=64, n_epochs=1, seed=0, device="cpu"
-    )
-    model.learn(256)
-    observations = envs.reset()
-    masks = np.stack(envs.env_method("action_masks"))
-    for _ in range(5):
-        actions, _ = model.predict(observations, action_masks=masks)
-        assert (actions >= 3).all()

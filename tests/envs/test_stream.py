@@ -51,17 +51,6 @@ def test_no_task_comes_back_before_all_of_its_kind_have_come(env: Any) -> None:
         assert times.max() == -(-len(drawn) // known)
 
 
-def test_a_fixed_plan_is_everybody_s_plan() -> None:
-    plan = {"topology": "FullConnected", "num_agents": 3}
-    env = make_batch(2, num_queries=50, planner=plan, agents={})
-    for records in sweep(env, FAST, (0, 1)):
-        assert set(records["topology"].tolist()) == {TOPOLOGIES.index("FullConnected")}
-        assert set(records["num_agents"].tolist()) == {3}
-        assert set(records["calls"].tolist()) == {4}
-    mixed = make_batch(2, num_queries=50, planner="mix")
-    assert len(set(sweep(mixed, FAST, (0, 1))[0]["topology"].tolist())) > 3
-
-
 def test_a_pool_of_one_s_own(tmp_path: Path) -> None:
     pool = yaml.safe_load((ROOT / "envs_configs/pools/b200-2gpu.yaml").read_text())
     pool["name"] = "two"

@@ -14,7 +14,6 @@ from inframind_gym.evaluation.suite import load_suite, parse_setting, split_list
 from inframind_gym.evaluation.tracks import TrackSuite
 from tests.evaluation.synthetic_results import routing
 
-ROOT = Path(__file__).resolve().parents[2]
 CELL = routing("random", "mixed", 100.0, 30.0, 0)
 PLACEMENT = PLACEMENT_FAMILY.cell("lru", "h100-4gpu", "steady", seed=0)
 
@@ -48,28 +47,6 @@ def test_posterior_draws_of_a_workload_meet_its_episodes() -> None:
     assert drawn.id("s", "p") != CELL.id("s", "p")
     own = suite(workloads=["w#0", "w#1"], by_workload={"w": {"num_queries": 8}})
     assert own.queries_of("w#1") == 8
-
-
-def test_cell_id_covers_everything_that_determines_the_result() -> None:
-    ids = {
-        CELL.id("s", "p"),
-        CELL.id("s2", "p"),
-        CELL.id("s", {"version": 2}),
-        dataclasses.replace(CELL, policy="static").id("s", "p"),
-        dataclasses.replace(CELL, seed=1).id("s", "p"),
-    }
-    assert len(ids) == 5
-    assert dataclasses.replace(CELL).id("s", "p") in ids
-
-
-def test_shipped_suites_are_valid() -> None:
-    for name, seeds in {"starter": 5, "standard": 3, "published_parallel": 30}.items():
-        loaded = load_suite(name)
-        assert loaded.name == name
-        assert len(loaded.seed_list) == seeds
-    published = load_suite("published")
-    assert set(published.workloads) == {"math", "mbpp", "gsm_hard", "humaneval", "mmlu_pro"}
-    assert (published.num_queries, published.execution) == (500, "sequential")
 
 
 def test_workloads_may_have_budgets_and_lengths_of_their_own() -> None:

@@ -23,17 +23,6 @@ def call(*arguments: object) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_leaderboard_prints_tables(folder: Path) -> None:
-    code, out, err = call("leaderboard", folder)
-    assert (code, err) == (0, "")
-    assert "goodput" in out
-    assert "good" in out
-    assert "Means over 1 cell (" in out
-    code, out, _ = call("leaderboard", folder, "--markdown")
-    assert code == 0
-    assert "| # | policy |" in out
-
-
 def test_a_run_shows_one_table_or_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = SimpleNamespace(stopped=False, computed=0, kept=10, cells=10, wall_s=0.0)
     monkeypatch.setattr(runner, "run", lambda *_, **__: done)

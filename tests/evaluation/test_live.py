@@ -71,18 +71,6 @@ def test_live_episodes_fill_the_same_leaderboard(tmp_path: Path) -> None:
     assert run(suite(pool, "round_robin", "bid_price"), folder).computed == 0
 
 
-SCRIPT = """
-import sys
-from pathlib import Path
-from inframind_gym.evaluation.runner import run
-from tests.evaluation.test_live import suite
-print("ready", flush=True)
-summary = run(suite(sys.argv[1], "round_robin", seeds=1), Path(sys.argv[2]))
-assert summary.stopped and not summary.computed
-print("stopped", flush=True)
-"""
-
-
 def test_a_run_whose_servers_are_all_killed_ends_and_can_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

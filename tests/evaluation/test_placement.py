@@ -8,15 +8,11 @@ import numpy as np
 import pytest
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.placement import FIELDS, DecisionLayout, PlacementSuite
 from inframind_gym.evaluation.runner import run
-from inframind_gym.evaluation.store import digest_of, read_cells
-from inframind_gym.evaluation.tables import to_markdown
+from inframind_gym.evaluation.store import digest_of
 from inframind_gym.policies import resolve_policy
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def suite(**changes: Any) -> PlacementSuite:
@@ -31,22 +27,11 @@ def suite(**changes: Any) -> PlacementSuite:
     return PlacementSuite.model_validate({**content, **changes}).resolve()
 
 
-def cells_of(folder: Path) -> dict[str, str]:
-    return {one.cell_id: one.digest for one in read_cells(folder) if one is not None}
-
-
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     path = tmp_path / "arrivals.csv"
     rows = [f"2023-11-16 18:17:{second:02d}.5,100,10" for second in range(0, 60, 2)]
     path.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]) + "\n")
-    return path
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("placements")
-    run(suite(policies=["random", "greedy", "everywhere"], num_decisions=20), path)
     return path
 
 
@@ -94,24 +79,6 @@ def test_a_batch_gives_the_bits_of_each_cell_alone() -> None:
     for cell, columns in together:
         [(_, alone)] = config.player().run([cell])
         assert digest_of(columns) == digest_of(alone)
-
-
-def test_best_call_latency_ranks_first_and_the_bound_holds_no_place(folder: Path) -> None:
-    board = leaderboard(load_results(folder), num_resamples=200)
-    latencies = [row["call_latency_s"] for row in board["ranking"]]
-    assert latencies == sorted(latencies)
-    assert [row["policy"] for row in board["ranking"] if row["bound"]] == ["everywhere"]
-    assert board["kind"] == "placement"
-    bound, best = board["ranking"][0], board["ranking"][1]
-    assert best["of_bound"] == pytest.approx(bound["call_latency_s"] / best["call_latency_s"])
-    assert {row["demand"] for row in board["by_demand"]} == {"steady", "shifting"}
-    assert all(
-        low <= row["slo"] <= high for row in board["rows"] for low, high in [row["slo_ci95"]]
-    )
-    sheets = leaderboard_tables(board)
-    assert [row[:2] for row in sheets[0].rows[:2]] == [["", "everywhere"], ["1", best["policy"]]]
-    for sheet in sheets:
-        assert "greedy" in to_markdown(sheet)
 
 
 def test_recorded_arrivals_extend_a_folder_and_their_content_counts(

@@ -11,8 +11,6 @@ from inframind_gym.evaluation.store import settings_of as settings
 from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.policies.simple import LeastLoadedPolicy
 
-ROWS = [f"2023-11-16 18:17:{second:02d}.5,100,10" for second in range(0, 60, 2)]
-HEADINGS = "TIMESTAMP,ContextTokens,GeneratedTokens"
 POLICY = """
 from inframind_gym.policies import BasePolicy
 

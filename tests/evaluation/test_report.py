@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
-from inframind_gym.evaluation.compare import Side, compare
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.report.page import (
     FORMAT,
@@ -114,23 +113,6 @@ def test_a_report_has_the_board_of_every_family(kind, folders, tmp_path):
     ]
     headings = {found["metrics"][name]["label"] for name in found["metrics"]}
     assert headings <= found["terms"].keys(), "every metric is explained"
-
-
-def test_pairs_are_those_of_compare(folders):
-    results = load_results(folders("routing"))
-    data = report_data([results])
-    (comparison,) = data["comparisons"]
-    names = [side["policy"] for side in comparison["sides"]]
-    direct = compare(Side(results, names[1]), Side(results, names[0]))["overall"]
-    for metric, rows in comparison["metrics"].items():
-        difference, between, verdict = rows[0][1]
-        one = results.family.metrics[metric]
-        wanted = direct[metric]
-        assert difference.lstrip("+") == one.text(wanted["difference"])
-        assert between == "[{}, {}]".format(*map(one.text, wanted["difference_ci95"]))
-        assert bool(verdict) == (
-            wanted["difference_ci95"][0] > 0 or wanted["difference_ci95"][1] < 0
-        )
 
 
 HOSTILE = "</script><script>alert(1)</script><!--\u2028<img src=x onerror=alert(2)>&amp;"

@@ -87,10 +87,6 @@ def test_interval_of_equal_trainings_is_that_of_episodes_and_of_equal_values_has
     assert apart[1] - apart[0] > alone[1] - alone[0] - 1e-12
 
 
-def test_interval_without_degrees_of_freedom_takes_everything() -> None:
-    assert interval(np.arange(3.0), np.array([1, 1])).tolist() == [0.0, 2.0]
-
-
 def test_pooled_quantile_equals_numpy_on_repeated_data() -> None:
     rng = np.random.default_rng(7)
     values, unit = rng.exponential(size=60).round(1), rng.integers(4, size=60)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inframind_gym.evaluation.board import leaderboard, load_results
-from inframind_gym.evaluation.tracker import EVENTS, METRICS, Tracker, read_metrics, track_board
+from inframind_gym.evaluation.tracker import EVENTS, METRICS, track_board
 from tests.evaluation.synthetic_results import drawn, routing, write_folder
 
 CELLS = [
@@ -38,17 +38,6 @@ def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
         for tag in read.Tags()["tensors"]
         if not tag.startswith("board/")
     }
-
-
-def test_lines_are_written_and_a_resumed_training_writes_them_again(tmp_path: Path) -> None:
-    with Tracker(tmp_path, {}) as tracker:
-        for step in range(4):
-            tracker.log(step, {"loss": 1.0 / (step + 1)})
-        tracker.flush()
-        tracker.rewind(1)
-        tracker.log(2, {"loss": 9.0})
-    found = [(line["step"], line["loss"]) for line in read_metrics(tmp_path / METRICS)]
-    assert found == [(0, 1.0), (1, 0.5), (2, 9.0)]
 
 
 def test_tensorboard_has_the_means_over_the_load(folder: Path) -> None:

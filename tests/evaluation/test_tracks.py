@@ -417,11 +417,6 @@ def test_trainings_of_a_policy_share_episodes_and_a_row(played: Path, tmp_path: 
     assert {**alone, "cells": 0} == {**same, "cells": 0}
 
 
-def test_other_tracks_are_played_without_the_scenarios_of_the_suites_own() -> None:
-    quick = load_suite("standard_quick", settings=["tracks=tenants"]).resolve()
-    assert {place[0] for place in quick.places()} == {"tenants"}
-
-
 def test_fits_of_one_file_have_one_budget(tmp_path: Path) -> None:
     path = tmp_path / "refits.yaml"
     enter_fit(path, "static=static:llama-3b:Flash:900", ["steady/math"], 1000)

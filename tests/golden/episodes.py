@@ -32,7 +32,6 @@ from inframind_gym.policies import (
 from inframind_gym.simulator import SIMULATOR_VERSION
 from inframind_gym.simulator.server import open_loop, pool, state
 
-ROOT = Path(__file__).resolve().parents[2]
 DIGESTS = Path(__file__).with_name("digests.json")
 
 STREAM = "InfraMind-Stream-v0"

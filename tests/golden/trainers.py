@@ -159,11 +159,6 @@ def figures(result: Result) -> str:
     return f"{len(metrics)} lines; |w| {total:.5g}; {shown}"
 
 
-def exact(result: Result) -> str:
-    """Return the digest of all weights and metrics, for a comparison on one machine."""
-    return digest_of(list(result))
-
-
 PLAYS: dict[str, Callable[[], Result]] = {
     **{name: (lambda n=name: play_agent(n)) for name in ("inframind", "masrouter")},
     **{f"{n}, resumed": (lambda n=n: play_agent(n, stopped=True)) for n in AGENTS},

@@ -1,15 +1,11 @@
 """The trained placement: NumPy plays what PyTorch has trained, on any cluster."""
 
-from pathlib import Path
-
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import inframind_gym  # noqa: F401
 from inframind_gym.envs.placement_kernel import observation_size
-from inframind_gym.errors import ConfigError
-from inframind_gym.policies import checkpoint
 from inframind_gym.policies.mlp import (
     INPUTS,
     PARTS,
@@ -79,15 +75,3 @@ def test_the_shipped_policy_plays_every_size_legally() -> None:
             actions = policy.act_batch(seen, env.unwrapped.contexts(), np.arange(2))
             seen, _, _, _, infos = env.step(actions)
             assert not infos["illegal"].any()
-
-
-def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
-    content = {"kind": "placement_scorer", "hidden": 4, "training": {}}
-    checkpoint.save(tmp_path / "good", tensors(), content)
-    MaskablePpoPlacement(str(tmp_path / "good"))
-    checkpoint.save(tmp_path / "kind", tensors(), {**content, "kind": "sb3"})
-    with pytest.raises(ConfigError, match="kind is 'sb3'"):
-        MaskablePpoPlacement(str(tmp_path / "kind"))
-    checkpoint.save(tmp_path / "shape", tensors(8), content)
-    with pytest.raises(ConfigError, match="pair0"):
-        MaskablePpoPlacement(str(tmp_path / "shape"))

@@ -78,25 +78,6 @@ def test_a_switch_takes_the_sum_of_its_phases(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_without_room_to_sleep_the_cheapest_is_offloaded(tmp_path: Path) -> None:
-    """Alpha 0.05 of 80,000 MB lets 4,000 MB sleep: two of 2,000 MB, the one that comes counted.
-
-    `a` is replaced by `b`: a and b sleep within 4,000, so a sleeps. `b` is replaced by `c`: a, b
-    and c would be 6,000: without demand a and b cost the same offload time, and the first in
-    the list, a, goes: VANISHING from 25 on, while b falls asleep from 25 to 29."""
-    cards = [card("a"), card("b"), card("c")]
-    toy = Toy(tmp_path, cards, gpus=1, alpha=0.05, **IDLE)
-    toy.step(1, times=2)
-    toy.step(2)
-    toy.step(0, times=2)
-    assert (toy.state(0, 0), toy.state(0, 1)) == (SLEPT, ACTIVE)
-    toy.simulation.step(ROW, np.array([[3]]), toy.observations)
-    assert toy.state(0, 0) == ABSENT  # 25 + 3 s to offload
-    assert toy.since(0, 0) == 28.0
-    assert toy.state(0, 1) == SLEPT
-    assert toy.since(0, 1) == 29.0
-
-
 def test_a_group_needs_all_its_gpus(tmp_path: Path) -> None:
     toy = Toy(tmp_path, [card("a"), card("pair", tp_min=2)], gpus=3, **IDLE)
     mask = toy.simulation.state.mask[0]
@@ -113,37 +94,6 @@ def test_a_group_needs_all_its_gpus(tmp_path: Path) -> None:
     assert toy.state(0, 1) == ACTIVE
     assert toy.simulation.state.host[0].tolist() == [0, 0, -1]
     assert toy.state(1, 0) == SLEPT
-
-
-def test_one_gpu_displaces_a_whole_group(tmp_path: Path) -> None:
-    """The pair is ACTIVE on 0 and 1; GPU 1 takes `a`: both are UNSTABLE while the pair leaves, GPU
-    0 is empty afterwards."""
-    toy = Toy(tmp_path, [card("a"), card("pair", tp_min=2)], gpus=2, **IDLE)
-    toy.step(2, 2, times=2)
-    toy.step(0, 0)
-    assert toy.state(0, 1) == ACTIVE
-    toy.step(0, 1)
-    assert toy.state(0, 1) == SLEPT
-    assert toy.simulation.state.host[0].tolist() == [-1, -1]
-    toy.step(0, 0, times=2)
-    assert toy.simulation.state.host[0].tolist() == [-1, 1]
-
-
-def test_a_start_fails_when_memory_is_taken(tmp_path: Path) -> None:
-    """At the decision all is free; during the drain another process takes memory at tick 5: the
-    wake that is due then fails, and the sleeper goes on sleeping."""
-    toy = Toy(tmp_path, [card("a"), card("b", t_first_sleep_s=7.0)], gpus=1, **IDLE)
-    toy.step(1, times=2)
-    toy.step(2)
-    toy.step(0, times=2)  # b ACTIVE, a SLEPT at 25
-    toy.step(1)  # b falls asleep until 32
-    toy.simulation.state.foreign_mb[0, 0] = 19_000.0  # free next to b: 80,000 - 60,000 - 0
-    toy.step(0)
-    # others: b slept 2,000; a awake 60,000; foreign 19,000: 81,000 > 80,000
-    assert toy.simulation.counters(0)["failed_wakes"] == 1
-    assert toy.state(0, 0) == SLEPT
-    assert toy.simulation.state.moving[0, 0] == 0
-    assert toy.simulation.state.waiting[0, 0]["loading"] == 0
 
 
 def test_mean_reward_is_minus_mean_latency(tmp_path: Path) -> None:

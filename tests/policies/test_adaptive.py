@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
-from inframind_gym.errors import ConfigError
 from inframind_gym.policies import PolicySpec
 from inframind_gym.policies.adaptive import AdaptivePolicy
 from inframind_gym.simulator.workflow.roles import ROLES
@@ -47,13 +45,6 @@ def test_long_budgets_get_a_stronger_model_than_short_ones() -> None:
     hurried = policy.recipes.models[plan(policy, [[0] * 5], budget_s=8.0)[0], 0]
     assert policy.spec.ability[patient] > policy.spec.ability[hurried]
     assert policy.spec.expected_call_s[hurried] < 8.0 / 1.5
-
-
-def test_models_that_are_down_are_not_used() -> None:
-    policy = AdaptivePolicy()
-    policy.reset(spec_of(), [0])
-    recipe = plan(policy, [[0] * 5], models_up=0b01000)[0]
-    assert set(policy.recipes.models[recipe]) <= {3, -1}
 
 
 def test_the_price_of_a_gpu_rises_while_it_is_too_full_and_falls_while_it_is_not() -> None:
@@ -118,8 +109,3 @@ def test_rows_do_not_touch_one_another() -> None:
         three = plan(together, in_flight, [0, 1, 2], budget_s=60.0, **times)
         one = plan(alone, in_flight[1:2], [0], budget_s=60.0, **times)
         assert one[0] == three[1]
-
-
-def test_an_unknown_ablation_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no-prices"):
-        AdaptivePolicy("no-price")

@@ -43,26 +43,6 @@ def test_a_row_does_not_depend_on_its_company(entry: Any, load: str) -> None:
     assert np.array_equal(together[:, 1:2], actions(entry.name, [4], **arguments))
 
 
-def test_turns_and_experts() -> None:
-    turns = actions("round_robin", [0])[:, 0]
-    assert turns.tolist() == [2 * (i % 4) for i in range(50)]
-    for done in play(resolve_policy("static_expert", family="assignment"), [0]):
-        assert rules.agent_of(done.action[0]) == done.task_type[0]
-
-
-def test_least_busy_collapses_onto_one_backend_and_least_loaded_does_not() -> None:
-    alone = actions("least_busy", [0, 1])
-    assert (alone == 0).all()  # nothing is in flight when a task comes: the first of equals
-    spread = rules.window_counts(rules.agent_of(actions("least_loaded", [0, 1])).T)
-    assert spread.min() >= 10 and spread.max() <= 15  # of 50 tasks for four agents
-    idle = {"load": "queue", "arrival_rate_per_min": 6.0}
-    assert (actions("least_busy", [0], **idle) == 0).mean() > 0.8
-    shares = rules.window_counts(rules.agent_of(actions("least_loaded", [0], **idle)).T) / 50
-    assert shares.max() < 0.5
-    busy = {"load": "queue", "arrival_rate_per_min": 6000.0}
-    assert len(set(actions("least_busy", [0], **busy)[:, 0].tolist())) == 8
-
-
 def test_q_seed_is_the_source_s_loop() -> None:
     """The vectorised learner against the tracker and coordinator of the routing policies."""
     policy: Any = resolve_policy("q_seed", family="assignment")
@@ -88,23 +68,6 @@ def test_q_seed_is_the_source_s_loop() -> None:
     assert np.array_equal(policy.table[0], table)
     assert policy.epsilon[0] == coordinator.epsilon == pytest.approx(0.98**50)
     assert 15 <= (table > 0).sum() <= 50  # of 160 cells
-
-
-def test_the_variants_of_the_learner_differ_where_they_say() -> None:
-    greedy = {"epsilon": 0.0, "epsilon_min": 0.0}
-    first = next(play(resolve_policy("q_seed", **greedy, family="assignment"), range(100)))
-    tied = next(play(resolve_policy("q_random_tie", **greedy, family="assignment"), range(100)))
-    assert (first.action == 0).all() and len(set(tied.action.tolist())) == 8
-    bandit: Any = resolve_policy("q_bandit", **greedy, family="assignment")
-    assert len(list(play(bandit, [1], num_tasks=3))) == 3
-    assert 0.0 < bandit.table.max() <= 1.0 - 0.85**3
-    production: Any = resolve_policy("q_production", training_tasks=200, family="assignment")
-    bootstrap: Any = resolve_policy(
-        "q_production_bootstrap", training_tasks=200, family="assignment"
-    )
-    for policy in (production, bootstrap):
-        assert len(list(play(policy, range(20), num_tasks=600))) == 600
-    assert production.table.max(axis=(1, 2)).mean() < bootstrap.table.max(axis=(1, 2)).mean() - 1.0
 
 
 @pytest.mark.parametrize("arrivals", ["uniform", "skewed", "bursty"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -68,49 +67,6 @@ def test_the_designs_order() -> None:
     assert steps("basic_rag", 0, "S1", noise=False) == ["retrieve vector", "answer"]
     assert steps("seed_supervisor", 0, "S7", noise=False)[0] == "trim"
     assert all(steps("always_plan", seed, "S3")[-1] == "fallback" for seed in range(5))
-
-
-def test_time_is_what_the_design_lacks() -> None:
-    """At its own rates the whole order is late, and every check that it leaves out pays."""
-    seed, short, basic = played("seed_supervisor"), played("no_validate"), played("basic_rag")
-    assert seed["forced"].mean() > short["forced"].mean() > basic["forced"].mean()
-    assert np.quantile(seed["latency_s"], 0.95) == 3.0
-    serial = played("no_validate", "S2", max_num_seqs=1, noise=False)
-    at_once = played("no_validate", "S2", noise=False)
-    assert serial["latency_s"].mean() > at_once["latency_s"].mean() + 0.1
-    early, late = played("seed_supervisor", "S1"), played("no_validate", "S1")
-    assert early["caught"].sum() > 0 == late["caught"].sum()
-
-
-Holds = Callable[[dict[str, Any]], Any]  # of what episodes have come to, arrays (n,)
-CLAIMS: dict[str, list[Holds]] = {
-    "S1": [lambda s: s["latency_s"] <= 1.5, lambda s: (s["subtasks"] == 0) & (s["merged"] == 0)],
-    "S2": [
-        lambda s: s["subtasks"] == 3,
-        lambda s: (s["searches"] >= 3) & (s["merged"] == 1),
-        lambda s: s["validated"] == 1,
-    ],
-    "S3": [lambda s: s["latency_s"] <= 3.0, lambda s: (s["failures"] > 0) & (s["success"] == 0)],
-    "S4": [lambda s: s["exchange_used"] == 1, lambda s: s["context_tokens"] <= 131_072],
-    "S5": [
-        lambda s: s["rewritten"] == 1,
-        lambda s: s["evidence"] >= 1.2 * np.maximum(s["plain_evidence"], 1e-9),
-    ],
-    "S7": [
-        lambda s: (s["trimmed"] == 1) & (s["trimmed_to_tokens"] <= 108_800),
-        lambda s: s["context_kept"] == 1,
-    ],
-    "S8": [lambda s: (s["widest"] >= 2) & (s["widest"] <= 3), lambda s: s["overhead_ms"] <= 200],
-}
-
-
-@pytest.mark.parametrize("name", CLAIMS)
-def test_claims_of_scenarios_hold_for_the_design_and_not_for_anybody(name: str) -> None:
-    seed, random = played("seed_supervisor", name), played("random", name)
-    assert all(np.any(holds(seed)) for holds in CLAIMS[name])
-    assert not all(np.all(holds(random)) for holds in CLAIMS[name])
-    if name == "S3":
-        assert CLAIMS[name][0](seed).all()
 
 
 class BruteForce(Optimum):

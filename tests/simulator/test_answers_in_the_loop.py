@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 import baselines
-from inframind_gym.simulator.workflow.state import FIRST
-from tests.envs.streams import STREAM, ByPlace, make_batch, sweep
+from tests.envs.streams import ByPlace, make_batch, sweep
 
 SEEDS = (0, 1, 2, 3)
 
@@ -19,27 +17,6 @@ SEEDS = (0, 1, 2, 3)
 @pytest.fixture(scope="module")
 def mixed() -> Any:
     return make_batch(len(SEEDS), num_queries=300)
-
-
-@pytest.mark.parametrize("workload", ["math", "mbpp", "mmlu_pro", "gsm_hard", "humaneval"])
-def test_a_cut_makes_an_answer_much_less_likely_to_be_right(workload: str) -> None:
-    """DeepSeek, thinking deeply, answers 1500 queries."""
-    env: Any = gym.make(
-        STREAM,
-        observation="index",
-        workload=workload,
-        planner={"topology": "IO", "num_agents": 1},
-        num_queries=1500,
-        record_calls=True,
-    ).unwrapped
-    env.reset(seed=0)
-    while not env.step(2)[2]:
-        pass
-    calls = env.calls()
-    calls = calls[calls["phase"] == FIRST]
-    cut = calls["truncated"] == 1
-    assert 0.005 < cut.mean() < 0.5
-    assert calls["right"][cut].mean() < calls["right"][~cut].mean() - 0.2
 
 
 def test_two_policies_meet_the_same_world(mixed: Any) -> None:

@@ -16,7 +16,6 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.arrivals import (
     BurstArrivals,
     MmppArrivals,
-    PoissonArrivals,
     load_trace,
     make_arrivals,
 )
@@ -77,16 +76,6 @@ def test_bursts_have_ten_times_the_rate() -> None:
     assert process.mean_rate_factor() == pytest.approx(2.35)
 
 
-def test_bursts_are_a_poisson_process_in_rescaled_time() -> None:
-    n, rate = 20_000, 1.5
-    times = times_of({"kind": "burst", "factor": 4, "duration_s": 2, "period_s": 8}, 90.0, n)
-    periods, phase = np.divmod(times, 8.0)
-    expected = rate * (periods * (6 + 4 * 2) + np.minimum(phase, 6) + 4 * np.maximum(phase - 6, 0))
-    uniform = np.sort(1.0 - np.exp(-np.diff(expected)))
-    distance = np.max(np.abs(uniform - np.arange(1, n) / (n - 1))) * math.sqrt(n - 1)
-    assert distance < 1.95  # Kolmogorov-Smirnov: p < 0.001 beyond
-
-
 def test_diurnal_rate_swings_around_the_base_rate() -> None:
     """Amplitude 0.8: over a sine's upper half the mean rate is 1 + 0.8·2/π = 1.509 of the base."""
     times = times_of({"kind": "diurnal", "amplitude": 0.8, "period_s": 100.0}, 600.0, 100_000)
@@ -118,12 +107,6 @@ def test_a_markov_modulated_process_has_its_states_in_their_shares() -> None:
     assert over == pytest.approx(0.25 * 0.75 * 8.0**2 / 3.0**2, rel=0.05)
     starts = [process.sample(60.0, 1, np.random.default_rng(seed))[0] for seed in range(2000)]
     assert np.mean(starts) < 0.9  # a quarter of the streams begins in a burst
-
-
-def test_the_shorthand_is_the_specification() -> None:
-    assert make_arrivals("poisson") == make_arrivals({"kind": "poisson"}) == PoissonArrivals()
-    spec = {"kind": "burst", "factor": 10, "duration_s": 3, "period_s": 20}
-    assert make_arrivals("burst") == make_arrivals(spec)
 
 
 @pytest.mark.parametrize(
@@ -227,16 +210,6 @@ def test_wrong_files(tmp_path: Path, text: str, part: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make_arrivals({"kind": "trace", "path": str(write(tmp_path, text))})
     assert part in str(caught.value)
-
-
-def test_missing_and_binary_files(tmp_path: Path) -> None:
-    write(tmp_path, PLAIN, "azure_code.csv")
-    with pytest.raises(ConfigError, match=r"azure_cod\.csv: no such trace file\. Did you mean 'az"):
-        load_trace(tmp_path / "azure_cod.csv")
-    binary = tmp_path / "binary.csv"
-    binary.write_bytes(b"\x89PNG\xff\xfe\x00")
-    with pytest.raises(ConfigError, match=r"binary\.csv:1: is not UTF-8 text"):
-        load_trace(binary)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="shared/data/arrivals is not beside the repository")

@@ -84,13 +84,6 @@ def test_the_cache_of_the_rtx_4090_is_the_one_that_vllm_reports() -> None:
     assert model.server.num_kv_blocks == pytest.approx(2588, rel=0.03)
 
 
-def test_a_config_json_gives_the_same_card_as_the_table(tmp_path: Path) -> None:
-    own = folder(tmp_path / "mine", **LLAMA)
-    (one,), (other,) = pool("L40S", 1, own).models, pool("L40S", 1, "llama-3.1-8b").models
-    assert one.server == other.server
-    assert (one.alias, one.name) == ("mine", own)
-
-
 def test_a_config_json_of_experts_and_of_quantized_weights(tmp_path: Path) -> None:
     experts = {"num_local_experts": 8, "num_experts_per_tok": 2}
     mixtral = find_architecture(
@@ -118,15 +111,6 @@ def test_a_config_json_that_does_not_do(
         find_architecture(folder(tmp_path / "m", **{**LLAMA, **changes}))
     for word in words:
         assert word in str(caught.value)
-
-
-def test_smaller_weights_are_read_faster_and_leave_more_room() -> None:
-    cards = [
-        pool("H100-80GB", 1, f"llama-3.1-8b:{kind}").models[0].server
-        for kind in ("bf16", "fp8", "awq")
-    ]
-    assert sorted(cards, key=lambda card: card.num_kv_blocks) == cards
-    assert sorted(cards, key=lambda card: -card.call_s(10, 101)) == cards
 
 
 def test_the_largest_is_placed_first_and_its_peers_share_what_is_left() -> None:
@@ -196,15 +180,6 @@ def test_what_does_not_fit_is_said_with_what_is_missing(
 def test_models_that_are_not_known(models: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse_models(models)
-
-
-def test_an_unknown_gpu_and_limits_that_do_not_go() -> None:
-    with pytest.raises(ConfigError, match="H100-80GB"):
-        find_gpu("H100")
-    with pytest.raises(ConfigError, match="takes at most 8192 tokens"):
-        pool("A100-80GB", 1, "gemma-2-9b", max_model_len=16384)
-    with pytest.raises(ConfigError, match="at least --max-num-seqs 256"):
-        pool("A100-80GB", 1, "gemma-2-9b", max_num_batched_tokens=128)
 
 
 def test_the_command_writes_a_pool_that_is_read_back(tmp_path: Path) -> None:

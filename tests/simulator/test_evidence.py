@@ -62,13 +62,6 @@ def test_a_larger_batch_is_said_once_with_card_range_value_and_remedy(tmp_path: 
     assert said(pool(tmp_path, sequences=[1, 3])) == []  # in this process
 
 
-def test_a_larger_step_and_a_load_that_never_comes_up(tmp_path: Path) -> None:
-    (text,) = said(pool(tmp_path, new_tokens=[1, 200]))
-    assert "fitted to 1 to 200 new tokens a step" in text
-    (text,) = said(pool(tmp_path, sequences=[50, 90]))
-    assert "fitted to 50 to 90 sequences at once, and this simulation reached 8" in text
-
-
 def test_all_workers_of_a_benchmark_say_it_once(tmp_path: Path) -> None:
     command = ["bench", "run", "--suite", "starter", "--policies", "round_robin,random", "--seeds"]
     command += ["2", "--set", "queries=30", "--set", "rates=200", "--workers", "2"]

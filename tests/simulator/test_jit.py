@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import copy
 import gc
-import hashlib
 import importlib
 import os
 import pickle
@@ -19,7 +18,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -32,13 +30,6 @@ ROOT = Path(jit.__file__).parents[2]
 PACKAGES = ("inframind_gym", "agents", "baselines")
 DECORATORS = ("@jit", "@make_jit", "@placement_jit")
 RECORD = np.dtype([("small", "i2"), ("large", "f8")], align=True)
-SHORT = {"num_queries": 20, "observation": "index"}
-ENVIRONMENTS: list[tuple[str, dict[str, Any]]] = [
-    ("Stream", SHORT),
-    ("Executor", SHORT | {"num_queries": 60, "call_timeout_s": 20.0}),
-    ("Planner", SHORT),
-    ("Placement", {"num_decisions": 20, "cluster": "h100-4gpu"}),
-]
 
 
 # Calls
@@ -162,20 +153,6 @@ def test_a_copy_writes_into_arrays_of_its_own() -> None:
         out = np.zeros(3)
         twin(out)
         assert out.tolist() == [7.0, 1.0, 1.0]
-
-
-@pytest.mark.parametrize("name", ["Stream", "Executor", "Placement"])
-def test_a_copied_environment_goes_on_like_the_first(name: str) -> None:
-    env: Any = gym.make(f"InfraMind-{name}-v0").unwrapped
-    env.reset(seed=3)
-    action = 0 * env.action_space.sample()
-    for _ in range(20):
-        if env.step(action)[2]:
-            env.reset()
-    twin = copy.deepcopy(env)
-    for ours, its in [(env.step(action), twin.step(action)) for _ in range(3)]:
-        assert np.array_equal(ours[0], its[0])
-        assert ours[1:4] == its[1:4]
 
 
 _SCATTERED = """
@@ -421,30 +398,6 @@ def test_a_new_folder_deletes_those_that_nobody_used_for_a_week(
 def pool_of(num_threads: int) -> tuple[ThreadPool, list[Notes]]:
     scratch = [Notes(np.zeros(1, np.int64)) for _ in range(num_threads)]
     return ThreadPool(double, scratch, place=1), scratch
-
-
-def digest(name: str, arguments: dict[str, Any], num_threads: int, num_envs: int) -> str:
-    """Of 60 steps, in which episodes end at different times."""
-    env = gym.make_vec(
-        f"InfraMind-{name}-v0", num_envs=num_envs, num_threads=num_threads, **arguments
-    )
-    generator, seen = np.random.default_rng(1), hashlib.sha256()
-    observations, _ = env.reset(seed=5)
-    for _ in range(60):
-        seen.update(observations.tobytes())
-        shares = generator.random(env.action_space.shape)
-        actions = (shares * np.asarray(env.action_space.nvec)).astype(np.int64)  # type: ignore[attr-defined]
-        observations, rewards, terminated, truncated, infos = env.step(actions)
-        for array in (rewards, terminated, truncated, infos["cost"]):
-            seen.update(array.tobytes())
-    return seen.hexdigest()
-
-
-@pytest.mark.parametrize(("name", "arguments"), ENVIRONMENTS)
-def test_results_do_not_depend_on_the_number_of_threads(
-    name: str, arguments: dict[str, Any]
-) -> None:
-    assert len({digest(name, arguments, num_threads, 300) for num_threads in (1, 2, 3)}) == 1
 
 
 @pytest.mark.parametrize(("count", "threads"), [(0, 1), (1, 1), (63, 1), (64, 2), (1000, 3)])

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 
-from inframind_gym.simulator.workflow.roles import ROLES, RoleRule, roles_of
+from inframind_gym.simulator.workflow.roles import ROLES, roles_of
 from inframind_gym.simulator.workflow.topology import (
     MAX_AGENTS,
     MAX_NODES,
-    STRUCTURES,
     TOPOLOGIES,
     custom_graph,
     distinct_plans,
     graph,
-    graph_tables,
 )
 from inframind_gym.tasks import DOMAINS, load_role_embeddings
 from tests.simulator.reference.workflow import build_nodes
@@ -71,15 +67,6 @@ def test_a_structure_is_a_property_of_the_graph() -> None:
     assert custom_graph(4, [(0, 2), (1, 2)]).structure == "dense"
 
 
-def test_the_table_has_the_structures() -> None:
-    extra = custom_graph(3, [(0, 1), (0, 2), (1, 2)])
-    table = graph_tables([extra]).structure
-    for topology, count in EVERY:
-        said = STRUCTURES[table[TOPOLOGIES.index(topology), count - 1]]
-        assert said == graph(topology, count).structure
-    assert STRUCTURES[table[len(TOPOLOGIES), 2]] == "dense"
-
-
 def test_the_roles_of_a_domain_are_a_block_of_the_table() -> None:
     # The kernel keeps the first role and the number of roles of each domain.
     for domain in DOMAINS:
@@ -87,13 +74,6 @@ def test_the_roles_of_a_domain_are_a_block_of_the_table() -> None:
         assert indices == tuple(range(indices[0], indices[0] + len(indices)))
         assert {ROLES[index].domain for index in indices} == {domain}
     assert sorted(i for domain in DOMAINS for i in roles_of(domain)) == list(range(25))
-
-
-def test_names_are_unique_within_a_domain_and_texts_everywhere() -> None:
-    assert Counter(role.domain for role in ROLES) == {"Math": 12, "Code": 7, "Commonsense": 6}
-    assert len({(role.domain, role.name) for role in ROLES}) == 25
-    assert len({role.text for role in ROLES}) == 25
-    assert all(role.text == f"{role.name}: {role.description}" for role in ROLES)
 
 
 def test_every_role_has_an_embedding_of_its_own_of_length_one() -> None:
@@ -104,7 +84,3 @@ def test_every_role_has_an_embedding_of_its_own_of_length_one() -> None:
     likeness = embeddings @ embeddings.T
     np.fill_diagonal(likeness, 0.0)
     assert likeness.max() < 0.99
-
-
-def test_role_rules_keep_the_numbers_that_checkpoints_hold() -> None:
-    assert {rule.name: rule.value for rule in RoleRule} == {"SINGLE": 0, "DOUBLE": 1, "CODER": 2}

@@ -79,14 +79,6 @@ def test_a_stream_writes_its_servers_and_decisions(store: RunStore) -> None:
     assert 0 < last["good"] <= min(last["solved"], last["in_time"]) <= 12
 
 
-@pytest.mark.parametrize("router", ["q_learning", "round_robin"])
-def test_a_training_writes_the_table_that_it_learns(store: RunStore, router: str) -> None:
-    run, events = play(store, "assignment", {"iterations": 6, "router": router}, Ways())
-    assert run.status == "complete", run
-    learned = [step["q"] is not None for step in events["iteration"]]
-    assert learned == [router == "q_learning"] * 6
-
-
 def test_a_gateway_is_watched_by_its_metrics(store: RunStore, gateway: str) -> None:
     run, events = watch(store, gateway=gateway)
     assert run.status == "complete", run.summary

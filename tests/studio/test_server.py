@@ -220,10 +220,3 @@ def test_other_addresses_need_a_token_of_some_length(
     result = CliRunner().invoke(commands, ["studio", "--host", host, "--runs", str(runs)])
     assert (result.exit_code, "INFRAMIND_STUDIO_TOKEN" in result.output) == (2, True)
     assert not runs.exists()
-
-
-def test_folders_that_are_no_results_are_listed_with_what_is_wrong(tmp_path: Path) -> None:
-    (tmp_path / "results" / "torn").mkdir(parents=True)
-    (tmp_path / "results" / "torn" / "run.json").write_text("{")
-    (row,) = Boards((tmp_path / "results", tmp_path / "missing")).listed()
-    assert (row["name"], "run.json" in row["error"]) == ("torn", True)

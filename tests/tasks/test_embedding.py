@@ -77,12 +77,6 @@ def test_a_damaged_cache_file_is_written_again(calls: list[int], tmp_path: Path,
     assert len(calls) == 4
 
 
-def test_a_cache_that_cannot_be_written_is_a_warning(calls: list[int], tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("in the way")
-    with pytest.warns(UserWarning, match="INFRAMIND_CACHE"):
-        assert embed_texts(["a"]).shape == (1, EMBED_DIM)
-
-
 def fake_model(folder: Path) -> Path:
     for name in NEEDED_FILES:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

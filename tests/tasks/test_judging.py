@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,83 +57,65 @@ def test_every_kind_is_judged(sandbox: Sandbox, answer: Answer, text: str, right
     assert judge(answer, text, sandbox) is right
 
 
-@pytest.mark.parametrize(
-    ("expected", "found", "right"),
-    [
-        ("x^3+3x-6", "3x - 6 + x^3", True),
-        ("(a+5)(b+2)", "ab + 2a + 5b + 10", True),
-        (r"\frac{\sqrt{3}}{3}", r"\frac{1}{\sqrt{3}}", True),
-        ("3, 5, 7", "7, 3, 5", True),
-        (r"1 \pm \sqrt{19}", r"1+\sqrt{19}, 1-\sqrt{19}", True),
-        (r"(5,\infty)", "x > 5", True),
-        (
-            r"\begin{pmatrix} -1/3 \\ 2 \end{pmatrix}",
-            r"\begin{bmatrix} -\frac{1}{3} \\ 2 \end{bmatrix}",
-            True,
-        ),
-        (r"15\mbox{ cm}^2", r"15 \text{ cm}^2", True),
-        ("x^2", "x^3", False),
-        ("(6,31,-1)", "(31,6,-1)", False),
-        (r"\sqrt{53}", "7.28", False),
-        ("5", "", False),
-        ("5", "__import__('os').system('true')", False),
-    ],
-)
+FORMULAS = [  # kind, expected, response, right
+    ("expression", "x^3+3x-6", r"\boxed{3x - 6 + x^3}", True),
+    ("expression", "(a+5)(b+2)", r"\boxed{ab + 2a + 5b + 10}", True),
+    ("expression", r"\frac{\sqrt{3}}{3}", r"\boxed{\frac{1}{\sqrt{3}}}", True),
+    ("expression", "3, 5, 7", r"\boxed{7, 3, 5}", True),
+    ("expression", r"1 \pm \sqrt{19}", r"\boxed{1+\sqrt{19}, 1-\sqrt{19}}", True),
+    ("expression", r"(5,\infty)", r"\boxed{x > 5}", True),
+    (
+        "expression",
+        r"\begin{pmatrix} -1/3 \\ 2 \end{pmatrix}",
+        r"\boxed{\begin{bmatrix} -\frac{1}{3} \\ 2 \end{bmatrix}}",
+        True,
+    ),
+    ("expression", r"15\mbox{ cm}^2", r"\boxed{15 \text{ cm}^2}", True),
+    ("expression", "x^2", r"\boxed{x^3}", False),
+    ("expression", "(6,31,-1)", r"\boxed{(31,6,-1)}", False),
+    ("expression", r"\sqrt{53}", r"\boxed{7.28}", False),
+    ("expression", "5", r"\boxed{}", False),
+    ("expression", "5", r"\boxed{__import__('os').system('true')}", False),
+    ("expression", "x^2+5x+6", r"We get \boxed{x^2 + 5x + 6}.", True),
+    ("expression", "x^2+5x+6", "The answer is x^2+5x+7", False),
+    ("expression", r"\frac{\pi}{4}", r"\boxed{\dfrac{\pi}{4}}", True),
+    ("expression", r"49\pi", "The area is $49 \\pi$.", True),
+    ("expression", r"49\pi", "49π", True),
+    ("expression", r"\left( 3, \frac{\pi}{2} \right)", r"\boxed{(3, \frac{\pi}{2})}", True),
+    ("expression", r"\frac{1}{2}", "0.5", True),
+    ("expression", r"\frac12", r"\frac{1}{2}", True),
+    ("expression", r"-\frac{1}{2}", r"\boxed{-0.5}", True),
+    ("expression", r"\text{Evelyn}", "evelyn", True),
+    ("expression", "5", r"\boxed{x = 5}", True),
+    ("expression", r"90^\circ", "90", True),
+    ("expression", r"5 \text{ cm}", "5", True),
+    ("expression", "3.14159", "3.14", True),
+    ("expression", "1000000", "1e6", True),
+    ("expression", "\\$32,\\!348", "\\boxed{ \\$32 , \\!348 }", True),
+    ("expression", "42", "41.9", False),
+    ("expression", "A", "", False),
+    ("number", "2", r"So \boxed{\frac{x}{2}}.", False),
+    ("number", "4", r"So \boxed{\sqrt{16}}.", True),
+    ("number", "120", r"So \boxed{5!}.", True),
+    ("number", "2", r"So \boxed{2x}.", False),
+    ("number", "12", r"So \boxed{3 \times 4}.", True),
+    ("number", "1024", r"So \boxed{2^{10}}.", True),
+    ("number", "3", r"So \boxed{3 + 4 = 7}.", False),
+    ("number", "0.5", r"So \boxed{\frac{1}{2}}.", True),
+    ("number", "1.75", r"So \boxed{1\frac{3}{4}}.", True),
+    ("number", "12", r"So \boxed{12\text{ cm}^2}.", True),
+    ("number", "5", r"So \boxed{\$5}.", True),
+    ("number", "90", r"So \boxed{90^\circ}.", True),
+    ("number", "30000", r"So \boxed{3 \times 10^4}.", True),
+]
+
+
+@pytest.mark.parametrize(("kind", "expected", "text", "right"), FORMULAS)
 def test_formulas_are_compared_by_what_they_mean(
-    formulas: Sandbox, expected: str, found: str, right: bool
+    formulas: Sandbox, kind: Any, expected: str, text: str, right: bool
 ) -> None:
-    assert judge(Answer("expression", expected), f"\\boxed{{{found}}}", formulas) is right
-
-
-@pytest.mark.parametrize(
-    ("expected", "text", "right"),
-    [
-        ("x^2+5x+6", r"We get \boxed{x^2 + 5x + 6}.", True),
-        ("x^2+5x+6", "The answer is x^2+5x+7", False),
-        (r"\frac{\pi}{4}", r"\boxed{\dfrac{\pi}{4}}", True),
-        (r"49\pi", "The area is $49 \\pi$.", True),
-        (r"49\pi", "49π", True),
-        (r"\left( 3, \frac{\pi}{2} \right)", r"\boxed{(3, \frac{\pi}{2})}", True),
-        (r"\frac{1}{2}", "0.5", True),
-        (r"\frac12", r"\frac{1}{2}", True),
-        (r"-\frac{1}{2}", r"\boxed{-0.5}", True),
-        (r"\text{Evelyn}", "evelyn", True),
-        ("5", r"\boxed{x = 5}", True),
-        (r"90^\circ", "90", True),
-        (r"5 \text{ cm}", "5", True),
-        ("3.14159", "3.14", True),
-        ("1000000", "1e6", True),
-        ("\\$32,\\!348", "\\boxed{ \\$32 , \\!348 }", True),
-        ("42", "41.9", False),
-        ("A", "", False),
-    ],
-)
-def test_expressions(formulas: Sandbox, expected: str, text: str, right: bool) -> None:
-    assert judge(Answer("expression", expected), text, formulas) is right
-
-
-@pytest.mark.parametrize(
-    ("value", "inside", "right"),
-    [
-        ("2", r"\frac{x}{2}", False),
-        ("4", r"\sqrt{16}", True),
-        ("120", "5!", True),
-        ("2", "2x", False),
-        ("12", r"3 \times 4", True),
-        ("1024", "2^{10}", True),
-        ("3", "3 + 4 = 7", False),
-        ("0.5", r"\frac{1}{2}", True),
-        ("1.75", r"1\frac{3}{4}", True),
-        ("12", r"12\text{ cm}^2", True),
-        ("5", r"\$5", True),
-        ("90", r"90^\circ", True),
-        ("30000", r"3 \times 10^4", True),
-    ],
-)
-def test_a_number_in_a_formula_is_not_its_value(
-    formulas: Sandbox, value: str, inside: str, right: bool
-) -> None:
-    assert judge(Answer("number", value), f"So \\boxed{{{inside}}}.", formulas) is right
+    """The number in a formula is not its value."""
+    assert judge(Answer(kind, expected), text, formulas) is right
 
 
 @pytest.mark.parametrize(

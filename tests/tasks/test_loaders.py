@@ -152,11 +152,8 @@ def test_splits_and_datasets(tmp_path: Path) -> None:
         ("x", {"prompt": "p", "entry_point": "f"}, "test"),
         ("x", dict(MMLU, answer="D"), "'answer' must be a letter of A to C, not 'D'"),
         ("x", dict(MATH, split="trian"), "Did you mean 'train'"),
-        ("x", '{"problem": "p", "answer": NaN}', "must be a finite number, not nan"),
         ("x", {"foo": 1, "bar": 2}, "The record has the keys 'foo', 'bar'"),
-        ("x", dict(OWN, domain="Maths"), "domain.*Math"),
         ("x", dict(OWN, answer={"kind": "nummer", "value": 1}), "Did you mean 'number'"),
-        ("x", '{"id": "m/1", "problem": ', "is not valid JSON"),
     ],
 )
 def test_a_broken_record_is_named(tmp_path: Path, name: str, item: Any, message: str) -> None:
@@ -178,11 +175,6 @@ def test_folders_that_hold_no_set_of_tasks(tmp_path: Path) -> None:
         write(tmp_path / f"{name}.jsonl", MATH)
     with pytest.raises(ConfigError, match=r"b\.jsonl: the id 'm/0'.*twice"):
         read_folder(tmp_path)
-    with pytest.raises(ConfigError, match=r"Did you mean 'math'\?"):
-        read_folder(tmp_path / "a.jsonl", ["mathe"])
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(json.dumps(MATH).encode() * 200)[:60])
-    with pytest.raises(ConfigError, match=r"a\.jsonl\.gz: is a gzip file that is cut"):
-        read_folder(tmp_path / "a.jsonl.gz")
 
 
 @pytest.mark.skipif(

@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inframind_gym.errors import TaskError
 from inframind_gym.tasks.taskset import (
     EMBED_DIM,
     SPLITS,
     Answer,
     TaskSet,
-    check_split,
     split_of,
     split_of_stem,
 )
@@ -52,15 +50,6 @@ def test_split_never_changes() -> None:
     """Pinned: results of other versions are compared on the same tasks."""
     found = [split_of(f"math/{i}", "What is 1 + 1?") for i in range(16)]
     assert "".join(str(SPLITS.index(name)) for name in found) == "0020000220000200"
-
-
-def test_split_names() -> None:
-    assert check_split("validation") == "val"
-    assert check_split("all") == "all"
-    with pytest.raises(TaskError, match="Did you mean 'train'"):
-        check_split("trian")
-    with pytest.raises(TaskError, match="unknown split 'all'"):
-        check_split("all", allow_all=False)
 
 
 @pytest.mark.parametrize(

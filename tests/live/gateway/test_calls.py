@@ -142,7 +142,6 @@ def test_a_failure_before_the_first_token_is_answered_elsewhere(
 
 
 SECRET = "a secret of 127.0.0.1: EngineCore"
-LONG = f"maximum context length {SECRET}"
 REFUSED = [
     (
         Answer(status=400, message=f"maximum context length {SECRET}"),

@@ -102,11 +102,6 @@ def test_a_plan_for_one_call_has_one_agent() -> None:
     assert SEEN[1][1]["num_agents"][0] == 1
 
 
-def test_a_model_that_is_down_is_not_sent_to() -> None:
-    world = WORLD._replace(up=0b00001)
-    assert policy_of("Watching").decide(world, 98.0, 30.0, "Math").model == 0
-
-
 def test_a_policy_that_hangs_is_interrupted_and_left_alone() -> None:
     made = policy_of("Hanging", policy_s=0.2)
     assert made.decide(WORLD, 98.0, 30.0, "Math").model == 4
@@ -115,12 +110,6 @@ def test_a_policy_that_hangs_is_interrupted_and_left_alone() -> None:
     for budget_s in (13.0, 30.0):  # the next requests do not wait for it
         with pytest.raises(InfraMindError, match="not asked"):
             made.decide(WORLD, 98.0, budget_s, "Math")
-
-
-def test_bid_price_answers_with_one_agent() -> None:
-    made = policy_of("bid_price")
-    models = {made.decide(WORLD, 98.0, budget, "Math").model for budget in (3.0, 30.0, 300.0)}
-    assert models <= {1, 2, 4}
 
 
 def test_the_default_policy_routes_for_models_that_the_workload_does_not_know(

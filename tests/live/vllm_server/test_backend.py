@@ -164,9 +164,6 @@ def test_a_call_that_fails_waits_before_it_is_sent_again() -> None:
         assert [len(server.requests) for server in servers] == [2, 1, 0, 0, 0]
 
 
-HALF = "bad \\ \ud800 text"  # a backslash, and half of a character
-
-
 def test_every_call_completes_once_whatever_happens(tmp_path: Path) -> None:
     """A hundred calls to servers that fail in many ways; the log has a line for each."""
     ways = [

@@ -220,17 +220,6 @@ def test_the_servers_have_room_for_every_call_at_once(
     assert cluster.counts[0, USED_IDS] == cluster.counts[0, FREE_IDS], "all were given back"
 
 
-def test_an_agent_keeps_its_role_in_both_rounds_of_a_debate(
-    lone: tuple[str, gym.Env[Any, Any]],
-) -> None:
-    episode = play(lone[1], "Debate", 5, 2, 100.0, routes(2))
-    roles = episode.query["role"][:10]
-    assert roles[:5].tolist() == roles[5:].tolist()
-    assert len(set(roles[:5].tolist())) == 5  # as the plan said: 0..4 of the domain's roles
-    assert roles[episode.contexts["node"]].tolist() == episode.contexts["role"].tolist()
-    assert episode.observations[:, 1].tolist() == roles[episode.contexts["node"]].tolist()
-
-
 def test_a_stream_of_one_query_is_the_same_query(lone: tuple[str, gym.Env[Any, Any]]) -> None:
     execution, executor = lone
     stream = make_lone("InfraMind-Stream-v0", execution=execution)

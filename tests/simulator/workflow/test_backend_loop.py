@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.simulator.workflow.backend import (
-    Backend,
     Call,
     Completion,
     Outage,
@@ -115,12 +114,6 @@ def test_nobody_reads_a_node_whose_call_failed() -> None:
 def test_a_failed_deciding_call_solves_nothing() -> None:
     (query,) = Scripted(fails(3), topology="Chain", num_agents=3).play(by_node([1])).completed
     assert (query["right"], query["solved"], query["failed_calls"]) == (0b111, 0, 1)
-
-
-def test_unjudged_answers_are_wrong() -> None:
-    scripted = Scripted(lambda call: Reply(1.0, right=None, truncated=True))
-    (query,) = scripted.play(by_node([1])).completed
-    assert (query["right"], query["solved"], query["truncated_calls"]) == (0, 0, 2)
 
 
 @pytest.mark.parametrize("phase", [FIRST, SECOND, FINAL])
@@ -264,14 +257,3 @@ def test_a_slow_agent(execution: str) -> None:
             assert query["latency_s"] >= 3 * 0.02 + 2 * 0.03 - 1e-9
         else:
             assert 2 * 0.02 <= query["latency_s"] <= own["finish_s"][1] - query["arrival_s"]
-
-
-def test_every_sweep_has_its_own_backend_and_closes_it() -> None:
-    scripted = Scripted(by_model)
-    for _ in range(2):
-        scripted.play(by_node([1]))
-    assert [backend.closed for backend in scripted.opened] == [True, False]
-    scripted.simulation.close()
-    scripted.simulation.close()
-    assert all(backend.closed for backend in scripted.opened)
-    assert isinstance(scripted.opened[0], Backend)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -66,14 +65,6 @@ def test_the_driver_agrees_with_the_compiled_loop(
             faults=drawn,
         )
     )
-
-
-@pytest.mark.parametrize("background", ["static_mix", "round_robin", "least_loaded"])
-def test_one_query_among_background_traffic(background: str) -> None:
-    drawn = [{"kind": "down", "every_s": 20, "lasts_s": 20}]
-    ours, theirs = both(True, 5, 100.0, background=background, faults=drawn)
-    assert ours.calls["failed"].any()
-    same_sweep(ours, theirs)
 
 
 def test_nothing_is_decided_while_no_model_is_up() -> None:
@@ -172,30 +163,6 @@ def test_telemetry_that_is_lost_stays_as_it_was() -> None:
     assert len(np.unique(shown[during][:, 3:], axis=0)) == 1
     assert len(np.unique(seen[during][:, 3:], axis=0)) > 3
     np.testing.assert_allclose(faulty["time_s"][during] - faulty["telemetry_age_s"][during], 15.0)
-
-
-def test_batches_and_single_environments_show_who_is_down() -> None:
-    arguments: dict[str, Any] = {"num_queries": 20, "faults": ALL_DOWN[:2], "observation": "index"}
-    batch = gym.make_vec("InfraMind-Stream-v0", num_envs=3, **arguments)
-    single = gym.make("InfraMind-Stream-v0", **arguments)
-    many: Any = batch.unwrapped
-    _, infos = batch.reset(seed=[1, 2, 3])
-    _, info = single.reset(seed=1)
-    seen, over = set(), False
-    while not over:
-        masks = many.action_masks()
-        assert np.array_equal(masks[0], single.unwrapped.action_masks())  # type: ignore[attr-defined]
-        for row in range(3):
-            assert np.array_equal(masks[row], infos["action_mask"][row])
-        assert np.array_equal(masks[0], info["action_mask"])
-        up = many.contexts()["models_up"][:, None] >> np.arange(5) & 1
-        assert np.array_equal(masks, np.repeat(up, 3, axis=1))
-        seen.add(masks[0].sum())
-        actions = np.argmax(masks, axis=1)
-        _, _, ended, _, infos = batch.step(actions)
-        _, _, over, _, info = single.step(int(actions[0]))
-        assert over == ended[0]
-    assert seen >= {9, 12, 15}
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,6 @@ HISTORY = [
 ]
 
 
-def actions(response: AgentResponse) -> list[str]:
-    return [step["action"] for step in response.metadata["decisions"]]
-
-
 def test_an_answer_has_its_parts() -> None:
     log = Log()
     with make(log=log) as team:
@@ -255,22 +251,6 @@ def test_a_person_is_asked_at_each_point_and_stops_a_query() -> None:
 
 
 # Settings, threads, arguments
-
-
-def test_limits_and_policies_of_ones_own() -> None:
-    log = Log()
-    with make(log=log) as team:
-        short = team.process_query(COMPLEX, settings={"max_iterations": 3})
-        assert not log.of("slow_decision")
-        late = {"policy": "basic_rag", "agent_decision_timeout_ms": 1e-6}
-        basic = team.process_query(COMPLEX, settings=late)
-    assert (short.metadata["ended_by"], short.metadata["iterations"]) == ("iterations", 3)
-    assert short.sources
-    assert actions(basic) == ["retrieve vector", "answer"]
-    assert log.of("slow_decision")
-    limits = make(max_context_length=32_000).context.limits
-    lengths = (limits.max_tokens, limits.trim_above_tokens, limits.trim_to_tokens)
-    assert lengths == (32_000, 30_000, 27_200)
 
 
 def test_queries_at_once_do_not_mix_and_a_running_loop_wants_the_other_method() -> None:

@@ -109,19 +109,3 @@ def test_a_server_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
         assert done.exit_code == 0, done.output
         assert "[simulated]" not in done.output
         assert {body["model"] for body in server.requests} == {"mine"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--scenario", "S1", "x"), "--scenario"),
-        (("--set", "policy=seed_supervisr", "x"), "seed_supervisor"),
-        (("--provider", "http://127.0.0.1:1/v1", "x"), "--model"),
-        ((" ",), "question"),
-    ],
-)
-def test_wrong_arguments_are_one_line(arguments: tuple[str, ...], said: str) -> None:
-    done = ask(*arguments)
-    assert done.exit_code == 2
-    assert said in done.output
-    assert "Traceback" not in done.output and "reading" not in done.output

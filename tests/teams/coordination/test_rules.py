@@ -60,20 +60,6 @@ def test_waits_deadlines_and_rewards_by_hand() -> None:
     assert terms[1] == pytest.approx([0.0, 0.0, 0.0, -0.025, 0.0])
 
 
-@pytest.mark.parametrize(
-    ("sizes", "room", "share", "kept"),
-    [
-        ([20, 20, 30, 20, 20], 80, 0.3, [1, 1, 0, 1, 1]),
-        ([20, 20, 30, 20, 20], 79, 0.3, [1, 0, 0, 1, 1]),
-        ([20, 20, 30, 20, 20], 80, 0.0, [0, 0, 1, 1, 1]),
-        ([30, 60, 20, 20, 20], 90, 0.3, [1, 0, 1, 1, 1]),  # the oldest is more than 30 % of 90
-    ],
-)
-def test_a_trim_keeps_both_ends(sizes: Any, room: int, share: float, kept: Any) -> None:
-    found = rules.kept_exchanges(np.array([sizes]), np.array([room]), share)
-    assert found[0].tolist() == [bool(one) for one in kept]
-
-
 @given(
     sizes=arrays(np.int64, (4, 5), elements=st.integers(0, 60)),
     room=st.integers(0, 130),

@@ -54,18 +54,6 @@ def test_the_modes_share_the_budget_out(mode: str, shares: list[int]) -> None:
         assert opened(budget, mode).ledger.left.sum() == budget
 
 
-def test_the_worked_example_in_the_ledger() -> None:
-    """The executor's 8,100 tokens need 100 of the 3,700 that the critic returned."""
-    ledger = opened().ledger
-    for agent, tokens in ((0, 2100), (1, 3400), (2, 1200), (1, 2800), (2, 1100)):
-        rules.spend(ledger, ROW, at(agent), np.array([tokens]))
-    assert ledger.left[0].tolist() == [3900, 1800, 3700]
-    rules.cut(ledger, ROW, at(CRITIC))
-    rules.spend(ledger, ROW, at(EXECUTOR), np.array([1900]))
-    assert (ledger.free[0], ledger.left[0, EXECUTOR]) == (3600, 0)
-    assert (ledger.spent[0], ledger.remaining[0]) == (12_500, 7_500)
-
-
 def test_a_call_is_limited_by_allocation_and_ceiling_and_refused_below_the_least() -> None:
     state = opened(2_000)  # 600, 800, 600
     assert limits(state) == [[300, 300, 300], [500, 500, 500], [300, 300, 300]]
