@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 
@@ -19,9 +20,9 @@ def imports(
         inside_functions: with those that are imported when a function is called.
     """
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = _parsed(path)
     if not typed:
-        tree.body = [node for node in tree.body if not _for_annotations(node)]
+        tree = ast.Module([node for node in tree.body if not _for_annotations(node)], [])
     for node in ast.walk(tree) if inside_functions else _at_import(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -29,6 +30,11 @@ def imports(
             start = package[: len(package) - node.level + 1] if node.level else []
             stem = [*start, *(node.module.split(".") if node.module else [])]
             yield from (".".join([*stem, alias.name]) for alias in node.names)
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def _at_import(node: ast.AST) -> Iterator[ast.AST]:

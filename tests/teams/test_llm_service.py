@@ -19,13 +19,13 @@ from inframind_gym.teams.llm import (
     open_provider,
     shipped_prices,
 )
+from tests.live.vllm_server.fake import Answer, FakeServer, in_order
 from tests.teams.ceiling import TokenCeiling
-from tests.teams.stand_in import Reply, StandIn
 from tests.teams.token_budget.runs import Log
 
 pytest.importorskip("openai")
 SECRET = "secret-of-the-test"
-Opened = Callable[..., tuple[LLMService, StandIn, Log, TokenCeiling]]
+Opened = Callable[..., tuple[LLMService, FakeServer, Log, TokenCeiling]]
 
 
 @pytest.fixture
@@ -35,9 +35,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
     left: list[Any] = []
 
     def make(
-        *replies: Reply, ceiling: int = 10_000
-    ) -> tuple[LLMService, StandIn, Log, TokenCeiling]:
-        server, log, guard = StandIn(replies), Log(), TokenCeiling(ceiling)
+        *replies: Answer, ceiling: int = 10_000
+    ) -> tuple[LLMService, FakeServer, Log, TokenCeiling]:
+        server, log, guard = FakeServer(in_order(*replies)), Log(), TokenCeiling(ceiling)
         provider = OpenAICompatible("gpt-4o-mini", f"{server.url}/v1")
         service = LLMService(
             {"openai": provider}, log=log, guard=guard, max_retries=2, timeout_s=2.0
@@ -59,7 +59,7 @@ def outcomes(log: Log) -> list[str]:
 
 
 def test_an_answer_is_counted_and_priced(opened: Opened) -> None:
-    service, server, log, _ = opened(Reply("2", prompt_tokens=1000, completion_tokens=500))
+    service, server, log, _ = opened(Answer("2", prompt_tokens=1000, tokens=500))
     response = ask(service, {"type": "object"})
     assert (response.content, response.total_tokens) == ("2", 1500)
     assert response.cost_usd == pytest.approx((1000 * 0.15 + 500 * 0.60) / 1e6)
@@ -73,9 +73,9 @@ def test_an_answer_is_counted_and_priced(opened: Opened) -> None:
     assert SECRET not in json.dumps(log.events)
 
 
-@pytest.mark.parametrize("fault", [Reply(status=429), Reply(status=503), Reply(cuts=True)])
-def test_what_may_pass_is_tried_again(opened: Opened, fault: Reply) -> None:
-    service, server, log, guard = opened(fault, Reply("2"))
+@pytest.mark.parametrize("fault", [Answer(status=429), Answer(status=503), Answer(reset_after=0)])
+def test_what_may_pass_is_tried_again(opened: Opened, fault: Answer) -> None:
+    service, server, log, guard = opened(fault, Answer("2", prompt_tokens=10, tokens=5))
     assert ask(service).content == "2"
     assert outcomes(log) == ["ok"]
     assert (len(server.requests), service.call_count) == (2, 1)
@@ -85,18 +85,18 @@ def test_what_may_pass_is_tried_again(opened: Opened, fault: Reply) -> None:
 @pytest.mark.parametrize(
     ("fault", "outcome", "sent"),
     [
-        (Reply(status=500), "http_500", 3),
-        (Reply(hangs=True), "timeout", 1),
-        (Reply(status=400), "http_400", 1),
-        (Reply(status=401, message=f"wrong key {SECRET}"), "http_401", 1),
-        (Reply(status=404), "http_404", 1),
-        (Reply(raw='{"choices": [{"mess'), "malformed", 1),
-        (Reply(raw='{"choices": []}'), "malformed", 1),
-        (Reply(raw="[1, 2]"), "malformed", 1),
+        (Answer(status=500), "http_500", 3),
+        (Answer(hang=True), "timeout", 1),
+        (Answer(status=400), "http_400", 1),
+        (Answer(status=401, message=f"wrong key {SECRET}"), "http_401", 1),
+        (Answer(status=404), "http_404", 1),
+        (Answer(whole=b'{"choices": [{"mess'), "malformed", 1),
+        (Answer(whole=b'{"choices": []}'), "malformed", 1),
+        (Answer(whole=b"[1, 2]"), "malformed", 1),
     ],
 )
 def test_what_does_not_pass_is_an_error(
-    opened: Opened, fault: Reply, outcome: str, sent: int
+    opened: Opened, fault: Answer, outcome: str, sent: int
 ) -> None:
     service, server, log, guard = opened(fault)
     with pytest.raises(LLMError, match=outcome) as raised:
@@ -110,7 +110,7 @@ def test_what_does_not_pass_is_an_error(
 
 
 def test_a_model_that_ignores_its_limit_is_charged_in_full(opened: Opened) -> None:
-    service, server, log, _ = opened(Reply("x", completion_tokens=400), ceiling=200)
+    service, server, log, _ = opened(Answer("x", tokens=400), ceiling=200)
     assert ask(service).output_tokens == 400
     assert log.of("llm_attempt")[0]["over_max_tokens"] == 300
     with pytest.raises(BudgetError):
@@ -120,14 +120,14 @@ def test_a_model_that_ignores_its_limit_is_charged_in_full(opened: Opened) -> No
 
 
 def test_a_server_without_usage_is_estimated(opened: Opened) -> None:
-    service, _, log, _ = opened(Reply("four letters each", prompt_tokens=None))
+    service, _, log, _ = opened(Answer("four letters each", usage=False))
     response = ask(service)
     assert (response.input_tokens, response.output_tokens) == (5, 5)
     assert log.of("llm_attempt")[0]["tokens_estimated"] is True
 
 
 def test_a_cancelled_call_keeps_its_reservation_as_lost(opened: Opened) -> None:
-    service, _, log, guard = opened(Reply(hangs=True))
+    service, _, log, guard = opened(Answer(hang=True))
 
     async def leave() -> None:
         call = asyncio.create_task(service.acall("", "", "openai", 90, agent="coder"))
@@ -165,7 +165,7 @@ def test_wrong_names_and_missing_keys(
 def test_the_vendors_key_stays_with_the_vendor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-vendor")
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
-    with StandIn([Reply("2")]) as server:
+    with FakeServer() as server:
         with LLMService({"openai": OpenAICompatible("m", f"{server.url}/v1")}) as service:
             ask(service)
         assert "sk-vendor" not in str(server.headers)
@@ -173,8 +173,9 @@ def test_the_vendors_key_stays_with_the_vendor(monkeypatch: pytest.MonkeyPatch) 
 
 def test_anthropic_is_reached_by_its_compatible_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant")
-    with StandIn([Reply(status=529), Reply('{"a": 1}', prompt_tokens=100)]) as server:
-        provider = OpenAICompatible("claude-haiku-4-5", server.url, vendor="anthropic")
+    good = Answer('{"a": 1}', prompt_tokens=100, tokens=5)
+    with FakeServer(in_order(Answer(status=529), good)) as server:
+        provider = OpenAICompatible("claude-haiku-4-5", f"{server.url}/v1", vendor="anthropic")
         with LLMService({"anthropic": provider}) as service:
             schema = {"type": "object"}
             response = service.call("sys", "user", "anthropic", 64, schema, agent="coder")

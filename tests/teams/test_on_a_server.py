@@ -15,35 +15,35 @@ from tests.live.vllm_live.team_play import (
     play_coordination,
     play_token_budget,
 )
+from tests.live.vllm_server.fake import Answer, FakeServer
 from tests.teams.assignment.scripted import GOOD
-from tests.teams.stand_in import Reply, StandIn
 
 pytest.importorskip("openai")
 
 
-def noise(request: dict[str, Any]) -> Reply:
+def noise(request: dict[str, Any], _: int) -> Answer:
     """Valid JSON for whoever asks for it, else noise: as a model with random weights answers."""
     wants_json = "response_format" in request
-    return Reply(GOOD if wants_json else "qx zzv 81 _", completion_tokens=request["max_tokens"])
+    return Answer(GOOD if wants_json else "qx zzv 81 _", tokens=request["max_tokens"])
 
 
-def address(server: StandIn, model: str) -> ServerAddress:
+def address(server: FakeServer, model: str) -> ServerAddress:
     return ServerAddress(alias=model, url=server.url, model=model)
 
 
 def test_the_assignment_team(tmp_path: Path) -> None:
-    with StandIn(noise) as one, StandIn(noise) as two:
+    with FakeServer(noise) as one, FakeServer(noise) as two:
         play_assignment(tmp_path / "runs.sqlite", (address(one, "a"), address(two, "b")))
         assert len(one.requests) + len(two.requests) == 2 * (TASKS + 4)
 
 
 def test_the_token_budget_team(tmp_path: Path) -> None:
-    with StandIn(noise) as server:
+    with FakeServer(noise) as server:
         play_token_budget(tmp_path / "runs.sqlite", address(server, "a"))
 
 
 def test_the_coordination_team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrieval, "available", lambda: None)
-    with StandIn(noise) as server:
+    with FakeServer(noise) as server:
         play_coordination(tmp_path / "runs.sqlite", address(server, "a"))
         assert {body["model"] for body in server.requests} == {"a"}

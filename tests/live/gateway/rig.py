@@ -14,7 +14,6 @@ from typing import Any
 import aiohttp
 import uvicorn
 import yaml
-from aiohttp import web
 
 from inframind_gym.live.gateway.app import make_app
 from inframind_gym.live.gateway.config import GatewayConfig
@@ -27,51 +26,12 @@ from tests.live.vllm_server.live_play import pool_at
 KEY = "sk-a-secret-of-a-test"
 
 
-class Server(FakeServer):
-    """A fake server that also answers whole.
-
-    Attributes:
-        lingers_s: after a stream, before the end of its transfer.
-        usage: of whole answers; None: as it is.
-    """
-
-    lingers_s = 0.0
-    usage: dict[str, Any] | None = None
-
-    async def _answer(
-        self, answer: Answer, body: Mapping[str, Any], request: web.BaseRequest
-    ) -> web.StreamResponse:
-        if body.get("stream") or answer.hang or self.asleep or answer.status != 200:
-            response = await super()._answer(answer, body, request)
-            await asyncio.sleep(self.lingers_s)
-            return response
-        await asyncio.sleep(answer.first_s + answer.tokens * answer.each_s)
-        if answer.garble_after is not None:
-            return web.Response(body=b"<html>", content_type="text/html")
-        choice = {
-            "index": 0,
-            "message": {"role": "assistant", "content": answer.text},
-            "finish_reason": answer.finish,
-        }
-        usage = self.usage or {"prompt_tokens": 7, "completion_tokens": answer.tokens}
-        return web.json_response(
-            {
-                "id": "x",
-                "object": "chat.completion",
-                "created": 1,
-                "model": self.model,
-                "choices": [choice],
-                "usage": usage,
-            }
-        )
-
-
 @dataclass
 class Rig:
     """A running gateway."""
 
     gateway: Gateway
-    servers: list[Server]
+    servers: list[FakeServer]
     port: int
 
     @property
@@ -123,7 +83,7 @@ def running(
     """A gateway on a free port, until the end of the block."""
     with contextlib.ExitStack() as stack:
         names = ["R1", "Mistral", "Coder", "Llama8", "Llama3"]
-        servers = [stack.enter_context(Server(script, model=name)) for name in names]
+        servers = [stack.enter_context(FakeServer(script, model=name)) for name in names]
         pool = pool_at([server.url for server in servers])
         models = [
             model.model_copy(update={"name": name})

@@ -197,9 +197,10 @@ def test_impossible_usage_is_a_servers_fault(count: Any, stream: bool, tmp_path:
     usage = {"prompt_tokens": 7, "completion_tokens": count}
     piece = {"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}]}
     events = (piece | {"usage": usage}, b"[DONE]")
-    with running(tmp_path, lambda r, n: Answer(events=events)) as rig:
-        for server in rig.servers:
-            server.usage = usage
+    message = {"role": "assistant", "content": "x"}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    whole = json.dumps({"choices": [choice], "usage": usage}).encode()
+    with running(tmp_path, lambda r, n: Answer(events=events, whole=whole)) as rig:
         assert code(rig.ask(stream=stream)) == (502, "server_garbled")
         settled(rig)
 
@@ -270,9 +271,8 @@ def test_a_client_that_goes_away_frees_the_server(stream: bool, tmp_path: Path) 
 
 
 def test_a_transfer_without_an_end_is_an_answer(tmp_path: Path) -> None:
-    with running(tmp_path, log=str(tmp_path / "log.jsonl")) as rig:
-        for server in rig.servers:
-            server.lingers_s = 3.0  # after [DONE]
+    slow = Answer("42", lingers_s=3.0)  # after [DONE]
+    with running(tmp_path, lambda r, n: slow, log=str(tmp_path / "log.jsonl")) as rig:
         status, _, body = rig.ask(stream=True)
         assert status == 200 and body.endswith(b"data: [DONE]\n\n")
         settled(rig)

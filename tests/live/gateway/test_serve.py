@@ -27,8 +27,8 @@ from inframind_gym.calibration.request_log import read_log
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.gateway.command import Scrape
 from inframind_gym.live.gateway.metrics import Metrics
-from tests.live.gateway.rig import Server, chat, running
-from tests.live.vllm_server.fake import Answer, records, until
+from tests.live.gateway.rig import chat, running
+from tests.live.vllm_server.fake import Answer, FakeServer, records, until
 from tests.live.vllm_server.live_play import pool_at
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -55,7 +55,7 @@ def free_port() -> int:
 class Served:
     """`inframind serve` as a process."""
 
-    def __init__(self, folder: Path, servers: list[Server], **settings: Any) -> None:
+    def __init__(self, folder: Path, servers: list[FakeServer], **settings: Any) -> None:
         pool = pool_at([server.url for server in servers])
         path = folder / "pool.yaml"
         path.write_text(yaml.safe_dump(pool.model_dump(mode="json", exclude_none=True)))
@@ -87,15 +87,12 @@ class Served:
             return 0
 
 
-def make(model: str, script: Any = lambda r, n: Answer()) -> Server:
-    return Server(script, model=model)
-
-
 @pytest.fixture
 def servers() -> Any:
     from inframind_gym.simulator.server.pool import load_pool
 
-    found = [make(m.name, lambda r, n: Answer(first_s=0.5)) for m in load_pool("b200-2gpu").models]
+    models, late = load_pool("b200-2gpu").models, Answer(first_s=0.5)
+    found = [FakeServer(lambda r, n: late, model=model.name) for model in models]
     yield found
     for server in found:
         server.close()
@@ -103,7 +100,7 @@ def servers() -> Any:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_the_end_loses_no_request(
-    servers: list[Server], tmp_path: Path, number: signal.Signals
+    servers: list[FakeServer], tmp_path: Path, number: signal.Signals
 ) -> None:
     log = tmp_path / "log.jsonl"
     served = Served(tmp_path, servers, log=str(log))
@@ -132,7 +129,7 @@ def test_the_end_loses_no_request(
 
 
 def test_a_policy_that_hangs_does_not_hang_the_server(
-    servers: list[Server], tmp_path: Path
+    servers: list[FakeServer], tmp_path: Path
 ) -> None:
     hanging = {"policy": "tests.live.gateway.test_choose:Hanging", "limits": {"policy_s": 0.5}}
     served = Served(tmp_path, servers, **hanging)

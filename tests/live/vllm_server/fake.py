@@ -42,15 +42,23 @@ class Answer:
     message: str = "no"  # of an error
     headers: dict[str, str] = field(default_factory=dict)
     usage: bool = True
+    prompt_tokens: int | None = None  # as reported; None: of the messages
     metrics: dict[str, Any] | None = None
     reset_after: int | None = None  # tokens after which the connection is reset
     garble_after: int | None = None  # tokens after which nonsense comes
     error_after: int | None = None  # tokens after which the stream reports an error
     hang: bool = False  # says nothing, ever
     events: tuple[Any, ...] | None = None  # what comes instead of the text: bytes as they are, JSON
+    whole: bytes | None = None  # body that comes where no stream is asked for
+    lingers_s: float = 0.0  # after a stream, before the end of its transfer
 
 
 Script = Callable[[dict[str, Any], int], Answer]
+
+
+def in_order(*answers: Answer) -> Script:
+    """Give answers one after the other, the last one again and again."""
+    return lambda request, number: answers[min(number, len(answers) - 1)]
 
 
 class _Scripted:
@@ -218,6 +226,8 @@ class FakeServer(ModelServer):
             await asyncio.sleep(answer.first_s)
             error = {"message": answer.message, "type": "BadRequestError", "code": answer.status}
             return web.json_response({"error": error}, status=answer.status, headers=answer.headers)
+        if not body.get("stream"):
+            return await self._whole(answer, body, request)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         response.enable_chunked_encoding()
         await response.prepare(request)
@@ -252,12 +262,37 @@ class FakeServer(ModelServer):
         if answer.finish is not None:
             await send(_piece({"content": ""}, answer.finish))
         if answer.usage:
-            usage = {"prompt_tokens": len(json.dumps(body["messages"])) // 4}
-            usage |= {"completion_tokens": answer.tokens}
             extra = {} if answer.metrics is None else {"metrics": answer.metrics}
-            await send({"choices": [], "usage": usage, **extra})
+            await send({"choices": [], "usage": _usage(answer, body), **extra})
         if answer.done:
             await send(b"[DONE]")
+        await asyncio.sleep(answer.lingers_s)
+        return response
+
+    async def _whole(
+        self, answer: Answer, body: Mapping[str, Any], request: web.BaseRequest
+    ) -> web.StreamResponse:
+        await asyncio.sleep(answer.first_s + answer.tokens * answer.each_s)
+        if answer.garble_after is not None:
+            return web.Response(body=b"<html>", content_type="text/html")
+        message = {"role": "assistant", "content": answer.text}
+        content = {
+            "id": "x",
+            "object": "chat.completion",
+            "created": 1,
+            "model": self.model,
+            "choices": [{"index": 0, "message": message, "finish_reason": answer.finish}],
+            "usage": _usage(answer, body) if answer.usage else None,
+        }
+        response = web.Response(
+            body=answer.whole or json.dumps(content).encode(), content_type="application/json"
+        )
+        if answer.reset_after is not None:  # in the middle of the body
+            response.body = b"{"
+            response.headers["Content-Length"] = "999"
+            await response.prepare(request)
+            await response.write(b"{")
+            reset(request.transport)
         return response
 
 
@@ -283,6 +318,12 @@ def each_call_once(log: Path) -> list[dict[str, Any]]:
         calls = [line["call"] for line in lines if line["request_id"].startswith(f"{episode}-")]
         assert sorted(calls) == list(range(len(calls)))
     return lines
+
+
+def _usage(answer: Answer, body: Mapping[str, Any]) -> dict[str, int]:
+    prompt = answer.prompt_tokens
+    prompt = len(json.dumps(body["messages"])) // 4 if prompt is None else prompt
+    return {"prompt_tokens": prompt, "completion_tokens": answer.tokens}
 
 
 def _piece(delta: dict[str, str], finish: str | None = None) -> dict[str, Any]:

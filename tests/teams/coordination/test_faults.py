@@ -10,8 +10,8 @@ import pytest
 
 from inframind_gym.teams.coordination.settings import FAULTS
 from inframind_gym.teams.llm import Completion, LLMRequest, OpenAICompatible
+from tests.live.vllm_server.fake import Answer, FakeServer, in_order
 from tests.teams.coordination.runs import COMPLEX, SIMPLE, Model, agent_of, make, sensible
-from tests.teams.stand_in import Reply, StandIn
 from tests.teams.token_budget.runs import Log
 
 pytest.importorskip("openai")
@@ -21,17 +21,9 @@ TASKS = ("router", "planner", "retrieval", "synthesis", "draft", "validation")
 NAMED = {"draft": "synthesis"}  # the agent that does a task
 
 
-def prompt_of(body: dict[str, Any]) -> str:
-    return str(body["messages"][-1]["content"])
-
-
-def good(body: dict[str, Any]) -> Reply:
-    return Reply(sensible(prompt_of(body)))
-
-
 def play(answer: Any, query: str, log: Log) -> tuple[Any, float]:
     """One query on a server; returns the answer and its wall time."""
-    with StandIn(answer) as server:
+    with FakeServer(answer) as server:
         provider = OpenAICompatible("stub", f"{server.url}/v1")
         with make(provider, log=log) as team:
             began_s = time.monotonic()
@@ -42,17 +34,18 @@ def play(answer: Any, query: str, log: Log) -> tuple[Any, float]:
 @pytest.mark.parametrize(
     ("agent", "reply", "failure"),
     [
-        ("router", Reply(cuts=True), "timeout"),  # of its attempts
-        ("planner", Reply("{]"), "garbage"),
-        ("retrieval", Reply(status=400, message="no"), "error"),
-        ("draft", Reply(hangs=True), "timeout"),
+        ("router", Answer(reset_after=0), "timeout"),  # of its attempts
+        ("planner", Answer("{]"), "garbage"),
+        ("retrieval", Answer(status=400, message="no"), "error"),
+        ("draft", Answer(hang=True), "timeout"),
     ],
 )
 def test_a_broken_agent_is_answered_by_basic_retrieval(
-    agent: str, reply: Reply, failure: str
+    agent: str, reply: Answer, failure: str
 ) -> None:
-    def answer(body: dict[str, Any]) -> Reply:
-        return reply if agent_of(prompt_of(body)) == agent else good(body)
+    def answer(body: dict[str, Any], _: int) -> Answer:
+        prompt = str(body["messages"][-1]["content"])
+        return reply if agent_of(prompt) == agent else Answer(sensible(prompt))
 
     log = Log()
     response, took_s = play(answer, COMPLEX, log)
@@ -65,7 +58,7 @@ def test_a_broken_agent_is_answered_by_basic_retrieval(
 
 
 def test_no_model_at_all_still_quotes_the_passages() -> None:
-    response, took_s = play(lambda body: Reply(hangs=True), SIMPLE, Log())
+    response, took_s = play(in_order(Answer(hang=True)), SIMPLE, Log())
     assert took_s < DEADLINE_S
     assert "16 tokens" in response.content
     assert response.sources[0].doc_id == "a.md#block"
