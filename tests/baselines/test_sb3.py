@@ -235,25 +235,6 @@ def test_playing_needs_neither_torch_nor_sb3() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"algorithm": "a2c"}, "trained by 'a2c'.*play it as sb3_a2c"),
-        ({"kind": "inframind"}, "kind is 'inframind'"),
-        ({"activation": "gelu"}, "activation: .gelu. is not valid.*tanh, relu"),
-        ({"layers": [38, 64, 64, 15]}, r"must start with 37"),
-        ({"layers": [37, 15]}, r"layer0\.weight has shape \(64, 37\), wanted \(15, 37\)"),
-        ({"observation": "index"}, "observation: .index. is not valid.*compact"),
-        ({"layer": []}, "unknown key"),
-    ],
-)
-def test_checkpoints_that_do_not_fit(tmp_path: Path, changes, message: str) -> None:
-    tensors, config = checkpoint.load(SHIPPED / "sb3_ppo")
-    checkpoint.save(tmp_path / "copy", tensors, config | changes)
-    with pytest.raises(ConfigError, match=message):
-        baselines.resolve_policy(f"sb3_ppo:{tmp_path / 'copy'}")
-
-
 def test_the_players_of_teams_compute_what_was_trained() -> None:
     env = gym.make("InfraMind-Assignment-v0", observation="flat")
     sizes: dict[str, Any] = {"policy_kwargs": {"net_arch": [16, 16]}, "device": "cpu"}

@@ -181,22 +181,6 @@ def test_limits_that_the_log_proves(tmp_path: Path) -> None:
         card_yaml(calibrate(log, Limits(64, 1024, 480)))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "fraction", "message"),
-    [
-        (Limits(16, 8), 0.5, "must be at least max-num-seqs"),
-        (Limits(16, 1024, 20), 0.5, r"request 'r-\d+' needs \d+ KV blocks"),
-        (Limits(16, 1024), 1.0, "fit-fraction"),
-        (Limits(16, 1024), 0.01, "1 of 120 requests would be fitted"),
-    ],
-)
-def test_limits_that_cannot_be(
-    tmp_path: Path, wrong: Limits, fraction: float, message: str
-) -> None:
-    with pytest.raises(InfraMindError, match=message):
-        calibrate(read_log(write(tmp_path, rows(card()))), wrong, fit_fraction=fraction)
-
-
 # Command
 
 

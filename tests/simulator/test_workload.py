@@ -11,10 +11,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from inframind_gym.check import check
-from inframind_gym.cli import app
 from inframind_gym.configs import find_config, list_configs
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.item_response import accuracy
@@ -263,16 +261,3 @@ def test_a_posterior_that_does_not_do(tmp_path: Path, old: str, new: str, words:
 def test_draws_are_not_given_beside_a_whole_workload(tmp_path: Path) -> None:
     text = with_posterior(tmp_path).read_text(encoding="utf-8")
     assert "not in a file" in refused(tmp_path, f"draw: 3\n{text}")
-
-
-def test_check_says_draws(tmp_path: Path) -> None:
-    path = with_posterior(tmp_path)
-    for target, words in {
-        "math#7": "draw 7 of its quality",
-        "mixed": "draws of its quality",
-        str(path): "2 draws of its quality",
-    }.items():
-        done = CliRunner().invoke(app, ["check", target])
-        assert done.exit_code == 0, done.output
-        assert words in done.output.replace("\n", " ")
-    assert CliRunner().invoke(app, ["check", f"{path}#9"]).exit_code == 2

@@ -9,44 +9,13 @@ import numpy as np
 import pytest
 
 import inframind_gym  # noqa: F401
-from inframind_gym.teams.assignment import rules, simulate
-from inframind_gym.teams.assignment.agents import LoadTracker
+from inframind_gym.teams.assignment import rules
 
 ID = "InfraMind-Assignment-v0"
 
 
 def make(**arguments: Any) -> Any:
     return gym.make(ID, **arguments).unwrapped
-
-
-def test_a_step_is_the_documents() -> None:
-    """The environment against the tracker of the routing policies and the simulated answers."""
-    env = make(arrivals="skewed")
-    _, info = env.reset(seed=4)
-    tracker, team, key = LoadTracker(rules.AGENTS), simulate.team(), simulate.key_of(4)
-    task = np.array([simulate.NO_TASK])
-    for t in range(50):
-        ordinal = np.array([t])
-        task = simulate.next_task(team, "skewed", key, ordinal, task)
-        action = int(np.random.default_rng(t).choice([2, 2, 2, 3, 0, 5, 7]))
-        agent = rules.AGENTS[rules.agent_of(action)]
-        assert env.context().task == task
-        drawn = simulate.answer(team, key, ordinal, task, np.array([action]))
-        raw = rules.raw_reward(drawn.scores, drawn.cost_usd, drawn.latency_s)[0]
-        penalty = tracker.get_load_penalty(agent)
-        tracker.record(agent)
-        observation, reward, terminated, truncated, info = env.step(action)
-        assert reward == max(0.0, raw - penalty)
-        assert (info["raw_reward"], info["load_penalty"]) == (raw, penalty)
-        assert info["cost"] == drawn.cost_usd[0] and info["quality"] == drawn.quality[0]
-        assert rules.LOAD_STATES[info["load_state"]] == tracker.get_load_state()
-        assert info["utilization"].tolist() == list(tracker.get_utilization().values())
-        assert info["imbalance"] == pytest.approx(tracker.get_imbalance_score(), abs=1e-15)
-        assert not terminated and truncated == (t == 49)
-    with pytest.raises(gym.error.ResetNeeded):
-        env.step(0)
-    window = [rules.AGENTS[i] for i in observation["window"].argmax(axis=1)]
-    assert window == list(tracker.recent)
 
 
 def test_tabular_observations_are_states() -> None:

@@ -24,7 +24,7 @@ from inframind_gym.live.launcher import Launcher, pool_status
 from inframind_gym.live.simulated.server import Simulation
 from inframind_gym.live.watcher import is_simulated
 from inframind_gym.simulator.server.pool import load_pool
-from tests.live.launch.play import ENV, command, needs_linux, pool_of, session, write_pool
+from tests.live.launch.play import command, needs_linux, pool_of, session, write_pool
 from tests.live.simulated.play import served, tiny_pool
 from tests.live.vllm_server.fake import until
 
@@ -90,20 +90,6 @@ def test_a_process_that_dies_is_started_anew(tmp_path: Path) -> None:
         assert second != first
     finally:
         launcher.down()
-
-
-def test_the_log_of_a_process_that_ends_is_shown(
-    where: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """One process serves all models: its output is shown once, whichever model's log has it."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\nif 'INFRAMIND_SIMULATED' in os.environ: sys.exit('out of luck')\n"
-    )
-    monkeypatch.setitem(ENV, "PYTHONPATH", f"{tmp_path}{os.pathsep}{ENV['PYTHONPATH']}")
-    up = command("up", *where, "--simulate")
-    assert up.returncode == 1
-    assert up.stdout.count("it ended with status 1") == 2
-    assert up.stdout.count("SystemExit: out of luck") == 1
 
 
 def test_a_pool_is_made_of_servers_that_run(tmp_path: Path) -> None:

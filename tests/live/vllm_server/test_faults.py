@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gzip
 import socket
@@ -15,10 +14,11 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
-from inframind_gym.live.client import ChatRequest, ChatResult, Client, DownError, ask
+from inframind_gym.live.client import ChatResult, DownError, ask
 from inframind_gym.live.config import LiveSettings, ServerAddress
 from inframind_gym.live.watcher import MetricsWatcher
 from tests.live.vllm_server.fake import FakeServer
+from tests.live.vllm_server.test_client import request, with_client
 
 LIMIT_S: Final = 0.3
 HANG: Final = 60.0  # in place of bytes: a pause
@@ -67,19 +67,7 @@ def server(*steps: bytes | float) -> Iterator[str]:
 
 
 def chat(url: str, limit_s: float = LIMIT_S) -> ChatResult:
-    settings = LiveSettings()
-
-    async def scene() -> ChatResult:
-        client = Client([ServerAddress(alias="s", url=url, model="m")], settings)
-        await client.open()
-        try:
-            return await client.chat(
-                ChatRequest(0, [{"role": "user", "content": "Hi"}], 16, limit_s)
-            )
-        finally:
-            await client.close()
-
-    return asyncio.run(scene())
+    return with_client(lambda client: client.chat(request(limit_s=limit_s)), url)
 
 
 def met(url: str, limit_s: float = LIMIT_S) -> str:

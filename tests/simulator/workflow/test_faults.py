@@ -14,7 +14,6 @@ import inframind_gym  # noqa: F401
 from inframind_gym.envs.routing_config import env_config
 from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.errors import ConfigError
-from inframind_gym.simulator.faults import Faults
 from inframind_gym.simulator.server.state import LOST
 from tests.simulator.workflow.backend_play import both, by_node, play, same_sweep
 
@@ -184,20 +183,6 @@ def test_bad_faults_are_refused(fault: dict[str, Any], message: str) -> None:
         RoutingSimulation(
             env_config({"faults": [fault], "down_models": ["llama-3b"]}), 1, one_query=False
         )
-
-
-def test_drawn_faults_follow_from_the_key() -> None:
-    config = env_config({"faults": [{"kind": "down", "every_s": 100, "lasts_s": 60}]})
-    drawn = Faults(config.faults, RoutingSimulation(config, 1, one_query=False).pool, 0b10111)
-    first, again, other = (drawn.changes(key, 1e4) for key in (1, 1, 2**64 - 1))
-    assert np.array_equal(first, again) and not np.array_equal(first, other)
-    assert len(first) == drawn.size == 129
-    used = first[np.isfinite(first["at_s"])]
-    assert len(used) > 50 and used["down"].tolist() == [1, 0] * (len(used) // 2)
-    assert set(used["model"].tolist()) == {0, 1, 2, 4}
-    lasted = used["at_s"][1::2] - used["at_s"][::2]
-    assert (lasted >= 30).all() and (lasted <= 90).all()
-    assert np.isinf(first["at_s"][-1])
 
 
 def test_faults_of_one_server_add_up() -> None:
