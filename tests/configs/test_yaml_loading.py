@@ -108,15 +108,6 @@ def test_exponents_without_a_dot_are_numbers(tmp_path: Path) -> None:
     assert bike.wheels[0].radius_m == 4e-5
 
 
-def test_unreadable_files(tmp_path: Path) -> None:
-    path = tmp_path / "bike.yaml"
-    path.write_bytes(b"name: \xff\xfe\n")
-    with pytest.raises(ConfigError, match=r"bike\.yaml: is not UTF-8"):
-        load_yaml_model(path, Bike)
-    with pytest.raises(ConfigError, match=r"gone\.yaml: cannot be read"):
-        load_yaml_model(tmp_path / "gone.yaml", Bike)
-
-
 def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, GOOD)
     monkeypatch.chdir(tmp_path)

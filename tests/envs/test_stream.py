@@ -11,8 +11,10 @@ import pytest
 import yaml
 
 import baselines
+from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.simulator.workflow.state import FINAL, FIRST
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
+from inframind_gym.simulator.workload import drift_of, load_profiles, load_workload
 from inframind_gym.tasks import DOMAINS
 from tests.envs.streams import STREAM, Cycle, make_batch, sweep
 
@@ -83,7 +85,7 @@ def test_expected_call_seconds_are_those_of_an_idle_server(model: int) -> None:
         STREAM,
         observation="index",
         planner={"topology": "IO", "num_agents": 1},
-        num_queries=400,
+        num_queries=100,
         arrival_rate_per_min=0.2,
         record_calls=True,
     ).unwrapped
@@ -136,3 +138,96 @@ def test_in_flight_is_the_routers_own_count_and_never_old() -> None:
             done = mine["finish_s"] <= time_s
             assert ((mine["submit_s"] < time_s) & ~done).sum() <= count
             assert count <= ((mine["submit_s"] <= time_s) & ~done).sum()
+
+
+# Mixtures that drift, budgets from a list
+
+
+DRIFT = """name: drifting
+mix: {math: 3, mbpp: 1}
+mix_to: {math: 1, mbpp: 3}
+drift_queries: 400
+"""
+
+
+@pytest.fixture
+def drifting(tmp_path: Path) -> str:
+    path = tmp_path / "drifting.yaml"
+    path.write_text(DRIFT)
+    return str(path)
+
+
+def test_weights_go_to_the_far_end_and_back(drifting: str) -> None:
+    workload = load_workload(drifting)
+    drift = drift_of(workload)
+    assert drift is not None
+    found = drift.weights(np.array([0, 100, 200, 300, 400]))
+    np.testing.assert_allclose(found[:, 0], [0.75, 0.5, 0.25, 0.5, 0.75])
+    np.testing.assert_allclose(found.sum(axis=1), 1.0)
+    assert [part.weight for part in load_profiles(workload).values()] == [0.5, 0.5]
+    assert drift_of(load_workload("mixed")) is None
+
+
+def test_a_stream_asks_what_the_weights_say(drifting: str) -> None:
+    env = StreamVectorEnv(8, workload=drifting, num_queries=4000, observation="index")
+    env.reset(seed=0)
+    task = env.simulation.state.task
+    code = env.simulation.tasks.domain[task] == DOMAINS.index("Code")
+    by_phase = code.reshape(8, 10, 4, 100).mean(axis=(0, 1, 3))  # quarters of a drift
+    np.testing.assert_allclose(by_phase, [0.375, 0.625, 0.625, 0.375], atol=0.03)
+
+
+def test_budgets_are_drawn_from_a_list() -> None:
+    env = StreamVectorEnv(4, budget_s=[30, 30, 30, 600], num_queries=500, observation="index")
+    env.reset(seed=0)
+    budgets: list[float] = []
+    running = np.ones(4, np.bool_)
+    while running.any():
+        *_, over, _, _ = env.step(np.zeros(4, np.int64))
+        rows, records = env.completed()
+        budgets += records["budget_s"][running[rows]].tolist()
+        running &= ~over
+    assert set(budgets) == {30.0, 600.0}
+    assert np.mean(np.array(budgets) == 30.0) == pytest.approx(0.75, abs=0.04)
+    assert set(env.policy_spec().budget_tiers_s) == {30.0, 600.0}
+
+
+# What counts, and streams that are overrun
+
+
+def overload(env: Any, seed: int = 0) -> tuple[float, list[Any], bool]:
+    """Send every call to the largest model; returns reward, records, and whether it was cut."""
+    env.reset(seed=seed)
+    total, records, over, truncated = 0.0, [], False, False
+    while not over:
+        _, reward, terminated, truncated, _ = env.step(0)
+        total += reward
+        records += list(env.unwrapped.completed())
+        over = terminated or truncated
+    return total, records, truncated
+
+
+@pytest.mark.parametrize("reward", ["solved", "goodput"])
+def test_reward_counts_what_its_name_says(reward: str) -> None:
+    env = gym.make(STREAM, num_queries=40, arrival_rate_per_min=60.0, reward=reward)
+    total, records, truncated = overload(env)
+    solved = sum(int(r["solved"]) for r in records)
+    in_time = sum(int(r["solved"] and r["latency_s"] <= r["budget_s"]) for r in records)
+    assert total == {"solved": solved, "goodput": in_time}[reward]
+    assert in_time < solved
+    assert not truncated
+
+
+def test_an_overrun_stream_is_truncated() -> None:
+    arguments: dict[str, Any] = {"num_queries": 400, "arrival_rate_per_min": 300.0, "budget_s": 20}
+    _, records, truncated = overload(gym.make(STREAM, truncate_overrun_s=30.0, **arguments))
+    assert truncated
+    assert len(records) < 400
+    assert max(r["latency_s"] - r["budget_s"] for r in records) > 30.0
+    envs = gym.make_vec(STREAM, num_envs=3, truncate_overrun_s=30.0, **arguments)
+    envs.reset(seed=0)
+    cut = np.zeros(3, np.bool_)
+    while not cut.any():
+        _, _, terminated, cut, infos = envs.step(np.zeros(3, np.int64))
+        assert not terminated.any()
+    assert cut[0] and infos["_final_info"][cut].all()

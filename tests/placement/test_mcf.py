@@ -173,7 +173,7 @@ def problem(
     return switch, gain, start
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     gpus=st.integers(1, 5),
@@ -226,7 +226,7 @@ def plan_cost(plan: Plan, start: NDArray[np.int64], target: NDArray[np.int64]) -
     return total
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), gpus=st.sampled_from([4, 8, 12]))
 def test_plans_are_possible_and_no_worse_than_doing_nothing(seed: int, gpus: int) -> None:
     plan = random_plan(seed, gpus)

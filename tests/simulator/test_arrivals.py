@@ -194,24 +194,6 @@ def test_a_replay_keeps_the_gaps_and_wraps_or_has_the_rate(tmp_path: Path) -> No
         assert gaps.max() / gaps.min() == pytest.approx(3.0)
 
 
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("", "trace.csv:1: unknown columns. Found: nothing. Wanted: TIMESTAMP,ContextTokens"),
-        (PLAIN + "1,1,1\n1,2,2\n", "too short, 2 rows with 1 distinct times"),
-        (PLAIN + "0,1,1\n1,one,1\n", "trace.csv:3: cannot read the row '1,one,1'"),
-        (PLAIN + "0,1,1\n\n2,1,\n", "trace.csv:4: cannot read the row '2,1,'"),
-        (PLAIN + "nan,1,1\n1,1,1\n", "trace.csv:2: cannot read the row 'nan,1,1'"),
-        (AZURE + "1700000000,1,1\n", "trace.csv:2: cannot read"),
-        (AZURE + "2023-13-16 18:17:03.9,1,1\n", "trace.csv:2: cannot read"),
-    ],
-)
-def test_wrong_files(tmp_path: Path, text: str, part: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_arrivals({"kind": "trace", "path": str(write(tmp_path, text))})
-    assert part in str(caught.value)
-
-
 @pytest.mark.skipif(not SHARED.is_dir(), reason="shared/data/arrivals is not beside the repository")
 @pytest.mark.parametrize(
     ("name", "rows", "rate_per_min"),

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -202,13 +201,6 @@ def test_the_command_writes_a_pool_that_is_read_back(tmp_path: Path) -> None:
     two = CliRunner().invoke(app, [*command, "--force", "--num-gpus", "2"])
     assert "GPUs without a model: gpu1." in two.output
     assert "no model is on gpu1" in CliRunner().invoke(app, ["check", str(out)]).output
-
-
-def test_a_reset_names_the_models_whose_cards_are_estimates() -> None:
-    for name in ("single-gpu", "b200-2gpu"):
-        env = gym.make("InfraMind-Stream-v0", pool=name, num_queries=2)
-        _, info = env.reset(seed=0)
-        assert info.get("estimates") == (load_pool(name).estimates or None)
 
 
 # Request logs of real servers, predicted from the servers' options alone

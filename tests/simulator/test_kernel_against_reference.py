@@ -133,25 +133,25 @@ def check(load: Load, timeout_s: float = np.inf, faults: list[RefFault] | None =
 @pytest.mark.parametrize("timeout_s", [0.0503, 0.507, 2.03])
 def test_agrees_on_random_loads_whose_clients_abort(timeout_s: float) -> None:
     aborted = 0
-    for seed in range(60):
+    for seed in range(20):
         load = random_load(seed)
         check(load, timeout_s)
         ended = [r for r in load.requests if not np.isnan(r.finish_s)]
         assert all(r.finish_s - r.submit_s <= timeout_s + 1e-9 for r in ended)
         aborted += len(load.requests) - len(ended)
-    assert aborted > 100
+    assert aborted > 30
 
 
 @pytest.mark.parametrize("timeout_s", [0.507, np.inf])
 def test_agrees_on_random_loads_with_faults(timeout_s: float) -> None:
     lost = slowed = 0
-    for seed in range(100):
+    for seed in range(30):
         load = random_load(seed)
         faults = random_faults(load, seed)
         check(load, timeout_s, faults)
         lost += sum(request.lost for request in load.requests)
         slowed += any(fault.slower < np.inf for fault in faults)
-    assert lost > 100 and slowed > 20
+    assert lost > 30 and slowed > 6
 
 
 def test_a_server_that_dies_loses_its_calls_and_one_that_is_slow_takes_longer() -> None:
@@ -164,9 +164,9 @@ def test_a_server_that_dies_loses_its_calls_and_one_that_is_slow_takes_longer() 
     np.testing.assert_array_equal(served["finish_s"], [np.nan, np.nan, 5.0, 15.0])
 
 
-def test_agrees_on_a_hundred_random_loads_and_some_of_them_evict() -> None:
-    evictions = [check(random_load(seed)) for seed in range(100)]
-    assert sum(count > 0 for count in evictions) >= 10
+def test_agrees_on_random_loads_and_some_of_them_evict() -> None:
+    evictions = [check(random_load(seed)) for seed in range(40)]
+    assert sum(count > 0 for count in evictions) >= 4
 
 
 def wide_load(seed: int) -> Load:
@@ -185,7 +185,7 @@ def wide_load(seed: int) -> Load:
 
 
 def test_agrees_on_wide_batches() -> None:
-    evictions = [check(wide_load(seed)) for seed in range(12)]
+    evictions = [check(wide_load(seed)) for seed in range(6)]
     assert min(evictions) == 0 < max(evictions)
 
 

@@ -107,12 +107,3 @@ def test_the_answer_of_an_agent_alone_is_the_querys(tmp_path: Path, execution: s
             assert query["finish_s"] == last
     assert alone >= 3
     assert {q["calls"] for q in plain.completed} != {q["calls"] for q in run.completed}
-
-
-def test_backends_agree_on_single_calls(tmp_path: Path) -> None:
-    path = workload(tmp_path, "math", single_call=True)
-    config: dict[str, Any] = {"workload": path, "planner": {"topology": "IO", "num_agents": 1}}
-    for one_query in (False, True):
-        kernel, backend = both(one_query, 7, 30.0, **config)
-        same_sweep(kernel, backend)
-        assert (kernel.completed["calls"] == 1).all()

@@ -5,12 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inframind_gym.envs.backend import BackendSimulation
-from inframind_gym.envs.routing_config import env_config
-from inframind_gym.simulator.workflow.backend import Backend
 from inframind_gym.simulator.workflow.topology import FINAL, TOPOLOGIES
-from tests.simulator.workflow.backend_play import at_random, both, play, same_sweep
-from tests.simulator.workflow.surrogate_backend import SurrogateBackend
+from tests.simulator.workflow.backend_play import both, same_sweep
 
 QUERIES = 30
 
@@ -53,15 +49,6 @@ def test_all_telemetry_full_observations_and_models_that_are_down() -> None:
             down_models=["llama-8b", "deepseek-32b"],
         )
     )
-
-
-def test_the_same_sweep_again_and_another_one() -> None:
-    config = env_config({"num_queries": 8, "observation": "index", "record_calls": True})
-    driven = BackendSimulation(config, SurrogateBackend, one_query=False)
-    first, again, other = (play(driven, at_random(driven, 1), seed=seed) for seed in (1, 1, 2))
-    same_sweep(first, again)
-    assert not np.array_equal(first.completed["task"], other.completed["task"])
-    assert isinstance(SurrogateBackend(driven, 0), Backend)
 
 
 @pytest.mark.parametrize("execution", ["parallel", "sequential"])

@@ -60,7 +60,7 @@ def play(env: Any, seed: int, rate: float, budget_s: float) -> dict[str, Any]:
 
 
 @settings(
-    max_examples=60,
+    max_examples=25,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -8,6 +8,7 @@ from typing import Any
 from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.assignment.agents import QLearningCoordinator, all_actions
 from inframind_gym.teams.llm import Completion, Guard, LLMError, LLMRequest, LLMService
+from tests.teams.token_budget.runs import Model
 
 
 def learner(**arguments: Any) -> QLearningCoordinator:
@@ -18,31 +19,17 @@ def learner(**arguments: Any) -> QLearningCoordinator:
 GOOD = '{"relevance": 0.9, "accuracy": 0.8, "completeness": 0.7, "agent_match": 0.6}'
 
 
-class Scripted:
-    """Says what a function of the request returns; None is a call that fails for good."""
+def service_of(
+    say: Callable[[LLMRequest], str | None], guard: Guard | None = None
+) -> tuple[LLMService, Model]:
+    """A service whose two providers say what a function returns; None is a call that fails."""
 
-    is_simulated = False
-    model = "gpt-4o-mini"
-
-    def __init__(self, say: Callable[[LLMRequest], str | None]) -> None:
-        self.say = say
-        self.requests: list[LLMRequest] = []
-
-    async def complete(self, request: LLMRequest) -> Completion:
-        self.requests.append(request)
-        content = self.say(request)
+    def answer(request: LLMRequest) -> Completion:
+        content = say(request)
         if content is None:
             raise LLMError("http_400", "no")
         return Completion(content, 100, 50, latency_s=1.0)
 
-    async def aclose(self) -> None:
-        pass
-
-
-def service_of(
-    say: Callable[[LLMRequest], str | None], guard: Guard | None = None
-) -> tuple[LLMService, Scripted]:
-    """A service whose two providers are the same."""
-    provider = Scripted(say)
-    providers = {"openai": provider, "anthropic": provider}
-    return LLMService(providers, guard=guard), provider
+    provider = Model(answer)
+    provider.model = "gpt-4o-mini"
+    return LLMService({"openai": provider, "anthropic": provider}, guard=guard), provider

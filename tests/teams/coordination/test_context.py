@@ -99,7 +99,7 @@ def conversations(draw: st.DrawFn) -> list[dict[str, Any]]:
     return made
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(conversations(), st.integers(-20, 1200), st.sampled_from([0.0, 0.3, 1.0]))
 def test_what_holds_of_every_trim(
     messages: list[dict[str, Any]], target: int, share: float
