@@ -92,3 +92,12 @@ def test_every_label_that_it_names_is_one_of_the_metrics(exposed: dict[str, set[
         for target in panel["targets"]:
             known = set().union(*(exposed[name] for name in names(target["expr"]))) | added
             assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= known
+
+
+def test_the_selected_routers_and_models_hold_for_every_panel(exposed: dict[str, set[str]]) -> None:
+    for text in EXPRESSIONS:
+        for name, selector in re.findall(r"\b(inframind_\w+)(?:\{([^}]*)\})?", text):
+            assert 'instance=~"$instance"' in selector, text
+            assert ("model" in exposed[name]) == ('model=~"$model"' in selector), text
+    used = set(re.findall(r"\$(\w+)", " ".join(EXPRESSIONS))) - {"__rate_interval"}
+    assert used == set(VARIABLES) == {"instance", "model"}

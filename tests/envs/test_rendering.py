@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import inframind_gym  # noqa: F401
 from inframind_gym.envs import render
-from inframind_gym.envs.render import Bar
+from inframind_gym.envs.render import Bar, Frame, Headline, Table
 
 pytest.importorskip("PIL", reason="needs the extra `render`")
 STREAM = "InfraMind-Stream-v0"
@@ -55,3 +57,21 @@ def test_a_plan_and_a_late_query_are_shown_as_such() -> None:
     assert " s late of 0.1 s" in late.render()
     late.step(0)
     assert "Episode over" in late.render() and "1 done" in late.render()
+
+
+def test_long_words_are_cut_and_bars_follow_their_shares() -> None:
+    long = "a-model-with-a-very-long-alias-indeed" * 3
+
+    def frame(share: float) -> Any:
+        row = (long, Bar(share, "9999/9999", render.WAITING), long)
+        table = Table(long, (long, long), (row,) * 40, long)
+        headline = Headline(long, long, Bar(share, long[:40], render.GOOD))
+        return render.picture(
+            Frame(long[:60], (long,), "1 s", "", (table,), headline, ((long, long),), long, long)
+        )
+
+    full, empty = frame(1.0), frame(0.0)
+    for colour in (render.WAITING, render.GOOD):
+        marked = [(p == np.array(colour)).all(axis=-1).sum() for p in (full, empty)]
+        assert marked[0] > 1000 and marked[1] == 0
+    assert (full[:, -14:] == np.array(render.PAPER)).all()
