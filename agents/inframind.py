@@ -141,8 +141,6 @@ class InfraMindConfig(StrictModel):
     algorithm: Literal["inframind"] = "inframind"
     # what counts as q = 1: a query that is solved, or one that is solved in its budget
     reward: Literal["solved", "goodput"] = "solved"
-    # weight of the past in the average, over updates, of the weights that are validated and saved
-    averaged: Annotated[Number, Field(ge=0, lt=1)] = 0.0
     # of routes when it plays and is validated, with the likeliest plan; 0: the likeliest route
     temperature: NonNegative = 0.0
     env: EnvChoice = EnvChoice()  # the world; `num_queries` is the length of a sweep
@@ -379,7 +377,6 @@ class Learner:
 
     Attributes:
         updates: batches that were learned from.
-        average: the weights that are validated and saved.
         warming_up: λ is 0 and does not move.
     """
 
@@ -388,7 +385,6 @@ class Learner:
     def __init__(self, config: InfraMindConfig, seed: int, spec: PolicySpec) -> None:
         self.config, self.seed, self.spec, self.updates = config, seed, spec, 0
         self.agent = Agent(config, spec, seed)
-        self.average = weights_of(self.agent)
         executor = {"params": self.agent.executor.parameters(), "lr": config.executor.lr}
         planner = {"params": self.agent.planner.parameters(), "lr": config.planner.lr}
         self.optimizer = torch.optim.Adam([executor, planner], eps=1e-5, fused=True)
@@ -397,11 +393,11 @@ class Learner:
         c = config.lagrange
         self.multiplier = Multiplier(c.start, c.lr, c.limit, c.max_value)
 
-    def player(self, *, averaged: bool = False) -> Player:
-        """Return both networks in NumPy, with the present or averaged weights."""
+    def player(self) -> Player:
+        """Return both networks in NumPy, with the present weights."""
         c, planner = self.config.executor, self.config.planner
         return Player(
-            self.average if averaged else weights_of(self.agent),
+            weights_of(self.agent),
             self.spec,
             system_state=c.system_state,
             predicted_latency=c.predicted_latency,
@@ -419,9 +415,6 @@ class Learner:
         if not self.warming_up:
             self.multiplier.update(float(records["cost"].mean()))
         self.updates += 1
-        past = self.config.averaged
-        for name, value in weights_of(self.agent).items():
-            self.average[name] = past * self.average[name] + (1.0 - past) * value
         chosen = {
             "model": (self.spec.models, batch.column("model")),
             "strategy": (self.spec.strategies, batch.column("strategy")),
@@ -511,13 +504,11 @@ class Learner:
         numbers = {"updates": self.updates, "multiplier": asdict(self.multiplier)}
         numbers["scheduler"] = self.scheduler.state_dict()
         numbers["lr"] = [group["lr"] for group in self.optimizer.param_groups]
-        arrays = state_of(self.agent, self.optimizer)
-        return arrays | checkpoint.prefixed(self.average, "average."), numbers
+        return state_of(self.agent, self.optimizer), numbers
 
     def restore(self, arrays: checkpoint.Tensors, numbers: dict[str, Any]) -> None:
         """Go back to a `state`."""
         load_state(self.agent, self.optimizer, arrays)
-        self.average = dict(checkpoint.part(arrays, "average."))
         self.updates = int(numbers["updates"])
         self.multiplier = type(self.multiplier)(**numbers["multiplier"])
         self.scheduler.load_state_dict(numbers["scheduler"])
@@ -591,7 +582,6 @@ def train(config: InfraMindConfig, run: Run) -> dict[str, Any]:
                         player, waiting = learner.player(), waiting[size:]
             done |= {"epoch": done["epoch"] + 1, "decisions": decisions}
             held_out.begin(np.full(c.rows, c.rate_per_min), run.seed, VALIDATION)  # always the same
-            player = learner.player(averaged=True)
             while held_out.running.any():
                 held_out.step(player, config.temperature)
             found = measures(held_out.records.ravel())
@@ -599,7 +589,7 @@ def train(config: InfraMindConfig, run: Run) -> dict[str, Any]:
             if done["best"] is None or found[c.metric] > done["best"]:
                 done["best"], done["best_epoch"] = found[c.metric], done["epoch"]
                 facts = {**learner.facts(), "training": {**run.facts, **done}}
-                checkpoint.save(run.out / BEST, learner.average, facts)
+                checkpoint.save(run.out / BEST, weights_of(learner.agent), facts)
             learner.scheduler.step(found[c.metric])
             metrics = {f"validation/{name}": value for name, value in found.items()}
             tracker.log(decisions, metrics | {"charts/epoch": done["epoch"]})

@@ -40,6 +40,7 @@ VARIANTS: Final[Mapping[str, tuple[str, list[str]]]] = {
     "inframind": ("inframind", []),
     "inframind_v2": ("inframind_v2", []),
     "masrouter": ("masrouter", []),
+    "masrouter_one": ("masrouter", ["agents=1"]),  # a fair rival: five agents are dear under load
     # Ablations of the paper's design, trained on MATH.
     "no_telemetry": ("inframind", ["executor.system_state=false"]),
     "predicted_latency": ("inframind", ["executor.predicted_latency=true"]),
@@ -54,9 +55,13 @@ VARIANTS: Final[Mapping[str, tuple[str, list[str]]]] = {
     # One change of inframind_v2 taken back; its version 1.
     "v2_solved": ("inframind_v2", ["reward=solved"]),
     "v2_selection": ("inframind_v2", ["validation.metric=solved", "validation.budget_s=200"]),
-    "v2_present": ("inframind_v2", ["averaged=0"]),
-    "v2_sharp": ("inframind_v2", ["averaged=0", "temperature=0.5", "validation.budget_s=200"]),
+    "v2_three": ("inframind_v2", ["planner.agents=3"]),
+    "v2_sharp": (
+        "inframind_v2",
+        ["planner.agents=3", "temperature=0.5", "validation.budget_s=200"],
+    ),
 }
+MASROUTERS: Final = ("masrouter", "masrouter_one")
 RIVALS: Final = ("static_mix", "moa", "gptswarm")  # play as they are, first come, first served
 
 
@@ -99,13 +104,13 @@ def jobs() -> Iterator[Job]:
     def learned(policy: str, world: str, seed: int, **given: Any) -> Iterator[Job]:
         yield Job("training", policy, world, seed)
         modes = ["likeliest", "sample"]
-        if policy == "masrouter" or policy.startswith("v2"):
+        if policy.startswith(("masrouter", "v2")):
             modes = ["as shipped"]
         if (policy, world) == ("inframind_v2", "all"):
             modes = ["likeliest"]
         for workload in ("math",) if world == "math" else WORKLOADS:
             for mode in modes:
-                scheduler = "fcfs" if policy == "masrouter" else "edf"
+                scheduler = "fcfs" if policy.startswith("masrouter") else "edf"
                 yield Job("play", policy, world, seed, workload, mode, scheduler)
 
     seeds = range(SEEDS)
@@ -120,20 +125,20 @@ def jobs() -> Iterator[Job]:
         for workload in WORKLOADS:
             yield Job("play", policy, workload=workload, scheduler="fcfs")
     for seed in seeds:
-        for policy in ("masrouter", "inframind", "inframind_v2"):
+        for policy in (*MASROUTERS, "inframind", "inframind_v2"):
             yield from learned(policy, "all", seed)
 
     def drawn(draws: range) -> Iterator[Job]:
         for workload in (f"{workload}#{draw}" for draw in draws for workload in ("math", "mbpp")):
             for policy in ("inframind", "inframind_v2"):
                 yield Job("play", policy, "all", 0, workload, "likeliest")
-            for policy in ("masrouter", *RIVALS):
-                world = "all" if policy == "masrouter" else ""
+            for policy in (*MASROUTERS, *RIVALS):
+                world = "all" if policy in MASROUTERS else ""
                 yield Job("play", policy, world, 0, workload, scheduler="fcfs")
 
     yield from drawn(range(5))
     for seed in seeds:
-        for policy in list(VARIANTS)[3:]:
+        for policy in list(VARIANTS)[4:]:
             yield from learned(policy, "math", seed)
     yield from drawn(range(5, DRAWS))
 

@@ -9,6 +9,7 @@ checks do, in part if some do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from benchmarks.pages import NONE, RULE, refresh, save_all, table
 from benchmarks.paper import (
     DRAWS,
+    MASROUTERS,
     MODELS,
     RATES,
     RIVALS,
@@ -38,6 +40,7 @@ PUBLISHED: Final = Path(__file__).with_name("published.yaml")
 DEEPSEEK, LLAMA_3B = MODELS.index("deepseek-32b"), MODELS.index("llama-3b")
 LLAMAS: Final = slice(3, 5)
 MODES: Final = ("likeliest", "sample")
+TITLES: Final = {"masrouter": "five agents", "masrouter_one": "one agent"}
 VERDICTS: Final = ("does not hold here", "holds in part", "holds")
 CANNOT, FEW = "cannot be asked here", "too few seeds played"
 Values = NDArray[np.float64]
@@ -48,6 +51,7 @@ COLUMNS: Final = (
     ("`inframind`, sampled", "inframind", "all", "sample", "edf"),
     ("`inframind_v2`", "inframind_v2", "all", "likeliest", "edf"),
     ("`masrouter`", "masrouter", "all", "as shipped", "fcfs"),
+    ("`masrouter`, one agent", "masrouter_one", "all", "as shipped", "fcfs"),
     *((f"`{name}`", name, "", "as shipped", "fcfs") for name in RIVALS),
 )
 
@@ -254,24 +258,26 @@ class Page:
     def _problem(self, figure: str, scale: float = 100.0, digits: int = 1) -> list[Check]:
         """Compare with MasRouter at 100/min, over all workloads: ours is to be smaller."""
         given: dict[str, Any] = {"world": "all", "workloads": WORKLOADS, "where": at(rate=100)}
-        rival = self.values(figure, "masrouter", "as shipped", scheduler="fcfs", **given)
         out = []
-        for mode in MODES:
-            a, b = paired(rival, self.values(figure, mode=mode, **given))
-            out.append(arrow(shown(mode), a, b, -1, scale, digits))
+        for rival in MASROUTERS:
+            theirs = self.values(figure, rival, "as shipped", scheduler="fcfs", **given)
+            for mode in MODES:
+                a, b = paired(theirs, self.values(figure, mode=mode, **given))
+                name = f"against {TITLES[rival]}, {shown(mode)}"
+                out.append(arrow(name, a, b, -1, scale, digits))
         return out
 
     def _headline(self, figure: str, rate: float, *workloads: str) -> list[Check]:
         of = workloads or WORKLOADS
         given: dict[str, Any] = {"world": "all", "workloads": of, "where": at(rate=rate)}
         out = []
-        for rival in ("masrouter", *(RIVALS if figure == "slo_100" else ())):
+        for rival in (*MASROUTERS, *(RIVALS if figure == "slo_100" else ())):
             theirs = self.values(figure, rival, "as shipped", scheduler="fcfs", **given)
             for mode in MODES:
                 ours = self.values(figure, mode=mode, **given)
                 single = dict.fromkeys(ours, theirs[0]) if rival in RIVALS and theirs else theirs
                 a, b = paired(single, ours)
-                name = ", ".join((*workloads, f"against {rival}", shown(mode)))
+                name = ", ".join((*workloads, f"against {TITLES.get(rival, rival)}", shown(mode)))
                 out.append(arrow(name, a, b, 1))
         return out
 
@@ -289,13 +295,13 @@ class Page:
 
     def _latency(self) -> list[Check]:
         out = []
-        for rate, mode in ((rate, mode) for rate in (10, 100) for mode in MODES):
+        for rate, rival, mode in product((10, 100), MASROUTERS, MODES):
             given: dict[str, Any] = {"world": "all", "workloads": WORKLOADS, "where": at(rate=rate)}
-            theirs = self.values("latency", "masrouter", "as shipped", scheduler="fcfs", **given)
+            theirs = self.values("latency", rival, "as shipped", scheduler="fcfs", **given)
             a, b = paired(theirs, self.values("latency", mode=mode, **given))
             ratio = a / b if len(a) else a
             text = f"{interval(ratio, 1, 1, False)} times"
-            name = f"{rate}/min, {shown(mode)}"
+            name = f"{rate}/min, {TITLES[rival]}, {shown(mode)}"
             out.append(Check(name, text, np.log(ratio) if len(ratio) else ratio))
         return out
 
@@ -443,7 +449,7 @@ class Page:
     def ablations_table(self) -> str:
         """Tabulate each variant on MATH less the published method, paired by seed."""
         body: list[list[str]] = []
-        for name in (name for name in list(VARIANTS)[3:] if not name.startswith("v2")):
+        for name in (name for name in list(VARIANTS)[4:] if not name.startswith("v2")):
             row = [f"`{name}`", str(len(self.trainings(name)))]
             for figure, mode in ((f, m) for f in ("goodput", "accuracy") for m in MODES):
                 a, b = paired(self.values(figure, mode=mode), self.values(figure, name, mode))
@@ -471,8 +477,8 @@ class Page:
             ("`inframind_v2`, sampled", "inframind_v2", "sample"),
             ("q counts late answers", "v2_solved", "as shipped"),
             ("epoch chosen as in `inframind`", "v2_selection", "as shipped"),
-            ("weights not averaged", "v2_present", "as shipped"),
-            ("version 1: routes drawn, temperature 0.5", "v2_sharp", "as shipped"),
+            ("three agents", "v2_three", "as shipped"),
+            ("version 1: three agents, routes drawn, temperature 0.5", "v2_sharp", "as shipped"),
         )
         body: list[list[str]] = []
         for title, policy, mode in rows:

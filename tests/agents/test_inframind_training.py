@@ -210,19 +210,6 @@ def test_the_planners_update_is_the_published_one():
             assert gradient.numpy() == pytest.approx(expected[name].numpy(), abs=near), name
 
 
-def test_what_plays_is_an_average_of_the_weights_over_updates():
-    learner = learner_of(averaged=0.75)
-    first = {name: value.copy() for name, value in learner.average.items()}
-    learner.update(played(learner)[0])
-    for name, value in learner.agent.state_dict().items():
-        expected = 0.75 * first[name] + 0.25 * value.numpy()
-        assert learner.average[name] == pytest.approx(expected, abs=1e-7), name
-    arrays, numbers = learner.state()
-    again = learner_of(averaged=0.75)
-    again.restore(arrays, numbers)
-    assert all((again.average[name] == value).all() for name, value in learner.average.items())
-
-
 def test_without_system_state_nothing_of_the_servers_is_seen():
     done, _ = played(learner_of(executor={"system_state": False}))
     assert (done.resource[:, 1:] == 0.0).all()
