@@ -17,8 +17,8 @@ trainings have 440 to 630), or after 12 epochs without a better value.
 The agent count has no policy gradient, as in the authors' code: it stays at `planner.agents`. With
 `planner.draw_count` it is learned. Every departure from the paper is a switch whose default is the
 paper's; `inframind_v2` sets three of them: q counts in time, the epoch is chosen by what is solved
-within 100 s, and an average of the weights is what plays. docs/results/paper.md has what the
-paper's claims come to, and what each switch changes.
+within 100 s, and plans have one agent. docs/results/paper.md has what the paper's claims come to,
+and what each switch changes.
 
 Left open by the paper, or different from it:
 

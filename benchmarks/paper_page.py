@@ -291,7 +291,7 @@ class Page:
         rest = [v for one in found[1:] for v in one.values()]
         if rest and len(best):
             best = np.maximum(best, max(rest))
-        return Check("best baseline below 50 %", interval(best, sign=False), 0.5 - best)
+        return Check("best of the published below 50 %", interval(best, sign=False), 0.5 - best)
 
     def _latency(self) -> list[Check]:
         out = []

@@ -452,10 +452,10 @@ class InfraMindPolicy(BasePolicy):
 
 
 class InfraMindV2Policy(InfraMindPolicy):
-    """InfraMind with q in time, averaged weights, and epochs chosen by goodput within 100 s."""
+    """InfraMind with q in time, one agent, and epochs chosen by goodput within 100 s."""
 
     name = "inframind_v2"
-    version = 3
+    version = 4
 
 
 def kinds(contexts: Contexts) -> tuple[Bools, Bools]:
