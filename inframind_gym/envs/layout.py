@@ -218,7 +218,7 @@ class PolicySpec:
     # (M,) seconds of one call at light load, from the server card and the workload's median lengths
     expected_call_s: NDArray[np.float64]
     ability: NDArray[np.float64]  # (M,) logits: how good each model is at the workload
-    max_num_seqs: NDArray[np.int64]  # (M,) calls that a server runs at once
+    max_num_seqs: NDArray[np.int64]  # (M,) calls that a server runs at once, its KV cache allowing
     # (M,) number of each model's GPU: models with the same one share it. Empty: each has its own.
     gpu: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     queue_norm: float = 16.0  # requests at which the feature d_queue is 1

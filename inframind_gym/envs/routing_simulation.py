@@ -658,7 +658,7 @@ class RoutingSimulation(Simulation):
         """The public facts of this run, for `Policy.reset`."""
         params, weights, config, models = self.params, self._weights, self.config, self.pool.models
         fixed = (config.budget_s,) if isinstance(config.budget_s, float) else None
-        expected_call_s = np.zeros(len(models))
+        expected_call_s, expected_tokens = np.zeros(len(models)), np.zeros((len(models), 2))
         for weight, profile, members in zip(weights, self.profiles, self._members, strict=True):
             prompt = (
                 float(self.tasks.prompt_tokens[members].mean()) + profile.prompt.overhead_tokens
@@ -671,6 +671,7 @@ class RoutingSimulation(Simulation):
                 tokens = profile.models[model.alias].output_tokens_median * factor
                 tokens = min(tokens, float(self.pool.max_output_tokens))
                 expected_call_s[m] += weight * model.server.call_s(prompt, tokens)
+                expected_tokens[m] += weight * prompt, weight * tokens
         model_share, strategy_share = (
             weights @ np.diff(cdf, prepend=0.0, axis=1)
             for cdf in (params.model_cdf, params.strategy_cdf)
@@ -686,7 +687,9 @@ class RoutingSimulation(Simulation):
             strategy_share=strategy_share / strategy_share.sum(),
             expected_call_s=expected_call_s,
             ability=weights @ params.response.ability,
-            max_num_seqs=np.array([m.server.slots for m in models]),
+            max_num_seqs=np.array(
+                [m.server.calls_at_once(*t) for m, t in zip(models, expected_tokens, strict=True)]
+            ),
             gpu=np.array(self.pool.gpu_index),
             queue_norm=self.pool.queue_norm,
             scheduler=self.scheduler,

@@ -162,6 +162,16 @@ class ServerCard(StrictModel):
         """Sequences that run at once, in all engines."""
         return self.data_parallel_size * self.max_num_seqs
 
+    def calls_at_once(self, prompt_tokens: float, output_tokens: float) -> int:
+        """Return how many calls of a mean length run at once, in all engines.
+
+        Slots count where the KV cache is ample. Where it is not, it holds so many calls: a call
+        that is met running is longer than the mean, and has half of its output.
+        """
+        cached = max(prompt_tokens - self.shared_prefix_tokens, 1.0) + output_tokens
+        held = (self.num_kv_blocks - 1) * self.block_size - self.shared_prefix_tokens
+        return max(1, min(self.slots, int(self.data_parallel_size * held / cached)))
+
     def call_s(self, prompt_tokens: float, output_tokens: float) -> float:
         """Return the seconds that one call takes on an otherwise idle GPU."""
         step = self.step
