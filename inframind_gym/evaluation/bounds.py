@@ -16,9 +16,11 @@ at most max over n of n / (1 + s (n - 1)) seconds of work a second. No schedule 
 
 `SteadyBound` shares out the queries among the recipes in steady load: the work of the queries that
 arrive in a second fits into a second of the servers. No query is early or late, so only the load
-counts, and which queries are worth the work. *Capacity* is the rate at which it has fallen to 90 %
-of that on idle servers. There is no rate beyond which nothing works: ever cheaper recipes serve
-ever more queries, ever worse. ``inframind bench limits`` writes both for the scenarios of tracks.
+counts, and which queries are worth the work. Where the rate changes, the bound is that of arrivals
+as they come, the mean over some streams (`SteadyBound.of_arrivals`). *Capacity* is the rate at
+which the bound in steady load has fallen to 90 % of that on idle servers. There is no rate beyond
+which nothing works: ever cheaper recipes serve ever more queries, ever worse. ``inframind bench
+limits`` writes both for the scenarios of tracks.
 """
 
 from __future__ import annotations
@@ -47,12 +49,15 @@ from inframind_gym.evaluation.scenarios import (
 from inframind_gym.files import replace_text
 from inframind_gym.policies.oracle import RecipeKey, make_oracle, outcomes_of, recipes_of
 from inframind_gym.progress import say
+from inframind_gym.simulator.arrivals import make_arrivals
 from inframind_gym.simulator.server.pool import PoolConfig
 from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, distinct_plans, graph
 from inframind_gym.simulator.workload import BUDGET_TIERS_S, load_profiles
 
+WINDOW_S: Final = 10.0  # of time, within which arrivals are alike
+STREAMS: Final = 10  # that are drawn where the rate of arrivals changes
 CLASSES: Final = 3  # of visible difficulty, alike in size
 RIDGE: Final = 10.0  # of the regression that estimates difficulty
 SEARCH_DRAWS: Final = 6  # times every task is asked while recipes are searched
@@ -353,7 +358,7 @@ class SteadyBound:
         budgets = np.unique(np.array(drawn_s, np.float64))
         drawn = np.array([drawn_s.count(one) for one in budgets.tolist()])
         self.budget_share = drawn / len(drawn_s)
-        known = np.searchsorted(informed.budgets_s, budgets)
+        self.drawn_s, known = drawn_s, np.searchsorted(informed.budgets_s, budgets)
         self.good = informed.tables.good[:, :, known]  # (R, G, B)
         self.share, self.resources = informed.share, informed.resources
         gpus = [len(model.all_gpus) for model in informed.simulation.pool.models]
@@ -425,6 +430,69 @@ class SteadyBound:
             objective = np.concatenate([np.zeros(n), [1.0]])
         score, x, _ = maximise(objective, matrix.tocsr(), np.concatenate(limits))
         return SteadyPlan(score, float(pay @ x[:n]))
+
+    def of_arrivals(self, arrival_s: NDArray[np.float64], weights: Sequence[float] = ()) -> float:
+        """Return a bound on the goodput of queries that come at given times, again and again.
+
+        Every resource has a price in every window of time. A query's work may be done until its
+        budget has passed, so it pays about the lowest price on the way. Any prices give a bound
+        (weak duality); L-BFGS improves them on a function whose kinks are smoothed, ever less.
+
+        Args:
+            arrival_s: (n,) ascending, from 0 on.
+            weights: Weight of a solved query with each budget, (B,); all alike without.
+        """
+        from scipy.optimize import minimize
+
+        n, windows = len(arrival_s), int(arrival_s[-1] / WINDOW_S) + 1
+        came = np.bincount((arrival_s / WINDOW_S).astype(int), minlength=windows) / n  # (T,)
+        limit = self.resources.rate * WINDOW_S / n  # (K,) seconds of work in a window, per query
+        order = np.lexsort(self._columns)  # by budget, then by group
+        of_r, of_g, of_b = (index[order] for index in self._columns)
+        worth = np.array(weights or np.ones(len(self.budget_share)))
+        worth = worth / (worth @ self.budget_share)
+        good, use = self.good[of_r, of_g, of_b] * worth[of_b], self._use[of_r, of_g]  # (c,), (c, K)
+        first = np.flatnonzero(np.diff(of_b * len(self.share) + of_g, prepend=-1))
+        sizes = np.diff(first, append=len(order))
+        share = self.share[of_g[first]] * self.budget_share[of_b[first]]  # of each class
+        ahead = [  # (T, d) windows in which the work of each budget may be done
+            np.add.outer(np.arange(windows), np.arange(-(-int(budget_s) // int(WINDOW_S)) + 1))
+            % windows
+            for budget_s in np.unique(self.drawn_s)
+        ]
+
+        def dual(flat: NDArray[np.float64], width: float) -> tuple[float, NDArray[np.float64]]:
+            prices = flat.reshape(windows, -1)
+            low = np.empty((len(ahead), *prices.shape))
+            parts = []
+            for b, at in enumerate(ahead):
+                near = np.exp(-(prices[at] - prices[at].min(axis=1, keepdims=True)) / width)
+                parts.append(near / near.sum(axis=1, keepdims=True))  # (T, d, K) sums to 1
+                low[b] = prices[at].min(axis=1) - width * np.log(near.sum(axis=1))
+            gain = good - np.einsum("ctk,ck->tc", low[of_b], use)
+            top = np.maximum(np.maximum.reduceat(gain, first, axis=1), 0.0)
+            near = np.exp((gain - np.repeat(top, sizes, axis=1)) / width)
+            total = np.add.reduceat(near, first, axis=1) + np.exp(-top / width)
+            value = came @ (top + width * np.log(total)) @ share + (prices @ limit).sum()
+            weight = near * np.repeat(share / total, sizes, axis=1) * came[:, None]  # (T, c)
+            slope = np.tile(limit, (windows, 1))
+            for b, (at, part) in enumerate(zip(ahead, parts, strict=True)):
+                work = weight[:, of_b == b] @ use[of_b == b]  # (T, K)
+                np.subtract.at(slope, at, part * work[:, None])
+            return float(value), slope.ravel()
+
+        prices = np.full(windows * len(limit), 0.1)
+        for width in (0.03, 0.01, 0.003, 0.001):
+            prices = minimize(
+                dual,
+                prices,
+                (width,),
+                method="L-BFGS-B",
+                jac=True,
+                bounds=[(0.0, None)] * len(prices),
+                options={"maxiter": 200},
+            ).x
+        return float(dual(prices, 1e-6)[0])
 
     def capacity_per_min(self) -> float:
         """Return the rate at which goodput has fallen to 90 % of that on idle servers."""
@@ -507,10 +575,17 @@ def _limits(
         capacity_per_min, work_s, reach = known.capacity_per_min, known.work_s, known.reach
     cap_s = float("inf") if scenario.work_cap is None else scenario.work_cap * work_s
     options: dict[str, Any] = {"worst": track.counts == "worst", "cap_s": cap_s}
-    informed = {}
+    informed, process = {}, make_arrivals(scenario.arrivals)
+    base = capacity_per_min / process.mean_rate_factor()
     for load in sorted({*track.loads, *(known.informed if known else ())}):  # also of suites
-        plan = bound.plan(load * capacity_per_min, weights=scenario.weights, **options)
-        informed[load] = min(round(plan.score, 4), 1.0)
+        score = bound.plan(load * capacity_per_min, weights=scenario.weights, **options).score
+        if process.kind != "poisson" and not options["worst"]:
+            streams = map(np.random.default_rng, range(STREAMS))
+            came = [process.sample(load * base, 3000, stream) for stream in streams]
+            score = float(
+                np.mean([bound.of_arrivals(arrival_s, scenario.weights) for arrival_s in came])
+            )
+        informed[load] = min(round(score, 4), 1.0)
     return Limits(
         constants=scenario.constants(),
         capacity_per_min=capacity_per_min,

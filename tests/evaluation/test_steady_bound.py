@@ -47,6 +47,16 @@ def test_the_work_that_arrives_in_a_second_fits_into_a_second() -> None:
     assert one.plan(120.0).score == pytest.approx(0.25)  # half of the queries are dropped
 
 
+def test_arrivals_have_the_bound_of_the_times_at_which_they_come() -> None:
+    """A hundred at once have 20 s of work until their budget ends; a late one has all it wants."""
+    one = bound([[[0.5]], [[0.9]]])
+    assert one.of_arrivals(np.arange(0.5, 240.0) * 2.5) == pytest.approx(0.7, abs=0.003)
+    burst = np.append(np.full(100, 5.0), 95.0)
+    assert one.of_arrivals(burst) == pytest.approx((20 * 0.5 + 0.9) / 101, abs=0.001)
+    patient = bound([[[0.5]], [[0.9]]], (40.0,)).of_arrivals(burst)  # 50 s of work
+    assert patient == pytest.approx((50 * 0.5 + 0.9) / 101, abs=0.001)
+
+
 def test_capacity_is_where_nine_tenths_are_left() -> None:
     """0.81 of 0.9: 77.5 % of the queries are dear, 3.325 s each."""
     assert bound([[[0.5]], [[0.9]]]).capacity_per_min() == pytest.approx(60.0 / 3.325, rel=0.003)
