@@ -52,14 +52,10 @@ VARIANTS: Final[Mapping[str, tuple[str, list[str]]]] = {
     # Departures of earlier versions of this package.
     "learned_count": ("inframind", ["planner.draw_count=true", "planner.agents=null"]),
     "side_by_side": ("inframind", ["sweeps=side_by_side"]),
-    # One change of inframind_v2 taken back; its version 1.
+    # One change of inframind_v2 taken back.
     "v2_solved": ("inframind_v2", ["reward=solved"]),
     "v2_selection": ("inframind_v2", ["validation.metric=solved", "validation.budget_s=200"]),
     "v2_three": ("inframind_v2", ["planner.agents=3"]),
-    "v2_sharp": (
-        "inframind_v2",
-        ["planner.agents=3", "temperature=0.5", "validation.budget_s=200"],
-    ),
 }
 MASROUTERS: Final = ("masrouter", "masrouter_one")
 RIVALS: Final = ("static_mix", "moa", "gptswarm")  # play as they are, first come, first served

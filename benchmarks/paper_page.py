@@ -478,7 +478,6 @@ class Page:
             ("q counts late answers", "v2_solved", "as shipped"),
             ("epoch chosen as in `inframind`", "v2_selection", "as shipped"),
             ("three agents", "v2_three", "as shipped"),
-            ("version 1: three agents, routes drawn, temperature 0.5", "v2_sharp", "as shipped"),
         )
         body: list[list[str]] = []
         for title, policy, mode in rows:

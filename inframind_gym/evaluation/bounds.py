@@ -482,16 +482,10 @@ class SteadyBound:
             return float(value), slope.ravel()
 
         prices = np.full(windows * len(limit), 0.1)
+        given: dict[str, Any] = {"method": "L-BFGS-B", "jac": True, "options": {"maxiter": 200}}
         for width in (0.03, 0.01, 0.003, 0.001):
-            prices = minimize(
-                dual,
-                prices,
-                (width,),
-                method="L-BFGS-B",
-                jac=True,
-                bounds=[(0.0, None)] * len(prices),
-                options={"maxiter": 200},
-            ).x
+            bounds = [(0.0, None)] * len(prices)
+            prices = minimize(dual, prices, (width,), bounds=bounds, **given).x
         return float(dual(prices, 1e-6)[0])
 
     def capacity_per_min(self) -> float:
