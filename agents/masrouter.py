@@ -11,9 +11,7 @@ utility on queries of the validation split. A training that was stopped goes on 
 checkpoint to the same weights.
 
 The agent count has no policy gradient in MasRouter's code and is five in its measured runs: here it
-stays at `agents`. With `draw_count` it is learned; it then wanders between one and six, with a
-baseline, too, since agents cost tokens and several gain little on idle servers. MasRouter has no
-baseline (`baseline: false`).
+stays at `agents`. With `draw_count` it is learned. MasRouter has no baseline (`baseline: false`).
 
 MasRouter's cost is what an API charges for the tokens of all calls of a query. The servers here are
 one's own: `usd_per_million_tokens` names a price for each model (`agents/configs/masrouter.yaml`),

@@ -35,13 +35,8 @@ STRATEGIES: Final = ("Flash", "Concise", "DeepThink")
 RATES: Final = (10.0, 50.0, 100.0, 200.0)
 WORKLOADS: Final = ("math", "mbpp", "gsm_hard", "humaneval", "mmlu_pro")
 SWEEP: Final = {"math": ["env.workload=math", "env.num_queries=607"], "all": []}
-# Name of a variant -> configuration and its changes.
-VARIANTS: Final[Mapping[str, tuple[str, list[str]]]] = {
-    "inframind": ("inframind", []),
-    "inframind_v2": ("inframind_v2", []),
-    "masrouter": ("masrouter", []),
-    "masrouter_one": ("masrouter", ["agents=1"]),  # a fair rival: five agents are dear under load
-    # Ablations of the paper's design, trained on MATH.
+# Name of a variant -> configuration and its changes; ablations are trained on MATH alone.
+ABLATIONS: Final[Mapping[str, tuple[str, list[str]]]] = {
     "no_telemetry": ("inframind", ["executor.system_state=false"]),
     "predicted_latency": ("inframind", ["executor.predicted_latency=true"]),
     "single_pathway": ("inframind", ["executor.dual_pathway=false"]),
@@ -49,6 +44,7 @@ VARIANTS: Final[Mapping[str, tuple[str, list[str]]]] = {
     "warm_up": ("inframind", ["lagrange.warmup=3"]),
     "log_uniform": ("inframind", ["budgets=log_uniform"]),
     "fixed_lambda": ("inframind", ["lagrange.lr=0"]),
+    "one_agent": ("inframind", ["planner.agents=1"]),
     # Departures of earlier versions of this package.
     "learned_count": ("inframind", ["planner.draw_count=true", "planner.agents=null"]),
     "side_by_side": ("inframind", ["sweeps=side_by_side"]),
@@ -56,6 +52,13 @@ VARIANTS: Final[Mapping[str, tuple[str, list[str]]]] = {
     "v2_solved": ("inframind_v2", ["reward=solved"]),
     "v2_selection": ("inframind_v2", ["validation.metric=solved", "validation.budget_s=200"]),
     "v2_three": ("inframind_v2", ["planner.agents=3"]),
+}
+VARIANTS: Final = {
+    "inframind": ("inframind", []),
+    "inframind_v2": ("inframind_v2", []),
+    "masrouter": ("masrouter", []),
+    "masrouter_one": ("masrouter", ["agents=1"]),  # five agents are dear under load
+    **ABLATIONS,
 }
 MASROUTERS: Final = ("masrouter", "masrouter_one")
 RIVALS: Final = ("static_mix", "moa", "gptswarm")  # play as they are, first come, first served
@@ -97,7 +100,7 @@ class Job(NamedTuple):
 def jobs() -> Iterator[Job]:
     """Yield all jobs, the most important first; plays follow their trainings."""
 
-    def learned(policy: str, world: str, seed: int, **given: Any) -> Iterator[Job]:
+    def learned(policy: str, world: str, seed: int) -> Iterator[Job]:
         yield Job("training", policy, world, seed)
         modes = ["likeliest", "sample"]
         if policy.startswith(("masrouter", "v2")):
@@ -134,7 +137,7 @@ def jobs() -> Iterator[Job]:
 
     yield from drawn(range(5))
     for seed in seeds:
-        for policy in list(VARIANTS)[4:]:
+        for policy in ABLATIONS:
             yield from learned(policy, "math", seed)
     yield from drawn(range(5, DRAWS))
 

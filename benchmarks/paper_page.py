@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from benchmarks.pages import NONE, RULE, refresh, save_all, table
 from benchmarks.paper import (
+    ABLATIONS,
     DRAWS,
     MASROUTERS,
     MODELS,
@@ -26,7 +27,6 @@ from benchmarks.paper import (
     RIVALS,
     SEEDS,
     STRATEGIES,
-    VARIANTS,
     WORKLOADS,
     Job,
     jobs,
@@ -167,8 +167,7 @@ class Page:
                 for mode in MODES
             ],
             "tier_100": [
-                self._level(lambda c: -share(DEEPSEEK)(c), -0.05, at(budget=100), mode)
-                for mode in MODES
+                self._level(share(DEEPSEEK), 0.05, at(budget=100), mode, -1) for mode in MODES
             ],
             "tier_200": [
                 self._between(
@@ -216,11 +215,18 @@ class Page:
             out.append(arrow(name, cheap[:, model], dear[:, model], sign))
         return out
 
-    def _loads(self, high: Callable[[Cell], bool], low: Callable[[Cell], bool]) -> list[Check]:
+    def _loads(
+        self,
+        high: Callable[[Cell], bool],
+        low: Callable[[Cell], bool],
+        policy: str = "inframind",
+    ) -> list[Check]:
         out = []
         for mode in MODES:
             for name, model, sign in (("DeepSeek", DEEPSEEK, -1), ("Llama-3B", LLAMA_3B, 1)):
-                a, b = paired(*(self.values(share(model), mode=mode, where=w) for w in (low, high)))
+                a, b = paired(
+                    *(self.values(share(model), policy, mode, where) for where in (low, high))
+                )
                 out.append(arrow(f"{name}, {shown(mode)}", a, b, sign))
         return out
 
@@ -229,20 +235,21 @@ class Page:
         a, b = paired(*(self.values(figure, mode=mode, where=w) for w in (low, high)))
         return arrow(name + shown(mode), a, b, 1)
 
-    def _level(self, figure: Any, least: float, where: Any, mode: str) -> Check:
-        """Compare a figure of `inframind` with a number that it is to exceed."""
+    def _level(self, figure: Any, level: float, where: Any, mode: str, sign: int = 1) -> Check:
+        """Compare a figure of `inframind` with a number: it is to be above (sign 1) or below."""
         found = np.array(list(self.values(figure, mode=mode, where=where).values()))
-        flip = -1.0 if least < 0 else 1.0
-        return Check(shown(mode), interval(flip * found, sign=least == 0), found - least)
+        return Check(shown(mode), interval(found, sign=level == 0), sign * (found - level))
 
     def _lambda(self) -> list[Check]:
         paths = [np.array(f["lambda"]) for f in self.trainings("inframind").values()]
-        first = np.array([path[:12].max() - 0.2 for path in paths])
-        last = np.array([path[-1] for path in paths])
-        falls = np.array([path[:12].max() - path[-1] for path in paths])
+        fourth, twelfth, last = (np.array([path[i] for path in paths]) for i in (3, 11, -1))
         return [
-            Check("rises", f"to {interval(first + 0.2, 1, 3, False)}", first),
-            Check("falls", f"by {interval(falls, 1, 3, False)}", falls),
+            Check("after four sweeps", interval(fourth, 1, 3, False), fourth - 0.2),
+            Check(
+                "falls from sweep 12 on",
+                f"by {interval(twelfth - last, 1, 3, False)}",
+                twelfth - last,
+            ),
             Check("ends below .10", f"at {interval(last, 1, 3, False)}", 0.10 - last),
         ]
 
@@ -299,10 +306,11 @@ class Page:
             given: dict[str, Any] = {"world": "all", "workloads": WORKLOADS, "where": at(rate=rate)}
             theirs = self.values("latency", rival, "as shipped", scheduler="fcfs", **given)
             a, b = paired(theirs, self.values("latency", mode=mode, **given))
-            ratio = a / b if len(a) else a
-            text = f"{interval(ratio, 1, 1, False)} times"
+            ratio = np.log(a / b) if len(a) else a
+            half, mean = half_width(ratio), ratio.mean() if len(ratio) else np.nan
+            least, middle, most = np.exp([mean - half, mean, mean + half])
             name = f"{rate}/min, {TITLES[rival]}, {shown(mode)}"
-            out.append(Check(name, text, np.log(ratio) if len(ratio) else ratio))
+            out.append(Check(name, f"{middle:.1f} ({least:.1f} to {most:.1f})", ratio))
         return out
 
     def _ablation(self, name: str) -> list[Check]:
@@ -358,12 +366,15 @@ class Page:
 
     def load_table(self) -> str:
         """Tabulate the change of two models' shares with the load, in how many seeds it is so."""
-        named = self.claims()
-        rows = {"training batches, C̄ ≤ 1 → > 1": "load_by_batch", "10 → 200/min": "load_by_rate"}
-        rows["cells, C ≤ 1 → > 1"] = "load_by_cell"
-        body: list[list[str]] = []
-        for title, name in rows.items():
-            for check in named[name]:
+        named, body = self.claims(), list[list[str]]()
+        rows = {
+            "training batches, C̄ ≤ 1 → > 1": named["load_by_batch"],
+            "10 → 200/min": named["load_by_rate"],
+            "cells, C ≤ 1 → > 1": named["load_by_cell"],
+            "`inframind_v2`, 10 → 200/min": self._loads(at(rate=200), at(rate=10), "inframind_v2"),
+        }
+        for title, checks in rows.items():
+            for check in checks:
                 d = check.differences
                 body.append([title, check.label, check.ours, f"{(d > 0).sum()} of {len(d)}"])
         return table(["", "", "share %", "seeds in the claimed direction"], body, left=2)
@@ -449,7 +460,7 @@ class Page:
     def ablations_table(self) -> str:
         """Tabulate each variant on MATH less the published method, paired by seed."""
         body: list[list[str]] = []
-        for name in (name for name in list(VARIANTS)[4:] if not name.startswith("v2")):
+        for name in (name for name in ABLATIONS if not name.startswith("v2")):
             row = [f"`{name}`", str(len(self.trainings(name)))]
             for figure, mode in ((f, m) for f in ("goodput", "accuracy") for m in MODES):
                 a, b = paired(self.values(figure, mode=mode), self.values(figure, name, mode))
@@ -473,6 +484,7 @@ class Page:
         rows = (
             ("`inframind`, likeliest", "inframind", "likeliest"),
             ("`inframind`, sampled", "inframind", "sample"),
+            ("`inframind`, one agent, likeliest", "one_agent", "likeliest"),
             ("`inframind_v2`", "inframind_v2", "likeliest"),
             ("`inframind_v2`, sampled", "inframind_v2", "sample"),
             ("q counts late answers", "v2_solved", "as shipped"),

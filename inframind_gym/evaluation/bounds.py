@@ -25,6 +25,7 @@ limits`` writes both for the scenarios of tracks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -456,7 +457,7 @@ class SteadyBound:
         sizes = np.diff(first, append=len(order))
         share = self.share[of_g[first]] * self.budget_share[of_b[first]]  # of each class
         ahead = [  # (T, d) windows in which the work of each budget may be done
-            np.add.outer(np.arange(windows), np.arange(-(-int(budget_s) // int(WINDOW_S)) + 1))
+            np.add.outer(np.arange(windows), np.arange(math.ceil(budget_s / WINDOW_S) + 1))
             % windows
             for budget_s in np.unique(self.drawn_s)
         ]
