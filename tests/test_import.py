@@ -77,6 +77,29 @@ def test_an_environment_runs_without_any_optional_package(name: str) -> None:
     run(WITHOUT.format(names=OPTIONAL, ids={name}, then=then))
 
 
+WINDOW = """
+import numpy
+from gymnasium.utils.env_checker import check_env
+try:
+    gym.make("InfraMind-Stream-v0", num_queries=3, render_mode="human")
+except ValueError as error:
+    print(error)
+env = gym.make("InfraMind-Stream-v0", num_queries=3, render_mode="rgb_array")
+check_env(env.unwrapped)
+from inframind_gym.envs.render import record_video
+try:
+    record_video(env, "/nowhere")
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_windows_and_videos_name_our_extra() -> None:
+    said = run(WITHOUT.format(names=("pygame", "moviepy"), ids=set(IDS), then=WINDOW)).splitlines()
+    for line, package in zip(said, ("pygame", "moviepy"), strict=True):
+        assert f"needs {package}" in line and "[render]" in line
+
+
 def test_the_docstring_lists_every_id() -> None:
     assert inframind_gym.__doc__ is not None
     named = set(re.findall(r"InfraMind-\w+-v\d", inframind_gym.__doc__))

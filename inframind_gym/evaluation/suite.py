@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
 import gymnasium as gym
 import yaml
@@ -19,7 +19,7 @@ from gymnasium.envs.registration import load_env_creator
 from pydantic import Field, ValidationInfo, field_validator
 
 import inframind_gym  # noqa: F401  (registers the environments)
-from inframind_gym.configs import Positive, StrictModel, find_config, load_yaml_model, validate
+from inframind_gym.configs import StrictModel, find_config, load_yaml_model, validate, within
 from inframind_gym.errors import ConfigError, require_within, unknown
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.family import Cell, Family, Place, absolute, check_names, name_of
@@ -69,7 +69,7 @@ class Suite(StrictModel):
     description: str = ""
     policies: tuple[str, ...] = Field(min_length=1)
     seeds: int | tuple[int, ...] = 5
-    policy_limit_s: Positive = 3600.0
+    policy_limit_s: Annotated[float, within(0.001, 1e6)] = 3600.0
 
     @field_validator("seeds", mode="before")
     @classmethod

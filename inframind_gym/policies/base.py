@@ -314,6 +314,6 @@ def interruptible() -> Iterator[Callable[[float], None]]:
     try:
         yield within
     finally:
-        within(0.0)
+        limit_s = 0.0  # first of all: entering a function may deliver the signal
         signal.setitimer(signal.ITIMER_REAL, *timer)
         signal.signal(signal.SIGALRM, handler)

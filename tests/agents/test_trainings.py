@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,15 @@ def test_it_trains_and_logs_and_resumes(tmp_path: Path) -> None:
 def test_errors_name_what_is_wrong(tmp_path: Path, arguments: list[Any], says: str) -> None:
     done = call(*arguments, "--out", tmp_path)
     assert done.exit_code == 2 and says in done.output
+
+
+def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for module in [name for name in sys.modules if name.startswith("agents.planner")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delitem(sys.modules, "agents.inframind")
+    with pytest.raises(ConfigError, match=r"needs torch.*\[agents\]"):
+        read_config("inframind")
 
 
 def test_a_folder_that_holds_another_training_is_refused(

@@ -89,7 +89,7 @@ class Limits(StrictModel):
     stall_s: Positive = 60.0  # between two pieces of a stream, on either side
     answer_s: Positive = 600.0  # for a whole answer, from the request's arrival
     drain_s: Positive = 60.0  # for requests in flight, when the gateway ends
-    policy_s: Positive = 5.0  # for a decision; then the soonest server is taken
+    policy_s: BudgetS = 5.0  # for a decision; then the soonest server is taken
     attempts: PositiveInt = 3  # at one request, wherever they are made
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from inframind_gym.errors import ConfigError
 from inframind_gym.live import weights
-from inframind_gym.live.server_command import ServerCommand, server_command
+from inframind_gym.live.server_command import ServerCommand, server_command, vllm_python
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -112,6 +112,11 @@ def test_the_examples_of_compose_pass_the_arguments_of_their_pools(name: str) ->
         # One after the other on each GPU.
         earlier = [m.alias for m in pool.models[: pool.index(model.alias)] if m.gpu == model.gpu]
         assert list(service.get("depends_on", {})) == earlier[-1:]
+
+
+def test_a_missing_vllm_is_told_with_the_extra_that_brings_it() -> None:
+    with pytest.raises(ConfigError, match=r"no such interpreter.*--python.*\[vllm\]"):
+        vllm_python("/nowhere/python")
 
 
 def test_tiny_models_are_the_same_everywhere(tmp_path: Path) -> None:
