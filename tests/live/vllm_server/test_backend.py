@@ -176,7 +176,7 @@ def test_every_call_completes_once_whatever_happens(tmp_path: Path) -> None:
         Answer(garble_after=0),
         Answer(finish="length"),
     ]
-    log, limits = tmp_path / "log", {"floor_s": 1.5, "grace_s": 0.0}
+    log, limits = tmp_path / "log", {"floor_s": 5.0, "grace_s": 0.0}
     script: Script = lambda r, n: ways[n % len(ways)]  # noqa: E731
     with opened(script, right_if_42, log=log, **limits) as (backend, _, _):
         calls = [call(n, query=n, model=n % 5, deadline_s=0.0) for n in range(100)]
