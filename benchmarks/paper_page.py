@@ -573,7 +573,7 @@ class Page:
         """Draw goodput and share within 100 s over the rate, means over the workloads."""
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(9.2, 3.8), layout="constrained")
+        figure = Figure(figsize=(10.4, 3.8), layout="constrained")
         panels = figure.subplots(1, 2)
         titles = (("goodput", "Solved in their own budget, %"), ("slo_100", "Within 100 s, %"))
         for panel, (name, title) in zip(panels, titles, strict=True):
@@ -595,7 +595,8 @@ class Page:
                 panel.errorbar(RATES, means, halves, marker="o", ms=4, lw=1.5, label=label)
             panel.set(title=title, xlabel="queries/min", ylim=(0, 102))
             panel.grid(color=RULE, linewidth=0.6)
-        panels[0].legend(frameon=False, fontsize=8)
+        handles = panels[0].get_legend_handles_labels()
+        figure.legend(*handles, loc="outside right upper", frameon=False, fontsize=8)
         return figure
 
 
