@@ -28,10 +28,10 @@ CEILINGS = {
     "inframind_gym/teams": 8_463,
     "agents": 3_078,
     "baselines": 1_152,
-    "benchmarks": 5_363,
+    "benchmarks": 5_364,
     "examples": 316,
 }
-TESTS = 32_902
+TESTS = 32_903
 LONGEST_FUNCTION = 80  # lines below its docstring
 LONGEST_FILE = 730
 CIRCLES = 0  # of modules that import one another, imports for annotations alone included

@@ -27,7 +27,7 @@ def test_it_is_short() -> None:
     [
         ("howto/*.md", 900),
         ("concepts/*.md", 1500),
-        ("results/*.md", 7000),  # tables of every claim: five thousand words and their bars
+        ("results/*.md", 7500),  # tables of every claim: five thousand words and their bars
         ("*.md", 2000),
         ("[!r]*.md", 1500),  # results.md holds the boards' evidence
         ("compare.md", 600),
