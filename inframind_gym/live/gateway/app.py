@@ -32,13 +32,50 @@ _log = logging.getLogger("inframind.gateway")
 _ONE_SIGNAL_S: Final = 1.0
 
 
+class Completions:
+    """Completions of a gateway. No function: Starlette hands it ASGI as it is."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway, self._teams = gateway, Teams(gateway)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, unless the client goes away: then what is under way is cancelled.
+
+        Raises:
+            RequestError: it is refused before it has an answer.
+        """
+        gateway, request = self._gateway, Request(scope)
+        if gateway.open_requests >= gateway.config.limits.max_in_flight:
+            raise RequestError(503, "overloaded", "too many requests at once", retry_after_s=1.0)
+        gateway.open_requests += 1
+        try:
+            query = await read_query(
+                *(scope["path"], request.headers, receive),
+                *(request.state.tenant, request.state.arrived_s, gateway.config),
+            )
+            if gateway.draining:
+                words = "the gateway is about to end"
+                raise RequestError(503, "draining", words, retry_after_s=1.0)
+            exchange = Exchange(gateway, query, send)
+            play = self._teams.answer if query.model == TEAM else None
+            answering = asyncio.ensure_future(exchange.answer(play))
+            gone = asyncio.ensure_future(receive())
+            try:
+                await asyncio.wait([answering, gone], return_when=asyncio.FIRST_COMPLETED)
+                if not answering.done() and exchange.complete:  # its transfer comes to its end
+                    await answering
+            finally:
+                gone.cancel()
+                answering.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await answering
+        finally:
+            gateway.open_requests -= 1
+
+
 def make_app(gateway: Gateway) -> Starlette:
     """Return the application of a gateway."""
-    teams, limits = Teams(gateway), gateway.config.limits
-
-    class Completions:  # no function: Starlette hands it ASGI as it is
-        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-            await _complete(gateway, teams, scope, receive, send)
+    completions, limits = Completions(gateway), gateway.config.limits
 
     async def models(request: Request) -> Response:
         may_ask = request.state.tenant.may_ask
@@ -80,8 +117,8 @@ def make_app(gateway: Gateway) -> Starlette:
 
     return Starlette(
         routes=[
-            Route(CHAT, Completions(), methods=["POST"]),
-            Route(COMPLETIONS, Completions(), methods=["POST"]),
+            Route(CHAT, completions, methods=["POST"]),
+            Route(COMPLETIONS, completions, methods=["POST"]),
             Route("/v1/models", models),
             Route("/health", health),
             Route("/ready", ready),
@@ -100,42 +137,6 @@ def make_app(gateway: Gateway) -> Starlette:
         exception_handlers={HTTPException: no_route},
         lifespan=lifespan,
     )
-
-
-async def _complete(
-    gateway: Gateway, teams: Teams, scope: Scope, receive: Receive, send: Send
-) -> None:
-    """Answer a completion, unless the client goes away: then what is under way is cancelled.
-
-    Raises:
-        RequestError: it is refused before it has an answer.
-    """
-    request = Request(scope)
-    if gateway.open_requests >= gateway.config.limits.max_in_flight:
-        raise RequestError(503, "overloaded", "too many requests at once", retry_after_s=1.0)
-    gateway.open_requests += 1
-    try:
-        query = await read_query(
-            *(scope["path"], request.headers, receive),
-            *(request.state.tenant, request.state.arrived_s, gateway.config),
-        )
-        if gateway.draining:
-            raise RequestError(503, "draining", "the gateway is about to end", retry_after_s=1.0)
-        exchange = Exchange(gateway, query, send)
-        play = teams.answer if query.model == TEAM else None
-        answering = asyncio.ensure_future(exchange.answer(play))
-        gone = asyncio.ensure_future(receive())
-        try:
-            await asyncio.wait([answering, gone], return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done() and exchange.complete:  # its transfer comes to its end
-                await answering
-        finally:
-            gone.cancel()
-            answering.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await answering
-    finally:
-        gateway.open_requests -= 1
 
 
 def run(config: GatewayConfig) -> None:

@@ -21,33 +21,28 @@ class Keyring:
         self.everybody = None if keys else KeyConfig.model_construct(name="-")
         self._keys = [(key.digest, key) for key in keys]
 
-    def tenant(self, authorization: str) -> KeyConfig:
-        """Return who sends the header `Authorization: Bearer KEY`.
+    def admit(self, scope: dict[str, Any], headers: dict[str, str]) -> None:
+        """Note `tenant` and `arrived_s` in the state of a request, as `Guard` wants it.
 
-        Takes the same time whichever key it is, and for one that is wrong.
+        The header `Authorization: Bearer KEY` says who asks. To look that up takes the same time
+        whichever key it is, and for one that is wrong.
 
         Raises:
             RequestError: 401.
         """
-        if self.everybody is not None:
-            return self.everybody
-        scheme, _, key = authorization.partition(" ")
-        digest = hashlib.sha256(key.strip().encode("latin-1", "replace")).digest()
-        match: KeyConfig | None = None
-        for known, tenant in self._keys:
-            if hmac.compare_digest(digest, known):
-                match = tenant
-        if match is None or scheme.lower() != "bearer":
-            raise RequestError(
-                401,
-                "invalid_api_key",
-                "no valid key: send the header Authorization: Bearer KEY",
-                headers={"www-authenticate": "Bearer"},
-            )
-        return match
-
-    def admit(self, scope: dict[str, Any], headers: dict[str, str]) -> None:
-        """Note `tenant` and `arrived_s` in the state of a request, as `Guard` wants it."""
         scope["state"] = {**scope.get("state", {}), "arrived_s": time.monotonic()}
-        if scope["path"] not in PROBES:
-            scope["state"]["tenant"] = self.tenant(headers.get("authorization", ""))
+        tenant = self.everybody
+        if tenant is None and scope["path"] not in PROBES:
+            scheme, _, key = headers.get("authorization", "").partition(" ")
+            digest = hashlib.sha256(key.strip().encode("latin-1", "replace")).digest()
+            for known, holder in self._keys:
+                if hmac.compare_digest(digest, known):
+                    tenant = holder
+            if tenant is None or scheme.lower() != "bearer":
+                raise RequestError(
+                    401,
+                    "invalid_api_key",
+                    "no valid key: send the header Authorization: Bearer KEY",
+                    headers={"www-authenticate": "Bearer"},
+                )
+        scope["state"]["tenant"] = tenant

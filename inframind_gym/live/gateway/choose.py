@@ -160,24 +160,36 @@ class TimedPolicy:
 
     Args:
         policy: the policy.
-        highs: its actions are below.
+        simulation: what its decisions are about.
 
     Attributes:
+        spec: facts of the run.
         limit_s: for a decision; 0: none.
     """
 
-    def __init__(self, policy: Any, highs: NDArray[np.int64], limit_s: float = 0.0) -> None:
-        self._policy, self._highs, self.limit_s = policy, highs, limit_s
-        self._rests_until_s = 0.0
+    def __init__(self, policy: Any, simulation: BackendSimulation, limit_s: float = 0.0) -> None:
+        self._policy, self._highs, self.limit_s = policy, simulation.highs, limit_s
+        self.spec, self._rests_until_s = simulation.policy_spec(), 0.0
 
-    def ask(self, seen: NDArray[np.float32], context: NDArray[Any]) -> NDArray[np.int64]:
+    def ask(
+        self, telemetry: Telemetry, in_flight: NDArray[np.int64], context: NDArray[Any]
+    ) -> NDArray[np.int64]:
         """Return the policy's action.
+
+        Args:
+            telemetry: of the servers.
+            in_flight: (M,) the gateway's own calls.
+            context: (1,) CONTEXT, the decision that is due.
 
         Raises:
             InfraMindError: it gave no valid one, or none in time.
         """
         if time.monotonic() < self._rests_until_s:
             raise InfraMindError("it hung, and is not asked for a minute")
+        due = context[0]
+        left_s = float(due["arrival_s"] + due["budget_s"] - due["time_s"])
+        task, role = int(due["task"]), -1 if due["kind"] == PLAN else int(due["role"])
+        seen = observe(self.spec, telemetry, in_flight, task=task, budget_s=left_s, role=role)
         try:
             with interruptible() as within:
                 within(self.limit_s)
@@ -216,7 +228,8 @@ class SingleCallPolicy:
             why = "it does not route, or only along plans of its own"
             raise ConfigError(f"policy {config.policy!r} cannot route single calls: {why}")
         simulation = make_simulation(config, requires, one_call=True)
-        self.spec, self._timed = simulation.policy_spec(), TimedPolicy(policy, simulation.highs)
+        self._timed = TimedPolicy(policy, simulation)
+        self.spec = self._timed.spec
         self.tasks = typical_tasks(simulation.tasks, config.domain)
         self._domains = simulation.tasks.domain
         self._role_u = float(uniform_array(np.zeros(1, np.uint64), STREAM_ROLE, ROW)[0])
@@ -257,14 +270,14 @@ class SingleCallPolicy:
         role = roles[int(self._role_u * len(roles))]
         if spec.level == "joint":
             context["kind"], context["role"], context["topology"] = PLAN, -1, 0
-            plan = self._ask(world, context, task, deadline_s - now_s, -1)
+            plan = self._timed.ask(telemetry, world.in_flight, context)
             role = roles[int(plan[2]) % len(roles)]
             # One agent, whatever a policy that can route along any plan would have liked.
             context["topology"] = _IO if self._any_plan else plan[0]
         context["kind"], context["role"] = ROUTE, role
         for name in ("num_agents", "num_nodes", "num_waves"):
             context[name] = 1
-        action = self._ask(world, context, task, deadline_s - now_s, role)
+        action = self._timed.ask(telemetry, world.in_flight, context)
         route = int(action[PLAN_ACTIONS if len(action) > PLAN_ACTIONS else 0])
         model, strategy = divmod(route, spec.num_strategies)
         if not world.up >> model & 1 and world.up:  # the next one that is up
@@ -273,14 +286,6 @@ class SingleCallPolicy:
         self._count += 1
         late_s = _LATE_S if spec.scheduler == "edf_late_last" and now_s >= deadline_s else 0.0
         return Decision(model, strategy, 0.0 if spec.scheduler == "fcfs" else deadline_s + late_s)
-
-    def _ask(
-        self, world: World, context: NDArray[Any], task: int, left_s: float, role: int
-    ) -> NDArray[np.int64]:
-        seen = observe(
-            self.spec, world.telemetry, world.in_flight, task=task, budget_s=left_s, role=role
-        )
-        return self._timed.ask(seen, context)
 
 
 class Predictor:

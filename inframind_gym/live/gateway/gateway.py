@@ -19,17 +19,18 @@ from inframind_gym.live.gateway.auth import Keyring
 from inframind_gym.live.gateway.choose import Decision, Predictor, SingleCallPolicy, World
 from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.gateway.metrics import Metrics
-from inframind_gym.live.gateway.request import Attempt, Choice, Query
+from inframind_gym.live.gateway.request import CHAT, Attempt, Choice, Query
 from inframind_gym.live.guard import RequestError
 from inframind_gym.live.request_log import RequestLogWriter
 from inframind_gym.live.watcher import MetricsWatcher
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Telemetry
-from inframind_gym.simulator.workflow.topology import STRATEGIES
+from inframind_gym.simulator.workflow.topology import STRATEGIES, STRATEGY_INSTRUCTIONS
 
 _log = logging.getLogger(__name__)
 AUTO: Final = "inframind/auto"
 TEAM: Final = "inframind/team"
+_AS_THEY_ARE: Final = ("tools", "response_format", "structured_outputs")  # answers to programs
 _AGAIN_S: Final = 5.0  # until another attempt makes sense where no server is up
 
 
@@ -244,8 +245,25 @@ class Gateway:
         m, strategy = decision.model, decision.strategy if decision.strategy >= 0 else None
         alias = self.pool.models[m].alias
         self.metrics.count("decisions", alias, "-" if strategy is None else STRATEGIES[strategy])
-        priority = None
+        body, priority = {**query.body, "model": self.addresses[m].model}, None
         if self.pool.scheduler != "fcfs":  # the deadline in epoch microseconds
             deadline_s = decision.priority_s / self.config.speed
-            priority = round((self.epoch_s + self.beginning.at_s + deadline_s) * 1e6)
-        return Choice(m, alias, strategy, priority, predicted_s, queue_req)
+            priority = body["priority"] = round(
+                (self.epoch_s + self.beginning.at_s + deadline_s) * 1e6
+            )
+        if query.stream:
+            options = query.body.get("stream_options") or {}
+            body["stream_options"] = {**options, "include_usage": True}
+        if query.model == AUTO:
+            if query.max_tokens is None:
+                body["max_tokens"] = self.pool.max_output_tokens
+            plain = query.path == CHAT and not any(name in body for name in _AS_THEY_ARE)
+            if strategy is not None and plain and self.config.strategies == "prompt":
+                words = STRATEGY_INSTRUCTIONS[STRATEGIES[strategy]]
+                messages, first = body["messages"], body["messages"][0]
+                if first.get("role") == "system" and isinstance(first.get("content"), str):
+                    both = f"{first['content']}\n\n{words}"
+                    body["messages"] = [first | {"content": both}, *messages[1:]]
+                else:
+                    body["messages"] = [{"role": "system", "content": words}, *messages]
+        return Choice(m, alias, body, strategy, priority, predicted_s, queue_req)

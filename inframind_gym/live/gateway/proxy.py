@@ -8,17 +8,17 @@ import json
 import os
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 from starlette.types import Send
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.client import ChatStream, StreamError, plausible_tokens
-from inframind_gym.live.gateway.gateway import AUTO, Gateway
-from inframind_gym.live.gateway.request import CHAT, Attempt, Choice, Query, log_line
+from inframind_gym.live.gateway.gateway import Gateway
+from inframind_gym.live.gateway.request import Attempt, Choice, Query, log_line
 from inframind_gym.live.guard import RequestError
-from inframind_gym.simulator.workflow.topology import STRATEGIES, STRATEGY_INSTRUCTIONS
+from inframind_gym.simulator.workflow.topology import STRATEGIES
 
 JSON: Final = {"content-type": "application/json"}
 EVENTS: Final = {
@@ -34,7 +34,6 @@ _NO_CHOICES: Final = (b'"choices":[]', b'"choices": []')
 _REFUSALS: Final = (400, 404, 413, 422)  # the request's fault, wherever it is sent
 _TOO_LONG: Final = (b"maximum context length", b"maximum model length")
 _COUNTS: Final = ("prompt_tokens", "completion_tokens")
-_AS_THEY_ARE: Final = ("tools", "response_format", "structured_outputs")  # answers to programs
 
 
 class ServerError(InfraMindError):
@@ -185,37 +184,57 @@ class Exchange:
         raise failed
 
     async def try_server(self, choice: Choice) -> None:
-        """Make one attempt.
+        """Make one attempt: send the request to a server, and its answer to the client.
 
         Raises:
             ServerError: there is no answer; part of a stream may have been sent (`http`).
             RequestError: the server refuses the request.
         """
-        gateway, answered = self.gateway, False
-        left_s = gateway.config.limits.answer_s - (time.monotonic() - self.query.arrived_s)
+        gateway, query, answered = self.gateway, self.query, False
+        left_s = gateway.config.limits.answer_s - (time.monotonic() - query.arrived_s)
         over_s = asyncio.get_running_loop().time() + max(left_s, 0.001)
         self._attempts += 1
         try:
             async with asyncio.timeout_at(over_s) as timer:
                 self.attempt = attempt = Attempt(choice, timer, over_s)
+                result = attempt.result
                 gateway.begin(attempt)
                 try:
-                    await self._ask(attempt)
+                    result.sent_s, result.attempts = time.monotonic(), 1
+                    async with gateway.session.post(
+                        gateway.addresses[choice.server].url + query.path,
+                        data=json.dumps(choice.body).encode(),
+                        headers=JSON | {"X-Request-Id": query.request_id},
+                        allow_redirects=False,
+                    ) as response:
+                        if response.status == 200 and query.stream:
+                            await self._pass_on(response, attempt)
+                        else:
+                            await self._read(response, attempt)
                     answered = True
                 finally:
                     gateway.end(attempt)
                     self._count(attempt, answered=answered)
-        except (TimeoutError, ServerError) as failure:
-            error = ServerError("timeout", "no answer in time")
+        except (ServerError, StreamError, aiohttp.ClientError, OSError) as failure:
             if isinstance(failure, ServerError):
                 error = failure
+            elif isinstance(failure, StreamError):
+                words, _, _ = str(failure).partition(": ")  # the rest quotes the answer
+                error = ServerError("garbled", words)
             elif attempt.ended:
                 error = ServerError("down", "its server went down")
+            elif timer.expired():
+                error = ServerError("timeout", "no answer in time")
+            else:
+                reason = "unreachable" if result.first_token_s is None else "broken"
+                number = getattr(failure, "errno", None)
+                words = os.strerror(number) if number else type(failure).__name__
+                error = ServerError(reason, words)
             if error.reason in ("unreachable", "error", "garbled"):
                 gateway.watcher.suspect(choice.server)
             self._status, self._error = error.reason, str(error)
             raise error from None
-        self._status, self._error = attempt.result.status, attempt.result.error
+        self._status, self._error = result.status, result.error
 
     def _count(self, attempt: Attempt, *, answered: bool) -> None:
         metrics, result, speed = self.gateway.metrics, attempt.result, self.gateway.config.speed
@@ -230,53 +249,6 @@ class Exchange:
         if result.first_token_s is not None:
             first_s = result.first_token_s - self.query.arrived_s
             metrics.observe("time_to_first_token_seconds", first_s * speed)
-
-    async def _ask(self, attempt: Attempt) -> None:
-        """Send the request to a server, and its answer to the client; raises as `try_server`."""
-        query, choice, result = self.query, attempt.choice, attempt.result
-        result.sent_s, result.attempts = time.monotonic(), 1
-        try:
-            async with self.gateway.session.post(
-                self.gateway.addresses[choice.server].url + query.path,
-                data=json.dumps(self._body(choice)).encode(),
-                headers=JSON | {"X-Request-Id": query.request_id},
-                allow_redirects=False,
-            ) as response:
-                if response.status == 200 and query.stream:
-                    await self._pass_on(response, attempt)
-                else:
-                    await self._read(response, attempt)
-        except StreamError as error:
-            words, _, _ = str(error).partition(": ")  # the rest quotes the answer
-            raise ServerError("garbled", words) from None
-        except (aiohttp.ClientError, OSError) as error:
-            reason = "unreachable" if result.first_token_s is None else "broken"
-            number = getattr(error, "errno", None)
-            words = os.strerror(number) if number else type(error).__name__
-            raise ServerError(reason, words) from None
-
-    def _body(self, choice: Choice) -> dict[str, Any]:
-        """Return what the server is sent."""
-        query, config = self.query, self.gateway.config
-        body = {**query.body, "model": self.gateway.addresses[choice.server].model}
-        if choice.priority is not None:
-            body["priority"] = choice.priority
-        if query.stream:
-            options = query.body.get("stream_options") or {}
-            body["stream_options"] = {**options, "include_usage": True}
-        if query.model != AUTO:
-            return body
-        if query.max_tokens is None:
-            body["max_tokens"] = self.gateway.pool.max_output_tokens
-        plain = query.path == CHAT and not any(name in body for name in _AS_THEY_ARE)
-        if choice.strategy is not None and plain and config.strategies == "prompt":
-            words = STRATEGY_INSTRUCTIONS[STRATEGIES[choice.strategy]]
-            first, *others = body["messages"]
-            if first.get("role") == "system" and isinstance(first.get("content"), str):
-                body["messages"] = [first | {"content": f"{first['content']}\n\n{words}"}, *others]
-            else:
-                body["messages"] = [{"role": "system", "content": words}, first, *others]
-        return body
 
     def _headers(self, choice: Choice) -> dict[str, str]:
         """Return the headers that say what was decided."""

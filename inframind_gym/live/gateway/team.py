@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.layout import observe
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.config import LiveConfig
 from inframind_gym.live.gateway.choose import (
@@ -39,7 +38,7 @@ from inframind_gym.policies import requires_of, resolve_policy
 from inframind_gym.simulator.workflow.backend import Call, Completion, Telemetry
 from inframind_gym.simulator.workflow.backend_loop import BackendLoop
 from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, STEP
-from inframind_gym.simulator.workflow.state import PLAN, START
+from inframind_gym.simulator.workflow.state import START
 from inframind_gym.simulator.workflow.topology import FINAL, TOPOLOGIES
 from inframind_gym.tasks import TaskSet
 
@@ -67,9 +66,8 @@ class Teams:
         requires, count = requires_of(policy), config.limits.max_teams
         self._idle = deque(make_simulation(config, requires, one_call=False) for _ in range(count))
         self._tasks = typical_tasks(self._idle[0].tasks, config.domain)
-        self._spec = self._idle[0].policy_spec()
-        policy.reset(self._spec, [config.seed])
-        self._timed = TimedPolicy(policy, self._idle[0].highs, config.limits.policy_s)
+        self._timed = TimedPolicy(policy, self._idle[0], config.limits.policy_s)
+        policy.reset(self._timed.spec, [config.seed])
         compile_driver(LiveConfig(pool=config.pool, workload=workload_for(config)))
 
     async def answer(self, exchange: Exchange) -> None:
@@ -126,18 +124,8 @@ class Teams:
             event = await calls.drive(loop, BEGIN, action)
             while event == DECISION:
                 simulation.show(loop.read_metrics(), seen)
-                context = simulation.decisions
-                context["query"] = ordinal(number)
-                due = context[0]
-                seen = observe(
-                    self._spec,
-                    calls.telemetry(),
-                    gateway.in_flight,
-                    task=int(due["task"]),
-                    budget_s=float(due["arrival_s"] + due["budget_s"] - due["time_s"]),
-                    role=-1 if due["kind"] == PLAN else int(due["role"]),
-                )
-                action = self._timed.ask(seen, context)
+                simulation.decisions["query"] = ordinal(number)
+                action = self._timed.ask(calls.telemetry(), gateway.in_flight, simulation.decisions)
                 event = await calls.drive(loop, STEP, action)
             if calls.final is None:
                 raise InfraMindError("the workflow has no answer: its deciding call failed")
