@@ -33,23 +33,6 @@ Json = Annotated[
 Markdown = Annotated[bool, typer.Option("--markdown", help="Tables as markdown.")]
 
 
-def show_leaderboard(
-    board: dict[str, Any], *, markdown: bool = False, only_first: bool = False
-) -> None:
-    """Print the tables of a leaderboard."""
-    from inframind_gym.evaluation.board import leaderboard_tables
-    from inframind_gym.evaluation.tables import show
-
-    tables = leaderboard_tables(board)
-    show(tables[: 1 if only_first else None], markdown=markdown)
-    if not tables:
-        print(
-            "No cell has been finished by every policy yet; --json shows the rows that are there."
-        )
-    for note in board["notes"]:
-        print(f"Note: {note.rstrip('.')}.")
-
-
 @app.command()
 def run(
     suite: Annotated[
@@ -98,9 +81,10 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run a suite and show its leaderboard; the same command again continues a stopped run."""
-    from inframind_gym.evaluation.board import leaderboard, load_results
+    from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
     from inframind_gym.evaluation.runner import run as run_suite
     from inframind_gym.evaluation.suite import load_suite, split_list
+    from inframind_gym.evaluation.tables import show
 
     with friendly():
         trackers = split_list(track or "")
@@ -132,7 +116,8 @@ def run(
             counted = {"computed": summary.computed, "kept": summary.kept, "wall_s": summary.wall_s}
             print(json.dumps({"out": str(folder), **counted, **board}, allow_nan=False))
             return
-        show_leaderboard(board, only_first=tables == "first")
+        shown = leaderboard_tables(board)
+        show(shown[:1] if tables == "first" else shown, board["notes"])
         print(f"{summary.computed} episodes in {summary.wall_s:.0f} s. Results: {folder}")
 
 
@@ -159,14 +144,15 @@ def leaderboard(
 ) -> None:
     """Rank the policies of a results folder, with 95 % intervals."""
     from inframind_gym.evaluation.board import leaderboard as compute
-    from inframind_gym.evaluation.board import load_results
+    from inframind_gym.evaluation.board import leaderboard_tables, load_results
+    from inframind_gym.evaluation.tables import show
 
     with friendly():
         board = compute(load_results(folder))
         if as_json:
             print(json.dumps(board, allow_nan=False))
         else:
-            show_leaderboard(board, markdown=markdown)
+            show(leaderboard_tables(board), board["notes"], markdown=markdown)
 
 
 @app.command()
@@ -207,9 +193,7 @@ def compare(
             print(json.dumps({"comparisons": comparisons}, allow_nan=False))
             return
         for comparison in comparisons:
-            show(comparison_tables(comparison), markdown=markdown)
-            for note in comparison["notes"]:
-                print(f"Note: {note}.")
+            show(comparison_tables(comparison), comparison["notes"], markdown=markdown)
 
 
 @app.command()
@@ -281,8 +265,11 @@ def board(
 ) -> None:
     """Show the boards of all submissions, one a suite; plays nothing."""
     from inframind_gym.evaluation.board import leaderboard as compute
+    from inframind_gym.evaluation.board import leaderboard_tables
     from inframind_gym.evaluation.submission import merged
+    from inframind_gym.evaluation.tables import show
 
     with friendly():
         for results in merged(folder):
-            show_leaderboard(compute(results), markdown=markdown)
+            board = compute(results)
+            show(leaderboard_tables(board), board["notes"], markdown=markdown)

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
-from numpy.typing import NDArray
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.evaluation.errors import BenchmarkError, blame
+from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError, blame
 from inframind_gym.evaluation.family import Cell
 from inframind_gym.evaluation.play import Batch, Played
 from inframind_gym.evaluation.queries import LIVE_ID, QueryBatch, RoutingPlayer
@@ -93,10 +91,12 @@ class LivePlayer(RoutingPlayer):
             self.reset_policy(batch)
         return batch
 
-    def step(self, batch: Batch, rows: NDArray[np.int64]) -> None:
-        """Carry out an action; say what to do where the servers are gone."""
+    def play(self, batch: Batch) -> list[Played]:
+        """Play an episode that has begun; say what to do where the servers are gone."""
         try:
-            super().step(batch, rows)
+            return super().play(batch)
+        except PolicyFailedError:
+            raise
         except InfraMindError as error:
             servers = batch.simulation.servers
             if servers is None or servers.watcher.up:

@@ -111,7 +111,8 @@ class Player:
                     actions = policy.act_batch(batch.observations[rows], contexts, rows)
                     within(0.0)
                     batch.actions[rows] = check_actions(actions, simulation.highs, len(rows))
-                self.step(batch, rows)
+                actions = simulation.checked(batch.actions)
+                simulation.step(rows, actions, batch.observations)
                 self.progress(batch.note(rows))
         return [(cell, batch.columns(row)) for row, cell in enumerate(batch.cells)]
 
@@ -136,7 +137,9 @@ class Player:
 
     def warm_up(self, cell: Cell) -> None:
         """Take one step as in a cell, so that compiled code is in the cache."""
-        self.step(self.begin([cell]), np.zeros(1, np.int64))
+        batch = self.begin([cell])
+        actions = batch.simulation.checked(batch.actions)
+        batch.simulation.step(np.zeros(1, np.int64), actions, batch.observations)
 
     def close(self) -> None:
         """Release what it holds: the last simulation."""
@@ -186,8 +189,3 @@ class Player:
         """Show the policy of a batch what it is to play."""
         seeds = [cell.policy_seed for cell in batch.cells]
         batch.policy.reset(batch.simulation.policy_spec(), seeds)
-
-    def step(self, batch: Batch, rows: NDArray[np.int64]) -> None:
-        """Carry out the actions of some rows."""
-        actions = batch.simulation.checked(batch.actions)
-        batch.simulation.step(rows, actions, batch.observations)

@@ -43,28 +43,35 @@ class Table:
 # Renderings
 
 
-def show(tables: Sequence[Table], *, markdown: bool = False) -> None:
-    """Print tables to standard output; the best values of a column are bold."""
-    if markdown:
-        print("\n\n".join(to_markdown(table) for table in tables))
-        return
-    rendered = []
-    for table in tables:
-        one = rich_table.Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-        for i, heading in enumerate(table.headings):
-            is_text = i < table.left
-            one.add_column(heading, justify="left" if is_text else "right", no_wrap=is_text)
-        for r, row in enumerate(table.rows):
-            bold = ("bold" if (r, c) in table.best else "" for c in range(len(row)))
-            one.add_row(*map(Text, row, bold))
-        rendered.append(one)
-    console = Console()
-    if not console.is_terminal:
-        wide = Console(width=1_000)  # a file has room for every interval
-        console = Console(width=max([120, *(wide.measure(one).maximum for one in rendered)]))
-    for table, one in zip(tables, rendered, strict=True):  # a caption can be wider than its table
-        caption = [Text(f"{table.caption}\n", "dim italic")] if table.caption else []
-        console.print(Text(table.title, "bold"), one, *caption, sep="\n")
+def show(tables: Sequence[Table], notes: Sequence[str] = (), *, markdown: bool = False) -> None:
+    """Print tables to standard output, the best values of a column bold, and notes below them."""
+    if not tables:
+        print(
+            "No cell has been finished by every policy yet; --json shows the rows that are there."
+        )
+    elif markdown:
+        print("\n\n".join(map(to_markdown, tables)))
+    else:
+        rendered = []
+        for table in tables:
+            one = rich_table.Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+            for i, heading in enumerate(table.headings):
+                is_text = i < table.left
+                one.add_column(heading, justify="left" if is_text else "right", no_wrap=is_text)
+            for r, row in enumerate(table.rows):
+                bold = ("bold" if (r, c) in table.best else "" for c in range(len(row)))
+                one.add_row(*map(Text, row, bold))
+            rendered.append(one)
+        console = Console()
+        if not console.is_terminal:
+            wide = Console(width=1_000)  # a file has room for every interval
+            console = Console(width=max([120, *(wide.measure(one).maximum for one in rendered)]))
+        # A caption can be wider than its table.
+        for table, one in zip(tables, rendered, strict=True):
+            caption = [Text(f"{table.caption}\n", "dim italic")] if table.caption else []
+            console.print(Text(table.title, "bold"), one, *caption, sep="\n")
+    for note in notes:
+        print(f"Note: {note.rstrip('.')}.")
 
 
 def to_markdown(table: Table) -> str:
