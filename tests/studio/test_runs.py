@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -17,6 +15,7 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.live.gateway.metrics import Metrics
 from inframind_gym.studio.runs import BusyError, Launcher, Ways
 from inframind_gym.teams.runs import Run, RunStore
+from tests.live.vllm_server.fake import FakeServer
 from tests.studio.conftest import TASK, until_over
 
 GAUGES = (
@@ -32,21 +31,13 @@ GAUGES = (
 @pytest.fixture
 def gateway() -> Iterator[str]:
     """Serve the metrics of a gateway."""
-    metrics = Metrics()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(metrics.write(GAUGES))
+    class FakeGateway(FakeServer):
+        def metrics(self) -> str:
+            return Metrics().write(GAUGES).decode()
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
+    with FakeGateway() as server:
+        yield server.url
 
 
 def play(
