@@ -26,9 +26,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -60,6 +59,7 @@ from inframind_gym.calibration.server_card import Vector
 from inframind_gym.configs import find_config
 from inframind_gym.errors import friendly
 from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.runner import in_parallel
 from inframind_gym.files import read_json, replace_text
 from inframind_gym.progress import say
 from inframind_gym.simulator.workflow.topology import STRUCTURES
@@ -645,19 +645,19 @@ def main(
         typer.Option(help="fit.json whose constants are written, with a posterior about them."),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=1, help="Processes for fits without a rate, beside the one to all.")
+        int, typer.Option(min=1, help="Processes for the fits that leave out a rate.")
     ] = 1,
 ) -> None:
     """Fit pool and workloads to measured runs."""
-    with friendly(), ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with friendly():
         cells = read_runs(runs, list(HARNESSES))
         start = load_constants(POOL, [cell.dataset for cell in cells])
         anew = replace(start, length_factors={})
         kept = read_json(keep)["values"] if keep else None
         rates = sorted({c.arrival_rate_per_min for c in cells}) if cross_validate else []
-        folds = {f"{rate:g}": pool.submit(left_out, cells, anew, rate) for rate in rates}
         figures = fit_all(cells, anew if kept is None else start, out, kept)
-        figures["left_out"] = {rate: fold.result() for rate, fold in folds.items()}
+        folds = dict(in_parallel(partial(left_out, cells, anew), rates, workers))
+        figures["left_out"] = {f"{rate:g}": folds[rate] for rate in rates}
         replace_text(out / "fit.json", json.dumps(figures, indent=1) + "\n")
 
 
