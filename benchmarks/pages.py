@@ -20,6 +20,7 @@ import numpy as np
 
 from inframind_gym.errors import require, unknown
 from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.tables import Table, to_markdown
 from inframind_gym.files import replace_text
 
 if TYPE_CHECKING:
@@ -57,10 +58,12 @@ _REGION: Final = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
     """Return a markdown table whose first `left` columns are text, the others numbers."""
-    rule = ["---" if column < left else "--:" for column in range(len(headings))]
-    lines = [headings, rule, *rows]
-    cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines)
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+    return untitled(Table("", headings, list(rows), left=left))
+
+
+def untitled(sheet: Table) -> str:
+    """Return a table as markdown without its title, which the page has."""
+    return to_markdown(sheet).partition("\n\n")[2]
 
 
 def mean(values: Any, digits: int = 1) -> str:

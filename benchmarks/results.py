@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import yaml
 
-from benchmarks.pages import NONE, QUIET, RULE, refresh, save_all, table
+from benchmarks.pages import NONE, QUIET, RULE, refresh, save_all, table, untitled
 from inframind_gym.evaluation.board import leaderboard, load_results
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.store import read_cells
-from inframind_gym.evaluation.tables import Table, to_markdown
 from inframind_gym.evaluation.track_board import (
     over_bound,
     ranked_policies,
@@ -142,16 +141,11 @@ def standard_blocks(board: Board, route: Board) -> dict[str, str]:
     """Return the tables of docs/results.md by name, from the boards of both divisions."""
     return {
         "route": loads_table(route),
-        "tracks": _markdown(scores_table(board)),
+        "tracks": untitled(scores_table(board)),
         "pairs": pairs_table(board),
         "scenarios": scenarios_table(board),
         "origin": "\n\n".join(origin_text(of["origin"]) for of in (route, board)),
     }
-
-
-def _markdown(sheet: Table) -> str:
-    """Render a table of the library without its title, which the page has."""
-    return to_markdown(sheet).partition("\n\n")[2]
 
 
 def pairs_table(board: Board) -> str:

@@ -81,8 +81,10 @@ def to_markdown(table: Table) -> str:
         [f"**{text}**" if (r, c) in table.best else text for c, text in enumerate(row)]
         for r, row in enumerate(table.rows)
     ]
-    headings = [heading.replace("\n", " ") for heading in table.headings]
-    lines = ["| " + " | ".join(row) + " |" for row in (headings, rule, *body)]
+    lines = []
+    for row in (table.headings, rule, *body):
+        cells = (cell.replace("|", "\\|").replace("\n", " ") for cell in row)
+        lines.append(f"| {' | '.join(cells)} |")
     parts = [f"### {table.title}", "\n".join(lines), table.caption]
     return "\n\n".join(part for part in parts if part)
 
