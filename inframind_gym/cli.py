@@ -98,11 +98,11 @@ def main(
 def info() -> None:
     """List environments, shipped configurations and versions."""
     from rich.console import Console
-    from rich.table import Table
 
     from inframind_gym.configs import list_configs
+    from inframind_gym.progress import plain_table
 
-    table = Table(show_header=False, box=None, padding=(0, 2))
+    table = plain_table()
     table.add_row("inframind_gym", __version__)
     for package in ("gymnasium", "numpy", "numba", "torch", "stable-baselines3"):
         try:

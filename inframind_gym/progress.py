@@ -1,4 +1,4 @@
-"""Progress of long work on standard error: a bar on a terminal, plain lines otherwise."""
+"""What commands show: progress on standard error, and tables without lines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+    from rich.table import Table
 
 _LINE_EVERY_S = 10.0
 
@@ -76,3 +77,13 @@ def say(message: str, end: str = "\n") -> None:
     """Print a line to standard error, where there is one."""
     if sys.stderr is not None:
         print(message, file=sys.stderr, end=end, flush=True)
+
+
+def plain_table(*columns: str) -> Table:
+    """Return a table without lines; heads that begin with ">" are of numbers, set to the right."""
+    from rich.table import Table
+
+    table = Table(show_header=bool(columns), box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in columns:
+        table.add_column(column.lstrip(">"), justify="right" if column[:1] == ">" else "left")
+    return table

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from inframind_gym.configs import validate
 from inframind_gym.errors import ConfigError, InfraMindError, friendly, unknown
 from inframind_gym.files import replace_text
 from inframind_gym.live.config import require_live
+from inframind_gym.progress import plain_table
 from inframind_gym.simulator.server.pool import load_pool
 
 # Modules that reach servers are imported when a command runs.
@@ -165,7 +165,7 @@ def new(
         step_ms = 1e3 * (card.call_s(500, 501) - card.call_s(500, 1)) / 500
         cells = (weights, f"{model.gpu_memory_frac:.1%}", tokens, f"{step_ms:.1f}")
         rows.append((model.alias, " ".join(model.all_gpus), *cells))
-    _print_table(("model", "GPU"), ("weights", "share", "KV tokens", "ms/token"), rows)
+    _print_table(("model", "GPU", ">weights", ">share", ">KV tokens", ">ms/token"), rows)
     if pool.idle_gpus:
         typer.echo(f"GPUs without a model: {', '.join(pool.idle_gpus)}.")
     for each in wanted:
@@ -296,7 +296,7 @@ def status(
         state_text = Text(row["state"], _COLOURS.get(row["state"], "bold red"))
         cells.append((row["alias"], state_text, row["url"], *shown))
     heads = ("pid", "up for", "MB", "run", "wait", "KV", "TTFT", "ITL", "queue", "inference")
-    _print_table(("model", "state", "url"), heads, cells)
+    _print_table(("model", "state", "url", *(f">{head}" for head in heads)), cells)
     console = Console(highlight=False)
     for row in rows:
         if row["note"]:
@@ -423,11 +423,9 @@ def _interruptible(console: Console, consequence: str) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _print_table(left: Sequence[str], right: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print cells below columns that are aligned left, then right."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for column in (*left, *right):
-        table.add_column(column, justify="left" if column in left else "right", no_wrap=True)
+def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print cells below columns, see `plain_table`."""
+    table = plain_table(*columns)
     for row in rows:
         table.add_row(*row)
     console = Console(highlight=False)

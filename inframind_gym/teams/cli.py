@@ -11,9 +11,10 @@ import typer
 from rich.console import Console
 
 from inframind_gym.errors import ConfigError, friendly
+from inframind_gym.progress import plain_table
 from inframind_gym.teams.assignment.cli import run_assignment
 from inframind_gym.teams.coordination.cli import run_coordination
-from inframind_gym.teams.runs import DEFAULT_FILE, AsJson, Runs, RunStore, plain_table
+from inframind_gym.teams.runs import DEFAULT_FILE, AsJson, Runs, RunStore
 from inframind_gym.teams.token_budget.cli import run_token_budget
 
 app = typer.Typer(no_args_is_help=True, help="Run teams of LLM agents; list and show their runs.")

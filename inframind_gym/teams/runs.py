@@ -20,7 +20,6 @@ from types import TracebackType
 from typing import Annotated, Any, Final, Literal, Self
 
 import typer
-from rich.table import Table
 
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
 
@@ -292,11 +291,3 @@ ProviderName = Annotated[
         help="simulated, openai, anthropic, or the base URL of an OpenAI-compatible server.",
     ),
 ]
-
-
-def plain_table(*columns: str) -> Table:
-    """Return a table without lines; heads that begin with ">" are of numbers, set to the right."""
-    table = Table(show_header=bool(columns), box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for column in columns:
-        table.add_column(column.lstrip(">"), justify="right" if column[:1] == ">" else "left")
-    return table

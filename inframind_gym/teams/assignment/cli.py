@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 
 from inframind_gym.errors import friendly, require
+from inframind_gym.progress import plain_table
 from inframind_gym.teams.assignment.rules import TASK_TYPES, Arrivals, Router
-from inframind_gym.teams.runs import DEFAULT_FILE, AsJson, RunLog, Runs, RunStore, plain_table
+from inframind_gym.teams.runs import DEFAULT_FILE, AsJson, RunLog, Runs, RunStore
 
 if TYPE_CHECKING:
     from inframind_gym.teams.assignment.app import Run

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from inframind_gym.errors import friendly
-from inframind_gym.progress import say
+from inframind_gym.progress import plain_table, say
 from inframind_gym.teams.runs import (
     DEFAULT_FILE,
     AsJson,
@@ -18,7 +18,6 @@ from inframind_gym.teams.runs import (
     RunLog,
     Runs,
     RunStore,
-    plain_table,
 )
 
 DEMONSTRATION: Final = "Write a guide for new users of a GPU cluster."  # of a run without a task
