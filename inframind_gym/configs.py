@@ -119,7 +119,16 @@ def find_config(kind: str, name_or_path: str | Path) -> Path:
     _check_kind(kind)
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(_SUFFIXES) or "/" in text or "\\" in text:
-        return _existing_file(Path(name_or_path), _SINGULAR[kind])
+        path = Path(name_or_path)
+        if os.path.isfile(path):
+            return path
+        if os.path.isdir(path):
+            raise ConfigError(f"{path}: is a folder, wanted the YAML file of a {_SINGULAR[kind]}.")
+        neighbours = [p.name for p in path.parent.glob("*") if p.suffix in _SUFFIXES]
+        raise ConfigError(
+            f"{path}: no such {_SINGULAR[kind]} file.{did_you_mean(path.name, sorted(neighbours))} "
+            "Relative paths start at the working folder."
+        )
     known = list_configs(kind)
     if text in known:
         for root in _ROOTS:
@@ -208,18 +217,6 @@ def validate(
 def _check_kind(kind: str) -> None:
     if kind not in _SINGULAR:
         raise ConfigError(unknown("kind of configuration", kind, _SINGULAR))
-
-
-def _existing_file(path: Path, kind: str) -> Path:
-    if os.path.isfile(path):
-        return path
-    if os.path.isdir(path):
-        raise ConfigError(f"{path}: is a folder, wanted the YAML file of a {kind}.")
-    neighbours = [p.name for p in path.parent.glob("*") if p.suffix in _SUFFIXES]
-    hint = did_you_mean(path.name, sorted(neighbours))
-    raise ConfigError(
-        f"{path}: no such {kind} file.{hint} Relative paths start at the working folder."
-    )
 
 
 def _reject_repeated_keys(path: Path, node: yaml.Node, prefix: str = "") -> None:

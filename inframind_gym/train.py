@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-import yaml
-from pydantic import ConfigDict
 
-from inframind_gym.configs import StrictModel, load_yaml_model, validate
+from inframind_gym.configs import load_yaml_model, validate
 from inframind_gym.errors import ConfigError, did_you_mean, friendly, needs, require, unknown
+from inframind_gym.evaluation.tracker import trackers_of
+from inframind_gym.files import parse_yaml, read_yaml
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _ROOTS: Final = (_PACKAGE.parent, _PACKAGE / "_laboratory")  # in a checkout, in a wheel
@@ -31,7 +31,6 @@ TRAINERS: Final = {  # algorithm of a configuration -> module with `train(config
     "sb3": "baselines.sb3",
     "gptswarm": "baselines.gptswarm",
 }
-TRACKERS: Final = ("wandb", "tensorboard")
 
 
 def train(
@@ -66,10 +65,7 @@ def train(
     """
     with friendly():
         require("threadpoolctl", "`inframind train`", "agents")
-        for name in (trackers := [each.strip() for each in track.split(",") if each.strip()]):
-            if name not in TRACKERS:
-                raise ConfigError(unknown("tracker", name, TRACKERS))
-            require(name, f"--track {name}", "track")
+        trackers = trackers_of(track)
         if steps is not None and "steps" not in (keys := type(read_config(config)[1]).model_fields):
             raise ConfigError(
                 f"--steps: {config} has no steps; its keys (--set): {', '.join(keys)}."
@@ -114,13 +110,6 @@ def configurations() -> dict[str, Path]:
     }
 
 
-class _Header(StrictModel):
-    """The one key that every configuration has; the algorithm checks the others."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-    algorithm: str
-
-
 def read_config(
     name_or_path: str, changes: typing.Sequence[str] = ()
 ) -> tuple[Callable[..., Any], Any]:
@@ -142,7 +131,8 @@ def read_config(
             hint = did_you_mean(path.stem, shipped)
             raise ConfigError(f"{path}: no such file.{hint} Shipped: {', '.join(shipped)}.")
         path = shipped[name_or_path]
-    algorithm = load_yaml_model(path, _Header).algorithm
+    content, _ = read_yaml(path)
+    algorithm = str(content.get("algorithm")) if isinstance(content, dict) else ""
     if algorithm not in TRAINERS:
         raise ConfigError(f"{path}: {unknown('algorithm', algorithm, TRAINERS)}")
     try:
@@ -150,7 +140,8 @@ def read_config(
     except ModuleNotFoundError as error:
         missing = needs(f"training {algorithm}", error.name or "a package", "agents")
         raise ConfigError(missing) from None
-    data: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    model = typing.get_type_hints(function)["config"]
+    data: dict[str, Any] = load_yaml_model(path, model).model_dump(exclude_unset=True)
     for change in changes:
         dotted, equals, value = change.partition("=")
         if not equals:
@@ -161,6 +152,5 @@ def read_config(
             inner = inner.setdefault(key, {})
             if not isinstance(inner, dict):
                 raise ConfigError(f"{dotted}: {key} is a value, not a group of keys.")
-        inner[last] = yaml.safe_load(value)
-    model = typing.get_type_hints(function)["config"]
+        inner[last] = parse_yaml(value, f"--set {dotted}")[0]
     return function, validate(data, model, source=str(path))

@@ -34,7 +34,7 @@ LAYERS = {
     "evaluation": ("tasks", "simulator", "envs", "policies", "live", "teams", "__init__"),
     "studio": ("simulator", "tasks", "policies", "envs", "live", "teams", "evaluation", "__init__"),
     "check": ("simulator", "tasks", "policies", "evaluation", "teams", "live"),
-    "train": (),
+    "train": ("evaluation",),
     "cli": ("check", "tasks", "simulator", "envs", "evaluation", "calibration", "live", "__init__"),
     "__init__": ("registration",),
     "__main__": ("cli",),

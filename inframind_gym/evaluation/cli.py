@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from inframind_gym.errors import friendly, require, unknown
+from inframind_gym.errors import friendly
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.progress import say
 
@@ -72,26 +72,23 @@ def run(
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; else one a core.")] = None,
     tables: Annotated[Literal["first", "all"], typer.Option(help="What it shows.")] = "first",
     track: Annotated[
-        str | None,
+        str,
         typer.Option(
             help="Log board and report: wandb (offline, unless WANDB_MODE says otherwise), "
             "tensorboard, or both with a comma (extra `track`)."
         ),
-    ] = None,
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Run a suite and show its leaderboard; the same command again continues a stopped run."""
     from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
     from inframind_gym.evaluation.runner import run as run_suite
-    from inframind_gym.evaluation.suite import load_suite, split_list
+    from inframind_gym.evaluation.suite import load_suite
     from inframind_gym.evaluation.tables import show
+    from inframind_gym.evaluation.tracker import track_board, trackers_of
 
     with friendly():
-        trackers = split_list(track or "")
-        for name in trackers:
-            if name not in ("wandb", "tensorboard"):
-                raise BenchmarkError(unknown("tracker", name, ("wandb", "tensorboard")))
-            require(name, f"--track {name}", "track")
+        trackers = trackers_of(track)
         options = {"policies": policies, "seeds": seeds, "workloads": workloads, "pool": pool}
         texts = [f"{key}={text}" for key, text in options.items() if text is not None]
         texts += settings or ()
@@ -109,9 +106,7 @@ def run(
         results = load_results(folder)
         board = leaderboard(results)
         if trackers:
-            from inframind_gym.evaluation.tracker import track_board
-
-            track_board(results, board, **dict.fromkeys(trackers, True))
+            track_board(results, board, trackers)
         if as_json:
             counted = {"computed": summary.computed, "kept": summary.kept, "wall_s": summary.wall_s}
             print(json.dumps({"out": str(folder), **counted, **board}, allow_nan=False))

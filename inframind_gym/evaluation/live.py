@@ -95,11 +95,9 @@ class LivePlayer(RoutingPlayer):
         """Play an episode that has begun; say what to do where the servers are gone."""
         try:
             return super().play(batch)
-        except PolicyFailedError:
-            raise
         except InfraMindError as error:
             servers = batch.simulation.servers
-            if servers is None or servers.watcher.up:
+            if isinstance(error, PolicyFailedError) or servers is None or servers.watcher.up:
                 raise
             raise BenchmarkError(
                 f"{batch.cells[0]}: {error}. Finished cells are kept, and so are the calls of this "

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from inframind_gym.errors import require
+from inframind_gym.errors import ConfigError, require, unknown
 from inframind_gym.evaluation.tables import Table, to_markdown
 from inframind_gym.files import parse_json, replace_text
 from inframind_gym.progress import say
@@ -18,12 +18,27 @@ from inframind_gym.progress import say
 if TYPE_CHECKING:
     from inframind_gym.evaluation.board import Results
 
+TRACKERS: Final = ("wandb", "tensorboard")
 PROJECT: Final = "inframind"
 METRICS: Final = "metrics.jsonl"
 STEP: Final = "step"
 EVENTS: Final = "tensorboard"  # of a board, in the results folder
 REPORT: Final = "report.html"  # in the results folder
 _RUN: Final = "wandb_run"  # file with the id of the W&B run that a later start continues
+
+
+def trackers_of(option: str) -> list[str]:
+    """Return the trackers of an option `--track`: one of TRACKERS, or several with commas.
+
+    Raises:
+        ConfigError: One is unknown, or not installed.
+    """
+    names = [name.strip() for name in option.split(",") if name.strip()]
+    for name in names:
+        if name not in TRACKERS:
+            raise ConfigError(unknown("tracker", name, TRACKERS))
+        require(name, f"--track {name}", "track")
+    return names
 
 
 class Tracker:
@@ -167,9 +182,7 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     return [dict(parse_json(line, f"{path}:{i}")) for i, line in enumerate(lines, start=1)]
 
 
-def track_board(
-    results: Results, board: dict[str, Any], *, wandb: bool = False, tensorboard: bool = False
-) -> None:
+def track_board(results: Results, board: dict[str, Any], trackers: Sequence[str]) -> None:
     """Log a leaderboard: means over the load, tables, and for W&B a report.
 
     Metrics are POLICY/METRIC/SERIES: the series "mean" over all cells, at step 0, and of families
@@ -179,9 +192,8 @@ def track_board(
     Args:
         results: The run.
         board: Its leaderboard.
-        wandb: Whether to log to Weights & Biases.
-        tensorboard: Whether to write events, into the results folder's own folder `tensorboard`,
-            in place of earlier ones.
+        trackers: Of TRACKERS; TensorBoard's events go into the results folder's own folder
+            `tensorboard`, in place of earlier ones.
     """
     from inframind_gym.evaluation.board import leaderboard_tables
     from inframind_gym.evaluation.report.page import write_report
@@ -201,17 +213,17 @@ def track_board(
             for row in rows:
                 at = by_step.setdefault(round(row[axis.name] * (1 if whole else 100)), {})
                 at |= {f"{row['policy']}/{name}/{axis.table}": row[name] for name in names}
-    page = results.folder / REPORT if wandb else None
+    page = results.folder / REPORT if "wandb" in trackers else None
     if page is not None:
         write_report([results.folder], page)
     config = {"suite": header["suite"], "settings": header["settings"]}
-    options = {"wandb": wandb, "tensorboard": tensorboard}
-    with Tracker(folder, config, name=header["suite"]["name"], **options) as tracker:
+    chosen = dict.fromkeys(trackers, True)
+    with Tracker(folder, config, name=header["suite"]["name"], **chosen) as tracker:
         for step, metrics in sorted(by_step.items()):
             tracker.log(step, metrics)
         tracker.flush()
         tracker.summarise(means)
         tracker.show(leaderboard_tables(board), page)
-    where = [f"tensorboard --logdir {folder}"] * tensorboard
-    where += [f"W&B: project {PROJECT}; report: {page}"] * wandb
-    say(f"tracked: {'; '.join(where)}")
+    where = {"tensorboard": f"tensorboard --logdir {folder}"}
+    where["wandb"] = f"W&B: project {PROJECT}; report: {page}"
+    say(f"tracked: {'; '.join(where[name] for name in trackers)}")

@@ -44,7 +44,7 @@ def test_tensorboard_has_the_means_over_the_load(folder: Path) -> None:
     results = load_results(folder)
     board = leaderboard(results, num_resamples=50)
     for _ in range(2):  # again: in place of earlier events
-        track_board(results, board, wandb=False, tensorboard=True)
+        track_board(results, board, ["tensorboard"])
     found = events(folder / EVENTS)
     for row in board["ranking"]:
         ((step, value),) = found[f"{row['policy']}/goodput/mean"]
@@ -79,6 +79,6 @@ def test_wandb_has_tables_and_means(folder: Path, monkeypatch: pytest.MonkeyPatc
         "inframind_gym.evaluation.report.page.write_report",
         lambda folders, out: out.write_text("<html>"),
     )
-    track_board(results, board, wandb=True, tensorboard=False)
+    track_board(results, board, ["wandb"])
     assert summary["good/goodput/mean"] in [row["goodput"] for row in board["ranking"]]
     assert "report" in logged[-1] and len(logged[-1]) > 2
