@@ -5,8 +5,8 @@ A request comes through the files in this order:
 app       routes and process
 auth      who may ask: keys (what every server checks is in `live/guard.py`)
 request   a request, checked; its line in the log
-gateway   servers, what is in flight, where a request goes, and whether it can make its budget
-choose    a policy asked for one call, expected latencies
+gateway   servers, what is in flight, where a request goes and as what, and whether it is in time
+choose    expected latencies, a policy asked for one call
 proxy     attempts at servers until one answers; metrics and log
 
 team      a whole workflow for one question
