@@ -13,7 +13,7 @@ import re
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from inframind_gym.errors import InfraMindError, shortened
@@ -364,8 +364,7 @@ class Faulty(Provider):
             raise LLMError("timeout", "no answer", "unknown")
         if self._kind == "error":
             raise LLMError("http_500", "internal error")
-        answer = await self._inner.complete(request)
-        return Completion("{\x00", answer.input_tokens, answer.output_tokens)
+        return replace(await self._inner.complete(request), content="{\x00")
 
 
 # Answers without a model: router and planner go by the words of the question, the writer quotes the
