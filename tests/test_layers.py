@@ -18,13 +18,7 @@ GROUND = ("errors", "files", "configs", "progress", "sockets")
 # What a layer may import beside itself and the ground. `envs` and `policies` know one another:
 # an environment can have a policy carry out its plans, a policy reads an environment's `spec`.
 LAYERS = {
-    "errors": (),
-    "files": (),
-    "configs": (),
-    "progress": (),
-    "sockets": (),
-    "registration": (),
-    "tasks": (),
+    **dict.fromkeys((*GROUND, "registration", "tasks"), ()),
     "simulator": ("tasks",),
     "teams": ("tasks", "simulator", "envs", "policies"),
     "envs": ("tasks", "simulator", "policies", "live", "teams"),

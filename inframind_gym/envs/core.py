@@ -540,11 +540,10 @@ class VectorEnv(_VectorEnv):
         self._over = self._every_row[:0]
         observations = self.simulation.observations()
         self._begin(self._every_row, observations, first=True)
-        infos = self._infos(np.zeros(self.num_envs))
+        infos: dict[str, Any] = {"cost": np.zeros(self.num_envs)}
         if self.simulation.split is not None:
-            split = np.full(self.num_envs, self.simulation.split)
-            infos |= {"split": split, "_split": self._everywhere()}
-        return self.simulation.form.of(observations), infos
+            infos["split"] = np.full(self.num_envs, self.simulation.split)
+        return self.simulation.form.of(observations), self._everywhere(infos)
 
     def _begin(self, rows: Ints, observations: Float32s, *, first: bool) -> None:
         generators = [self._generators[row] for row in rows.tolist()]
@@ -568,12 +567,12 @@ class VectorEnv(_VectorEnv):
         simulation.step(rows, checked, observations)
         rewards, costs = simulation.rewards.copy(), simulation.costs.copy()
         terminated, truncated = simulation.terminated.copy(), simulation.truncated.copy()
-        infos: dict[str, Any] = simulation.infos()
-        infos |= {f"_{name}": self._everywhere() for name in tuple(infos)}
+        infos: dict[str, Any] = {}
+        of_step = {"cost": costs, **simulation.infos()}
         if simulation.term_names:
             terms = dict(zip(simulation.term_names, simulation.terms.T.copy(), strict=True))
-            terms |= {f"_{name}": self._everywhere() for name in simulation.term_names}
-            infos |= {"rewards": terms, "_rewards": self._everywhere()}
+            every = {f"_{name}": np.ones(self.num_envs, np.bool_) for name in terms}
+            of_step["rewards"] = terms | every
         self._episode_costs += costs
         self._episode_rewards += rewards
         over = terminated | truncated
@@ -581,7 +580,7 @@ class VectorEnv(_VectorEnv):
         if len(self._over):
             final = self._final_info(over, costs)
             if self.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP:
-                infos |= final
+                infos |= final | {"cost": costs, "_cost": np.ones(self.num_envs, np.bool_)}
             else:
                 final_obs = np.empty(self.num_envs, object)
                 for row in self._over.tolist():
@@ -590,18 +589,14 @@ class VectorEnv(_VectorEnv):
                 infos |= {"final_info": final, "_final_info": over.copy()}
                 self._begin(self._over, observations, first=False)
                 self._over = self._every_row[:0]
-        infos |= self._infos(costs)
+        infos = self._everywhere(of_step) | infos
         return simulation.form.of(observations), rewards, terminated, truncated, infos
 
-    def _infos(self, costs: Floats) -> dict[str, Any]:
-        infos = {"cost": costs, "_cost": self._everywhere()}
+    def _everywhere(self, infos: dict[str, Any]) -> dict[str, Any]:
+        """Return infos with the masks of the decisions that are due, and that every row has all."""
         if self.simulation.has_mask:
-            masks = self.simulation.sample_masks()
-            infos |= {"action_mask": masks, "_action_mask": self._everywhere()}
-        return infos
-
-    def _everywhere(self) -> Bools:
-        return np.ones(self.num_envs, np.bool_)
+            infos["action_mask"] = self.simulation.sample_masks()
+        return infos | {f"_{name}": np.ones(self.num_envs, np.bool_) for name in infos}
 
     def _final_info(self, over: Bools, costs: Floats) -> dict[str, NDArray[Any]]:
         """Return the infos of the episodes that are over, whose sums begin again."""
