@@ -31,12 +31,8 @@ GAUGES = (
 @pytest.fixture
 def gateway() -> Iterator[str]:
     """Serve the metrics of a gateway."""
-
-    class FakeGateway(FakeServer):
-        def metrics(self) -> str:
-            return Metrics().write(GAUGES).decode()
-
-    with FakeGateway() as server:
+    with FakeServer() as server:
+        server.metrics = Metrics().write(GAUGES).decode  # type: ignore[method-assign]
         yield server.url
 
 
