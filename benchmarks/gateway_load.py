@@ -26,6 +26,7 @@ import psutil
 import typer
 import yaml
 
+from inframind_gym.live.client import DownError, ask, fetch, open_session
 from inframind_gym.live.gateway.choose import SingleCallPolicy, World
 from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.simulated.answers import AnswerLengths
@@ -105,9 +106,7 @@ class Load:
     async def send(self, model: str) -> list[Outcome]:
         """Send all requests to the gateway; half of them are streams."""
         found, began_s = self.outcomes(), time.monotonic()
-        limit = aiohttp.ClientTimeout(total=PATIENCE_S / self.speed)
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(connector=connector, timeout=limit) as session:
+        async with open_session(PATIENCE_S / self.speed) as session:
 
             async def one(k: int, out: Outcome) -> None:
                 due_s = began_s + float(self.arrival_s[k]) / self.speed
@@ -274,7 +273,7 @@ def gateway(pool: str, policy: str, port: int = PORT, **settings: Any) -> Iterat
         command = [*INFRAMIND, "serve", "--config", str(path)]
         started = subprocess.Popen(command, stdout=output, stderr=output)
         try:
-            if not asyncio.run(_answers(f"http://127.0.0.1:{port}/ready", started)):
+            if not _answers(f"http://127.0.0.1:{port}/ready", started):
                 output.seek(0)
                 raise SystemExit(output.read().decode("utf-8", "replace")[-2000:])
             yield psutil.Process(started.pid)
@@ -285,17 +284,15 @@ def gateway(pool: str, policy: str, port: int = PORT, **settings: Any) -> Iterat
             started.kill()
 
 
-async def _answers(url: str, started: subprocess.Popen[bytes]) -> bool:
+def _answers(url: str, started: subprocess.Popen[bytes]) -> bool:
     """Wait until an address answers 200; return False where the process has ended."""
-    async with aiohttp.ClientSession() as session:
-        for _ in range(1200):
-            with contextlib.suppress(aiohttp.ClientError):
-                async with session.get(url) as response:
-                    if response.status == 200:
-                        return True
-            if started.poll() is not None:
-                return False
-            await asyncio.sleep(0.1)
+    for _ in range(1200):
+        with contextlib.suppress(DownError):
+            ask(url)
+            return True
+        if started.poll() is not None:
+            return False
+        time.sleep(0.1)
     return False
 
 
@@ -366,21 +363,19 @@ def http(
 
 async def _break(pool: PoolConfig, every_s: float) -> None:
     """Break one server after the other."""
-    async with aiohttp.ClientSession() as session:
+    async with open_session(PATIENCE_S) as session:
         for k in range(1_000_000 if every_s else 0):
             await asyncio.sleep(every_s - 6.0)
             base = f"http://127.0.0.1:{pool.models[k % len(pool.models)].port}"
             kind = FAULTS[(k + k // len(FAULTS)) % len(FAULTS)]
             asleep = kind == "sleep"
-            with contextlib.suppress(aiohttp.ClientError):
-                await session.post(
-                    f"{base}/sleep?level=1&mode=wait"
-                    if asleep
-                    else f"{base}/fault?kind={kind}&for_s=6"
-                )
-                await asyncio.sleep(6.0)
+            path = "/sleep?level=1&mode=wait" if asleep else f"/fault?kind={kind}&for_s=6"
+            with contextlib.suppress(DownError):
+                await fetch(session, base, path, method="POST")
+            await asyncio.sleep(6.0)
+            with contextlib.suppress(DownError):
                 if asleep:
-                    await session.post(f"{base}/wake_up")
+                    await fetch(session, base, "/wake_up", method="POST")
 
 
 async def _memory(served: psutil.Process, held_mb: list[float]) -> None:
@@ -424,7 +419,7 @@ async def _streams(url: str, model: str, streams: int, count: int) -> list[float
     """Return seconds to the first token of `count` streams, `streams` of them at a time."""
     body = {"model": model, "messages": QUESTION, "stream": True, "max_tokens": 20}
     left, found = iter(range(count)), []
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    async with open_session(None) as session:
 
         async def one(k: int) -> None:
             await asyncio.sleep(k / streams)
