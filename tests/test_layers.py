@@ -34,8 +34,7 @@ LAYERS = {
     "__main__": ("cli",),
 }
 ABOVE = ("agents", "baselines", "benchmarks", "examples", "tests")
-# The only modules of `envs` and `simulator` that may import the clients of live servers.
-ON_LIVE_SERVERS = ("envs.live",)
+ON_LIVE_SERVERS = ("envs.live",)  # modules of `envs` that may import the clients of live servers
 
 
 def layer_of(module: str) -> str:

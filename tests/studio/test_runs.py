@@ -30,7 +30,6 @@ GAUGES = (
 
 @pytest.fixture
 def gateway() -> Iterator[str]:
-    """Serve the metrics of a gateway."""
     with FakeServer() as server:
         server.metrics = Metrics().write(GAUGES).decode  # type: ignore[method-assign]
         yield server.url
