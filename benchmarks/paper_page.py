@@ -9,7 +9,7 @@ checks do, in part if some do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -45,15 +45,18 @@ VERDICTS: Final = ("does not hold here", "holds in part", "holds")
 CANNOT, FEW = "cannot be asked here", "too few seeds played"
 Values = NDArray[np.float64]
 Cell = Mapping[str, Any]
-# Columns of the headline: title, policy, world, mode, scheduler.
-COLUMNS: Final = (
-    ("`inframind`, likeliest", "inframind", "all", "likeliest", "edf"),
-    ("`inframind`, sampled", "inframind", "all", "sample", "edf"),
-    ("`inframind_v2`", "inframind_v2", "all", "likeliest", "edf"),
-    ("`masrouter`", "masrouter", "all", "as shipped", "fcfs"),
-    ("`masrouter`, one agent", "masrouter_one", "all", "as shipped", "fcfs"),
-    *((f"`{name}`", name, "", "as shipped", "fcfs") for name in RIVALS),
-)
+# Columns of the headline: title -> arguments of `Page.values`.
+COLUMNS: Final[dict[str, dict[str, Any]]] = {
+    title: {"policy": policy, "world": world, "mode": mode, "scheduler": scheduler}
+    for title, policy, world, mode, scheduler in (
+        ("`inframind`, likeliest", "inframind", "all", "likeliest", "edf"),
+        ("`inframind`, sampled", "inframind", "all", "sample", "edf"),
+        ("`inframind_v2`", "inframind_v2", "all", "likeliest", "edf"),
+        ("`masrouter`", "masrouter", "all", "as shipped", "fcfs"),
+        ("`masrouter`, one agent", "masrouter_one", "all", "as shipped", "fcfs"),
+        *((f"`{name}`", name, "", "as shipped", "fcfs") for name in RIVALS),
+    )
+}
 
 
 class Check(NamedTuple):
@@ -151,41 +154,22 @@ class Page:
             "queueing": self._problem("avoidable", 1.0, 1),
             "wasted": self._problem("wasted"),
             "idle": [
-                self._between(figure, at(rate=10), at(rate=100), mode, name)
-                for name, figure in (("solved, ", "accuracy"), ("DeepThink, ", strategy(2)))
-                for mode in MODES
+                *self._between("accuracy", at(rate=10), at(rate=100), "solved, "),
+                *self._between(strategy(2), at(rate=10), at(rate=100), "DeepThink, "),
             ],
-            "tier_10": [
-                self._between(joint(LLAMA_3B, 0), at(budget=10), at(budget=1000), mode)
-                for mode in MODES
-            ],
+            "tier_10": self._between(joint(LLAMA_3B, 0), at(budget=10), at(budget=1000)),
             "tier_30": [
-                self._between(
-                    share(LLAMAS), at(budget=budget), at(budget=1000), mode, f"{budget} s, "
-                )
-                for budget in (30, 50)
-                for mode in MODES
+                *self._between(share(LLAMAS), at(budget=30), at(budget=1000), "30 s, "),
+                *self._between(share(LLAMAS), at(budget=50), at(budget=1000), "50 s, "),
             ],
-            "tier_100": [
-                self._level(share(DEEPSEEK), 0.05, at(budget=100), mode, -1) for mode in MODES
-            ],
-            "tier_200": [
-                self._between(
-                    share(DEEPSEEK), at(budget=200, rate=10), at(budget=200, rate=200), mode
-                )
-                for mode in MODES
-            ],
-            "tier_300": [
-                self._between(share(DEEPSEEK), at(budget=300), at(budget=30), mode)
-                for mode in MODES
-            ],
-            "tier_600": [
-                self._level("slo_own", 0.95, at(budget=600, rate=200), mode) for mode in MODES
-            ],
-            "tier_1000": [
-                self._between("accuracy", at(budget=1000), at(budget=30), mode) for mode in MODES
-            ],
-            "joint_deepthink": [self._level(deepthink_gap, 0.0, None, mode) for mode in MODES],
+            "tier_100": self._level(share(DEEPSEEK), 0.05, at(budget=100), -1),
+            "tier_200": self._between(
+                share(DEEPSEEK), at(budget=200, rate=10), at(budget=200, rate=200)
+            ),
+            "tier_300": self._between(share(DEEPSEEK), at(budget=300), at(budget=30)),
+            "tier_600": self._level("slo_own", 0.95, at(budget=600, rate=200)),
+            "tier_1000": self._between("accuracy", at(budget=1000), at(budget=30)),
+            "joint_deepthink": self._level(deepthink_gap, 0.0),
             "telemetry": [*self._ablation("no_telemetry"), self._shedding()],
             "predictors": self._ablation("predicted_latency"),
             "pathways": self._ablation("single_pathway"),
@@ -230,15 +214,21 @@ class Page:
                 out.append(arrow(f"{name}, {shown(mode)}", a, b, sign))
         return out
 
-    def _between(self, figure: Any, high: Any, low: Any, mode: str, name: str = "") -> Check:
+    def _between(self, figure: Any, high: Any, low: Any, name: str = "") -> list[Check]:
         """Compare a figure of `inframind` in two groups of cells: the first is to be larger."""
-        a, b = paired(*(self.values(figure, mode=mode, where=w) for w in (low, high)))
-        return arrow(name + shown(mode), a, b, 1)
+        out = []
+        for mode in MODES:
+            a, b = paired(*(self.values(figure, mode=mode, where=w) for w in (low, high)))
+            out.append(arrow(name + shown(mode), a, b, 1))
+        return out
 
-    def _level(self, figure: Any, level: float, where: Any, mode: str, sign: int = 1) -> Check:
+    def _level(self, figure: Any, level: float, where: Any = None, sign: int = 1) -> list[Check]:
         """Compare a figure of `inframind` with a number: it is to be above (sign 1) or below."""
-        found = np.array(list(self.values(figure, mode=mode, where=where).values()))
-        return Check(shown(mode), interval(found, sign=level == 0), sign * (found - level))
+        out = []
+        for mode in MODES:
+            found = np.array(list(self.values(figure, mode=mode, where=where).values()))
+            out.append(Check(shown(mode), interval(found, sign=level == 0), sign * (found - level)))
+        return out
 
     def _lambda(self) -> list[Check]:
         paths = [np.array(f["lambda"]) for f in self.trainings("inframind").values()]
@@ -290,14 +280,11 @@ class Page:
 
     def _below_half(self) -> Check:
         given: dict[str, Any] = {"world": "all", "workloads": WORKLOADS, "where": at(rate=100)}
-        found = [
-            self.values("slo_100", rival, "as shipped", scheduler="fcfs", **given)
+        routed, *others = (
+            self.values("slo_100", rival, "as shipped", scheduler="fcfs", **given).values()
             for rival in ("masrouter", *RIVALS)
-        ]
-        best = np.array([v for one in found[:1] for v in one.values()])
-        rest = [v for one in found[1:] for v in one.values()]
-        if rest and len(best):
-            best = np.maximum(best, max(rest))
+        )
+        best = np.array([max([value, *chain(*others)]) for value in routed])
         return Check("best of the published below 50 %", interval(best, sign=False), 0.5 - best)
 
     def _latency(self) -> list[Check]:
@@ -416,16 +403,11 @@ class Page:
     def problems_table(self) -> str:
         """Tabulate what the paper calls its four problems, means over the workloads."""
         body: list[list[str]] = []
-        for title, policy, world, mode, scheduler in COLUMNS:
+        for title, column in COLUMNS.items():
             for rate in (10, 100):
-                given: dict[str, Any] = {
-                    "world": world,
-                    "workloads": WORKLOADS,
-                    "scheduler": scheduler,
-                }
                 row = []
                 for name, scale, digits in PROBLEMS:
-                    found = self.values(name, policy, mode, at(rate=rate), **given)
+                    found = self.values(name, where=at(rate=rate), workloads=WORKLOADS, **column)
                     mean = scale * np.mean(list(found.values())) if found else np.nan
                     row.append(f"{mean:.{digits}f}" if found else NONE)
                 body.append([f"{title}, {rate}/min", *row])
@@ -439,14 +421,10 @@ class Page:
         for workload in WORKLOADS:
             for rate in RATES:
                 row = [_published(systems[of][workload].get(int(rate))) for of in systems]
-                for _, policy, world, mode, scheduler in COLUMNS:
-                    given: dict[str, Any] = {
-                        "world": world,
-                        "workloads": (workload,),
-                        "scheduler": scheduler,
-                    }
+                for column in COLUMNS.values():
+                    given = {"where": at(rate=rate), "workloads": (workload,), **column}
                     found = [
-                        list(self.values(name, policy, mode, at(rate=rate), **given).values())
+                        list(self.values(name, **given).values())
                         for name in ("accuracy", "latency", "slo_100")
                     ]
                     means = [float(np.mean(of)) if of else np.nan for of in found]
@@ -455,7 +433,7 @@ class Page:
                     row.append(text if found[0] else NONE)
                 body.append([f"{workload}, {rate:g}/min", *row])
         heads = [f"{name}, measured elsewhere" for name in systems]
-        return table(["", *heads, *(column[0] for column in COLUMNS)], body)
+        return table(["", *heads, *COLUMNS], body)
 
     def ablations_table(self) -> str:
         """Tabulate each variant on MATH less the published method, paired by seed."""
@@ -504,20 +482,18 @@ class Page:
 
     def posterior_table(self) -> str:
         """Tabulate figures over posterior draws of quality, and how often each is first."""
-        rows = [(t, p, w, m, s) for t, p, w, m, s in COLUMNS if m != "sample"]
+        rows = {title: of for title, of in COLUMNS.items() if of["mode"] != "sample"}
+        draws = [(f"math#{draw}", f"mbpp#{draw}") for draw in range(DRAWS)]
         body: list[list[str]] = []
         ranks: dict[tuple[str, float], Values] = {}
-        for figure in ("accuracy", "goodput"):
-            for rate in (10.0, 100.0):
-                found = np.array(
-                    [
-                        [self._drawn(figure, rate, draw, *row[1:]) for draw in range(DRAWS)]
-                        for row in rows
-                    ]
-                )
-                found = found[:, ~np.isnan(found).any(axis=0)]
-                ranks[figure, rate] = found
-        for i, row in enumerate(rows):
+        for figure, rate in product(("accuracy", "goodput"), (10.0, 100.0)):
+            played = (
+                self.values(figure, where=at(rate=rate), workloads=draw, **column).get(0, np.nan)
+                for column, draw in product(rows.values(), draws)
+            )
+            found = np.array(list(played)).reshape(len(rows), DRAWS)
+            ranks[figure, rate] = found[:, ~np.isnan(found).any(axis=0)]
+        for i, title in enumerate(rows):
             cells = []
             for found in ranks.values():
                 if not found.shape[1]:
@@ -526,21 +502,12 @@ class Page:
                 low, high = 100 * np.quantile(found[i], [0.05, 0.95])
                 first = (found.argmax(axis=0) == i).sum()
                 cells += [f"{low:.0f} to {high:.0f}", f"{first} of {found.shape[1]}"]
-            body.append([row[0], *cells])
+            body.append([title, *cells])
         heads = []
         for figure, rate in ranks:
             name = "solved" if figure == "accuracy" else figure
             heads += [f"{name} %, {rate:g}/min", "first"]
         return table(["", *heads], body)
-
-    def _drawn(self, figure: str, rate: float, draw: int, *row: str) -> float:
-        policy, world, mode, scheduler = row
-        names = [f"{workload}#{draw}" for workload in ("math", "mbpp")]
-        of = [self.plays(policy, world, name, mode, scheduler).get(0) for name in names]
-        if not all(of):
-            return np.nan
-        cells = (cell for one in of for cell in one or () if cell["rate"] == rate)
-        return float(np.mean([cell[figure] for cell in cells]))
 
     def played(self) -> str:
         """Say how much of the page has been played."""
@@ -577,15 +544,11 @@ class Page:
         panels = figure.subplots(1, 2)
         titles = (("goodput", "Solved in their own budget, %"), ("slo_100", "Within 100 s, %"))
         for panel, (name, title) in zip(panels, titles, strict=True):
-            for label, policy, world, mode, scheduler in COLUMNS:
-                given: dict[str, Any] = {
-                    "world": world,
-                    "workloads": WORKLOADS,
-                    "scheduler": scheduler,
-                }
+            for label, column in COLUMNS.items():
+                given = {"workloads": WORKLOADS, **column}
                 found = [
-                    np.array(list(self.values(name, policy, mode, at(rate=r), **given).values()))
-                    for r in RATES
+                    np.array(list(self.values(name, where=at(rate=rate), **given).values()))
+                    for rate in RATES
                 ]
                 if not all(len(one) for one in found):
                     continue
