@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -58,21 +59,8 @@ def test_tensorboard_has_the_means_over_the_load(folder: Path) -> None:
 
 def test_wandb_has_tables_and_means(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
-    logged: list[dict[str, Any]] = []
-    summary: dict[str, float] = {}
-
-    class Run:
-        def __init__(self) -> None:
-            self.summary = summary
-
-        def log(self, content: dict[str, Any], step: int | None = None) -> None:
-            logged.append(content)
-
-        def save(self, *_: Any, **__: Any) -> None: ...
-
-        def finish(self) -> None: ...
-
-    monkeypatch.setattr(wandb, "init", lambda **_: Run())
+    run = Mock(summary={})
+    monkeypatch.setattr(wandb, "init", lambda **_: run)
     results = load_results(folder)
     board = leaderboard(results, num_resamples=50)
     monkeypatch.setattr(
@@ -80,5 +68,6 @@ def test_wandb_has_tables_and_means(folder: Path, monkeypatch: pytest.MonkeyPatc
         lambda folders, out: out.write_text("<html>"),
     )
     track_board(results, board, ["wandb"])
-    assert summary["good/goodput/mean"] in [row["goodput"] for row in board["ranking"]]
-    assert "report" in logged[-1] and len(logged[-1]) > 2
+    assert run.summary["good/goodput/mean"] in [row["goodput"] for row in board["ranking"]]
+    shown = run.log.call_args.args[0]
+    assert "report" in shown and len(shown) > 2 and run.finish.called
