@@ -1,49 +1,109 @@
-"""TaskSet, splits and latent difficulty."""
+"""TaskSet and load_tasks: the built-in set and folders, splits, selection."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from inframind_gym.tasks.taskset import (
-    EMBED_DIM,
-    SPLITS,
-    Answer,
-    TaskSet,
-    split_of,
-    split_of_stem,
-)
+from inframind_gym.errors import TaskError
+from inframind_gym.tasks import EMBED_DIM, builtin_dataset, load_tasks
+from inframind_gym.tasks.embedding import MiniLMEmbedder
+from inframind_gym.tasks.taskset import SPLITS, split_of, split_of_stem
 
 
-def make_set(n: int = 5, **changes: Any) -> TaskSet:
-    fields: dict[str, Any] = {
-        "name": "toy",
-        "ids": tuple(f"t{i}" for i in range(n)),
-        "texts": tuple(f"text {i}" for i in range(n)),
-        "datasets": ("toy",) * n,
-        "domain": np.arange(n, dtype=np.int8) % 3,
-        "difficulty": np.linspace(-1, 1, n, dtype=np.float32),
-        "prompt_tokens": np.full(n, 2, dtype=np.int32),
-        "embeddings": np.eye(n, EMBED_DIM, dtype=np.float32),
-        "answers": tuple(Answer("number", str(i)) for i in range(n)),
+def by_length(_: object, texts: Sequence[str]) -> NDArray[np.float32]:
+    return np.array([[len(t) % (j + 2) for j in range(EMBED_DIM)] for t in texts], np.float32)
+
+
+@pytest.fixture(autouse=True)
+def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MiniLMEmbedder, "__call__", by_length)
+    monkeypatch.setenv("INFRAMIND_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two datasets: 40 of MATH and 20 of MMLU-Pro."""
+    math = [
+        {"id": f"m{i}", "problem": f"What is {i}+{i}?", "answer": f"{2 * i}"} for i in range(40)
+    ]
+    quiz = [
+        {"id": f"q{i}", "question": f"Which is {i}?", "options": [f"{i}", "none"], "answer": "A"}
+        for i in range(20)
+    ]
+    for name, items in (("math500", math), ("mmlu_pro", quiz)):
+        text = "".join(json.dumps(item) + "\n" for item in items)
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    return tmp_path
+
+
+def test_builtin_splits_are_disjoint_and_complete() -> None:
+    parts = {split: load_tasks(split=split) for split in ("train", "val", "test")}
+    everything = load_tasks(split="all")
+    ids = [task_id for part in parts.values() for task_id in part.ids]
+    assert len(ids) == len(set(ids)) == len(everything)
+    shares = [len(part) / len(everything) for part in parts.values()]
+    assert np.abs(np.array(shares) - [0.6, 0.1, 0.3]).max() < 0.02
+    assert load_tasks().ids == parts["test"].ids
+    for part in parts.values():
+        assert set(part.domain.tolist()) == {0, 1, 2}
+
+
+def test_builtin_datasets_by_their_own_and_by_public_names() -> None:
+    code = load_tasks(datasets=["mbpp", "humaneval"])
+    assert set(code.datasets) == {"builtin_code"}
+    assert code.ids == load_tasks(datasets=["builtin_code"]).ids
+    assert set(load_tasks(datasets=["gsm_hard", "mmlu_pro"]).datasets) == {
+        "builtin_math",
+        "builtin_commonsense",
     }
-    return TaskSet(**(fields | changes))
+    assert builtin_dataset("math") == "builtin_math"
+    with pytest.raises(TaskError, match=r"unknown dataset 'humanevil'. Did you mean 'humaneval'"):
+        load_tasks(datasets=["humanevil"])
 
 
-def test_select_by_indices_keeps_their_order_and_all_fields() -> None:
-    tasks = make_set()
-    chosen = tasks.select([3, 0, 3])
-    assert len(chosen) == 3
-    assert chosen.ids == ("t3", "t0", "t3")
-    assert chosen.texts == ("text 3", "text 0", "text 3")
-    assert chosen.domain.tolist() == [0, 0, 0]
-    assert chosen.answers[1].value == "0"
-    assert chosen.embeddings[:, 3].tolist() == [1.0, 0.0, 1.0]
-    assert chosen.difficulty.dtype == np.float32
-    chosen.embeddings[:] = chosen.difficulty[:] = 7.0  # copies
-    assert tasks.embeddings.max() == tasks.difficulty.max() == 1.0
+def test_a_folder(folder: Path) -> None:
+    tasks = load_tasks(folder, split="all")
+    assert tasks.name == folder.name
+    assert len(tasks) == 60
+    assert tasks.ids[:2] == ("m0", "m1")
+    assert tasks.datasets[39:41] == ("math", "mmlu_pro")
+    assert tasks.domain[[0, 59]].tolist() == [0, 2]
+    assert tasks.answers[40].value == "A"
+    assert np.array_equal(tasks.embeddings, by_length(None, tasks.texts))
+
+
+def test_select_by_indices_keeps_their_order_and_all_fields(folder: Path) -> None:
+    tasks = load_tasks(folder, split="all")
+    chosen = tasks.select([43, 0, 43])
+    assert len(chosen) == 3 and chosen.ids == ("q3", "m0", "q3")
+    assert chosen.texts[1] == tasks.texts[0]
+    assert chosen.datasets == ("mmlu_pro", "math", "mmlu_pro")
+    assert chosen.domain.tolist() == [2, 0, 2]
+    assert [answer.value for answer in chosen.answers] == ["A", "0", "A"]
+    for of, own in ((chosen.embeddings, tasks.embeddings), (chosen.difficulty, tasks.difficulty)):
+        assert np.array_equal(of, own[[43, 0, 43]]) and of.dtype == np.float32
+        before = own.copy()
+        of[:] = 7.0
+        assert np.array_equal(own, before)  # copies
+
+
+def test_difficulties_of_the_data_are_kept(tmp_path: Path) -> None:
+    items = [
+        {"id": f"{i}", "text": f"t{i}", "domain": "Code", "answer": i, "difficulty": i - 1.0}
+        for i in range(3)
+    ]
+    items[2].pop("difficulty")
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    tasks = load_tasks(tmp_path, split="all")
+    assert tasks.difficulty[:2].tolist() == [-1.0, 0.0]
+    assert np.isfinite(tasks.difficulty[2])
+    assert set(tasks.datasets) == {"own"}
 
 
 def test_split_never_changes() -> None:
