@@ -274,24 +274,16 @@ def _failures(rows: Sequence[Row]) -> Iterator[list[str]]:
             if row["episode_sd"]
             else NONE,
             f"{100 * accuracy['measured']:.1f} → {100 * accuracy['predicted']:.1f}",
-            f"{_signed(_points(row))}",
+            _signed(100.0 * (accuracy["predicted"] - accuracy["measured"])),
         ]
 
 
 def _name(row: Row) -> str:
-    setting = next(
-        (
-            f", {text} {row[key]:g}"
-            for key, text in (("cost_rate", "cost rate"), ("budget_s", "budget"))
-            if row[key] is not None
-        ),
-        "",
-    )
-    return f"`{row['method']}` {row['dataset']}, {row['arrival_rate_per_min']:g}/min{setting}"
-
-
-def _points(row: Row) -> float:
-    return float(100.0 * (row["accuracy"]["predicted"] - row["accuracy"]["measured"]))
+    name = f"`{row['method']}` {row['dataset']}, {row['arrival_rate_per_min']:g}/min"
+    for key, text in (("cost_rate", "cost rate"), ("budget_s", "budget")):
+        if row[key] is not None:
+            return f"{name}, {text} {row[key]:g}"
+    return name
 
 
 def _signed(value: float, digits: int = 1) -> str:

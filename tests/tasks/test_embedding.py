@@ -1,8 +1,9 @@
-"""Embedding: the cache, and the checks of the weights."""
+"""Embedding: the cache, the checks of the weights, and the shipped embeddings."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +14,8 @@ from numpy.typing import NDArray
 
 from benchmarks import embed_shipped
 from inframind_gym.errors import TaskError
-from inframind_gym.tasks import (
-    EMBED_DIM,
-    load_role_embeddings,
-    load_tasks,
-)
+from inframind_gym.simulator.workflow.roles import ROLES
+from inframind_gym.tasks import EMBED_DIM, load_role_embeddings, load_tasks
 from inframind_gym.tasks.embedding import (
     NEEDED_FILES,
     MiniLMEmbedder,
@@ -25,6 +23,7 @@ from inframind_gym.tasks.embedding import (
     check_model,
     embed_texts,
 )
+from inframind_gym.tasks.taskset import DATA
 
 needs_encoder = pytest.mark.skipif(
     importlib.util.find_spec("sentence_transformers") is None
@@ -105,6 +104,16 @@ def test_the_model_embeds_without_a_network(
     assert np.abs(np.linalg.norm(found, axis=1) - 1.0).max() < 2e-3
     assert found[0] @ found[1] > found[0] @ found[2] + 0.3
     assert MiniLMEmbedder()([]).shape == (0, EMBED_DIM)
+
+
+def test_a_changed_role_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    embed_shipped.check()
+    found = json.loads((DATA / embed_shipped.MANIFEST_FILE).read_text())
+    assert found == embed_shipped.manifest()
+    assert set(found["model"]) == {"model.safetensors", "tokenizer.json"}
+    monkeypatch.setattr(embed_shipped, "ROLES", ROLES[:-1])
+    with pytest.raises(TaskError, match=r"roles, roles_sha256.*benchmarks\.embed_shipped"):
+        embed_shipped.check()
 
 
 @needs_encoder

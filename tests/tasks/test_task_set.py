@@ -1,9 +1,11 @@
-"""TaskSet and load_tasks: the built-in set and folders, splits, selection."""
+"""TaskSet and load_tasks: the built-in tasks and folders, splits, selection."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +13,12 @@ import pytest
 from numpy.typing import NDArray
 
 from inframind_gym.errors import TaskError
-from inframind_gym.tasks import EMBED_DIM, builtin_dataset, load_tasks
+from inframind_gym.tasks import DOMAINS, EMBED_DIM, builtin_dataset, load_tasks
 from inframind_gym.tasks.embedding import MiniLMEmbedder
+from inframind_gym.tasks.grading import grade
 from inframind_gym.tasks.taskset import SPLITS, split_of, split_of_stem
+
+TASKS = load_tasks(split="all")
 
 
 def by_length(_: object, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -44,10 +49,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_builtin_splits_are_disjoint_and_complete() -> None:
     parts = {split: load_tasks(split=split) for split in ("train", "val", "test")}
-    everything = load_tasks(split="all")
     ids = [task_id for part in parts.values() for task_id in part.ids]
-    assert len(ids) == len(set(ids)) == len(everything)
-    shares = [len(part) / len(everything) for part in parts.values()]
+    assert len(ids) == len(set(ids)) == len(TASKS)
+    shares = [len(part) / len(TASKS) for part in parts.values()]
     assert np.abs(np.array(shares) - [0.6, 0.1, 0.3]).max() < 0.02
     assert load_tasks().ids == parts["test"].ids
     for part in parts.values():
@@ -65,6 +69,43 @@ def test_builtin_datasets_by_their_own_and_by_public_names() -> None:
     assert builtin_dataset("math") == "builtin_math"
     with pytest.raises(TaskError, match=r"unknown dataset 'humanevil'. Did you mean 'humaneval'"):
         load_tasks(datasets=["humanevil"])
+
+
+def test_counts_and_uniqueness() -> None:
+    datasets = [f"builtin_{domain.lower()}" for domain in DOMAINS]
+    assert Counter(TASKS.datasets) == dict.fromkeys(datasets, 1000)
+    assert len(set(TASKS.texts)) == len(set(TASKS.ids)) == 3000
+
+
+def test_every_answer_grades_itself() -> None:
+    """A response that states the answer is right, and one that states another is wrong."""
+    answers = [answer for answer in TASKS.answers if answer.kind in ("number", "choice")]
+    for answer, other in pairwise(answers):
+        assert grade(
+            answer, f"Let me think: 3 or 4 steps.\nThe answer is \\boxed{{{answer.value}}}."
+        )
+        if answer.kind == other.kind and answer.value != other.value:
+            assert not grade(answer, f"\\boxed{{{other.value}}}")
+
+
+def test_choices_are_well_formed() -> None:
+    letters: Counter[str] = Counter()
+    for text, answer in zip(TASKS.texts[2000:], TASKS.answers[2000:], strict=True):
+        assert answer.kind == "choice"
+        assert 3 <= len(set(answer.options)) == len(answer.options) <= 10
+        assert answer.value in "ABCDEFGHIJ"[: len(answer.options)]
+        for letter, option in zip("ABCDEFGHIJ", answer.options, strict=False):
+            assert f"\n{letter}. {option}" in text
+        letters[answer.value] += 1
+    assert max(letters.values()) < 300  # no letter is a good guess
+
+
+def test_code_tasks_name_their_function_and_their_references_pass() -> None:
+    for text, answer in zip(TASKS.texts[1000:2000], TASKS.answers[1000:2000], strict=True):
+        assert answer.entry_point in text
+        assert answer.reference.startswith(f"def {answer.entry_point}(")
+        assert 3 <= answer.value.count("assert ") <= 8
+        exec(answer.reference + answer.value, {})
 
 
 def test_a_folder(folder: Path) -> None:
