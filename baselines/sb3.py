@@ -59,7 +59,7 @@ LEARNERS: Final[dict[str, type[BaseAlgorithm]]] = {
     "dqn": stable_baselines3.DQN,
     "maskable_ppo": sb3_contrib.MaskablePPO,
 }
-COLUMNS: Final = ("observations", "actions", "values", "log_probs", "action_masks")  # of buffers
+COLUMNS: Final = ("observations", "actions", "action_masks")  # of buffers, where they have them
 ACTIVATIONS: Final = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 
 
@@ -134,7 +134,9 @@ class CreditByQuery(BaseCallback):
 
     A query that is open at its deadline has failed then, and its decision pays for the seconds
     until then. Other open decisions wait for a later rollout; those of a stream that was cut are
-    left out. Room that a rollout has left is not learned from: advantage 0.
+    left out. Values and probabilities are those of the policy that learns, not of an earlier one
+    that took the decision: PPO's clip keeps a step small, whatever its age (Hilton et al.,
+    arXiv 2110.00641). Room that a rollout has left is not learned from: advantage 0.
 
     Args:
         simulation: of the environments.
@@ -202,10 +204,16 @@ class CreditByQuery(BaseCallback):
                 model.learning_starts = model.num_timesteps
         else:
             size = min(size, buffer.rewards.size)
+            for name, column in zip(self._columns, columns[1:], strict=True):
+                getattr(buffer, name).reshape(buffer.rewards.size, -1)[:size] = column[:size]
+            policy: Any = self.model.policy
+            shown, chosen, *masks = (torch.as_tensor(column[:size]) for column in columns[1:])
+            with torch.no_grad():
+                values, log_probs, _ = policy.evaluate_actions(shown, chosen[:, 0].long(), *masks)
+            buffer.values.reshape(-1)[:size] = values[:, 0]
+            buffer.log_probs.reshape(-1)[:size] = log_probs
             buffer.rewards[:] = buffer.values
-            for name, column in zip(("rewards", *self._columns), columns, strict=True):
-                values = getattr(buffer, name).reshape(buffer.rewards.size, -1)
-                values[:size] = column[:size].reshape(size, -1)
+            buffer.rewards.reshape(-1)[:size] = columns[0][:size]
             buffer.compute_returns_and_advantage(torch.zeros(rows, 1), np.zeros(rows))
         self._settled = [[column[size:] for column in columns]]
 

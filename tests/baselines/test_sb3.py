@@ -138,6 +138,13 @@ class Notes(BaseCallback):
             learns = buffer.advantages.ravel() != 0.0
         seen = buffer.observations[:last].reshape(len(learns), buffer.observations.shape[-1])
         columns = seen, buffer.actions[:last].ravel(), buffer.rewards[:last].ravel()
+        if not isinstance(model, stable_baselines3.DQN):  # as the policy of now judges them
+            masks = [buffer.action_masks] if hasattr(buffer, "action_masks") else []
+            given = (torch.from_numpy(each) for each in (seen, columns[1].astype(np.int64), *masks))
+            values, log_probs, _ = model.policy.evaluate_actions(*given)
+            for kept, now in ((buffer.values, values), (buffer.log_probs, log_probs)):
+                now = now.detach().numpy().ravel()
+                np.testing.assert_allclose(kept.ravel()[learns], now[learns], atol=1e-5)
         self.learned += zip(*(column[learns] for column in columns), strict=True)
 
 
