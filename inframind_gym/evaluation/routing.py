@@ -73,10 +73,12 @@ class StreamSuite(Suite):
         split: Part of the tasks that is asked.
         division: "orchestrate": policies plan, or have the plan that they require; "route": all
             have one agent a query, the plan IO x 1.
+        scheduler: Order of the servers' queues; null takes the pool's.
     """
 
     tasks: str = "builtin"
     split: str = "test"
+    scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None
     division: Annotated[
         Literal["orchestrate", "route"],
         Field(exclude_if=lambda division: division == "orchestrate"),
@@ -104,7 +106,7 @@ class StreamSuite(Suite):
         if self.division == "route" and not holds:
             own = own | {"level": "executor", "planner": {"topology": "IO", "num_agents": 1}}
         common: dict[str, Any] = {"tasks": self.tasks, "split": self.split}
-        common |= {"observation": "index", "record_calls": True}
+        common |= {"scheduler": self.scheduler, "observation": "index", "record_calls": True}
         return common | self.arguments(place) | own
 
     def resolve(self) -> Self:
@@ -244,7 +246,6 @@ class RoutingSuite(StreamSuite):
         execution: Order of a workflow's calls: "parallel" (the nodes of a wave run at once) or
             "sequential" (one call after the other, the final call not counted: as published); null
             takes each workload's own.
-        scheduler: Order of the servers' queues; null takes the pool's.
         system_features: Telemetry of the servers that a policy observes.
         metrics_poll_s: Seconds between two polls of it; null takes the pool's.
         down_models: Aliases of models that are out of service.
@@ -263,7 +264,6 @@ class RoutingSuite(StreamSuite):
     by_workload: dict[str, WorkloadSettings] = Field(default_factory=dict)
     arrivals: str | dict[str, Any] = "poisson"
     execution: Literal["parallel", "sequential"] | None = None
-    scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None
     split: Literal["train", "val", "test", "all"] = "test"
     system_features: tuple[str, ...] = ("queue", "e2e")
     metrics_poll_s: Annotated[float, within(*RANGES["metrics_poll_s"])] | None = None
@@ -373,8 +373,8 @@ class RoutingSuite(StreamSuite):
     def arguments(self, place: Place) -> dict[str, Any]:
         """Return the arguments of the environment of a workload."""
         kwargs: dict[str, Any] = {
-            **{name: getattr(self, name) for name in ("pool", "arrivals", "scheduler")},
-            **{name: getattr(self, name) for name in ("execution", "metrics_poll_s")},
+            **{name: getattr(self, name) for name in ("pool", "arrivals", "execution")},
+            "metrics_poll_s": self.metrics_poll_s,
             "workload": self.source("workloads", place[0]),
             "num_queries": self.queries_of(place[0]),
             "system_features": list(self.system_features),
