@@ -43,6 +43,23 @@ SIBLINGS: Final = (
 CUT_CHARS: Final = 5000
 RIDGE: Final = (1.0, 3.0, 10.0, 30.0, 100.0)  # penalties to choose from
 FOLDS: Final = 5
+PRICES: Final = np.geomspace(0.01, 3.0, 60)  # of the largest model's cost, right answers
+# Pools to choose a model from, and billions of parameters, which stand for seconds of a GPU.
+POOLS: Final = {
+    "generalists": {
+        "Meta-Llama-3_1-70B-Instruct": 70.0,
+        "Meta-Llama-3_1-8B-Instruct": 8.0,
+        "mathstral-7B": 7.0,
+        "Phi-3-mini-4k-instruct": 3.8,
+    },
+    "specialists": {  # of one level, but for the first: what differs is what they are good at
+        "Qwen1.5-72B-Chat": 72.0,
+        "Yi-34B": 34.0,
+        "Mixtral-8x7B-Instruct-v0.1": 13.0,
+        "mathstral-7B": 7.0,
+        "Phi-3-mini-4k-instruct": 3.8,
+    },
+}
 
 
 def read_outcomes(path: Path) -> Outcomes:
@@ -116,10 +133,10 @@ def ridge(features: Array, target: Array, penalty: float) -> Array:
     return np.asarray(np.linalg.solve(gram, centred.T @ (target - target.mean())))
 
 
-def cross_validated_r2(features: Array, target: Array, seed: int = 0) -> tuple[float, float]:
-    """Return the R² of ridge regression out of sample, and the best penalty."""
+def cross_validated(features: Array, target: Array, seed: int = 0) -> tuple[Array, float, float]:
+    """Return what ridge regression predicts out of sample (n,), its R², and the best penalty."""
     fold = np.random.default_rng(seed).permutation(len(target)) % FOLDS
-    best = -math.inf, RIDGE[0]
+    best = target, -math.inf, RIDGE[0]
     for penalty in RIDGE:
         predicted = np.zeros(len(target))
         for k in range(FOLDS):
@@ -128,8 +145,37 @@ def cross_validated_r2(features: Array, target: Array, seed: int = 0) -> tuple[f
             level = target[seen].mean() - features[seen].mean(axis=0) @ weights
             predicted[unseen] = features[unseen] @ weights + level
         r2 = 1.0 - float(np.mean((target - predicted) ** 2) / target.var())
-        best = max(best, (r2, penalty))
+        if r2 > best[1]:
+            best = predicted, r2, penalty
     return best
+
+
+def reading_gain(right: Array, features: Array, cost: Array) -> tuple[float, float]:
+    """Return the right answers that reading a question adds, and knowing its outcomes would.
+
+    At every price each question goes to the model with the best balance of its chance, by the text
+    or by the outcomes, and its cost. Who does not read draws among models, for the same mean cost.
+    The largest difference over the prices.
+
+    Args:
+        right: (M, n) outcomes, nan where a model was not asked.
+        features: (n, D) embeddings.
+        cost: (M,) of an answer.
+    """
+    asked = ~np.isnan(right).any(axis=0)
+    right, cost = right[:, asked], cost / cost.max()
+    chances = np.array([cross_validated(features[asked], row)[0] for row in right])
+    gains = []
+    for known in (chances, right):
+        gain = 0.0
+        for price in PRICES:
+            chosen = (known - price * cost[:, None]).argmax(axis=0)
+            solved, paid = right[chosen, np.arange(len(chosen))].mean(), cost[chosen].mean()
+            # By duality, the best mixture of models that costs as much.
+            blind = (right.mean(axis=1) + PRICES[:, None] * (paid - cost)).max(axis=1).min()
+            gain = max(gain, solved - blind)
+        gains.append(gain)
+    return gains[0], gains[1]
 
 
 def measure(outcomes: Outcomes, ids: Sequence[str], embeddings: Array) -> tuple[Any, Array]:
@@ -148,7 +194,7 @@ def measure(outcomes: Outcomes, ids: Sequence[str], embeddings: Array) -> tuple[
     places = [column[ids[i]] for i in known]
     features = np.asarray(embeddings, np.float64)[known]
     difficulty, lengths = rasch.difficulty, log_lengths(outcomes)
-    r2, penalty = cross_validated_r2(features, difficulty[places])
+    _, r2, penalty = cross_validated(features, difficulty[places])
     pairs = list(combinations(range(len(outcomes.models)), 2))
     frac, cuts = cut_right_frac(outcomes, rasch)
     standard = (difficulty - difficulty.mean()) / difficulty.std()
@@ -194,6 +240,12 @@ def measure(outcomes: Outcomes, ids: Sequence[str], embeddings: Array) -> tuple[
             "tasks.taskset.VISIBLE_R2 is chosen to give it",
         ),
     }
+    for pool, sizes in POOLS.items():
+        right = outcomes.right[[outcomes.models.index(name) for name in sizes]][:, places]
+        reading, knowing = reading_gain(right, features, np.array(list(sizes.values())))
+        about = f"right answers more at the same cost, {', '.join(sizes)}: the most at any cost"
+        for name, value in {"reading_gain": reading, "knowing_gain": knowing}.items():
+            quantities[f"{name}_{pool}"] = value, about, "docs/concepts/quality_model.md"
     table = {
         name: {"value": float(f"{value:.4g}"), "what": what, "used_for": used}
         for name, (value, what, used) in quantities.items()

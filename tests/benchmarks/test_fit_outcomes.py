@@ -11,7 +11,13 @@ import pytest
 
 from benchmarks.fit import outcomes as outcomes_module
 from benchmarks.fit.constants import OUTCOMES
-from benchmarks.fit.outcomes import cut_right_frac, measure, read_outcomes, same_model_correlation
+from benchmarks.fit.outcomes import (
+    cut_right_frac,
+    measure,
+    read_outcomes,
+    reading_gain,
+    same_model_correlation,
+)
 from inframind_gym.calibration.outcomes import Outcomes, fit_rasch
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "mmlu_pro_outcomes.csv.gz"
@@ -41,9 +47,21 @@ def test_what_is_planted_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     embeddings = np.vstack([rng.standard_normal((QUESTIONS, 8)), np.zeros(8)])
     embeddings[:-1, 0] = difficulty
     order = rng.permutation(QUESTIONS + 1)
+    monkeypatch.setattr(outcomes_module, "POOLS", {"pair": {"a": 8.0, "b": 8.0}})
     table, direction = measure(made, [[*ids, "unknown"][i] for i in order], embeddings[order])
     assert table["embedding_difficulty_r2"]["value"] > 0.5 and direction[0] > 0.99
     assert table["difficulty_slope"]["value"] > 0.05
+
+
+def test_reading_is_worth_what_the_text_tells_of_specialists() -> None:
+    rng = np.random.default_rng(0)
+    topic, text = rng.integers(0, 2, QUESTIONS), rng.standard_normal((QUESTIONS, 8))
+    right = (rng.random((2, QUESTIONS)) < np.where(topic == [[0], [1]], 0.8, 0.4)).astype(float)
+    reading, knowing = reading_gain(right, text, np.ones(2))
+    assert abs(reading) < 0.03  # the text says nothing of the topic
+    assert knowing == pytest.approx(1.0 - 0.2 * 0.6 - 0.6, abs=0.03)
+    reading, _ = reading_gain(right, text + 9.0 * topic[:, None], np.ones(2))
+    assert reading == pytest.approx(0.2, abs=0.03)
 
 
 @pytest.mark.skipif(not DATA.is_file(), reason="../shared is not beside the repository")
