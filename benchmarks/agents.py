@@ -62,13 +62,13 @@ def _write(name: str, rows: Sequence[Mapping[str, Any]], records: Path) -> None:
 
 
 def record(runs: Sequence[Path], records: Path = RECORDS) -> None:
-    """Record the metrics of finished trainings, in place of those before.
+    """Record the metrics of finished trainings; those of the same names are replaced.
 
     Raises:
         BenchmarkError: A folder holds no metrics of a training of `ppo_lagrangian`.
     """
     names = [*(f"{n}/load/{x:g}" for n in CURVES for x in LOADS), *CURVES, *VALIDATION, *BY_LOAD]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for run in runs:
         by_step: dict[int, dict[str, float]] = {}
         path = run / METRICS
@@ -83,6 +83,10 @@ def record(runs: Sequence[Path], records: Path = RECORDS) -> None:
             row = {name: f"{by_step[step][name]:.5g}" for name in names if name in by_step[step]}
             rows.append({"run": run.name, "queries": step} | {n: row.get(n, "") for n in names})
         rows[-1] |= _by_load(run) if checkpoint.exists(run / "best") else {}
+    named = {run.name for run in runs}
+    rows = [row for row in read(TRAININGS, records) if row["run"] not in named] + rows
+    kinds = list(dict.fromkeys(_kind(row["run"]) for row in rows))
+    rows.sort(key=lambda row: (kinds.index(_kind(row["run"])), row["run"]))
     _write(TRAININGS, rows, records)
 
 
