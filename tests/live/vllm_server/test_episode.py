@@ -71,7 +71,7 @@ def test_a_server_that_is_killed_in_the_middle_is_used_again(tmp_path: Path) -> 
     with (
         five(lambda r, n: Answer("42", first_s=0.005)) as servers,
         FakeProcess(servers[0].model, text="42", first_s=30.0) as first,
-        live([first, *servers[1:]], log=log) as pool,
+        live([first, *servers[1:]], log=log, answer_s=20.0) as pool,  # a busy machine is not down
     ):
         run = Live(pool, Prompts(), num_queries=40, retries=2)
 
