@@ -71,14 +71,19 @@ fidelity: $(FULL)  ## Write docs/fidelity.md from request logs and measured runs
 	$(PY) -m benchmarks fidelity $(DATA) $(FIDELITY_ARGS)
 
 # The board of one agent a query, and all tracks but what needs a fit of its own (`cost`, datasets of `shift`).
-BOARD := $(VENV)/bin/inframind bench run --suite standard --set queries=500
-SB3 := sb3_ppo,sb3_maskable_ppo,sb3_dqn,sb3_a2c
-RULES := spill,backpressure,jsq,sq2,linucb,q_learning_load_tracker,lowest_expected_latency,budget_greedy,round_robin,static_mix,random
+BOARD := $(VENV)/bin/inframind bench run --suite standard --set queries=1500 --seeds 2
+LEARNERS := sb3_ppo,sb3_maskable_ppo,sb3_dqn,sb3_a2c,linucb,q_learning_load_tracker
+RULES := spill,backpressure,jsq,sq2,budget_greedy
+TRACKS := steady,budgets,arrivals,pools,shift,tenants,faults
 PLACES := steady/math,steady/mbpp,steady/gsm_hard,steady/humaneval,steady/mmlu_pro,tight,tiers,long,bursts,azure,mooncake,diurnal,b200,h100,copies,unseen,drift,office,premium,slow,deaths,lost,late
 results: $(FULL)  ## Play what docs/results.md shows, and refresh it; goes on where it was stopped
-	$(BOARD) --set division=route --set tracks=steady --seeds 2 --out results/standard_route --policies bid_price,ppo_lagrangian,adaptive,$(SB3),$(RULES)
-	$(BOARD) --set tracks=steady,budgets,arrivals,pools,shift,tenants,faults --set scenarios=$(PLACES) --out results/standard \
-	  --policies bid_price,ppo_lagrangian,adaptive,spill,backpressure,masrouter
+	[ -e runs/masrouter_one/best ] || $(VENV)/bin/inframind train masrouter --set agents=1 --out runs/masrouter_one
+	$(PY) -m benchmarks refit $(subst $(comma), ,$(TRACKS)) --out results/refits.yaml \
+	  --enter masrouter=masrouter:runs/masrouter_one/best:55744
+	$(BOARD) --set division=route --set tracks=steady --out results/standard_route \
+	  --policies bid_price,ppo_lagrangian,adaptive,$(LEARNERS),$(RULES),lowest_expected_latency,round_robin,static_mix,random
+	$(BOARD) --set tracks=$(TRACKS) --set scenarios=$(PLACES) --set refits=results/refits.yaml --out results/standard \
+	  --policies bid_price,ppo_lagrangian,adaptive,inframind_v2,masrouter,$(RULES),$(LEARNERS)
 	$(PY) -m benchmarks results results/standard results/standard_route
 	$(PY) -m benchmarks paper
 

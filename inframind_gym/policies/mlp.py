@@ -225,7 +225,7 @@ class Sb3Policy(MlpPolicy):
 
     kind = ROUTING
     schema = RoutingCheckpoint
-    version = 2  # one agent, streams, credit by query
+    version = 3  # one agent, streams, every decision learned once its query is over
     requires = MappingProxyType(
         {"system_features": list(COMPACT_SEEN), "planner": {"topology": "IO", "num_agents": 1}}
     )
@@ -286,7 +286,6 @@ class A2cPolicy(Sb3Policy):
     """Stable-Baselines3's A2C."""
 
     short = "sb3_a2c"
-    version = 3  # every decision learned once its query is over
     shipped = ("sb3_a2c",)
 
 
@@ -294,7 +293,6 @@ class DqnPolicy(Sb3Policy):
     """Stable-Baselines3's DQN."""
 
     short = "sb3_dqn"
-    version = 3  # every decision learned once its query is over
     shipped = ("sb3_dqn",)
 
 
