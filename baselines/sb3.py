@@ -135,8 +135,9 @@ class CreditByQuery(BaseCallback):
     A query that is open at its deadline has failed then, and its decision pays for the seconds
     until then. Other open decisions wait for a later rollout; those of a stream that was cut are
     left out. Values and probabilities are those of the policy that learns, not of an earlier one
-    that took the decision: PPO's clip keeps a step small, whatever its age (Hilton et al.,
-    arXiv 2110.00641). Room that a rollout has left is not learned from: advantage 0.
+    that took the decision: PPO's clip is around the former, as around the proximal policy of Hilton
+    et al. (arXiv 2110.00641), whose weight for the policy that acted is left out. Room that a
+    rollout has left has advantage 0, before an algorithm makes them alike in mean and spread.
 
     Args:
         simulation: of the environments.
@@ -208,10 +209,11 @@ class CreditByQuery(BaseCallback):
                 getattr(buffer, name).reshape(buffer.rewards.size, -1)[:size] = column[:size]
             policy: Any = self.model.policy
             shown, chosen, *masks = (torch.as_tensor(column[:size]) for column in columns[1:])
-            with torch.no_grad():
-                values, log_probs, _ = policy.evaluate_actions(shown, chosen[:, 0].long(), *masks)
-            buffer.values.reshape(-1)[:size] = values[:, 0]
-            buffer.log_probs.reshape(-1)[:size] = log_probs
+            if size:
+                with torch.no_grad():
+                    judged = policy.evaluate_actions(shown, chosen[:, 0].long(), *masks)
+                buffer.values.reshape(-1)[:size] = judged[0][:, 0]
+                buffer.log_probs.reshape(-1)[:size] = judged[1]
             buffer.rewards[:] = buffer.values
             buffer.rewards.reshape(-1)[:size] = columns[0][:size]
             buffer.compute_returns_and_advantage(torch.zeros(rows, 1), np.zeros(rows))

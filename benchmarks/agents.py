@@ -84,7 +84,8 @@ def record(runs: Sequence[Path], records: Path = RECORDS) -> None:
             rows.append({"run": run.name, "queries": step} | {n: row.get(n, "") for n in names})
         rows[-1] |= _by_load(run) if checkpoint.exists(run / "best") else {}
     named = {run.name for run in runs}
-    rows = [row for row in read(TRAININGS, records) if row["run"] not in named] + rows
+    before = read(TRAININGS, records) if (records / "agents" / TRAININGS).is_file() else []
+    rows = [row for row in before if row["run"] not in named] + rows
     kinds = list(dict.fromkeys(_kind(row["run"]) for row in rows))
     rows.sort(key=lambda row: (kinds.index(_kind(row["run"])), row["run"]))
     _write(TRAININGS, rows, records)

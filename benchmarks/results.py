@@ -1,6 +1,6 @@
 """The results pages: `python -m benchmarks results [FOLDER ...]`.
 
-Tables and the picture of docs/results.md are made of records alone.
+Tables and the picture of docs/results.md and docs/results/scenarios.md are made of records alone.
 A record is what a page needs of a results folder, in a folder of `benchmarks/records`:
 
 run.yaml          provenance: versions, revision, machine, commands, settings
@@ -49,8 +49,8 @@ OURS: Final = {  # in the picture; colour-blind-safe (Okabe and Ito)
 def refresh_pages(docs: Path, *, records: Path = RECORDS, check: bool = False) -> list[Path]:
     """Refresh tables and, unless only checking, the picture; return the pages that were stale."""
     board, route = read_board("standard", records), read_board("standard_route", records)
-    page = docs / "results.md"
-    stale = [] if refresh(page, standard_blocks(board, route), check=check) else [page]
+    pages, blocks = [docs / "results.md", docs / "results/scenarios.md"], blocks_of(board, route)
+    stale = [page for page in pages if not refresh(page, blocks, check=check)]
     if not check:
         save_all({"standard": lambda: _picture(route)}, docs / "results")
     return stale
@@ -134,11 +134,11 @@ def origin_text(origin: Mapping[str, Any]) -> str:
     )
 
 
-# docs/results.md
+# docs/results.md and docs/results/scenarios.md
 
 
-def standard_blocks(board: Board, route: Board) -> dict[str, str]:
-    """Return the tables of docs/results.md by name, from the boards of both divisions."""
+def blocks_of(board: Board, route: Board) -> dict[str, str]:
+    """Return the tables of both pages by name, from the boards of both divisions."""
     return {
         "route": loads_table(route),
         "tracks": untitled(scores_table(board)),

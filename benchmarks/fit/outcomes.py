@@ -46,10 +46,9 @@ FOLDS: Final = 5
 PRICES: Final = np.geomspace(0.01, 3.0, 60)  # of the largest model's cost, right answers
 # Pools to choose a model from, and billions of parameters, which stand for seconds of a GPU.
 POOLS: Final = {
-    "generalists": {
+    "sizes": {
         "Meta-Llama-3_1-70B-Instruct": 70.0,
         "Meta-Llama-3_1-8B-Instruct": 8.0,
-        "mathstral-7B": 7.0,
         "Phi-3-mini-4k-instruct": 3.8,
     },
     "specialists": {  # of one level, but for the first: what differs is what they are good at
@@ -153,9 +152,10 @@ def cross_validated(features: Array, target: Array, seed: int = 0) -> tuple[Arra
 def reading_gain(right: Array, features: Array, cost: Array) -> tuple[float, float]:
     """Return the right answers that reading a question adds, and knowing its outcomes would.
 
-    At every price each question goes to the model with the best balance of its chance, by the text
-    or by the outcomes, and its cost. Who does not read draws among models, for the same mean cost.
-    The largest difference over the prices.
+    At a price each question goes to the model with the best balance of its chance, by ridge
+    regression on the embedding or by the outcomes, and its cost. Who does not read draws among
+    models, for the same mean cost. The price with the largest difference on one half of the
+    questions is judged on the other.
 
     Args:
         right: (M, n) outcomes, nan where a model was not asked.
@@ -165,17 +165,20 @@ def reading_gain(right: Array, features: Array, cost: Array) -> tuple[float, flo
     asked = ~np.isnan(right).any(axis=0)
     right, cost = right[:, asked], cost / cost.max()
     chances = np.array([cross_validated(features[asked], row)[0] for row in right])
-    gains = []
-    for known in (chances, right):
-        gain = 0.0
-        for price in PRICES:
-            chosen = (known - price * cost[:, None]).argmax(axis=0)
-            solved, paid = right[chosen, np.arange(len(chosen))].mean(), cost[chosen].mean()
-            # By duality, the best mixture of models that costs as much.
-            blind = (right.mean(axis=1) + PRICES[:, None] * (paid - cost)).max(axis=1).min()
-            gain = max(gain, solved - blind)
-        gains.append(gain)
-    return gains[0], gains[1]
+    gains = np.zeros((2, 2, len(PRICES)))  # of what is known, half, price
+    for k, known in enumerate((chances, right)):
+        for half in range(2):
+            asked_of, chance = right[:, half::2], known[:, half::2]
+            for i, price in enumerate(PRICES):
+                chosen = (chance - price * cost[:, None]).argmax(axis=0)
+                paid = cost[chosen].mean()
+                # By duality, the best mixture of models that costs as much.
+                blind = (asked_of.mean(axis=1) + PRICES[:, None] * (paid - cost)).max(axis=1).min()
+                solved = asked_of[chosen, np.arange(len(chosen))].mean()
+                gains[k, half, i] = solved - blind
+    best = gains[:, ::-1].argmax(axis=2)  # on the other half
+    reading, knowing = np.take_along_axis(gains, best[:, :, None], axis=2).mean(axis=(1, 2))
+    return float(reading), float(knowing)
 
 
 def measure(outcomes: Outcomes, ids: Sequence[str], embeddings: Array) -> tuple[Any, Array]:
@@ -243,7 +246,7 @@ def measure(outcomes: Outcomes, ids: Sequence[str], embeddings: Array) -> tuple[
     for pool, sizes in POOLS.items():
         right = outcomes.right[[outcomes.models.index(name) for name in sizes]][:, places]
         reading, knowing = reading_gain(right, features, np.array(list(sizes.values())))
-        about = f"right answers more at the same cost, {', '.join(sizes)}: the most at any cost"
+        about = f"right answers more at the same cost, {', '.join(sizes)}, at the best price"
         for name, value in {"reading_gain": reading, "knowing_gain": knowing}.items():
             quantities[f"{name}_{pool}"] = value, about, "docs/concepts/quality_model.md"
     table = {

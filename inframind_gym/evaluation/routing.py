@@ -43,7 +43,7 @@ from inframind_gym.live.config import LiveSettings, addresses
 from inframind_gym.policies import requires_of
 from inframind_gym.simulator.arrivals import make_arrivals
 from inframind_gym.simulator.posterior import split_draw
-from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.server.pool import Scheduler, load_pool
 from inframind_gym.simulator.workload import estimates, load_profiles, load_workload
 
 MIXED: Final = "mixed"  # the workload that a folder of tasks replaces by its datasets
@@ -78,7 +78,7 @@ class StreamSuite(Suite):
 
     tasks: str = "builtin"
     split: str = "test"
-    scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None
+    scheduler: Scheduler | None = None
     division: Annotated[
         Literal["orchestrate", "route"],
         Field(exclude_if=lambda division: division == "orchestrate"),

@@ -54,7 +54,7 @@ from inframind_gym.policies.oracle import make_oracle, work_of_calls
 from inframind_gym.progress import say
 from inframind_gym.simulator.arrivals import make_arrivals
 from inframind_gym.simulator.rng import STREAM_BUDGET, uniform_array
-from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.server.pool import Scheduler, load_pool
 from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.workflow.state import COMPLETED
 
@@ -293,6 +293,7 @@ class TrackSuite(StreamSuite):
         num_queries: Scored queries of one episode.
         split: Questions and seeds: "test", or "val" to choose and compare while developing.
         refits: File of fitted policies (`Refits`); null: every policy plays as it is shipped.
+        scheduler: Order of the servers' queues; plain EDF collapses where servers are full.
     """
 
     family: ClassVar = TRACKS
@@ -304,6 +305,7 @@ class TrackSuite(StreamSuite):
     num_queries: NumQueries = 3000
     split: Literal["test", "val", "train"] = "test"
     refits: str | None = None
+    scheduler: Scheduler | None = "edf_late_last"
 
     # A scenario at a load, its plan and a policy
 

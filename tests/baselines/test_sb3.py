@@ -96,11 +96,12 @@ def test_credit_that_would_be_wrong_is_refused(change: str, says: str) -> None:
         short("sb3_ppo", change)
 
 
-def test_capacities_are_about_those_of_the_track() -> None:
+def test_capacities_are_those_of_the_track() -> None:
     limits = load_limits("steady")
     for learner in LEARNERS:
         for workload, rate in short(f"sb3_{learner}").capacity_per_min.items():
-            assert limits[workload].capacity_per_min == pytest.approx(rate, rel=0.15)
+            share = 0.886 if workload == "humaneval" else 1.0  # trained before its bound was wider
+            assert rate == pytest.approx(share * limits[workload].capacity_per_min, rel=1e-3)
 
 
 class Notes(BaseCallback):
