@@ -31,7 +31,7 @@ CEILINGS = {
     "benchmarks": 5_371,
     "examples": 316,
 }
-TESTS = 32_843
+TESTS = 32_853
 LONGEST_FUNCTION = 80  # lines below its docstring
 LONGEST_FILE = 730
 CIRCLES = 0  # of modules that import one another, imports for annotations alone included

@@ -32,6 +32,7 @@ from inframind_gym.evaluation.store import read_cells
 from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.evaluation.track_board import SCORE, TrackLayout
 from inframind_gym.evaluation.tracks import TrackSuite
+from inframind_gym.policies import resolve_policy
 from inframind_gym.simulator.workflow.state import CALL
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 
@@ -455,3 +456,12 @@ def test_a_tracks_version_and_limits_are_part_of_the_results(tmp_path: Path) -> 
     config = TrackSuite(name="s", policies=("random",), tracks=(changed,))
     assert config.fingerprint("tracks", "mine") != before
     assert isinstance(load_track(changed), TrackConfig)
+
+
+@pytest.mark.parametrize("name", ["standard", "standard_quick"])
+def test_servers_put_late_calls_last_unless_a_policy_has_its_own_order(name: str) -> None:
+    suite: Any = load_suite(name)
+    place, spill = next(iter(suite.places())), resolve_policy("spill")
+    assert suite.env_kwargs(place, spill)["scheduler"] == "edf_late_last"
+    spill.requires = {**spill.requires, "scheduler": "fcfs"}
+    assert suite.env_kwargs(place, spill)["scheduler"] == "fcfs"
