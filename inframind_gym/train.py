@@ -16,10 +16,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from inframind_gym.configs import load_yaml_model, validate
+from inframind_gym.configs import StrictModel, load_yaml_model, validate
 from inframind_gym.errors import ConfigError, did_you_mean, friendly, needs, require, unknown
 from inframind_gym.evaluation.tracker import trackers_of
-from inframind_gym.files import parse_yaml, read_yaml
+from inframind_gym.files import parse_yaml
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _ROOTS: Final = (_PACKAGE.parent, _PACKAGE / "_laboratory")  # in a checkout, in a wheel
@@ -66,10 +66,6 @@ def train(
     with friendly():
         require("threadpoolctl", "`inframind train`", "agents")
         trackers = trackers_of(track)
-        if steps is not None and "steps" not in (keys := type(read_config(config)[1]).model_fields):
-            raise ConfigError(
-                f"--steps: {config} has no steps; its keys (--set): {', '.join(keys)}."
-            )
         named = {"env.pool": pool, "env.workload": workload, "steps": steps}
         changes = [f"{key}={value}" for key, value in named.items() if value is not None]
         function, checked = read_config(config, [*changes, *(set_ or [])])
@@ -110,6 +106,12 @@ def configurations() -> dict[str, Path]:
     }
 
 
+class _Header(StrictModel, extra="allow"):
+    """The key that every configuration has; the model of the algorithm checks the others."""
+
+    algorithm: str
+
+
 def read_config(
     name_or_path: str, changes: typing.Sequence[str] = ()
 ) -> tuple[Callable[..., Any], Any]:
@@ -131,9 +133,8 @@ def read_config(
             hint = did_you_mean(path.stem, shipped)
             raise ConfigError(f"{path}: no such file.{hint} Shipped: {', '.join(shipped)}.")
         path = shipped[name_or_path]
-    content, _ = read_yaml(path)
-    algorithm = str(content.get("algorithm")) if isinstance(content, dict) else ""
-    if algorithm not in TRAINERS:
+    data = load_yaml_model(path, _Header).model_dump()
+    if (algorithm := data["algorithm"]) not in TRAINERS:
         raise ConfigError(f"{path}: {unknown('algorithm', algorithm, TRAINERS)}")
     try:
         function = importlib.import_module(TRAINERS[algorithm]).train
@@ -141,7 +142,6 @@ def read_config(
         missing = needs(f"training {algorithm}", error.name or "a package", "agents")
         raise ConfigError(missing) from None
     model = typing.get_type_hints(function)["config"]
-    data: dict[str, Any] = load_yaml_model(path, model).model_dump(exclude_unset=True)
     for change in changes:
         dotted, equals, value = change.partition("=")
         if not equals:
@@ -153,4 +153,4 @@ def read_config(
             if not isinstance(inner, dict):
                 raise ConfigError(f"{dotted}: {key} is a value, not a group of keys.")
         inner[last] = parse_yaml(value, f"--set {dotted}")[0]
-    return function, validate(data, model, source=str(path))
+    return function, validate(data, model, source=" + ".join([str(path), *changes]))

@@ -70,6 +70,17 @@ def test_errors_name_what_is_wrong(tmp_path: Path, arguments: list[Any], says: s
     assert done.exit_code == 2 and says in done.output
 
 
+def test_a_file_of_ones_own_and_its_changes_are_checked_together(tmp_path: Path) -> None:
+    path, shipped = tmp_path / "own.yaml", configurations()["gptswarm"].read_text("utf-8")
+    (pool := tmp_path / "pool.yaml").touch()
+    path.write_text(shipped.replace("steps: 80\n", "").replace("b200-2gpu", pool.name))
+    config = read_config(str(path), ["steps=3"])[1]
+    assert (config.steps, config.env.pool) == (3, str(pool))
+    path.write_text("steps: 80")
+    with pytest.raises(ConfigError, match=r"own.yaml:1: algorithm: this key is required"):
+        read_config(str(path))
+
+
 def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     for module in [name for name in sys.modules if name.startswith("agents.planner")]:
@@ -84,11 +95,9 @@ def test_a_folder_that_holds_another_training_is_refused(
 ) -> None:
     first, config = runs.Run(tmp_path, seed=1), InfraMindConfig()
     assert first.begin(config) is None
-    first.save({"a": np.ones(1)}, {"progress": 3})
-    assert runs.Run(tmp_path, seed=1, resume=True).begin(config) == (
-        {"a": np.ones(1)},
-        {"progress": 3},
-    )
+    saved = {"a": np.ones(1)}, {"progress": 3}
+    first.save(*saved)
+    assert runs.Run(tmp_path, seed=1, resume=True).begin(config) == saved
     other = InfraMindConfig.model_validate({"executor": {"lr": 0.5}})
     for seed, asked, resume, why in (
         (1, config, False, "--resume"),
