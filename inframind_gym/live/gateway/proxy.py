@@ -212,28 +212,26 @@ class Exchange:
                         else:
                             await self._read(response, attempt)
                     answered = True
+                except StreamError as error:
+                    words, _, _ = str(error).partition(": ")  # the rest quotes the answer
+                    raise ServerError("garbled", words) from None
+                except (aiohttp.ClientError, OSError) as error:
+                    reason = "unreachable" if result.first_token_s is None else "broken"
+                    number = getattr(error, "errno", None)
+                    words = os.strerror(number) if number else type(error).__name__
+                    raise ServerError(reason, words) from None
                 finally:
                     gateway.end(attempt)
                     self._count(attempt, answered=answered)
-        except (ServerError, StreamError, aiohttp.ClientError, OSError) as failure:
-            if isinstance(failure, ServerError):
-                error = failure
-            elif isinstance(failure, StreamError):
-                words, _, _ = str(failure).partition(": ")  # the rest quotes the answer
-                error = ServerError("garbled", words)
-            elif attempt.ended:
-                error = ServerError("down", "its server went down")
-            elif timer.expired():
-                error = ServerError("timeout", "no answer in time")
-            else:
-                reason = "unreachable" if result.first_token_s is None else "broken"
-                number = getattr(failure, "errno", None)
-                words = os.strerror(number) if number else type(failure).__name__
-                error = ServerError(reason, words)
+        except TimeoutError:  # of the timer alone
+            down, late = ("down", "its server went down"), ("timeout", "no answer in time")
+            self._status, self._error = down if attempt.ended else late
+            raise ServerError(self._status, self._error) from None
+        except ServerError as error:
             if error.reason in ("unreachable", "error", "garbled"):
                 gateway.watcher.suspect(choice.server)
             self._status, self._error = error.reason, str(error)
-            raise error from None
+            raise
         self._status, self._error = result.status, result.error
 
     def _count(self, attempt: Attempt, *, answered: bool) -> None:

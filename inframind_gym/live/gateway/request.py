@@ -192,7 +192,7 @@ class Choice:
 
     server: int
     alias: str
-    body: dict[str, Any]  # as sent
+    body: dict[str, Any] = field(repr=False)  # as sent
     strategy: int | None  # index into STRATEGIES; None: the client named the model
     priority: int | None  # as sent
     predicted_s: float

@@ -49,23 +49,20 @@ def test_openais_sdk_unchanged(tmp_path: Path) -> None:
         names = [model.id for model in sdk.models.list()]
         assert names[:2] == ["inframind/auto", "inframind/team"]
         assert {rig.alias(2), "Coder"} <= set(names)
-        question: Any = [{"role": "user", "content": "6 * 7?"}]
-        whole = sdk.chat.completions.create(model="Coder", messages=question)
+        whole = sdk.chat.completions.create(**chat(model="Coder"))
         assert whole.choices[0].message.content == "It is 42."
         extra = {"inframind": {"budget_s": 30.0, "domain": "Math"}}
-        with sdk.chat.completions.create(
-            model="inframind/auto", messages=question, stream=True, extra_body=extra
-        ) as stream:  # no chunk without a choice
+        with sdk.chat.completions.create(**chat(stream=True, extra_body=extra)) as stream:
+            # No chunk is without a choice.
             text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
         assert text == "It is 42."
-        headers = sdk.chat.completions.with_raw_response.create(
-            model="inframind/auto", messages=question, extra_headers={"X-InfraMind-Budget-S": "50"}
-        ).headers
+        budget = chat(extra_headers={"X-InfraMind-Budget-S": "50"})
+        headers = sdk.chat.completions.with_raw_response.create(**budget).headers
         assert headers["x-inframind-model"] in rig.gateway.pool.aliases
         assert headers["x-inframind-strategy"] in ("Flash", "Concise", "DeepThink")
         assert float(headers["x-inframind-predicted-s"]) > 0
         with pytest.raises(openai.NotFoundError, match="no such model"):
-            sdk.chat.completions.create(model="gpt-5", messages=question)
+            sdk.chat.completions.create(**chat(model="gpt-5"))
         settled(rig)
 
 
@@ -103,9 +100,7 @@ def test_a_routed_call_is_given_its_strategy_and_a_bound(tmp_path: Path) -> None
 def test_tokens_pass_one_by_one(tmp_path: Path) -> None:
     with running(tmp_path, lambda r, n: Answer("abcdef", tokens=6, each_s=0.05)) as rig:
         times = []
-        for chunk in client(rig).chat.completions.create(
-            model="inframind/auto", messages=chat()["messages"], stream=True
-        ):
+        for chunk in client(rig).chat.completions.create(**chat(stream=True)):
             times += [time.monotonic()] * bool(chunk.choices[0].delta.content)
         assert len(times) == 6
         assert median(b - a for a, b in pairwise(times)) > 0.02
@@ -142,20 +137,15 @@ def test_a_failure_before_the_first_token_is_answered_elsewhere(
 
 
 SECRET = "a secret of 127.0.0.1: EngineCore"
-REFUSED = [
-    (
-        Answer(status=400, message=f"maximum context length {SECRET}"),
-        400,
-        "context_length_exceeded",
-    ),
-    (Answer(status=422, message=SECRET), 422, "server_refused"),
-]
+LONG = f"maximum context length {SECRET}"
+REFUSED = [(400, LONG, "context_length_exceeded"), (422, SECRET, "server_refused")]
 
 
-@pytest.mark.parametrize(("refused", "status", "name"), REFUSED)
+@pytest.mark.parametrize(("status", "message", "name"), REFUSED)
 def test_what_a_server_refuses_is_the_requests_fault(
-    refused: Answer, status: int, name: str, tmp_path: Path
+    status: int, message: str, name: str, tmp_path: Path
 ) -> None:
+    refused = Answer(status=status, message=message)
     with running(tmp_path, lambda r, n: refused, log=str(tmp_path / "log.jsonl")) as rig:
         answer = rig.ask()
         assert code(answer) == (status, name)
@@ -182,11 +172,7 @@ def test_a_stream_that_breaks_off_ends_with_an_error_and_is_not_answered_twice(
         assert b"[DONE]" not in body and b"EngineCore" not in body
         assert sum(len(server.requests) for server in rig.servers) == 1
         with pytest.raises(openai.APIError):
-            list(
-                client(rig).chat.completions.create(
-                    model="inframind/auto", messages=chat()["messages"], stream=True
-                )
-            )
+            list(client(rig).chat.completions.create(**chat(stream=True)))
         settled(rig)
     assert "EngineCore" not in log.read_text()
 
@@ -219,6 +205,14 @@ def test_servers_that_die_sleep_or_hang_are_left(tmp_path: Path) -> None:
         assert rig.ask(model="R1")[0] == 200
         rig.servers[2].script = lambda r, n: Answer(hang=True)
         assert code(rig.ask(model="Coder", stream=True)) == (502, "server_timeout")
+
+        def reset(request: dict[str, Any], number: int) -> Answer:
+            for attempt in rig.gateway._attempts[2]:
+                attempt.ended = True
+            return Answer(reset_after=0)
+
+        rig.servers[2].script = reset  # what broke is said, even if the server then went down
+        assert code(rig.ask(model="Coder", stream=True)) == (502, "server_unreachable")
         settled(rig)
 
 
@@ -300,9 +294,8 @@ def test_a_budget_that_cannot_be_met_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("speed", [1.0, 5.0])
 def test_a_team_answers(speed: float, tmp_path: Path) -> None:
     answer, log = Answer("It is 42."), tmp_path / "log.jsonl"
-    with running(
-        tmp_path, lambda r, n: answer, policy="bid_price", speed=speed, log=str(log)
-    ) as rig:
+    settings = {"policy": "bid_price", "speed": speed, "log": str(log)}
+    with running(tmp_path, lambda r, n: answer, **settings) as rig:
         status, headers, body = rig.ask(model="inframind/team", inframind={"domain": "Math"})
         assert (status, bool(headers["x-inframind-plan"])) == (200, True)
         assert json.loads(body)["choices"][0]["message"]["content"] == "It is 42."
