@@ -58,12 +58,7 @@ _REGION: Final = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
     """Return a markdown table whose first `left` columns are text, the others numbers."""
-    return untitled(Table("", headings, list(rows), left=left))
-
-
-def untitled(sheet: Table) -> str:
-    """Return a table as markdown without its title, which the page has."""
-    return to_markdown(sheet).partition("\n\n")[2]
+    return to_markdown(Table("", headings, list(rows), left=left), title=False)
 
 
 def mean(values: Any, digits: int = 1) -> str:

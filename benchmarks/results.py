@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import yaml
 
-from benchmarks.pages import NONE, QUIET, RULE, refresh, save_all, table, untitled
+from benchmarks.pages import NONE, QUIET, RULE, refresh, save_all, table
 from inframind_gym.evaluation.board import leaderboard, load_results
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.store import read_cells
+from inframind_gym.evaluation.tables import to_markdown
 from inframind_gym.evaluation.track_board import (
     over_bound,
     ranked_policies,
@@ -141,7 +142,7 @@ def blocks_of(board: Board, route: Board) -> dict[str, str]:
     """Return the tables of both pages by name, from the boards of both divisions."""
     return {
         "route": loads_table(route),
-        "tracks": untitled(scores_table(board)),
+        "tracks": to_markdown(scores_table(board), title=False),
         "pairs": pairs_table(board),
         "scenarios": scenarios_table(board),
         "origin": "\n\n".join(origin_text(of["origin"]) for of in (route, board)),

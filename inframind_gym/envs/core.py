@@ -593,7 +593,7 @@ class VectorEnv(_VectorEnv):
         return simulation.form.of(observations), rewards, terminated, truncated, infos
 
     def _everywhere(self, infos: dict[str, Any]) -> dict[str, Any]:
-        """Return infos with the masks of the decisions that are due, and that every row has all."""
+        """Return infos with action masks, and for each name a mask that is true in every row."""
         if self.simulation.has_mask:
             infos["action_mask"] = self.simulation.sample_masks()
         return infos | {f"_{name}": np.ones(self.num_envs, np.bool_) for name in infos}

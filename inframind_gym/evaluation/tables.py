@@ -74,8 +74,8 @@ def show(tables: Sequence[Table], notes: Sequence[str] = (), *, markdown: bool =
         print(f"Note: {note.rstrip('.')}.")
 
 
-def to_markdown(table: Table) -> str:
-    """Render in GitHub's markdown."""
+def to_markdown(table: Table, *, title: bool = True) -> str:
+    """Render in GitHub's markdown, with its title or for a page that has one."""
     rule = ["---" if i < table.left else "--:" for i in range(len(table.headings))]
     body = [
         [f"**{text}**" if (r, c) in table.best else text for c, text in enumerate(row)]
@@ -85,7 +85,7 @@ def to_markdown(table: Table) -> str:
     for row in (table.headings, rule, *body):
         cells = (cell.replace("|", "\\|").replace("\n", " ") for cell in row)
         lines.append(f"| {' | '.join(cells)} |")
-    parts = [f"### {table.title}", "\n".join(lines), table.caption]
+    parts = [f"### {table.title}" if title else "", "\n".join(lines), table.caption]
     return "\n\n".join(part for part in parts if part)
 
 

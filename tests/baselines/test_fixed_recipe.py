@@ -10,9 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 import baselines
-from baselines.recipes import (
-    RATES_PER_MIN,
-)
+from baselines.recipes import RATES_PER_MIN
 from inframind_gym.configs import list_configs
 from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.policies.fixed_recipe import (

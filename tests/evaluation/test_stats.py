@@ -4,11 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from inframind_gym.evaluation.stats import (
-    interval,
-    pooled_quantile,
-    resample_counts,
-)
+from inframind_gym.evaluation.stats import interval, pooled_quantile, resample_counts
 
 
 def test_counts_are_multinomial_and_seeded() -> None:
