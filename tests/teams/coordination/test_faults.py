@@ -105,9 +105,9 @@ def test_all_waves_end_at_the_one_deadline(
         took_s = time.monotonic() - began_s
     assert max(took_s, response.processing_time) < DEADLINE_S
     assert response.metadata["ended_by"] in ("fallback", "deadline")
+    failed = [event["agent"] for event in log.of("agent_failed")]
     # On a machine that is late itself the last wave may not begin any more.
-    failed = [late] if model.begun.count(late) == wave else []
-    assert [event["agent"] for event in log.of("agent_failed")] == failed
+    assert failed == [late] or (not failed and model.begun.count(late) < wave)
     assert response.sources and response.content
 
 
