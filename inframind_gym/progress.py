@@ -1,4 +1,4 @@
-"""What commands show: progress on standard error, and tables without lines."""
+"""Progress of commands on standard error, and their tables without lines."""
 
 from __future__ import annotations
 
