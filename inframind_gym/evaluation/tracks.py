@@ -336,6 +336,7 @@ class TrackSuite(StreamSuite):
             "budget_s": list(scenario.drawn_s),
             "num_queries": stream.num_queries,
             "execution": "parallel",
+            "planner": {"topology": "IO", "num_agents": 1},  # of routers that require no plan
             **({"faults": faults} if faults else {}),
         }
 

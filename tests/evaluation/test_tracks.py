@@ -465,3 +465,12 @@ def test_servers_put_late_calls_last_unless_a_policy_has_its_own_order(name: str
     assert suite.env_kwargs(place, spill)["scheduler"] == "edf_late_last"
     spill.requires = {**spill.requires, "scheduler": "fcfs"}
     assert suite.env_kwargs(place, spill)["scheduler"] == "fcfs"
+
+
+@pytest.mark.parametrize("name", ["standard", "standard_quick"])
+def test_a_router_has_one_agent_where_policies_plan_unless_it_requires_a_plan(name: str) -> None:
+    suite, place = load_suite(name).resolve(), ("steady", "math", 0.9)
+    for policy in ("linucb", "q_learning_load_tracker", "random", "jsq"):
+        arguments = suite.env_kwargs(place, resolve_policy(policy))
+        assert arguments["planner"] == {"topology": "IO", "num_agents": 1}
+    assert suite.env_kwargs(place, resolve_policy("moa"))["planner"]["num_agents"] == 5
