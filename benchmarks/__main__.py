@@ -9,7 +9,7 @@ import typer
 
 from benchmarks import fidelity  # noqa: F401  (adds its command)
 from inframind_gym.cli import print_in_any_encoding
-from inframind_gym.errors import ConfigError, friendly, unknown
+from inframind_gym.errors import friendly
 from inframind_gym.evaluation.cli import app
 
 Docs = Annotated[Path, typer.Option(help="Folder of the pages.")]
@@ -87,15 +87,6 @@ def paper(
 
 
 @app.command()
-def families(docs: Docs = Path("docs"), check: Check = False) -> None:
-    """Play the policies of docs/token_budget.md and docs/coordination.md, and refresh both."""
-    from benchmarks.families import refresh_pages
-
-    with friendly():
-        _end(refresh_pages(docs, check=check), check)
-
-
-@app.command()
 def refit(
     places: Annotated[
         list[str], typer.Argument(metavar="TRACK[/SCENARIO]...", help="Whole tracks, or scenarios.")
@@ -146,25 +137,6 @@ def speed(
     rows = measure(only or [], repeats, against)
     heading = ["figure", "here", *([f"{against}", "times as fast (pairs)"] if against else [])]
     print("\n".join(f"| {' | '.join(row)} |" for row in [heading, ["---"] * len(heading), *rows]))
-
-
-@app.command()
-def retrieval(
-    half: Annotated[
-        str, typer.Option(help='Half of questions and answers: "test" or "tune".')
-    ] = "test",
-    provider: Annotated[
-        str | None, typer.Option(metavar="NAME|URL", help="Whose model rewrites questions too.")
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="Model of the provider.")] = None,
-) -> None:
-    """Measure retrieval, rewriting, grounding and trimming of the coordination team."""
-    from benchmarks.retrieval import report
-
-    with friendly():
-        if half not in ("test", "tune"):
-            raise ConfigError(unknown("half", half, ("test", "tune")))
-        print(report(half, provider, model))
 
 
 if __name__ == "__main__":

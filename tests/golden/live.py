@@ -9,18 +9,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gateway_load import Load, play
+import numpy as np
+
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.client import ChatResult, ChatStream
-from inframind_gym.live.gateway.choose import SingleCallPolicy
+from inframind_gym.live.gateway.choose import SingleCallPolicy, World
 from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.prompts import Prompts
 from inframind_gym.live.server_command import server_command
 from inframind_gym.live.simulated.answers import AnswerLengths
 from inframind_gym.live.watcher import parse_metrics
+from inframind_gym.simulator.arrivals import make_arrivals
+from inframind_gym.simulator.server.open_loop import OpenLoop
 from inframind_gym.simulator.server.pool import load_pool
-from inframind_gym.simulator.workflow.backend import Call
-from inframind_gym.simulator.workload import load_workload
+from inframind_gym.simulator.server.state import cards
+from inframind_gym.simulator.workflow.backend import Call, Telemetry
+from inframind_gym.simulator.workflow.topology import STRATEGIES
+from inframind_gym.simulator.workload import load_profiles, load_workload
 from inframind_gym.tasks import load_tasks
 from tests.golden.net import Cases, digest_of
 from tests.live.simulated.play import served, tiny_pool
@@ -121,12 +126,45 @@ def _metrics() -> str:
 
 def _decisions(policy: str) -> str:
     """Routes that the gateway takes under a load in virtual time."""
-    pool = load_pool("b200-2gpu")
-    lengths = AnswerLengths(load_workload("mixed"), pool.aliases)
-    load = Load("mixed", None, 240.0, 60, 1.0, seed=3)
-    found = play(load, [SingleCallPolicy(GatewayConfig(policy=policy))], pool, lengths)
-    assert all(math.isfinite(out.latency_s) for out in found)
-    return digest_of([(out.model, out.strategy, out.latency_s) for out in found])
+    pool, workload, rng = load_pool("b200-2gpu"), load_workload("mixed"), np.random.default_rng(3)
+    arrival_s = make_arrivals("poisson").sample(240.0, 60, rng).tolist()
+    budgets_s = rng.choice(workload.budget_tiers_s, 60).tolist()
+    parts = list(load_profiles(workload).values())
+    weights = [part.weight for part in parts]
+    domains = rng.choice([part.profile.domain for part in parts], 60, p=weights).tolist()
+    desk, loop = SingleCallPolicy(GatewayConfig(policy=policy)), OpenLoop(cards(pool), 16_384)
+    count, lengths = len(pool.models), AnswerLengths(workload, pool.aliases)
+    seen = Telemetry(0, [0.0] * count, [0.0] * count, [math.nan] * count, [0.0] * count)
+    in_flight, took_s = np.zeros(count, np.int64), [list[float]() for _ in range(count)]
+    calls: dict[int, int] = {}  # by request: the query
+    found: list[list[Any]] = [["", "", 0.0] for _ in arrival_s]
+    for k, until_s in enumerate([*arrival_s, arrival_s[-1] + 1200.0]):
+        due_s = 0.0
+        while due_s <= until_s:
+            due_s = (seen.polls + 1) * pool.metrics_poll_s
+            while len(ended := loop.advance(min(due_s, until_s))):
+                for query in map(calls.pop, ended["request"].tolist()):
+                    server = pool.aliases.index(found[query][0])
+                    found[query][2] = loop.now_s - arrival_s[query]
+                    in_flight[server] -= 1
+                    took_s[server].append(found[query][2])
+            if due_s <= until_s:
+                loads = [loop.load(server) for server in range(count)]
+                means = zip(took_s, seen.e2e_s, strict=True)
+                depths = [float(running + waiting) for running, waiting, _ in loads]
+                e2e_s = [float(np.mean(took)) if took else before for took, before in means]
+                polled = ([due_s] * count, depths, e2e_s, [kv for _, _, kv in loads])
+                seen, took_s = Telemetry(seen.polls + 1, *polled), [[] for _ in range(count)]
+        if k < len(arrival_s):
+            world = World(until_s, (1 << count) - 1, in_flight, seen)
+            order = desk.decide(world, until_s, budgets_s[k], domains[k])
+            found[k][:2] = pool.aliases[order.model], STRATEGIES[order.strategy]
+            drawn = lengths.draw(order.model, f"{k}", found[k][1])
+            tokens = min(drawn, pool.max_output_tokens)
+            calls[loop.submit(order.model, order.priority_s, 145, tokens)] = k
+            in_flight[order.model] += 1
+    assert not calls and all(math.isfinite(latency_s) for *_, latency_s in found)
+    return digest_of(list(map(tuple, found)))
 
 
 def _simulated() -> str:

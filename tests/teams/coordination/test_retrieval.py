@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 pytest.importorskip("bm25s")
@@ -12,7 +14,9 @@ pytest.importorskip("networkx")
 pytest.importorskip("Stemmer")
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.teams.coordination.check import NEAR
+from inframind_gym.files import read_objects
+from inframind_gym.teams.coordination import retrieval
+from inframind_gym.teams.coordination.check import NEAR, find_issues
 from inframind_gym.teams.coordination.retrieval import (
     Corpus,
     Passage,
@@ -125,6 +129,39 @@ def test_queries_without_a_known_word_end_well(query: str) -> None:
 )
 def test_queries_are_rewritten_in_the_words_of_the_corpus(query: str, expected: str) -> None:
     assert rewrite(query, SHIPPED)[0] == expected
+
+
+def ndcg(found: list[str], labels: dict[str, int]) -> float:
+    """Return the normalised discounted cumulative gain of ten passages."""
+    discounts = 1.0 / np.log2(np.arange(2, 12))
+    gains = np.array([labels.get(doc_id, 0) for doc_id in found[:10]])
+    ideal = np.array(sorted(labels.values(), reverse=True)[:10])
+    return float(gains @ discounts[: len(gains)] / (ideal @ discounts[: len(ideal)]))
+
+
+def test_passages_and_planted_errors_are_found_as_documented() -> None:
+    """Of the half that nothing was tuned on, without the encoder; docs/coordination.md has both."""
+    with patch.object(retrieval, "available", lambda: None):
+        retriever = Retriever(SHIPPED)
+    found, judged = [], []
+    for question in load_questions():
+        if question.half == "test":
+            found.append(ndcg(ids(retriever.retrieve(question.text, "hybrid")), question.labels))
+    assert np.mean(found) == pytest.approx(0.766, abs=0.01)
+    for _, item in read_objects(Path(__file__).with_name("answers.jsonl")):
+        if item["half"] == "test":
+            near = retriever.retrieve(item["question"], "hybrid", 6)
+            others = [document for document in near if document.doc_id != item["passage"]][:4]
+            own = SHIPPED.by_id[item["passage"]]
+            source = Document(doc_id=own.doc_id, text=own.text, source=own.source, score=1.0)
+            lacking = others if item["wrong"] is None else [source, *others]
+            answers = (
+                (item["answer"], [source, *others]),
+                (item["wrong"] or item["answer"], lacking),
+            )
+            judged.append([bool(find_issues(item["question"], *each)) for each in answers])
+    alarms, caught = np.mean(judged, axis=0)
+    assert caught == pytest.approx(0.66, abs=0.05) and alarms == pytest.approx(0.02, abs=0.05)
 
 
 def searched_at_once(retriever: Retriever, strategy: str, count: int) -> None:
