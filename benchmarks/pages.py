@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from inframind_gym.errors import require, unknown
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.tables import Table, to_markdown
@@ -59,12 +57,6 @@ _REGION: Final = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
     """Return a markdown table whose first `left` columns are text, the others numbers."""
     return to_markdown(Table("", headings, list(rows), left=left), title=False)
-
-
-def mean(values: Any, digits: int = 1) -> str:
-    """Return a mean with half of its 95 % interval."""
-    half = 1.96 * values.std(ddof=1) / np.sqrt(len(values))
-    return f"{values.mean():,.{digits}f} ± {half:.{digits}f}"
 
 
 def fill(text: str, blocks: Mapping[str, str]) -> str:
