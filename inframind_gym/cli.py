@@ -22,7 +22,6 @@ _COMMANDS: Final = {  # name -> function or group, imported when it is used
     "train": "inframind_gym.train:train",
     "submit": "inframind_gym.evaluation.cli:submit",
     "calibrate": "inframind_gym.calibration.cli:calibrate",
-    "replay": "inframind_gym.calibration.cli:replay",
     "pool": "inframind_gym.live.command:app",
     "serve": "inframind_gym.live.gateway.command:serve",
     "workload": "inframind_gym.calibration.cli:app",

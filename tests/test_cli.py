@@ -45,7 +45,6 @@ def test_the_version_loads_nothing_heavy() -> None:
         (["pool"], "place"),
         (["workload", "fit"], "--domain"),
         (["calibrate"], "--max-num-seqs"),
-        (["replay"], "--"),
         (["submit", "prepare"], "--training-queries"),
     ],
 )

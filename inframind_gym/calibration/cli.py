@@ -1,10 +1,9 @@
-"""`inframind calibrate`, `inframind replay` and `inframind workload fit`."""
+"""`inframind calibrate` and `inframind workload fit`."""
 
 from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -154,70 +153,6 @@ def _calibrate_pool(
             "calls, of quiet and of busy hours, or keep the pool as it is.",
             err=True,
         )
-
-
-def replay(
-    runs: Annotated[Path, typer.Argument(help="JSON file of measured cells.", metavar="RUNS.json")],
-    pool: Annotated[str, typer.Option(help="The pool they ran on: a name or a YAML file.")],
-    out: Annotated[Path, typer.Option(help="Report to write, JSON.")],
-    methods: Annotated[
-        str | None,
-        typer.Option(help="mas, moa, gptswarm, inframind; commas between. Default: all present."),
-    ] = None,
-    workloads: Annotated[
-        Path | None, typer.Option(help="Folder of workload YAML files. Default: the shipped ones.")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Episodes to simulate for every cell.")] = 8,
-    fit_lengths: Annotated[
-        float | None,
-        typer.Option(
-            min=0.01,
-            help="Arrival rate (queries/min) at which one factor on the answers to bare prompts is "
-            "fitted, a method without roles and dataset. Default: the shipped ones, from 50.",
-        ),
-    ] = None,
-    force: Force = False,
-) -> None:
-    """Simulate measured cells, executed as they were measured, and report the errors.
-
-    Every cell is simulated with its own arrival rate, length and shares of models, topologies and
-    strategies, and compared with the measurement: accuracy, latency, attainment of the budget.
-    Adaptive methods are replayed by their measured shares, and marked.
-    """
-    from inframind_gym.calibration import replay
-    from inframind_gym.calibration.measured_runs import read_methods, read_runs
-    from inframind_gym.calibration.report import cell_rows, runs_table, summarise
-
-    began = time.monotonic()
-    with friendly():
-        _refuse_to_overwrite(force, out)
-        wanted = [name.strip() for name in (methods or "").split(",") if name.strip()]
-        for name in wanted or read_methods(runs):
-            if name not in replay.HARNESSES:
-                problem = unknown("method", name, replay.HARNESSES)
-                if wanted:
-                    raise ConfigError(f"--methods: {problem}")
-                typer.echo(f"warning: left out: {problem}", err=True)
-        chosen = wanted or [name for name in read_methods(runs) if name in replay.HARNESSES]
-        cells = read_runs(runs, chosen)
-        constants = replay.load_constants(pool, [cell.dataset for cell in cells], workloads)
-        fitted_at = fit_lengths or replay.FITTED_AT_PER_MIN
-        if fit_lengths is not None:
-            constants = replay.fit_lengths(cells, constants, fitted_at, seeds)
-        rows = cell_rows(cells, replay.predict(cells, constants, seeds), fitted_at)
-        summary, factors = summarise(rows), replay.factors_used(cells, constants)
-        report = {
-            "runs": runs.name,
-            "pool": constants.pool.name,
-            "seeds": seeds,
-            "length_factors": {"fitted_at_per_min": fitted_at, "factors": factors},
-        }
-        _write(out, {**report, "summary": summary, "cells": rows})
-    Console().print(runs_table(summary))
-    for method, of in factors.items():
-        shown = ", ".join(f"{dataset} {factor:.2f}" for dataset, factor in of.items())
-        typer.echo(f"{method}: agents' answers times {shown}, fitted at {fitted_at:g} queries/min")
-    typer.echo(f"{len(cells)} cells in {time.monotonic() - began:.0f} s: {out}")
 
 
 @app.command()

@@ -32,7 +32,6 @@ from inframind_gym.files import read_json
 
 QUANTILES: Final = {"p5": 0.05, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95": 0.95}
 SLO_S: Final = 100.0  # SLO target of methods without a budget: that of the published comparison
-_ENDS: Final = {"min": 0.0, **QUANTILES, "max": 1.0}
 _SHARE_TOLERANCE: Final = 0.05  # published shares are rounded, and rare choices left out
 
 
@@ -45,11 +44,11 @@ def _latencies(value: object) -> object:
     """Keep the known figures of a distribution of latencies."""
     if not isinstance(value, dict) or value.get("mean") is None:
         raise ValueError("must be {mean: seconds, p5: ..., p95: ...}; lacks its mean")
-    return {name: value[name] for name in ("mean", *_ENDS) if value.get(name) is not None}
+    return {name: value[name] for name in ("mean", *QUANTILES) if value.get(name) is not None}
 
 
 def _in_order(latency_s: dict[str, float]) -> dict[str, float]:
-    for low, high in pairwise(name for name in _ENDS if name in latency_s):
+    for low, high in pairwise(name for name in QUANTILES if name in latency_s):
         if latency_s[low] > latency_s[high]:
             raise ValueError(f"{low} ({latency_s[low]:g}) exceeds {high} ({latency_s[high]:g})")
     return latency_s
@@ -88,7 +87,7 @@ class MeasuredCell(BaseModel):
     )
     num_queries: Annotated[int, Field(ge=1, le=100_000)] | None = _published("n_episodes")
     accuracy: Fraction  # share of the queries that were solved
-    # "mean", the QUANTILES, "min" and "max", as far as they were measured, in s
+    # "mean" and the QUANTILES, as far as they were measured, in s
     latency_s: Annotated[
         dict[str, NonNegative], BeforeValidator(_latencies), AfterValidator(_in_order)
     ] = Field(validation_alias="latency")
@@ -117,22 +116,6 @@ class MeasuredCell(BaseModel):
         flat = {**(counts if isinstance(counts, dict) else {}), **data}
         return {name: value for name, value in flat.items() if value is not None and value != {}}
 
-    def share_within(self, limit_s: float) -> float | None:
-        """Read the share of the queries that took at most `limit_s` off the measured quantiles.
-
-        Returns:
-            Interpolated linearly; None where fewer than two quantiles were measured.
-        """
-        known = [(self.latency_s[key], of) for key, of in _ENDS.items() if key in self.latency_s]
-        if len(known) < 2:
-            return None
-        if limit_s < known[0][0]:
-            return 0.0
-        for (low_s, low), (high_s, high) in pairwise(known):
-            if low_s <= limit_s < high_s:
-                return low + (high - low) * (limit_s - low_s) / (high_s - low_s)
-        return known[-1][1]
-
 
 def read_runs(path: str | Path, methods: Sequence[str] | None = None) -> list[MeasuredCell]:
     """Read measured cells.
@@ -149,7 +132,10 @@ def read_runs(path: str | Path, methods: Sequence[str] | None = None) -> list[Me
             lacks a required field, or holds an impossible number; names the cell and the field.
     """
     path = Path(path)
-    data, cells = _of_methods(path), []
+    data, cells = read_json(path), []
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: wanted {{method: {{dataset: [cell, ...]}}}} at the top.")
+    data.pop("metadata", None)
     for method in data if methods is None else methods:
         if method not in data:
             raise ConfigError(f"{path}: {unknown('method', method, data)}")
@@ -167,15 +153,3 @@ def read_runs(path: str | Path, methods: Sequence[str] | None = None) -> list[Me
     if not cells:
         raise ConfigError(f"{path}: holds no measured cell.")
     return cells
-
-
-def read_methods(path: str | Path) -> list[str]:
-    """Return the names of all methods that a file has cells of, see `read_runs`."""
-    return list(_of_methods(Path(path)))
-
-
-def _of_methods(path: Path) -> dict[str, Any]:
-    data = read_json(path)
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: wanted {{method: {{dataset: [cell, ...]}}}} at the top.")
-    return {name: cells for name, cells in data.items() if name != "metadata"}

@@ -316,12 +316,10 @@ class Prediction(NamedTuple):
 
     accuracy: float
     latency_s: dict[str, float]  # "mean" and the QUANTILES
-    within_limit: float  # share of the queries that took at most the budget, or SLO_S
     calls: float  # per query
     prompt_tokens: float  # per query, all calls
     completion_tokens: float  # per query, all calls
     latency_mean_se: float  # standard error of the mean latency over seeds, relative
-    accuracy_se: float
 
 
 def load_constants(
@@ -488,12 +486,10 @@ class RunBatch:
         return Prediction(
             accuracy=float(accuracy.mean()),
             latency_s={"mean": float(means.mean()), **by_name},
-            within_limit=float((latency_s <= done["budget_s"]).mean()),
             calls=float(done["calls"].mean()),
             prompt_tokens=float(done["prompt_tokens"].mean()),
             completion_tokens=float(done["output_tokens"].mean()),
             latency_mean_se=_standard_error(means) / float(means.mean()),
-            accuracy_se=_standard_error(accuracy),
         )
 
 
@@ -539,8 +535,7 @@ def fit_lengths(
     ]
     if not fitted:
         raise ConfigError(
-            f"--fit-lengths {rate_per_min:g}: no cell of a method without roles (moa, gptswarm) "
-            "has this arrival rate. Name a rate that they were measured at."
+            f"no cell of a method without roles (moa, gptswarm) has {rate_per_min:g} queries/min"
         )
     keys = [(cell.method, cell.dataset) for cell in fitted]
     found = dict.fromkeys(keys, (math.inf, 1.0, math.inf))  # mismatch, factor, error of the mean

@@ -1,4 +1,4 @@
-"""Measured against predicted: the figures that `calibrate` and `replay` report.
+"""Measured against predicted: the figures of request logs and of measured runs.
 
 A pair of figures is ``{"measured", "predicted", "error_pct"}``, with a signed error.
 """
@@ -13,7 +13,7 @@ import yaml
 from numpy.typing import NDArray
 from rich.table import Table
 
-from inframind_gym.calibration.measured_runs import QUANTILES, SLO_S, MeasuredCell
+from inframind_gym.calibration.measured_runs import QUANTILES, MeasuredCell
 from inframind_gym.calibration.server_card import (
     Calibration,
     cache_was_full,
@@ -245,24 +245,14 @@ def log_table(calibration: Calibration, figures: Mapping[str, Any]) -> Table:
 
 
 def cell_rows(
-    cells: Sequence[MeasuredCell],
-    predictions: Sequence[Prediction],
-    fitted_at_per_min: float | None = None,
+    cells: Sequence[MeasuredCell], predictions: Sequence[Prediction]
 ) -> list[dict[str, Any]]:
     """Return one record a cell, as JSON: its settings, pairs of figures, absolute errors.
 
     Errors are None where the cell lacks the measured figure.
-
-    Args:
-        cells: As measured.
-        predictions: One a cell.
-        fitted_at_per_min: Arrival rate at which the lengths of methods without roles were fitted.
     """
-    from inframind_gym.calibration.replay import HARNESSES
-
     rows = []
     for cell, said in zip(cells, predictions, strict=True):
-        harness, limit_s = HARNESSES[cell.method], cell.budget_s or SLO_S
         latency_s = {
             name: _rounded(pair(cell.latency_s.get(name), said.latency_s[name]))
             for name in ("mean", *QUANTILES)
@@ -270,38 +260,21 @@ def cell_rows(
         off = [latency_s[name]["error_pct"] for name in ("mean", "p95")]
         errors = [None if error is None else abs(error) for error in off]
         errors.append(100.0 * abs(said.accuracy - cell.accuracy))
-        row: dict[str, Any] = {"cell": cell.source.split(": ", 1)[-1], "method": cell.method}
-        row |= {"adaptive": harness.adaptive, "dataset": cell.dataset}
-        measured = ("arrival_rate_per_min", "budget_s", "cost_rate", "num_queries")
-        row |= {name: getattr(cell, name) for name in measured}
-        accuracy = {"predicted": said.accuracy, "predicted_se": said.accuracy_se}
-        row["accuracy"] = {"measured": cell.accuracy, **_rounded(accuracy)}
+        measured = ("method", "dataset", "arrival_rate_per_min", "budget_s", "cost_rate")
+        row = {name: getattr(cell, name) for name in (*measured, "num_queries")}
+        row["accuracy"] = {"measured": cell.accuracy, **_rounded({"predicted": said.accuracy})}
         row["latency_s"] = latency_s
         row |= _rounded({"latency_mean_predicted_se_pct": 100.0 * said.latency_mean_se})
-        within = {"measured": cell.share_within(limit_s), "predicted": said.within_limit}
-        row["slo"] = {"limit_s": limit_s, **_rounded(within)}
-        row |= _rounded({"calls": said.calls})
-        row["tokens"] = {
-            "prompt": _rounded(pair(cell.prompt_tokens, said.prompt_tokens)),
-            "completion": _rounded(pair(cell.completion_tokens, said.completion_tokens)),
-        }
         row["errors"] = _rounded(dict(zip(ERRORS, errors, strict=True)))
-        at_fitted_rate = cell.arrival_rate_per_min == fitted_at_per_min
-        row["lengths_fitted"] = at_fitted_rate and not harness.has_roles
         rows.append(row)
     return rows
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Pair]:
-    """Return the median and the 90th percentile of the absolute errors, by method.
-
-    Of a method that has cells with `lengths_fitted` the other ones count, if there are any.
-    """
+    """Return the median and the 90th percentile of the absolute errors, by method."""
     summary = {}
     for method in dict.fromkeys(row["method"] for row in rows):
-        own = [row for row in rows if row["method"] == method]
-        unseen = [row for row in own if not row["lengths_fitted"]]
-        of = [row["errors"] for row in unseen or own]
+        of = [row["errors"] for row in rows if row["method"] == method]
         entry: Pair = {"cells": len(of)}
         for name in ERRORS:
             known = [errors[name] for errors in of if errors[name] is not None]
@@ -309,17 +282,6 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Pair]:
                 entry[f"{name}_{suffix}"] = float(np.percentile(known, level)) if known else None
         summary[method] = _rounded(entry)
     return summary
-
-
-def runs_table(summary: Mapping[str, Pair]) -> Table:
-    """Return the summary of measured runs for the terminal."""
-    rows = []
-    for method, of in summary.items():
-        both = [(of[f"{name}_median"], of[f"{name}_p90"]) for name in ERRORS]
-        texts = ("–" if m is None or p is None else f"{m:.1f} ({p:.1f})" for m, p in both)
-        rows.append([method, str(of["cells"]), *texts])
-    headings = ["method", "cells", "mean latency %", "p95 latency %", "accuracy points"]
-    return table("Absolute errors: median (90th percentile)", headings, rows)
 
 
 # Formatting

@@ -44,7 +44,7 @@ def constants() -> Constants:
 
 
 def latencies(mean: float = 30.0) -> dict[str, float]:
-    shape = {"min": 0.1, "p5": 0.3, "p25": 0.6, "median": 0.9, "p75": 1.3, "p95": 2.0, "max": 3.0}
+    shape = {"p5": 0.3, "p25": 0.6, "median": 0.9, "p75": 1.3, "p95": 2.0}
     return {"mean": mean, "std": mean, **{key: mean * factor for key, factor in shape.items()}}
 
 
@@ -95,15 +95,6 @@ def test_a_cell_is_read_as_it_stands(tmp_path: Path) -> None:
     assert cell.model_share is not None and cell.model_share[NAMES[1]] == pytest.approx(0.3)
     assert cell.latency_s["p95"] == 60.0
     assert cell.prompt_tokens is None and cell.edges is None
-
-
-def test_share_within_a_limit_is_read_off_the_quantiles(tmp_path: Path) -> None:
-    cell = read_cell(tmp_path, latency=latencies(100.0))
-    assert cell.share_within(5.0) == 0.0
-    assert cell.share_within(90.0) == pytest.approx(0.5)
-    assert cell.share_within(45.0) == pytest.approx(0.15)
-    assert cell.share_within(300.0) == cell.share_within(1e9) == 1.0
-    assert read_cell(tmp_path, latency={"mean": 5.0}).share_within(9.0) is None
 
 
 # Choices
@@ -202,12 +193,6 @@ def test_lengths_are_fitted_at_one_rate(tmp_path: Path, constants: Constants) ->
     assert fitted.length_factors["gptswarm", "math"] == LENGTH_FACTORS["gptswarm", "math"]
     with pytest.raises(ConfigError, match="no cell of a method without roles"):
         fit_lengths([known], constants, 50.0, 1)
-
-
-# Report
-
-
-# Command
 
 
 # Figures

@@ -14,7 +14,11 @@ import numpy as np
 from typer.testing import CliRunner
 
 from inframind_gym.calibration import server_card
+from inframind_gym.calibration.measured_runs import read_runs
+from inframind_gym.calibration.replay import fit_lengths, load_constants, predict
+from inframind_gym.calibration.report import cell_rows, summarise
 from inframind_gym.calibration.server_card import minimise
+from inframind_gym.simulator.server.pool import load_pool
 from tests.calibration import synthetic
 from tests.golden.net import digest_of
 
@@ -57,7 +61,6 @@ def _card(options: str, **changes: Any) -> str:
 def _calls() -> str:
     """Digest a gateway's log as it is read, its mismatch, and the pool's file with other cards."""
     from inframind_gym.calibration.live_pool import mismatch_of, pool_yaml, read_calls, served
-    from inframind_gym.simulator.server.pool import load_pool
     from inframind_gym.simulator.server.state import cards
 
     pool, rng, lines = load_pool("b200-2gpu"), np.random.default_rng(3), []
@@ -83,10 +86,10 @@ def _cell(rate: float, **fields: Any) -> dict[str, Any]:
     return {**cell, **fields}
 
 
-def _replay(options: str = "") -> str:
-    from inframind_gym.simulator.server.pool import load_pool
-
-    names = [model.name for model in load_pool("b200-2gpu").models]
+def _replay() -> str:
+    """Digest predictions of cells of every method, and their errors."""
+    pool = load_pool("b200-2gpu")
+    names = [model.name for model in pool.models]
     mix = dict(zip(names, (0.2, 0.3, 0.3, 0.1, 0.1), strict=True))
     topologies = {"Math/IO": 0.5, "Math/Debate": 0.1, "Math/Chain": 0.4}
     mas = {"cost_rate": 10.0, "model_distribution": mix, "topology_distribution": topologies}
@@ -100,8 +103,14 @@ def _replay(options: str = "") -> str:
         "gptswarm": {"mmlu_pro": [_cell(50.0, edges=4.0)]},
     }
     with TemporaryDirectory() as folder:
-        command = f"replay @runs.json --pool b200-2gpu --seeds 2 --out @report.json {options}"
-        return _run(folder, command, {"runs.json": json.dumps(runs)})
+        path = Path(folder, "runs.json")
+        path.write_text(json.dumps(runs), encoding="utf-8")
+        cells = read_runs(path)
+    constants = load_constants("b200-2gpu", [cell.dataset for cell in cells])
+    lengths = fit_lengths(cells, constants, 50.0, 2).length_factors
+    said = predict(cells, constants, 2)
+    figures = [[one.accuracy, one.latency_s, one.completion_tokens, one.calls] for one in said]
+    return digest_of([figures, summarise(cell_rows(cells, said)), sorted(lengths.items())])
 
 
 def _outcomes(domains: tuple[str, ...], options: str) -> str:
@@ -123,7 +132,6 @@ CASES: dict[str, Callable[[], str]] = {
     "card, full cache": lambda: _card(LIMITS, num_kv_blocks=200),
     "calls of a pool": _calls,
     "replay": _replay,
-    "replay, lengths": lambda: _replay("--fit-lengths 50 --methods moa"),
     "outcomes, one domain": lambda: _outcomes(("Code",), "--models a=small,large"),
     "outcomes, two domains": lambda: _outcomes(("Math", "Code"), "--dataset mine"),
 }
