@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 
@@ -29,19 +28,9 @@ def _group() -> None:
 
 def calibrate(
     log: Annotated[Path, typer.Argument(help="Request log, JSON Lines, in order of arrival.")],
-    out: Annotated[Path, typer.Option(help="Server card to write, YAML; with --pool, a pool.")],
-    pool: Annotated[
-        str | None,
-        typer.Option(
-            help="Fit all models of a pool together, a name or a YAML file: the limits are its own."
-        ),
-    ] = None,
-    max_num_seqs: Annotated[
-        int | None, typer.Option(help="As the server was started with.")
-    ] = None,
-    max_num_batched_tokens: Annotated[
-        int | None, typer.Option(help="As the server was started with.")
-    ] = None,
+    out: Annotated[Path, typer.Option(help="Server card to write, YAML.")],
+    max_num_seqs: Annotated[int, typer.Option(help="As the server was started with.")],
+    max_num_batched_tokens: Annotated[int, typer.Option(help="As the server was started with.")],
     report: Report = None,
     num_kv_blocks: Annotated[
         int | None,
@@ -65,28 +54,13 @@ def calibrate(
     ] = 0.5,
     force: Force = False,
 ) -> None:
-    """Fit a server card to a request log by simulating it, and report the errors.
-
-    With --pool the cards of all models of a gateway's log are fitted together, with the slowdown
-    of those that share a GPU; a model with fewer than 20 answers keeps its card.
-    """
+    """Fit a server card to a request log by simulating it, and report the errors."""
     from inframind_gym.calibration import server_card
     from inframind_gym.calibration.report import card_yaml, log_report, log_table
     from inframind_gym.calibration.request_log import read_log
 
-    given = (max_num_seqs, max_num_batched_tokens, num_kv_blocks, data_parallel_size, model)
     with friendly():
         _refuse_to_overwrite(force, out, report)
-        if pool is not None:
-            if any(option is not None for option in given):
-                raise ConfigError("--pool: the file has models and limits; give no option of one.")
-            _calibrate_pool(log, pool, out, report, fit_fraction)
-            return
-        if max_num_seqs is None or max_num_batched_tokens is None:
-            raise ConfigError(
-                "give --max-num-seqs and --max-num-batched-tokens, as the server was started "
-                "with, or --pool."
-            )
         limits = server_card.Limits(
             max_num_seqs, max_num_batched_tokens, num_kv_blocks, block_size, data_parallel_size
         )
@@ -99,60 +73,6 @@ def calibrate(
             typer.echo(f"{kind}: {line}", err=True)
     Console().print(log_table(calibration, figures))
     typer.echo(f"card: {out}" if report is None else f"card: {out}\nreport: {report}")
-
-
-def _calibrate_pool(
-    log: Path, source: str, out: Path, report: Path | None, fit_fraction: float
-) -> None:
-    """Fit the cards of a pool to the first part of a log, and compare on the rest."""
-    from inframind_gym.calibration.live_pool import (
-        fit_pool,
-        mismatch_of,
-        pool_yaml,
-        read_calls,
-        served,
-    )
-    from inframind_gym.calibration.report import table
-    from inframind_gym.simulator.server.pool import load_pool
-    from inframind_gym.simulator.server.state import cards
-
-    require_within(fit_fraction, 0.05, 0.95, "--fit-fraction")
-    pool = load_pool(source)
-    calls = read_calls(log, pool)
-    first, rest = np.split(calls, [int(fit_fraction * len(calls))])
-    fit = fit_pool(pool, first)
-    checked = {"before": mismatch_of(pool, rest), "fitted": mismatch_of(fit.pool, rest)}
-    origin = f"`inframind calibrate` to {log.name}, {len(first)} calls"
-    replace_text(out, pool_yaml(source, fit.pool, origin))
-    ends_s, rows = (rest["finish_s"], served(cards(fit.pool), rest)["finish_s"]), []
-    for m, (old, new) in enumerate(zip(pool.models, fit.pool.models, strict=True)):
-        mine = rest["model"] == m
-        row = [old.alias, str((calls["model"] == m).sum()), f"{1e3 * old.server.step.base_s:.3g}"]
-        row.append("kept" if new.alias in fit.kept else f"{1e3 * new.server.step.base_s:.3g}")
-        for end_s in ends_s:
-            call_s = (end_s - rest["submit_s"])[mine]
-            row.append(f"{call_s.mean():.2f}" if mine.any() else "-")
-        rows.append(row)
-    headings = ["model", "calls", "ms a step, before", "fitted", "call, s", "predicted"]
-    Console().print(table("", headings, rows))
-    figures = {
-        "log": log.name,
-        "pool": pool.name,
-        "fit": {"mismatch": fit.mismatch, "before": fit.before, "calls": len(first)},
-        "checked": checked | {"calls": len(rest)},
-        "kept": list(fit.kept),
-    }
-    _write(report, figures)
-    typer.echo(
-        f"mismatch of the {len(rest)} calls that were not fitted: {checked['before']:.3f} "
-        f"before, {checked['fitted']:.3f} fitted\npool: {out}"
-    )
-    if checked["fitted"] > checked["before"]:
-        typer.echo(
-            "warning: these cards predict those calls worse than the pool's own. Record more "
-            "calls, of quiet and of busy hours, or keep the pool as it is.",
-            err=True,
-        )
 
 
 @app.command()

@@ -60,7 +60,6 @@ def minimise(
     spread: float,
     evaluations: int,
     seed: int,
-    samples: int | None = None,
 ) -> tuple[Vector, float]:
     """Find a point where `function` is small, by CMA-ES.
 
@@ -73,12 +72,11 @@ def minimise(
         spread: Standard deviation of the first samples, the same for every variable.
         evaluations: Number of calls of `function`, at most and roughly.
         seed: Of the samples: the same seed gives the same result.
-        samples: Points of a generation; default: twice the package's own.
 
     Returns:
         The best point tried, (d,), and its value.
     """
-    samples = samples or 4 + 2 * int(3 * np.log(len(start) + 1))
+    samples = 4 + 2 * int(3 * np.log(len(start) + 1))  # twice the package's own
     strategy = CMA(np.array(start, np.float64), spread, seed=seed, population_size=samples)
     best, least = np.array(start, np.float64), function(start)
     history = [least]

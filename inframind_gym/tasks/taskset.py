@@ -163,7 +163,7 @@ def split_of_stem(stem: str) -> tuple[str, str | None]:
 #
 # Over 29 models and the MMLU-Pro questions whose texts are at hand, ridge regression on the MiniLM
 # embedding explains 0.17 of the variance of a question's difficulty out of sample
-# (`benchmarks/fit/fitted/outcomes.json`, by ``python -m benchmarks.fit.outcomes``). A surrogate in
+# (`benchmarks/fit/fitted/outcomes.json`). A surrogate in
 # which the embedding gave the difficulty away would flatter every learned router, so the same
 # regression finds no more in our tasks: difficulty is a visible part along the direction that it
 # learned from the real outcomes, shipped with the package, and a part that shows nowhere.
