@@ -189,6 +189,35 @@ def _beside(data: Any, folder: Path) -> Any:
     return data
 
 
+def read_setting(text: str, model: type[BaseModel] | None = None) -> tuple[str, Any]:
+    """Read KEY=VALUE of a command line; the value is YAML, not yet checked.
+
+    Args:
+        text: The setting.
+        model: Whose field it is: where that takes several values they may stand with commas
+            between, and a text stays as it is.
+
+    Raises:
+        ConfigError: There is no ``=``, or the value is not YAML.
+    """
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals:
+        raise ConfigError(f"--set {text}: write KEY=VALUE.")
+    field = model.model_fields.get(key) if model else None
+    annotation = str(field.annotation) if field else ""
+    if annotation.startswith("<class 'str'>"):
+        return key, value
+    source = f"--set {key}"
+    if "tuple[" in annotation and not value.lstrip().startswith("["):
+        items = [part.strip() for part in value.split(",") if part.strip()]
+        if "[str, ...]" in annotation:
+            return key, tuple(items)
+        if "," in value or "int |" not in annotation:  # one number of a field that is a count, too
+            return key, tuple(parse_yaml(item, source)[0] for item in items)
+    return key, parse_yaml(value, source)[0]
+
+
 def validate(
     data: object, model: type[ModelT], *, source: str, root: yaml.Node | None = None
 ) -> ModelT:

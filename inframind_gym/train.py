@@ -16,10 +16,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from inframind_gym.configs import StrictModel, load_yaml_model, validate
+from inframind_gym.configs import StrictModel, load_yaml_model, read_setting, validate
 from inframind_gym.errors import ConfigError, did_you_mean, friendly, needs, require, unknown
 from inframind_gym.evaluation.tracker import trackers_of
-from inframind_gym.files import parse_yaml
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _ROOTS: Final = (_PACKAGE.parent, _PACKAGE / "_laboratory")  # in a checkout, in a wheel
@@ -143,14 +142,12 @@ def read_config(
         raise ConfigError(missing) from None
     model = typing.get_type_hints(function)["config"]
     for change in changes:
-        dotted, equals, value = change.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {change}: write KEY=VALUE, for example executor.lr=1e-4.")
+        dotted, value = read_setting(change)
         *groups, last = dotted.split(".")
         inner = data
         for key in groups:
             inner = inner.setdefault(key, {})
             if not isinstance(inner, dict):
                 raise ConfigError(f"{dotted}: {key} is a value, not a group of keys.")
-        inner[last] = parse_yaml(value, f"--set {dotted}")[0]
+        inner[last] = value
     return function, validate(data, model, source=" + ".join([str(path), *changes]))

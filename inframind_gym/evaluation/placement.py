@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from inframind_gym.configs import Positive, PositiveInt
 from inframind_gym.envs.placement import PlacementSimulation, placement_config
@@ -181,12 +181,6 @@ class PlacementSuite(Suite):
     arrivals: str | None = None
     load: Positive = 1.0
     num_decisions: PositiveInt = 120
-
-    @field_validator("arrivals", mode="before")
-    @classmethod
-    def _file(cls, arrivals: Any) -> Any:
-        """Take the mapping ``{kind: trace, path: FILE}`` of routing suites for its file."""
-        return arrivals["path"] if isinstance(arrivals, dict) else arrivals
 
     def length(self, cell: Cell) -> int:
         """Return the decisions of an episode."""

@@ -241,14 +241,11 @@ class RoutingSuite(StreamSuite):
         budgets_s: Latency budgets; "tiers" draws every query's budget from the workload's tiers.
         num_queries: Queries of one episode; null takes each workload's own number.
         by_workload: Budgets and numbers of queries of single workloads in place of these, by name.
-        arrivals: An arrival process: "poisson", "burst", or a mapping such as
-            ``{kind: trace, path: arrivals.csv, rescale: true}``.
+        arrivals: An arrival process: "poisson", "burst", a CSV file of recorded arrivals, whose
+            rate becomes that of the cell, or a mapping such as ``{kind: burst, factor: 3}``.
         execution: Order of a workflow's calls: "parallel" (the nodes of a wave run at once) or
             "sequential" (one call after the other, the final call not counted: as published); null
             takes each workload's own.
-        system_features: Telemetry of the servers that a policy observes.
-        metrics_poll_s: Seconds between two polls of it; null takes the pool's.
-        down_models: Aliases of models that are out of service.
         backend: "surrogate", or "vllm": the pool's live servers, on the wall clock.
         live: Settings of calls to live servers.
     """
@@ -265,9 +262,6 @@ class RoutingSuite(StreamSuite):
     arrivals: str | dict[str, Any] = "poisson"
     execution: Literal["parallel", "sequential"] | None = None
     split: Literal["train", "val", "test", "all"] = "test"
-    system_features: tuple[str, ...] = ("queue", "e2e")
-    metrics_poll_s: Annotated[float, within(*RANGES["metrics_poll_s"])] | None = None
-    down_models: tuple[str, ...] = ()
     backend: Literal["surrogate", "vllm"] = "surrogate"
     live: LiveSettings = LiveSettings()
 
@@ -318,8 +312,10 @@ class RoutingSuite(StreamSuite):
         aliases = load_pool(self.pool).aliases
         update: dict[str, Any] = {"pool": absolute(self.pool)}
         arrivals = make_arrivals(self.arrivals).to_json()
-        if "path" in arrivals:
-            update["arrivals"] = {**arrivals, "path": str(Path(arrivals["path"]).resolve())}
+        if "path" in arrivals:  # a file alone is played at the cells' rates
+            rescale = {"rescale": True} if isinstance(self.arrivals, str) else {}
+            path = str(Path(arrivals["path"]).resolve())
+            update["arrivals"] = {**arrivals, **rescale, "path": path}
         names, datasets = self.workloads, None
         if self.tasks != "builtin":
             datasets = datasets_of(self.tasks, self.split)
@@ -374,11 +370,8 @@ class RoutingSuite(StreamSuite):
         """Return the arguments of the environment of a workload."""
         kwargs: dict[str, Any] = {
             **{name: getattr(self, name) for name in ("pool", "arrivals", "execution")},
-            "metrics_poll_s": self.metrics_poll_s,
             "workload": self.source("workloads", place[0]),
             "num_queries": self.queries_of(place[0]),
-            "system_features": list(self.system_features),
-            "down_models": list(self.down_models),
         }
         if self.backend == "vllm":
             kwargs["live"] = self.live.model_dump(mode="json")

@@ -10,21 +10,26 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Self
 
 import gymnasium as gym
-import yaml
 from gymnasium.envs.registration import load_env_creator
 from pydantic import Field, ValidationInfo, field_validator
 
 import inframind_gym  # noqa: F401  (registers the environments)
-from inframind_gym.configs import StrictModel, find_config, load_yaml_model, validate, within
-from inframind_gym.errors import ConfigError, require_within, unknown
+from inframind_gym.configs import (
+    StrictModel,
+    find_config,
+    load_yaml_model,
+    read_setting,
+    validate,
+    within,
+)
+from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.family import Cell, Family, Place, absolute, check_names, name_of
 from inframind_gym.evaluation.play import Player
-from inframind_gym.files import parse_json, read_yaml
+from inframind_gym.files import read_yaml
 from inframind_gym.policies import resolve_policy
 
 FAMILIES: Final = {  # suites by the ``kind`` of their files
@@ -40,10 +45,6 @@ _SHORT: Final = {  # names of settings on a command line
     **{"rates": "rates_per_min", "budgets": "budgets_s"},
     **{"queries": "num_queries", "decisions": "num_decisions"},
 }
-_SEEDS_RULE: Final = (
-    f"must be a count of at least 1 and at most {MOST_SEEDS} (5) or a list of seeds from 0 on "
-    "(0,1,2), got {!r:.60}"
-)
 
 
 class Suite(StrictModel):
@@ -77,7 +78,10 @@ class Suite(StrictModel):
         listed = isinstance(seeds, list | tuple)
         least, most, items = (0, 2**53, seeds) if listed else (1, MOST_SEEDS, [seeds])
         if not items or any(type(item) is not int or not least <= item <= most for item in items):
-            raise ValueError(_SEEDS_RULE.format(seeds))
+            raise ValueError(
+                f"must be a count from 1 to {MOST_SEEDS} (5) or a list of seeds from 0 on (0,1,2; "
+                f"one: 7,), got {seeds!r:.60}"
+            )
         return seeds
 
     @field_validator("*")
@@ -246,53 +250,7 @@ def load_suite(
         raise ConfigError(f"{path}: kind: {error}") from None
     suite = load_yaml_model(path, model)
     changes = {key: value for key, value in (overrides or {}).items() if value is not None}
-    changes |= dict(parse_setting(text, model) for text in settings)
+    for text in settings:
+        name, mark, value = text.partition("=")
+        key, changes[key] = read_setting(f"{_SHORT.get(name.strip(), name)}{mark}{value}", model)
     return validate(suite.overridden(changes), model, source="command line") if changes else suite
-
-
-def parse_setting(text: str, model: type[Suite]) -> tuple[str, Any]:
-    """Read KEY=VALUE of a command line: the setting's name, and its value, not yet checked.
-
-    Several values have commas between; anything else is read as YAML. Seeds are a count (5) or a
-    list (0,1); arrivals are a process's name, a trace's CSV file or a JSON mapping.
-
-    Raises:
-        InfraMindError: There is no ``=``, or a value cannot be read.
-    """
-    name, mark, value = text.partition("=")
-    key = _SHORT.get(name.strip(), name.strip())
-    items = split_list(value)
-    if not mark:
-        raise BenchmarkError(f"--set {text}: write KEY=VALUE, such as rates=10,100.")
-    if key == "seeds":
-        if not items or not all(item.isdecimal() for item in items) or items == ("0",) == (value,):
-            raise BenchmarkError(f"--seeds: {_SEEDS_RULE.format(value)}. The seed 0 alone is '0,'.")
-        return key, tuple(map(int, items)) if "," in value else int(items[0])
-    if key == "arrivals":
-        if value.lstrip().startswith("{"):
-            return key, dict(parse_json(value, "arrivals"))
-        if not value.endswith(".csv") and "/" not in value:
-            return key, value
-        if not Path(value).is_file():
-            raise BenchmarkError(f"arrivals: there is no file {value}")
-        return key, {"kind": "trace", "path": str(Path(value).resolve()), "rescale": True}
-    annotation = str(model.model_fields[key].annotation) if key in model.model_fields else ""
-    if "tuple[" in annotation:
-        return key, items if "[str, ...]" in annotation else tuple(map(_number, items))
-    try:
-        return key, value if annotation.startswith("<class 'str'>") else yaml.safe_load(value)
-    except yaml.YAMLError:
-        return key, value
-
-
-def split_list(text: str) -> tuple[str, ...]:
-    """Split a comma-separated option; blanks around items are dropped."""
-    return tuple(item for item in (part.strip() for part in text.split(",")) if item)
-
-
-def _number(item: str) -> float | str:
-    """Return a positive number, or a word that the suite checks."""
-    try:
-        return require_within(float(item), 1e-6, 1e9)
-    except ValueError:
-        return item

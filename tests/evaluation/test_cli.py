@@ -86,8 +86,8 @@ def test_a_report_is_put_into_its_folder_and_not_overwritten(tmp_path: Path) -> 
         (["run", "--suite", "startr"], "Did you mean 'starter'"),
         (["run", "--set", "rates=0"], "rates_per_min"),
         (["run", "--set", "budgets=nan"], "budgets_s"),
-        (["run", "--seeds", "x"], "--seeds: must be a count"),
-        (["run", "--seeds", "100001"], "at most 10000 (5)"),
+        (["run", "--seeds", "x"], "seeds: must be a count"),
+        (["run", "--seeds", "100001"], "from 1 to 10000 (5)"),
         (["run", "--set", "queries=0"], "num_queries: must be a number from 1 to 1e+06"),
     ],
 )

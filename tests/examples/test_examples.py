@@ -77,6 +77,6 @@ def test_a_notebook_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             shown.append(eval(compile(ast.Expression(last.value), where, "eval"), names))
     picture, board = shown
     assert picture.size == (960, 540)
-    assert "Goodput" in board.html and "srcdoc=" in board._repr_html_()
-    data = json.loads(board.html.partition('id="data">')[2].partition("</script>")[0])
+    assert "Goodput" in board and "srcdoc=" in board._repr_html_()
+    data = json.loads(board.partition('id="data">')[2].partition("</script>")[0])
     assert {one["name"] for one in data["runs"][0]["policies"]} == {"bid_price", "least_loaded"}

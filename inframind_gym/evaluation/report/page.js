@@ -3,7 +3,6 @@
   const { el, text, heading, scaleOf, style, responsive, select, table } = Charts;
   const data = JSON.parse(document.getElementById("data").textContent);
   const root = document.getElementById("report");
-  const whole = !(data.sections || []).length; // else some sections alone, as in a notebook
   const MOST_PANELS = 24, MOST_PLACES = 120, FIRST_CELLS = 12;
   let run = data.runs[0], number = 0, chosen = null; // run and its place; the highlighted policy
   const redraw = new Set(), looks = new Map();
@@ -66,7 +65,7 @@
     if (!first) return [el("p", {}, "No cell has been finished by every policy yet.")];
     const title = `${more.length} more ${more.length > 1 ? "tables" : "table"}`;
     return [
-      hint(`${first.title}. A heading sorts the table${whole ? "; its meaning is at the foot of the page" : ""}.`),
+      hint(`${first.title}. A heading sorts the table; its meaning is at the foot of the page.`),
       sheet(first, 0),
       more.length && el("details", {}, el("summary", {}, title), more.map((one, i) => sheet(one, i + 1))),
     ];
@@ -233,8 +232,7 @@
       ["cells", "Worst cells", worstCells()],
       ["made", "How it was made", made()],
       ["words", "Words", [terms(Object.entries(run.terms))]],
-    ].filter(([id]) => whole || data.sections.includes(id))
-      .map(([id, title, content]) => [id, title, content.filter(Boolean)]).filter(([, , content]) => content.length);
+    ].map(([id, title, content]) => [id, title, content.filter(Boolean)]).filter(([, , content]) => content.length);
     const turn = (value) => { number = Number(value); run = data.runs[number]; chosen = null; show(); };
     const jump = (event) => { // in a notebook's frame, which has no address, a link would lead out of the page
       if (location.protocol !== "about:") return;
@@ -242,10 +240,10 @@
       document.querySelector(event.target.hash).scrollIntoView();
     };
     root.replaceChildren(...[
-      whole && el("h1", {}, `${run.name}: ${run.kind.replace("_", " ")} benchmark`),
-      whole && hint(`${run.folder} · inframind-gym ${data.version}`),
+      el("h1", {}, `${run.name}: ${run.kind.replace("_", " ")} benchmark`),
+      hint(`${run.folder} · inframind-gym ${data.version}`),
       data.runs.length > 1 && controls(select("run", data.runs.map((one, i) => [i, `${i + 1}. ${one.name} (${one.folder})`]), number, turn)),
-      whole && el("nav", { "aria-label": "sections" }, parts.map(([id, title]) => el("a", { href: `#${id}`, onclick: jump }, title))),
+      el("nav", { "aria-label": "sections" }, parts.map(([id, title]) => el("a", { href: `#${id}`, onclick: jump }, title))),
       notes(run.board.notes),
       ...parts.map(([id, title, content]) => el("section", { id, "aria-label": title }, el("h2", {}, title), ...content)),
     ].filter(Boolean));

@@ -3,9 +3,7 @@
 Style, scripts and data are in the file. The scripts draw its data, JSON, and know nothing else:
 `charts.js` draws parts, `page.js` puts them together.
 
-    {"format": 2, "version": ..., "runs": [RUN], "comparisons": [COMPARISON], "sections": [...]}
-
-Sections are the parts that the page shows, all if there are none.
+    {"format": 2, "version": ..., "runs": [RUN], "comparisons": [COMPARISON]}
 
 RUN
     name, folder, kind, unit, score   of the suite; records in words; the metric that ranks
@@ -35,7 +33,6 @@ from string import Template
 from typing import Any, Final
 
 import inframind_gym
-from inframind_gym.errors import unknown
 from inframind_gym.evaluation.board import Results, leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.compare import Side, compare_all
 from inframind_gym.evaluation.errors import BenchmarkError
@@ -44,9 +41,6 @@ from inframind_gym.evaluation.queries import SLO_TARGETS_S
 from inframind_gym.files import replace_text
 
 FORMAT: Final = 2
-SECTIONS: Final = (  # those of page.js, in their order
-    *("board", "load", "frontier", "paired", "shares", "cells", "made", "words"),
-)
 MOST_SIDES: Final = 40  # of a comparison
 _DIGITS: Final = 6
 _SCRIPTS: Final = ("charts.js", "page.js")
@@ -54,43 +48,22 @@ _SCRIPTS: Final = ("charts.js", "page.js")
 _ESCAPES: Final = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Report:
-    """A report, which a notebook shows in a frame.
-
-    Attributes:
-        html: Its file.
-        height_px: Height of the frame.
-    """
-
-    html: str = dataclasses.field(repr=False)
-    height_px: int = 640
+class Report(str):
+    """The HTML of a report, which a notebook shows in a frame."""
 
     def _repr_html_(self) -> str:
-        style = f"border:0;width:100%;height:{self.height_px}px"
-        page = html.escape(self.html)
+        style = "border:0;width:100%;height:780px"
+        page = html.escape(self)
         return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{page}"></iframe>'
 
 
-def make_report(
-    folders: Sequence[Path], *, sections: Sequence[str] = (), height_px: int = 640
-) -> Report:
-    """Make a report of results folders.
-
-    Args:
-        folders: Of any families.
-        sections: Parts that it shows: board, load, frontier, paired, shares, cells, made and words;
-            none: all, with a heading and links to them.
-        height_px: Height of the frame in a notebook.
+def make_report(folders: Sequence[Path]) -> Report:
+    """Make a report of results folders, of any families.
 
     Raises:
-        InfraMindError: A folder holds no results, or there is no such section.
+        InfraMindError: A folder holds no results.
     """
-    for name in sections:
-        if name not in SECTIONS:
-            raise BenchmarkError(unknown("section", name, SECTIONS))
-    data = report_data([load_results(folder) for folder in folders])
-    return Report(render({**data, "sections": list(sections)}), height_px)
+    return Report(render(report_data([load_results(folder) for folder in folders])))
 
 
 def write_report(folders: Sequence[Path], out: Path) -> None:
@@ -101,7 +74,7 @@ def write_report(folders: Sequence[Path], out: Path) -> None:
     """
     if out.is_dir():
         raise BenchmarkError(f"--out {out} is a folder; name a file, such as {out}/report.html.")
-    replace_text(out, make_report(folders).html)
+    replace_text(out, make_report(folders))
 
 
 def render(data: Mapping[str, Any]) -> str:

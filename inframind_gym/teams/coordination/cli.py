@@ -80,7 +80,7 @@ def run_coordination(
     for the model, in virtual time.
     """
     with friendly(), ExitStack() as stack:
-        from inframind_gym.configs import validate
+        from inframind_gym.configs import read_setting, validate
         from inframind_gym.policies import resolve_policy
         from inframind_gym.teams.coordination.app import MultiAgentCoordinator
         from inframind_gym.teams.coordination.retrieval import Corpus
@@ -96,14 +96,8 @@ def run_coordination(
         question = DEMONSTRATION if question is None else question
         validate({"query": question}, Query, source="question")
         require("langgraph", "the coordination team", "teams")
-        given: dict[str, Any] = {}
         variables = [f"{VARIABLES[k]}={v}" for k, v in os.environ.items() if k in VARIABLES]
-        for change in (*variables, *(changes or ())):
-            key, _, value = change.partition("=")
-            try:
-                given[key] = value.split(",") if key.startswith("interrupt_") else json.loads(value)
-            except ValueError:
-                given[key] = value
+        given = dict(read_setting(one, QuerySettings) for one in (*variables, *(changes or ())))
         settings = validate(given, QuerySettings, source="--set")
         resolve_policy(settings.policy, family="coordination")
         way = None if provider == SIMULATED else open_provider(provider, model)
