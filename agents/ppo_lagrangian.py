@@ -127,7 +127,7 @@ class Explorer(PpoLagrangianPolicy):
 
     def __init__(self, config: PpoLagrangianConfig, *, sample: bool) -> None:
         # Not PpoLagrangianPolicy's: there is no checkpoint.
-        super(PpoLagrangianPolicy, self).__init__(None if config.prices else "no-prices")
+        super(PpoLagrangianPolicy, self).__init__(prices=config.prices)
         self.name, self.sample = NAME, sample
         self.sharpness, self.decisions_made = 1.0, list[tuple[Any, ...]]()
 

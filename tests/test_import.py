@@ -118,6 +118,6 @@ def test_help_lists_the_arguments(name: str) -> None:
 
 
 def test_compiled_rules_are_read_without_numba() -> None:
-    """Machine code that came with the package runs without it."""
+    """Machine code that is kept runs without it."""
     then = "import inframind_gym.envs.routing, sys; assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", then], check=True)

@@ -30,13 +30,13 @@ from inframind_gym.configs import Positive, PositiveInt, StrictModel
 from inframind_gym.envs.routing_config import RANGES
 from inframind_gym.evaluation.runner import in_parallel
 from inframind_gym.policies.bid_price import (
+    REQUIRES,
     BidPriceModel,
     BidPricePolicy,
     Prices,
     RecipePolicy,
     RecipeTable,
     from_tensors,
-    requirements,
     save_model,
     tabulate,
 )
@@ -169,7 +169,7 @@ class Trainer:
 
     def __init__(self, config: BidPriceConfig, run: Run, queries: dict[str, int]) -> None:
         self.config, self.run, self.queries = config, run, queries
-        of_policy = {"observation": "index", **requirements()}
+        of_policy = {"observation": "index", **REQUIRES}
         self._env = {**config.env.arguments("train"), **of_policy}
         made = environment(1, self._env)
         self.spec, self._simulation = made.policy_spec(), made.simulation

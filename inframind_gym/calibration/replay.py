@@ -39,7 +39,6 @@ from inframind_gym.calibration.measured_runs import QUANTILES, SLO_S, MeasuredCe
 from inframind_gym.envs.routing_kernel import drive
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.jit import ThreadPool
-from inframind_gym.simulator.server.evidence import warn_outside
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.server.state import allocate, cards
 from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, PLAN_ACTIONS, STEP
@@ -379,7 +378,6 @@ class RunBatch:
     def set_constants(self, constants: Constants) -> None:
         """Change servers and profiles; models and datasets stay."""
         harness, method, pool = self._harness, self.cells[0].method, constants.pool
-        self._pool = pool
         self._cluster.card[:] = cards(pool)
         profiles = [
             profile_for(
@@ -472,7 +470,6 @@ class RunBatch:
             query = contexts["query"][rows]
             actions[rows, :PLAN_ACTIONS] = self._plan[rows, query]
             actions[rows, PLAN_ACTIONS] = self._route[rows, query, contexts["node"][rows]]
-        warn_outside(self._pool, self._cluster.reached, over=True)
         return [self._predict(index) for index in range(len(self.cells))]
 
     def _predict(self, index: int) -> Prediction:

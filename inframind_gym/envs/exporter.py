@@ -1,33 +1,29 @@
-"""Metrics of a router for Prometheus, and the server that shows them (see `docs/metrics.md`).
+"""`ExportMetrics`: metrics of a router for Prometheus (see `docs/metrics.md`).
 
-    exporter = RouterExporter(pool.aliases, port=9400)
-    exporter.metrics.watch(env, policy)
-    env.reset(); exporter.metrics.began()
-    env.step(action); exporter.metrics.stepped()
-    exporter.close()
-
-`inframind_gym.envs.wrappers.ExportMetrics` does all of it for one environment. The environment is
-read between its steps, from its records; nothing in the event loop knows of metrics. Decisions are
-counted with their query, when it ends.
+The environment is read between its steps, from its records; nothing in the event loop knows of
+metrics. Decisions are counted with their query, when it ends.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, SupportsFloat
 
+import gymnasium as gym
 import numpy as np
+from gymnasium.core import ActType, ObsType
+from gymnasium.utils import RecordConstructorArgs
 
 from inframind_gym.envs.routing import RoutingEnv
-from inframind_gym.errors import ConfigError, InfraMindError, require
+from inframind_gym.errors import InfraMindError, require, require_within
 from inframind_gym.policies import multiplier_of
 from inframind_gym.simulator.server.state import QUEUE
 from inframind_gym.simulator.workflow.state import ALL, IS_DUE
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 
 if TYPE_CHECKING:
-    from prometheus_client.core import GaugeMetricFamily, Metric
+    from prometheus_client.core import GaugeMetricFamily
 
 DEFAULT_PORT: Final = 9400
 BUDGET_BUCKETS_S: Final = (0, 5, 10, 20, 30, 50, 75, 100, 150, 200, 300)  # late: below 0
@@ -81,37 +77,49 @@ GAUGES: Final = {
 }
 
 
-class RouterMetrics:
-    """Metrics of one environment after the other.
+class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConstructorArgs):
+    """Show what a router does to Prometheus while it runs.
 
-    `watch`, `began` and `stepped` are called on the thread that steps the environment; the registry
-    may be read on any.
+        env = ExportMetrics(gym.make("InfraMind-StreamLive-v0", record_calls=True), port=9400)
+        env.follow(policy)  # shows its name and its λ, if it has one
+        ...
+        env.close()  # stops serving
+
+    Any single environment of this package that routes, live or simulated; calls, retries and tokens
+    by model are counted where it was made with `record_calls=True`.
 
     Args:
-        models: aliases of the pool's models.
+        env: the environment, also within other wrappers.
+        port: where to listen; 0 takes a free port.
+        host: address to listen at. The metrics are shown to whoever can reach it.
 
     Attributes:
-        models: as given.
-        registry: a `CollectorRegistry` of these metrics alone.
+        registry: a `CollectorRegistry` of these metrics alone, which may be read on any thread.
+        url: address of the metrics.
 
     Raises:
-        InfraMindError: prometheus-client is not installed.
+        ConfigError: there is no such port.
+        InfraMindError: the environment is none that can be watched, the port is in use, there is no
+            such address, or prometheus-client is not installed.
     """
 
-    def __init__(self, models: Sequence[str]) -> None:
+    def __init__(
+        self, env: gym.Env[ObsType, ActType], port: int = DEFAULT_PORT, host: str = "127.0.0.1"
+    ) -> None:
+        RecordConstructorArgs.__init__(self, port=port, host=host)
+        gym.Wrapper.__init__(self, env)
         require("prometheus_client", "exporting metrics", "live")
-        from prometheus_client import CollectorRegistry, Counter, Histogram
+        from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 
-        class Registry(CollectorRegistry):
-            """Leaves out the time at which each series was made, which doubles their number."""
-
-            def collect(self) -> Iterator[Metric]:
-                for metric in super().collect():
-                    metric.samples = [s for s in metric.samples if not s.name.endswith("_created")]
-                    yield metric
-
-        self.models = tuple(models)
-        self.registry = Registry()
+        watched: object = env.unwrapped
+        if not isinstance(watched, RoutingEnv):
+            raise InfraMindError(
+                f"{type(watched).__name__} cannot be watched: metrics are exported of the single "
+                "environments that route queries (Executor, Planner, Stream, simulated or live)"
+            )
+        self._env, self._policy = watched, None
+        self.models = watched.simulation.pool.aliases
+        self.registry = CollectorRegistry()
         self._count: dict[str, Any] = {
             name: Counter(name, text, labels.split(), registry=self.registry)
             for name, (text, labels) in COUNTERS.items()
@@ -120,60 +128,63 @@ class RouterMetrics:
             name: Histogram(name, text, labels.split(), registry=self.registry, buckets=buckets)
             for name, (text, labels, buckets) in HISTOGRAMS.items()
         }
-        self._env: RoutingEnv | None = None
-        self._policy: object = None
+        if watched.config.record_calls:
+            for model in self.models:  # a rate needs the 0 before the first one
+                self._count["inframind_call_retries_total"].labels(model)
         self._age_s = math.nan
+        self._remaining_s: float | None = None  # of the decision that is due
         self._stream = -1  # key of the stream whose calls are read
         self._calls_read = 0
         self._failed: set[tuple[int, int, int]] = set()  # calls of it that failed
-        self._remaining_s: float | None = None  # of the decision that is due
-        self.registry.register(self)
-
-    def watch(self, env: RoutingEnv | None, policy: object = None) -> None:
-        """Read this environment from now on; the counters go on.
-
-        Args:
-            env: a single environment; None: none.
-            policy: who decides; its `name` and, where it has one, its multiplier λ are shown.
-
-        Raises:
-            ConfigError: its pool has other models.
-        """
-        if env is not None and tuple(env.simulation.pool.aliases) != self.models:
-            raise ConfigError(
-                f"the metrics are of the models {', '.join(self.models)}; "
-                f"this environment has {', '.join(env.simulation.pool.aliases)}"
+        self.registry.register(self)  # type: ignore[arg-type]  # it has `collect`
+        try:
+            self._server, self._thread = start_http_server(
+                int(require_within(port, 0, 65535, "port")), host, self.registry
             )
-        if env is not None and env.config.record_calls:
-            for model in self.models:  # a rate needs the 0 before the first one
-                self._count["inframind_call_retries_total"].labels(model)
-        self._env, self._policy = env, policy
-        self._age_s, self._remaining_s = math.nan, None
-        self._stream, self._calls_read = -1, 0
+        except OSError as error:
+            raise InfraMindError(
+                f"metrics cannot be served at {host}:{port}: {error.strerror or error}. "
+                "Name another port; 0 takes a free one."
+            ) from None
+        self._serves = True
+        address = f"[{host}]" if ":" in host else host
+        self.url = f"http://{address}:{self._server.server_port}/metrics"
 
-    def follow(self, policy: object) -> None:
-        """Show the name and the multiplier of a policy, or of what trains it."""
+    def follow(self, policy: Any) -> None:
+        """Show the name and the multiplier λ of a policy, or of what trains it."""
         self._policy = policy
 
-    def began(self) -> None:
-        """Count an episode; call after `reset`."""
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[ObsType, dict[str, Any]]:
+        """Reset the environment."""
+        result = self.env.reset(seed=seed, options=options)
         self._count["inframind_episodes_total"].inc()
         self._read()
+        return result
 
-    def stepped(self) -> None:
-        """Count what was decided and what has ended; call after `step`."""
+    def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Step the environment, and count what was decided and what has ended."""
+        result = self.env.step(action)
         if self._remaining_s is not None:
             self._observe["inframind_remaining_budget_seconds"].observe(self._remaining_s)
-        if self._env is not None:
-            for record in self._env.completed():
-                self._count_query(self._env, record)
+        for record in self._env.completed():
+            self._count_query(record)
         self._read()
+        return result
+
+    def close(self) -> None:
+        """Stop serving, and close the environment. May be called twice."""
+        if self._serves:
+            self._serves = False
+            self._server.shutdown()
+            self._thread.join()
+            self._server.server_close()
+        super().close()
 
     def _read(self) -> None:
         """Note the decision that is due, and count the calls that have ended."""
         env = self._env
-        if env is None:
-            raise InfraMindError("no environment is watched; call watch(env) first")
         stream, context = env.simulation.state.stream[0], env.context()
         self._age_s = float(stream["now_s"]) - float(stream["last_poll_s"])
         self._remaining_s = None
@@ -188,11 +199,12 @@ class RouterMetrics:
                 self._count_call(record)
             self._calls_read = int(stream["recorded_calls"])
 
-    def _count_query(self, env: RoutingEnv, record: np.void) -> None:
-        if env.config.level != "executor":
+    def _count_query(self, record: np.void) -> None:
+        level = self._env.config.level
+        if level != "executor":
             topology = TOPOLOGIES[record["topology"]]
             self._count["inframind_plans_total"].labels(topology).inc()
-        if env.config.level != "planner":
+        if level != "planner":
             for node in range(record["num_nodes"]):
                 model = self.models[record["model"][node]]
                 strategy = STRATEGIES[record["strategy"][node]]
@@ -219,17 +231,12 @@ class RouterMetrics:
         latency_s = float(record["finish_s"]) - float(record["submit_s"])
         self._observe["inframind_call_latency_seconds"].labels(model).observe(latency_s)
 
-    # A collector of the registry, on any thread
-
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The gauges that are known now."""
+        """The gauges that are known now; the registry asks on any thread."""
         multiplier = multiplier_of(self._policy)
         if multiplier is not None:
             yield self._gauge("inframind_lambda", [((), multiplier)])
-        env = self._env
-        if env is None:
-            return
-        simulation = env.simulation
+        simulation = self._env.simulation
         stream, up = simulation.state.stream[0], simulation.models_up_now()
         policy = str(getattr(self._policy, "name", ""))
         run = (simulation.title, simulation.pool.name, simulation.workload.name, policy)
@@ -255,56 +262,3 @@ class RouterMetrics:
         for of, value in values:
             family.add_metric(of, value)
         return family
-
-
-class RouterExporter:
-    """Metrics of a router and the HTTP server that shows them.
-
-    Args:
-        models: aliases of the pool's models.
-        port: where to listen; 0 takes a free port.
-        host: address to listen at. The metrics are shown to whoever can reach it.
-
-    Attributes:
-        metrics: the metrics; tell them of resets and steps.
-        port: where the server listens.
-
-    Raises:
-        ConfigError: there is no such port.
-        InfraMindError: the port is in use, there is no such address, or prometheus-client is not
-            installed.
-    """
-
-    def __init__(
-        self, models: Sequence[str], port: int = DEFAULT_PORT, host: str = "127.0.0.1"
-    ) -> None:
-        self.metrics = RouterMetrics(models)
-        if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
-            raise ConfigError(f"port must be an integer in 0..65535 (0: a free one), got {port!r}.")
-        from prometheus_client import start_http_server
-
-        try:
-            self._server, self._thread = start_http_server(port, host, self.metrics.registry)
-        except OSError as error:
-            raise InfraMindError(
-                f"metrics cannot be served at {host}:{port}: {error.strerror or error}. "
-                "Name another port; 0 takes a free one."
-            ) from None
-        self._host, self.port = host, self._server.server_port
-        self._closed = False
-
-    @property
-    def url(self) -> str:
-        """Address of the metrics."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self.port}/metrics"
-
-    def close(self) -> None:
-        """Stop serving and free the port. May be called twice."""
-        if self._closed:
-            return
-        self._closed = True
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-        self.metrics.watch(None)

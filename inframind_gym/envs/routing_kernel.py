@@ -296,7 +296,6 @@ def fetch_ahead(
         if time_passes(state, e):
             for of_servers in (cluster.running, cluster.finish_clock, cluster.base_tokens):
                 fetch_row(of_servers, e)
-            fetch_row(cluster.reached, e)
             for m in range(models):
                 fetch_record(cluster.server, e * models + m)
             prefetch(state.arrival_s, e * state.arrival_s.shape[1] + stream.arrived, 0)

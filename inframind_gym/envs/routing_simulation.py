@@ -40,7 +40,6 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.arrivals import make_arrivals
 from inframind_gym.simulator.faults import Faults
 from inframind_gym.simulator.jit import ThreadPool
-from inframind_gym.simulator.server.evidence import has_evidence, warn_outside
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.server.state import Cluster, allocate, cards
 from inframind_gym.simulator.server.telemetry import kv_use
@@ -140,7 +139,6 @@ class RoutingSimulation(Simulation):
         self.pool = load_pool(config.pool)
         if config.metrics_poll_s is not None:
             self.pool = self.pool.model_copy(update={"metrics_poll_s": config.metrics_poll_s})
-        self._watched = has_evidence(self.pool)
         self.workload = load_workload(config.workload)
         if isinstance(config.budget_s, tuple):
             tiers = {"budget_tiers_s": config.budget_s}
@@ -504,9 +502,6 @@ class RoutingSimulation(Simulation):
             self.costs,
             self.status,
         )
-        if self._watched and np.count_nonzero(self.status):  # something is over
-            over = bool((self.status == STREAM_OVER).any())
-            warn_outside(self.pool, self.cluster.reached, over=over)
 
     # Results, and information for policies
 

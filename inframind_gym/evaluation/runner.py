@@ -19,7 +19,6 @@ from inframind_gym.evaluation.family import Cell, without_draw
 from inframind_gym.evaluation.store import REQUESTS, Finished, ResultStore, available_cores, plan
 from inframind_gym.evaluation.suite import Suite
 from inframind_gym.progress import ProgressReport, say
-from inframind_gym.simulator.server.evidence import give, hand_on
 
 MAX_ROWS: Final = 64  # of one batch: enough to hide the cost of a step in Python
 
@@ -161,11 +160,9 @@ def play(
         if elsewhere:
             player.warm_up(cells[0])  # compiles once, not once a process
             work = partial(_played_elsewhere, type(suite), suite.model_dump_json(), os.getcwd())
-        for batch, (played, warnings) in in_parallel(
+        for batch, played in in_parallel(
             work, jobs, workers, lambda batch: batch[0].policy not in out
         ):
-            for warning in warnings:
-                give(warning)
             if isinstance(played, PolicyFailedError):
                 leave_out(played)
                 continue
@@ -187,22 +184,18 @@ def _batches(suite: Suite, cells: Sequence[Cell], size: int) -> list[list[Cell]]
     return [own[i : i + size] for own in groups.values() for i in range(0, len(own), size)]
 
 
-def _played(player: Any, batch: list[Cell]) -> tuple[Any, list[Any]]:
+def _played(player: Any, batch: list[Cell]) -> Any:
     """Play a batch in this process; returns what was played, or the policy's failure."""
     try:
-        return player.run(batch), []
+        return player.run(batch)
     except PolicyFailedError as error:
-        return error, []
+        return error
 
 
-def _played_elsewhere(
-    family: type[Suite], suite: str, folder: str, batch: list[Cell]
-) -> tuple[Any, list[Any]]:
-    """Play a batch in another process, which keeps its player; returns its warnings, too."""
-    warnings: list[Any] = []
-    hand_on(warnings.append)
+def _played_elsewhere(family: type[Suite], suite: str, folder: str, batch: list[Cell]) -> Any:
+    """Play a batch in another process, which keeps its player."""
     os.chdir(folder)
-    return _played(_player(family, suite, folder), batch)[0], warnings
+    return _played(_player(family, suite, folder), batch)
 
 
 @lru_cache(maxsize=1)

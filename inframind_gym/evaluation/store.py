@@ -39,7 +39,6 @@ from inframind_gym.evaluation.family import Cell, content_hash, file_hash
 from inframind_gym.evaluation.metrics import TAIL, Columns, Layout
 from inframind_gym.evaluation.suite import Suite, family_of
 from inframind_gym.files import MOST_BYTES, parse_json, read_bytes, replace_text
-from inframind_gym.policies import PerRowPolicy
 from inframind_gym.simulator import SIMULATOR_VERSION
 
 if TYPE_CHECKING:
@@ -120,8 +119,7 @@ def policy_fingerprint(policy: Any) -> dict[str, Any]:
         JSON content: "class", "version", "module" (hash of its source; "" for one of this package)
         and "weights" (hash of its `fingerprint`).
     """
-    one = policy.instances[0] if isinstance(policy, PerRowPolicy) else policy
-    kind, source = type(one), None
+    kind, source = type(policy), None
     if kind.__module__.partition(".")[0] != PACKAGE.name:
         try:
             source = inspect.getsourcefile(kind)
@@ -131,7 +129,7 @@ def policy_fingerprint(policy: Any) -> dict[str, Any]:
         "class": kind.__qualname__,
         "version": getattr(kind, "version", 1),
         "module": file_hash(source) if source else "",
-        "weights": content_hash(str(getattr(one, "fingerprint", ""))),
+        "weights": content_hash(str(getattr(policy, "fingerprint", ""))),
     }
 
 

@@ -32,7 +32,6 @@ from inframind_gym.policies.base import (
     Completed,
     Context,
     Contexts,
-    PerRowPolicy,
     Policy,
     models_up,
     multiplier_of,
@@ -43,7 +42,6 @@ from inframind_gym.policies.registry import (
     PolicyEntry,
     check_policy,
     policy_names,
-    register_policy,
     resolve_policy,
 )
 
@@ -56,7 +54,6 @@ __all__ = [
     "Context",
     "Contexts",
     "ObservationLayout",
-    "PerRowPolicy",
     "Policy",
     "PolicyEntry",
     "PolicySpec",
@@ -64,7 +61,6 @@ __all__ = [
     "models_up",
     "multiplier_of",
     "policy_names",
-    "register_policy",
     "requires_of",
     "resolve_policy",
 ]

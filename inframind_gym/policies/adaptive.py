@@ -25,15 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.policies import Completed, Contexts, PolicySpec
-from inframind_gym.policies.bid_price import (
-    Recipe,
-    RecipePolicy,
-    RecipeTable,
-    requirements,
-    tabulate,
-)
+from inframind_gym.policies.bid_price import Recipe, RecipePolicy, RecipeTable, tabulate
 from inframind_gym.simulator.item_response import NODES, WEIGHTS, sigmoid
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
@@ -42,8 +35,6 @@ from inframind_gym.tasks import DOMAINS
 Floats = NDArray[np.float64]
 
 _REFLECTION, _DEBATE = TOPOLOGIES.index("Reflection"), TOPOLOGIES.index("Debate")
-
-MODES: Final = ("no-prices", "per-model", "no-ascent", "no-learning")
 
 # Beliefs before any measurement: abilities are of the workload, all else is the same everywhere.
 DIFFICULTY_SD: Final = 1.7  # spread of questions' difficulty, logits
@@ -92,32 +83,24 @@ class AdaptivePolicy(RecipePolicy):
     """Recipes by value, expected seconds and prices of GPUs that are learned while it plays.
 
     Args:
-        mode: an ablation: "no-prices", "per-model" (models of a GPU have prices of their own),
-            "no-ascent", "no-learning"; None: the policy itself.
+        prices: False: work costs nothing, an ablation.
 
     Attributes:
         log_price: (rows, GPUs) log of the price of a second at no load.
-
-    Raises:
-        ConfigError: there is no such mode.
     """
 
     name = "adaptive"
     version = 3
-    requires = MappingProxyType(requirements())
 
-    def __init__(self, mode: str | None = None) -> None:
-        if mode is not None and mode not in MODES:
-            raise ConfigError(f"policy 'adaptive': {unknown('mode', mode, MODES)}")
-        self._mode = mode
-        self.name = "adaptive" if mode is None else f"adaptive:{mode}"
+    def __init__(self, *, prices: bool = True) -> None:
+        self._has_prices = prices
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Forget what was learned and prepare for `len(seeds)` rows."""
         rows, models = len(seeds), spec.num_models
         self.recipes, self._chance, self._path, self._work = believed(spec)
         super().reset(spec, seeds)
-        gpu = np.arange(models) if self._mode == "per-model" else spec.gpu
+        gpu = spec.gpu
         self._on_gpu = (gpu[:, None] == np.unique(gpu)).astype(np.float64)  # (M, G)
         self._together = (gpu[:, None] == gpu).astype(np.float64) - np.eye(models)  # (M, M)
         self._is_shared = self._together.any(axis=1)
@@ -220,14 +203,13 @@ class AdaptivePolicy(RecipePolicy):
 
     def _prices(self, in_flight: Floats, time_s: Floats, rows: NDArray[np.int64]) -> Floats:
         """Return the prices (n, M) of a second of a slot, after a step of dual ascent."""
-        if self._mode == "no-prices":
+        if not self._has_prices:
             return np.zeros(in_flight.shape)
         load = (in_flight / self._slots) @ self._on_gpu  # (n, G)
-        if self._mode != "no-ascent":
-            passed_s = np.maximum(time_s - self._time_s[rows], 0.0)[:, None]
-            step = np.clip(load - TARGET, -1.0, 1.0) * passed_s / ASCENT_S
-            low, high = np.log(PRICE_RANGE)
-            self.log_price[rows] = np.clip(self.log_price[rows] + step, low, high)
+        passed_s = np.maximum(time_s - self._time_s[rows], 0.0)[:, None]
+        step = np.clip(load - TARGET, -1.0, 1.0) * passed_s / ASCENT_S
+        low, high = np.log(PRICE_RANGE)
+        self.log_price[rows] = np.clip(self.log_price[rows] + step, low, high)
         self._time_s[rows] = time_s
         load = np.minimum(load, MOST_LOAD)
         steep = load + STEEPNESS * np.maximum(load - STEEP_FROM, 0.0)
@@ -244,8 +226,6 @@ class AdaptivePolicy(RecipePolicy):
 
     def learn(self, completed: Completed, rows: NDArray[np.int64]) -> None:
         """Learn seconds of calls from queries (k,) that have ended in `rows` (k,)."""
-        if self._mode == "no-learning":
-            return
         measured = (completed["failed_calls"] == 0) & np.isfinite(completed["latency_s"])
         completed, rows = completed[measured], rows[measured]
         query, nodes = completed["query"].astype(np.int64), completed["num_nodes"]

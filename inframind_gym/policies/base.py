@@ -93,19 +93,13 @@ class Policy(Protocol[_Spec, _Seen]):
 
 
 class BasePolicy(Generic[Spec, Seen]):
-    """A policy of which only one of `act` and `act_batch` has to be written.
-
-    The other follows: `act` asks `act_batch` for one row, `act_batch` asks `act` row after row with
-    `self.row` set. What a subclass remembers between decisions must be kept per row. A class that
-    has only `act` and is loaded by path gets one instance a row and so needs no care
-    (`PerRowPolicy`).
+    """A policy; a subclass writes `act_batch`. What it remembers must be kept per row.
 
     Attributes:
         name: unique name, under which results are filed.
         version: raised by a change that alters its actions; results of another are not reused.
         requires: arguments of the environment that the policy insists on.
         carries_out_any_plan: whether it routes queries that somebody else has planned.
-        row: the row that `act` is asked for.
         spec: the facts of the run.
         seeds: (rows,) uint64.
         decisions: (rows,) decisions that a row has made, where a subclass counts them for
@@ -116,7 +110,6 @@ class BasePolicy(Generic[Spec, Seen]):
     version: int = 1
     requires: Mapping[str, Any] = MappingProxyType({})
     carries_out_any_plan: bool = True
-    row: int = 0
     spec: Spec
     seeds: NDArray[np.uint64]
     decisions: Ints
@@ -126,33 +119,16 @@ class BasePolicy(Generic[Spec, Seen]):
         self.spec = spec
         self.seeds = np.array([int(seed) % 2**64 for seed in seeds], np.uint64)
         self.decisions = np.zeros(len(seeds), np.int64)
-        self.row = 0
 
     def act(self, observation: NDArray[np.float32], context: Context) -> Action:
-        """The action of `self.row` (row 0 unless set)."""
-        if type(self).act_batch is BasePolicy.act_batch:
-            raise TypeError(f"{type(self).__name__} must define act or act_batch")
+        """The action of row 0 alone."""
         contexts: Any = np.asarray(context).reshape(1)
-        rows = np.array([self.row], np.int64)
-        action = self.act_batch(np.asarray(observation)[None], contexts, rows)[0]
+        action = self.act_batch(np.asarray(observation)[None], contexts, np.zeros(1, np.int64))[0]
         return action if np.ndim(action) else int(action)
 
     def act_batch(self, observations: NDArray[np.float32], contexts: Seen, rows: Ints) -> Ints:
-        """The actions of `rows`, one call of `act` each."""
-        if type(self).act is BasePolicy.act:
-            raise TypeError(f"{type(self).__name__} must define act or act_batch")
-        actions: list[Any] = []
-        records: Any = contexts
-        for i, row in enumerate(rows.tolist()):
-            self.row = row
-            actions.append(self.act(observations[i], records[i]))
-        self.row = 0
-        try:
-            stacked = np.array(actions, None if actions else np.int64)
-        except ValueError:  # of different shapes
-            stacked = np.zeros(0)
-        # As objects where they are no integers (2.7, NaN): the caller can name the wrong action.
-        return stacked if stacked.dtype.kind in "iu" else np.fromiter(actions, object, len(actions))
+        """The actions of `rows`; see `Policy.act_batch`."""
+        raise NotImplementedError
 
     def draw(self, rows: Ints, ordinals: Ints, use: Ints | int = 0) -> NDArray[np.float64]:
         """Return a number in (0, 1) for each of `rows`: of its seed, an ordinal and a use alone."""
@@ -173,47 +149,6 @@ class ContextPolicy(BasePolicy[Spec, Seen]):
     def choose(self, context: Seen, rows: Ints) -> Ints:
         """Return the actions of the rows (n,) whose state is `context`."""
         raise NotImplementedError
-
-
-class PerRowPolicy(BasePolicy):
-    """Gives a policy that knows only single decisions one instance a row.
-
-    What the instance of a row remembers or learns never reaches another row, so that a batch of n
-    rows and n runs of one row give the same actions.
-
-    Args:
-        first: an instance.
-        make: makes a further one.
-    """
-
-    def __init__(self, first: Any, make: Callable[[], Any]) -> None:
-        self.name = first.name
-        for optional in ("requires", "fingerprint"):  # what the benchmark asks a policy for
-            if hasattr(first, optional):
-                setattr(self, optional, getattr(first, optional))
-        self._make, self.instances = make, [first]
-
-    @property
-    def multiplier(self) -> float | None:
-        """That of the first row's instance, if it has one."""
-        return multiplier_of(self.instances[0])
-
-    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        """Reset one instance for every seed."""
-        super().reset(spec, seeds)
-        while len(self.instances) < len(seeds):
-            self.instances.append(self._make())
-        for instance, seed in zip(self.instances, seeds, strict=False):
-            instance.reset(spec, [seed])
-
-    def act(self, observation: NDArray[np.float32], context: Context) -> Action:
-        """The action of the row's own instance."""
-        action: Action = self.instances[self.row].act(observation, context)
-        return action
-
-    def observe(self, completed: Completed, row: int) -> None:
-        """Hand the finished queries to the row's own instance, if it wants them."""
-        getattr(self.instances[row], "observe", lambda *_: None)(completed, 0)
 
 
 def models_up(contexts: Contexts, num_models: int) -> Bools:

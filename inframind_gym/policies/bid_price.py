@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from inframind_gym.configs import NonNegativeInt, validate
 from inframind_gym.envs.layout import EMBED_DIM, PolicySpec
-from inframind_gym.errors import ConfigError, shortened, unknown
+from inframind_gym.errors import ConfigError, shortened
 from inframind_gym.files import read_json
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.base import BasePolicy, Contexts, Ints
@@ -49,16 +49,14 @@ SHIPPED: Final = checkpoint.SHIPPED / ALGORITHM
 BY_RECIPE: Final = ("logit", "log_latency", "spread", "path_s", "path_calls", "work_s")
 MAX_LOAD: Final = 10.0  # calls in flight per slot beyond which a price rises no further
 FALLBACK: Final = "mixed"  # the checkpoint of workloads that have none of their own
-MODES: Final = ("no-prices", "no-state", "no-difficulty", "polled")
-"""Ablations: work costs nothing; calls in flight are not seen; all questions of a domain count as
-equally hard; the polled queue depths take the place of the policy's own calls in flight."""
+# Arguments of the environment that planning by recipes needs.
+REQUIRES: Final[dict[str, Any]] = {"level": "joint", "system_features": ["in_flight"]}
 TRAIN: Final = (
     "Train one in a checkout: `inframind train bid_price --pool POOL.yaml "
     "--workload WORKLOAD.yaml --out FOLDER`, and play bid_price:FOLDER/best"
 )
 _DEBATE: Final = TOPOLOGIES.index("Debate")
 _SQRT_HALF: Final = math.sqrt(0.5)
-_FREE: Final = -1e3  # log of a price
 _NEVER: Final = np.uint32(2**32 - 1)  # models that a recipe needs to be left out
 _WINDOW: Final = 256  # arrivals from which their rate is estimated
 _PRIOR_QUERIES: Final = 8.0  # assumed before any arrival, at the highest rate that has prices
@@ -470,18 +468,6 @@ def load_model(folder: str | Path) -> BidPriceModel:
     return from_tensors(tensors, about.models, about.strategies)
 
 
-def requirements(mode: str | None = None) -> dict[str, Any]:
-    """Return the arguments of the environment that a mode needs, one of MODES or None.
-
-    Raises:
-        ConfigError: there is no such mode.
-    """
-    if mode is not None and mode not in MODES:
-        raise ConfigError(f"policy 'bid_price': {unknown('mode', mode, MODES)}")
-    seen = ["queue", "in_flight"] if mode == "polled" else ["in_flight"]
-    return {"level": "joint", "system_features": seen}
-
-
 class RecipePolicy(BasePolicy):
     """Carries out a recipe for every query: its plan first, then the route of every node.
 
@@ -496,7 +482,7 @@ class RecipePolicy(BasePolicy):
     """
 
     name = "random_recipes"
-    requires: Mapping[str, Any] = MappingProxyType(requirements())
+    requires: Mapping[str, Any] = MappingProxyType(REQUIRES)
     carries_out_any_plan = False
 
     def __init__(self, recipes: RecipeTable) -> None:
@@ -531,10 +517,6 @@ class RecipePolicy(BasePolicy):
         needs = as_taken(np.where(alone, self.recipes.needs, _NEVER))
         self.recipes = RecipeTable(**{**self.recipes._asdict(), "needs": needs})
 
-    def calls_at_servers(self, observations: NDArray[np.float32]) -> Floats:
-        """Return the calls at each model that the policy knows of, (n, M): its own, exactly."""
-        return self.spec.layout.in_flight_req(observations)
-
     def choose(self, in_flight: Floats, contexts: Contexts, rows: Ints) -> Ints:
         """Return recipes (n,) for queries that have just arrived, with calls in flight (n, M)."""
         draws = self.draw(rows, contexts["query"])
@@ -545,7 +527,7 @@ class RecipePolicy(BasePolicy):
         actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
         is_plan = contexts["kind"] == PLAN
         if is_plan.any():
-            in_flight = self.calls_at_servers(observations[is_plan])
+            in_flight = self.spec.layout.in_flight_req(observations[is_plan])
             due, places = contexts[is_plan], (rows[is_plan], contexts["query"][is_plan])
             room, needed = self.assigned.shape[1], int(places[1].max()) + 1
             if needed > room:
@@ -570,28 +552,26 @@ class BidPricePolicy(RecipePolicy):
     Args:
         checkpoint: folder of a trained checkpoint, or one that holds a folder for every workload
             (`model_for`); the shipped ones if None or "".
-        mode: an ablation, one of MODES; None: the agent itself.
         model: played in place of checkpoints; its prices may be those of several candidates.
         candidate: (rows,) candidate whose prices each row pays; the first if None.
 
     Raises:
-        ConfigError: there is no such mode, or no checkpoint of this policy in the folder.
+        ConfigError: no checkpoint of this policy is in the folder.
     """
 
     version = 2
+    requires = REQUIRES
 
     def __init__(
         self,
         checkpoint: str | None = None,
-        mode: str | None = None,
         *,
         model: BidPriceModel | None = None,
         candidate: Ints | None = None,
     ) -> None:
-        self.name = ":".join(["bid_price", *(p for p in (checkpoint, mode) if p is not None)])
+        self.name = "bid_price" if checkpoint is None else f"bid_price:{checkpoint}"
         self._root = Path(checkpoint) if checkpoint else SHIPPED
         self._given, self._candidate = model, candidate
-        self._mode, self.requires = mode, requirements(mode)
         if model is None and not [*map(read_about, _folders(self._root))]:
             raise ConfigError(f"{self._root}: holds no checkpoint. {TRAIN}")
 
@@ -608,24 +588,13 @@ class BidPricePolicy(RecipePolicy):
         """
         super().reset(spec, seeds)
         model = self._given or self.model_for(spec)
-        if self._mode == "no-prices":
-            free = model.prices._replace(base=np.full_like(model.prices.base, _FREE))
-            model = replace(model, prices=free)
         self.model, self.recipes = model, model.recipes
         self._known, self._packed = as_taken(model.known), model.prices.packed()
         self._choose = Bound(choose_each)
-        self._ease = model.ease(spec.task_embeddings) * (self._mode != "no-difficulty")
+        self._ease = model.ease(spec.task_embeddings)
         self._arrivals_s = np.zeros((len(seeds), _WINDOW))
         first = np.zeros(len(seeds), np.int64)
         self._of_row = first if self._candidate is None else self._candidate
-
-    def calls_at_servers(self, observations: NDArray[np.float32]) -> Floats:
-        """Return the calls at each model that the mode lets the policy see, (n, M)."""
-        if self._mode == "no-state":
-            return np.zeros((len(observations), self.spec.num_models))
-        if self._mode == "polled":
-            return self.spec.layout.queue_depth_req(observations)
-        return super().calls_at_servers(observations)
 
     def rate_per_min(self, contexts: Contexts, rows: Ints) -> Floats:
         """Estimate arrival rates (n,) from the last arrivals, this one included, and a prior."""

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -35,7 +34,6 @@ from inframind_gym.envs.layout import EMBED_DIM, PolicySpec
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.policies.adaptive import AdaptivePolicy, Outlook
 from inframind_gym.policies.base import Completed, Contexts
-from inframind_gym.policies.bid_price import requirements
 from inframind_gym.policies.checkpoint import CONFIG_FILE, SHIPPED, check_shapes, fingerprint, load
 from inframind_gym.policies.networks import draw, log_softmax
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
@@ -146,7 +144,6 @@ class PpoLagrangianPolicy(AdaptivePolicy):
 
     name = NAME
     version = 4
-    requires = MappingProxyType(requirements())
 
     def __init__(self, checkpoint: str | None = None, mode: str | None = None) -> None:
         if mode not in (None, SAMPLE):

@@ -15,11 +15,10 @@ import json
 import os
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from inframind_gym.errors import ConfigError, did_you_mean, unknown
-from inframind_gym.policies.base import BasePolicy, PerRowPolicy, Policy
+from inframind_gym.policies.base import BasePolicy, Policy
 
 ROUTING: Final = "routing"
 # Family -> name and the arguments that may follow it -> module:Class of this package.
@@ -38,7 +37,7 @@ _BUILT_IN: Final = {
         "sq2:strategy": "simple:PowerOfTwoPolicy",
         "spill:strategy": "simple:SpillPolicy",
         "backpressure:value": "simple:BackpressurePolicy",
-        "adaptive:mode": "adaptive:AdaptivePolicy",
+        "adaptive": "adaptive:AdaptivePolicy",
         "moa:strategy:aggregator": "simple:MixtureOfAgentsPolicy",
         "q_learning_load_tracker": "learners:QLearningLoadTrackerPolicy",
         "linucb": "learners:LinUCBPolicy",
@@ -47,7 +46,7 @@ _BUILT_IN: Final = {
         "sb3_a2c:folder": "mlp:A2cPolicy",
         "sb3_dqn:folder": "mlp:DqnPolicy",
         "sb3_maskable_ppo:folder": "mlp:MaskablePpoPolicy",
-        "bid_price:checkpoint:mode": "bid_price:BidPricePolicy",
+        "bid_price:checkpoint": "bid_price:BidPricePolicy",
         "ppo_lagrangian:checkpoint:mode": "ppo_lagrangian:PpoLagrangianPolicy",
         "masrouter:checkpoint_folder": "networks:MasRouterPolicy",
         "inframind:checkpoint:mode": "networks:InfraMindPolicy",
@@ -109,45 +108,29 @@ _BUILT_IN: Final = {
 _BOUNDS: Final = ("everywhere", "myopic", "optimum")
 
 
-@dataclass(frozen=True)
-class PolicyEntry:
-    """A registered policy.
+class PolicyEntry(NamedTuple):
+    """A built-in policy."""
 
-    Attributes:
-        name: what users type; no colon.
-        path: `package.module:Class`, imported when the policy is made.
-        args: keyword arguments that may follow the name after colons, in this order.
-        family: "routing", "placement", "assignment", "token_budget" or "coordination".
-        bound: it knows what no policy can know: listed with the contestants, never ranked.
-    """
-
-    name: str
-    path: str
-    args: tuple[str, ...] = ()
-    family: str = ROUTING
-    bound: bool = False
+    path: str  # `package.module:Class`, imported when the policy is made
+    args: tuple[str, ...]  # keyword arguments that may follow the name after colons, in this order
+    bound: bool  # it knows what no policy can know: listed with the contestants, never ranked
 
 
-POLICIES: Final[dict[str, dict[str, PolicyEntry]]] = {family: {} for family in _BUILT_IN}
-"""Family -> name -> entry, in the order of registration."""
+def _entries(places: dict[str, str]) -> dict[str, PolicyEntry]:
+    entries = {}
+    for usage, place in places.items():
+        name, *arguments = usage.split(":")
+        path = f"{__package__}.{place}"
+        entries[name] = PolicyEntry(path, tuple(arguments), name in _BOUNDS)
+    return entries
 
 
-def register_policy(entry: PolicyEntry) -> None:
-    """Enter a policy under its name. Entering the same one again changes nothing.
-
-    Raises:
-        ConfigError: the name is taken by another policy, or contains a colon.
-    """
-    what = f"{_noun(entry.family)} name {entry.name!r}"
-    if ":" in entry.name or not entry.name:
-        raise ConfigError(f"{what} must be non-empty and without a colon")
-    registered = POLICIES[entry.family].setdefault(entry.name, entry)
-    if registered != entry:
-        raise ConfigError(f"{what} is already registered for {registered.path}")
+POLICIES: Final = {family: _entries(places) for family, places in _BUILT_IN.items()}
+"""Family -> name -> entry of the built-in policies."""
 
 
 def policy_names(family: str = ROUTING) -> tuple[str, ...]:
-    """Return the names of the registered policies of a family, without the bounds."""
+    """Return the names of the built-in policies of a family, without the bounds."""
     return tuple(name for name, entry in POLICIES[family].items() if not entry.bound)
 
 
@@ -156,12 +139,10 @@ def resolve_policy(
 ) -> Policy[Any, Any]:
     """Make a policy from its name, its name with arguments, or `package.module:Class`.
 
-    A router's class that has `act` and no `act_batch` of its own is made a `PerRowPolicy`.
-
     Args:
         name_or_path: for example "least_loaded", "static:llama-8b:Flash", "my_policy:MyPolicy", a
             class in the working directory too. An argument that is left empty,
-            "bid_price::no-state", has its default.
+            "ppo_lagrangian::sample", has its default.
         family: of the names.
         **kwargs: arguments of the class; plain JSON values, so that a run can be written down.
 
@@ -198,8 +179,6 @@ def resolve_policy(
     except ImportError as error:  # of an extra that is not installed
         raise ConfigError(f"{what} cannot be made: {error}") from error
     check_policy(policy, text, family=family)
-    if family == ROUTING and not _has_own(cls, "act_batch"):
-        return PerRowPolicy(policy, lambda: cls(**kwargs))
     return policy
 
 
@@ -207,14 +186,13 @@ def check_policy(policy: object, path: str = "", *, family: str = ROUTING) -> No
     """Check that an object can serve as a policy.
 
     Raises:
-        ConfigError: it lacks `name`, `reset`, or `act_batch`, in place of which a router may have
-            `act`; the message lists what is missing.
+        ConfigError: it lacks `name`, `reset` or `act_batch`; the message lists what is missing.
     """
     cls = type(policy)
     missing = [] if callable(getattr(policy, "reset", None)) else ["reset(spec, seeds)"]
-    if not _has_own(cls, "act_batch") and not (family == ROUTING and _has_own(cls, "act")):
-        other = "act(observation, context) or " if family == ROUTING else ""
-        missing.append(f"{other}act_batch(observations, contexts, rows)")
+    method = getattr(cls, "act_batch", None)
+    if not callable(method) or method is BasePolicy.act_batch:
+        missing.append("act_batch(observations, contexts, rows)")
     name = getattr(policy, "name", None)
     if not isinstance(name, str) or not name:
         missing.append("name (a non-empty string)")
@@ -225,12 +203,6 @@ def check_policy(policy: object, path: str = "", *, family: str = ROUTING) -> No
 
 def _noun(family: str) -> str:
     return "policy" if family == ROUTING else f"{family.replace('_', '-')} policy"
-
-
-def _has_own(cls: type[Any], method: str) -> bool:
-    """Return whether a class has a method, and not that of `BasePolicy`."""
-    own = getattr(cls, method, None)
-    return callable(own) and own is not getattr(BasePolicy, method)
 
 
 def _import_class(path: str, what: str, names: tuple[str, ...]) -> type[Any]:
@@ -280,10 +252,3 @@ def _check_arguments(cls: type[Any], what: str, kwargs: dict[str, Any]) -> None:
         if isinstance(value, str) and kind.startswith(("int", "float")):
             with suppress(ValueError):  # what is no number is refused by the class
                 kwargs[key] = int(value) if value.isdigit() else float(value)
-
-
-for _family, _places in _BUILT_IN.items():
-    for _usage, _place in _places.items():
-        _name, *_args = _usage.split(":")
-        _path = f"{__package__}.{_place}"
-        register_policy(PolicyEntry(_name, _path, tuple(_args), _family, _name in _BOUNDS))

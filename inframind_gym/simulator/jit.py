@@ -24,7 +24,6 @@ import fcntl
 import hashlib
 import math
 import os
-import platform
 import shutil
 import threading
 import time
@@ -352,18 +351,12 @@ class ThreadPool:
             raise failure
 
 
-# Machine code: what came with the package or was kept, or else compiled now. A wheel of a release
-# carries object files for processors in general. Without them the first process compiles, which it
-# says, and keeps the result; others wait for it.
+# Machine code: what was kept, or else compiled now. The first process compiles, which it says, and
+# keeps the result; others wait for it.
 
 
 _STALE_S: Final = 7 * 86_400.0  # without a start that uses a folder, after which it is deleted
 _one_thread: Final = threading.RLock()
-# By machine: the processors that a wheel's code is for, by LLVM's name, and what they must have.
-SHIPPED_FOR: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    "x86_64": ("x86-64-v2", ("cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")),
-    "aarch64": ("generic", ()),
-}
 
 
 def load_program(entry: Entry, kinds: tuple[Any, ...]) -> Program:
@@ -377,9 +370,7 @@ def load_program(entry: Entry, kinds: tuple[Any, ...]) -> Program:
     text = repr((function.__module__, function.__qualname__, entry.digest, kinds))
     symbol = f"{function.__name__}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     with _one_thread:
-        folder = shipped()
-        data = None if folder is None else _read(folder / f"{symbol}.bin")
-        data = data or _compiled(entry, kinds, symbol)
+        data = _compiled(entry, kinds, symbol)
         import llvmlite.binding as llvm
 
         engine = _engine()
@@ -389,41 +380,16 @@ def load_program(entry: Entry, kinds: tuple[Any, ...]) -> Program:
 
 
 def described() -> str:
-    """Return where machine code comes from, for people."""
-    folder = shipped()
-    if folder is not None:
-        count, (processor, _) = len(list(folder.glob("*.bin"))), SHIPPED_FOR[folder.name]
-        return (
-            f"compiled code: came with the package, {count} entry points for {processor}, "
-            f"{folder}; what it lacks numba {version('numba')} compiles"
-        )
+    """Return where machine code is kept, for people."""
     kept = _folder("").parent
     return f"compiled code: numba {version('numba')} makes it at first use, and keeps it in {kept}"
-
-
-@cache
-def shipped() -> Path | None:
-    """Return the folder of the code that came with the package, if this processor can run it.
-
-    INFRAMIND_KERNELS names another folder; set to nothing, that code is left alone.
-    """
-    setting = os.environ.get("INFRAMIND_KERNELS")
-    folder = _PACKAGE / "_kernels" if setting is None else Path(setting or os.devnull)
-    machine = platform.machine()
-    if machine not in SHIPPED_FOR or not (folder / machine).is_dir():
-        return None
-    import llvmlite.binding as llvm
-
-    has = llvm.get_host_cpu_features()
-    _, needed = SHIPPED_FOR[machine]
-    return folder / machine if all(has.get(feature) for feature in needed) else None
 
 
 def _compiled(entry: Entry, kinds: tuple[Any, ...], symbol: str) -> bytes:
     """Return kind of the result, one letter, and object file for this machine's processor."""
     import llvmlite.binding as llvm
 
-    # numba's two variables; what a wheel carries is compiled with them.
+    # numba's two variables, by which code for other processors is tested (`make processors`).
     cpu = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
     features = os.environ.get("NUMBA_CPU_FEATURES")
     if features is None:

@@ -153,14 +153,5 @@ def uniform_array(
         (n,) numbers in (0, 1), equal to the compiled `uniform` bit for bit.
     """
     with np.errstate(over="ignore"):
-        x = np.asarray(keys, np.uint64) + np.uint64(stream) * _STEP_S
-        x = x + np.asarray(a).astype(np.uint64) * _STEP_A + _GOLDEN
-        x = _mix_array(x) + np.asarray(b).astype(np.uint64) * _STEP_B + _GOLDEN
-        bits = _mix_array(x) >> _S11
-    return (bits.astype(np.float64) + 0.5) * _TO_UNIT
-
-
-def _mix_array(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    x = (x ^ (x >> _S30)) * _MIX_1
-    x = (x ^ (x >> _S27)) * _MIX_2
-    return x ^ (x >> _S31)
+        bits = hash_u64(np.asarray(keys, np.uint64), stream, np.asarray(a), np.asarray(b)) >> _S11
+    return np.asarray((bits.astype(np.float64) + 0.5) * _TO_UNIT)

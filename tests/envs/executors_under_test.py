@@ -71,27 +71,16 @@ class Joint(Probe):
         return actions
 
 
-class Single:
-    """One that decides for single calls only, and counts its own."""
-
-    name = "single"
-
-    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        self.calls = 0
-
-    def act(self, observation: NDArray[np.float32], context: Any) -> int:
-        self.calls += 1
-        return self.calls % 15
-
-
 class Insists(BasePolicy):
     """One that has a plan of its own."""
 
     name = "insists"
     requires: ClassVar[dict[str, Any]] = PLANS
 
-    def act(self, observation: NDArray[np.float32], context: Any) -> int:
-        return 0
+    def act_batch(
+        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        return np.zeros(len(rows), np.int64)
 
 
 class PlansOnly(Insists):

@@ -14,7 +14,7 @@ import inframind_gym
 
 pytest.importorskip("prometheus_client", reason="needs the extra `live`")
 
-from inframind_gym.envs.exporter import RouterMetrics
+from inframind_gym.envs.exporter import ExportMetrics
 from inframind_gym.live.gateway import metrics as gateway
 from inframind_gym.live.gateway.metrics import Metrics
 
@@ -37,17 +37,16 @@ class Trained:
 @pytest.fixture(scope="module")
 def exposed() -> dict[str, set[str]]:
     """The samples' names that there are, and the labels of each."""
-    env: Any = gym.make("InfraMind-Stream-v0", level="joint", num_queries=3, record_calls=True)
-    metrics = RouterMetrics(env.unwrapped.simulation.pool.aliases)
-    metrics.watch(env.unwrapped, Trained())
+    inner = gym.make("InfraMind-Stream-v0", level="joint", num_queries=3, record_calls=True)
+    env: Any = ExportMetrics(inner, port=0)
+    env.follow(Trained())
     env.reset(seed=0)
-    metrics.began()
     over = False
     while not over:
         _, _, over, _, _ = env.step(env.action_space.sample())
-        metrics.stepped()
+    env.close()
     found: dict[str, set[str]] = {}
-    for registry in (gateway_metrics().registry, metrics.registry):
+    for registry in (gateway_metrics().registry, env.registry):
         for family in registry.collect():
             for sample in family.samples:
                 if sample.name.endswith("_created"):

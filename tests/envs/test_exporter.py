@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 
 import inframind_gym
-from inframind_gym.envs.exporter import RouterExporter
-from inframind_gym.envs.wrappers import ExportMetrics
-from inframind_gym.errors import InfraMindError
+from inframind_gym.envs.exporter import ExportMetrics
+from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.policies import resolve_policy
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Call, Outage, Reply, ScriptedBackend
@@ -156,7 +155,7 @@ def test_counts_are_what_the_records_say(env_id: str, level: str, make: Any) -> 
     scripted = {"scripted_s": 9.0} if env_id == LIVE else {}
     env = make(env_id, level=level, num_queries=60, record_calls=True, **scripted)
     played = Played(env, episodes=2)
-    samples = scrape(env.exporter.url)
+    samples = scrape(env.url)
     check(samples, played)
     check_calls(samples, played.calls)
     assert len(played.records) == 120
@@ -183,7 +182,7 @@ def test_failures_and_repeats_are_counted_by_model(make: Any) -> None:
 
     env.unwrapped.simulation._open = open_backend
     played = Played(env)
-    samples = scrape(env.exporter.url)
+    samples = scrape(env.url)
     check_calls(samples, played.calls)
     sent = Counter((c.query, c.node, c.phase) for c in backends[0].calls)
     repeats = sum(count - 1 for count in sent.values())
@@ -199,13 +198,13 @@ def test_the_present_is_what_the_router_was_told(env_id: str, make: Any) -> None
     env = make(
         env_id, num_queries=100, down_models=("llama-8b",), arrival_rate_per_min=200.0, **scripted
     )
-    before = scrape(env.exporter.url)
+    before = scrape(env.url)
     assert ("inframind_telemetry_age_seconds", ()) not in before  # nobody has asked the servers yet
     assert of(before, "inframind_server_up") == {(m,): 1 for m in MODELS if m != "llama-8b"}
     observation, _ = env.reset(seed=0)
     for _ in range(150):
         observation, *_ = env.step(7)
-    samples, raw = scrape(env.exporter.url), env.unwrapped
+    samples, raw = scrape(env.url), env.unwrapped
     depth_req = raw.policy_spec().layout.queue_depth_req(observation)
     for m, alias in enumerate(MODELS):
         seen = samples["inframind_queue_depth_seen_requests", (alias,)]
@@ -236,39 +235,33 @@ class Trainer:
 
 def test_lambda_is_shown_where_there_is_one_and_moves(make: Any) -> None:
     env = make(STREAM)
-    assert ("inframind_lambda", ()) not in scrape(env.exporter.url)
+    assert ("inframind_lambda", ()) not in scrape(env.url)
     policy = resolve_policy("least_loaded")
     env.follow(policy)
-    samples = scrape(env.exporter.url)
+    samples = scrape(env.url)
     assert ("inframind_lambda", ()) not in samples
     # environment, policy, pool, workload
     about = ("InfraMind Stream", "least_loaded", "b200-2gpu", "mixed")
     assert of(samples, "inframind_router_info") == {about: 1}
     policy.multiplier = 0.0  # type: ignore[attr-defined]
-    assert scrape(env.exporter.url)["inframind_lambda", ()] == 0.0
+    assert scrape(env.url)["inframind_lambda", ()] == 0.0
     trainer = Trainer()
     env.follow(trainer)
-    assert scrape(env.exporter.url)["inframind_lambda", ()] == 0.25
+    assert scrape(env.url)["inframind_lambda", ()] == 0.25
     trainer.multiplier.value = 0.5
-    assert scrape(env.exporter.url)["inframind_lambda", ()] == 0.5
+    assert scrape(env.url)["inframind_lambda", ()] == 0.5
 
 
 # The server
 
 
-def test_a_port_in_use_is_told(make: Any) -> None:
-    port = make(STREAM).exporter.port
-    threads = threading.active_count()
-    with pytest.raises(InfraMindError, match=rf"127\.0\.0\.1:{port}: Address already in use.* 0 "):
-        ExportMetrics(gym.make(STREAM), port=port)
-    assert threading.active_count() == threads
-
-
 def test_closing_frees_the_port_and_ends_every_thread() -> None:
     before = set(threading.enumerate())
     env = ExportMetrics(gym.make(STREAM), port=0)
-    port = env.exporter.port
-    scrape(env.exporter.url)
+    scrape(env.url)
+    port = int(env.url.split(":")[2].split("/")[0])
+    with pytest.raises(InfraMindError, match=rf"127\.0\.0\.1:{port}: Address already in use.* 0 "):
+        ExportMetrics(gym.make(STREAM), port=port)
     with socket.create_connection(("127.0.0.1", port)):  # a client that says nothing
         until(lambda: len(set(threading.enumerate()) - before) == 2)
         env.close()
@@ -276,9 +269,8 @@ def test_closing_frees_the_port_and_ends_every_thread() -> None:
     until(lambda: set(threading.enumerate()) == before)  # its thread ends with the client
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=5)
-    again = RouterExporter(MODELS, port)
-    assert again.port == port
-    again.close()
+    with pytest.raises(ConfigError, match="port must be a number from 0 to 65535"):
+        ExportMetrics(gym.make(STREAM), port=65536)
 
 
 def test_a_running_router_can_be_scraped_from_another_thread(make: Any) -> None:
@@ -288,7 +280,7 @@ def test_a_running_router_can_be_scraped_from_another_thread(make: Any) -> None:
 
     def keep_scraping() -> None:
         while not done.is_set():
-            decisions = of(scrape(env.exporter.url), "inframind_decisions_total")
+            decisions = of(scrape(env.url), "inframind_decisions_total")
             totals.append(sum(decisions.values()))
 
     thread = threading.Thread(target=keep_scraping)
@@ -301,7 +293,7 @@ def test_a_running_router_can_be_scraped_from_another_thread(make: Any) -> None:
         done.set()
         thread.join()
     assert len(totals) >= 20 and totals == sorted(totals)
-    assert sum(of(scrape(env.exporter.url), "inframind_decisions_total").values()) == decided
+    assert sum(of(scrape(env.url), "inframind_decisions_total").values()) == decided
 
 
 # What there is to see
@@ -310,8 +302,7 @@ def test_a_running_router_can_be_scraped_from_another_thread(make: Any) -> None:
 def test_every_metric_is_in_the_documentation(make: Any) -> None:
     env = make(STREAM)
     families = {
-        f.name + ("_total" if f.type == "counter" else "")
-        for f in env.exporter.metrics.registry.collect()
+        f.name + ("_total" if f.type == "counter" else "") for f in env.registry.collect()
     } | {"inframind_lambda", "inframind_telemetry_age_seconds"}
     text = (DOCS / "metrics.md").read_text(encoding="utf-8").partition("\nA [gateway]")[0]
     assert set(re.findall(r"^\| `(inframind_\w+)`", text, re.MULTILINE)) == families

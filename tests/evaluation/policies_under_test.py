@@ -15,8 +15,8 @@ class Cheapest(BasePolicy):
 
     name = "cheapest"
 
-    def act(self, observation, context):
-        return self.spec.action(self.spec.num_models - 1, 0)
+    def act_batch(self, observations, contexts, rows):
+        return np.full(len(rows), self.spec.action(self.spec.num_models - 1, 0))
 
 
 class Learner(BasePolicy):
@@ -84,19 +84,10 @@ class Hangs(BasePolicy):
                 continue
 
 
-class Wrong(Cheapest):
-    """Returns what WRONG_ACTION says."""
+class Wrong(BasePolicy):
+    """Returns what WRONG_ACTION says, for every row."""
 
     name = "wrong"
 
-    def act(self, observation, context):
-        return eval(os.environ["WRONG_ACTION"], {"nan": np.nan})
-
-
-class WrongBatch(BasePolicy):
-    """The same, for a batch."""
-
-    name = "wrong_batch"
-
     def act_batch(self, observations, contexts, rows):
-        return [Wrong.act(self, None, None)] * len(rows)
+        return [eval(os.environ["WRONG_ACTION"], {"nan": np.nan})] * len(rows)

@@ -192,12 +192,11 @@ def test_a_policy_that_hangs_is_left_out_after_its_limit(tmp_path: Path, workers
 
 
 @pytest.mark.parametrize("action", ["nan", "None", "15", "-1", "[1, 2]", "2.7", "True"])
-@pytest.mark.parametrize("batch", ["", "Batch"])
 def test_a_wrong_action_is_the_policys_failure(
-    monkeypatch: pytest.MonkeyPatch, action: str, batch: str
+    monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
     monkeypatch.setenv("WRONG_ACTION", action)
-    policy = f"{MINE}:Wrong{batch}"
+    policy = f"{MINE}:Wrong"
     config = suite(policies=[policy], seeds=1)
     with pytest.raises(PolicyFailedError, match=rf"^policy {policy}: action"):
         config.player().run(config.cells()[:1])

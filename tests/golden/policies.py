@@ -126,8 +126,6 @@ def _cases() -> Iterator[tuple[str, Callable[[], str]]]:
         yield f"routing, two down: {name}", down
     for name in ("sb3_ppo", "linucb", "least_loaded"):
         yield f"routing, full: {name}", partial(_routing, name, observation="full")
-    for mode in ("no-prices", "no-state", "no-difficulty", "polled"):
-        yield f"routing: bid_price::{mode}", partial(_routing, f"bid_price::{mode}")
     for name in PLACEMENT:
         yield f"placement: {name}", partial(_placement, name)
     yield "placement, 16: mcf_plus", partial(_placement, "mcf_plus", "h100-16gpu", "bursty")

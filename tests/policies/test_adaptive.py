@@ -62,10 +62,10 @@ def test_the_price_of_a_gpu_rises_while_it_is_too_full_and_falls_while_it_is_not
 
 def test_a_full_gpu_sends_queries_to_the_other_one_although_their_servers_are_idle() -> None:
     """The models of a GPU take turns: a neighbour's calls make a server dear, too."""
-    per_gpu, per_model = AdaptivePolicy(), AdaptivePolicy("per-model")
     gpu, chosen = np.array([1, 0, 0, 1, 1]), []
-    for policy in (per_gpu, per_model):
-        policy.reset(spec_of(gpu=gpu), [0])
+    for places in (gpu, np.arange(5)):  # in place of GPUs of their own
+        policy = AdaptivePolicy()
+        policy.reset(spec_of(gpu=places), [0])
         recipe = plan(policy, [[0, 0, 30, 0, 0]], budget_s=60.0)[0]
         chosen.append(int(gpu[policy.recipes.models[recipe, 0]]))
     assert chosen == [1, 0]
@@ -87,12 +87,14 @@ def completed(policy: AdaptivePolicy, query: int, slow: int) -> Any:
 
 def test_a_server_that_is_slower_than_its_card_says_is_left() -> None:
     favourite, chosen = -1, []
-    for policy in (AdaptivePolicy("no-learning"), AdaptivePolicy()):
+    for learns in (False, True):
+        policy = AdaptivePolicy()
         policy.reset(spec_of(), [0])
         for query in range(200):
             recipe = plan(policy, [[0] * 5], query=query, budget_s=30.0)[0]
             favourite = int(policy.recipes.models[recipe, 0]) if favourite < 0 else favourite
-            policy.observe(completed(policy, query, slow=favourite), 0)
+            if learns:
+                policy.observe(completed(policy, query, slow=favourite), 0)
         chosen.append(int(policy.recipes.models[policy.assigned[0, 199], 0]))
     assert chosen[0] == favourite
     assert chosen[1] != favourite

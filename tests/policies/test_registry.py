@@ -15,13 +15,12 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.policies import (
     POLICIES,
     BasePolicy,
-    PerRowPolicy,
     Policy,
     policy_names,
     requires_of,
     resolve_policy,
 )
-from tests.policies.synthetic import act_all, make_completed, make_contexts, make_spec, random_run
+from tests.policies.synthetic import act_all, make_contexts, make_spec
 
 LUCKY = """
 import numpy as np
@@ -31,12 +30,9 @@ class Lucky:
     requires = {"planner": {"topology": "Chain", "num_agents": 2}}
     def __init__(self, offset=0):
         self.offset = offset
-    def reset(self, spec, seeds):
-        self.spec, self.rng, self.seen = spec, np.random.default_rng(seeds[0]), 0
-    def act(self, observation, context):
-        return self.spec.action(int(self.rng.integers(5)), self.offset)
-    def observe(self, completed, row):
-        self.seen += len(completed)
+    def reset(self, spec, seeds): ...
+    def act_batch(self, observations, contexts, rows):
+        return np.full(len(rows), self.offset)
 
 class Idle:
     name = "idle"
@@ -46,11 +42,7 @@ class Idle:
 
 class Nameless:
     def reset(self, spec, seeds): ...
-    def act(self, observation, context): ...
-
-class Unready:
-    name = "unready"
-    def act(self, observation, context): ...
+    def act_batch(self, observations, contexts, rows): ...
 
 class Still:
     name = "still"
@@ -77,23 +69,11 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
         del sys.modules[name]
 
 
-def test_a_class_with_single_decisions_gets_one_instance_a_row(directory: Path) -> None:
-    spec, seeds = make_spec(), [11, 12, 13]
-    policy = resolve_policy("mine:Lucky", offset=2)
-    assert isinstance(policy, PerRowPolicy) and isinstance(policy, Policy)
-    assert policy.name == "lucky" and not hasattr(policy, "fingerprint")
+def test_a_policy_without_a_base_class_is_made_with_its_arguments(directory: Path) -> None:
+    policy = resolve_policy("package.routing:Lucky", offset=2)
+    assert isinstance(policy, Policy) and not hasattr(policy, "fingerprint")
     assert requires_of(policy) == {"planner": {"topology": "Chain", "num_agents": 2}}
-    policy.reset(spec, seeds)
-    run = random_run(spec, 3, 6)
-    together = np.array([act_all(policy, *step) for step in run])
-    assert (together % 3 == 2).all()
-    for row, seed in enumerate(seeds):
-        alone = resolve_policy("package.routing:Lucky", offset=2)
-        alone.reset(spec, [seed])
-        actions = [alone.act(obs[row], contexts[row]) for obs, contexts in run]
-        assert actions == together[:, row].tolist()
-    policy.observe(make_completed([0, 1, 2]), 1)
-    assert [instance.seen for instance in policy.instances] == [0, 3, 0]
+    assert act_all(policy, np.zeros((2, 13), np.float32), make_contexts(2)) == [2, 2]
 
 
 @pytest.mark.parametrize("family", POLICIES)
@@ -103,9 +83,8 @@ def test_a_policy_of_the_working_directory_serves_every_family_and_hides_nothing
     assert resolve_policy("mine:Idle", family=family).name == "idle"
     assert sys.path[0] != str(directory) and sys.path[-1] == str(directory)
     assert yaml.safe_load("1") == 1
-    if family != "routing":
-        with pytest.raises(ConfigError, match="act_batch"):
-            resolve_policy("mine:Lucky", family=family)
+    with pytest.raises(ConfigError, match=r"lacks act_batch\("):
+        resolve_policy("mine:Still", family=family)
 
 
 class OnlyBatch(BasePolicy):
@@ -115,35 +94,17 @@ class OnlyBatch(BasePolicy):
         return self.seeds[rows].astype(np.int64) + contexts["node"]
 
 
-class OnlySingle(BasePolicy):
-    name = "only_single"
-
-    def act(self, observation: Any, context: Any) -> int:
-        return int(self.seeds[self.row]) + int(context["node"])
-
-
 class Neither(BasePolicy):
     name = "neither"
 
 
-@pytest.mark.parametrize("cls", [OnlyBatch, OnlySingle])
-def test_base_policy_supplies_the_other_form(cls: type[BasePolicy]) -> None:
-    policy = cls()
+def test_one_row_is_asked_for_alone() -> None:
+    policy = OnlyBatch()
     policy.reset(make_spec(), [3, 7])
     contexts, observations = make_contexts(2, node=[1, 2]), np.zeros((2, 13), np.float32)
     assert policy.act_batch(observations, contexts, np.array([1, 0])).tolist() == [8, 5]
     assert policy.act(observations[0], contexts[0]) == 4
     assert not hasattr(policy, "observe")
-    assert isinstance(resolve_policy(f"{__name__}:{cls.__name__}"), (cls, PerRowPolicy))
-
-
-@pytest.mark.parametrize("method", ["act", "act_batch"])
-def test_a_class_with_neither_form_is_refused(method: str) -> None:
-    policy, contexts = Neither(), make_contexts(1)
-    policy.reset(make_spec(), [0])
-    arguments = (contexts[0],) if method == "act" else (contexts, np.zeros(1, np.int64))
-    with pytest.raises(TypeError):
-        getattr(policy, method)(np.zeros((1, 13), np.float32), *arguments)
 
 
 # What is asked for -> what its error names.

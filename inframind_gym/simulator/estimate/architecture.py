@@ -1,37 +1,24 @@
-"""Architectures of models: those of `models.yaml`, and of folders with a `config.json`."""
+"""Architectures of the models of `models.yaml`."""
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from pydantic import model_validator
-
-from inframind_gym.configs import PositiveInt, StrictModel, load_yaml_model, validate
+from inframind_gym.configs import PositiveInt, StrictModel, load_yaml_model
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.files import read_json
 
-QUANTIZATIONS: Final = ("bf16", "fp8", "awq", "gptq")
-_BYTES_A_WEIGHT: Final = {"bf16": 2.0, "fp8": 1.0, "awq": 0.52, "gptq": 0.52}  # 4 bits and scales
-_16_BIT: Final = ("bfloat16", "float16", "bf16", "fp16")
-_OTHER_NAMES: Final = {  # in config.json -> here
-    "num_local_experts": "num_experts",
-    "n_routed_experts": "num_experts",
-}
-# Caches and layers of other kinds than those that the estimate knows.
-_NOT_KNOWN: Final = (
-    *("kv_lora_rank", "ssm_cfg", "mamba_d_state", "linear_num_value_heads"),
-    *("n_shared_experts", "shared_expert_intermediate_size"),
-)
+_BYTES_A_WEIGHT: Final = {"bf16": 2.0, "fp8": 1.0, "awq": 0.52}  # 4 bits and scales
+QUANTIZATIONS: Final = tuple(_BYTES_A_WEIGHT)
 
 
 class Architecture(StrictModel):
-    """A transformer as its `config.json` describes it; keys as there."""
+    """A transformer; keys are those of its `config.json`."""
 
-    repository: str | None = None  # on the Hugging Face hub
+    repository: str  # on the Hugging Face hub
     awq: str | None = None  # repository of its weights in 4 bits
-    source: str | None = None  # page where the numbers were checked
+    source: str  # page where the numbers were checked
     num_hidden_layers: PositiveInt
     hidden_size: PositiveInt
     num_attention_heads: PositiveInt
@@ -44,15 +31,6 @@ class Architecture(StrictModel):
     num_experts: PositiveInt = 1
     num_experts_per_tok: PositiveInt = 1
     quantization: str = "bf16"
-
-    @model_validator(mode="after")
-    def _check(self) -> Architecture:
-        if self.num_experts_per_tok > self.num_experts:
-            raise ValueError(
-                f"num_experts_per_tok ({self.num_experts_per_tok}) exceeds num_experts "
-                f"({self.num_experts})"
-            )
-        return self
 
     @property
     def always_read(self) -> int:
@@ -115,71 +93,14 @@ def known_models() -> dict[str, Architecture]:
 
 
 def find_architecture(name: str) -> Architecture:
-    """Return the architecture of a model.
-
-    Args:
-        name: One of `models.yaml`, or a folder with a `config.json` (it contains a "/" or is ".").
+    """Return the architecture of a model of `models.yaml`.
 
     Raises:
-        ConfigError: There is no such model or folder, or its `config.json` does not say enough.
+        ConfigError: There is no such model.
     """
-    if "/" in name or name == ".":
-        return _read_config(Path(name).expanduser() / "config.json")
     if name not in known_models():
-        folder = name if Path(name, "config.json").is_file() else "my-model"
         raise ConfigError(
-            f"{unknown('model', name, known_models())} Others are given as a folder that holds "
-            f"their config.json, such as ./{folder}."
+            f"{unknown('model', name, known_models())} Measure a server of another model: "
+            "inframind calibrate."
         )
     return known_models()[name]
-
-
-def _read_config(path: Path) -> Architecture:
-    """Read a `config.json` as Hugging Face's transformers write it."""
-    data: Any = read_json(path)
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: is no JSON object.")
-    text = data.get("text_config")  # of a model that takes images as well
-    data = data | text if isinstance(text, dict) else data
-    for key in _NOT_KNOWN:
-        if data.get(key):
-            raise ConfigError(
-                f"{path}: {key}: this kind of model has another cache or other layers than the "
-                "estimate knows (keys and values of every token; an MLP, or experts alone). "
-                "Measure a server of it instead: inframind calibrate."
-            )
-    for other, own in _OTHER_NAMES.items():
-        if data.get(other) is not None:
-            data.setdefault(own, data[other])
-    found = {key: data[key] for key in Architecture.model_fields if data.get(key) is not None}
-    for key in ("repository", "awq", "source", "quantization"):
-        found.pop(key, None)
-    heads, width = found.get("num_attention_heads"), found.get("hidden_size")
-    if isinstance(heads, int) and isinstance(width, int) and heads > 0:
-        found.setdefault("num_key_value_heads", heads)
-        found.setdefault("head_dim", width // heads)
-    found.setdefault("tie_word_embeddings", True)  # what transformers take it for
-    if found.get("num_experts", 1) != 1 and data.get("moe_intermediate_size") is not None:
-        found["intermediate_size"] = data["moe_intermediate_size"]
-    found["quantization"] = _quantization(path, data)
-    return validate(found, Architecture, source=str(path))
-
-
-def _quantization(path: Path, data: dict[str, Any]) -> str:
-    """Return how the weights of a `config.json` are stored."""
-    config = data.get("quantization_config")
-    if isinstance(config, dict):
-        method = str(config.get("quant_method"))
-        bits = config.get("bits", 4)
-        if method not in QUANTIZATIONS or (method in ("awq", "gptq") and bits != 4):
-            raise ConfigError(
-                f"{path}: quantization_config: {method!r:.40} with {bits!r:.20} bits is not known. "
-                f"Known: {', '.join(QUANTIZATIONS)} (awq and gptq with 4 bits)."
-            )
-        return method
-    stored = data.get("dtype", data.get("torch_dtype", "bfloat16"))
-    if stored == "float32":
-        return "bf16"  # vLLM loads it so
-    if stored not in _16_BIT:
-        raise ConfigError(f"{path}: dtype {stored!r:.40} is not known: {', '.join(_16_BIT)}.")
-    return "bf16"

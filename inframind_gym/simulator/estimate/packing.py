@@ -38,17 +38,18 @@ class Wanted:
     """A model that was asked for."""
 
     alias: str  # its name in the pool
-    name: str  # its name on the Hugging Face hub, or its folder
-    path: str | None  # of its weights, if they are elsewhere
     model: Architecture  # its architecture, with the kind of its weights
-    compress: bool  # whether vLLM shall turn its weights into fp8 ones when it loads them
     ranks: int | None = None  # GPUs to split it over; None: as few as hold it
+
+    @property
+    def path(self) -> str | None:
+        """Repository of its weights, if it is another than the model's."""
+        return self.model.awq if self.model.quantization == "awq" else None
 
     @property
     def needs_path(self) -> bool:
         """True if nobody knows where its 4-bit weights are."""
-        known = self.path is not None or self.model.repository is None
-        return self.model.quantization in ("awq", "gptq") and not known
+        return self.model.quantization == "awq" and self.model.awq is None
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def known_models_of(names: Sequence[str]) -> str:
         else:
             raise ConfigError(
                 f"--url: the architecture of {name!r} is not known. Give --models in the order of "
-                "the addresses, for example --models mine=llama-3.1-8b or --models mine=./folder."
+                "the addresses, for example --models mine=llama-3.1-8b."
             )
     return ",".join(keys)
 
@@ -157,18 +158,9 @@ def _parse(text: str) -> Wanted:
         raise ConfigError(f"--models: {text}: {unknown('split over GPUs', ranks, known)}")
     if colon and kind not in QUANTIZATIONS:
         raise ConfigError(f"--models: {text}: {unknown('quantization', kind, QUANTIZATIONS)}")
-    stored = model.quantization
-    if colon and kind != stored and stored != "bf16":
-        raise ConfigError(f"--models: {text}: its config.json says that its weights are {stored}.")
-    kind = kind or stored
-    own = name.rstrip("/").rpartition("/")[2].lstrip(".") or "model"
-    path = model.awq if kind == "awq" and stored != "awq" else None
     return Wanted(
-        alias=alias or re.sub(r"[^a-zA-Z0-9._-]", "-", own),
-        name=model.repository or name,
-        path=path,
-        model=model.model_copy(update={"quantization": kind}),
-        compress=kind == "fp8" and stored != "fp8",
+        alias=alias or name,
+        model=model.model_copy(update={"quantization": kind or "bf16"}),
         ranks=int(ranks[2:]) if split else None,
     )
 
@@ -210,7 +202,7 @@ def make_pool(
         (server, on), share = placed[each.alias], shares[each.alias]
         models.append(
             {
-                "name": each.name,
+                "name": each.model.repository,
                 "alias": each.alias,
                 "gpu": f"gpu{on[0]}",
                 "params_b": float(f"{each.model.parameters / 1e9:.3g}"),
@@ -219,7 +211,7 @@ def make_pool(
                 "path": each.path,
                 "tensor_parallel": len(on),
                 "gpus": [f"gpu{index}" for index in on] if len(on) > 1 else [],
-                "extra_args": ["--quantization", "fp8"] if each.compress else [],
+                "extra_args": ["--quantization", "fp8"] if each.model.quantization == "fp8" else [],
                 "server": server.card(share * 1e9 * server.gpu.memory_gb).model_dump(),
             }
         )
@@ -390,12 +382,11 @@ def pool_yaml(pool: PoolConfig, wanted: Sequence[Wanted], command: str) -> str:
         )
     for each in wanted:
         kind = each.model.quantization
-        text = f"{each.alias}: {each.name}, {each.model.weight_bytes / 1e9:.1f} GB in {kind}"
+        size = f"{each.model.weight_bytes / 1e9:.1f} GB in {kind}"
+        text = f"{each.alias}: {each.model.repository}, {size}"
         if each.needs_path and not pool.models[0].url:
             text += f". `path` must name {kind} weights before `inframind pool up` can start it"
-        if each.model.source is not None:
-            text += f". Architecture: {each.model.source}"
-        paragraphs.append(text + ".")
+        paragraphs.append(f"{text}. Architecture: {each.model.source}.")
     lines = [
         f"# {line}"
         for paragraph in paragraphs

@@ -7,5 +7,4 @@ engine              stretches of steps in closed form; submit, next end, finish
 telemetry           metrics as a router polls them
 faults              servers that are down or slow, time-outs; what happens next
 open_loop           the kernel from outside: submit, abort, advance; replay of given requests
-evidence            a warning where servers leave the load that their cards were fitted to
 """

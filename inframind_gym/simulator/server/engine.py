@@ -309,9 +309,6 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
         cluster.end_s[e, m] = NEVER_S
         return
 
-    reached = cluster.reached[e, m]
-    reached[0] = max(reached[0], server.running)
-    reached[1] = max(reached[1], decoders + prefill)
     factor = 1.0 + card.slowdown * busy_peers
     if cluster.fault.shape[1] > 0:
         factor *= cluster.condition[e, m].pace

@@ -163,8 +163,6 @@ class Cluster(NamedTuple):
     waiting: NDArray[Any]  # (E, M, R) WAITING, binary heaps
     leaving: NDArray[Any]  # (E, M, S) LEAVING, with async scheduling
     done: NDArray[np.int32]  # (S,) scratch: requests that ended with the last stretch
-    reached: NDArray[np.int32]  # (E, M, 2) most sequences at once, most new tokens of a step; never
-    # reset: `evidence.py` compares them with what the cards were fitted to
     fault: NDArray[Any]  # (E, F) FAULT; F = 0: there are none
     condition: NDArray[Any]  # (E, M) CONDITION
     reading: NDArray[np.float64]  # (E, H, 4, M) of the last H polls: QUEUE, E2E, KV, TAKEN
@@ -278,7 +276,6 @@ def allocate(
         waiting=aligned((num_envs, models, max_requests), WAITING),
         leaving=np.zeros((num_envs, models, slots), LEAVING),
         done=np.zeros(slots, np.int32),
-        reached=np.zeros((num_envs, models, 2), np.int32),
         fault=np.zeros((num_envs, num_faults), FAULT),
         condition=np.zeros((num_envs, models), CONDITION),
         reading=np.zeros((num_envs, late_polls + 1, 4, models)),
