@@ -136,7 +136,7 @@ class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConst
         self._stream = -1  # key of the stream whose calls are read
         self._calls_read = 0
         self._failed: set[tuple[int, int, int]] = set()  # calls of it that failed
-        self.registry.register(self)  # type: ignore[arg-type]  # it has `collect`
+        self.registry.register(self)
         try:
             self._server, self._thread = start_http_server(
                 int(require_within(port, 0, 65535, "port")), host, self.registry
