@@ -83,9 +83,9 @@ def new(
         str | None,
         typer.Option(
             metavar="[ALIAS=]MODEL[:QUANTIZATION][@tpN],...",
-            help="llama-3.1-8b, qwen2.5-7b:awq, qwen3-32b@tp2 (split over two GPUs), ... The alias "
-            "is what workloads call the model. Default: its name; with --url, what the servers "
-            "serve.",
+            help="llama-3.1-8b, qwen2.5-7b:awq, qwen3-32b@tp2 (split over two GPUs), ..., or "
+            "folders with a config.json (./my-model). The alias is what workloads call the model. "
+            "Default: its name; with --url, what the servers serve.",
             show_default=False,
         ),
     ] = None,

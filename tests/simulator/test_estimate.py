@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,26 @@ qwen2.5-0.5b 0.49, qwen2.5-1.5b 1.54, qwen2.5-3b 3.09, qwen2.5-7b 7.61, qwen2.5-
 qwen2.5-32b 32.5, qwen2.5-72b 72.7, qwen3-4b 4.02, qwen3-8b 8.2, qwen3-14b 14.8, qwen3-32b 32.8,
 qwen3-30b-a3b 30.5, mistral-7b 7.25, mixtral-8x7b 46.7, mistral-small-24b 23.6,
 gemma-2-9b 9.24, gemma-2-27b 27.2, phi-4 14.7"""  # parameters by the model cards, 10^9
+LLAMA = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 131072,
+}
 
 
 def pool(gpu: str, num_gpus: int, models: str, **limits: Any) -> PoolConfig:
     return make_pool("mine", parse_gpus(gpu, num_gpus), parse_models(models), Limits(**limits))
+
+
+def folder(path: Path, **config: Any) -> str:
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps(config))
+    return str(path)
 
 
 @pytest.mark.parametrize("row", " ".join(PUBLISHED_B.split()).split(", "))
@@ -63,6 +80,45 @@ def test_the_cache_of_the_rtx_4090_is_the_one_that_vllm_reports() -> None:
     """2,588 blocks with 256 sequences and 2,048 tokens a step (LLMServingSim's log)."""
     (model,) = pool("RTX 4090", 1, "llama-3.1-8b").models
     assert model.server.num_kv_blocks == pytest.approx(2588, rel=0.03)
+
+
+def test_a_folder_with_a_config_json_is_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    experts = {"num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 32000}
+    mixtral = find_architecture(folder(tmp_path / "a", **LLAMA, text_config=experts))
+    assert mixtral.parameters == find_architecture("mixtral-8x7b").parameters
+    assert mixtral.used_by_a_token < 0.3 * mixtral.parameters
+    folder(tmp_path / "mine", **LLAMA)
+    folder(tmp_path / "4 bits", **LLAMA, quantization_config={"quant_method": "gptq", "bits": 4})
+    wanted = parse_models("./mine,./4 bits,known=llama-3.1-8b,b=./mine:fp8,c=./mine:awq")
+    assert [model.needs_path for model in wanted] == [False] * 4 + [True]
+    mine, quantized, known, *_ = make_pool("own", parse_gpus("H200"), wanted).models
+    assert (mine.name, mine.alias, mine.path) == (str(tmp_path / "mine"), "mine", None)
+    assert mine.server.step == known.server.step and mine.params_b == known.params_b
+    assert quantized.alias == "4-bits" and wanted[1].model.quantization == "gptq"
+    assert quantized.server.step.base_s < 0.6 * mine.server.step.base_s
+    with pytest.raises(ConfigError, match=r"its weights are gptq"):
+        parse_models("./4 bits:fp8")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hidden_size": None}, ["config.json", "hidden_size", "required"]),
+        ({"kv_lora_rank": 512}, ["kv_lora_rank", "inframind calibrate"]),
+        ({"num_experts_per_tok": 2}, ["num_experts_per_tok (2) exceeds num_experts (1)"]),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, ["bitsandbytes", "awq"]),
+    ],
+)
+def test_a_config_json_that_does_not_do(
+    tmp_path: Path, changes: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        find_architecture(folder(tmp_path / "m", **{**LLAMA, **changes}))
+    for word in words:
+        assert word in str(caught.value)
 
 
 def test_the_largest_is_placed_first_and_its_peers_share_what_is_left() -> None:
@@ -126,6 +182,7 @@ def test_what_does_not_fit_is_said_with_what_is_missing(
         ("llama-8b", "Did you mean 'llama-3.1-8b'"),
         ("llama-3.1-8b:int3", "unknown quantization 'int3'"),
         ("llama-3.1-8b,llama-3.1-8b:fp8", "is there twice"),
+        ("/nowhere/model", "config.json"),
     ],
 )
 def test_models_that_are_not_known(models: str, words: str) -> None:

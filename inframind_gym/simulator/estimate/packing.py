@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import yaml
@@ -39,17 +40,9 @@ class Wanted:
 
     alias: str  # its name in the pool
     model: Architecture  # its architecture, with the kind of its weights
+    path: str | None = None  # of its weights, if they are elsewhere than in its repository
+    needs_path: bool = False  # True if nobody knows where its 4-bit weights are
     ranks: int | None = None  # GPUs to split it over; None: as few as hold it
-
-    @property
-    def path(self) -> str | None:
-        """Repository of its weights, if it is another than the model's."""
-        return self.model.awq if self.model.quantization == "awq" else None
-
-    @property
-    def needs_path(self) -> bool:
-        """True if nobody knows where its 4-bit weights are."""
-        return self.model.quantization == "awq" and self.model.awq is None
 
 
 @dataclass(frozen=True)
@@ -119,7 +112,7 @@ def known_models_of(names: Sequence[str]) -> str:
         else:
             raise ConfigError(
                 f"--url: the architecture of {name!r} is not known. Give --models in the order of "
-                "the addresses, for example --models mine=llama-3.1-8b."
+                "the addresses, for example --models mine=llama-3.1-8b or --models mine=./folder."
             )
     return ",".join(keys)
 
@@ -158,9 +151,18 @@ def _parse(text: str) -> Wanted:
         raise ConfigError(f"--models: {text}: {unknown('split over GPUs', ranks, known)}")
     if colon and kind not in QUANTIZATIONS:
         raise ConfigError(f"--models: {text}: {unknown('quantization', kind, QUANTIZATIONS)}")
+    stored = model.quantization
+    if colon and stored not in ("bf16", kind):
+        raise ConfigError(f"--models: {text}: its config.json says that its weights are {stored}.")
+    kind = kind or stored
+    elsewhere = kind in ("awq", "gptq") and kind != stored  # vLLM quantizes to fp8 alone itself
+    path = model.awq if elsewhere and kind == "awq" else None
+    own = Path(model.repository).name if "/" in name else name
     return Wanted(
-        alias=alias or name,
-        model=model.model_copy(update={"quantization": kind or "bf16"}),
+        alias=alias or re.sub(r"[^a-zA-Z0-9._-]", "-", own),
+        model=model.model_copy(update={"quantization": kind}),
+        path=path,
+        needs_path=elsewhere and path is None,
         ranks=int(ranks[2:]) if split else None,
     )
 
