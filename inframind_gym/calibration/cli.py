@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 
@@ -28,9 +29,19 @@ def _group() -> None:
 
 def calibrate(
     log: Annotated[Path, typer.Argument(help="Request log, JSON Lines, in order of arrival.")],
-    out: Annotated[Path, typer.Option(help="Server card to write, YAML.")],
-    max_num_seqs: Annotated[int, typer.Option(help="As the server was started with.")],
-    max_num_batched_tokens: Annotated[int, typer.Option(help="As the server was started with.")],
+    out: Annotated[Path, typer.Option(help="Server card to write, YAML; with --pool, a pool.")],
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            help="Fit all models of a pool together, a name or a YAML file: the limits are its own."
+        ),
+    ] = None,
+    max_num_seqs: Annotated[
+        int | None, typer.Option(help="As the server was started with.")
+    ] = None,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(help="As the server was started with.")
+    ] = None,
     report: Report = None,
     num_kv_blocks: Annotated[
         int | None,
@@ -54,13 +65,28 @@ def calibrate(
     ] = 0.5,
     force: Force = False,
 ) -> None:
-    """Fit a server card to a request log by simulating it, and report the errors."""
+    """Fit a server card to a request log by simulating it, and report the errors.
+
+    With --pool the cards of all models of a gateway's log are fitted together, with the slowdown
+    of those that share a GPU; a model with fewer than 20 answers keeps its card.
+    """
     from inframind_gym.calibration import server_card
     from inframind_gym.calibration.report import card_yaml, log_report, log_table
     from inframind_gym.calibration.request_log import read_log
 
+    given = (max_num_seqs, max_num_batched_tokens, num_kv_blocks, data_parallel_size, model)
     with friendly():
         _refuse_to_overwrite(force, out, report)
+        if pool is not None:
+            if any(option is not None for option in given):
+                raise ConfigError("--pool: the file has models and limits; give no option of one.")
+            _calibrate_pool(log, pool, out, report, fit_fraction)
+            return
+        if max_num_seqs is None or max_num_batched_tokens is None:
+            raise ConfigError(
+                "give --max-num-seqs and --max-num-batched-tokens, as the server was started "
+                "with, or --pool."
+            )
         limits = server_card.Limits(
             max_num_seqs, max_num_batched_tokens, num_kv_blocks, block_size, data_parallel_size
         )
@@ -73,6 +99,53 @@ def calibrate(
             typer.echo(f"{kind}: {line}", err=True)
     Console().print(log_table(calibration, figures))
     typer.echo(f"card: {out}" if report is None else f"card: {out}\nreport: {report}")
+
+
+def _calibrate_pool(
+    log: Path, source: str, out: Path, report: Path | None, fit_fraction: float
+) -> None:
+    """Fit the cards of a pool to the first part of a log, and compare on the rest."""
+    from inframind_gym.calibration import live_pool
+    from inframind_gym.calibration.report import table
+    from inframind_gym.simulator.server.pool import load_pool
+    from inframind_gym.simulator.server.state import cards
+
+    require_within(fit_fraction, 0.05, 0.95, "--fit-fraction")
+    pool = load_pool(source)
+    calls = live_pool.read_calls(log, pool)
+    first, rest = np.split(calls, [int(fit_fraction * len(calls))])
+    fitted, kept = live_pool.fit_pool(pool, first)
+    origin = f"`inframind calibrate` to {log.name}, {len(first)} calls"
+    replace_text(out, live_pool.pool_yaml(source, fitted, origin))
+    pools = {"before": pool, "fitted": fitted}
+    mismatch = {
+        name: {of: live_pool.mismatch_of(its, part) for of, its in pools.items()}
+        | {"calls": len(part)}
+        for name, part in (("fit", first), ("checked", rest))
+    }
+    _write(report, {"log": log.name, "pool": pool.name, "kept": list(kept)} | mismatch)
+    rows, ends_s = [], (rest["finish_s"], live_pool.served(cards(fitted), rest)["finish_s"])
+    for m, (old, new) in enumerate(zip(pool.models, fitted.models, strict=True)):
+        mine = rest["model"] == m
+        row = [old.alias, str((calls["model"] == m).sum()), f"{1e3 * old.server.step.base_s:.3g}"]
+        row.append("kept" if new.alias in kept else f"{1e3 * new.server.step.base_s:.3g}")
+        for end_s in ends_s:
+            call_s = (end_s - rest["submit_s"])[mine]
+            row.append(f"{call_s.mean():.2f}" if mine.any() else "-")
+        rows.append(row)
+    headings = ["model", "calls", "ms a step, before", "fitted", "call, s", "predicted"]
+    Console().print(table("", headings, rows))
+    before, after = mismatch["checked"]["before"], mismatch["checked"]["fitted"]
+    typer.echo(
+        f"mismatch of the {len(rest)} calls that were not fitted: {before:.3f} before, "
+        f"{after:.3f} fitted\npool: {out}"
+    )
+    if after > before:
+        typer.echo(
+            "warning: these cards predict those calls worse than the pool's own. Record more "
+            "calls, of quiet and of busy hours, or keep the pool as it is.",
+            err=True,
+        )
 
 
 @app.command()

@@ -60,6 +60,7 @@ def minimise(
     spread: float,
     evaluations: int,
     seed: int,
+    samples: int | None = None,
 ) -> tuple[Vector, float]:
     """Find a point where `function` is small, by CMA-ES.
 
@@ -72,11 +73,12 @@ def minimise(
         spread: Standard deviation of the first samples, the same for every variable.
         evaluations: Number of calls of `function`, at most and roughly.
         seed: Of the samples: the same seed gives the same result.
+        samples: Points of a generation; default: twice the package's own.
 
     Returns:
         The best point tried, (d,), and its value.
     """
-    samples = 4 + 2 * int(3 * np.log(len(start) + 1))  # twice the package's own
+    samples = samples or 4 + 2 * int(3 * np.log(len(start) + 1))
     strategy = CMA(np.array(start, np.float64), spread, seed=seed, population_size=samples)
     best, least = np.array(start, np.float64), function(start)
     history = [least]

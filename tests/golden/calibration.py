@@ -22,6 +22,7 @@ from inframind_gym.simulator.server.pool import load_pool
 from tests.calibration import synthetic
 from tests.golden.net import digest_of
 
+ALIASES = ("deepseek-32b", "mistral-24b", "qwen-14b", "llama-8b", "llama-3b")
 STRATEGIES = ("Flash", "Concise", "DeepThink")
 QUANTILES = {"p5": 0.3, "p25": 0.6, "median": 0.9, "p75": 1.3, "p95": 2.0}
 
@@ -55,6 +56,28 @@ def _card(options: str, **changes: Any) -> str:
         command = f"calibrate @log.jsonl --out @card.yaml --report @report.json {options}"
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         return _run(folder, command, {"log.jsonl": lines})
+
+
+def _calls() -> str:
+    """Digest a gateway's log as it is read, its mismatch, and the pool's file with other cards."""
+    from inframind_gym.calibration.live_pool import mismatch_of, pool_yaml, read_calls, served
+    from inframind_gym.simulator.server.state import cards
+
+    pool, rng, lines = load_pool("b200-2gpu"), np.random.default_rng(3), []
+    for k, sent_s in enumerate(np.cumsum(rng.exponential(0.5, 60)).tolist()):
+        took_s, first_s = rng.uniform(1.0, 9.0), rng.uniform(0.1, 0.9)
+        row = {"model": ALIASES[k % 5], "status": "ok", "sent_ts": sent_s, "input_toks": 90 + k}
+        row |= {"output_toks": 30 + k, "end_ts": sent_s + took_s, "priority": float(k % 7)}
+        row |= {"first_token_ts": sent_s + first_s} if k % 3 else {"status": "whole"}
+        lines.append(json.dumps(row | ({"status": "failed"} if k % 11 == 4 else {})) + "\n")
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "access.jsonl")
+        path.write_text("".join(lines), encoding="utf-8")
+        calls = read_calls(path, pool)
+    latency_s = served(cards(pool), calls)["finish_s"] - calls["submit_s"]
+    return digest_of(
+        [calls, mismatch_of(pool, calls), latency_s, pool_yaml("b200-2gpu", pool, "a test")]
+    )
 
 
 def _cell(rate: float, **fields: Any) -> dict[str, Any]:
@@ -107,6 +130,7 @@ LIMITS = "--max-num-seqs 16 --max-num-batched-tokens 1024"
 CASES: dict[str, Callable[[], str]] = {
     "card": lambda: _card(LIMITS, per_s=3.0),
     "card, full cache": lambda: _card(LIMITS, num_kv_blocks=200),
+    "calls of a pool": _calls,
     "replay": _replay,
     "outcomes, one domain": lambda: _outcomes(("Code",), "--models a=small,large"),
     "outcomes, two domains": lambda: _outcomes(("Math", "Code"), "--dataset mine"),
