@@ -32,10 +32,7 @@ from inframind_gym.teams.coordination.rules import (
     OVERFLOWED,
     REASONS,
     TERMS,
-    Bools,
     CoordinationState,
-    Floats,
-    Ints,
 )
 from inframind_gym.teams.coordination.settings import (
     AGENTS,
@@ -47,6 +44,7 @@ from inframind_gym.teams.coordination.settings import (
     load_settings,
 )
 from inframind_gym.teams.coordination.simulate import Pinned, SimulatedQuestion, find_scenario
+from inframind_gym.teams.state import Bools, Ints
 
 
 class CoordinationConfig(StrictModel):
@@ -83,59 +81,6 @@ class CoordinationSpec(NamedTuple):
 
     settings: CoordinationSettings  # constants of the team
     max_num_seqs: int  # calls that the server decodes together
-    is_exact: bool = False  # the questions are of those that the exact optimum solves
-
-
-class CoordinationContext(NamedTuple):
-    """Input of a policy; arrays with a first axis of k questions.
-
-    The attributes are those of `teams.coordination.rules.CoordinationState`. `truth` holds the
-    simulated questions, and their places in them, for policies with `sees_truth` alone.
-    """
-
-    mask: Bools
-    hint: Ints
-    refers: Bools
-    routed: Bools
-    strategy: Ints
-    complexity: Ints
-    needs_planning: Bools
-    confidence: Floats
-    planned: Bools
-    subtasks: Ints
-    pending: Ints
-    searched: Bools
-    searches: Ints
-    docs: Ints
-    duplicates: Ints
-    score: Floats
-    rewritten: Bools
-    merged: Bools
-    drafted: Bools
-    judged: Bools
-    valid: Bools
-    verdict: Floats
-    issues: Ints
-    severity: Ints
-    regenerations: Ints
-    retries: Ints
-    failed: Bools
-    context: Ints
-    trimmed: Bools
-    elapsed_ms: Ints
-    iteration: Ints
-    setup_ms: Ints
-    agent_ms: Ints
-    total_tokens: Ints
-    truth: tuple[SimulatedQuestion, Ints] | None = None
-
-
-def coordination_contexts(
-    state: CoordinationState, rows: Ints, truth: SimulatedQuestion | None = None
-) -> CoordinationContext:
-    """Return the state of `rows` (k,) at the decisions that they wait for."""
-    seen = [getattr(state, name)[rows] for name in CoordinationContext._fields[:-1]]
-    return CoordinationContext._make((*seen, None if truth is None else (truth, rows)))
 
 
 # Observations
@@ -380,15 +325,13 @@ class CoordinationSimulation(Simulation):
             "trimmed_to_tokens": state.trimmed_to[rows],
         }
 
-    def contexts(self, rows: Ints, *, truth: bool = False) -> CoordinationContext:
-        """Return the input of a policy; `truth` adds the questions, for bounds alone."""
-        return coordination_contexts(self.state, rows, self.question if truth else None)
+    def contexts(self, rows: Ints, *, truth: bool = False) -> CoordinationState:
+        """Return the input of a policy; nothing of it is latent."""
+        return self.state.rows(rows)
 
     def policy_spec(self) -> CoordinationSpec:
         """Return the facts of the run that a policy is reset with."""
-        exact = not self.config.noise and not self.question.history.any()
-        exact = exact and not self.state.model.any()
-        return CoordinationSpec(self.settings, self.state.max_num_seqs, exact)
+        return CoordinationSpec(self.settings, self.state.max_num_seqs)
 
     def describe(self, action: Any) -> tuple[str, str]:
         """Return what an agent is told to do, and when."""

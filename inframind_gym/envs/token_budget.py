@@ -23,6 +23,7 @@ from inframind_gym.envs.core import (
     write_columns,
 )
 from inframind_gym.errors import ActionError
+from inframind_gym.teams.state import Bools, Ints
 from inframind_gym.teams.token_budget import rules
 from inframind_gym.teams.token_budget.optimum import state_of
 from inframind_gym.teams.token_budget.rules import (
@@ -31,10 +32,8 @@ from inframind_gym.teams.token_budget.rules import (
     NUM_ACTIONS,
     REASONS,
     STOP,
-    Bools,
-    Floats,
-    Ints,
     TeamState,
+    Truth,
     describe,
     suggestion,
 )
@@ -93,51 +92,6 @@ class TokenBudgetSpec(NamedTuple):
     self_eval: int  # tokens of the rating after each call
 
 
-class Truth(NamedTuple):
-    """Latent state of k simulated tasks, for the optimum alone."""
-
-    complexity: Ints  # (k,) true one
-    state: Ints  # (k,) of the product (`teams.token_budget.optimum`)
-
-
-class TokenBudgetContext(NamedTuple):
-    """Input of a policy; arrays with a first axis of k teams."""
-
-    budget: Ints  # (k,) tokens: the ceiling,
-    remaining: Ints  # (k,) what is left of it,
-    free: Ints  # (k,) what cut agents returned
-    left: Ints  # (k, 3) tokens of each agent's allocation
-    used: Ints  # (k, 3) tokens
-    cut: Bools  # (k, 3) agents that were cut
-    limits: Ints  # (k, 3, 3) tokens of an answer, by agent and size; 0 where a call is refused
-    max_tokens: Ints  # (3, 3) the same without a budget
-    estimates: Ints  # (k, 3) estimated tokens of the next prompts
-    mask: Bools  # (k, 16) actions that are open
-    calls: Ints  # (k, 3) of each agent
-    last_tokens: Ints  # (k, 3) of each agent's last call,
-    last_delta: Floats  # (k, 3) its points,
-    last_roi: Floats  # (k, 3) its points per token
-    score: Floats  # (k,) quality by the proxies
-    flags_open: Ints  # (k,) of the critic
-    flags_resolved: Ints  # (k,)
-    seen: Ints  # (k,) complexity by the pre-flight
-    has_draft: Bools  # (k,) whether the executor has written something
-    steps: Ints  # (k,) decisions so far
-    truth: Truth | None  # for policies with `sees_truth` alone
-
-
-def token_budget_contexts(
-    state: TeamState, rows: Ints, truth: Truth | None = None
-) -> TokenBudgetContext:
-    """Return the state of `rows` (k,) at the decisions that they wait for."""
-    names = TokenBudgetContext._fields
-    values = [getattr(state.ledger, name)[rows] for name in names[:6]]
-    values += [state.limits[rows], state.max_tokens.copy(), state.estimates[rows], state.mask[rows]]
-    values += [getattr(state.progress, name)[rows] for name in names[10:17]]
-    values += [getattr(state, name)[rows] for name in names[17:20]]
-    return TokenBudgetContext._make((*values, truth))
-
-
 TERMS: Final = ("quality", "tokens")
 
 
@@ -165,24 +119,23 @@ OBSERVATION_SIZE: Final = len(_BOX.low)
 
 def observe(state: TeamState, rows: Ints) -> NDArray[np.float32]:
     """Return the observations of some teams, (k, 32)."""
-    ledger, progress = state.ledger, state.progress
-    budget = ledger.budget[rows].astype(np.float64)
+    budget = state.budget[rows].astype(np.float64)
     share, per_agent = 1.0 / budget, 1.0 / budget[:, None]
-    ticked = progress.checklist[rows]
+    ticked = state.checklist[rows]
     columns = write_columns(
-        ledger.remaining[rows] * share,
+        state.remaining[rows] * share,
         np.log10(budget) / 5.0,
-        ledger.left[rows] * per_agent,
-        ledger.free[rows] * share,
-        ledger.used[rows] * per_agent,
-        100.0 * progress.last_roi[rows],
-        progress.last_delta[rows] / 100.0,
-        progress.score[rows] / 100.0,
-        progress.flags_open[rows] / 5.0,
-        progress.flags_resolved[rows] / 5.0,
+        state.left[rows] * per_agent,
+        state.free[rows] * share,
+        state.used[rows] * per_agent,
+        100.0 * state.last_roi[rows],
+        state.last_delta[rows] / 100.0,
+        state.score[rows] / 100.0,
+        state.flags_open[rows] / 5.0,
+        state.flags_resolved[rows] / 5.0,
         np.where(np.isnan(ticked), 0.0, ticked),
-        progress.calls[rows] / 10.0,
-        ledger.cut[rows],
+        state.calls[rows] / 10.0,
+        state.cut[rows],
         state.steps[rows] / state.max_steps,
         _THREE[state.seen[rows]],
         _THREE[state.strategy[rows]],
@@ -274,7 +227,7 @@ class TokenBudgetSimulation(Simulation):
         self.state.begin(
             rows, budget, STRATEGIES.index(self.config.strategy), self.task.seen[rows], 0
         )
-        self.state.ledger.overhead[rows] += self.preflight
+        self.state.overhead[rows] += self.preflight
         self.terms[rows] = 0.0
         for part in (self.tokens, self._turn, self._area, self.terminated, self.truncated):
             part[rows] = 0
@@ -296,9 +249,9 @@ class TokenBudgetSimulation(Simulation):
             before = self.task.truth(calling)
             calls = self.task.call(calling, agents, sizes, limits)
             used = calls.prompt + calls.completion
-            rules.spend(self.state.ledger, calling, agents, used)
-            self.state.ledger.overhead[calling] += self.self_eval
-            self.state.score(calling, agents, used, calls.evidence)
+            rules.spend(self.state, calling, agents, used)
+            self.state.overhead[calling] += self.self_eval
+            self.state.take(calling, agents, used, calls.evidence)
             gain[calling], tokens[calling] = calls.gain, used + self.self_eval
             self._area[calling] += before * tokens[calling]
         self.tokens = tokens.astype(np.int64)
@@ -307,7 +260,7 @@ class TokenBudgetSimulation(Simulation):
         self.terms[rows, 1] = -self.config.price * tokens[rows] / 100.0
         self._observe(rows, observations)
         self.rewards = np.asarray(self.terms.sum(axis=1))
-        self.costs = np.asarray(self.tokens / np.maximum(self.state.ledger.budget, 1))
+        self.costs = np.asarray(self.tokens / np.maximum(self.state.budget, 1))
         self.truncated = self.state.over & self.state.truncated
         self.terminated = self.state.over & ~self.state.truncated
 
@@ -319,7 +272,7 @@ class TokenBudgetSimulation(Simulation):
         """
         logits = LOGIT_SCALE * np.clip(numbers[:, :3].astype(np.float64), -1.0, 1.0)
         weights = np.exp(logits)
-        rules.share_out(self.state.ledger, rows, weights / weights.sum(axis=1, keepdims=True))
+        rules.share_out(self.state, rows, weights / weights.sum(axis=1, keepdims=True))
         self.state.open_actions(rows)
         limits = self.state.limits[rows]
         order = _ORDER[self._turn[rows]]
@@ -345,7 +298,7 @@ class TokenBudgetSimulation(Simulation):
     def reset_info(self) -> dict[str, Any]:
         """Return the name of the run, and a warning where the budget is too small."""
         info: dict[str, Any] = {"run_id": self.run_id()}
-        budget = int(self.state.ledger.budget[0])
+        budget = int(self.state.budget[0])
         minimum = int(self.state.minimum_budget(np.zeros(1, np.int64))[0])
         if budget < minimum:
             info["warning"] = suggestion(budget, minimum, int(self.state.seen[0]))
@@ -367,23 +320,23 @@ class TokenBudgetSimulation(Simulation):
         no call was left to be paid, `overshoot` by how many tokens the budget was exceeded;
         `quality_area` is the mean true quality over the budget, spent token by token.
         """
-        ledger, progress = self.state.ledger, self.state.progress
-        budget, spent = ledger.budget[rows], ledger.spent[rows]
-        truth, rest = self.task.truth(rows), np.maximum(ledger.remaining[rows], 0)
+        state = self.state
+        budget, spent = state.budget[rows], state.spent[rows]
+        truth, rest = self.task.truth(rows), np.maximum(state.remaining[rows], 0)
         least = self.settings.min_completion_tokens + self.self_eval
-        needed = self.state.estimates[rows].min(axis=1) + least
+        needed = state.estimates[rows].min(axis=1) + least
         return {
             "quality": truth,
-            "reported_quality": progress.score[rows],
+            "reported_quality": state.score[rows],
             "tokens": spent,
-            "agent_tokens": ledger.used[rows].sum(axis=1),
-            "overhead_tokens": ledger.overhead[rows],
+            "agent_tokens": state.used[rows].sum(axis=1),
+            "overhead_tokens": state.overhead[rows],
             "budget": budget,
             "unspent_share": rest / budget,
             "overshoot": np.maximum(spent - budget, 0),
-            "drained": (ledger.remaining[rows] < needed).astype(np.int64),
-            "calls": progress.calls[rows].sum(axis=1),
-            "decisions": self.state.steps[rows],
+            "drained": (state.remaining[rows] < needed).astype(np.int64),
+            "calls": state.calls[rows].sum(axis=1),
+            "decisions": state.steps[rows],
             "quality_area": (self._area[rows] + truth * rest) / budget,
         }
 
@@ -391,13 +344,12 @@ class TokenBudgetSimulation(Simulation):
         """Return the name of environment 0's episode, a function of its seed."""
         return str(uuid.UUID(int=int(self.task.keys[0])))
 
-    def contexts(self, rows: Ints, *, truth: bool = False) -> TokenBudgetContext:
+    def contexts(self, rows: Ints, *, truth: bool = False) -> TeamState:
         """Return the input of a policy; `truth` adds the latent state, for the optimum alone."""
-        task, latent = self.task, None
+        seen = self.state.rows(rows)
         if truth:
-            product = task.plan[rows], task.sections[rows], task.hidden[rows], task.flagged[rows]
-            latent = Truth(task.complexity[rows], state_of(*product))
-        return token_budget_contexts(self.state, rows, latent)
+            seen.truth = Truth(self.task.complexity[rows], state_of(*self.task.product(rows)))
+        return seen
 
     def policy_spec(self) -> TokenBudgetSpec:
         """Return the facts of the run that a policy is reset with."""
@@ -408,22 +360,22 @@ class TokenBudgetSimulation(Simulation):
 
     def describe(self, action: Any) -> tuple[str, str]:
         """Return what is done, and the tokens that were spent before."""
-        spent, score = int(self.state.ledger.spent[0]), self.state.progress.score[0]
+        spent, score = int(self.state.spent[0]), self.state.score[0]
         words = describe(int(action)) if self.has_mask else "allocate"
         return words, f"after {spent:,} tokens, quality {score:.0f} by the proxies"
 
     def frame(self) -> render.Frame:
         """Return the ledger, a row an agent."""
-        state, ledger, progress = self.state, self.state.ledger, self.state.progress
-        budget, spent, rows = int(ledger.budget[0]), int(ledger.spent[0]), []
+        state, rows = self.state, []
+        budget, spent = int(state.budget[0]), int(state.spent[0])
         for i, agent in enumerate(AGENTS):
-            used, left = int(ledger.used[0, i]), int(ledger.left[0, i])
+            used, left = int(state.used[0, i]), int(state.left[0, i])
             bars = render.Bar(used / budget, f"{used:,}"), render.Bar(left / budget, f"{left:,}")
-            last = "cut" if ledger.cut[0, i] else f"{progress.last_roi[0, i]:.4f}"
-            rows.append((agent, str(int(progress.calls[0, i])), *bars, last))
-        overhead = f"overhead {int(ledger.overhead[0]):,}, returned {int(ledger.free[0]):,} tokens"
-        flags = f"flags: {progress.flags_open[0]} open, {progress.flags_resolved[0]} resolved"
-        score = float(progress.score[0])
+            last = "cut" if state.cut[0, i] else f"{state.last_roi[0, i]:.4f}"
+            rows.append((agent, str(int(state.calls[0, i])), *bars, last))
+        overhead = f"overhead {int(state.overhead[0]):,}, returned {int(state.free[0]):,} tokens"
+        flags = f"flags: {state.flags_open[0]} open, {state.flags_resolved[0]} resolved"
+        score = float(state.score[0])
         bar = render.Bar(score / 100.0, f"{score:.0f} of 100", render.GOOD)
         price = f"price {self.config.price:g} points a token"
         return render.Frame(

@@ -19,15 +19,12 @@ from inframind_gym.envs.assignment import (
     Completed,
     waiting_penalty,
 )
-from inframind_gym.envs.coordination import CoordinationContext, CoordinationSpec
 from inframind_gym.envs.placement import PlacementContext, PlacementSimulation, build_params
-from inframind_gym.envs.token_budget import TokenBudgetContext
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies.base import Floats, Ints
 from inframind_gym.policies.placement import BasePlacementPolicy
 from inframind_gym.policies.teams import (
     BaseAssignmentPolicy,
-    BaseCoordinationPolicy,
     BaseTokenBudgetPolicy,
     penalties,
     request,
@@ -38,10 +35,8 @@ from inframind_gym.simulator.placement.state import EVERYWHERE, ClusterParams
 from inframind_gym.teams.assignment import rules, simulate
 from inframind_gym.teams.assignment.rules import Arrivals
 from inframind_gym.teams.assignment.simulate import Team
-from inframind_gym.teams.coordination import optimum as coordination
-from inframind_gym.teams.coordination.rules import CoordinationState
 from inframind_gym.teams.token_budget import optimum as token_budget
-from inframind_gym.teams.token_budget.rules import CUT, STOP
+from inframind_gym.teams.token_budget.rules import CUT, STOP, TeamState
 from inframind_gym.teams.token_budget.settings import SIZES
 
 _WIDEST = 8  # GPUs of the widest instance: each model's share is a multiple of it
@@ -301,7 +296,7 @@ class OptimalBudget(BaseTokenBudgetPolicy):
     bound = True
     sees_truth = True
 
-    def choose(self, context: TokenBudgetContext, rows: Ints) -> Ints:
+    def choose(self, context: TeamState, rows: Ints) -> Ints:
         """Return the optimal calls, after a reallocation where an allocation is in their way.
 
         Raises:
@@ -325,33 +320,3 @@ class OptimalBudget(BaseTokenBudgetPolicy):
             wanted = request(context, call // len(SIZES), call % len(SIZES))
             action = np.where(best == call, wanted, action)
         return action
-
-
-class OptimalSupervisor(BaseCoordinationPolicy):
-    """The best action by value iteration (`inframind_gym.teams.coordination.optimum`)."""
-
-    name = "optimum"
-    bound = True
-    sees_truth = True
-
-    def reset(self, spec: CoordinationSpec, seeds: Sequence[int]) -> None:
-        """Forget the solutions of other settings.
-
-        Raises:
-            ConfigError: lengths vary, there is a conversation, or a model decides.
-        """
-        super().reset(spec, seeds)
-        if not spec.is_exact:
-            raise ConfigError(
-                "policy 'optimum' solves single questions whose calls have one length and never "
-                "fail: noise=False, without a conversation or a model as supervisor. Leave it out"
-            )
-        self._optimum = coordination.Optimum(spec.settings, spec.max_num_seqs)
-
-    def choose(self, context: CoordinationContext, rows: Ints) -> Ints:
-        """Return the optimal actions, (n,)."""
-        assert context.truth is not None
-        state = CoordinationState(self.spec.settings, len(rows), self.spec.max_num_seqs)
-        for name, part in zip(context._fields[:-1], context[:-1], strict=True):
-            setattr(state, name, part)
-        return self._optimum.solve(*context.truth, state)[1]

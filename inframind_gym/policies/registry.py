@@ -101,7 +101,6 @@ _BUILT_IN: Final = {
         "always_plan": "teams:AlwaysPlan",
         "no_validate": "teams:NoValidate",
         "sb3_maskable_ppo:folder": "mlp:MaskablePpoSupervisor",
-        "optimum": "bounds:OptimalSupervisor",
     },
 }
 # They know what no policy can know: listed beside the contestants, never ranked with them.

@@ -12,8 +12,8 @@ from typing import ClassVar, Final
 import numpy as np
 
 from inframind_gym.envs.assignment import AssignmentContext, AssignmentSpec, Completed
-from inframind_gym.envs.coordination import CoordinationContext, CoordinationSpec
-from inframind_gym.envs.token_budget import TokenBudgetContext, TokenBudgetSpec
+from inframind_gym.envs.coordination import CoordinationSpec
+from inframind_gym.envs.token_budget import TokenBudgetSpec
 from inframind_gym.errors import require_within
 from inframind_gym.policies.base import ContextPolicy, Floats, Ints, place_in
 from inframind_gym.teams.assignment import rules
@@ -29,8 +29,17 @@ from inframind_gym.teams.coordination.rules import (
     SYNTHESIZE,
     TRIM,
     VALIDATE,
+    CoordinationState,
 )
-from inframind_gym.teams.token_budget.rules import CRITIC, CUT, EXECUTOR, PLANNER, REALLOCATE, STOP
+from inframind_gym.teams.token_budget.rules import (
+    CRITIC,
+    CUT,
+    EXECUTOR,
+    PLANNER,
+    REALLOCATE,
+    STOP,
+    TeamState,
+)
 from inframind_gym.teams.token_budget.settings import SIZES
 
 
@@ -142,14 +151,14 @@ class StaticExpertAssignment(BaseAssignmentPolicy):
 S, M, L = range(len(SIZES))
 
 
-class BaseTokenBudgetPolicy(ContextPolicy[TokenBudgetSpec, TokenBudgetContext]):
+class BaseTokenBudgetPolicy(ContextPolicy[TokenBudgetSpec, TeamState]):
     """A policy without memory: `choose` is a function of the contexts."""
 
     strategy: ClassVar[str] = "adaptive"
     sees_truth: ClassVar[bool] = False
 
 
-def request(context: TokenBudgetContext, agent: int, size: int) -> Ints:
+def request(context: TeamState, agent: int, size: int) -> Ints:
     """Return (n,) calls of an agent, after a reallocation where its allocation is short.
 
     Where neither allocation nor budget pays, the action is STOP.
@@ -170,7 +179,7 @@ class _FixedMode(BaseTokenBudgetPolicy):
     plans: ClassVar[int]
     sizes: ClassVar[tuple[int, int, int]]  # of planner, executor, critic
 
-    def choose(self, context: TokenBudgetContext, rows: Ints) -> Ints:
+    def choose(self, context: TeamState, rows: Ints) -> Ints:
         """Return the next call of the schedule, or STOP where its agent's allocation is spent."""
         calls = context.calls
         reviewed = calls[:, CRITIC] >= calls[:, EXECUTOR]
@@ -204,7 +213,7 @@ class SpendAllBudget(BaseTokenBudgetPolicy):
 
     name = "spend_all"
 
-    def choose(self, context: TokenBudgetContext, rows: Ints) -> Ints:
+    def choose(self, context: TeamState, rows: Ints) -> Ints:
         """Return plan, draft, review, revision, … , or whatever call is still open."""
         action = _in_turn(context, L)
         any_call = context.mask[:, :CUT]
@@ -217,7 +226,7 @@ class SingleShotBudget(BaseTokenBudgetPolicy):
 
     name = "single_shot"
 
-    def choose(self, context: TokenBudgetContext, rows: Ints) -> Ints:
+    def choose(self, context: TeamState, rows: Ints) -> Ints:
         """Return the executor's call, then STOP."""
         return np.where(context.has_draft, STOP, request(context, EXECUTOR, L))
 
@@ -236,7 +245,7 @@ class FixedCallsBudget(BaseTokenBudgetPolicy):
         self.k = int(require_within(k, 1, 1000, "fixed_k: k (calls)"))
         self.name = "fixed_k" if self.k == 6 else f"fixed_k:{self.k}"
 
-    def choose(self, context: TokenBudgetContext, rows: Ints) -> Ints:
+    def choose(self, context: TeamState, rows: Ints) -> Ints:
         """Return plan, draft, review, revision, …, then STOP."""
         done = context.calls.sum(axis=1) >= self.k
         return np.where(done, STOP, _in_turn(context, M))
@@ -247,12 +256,12 @@ class RandomBudget(BaseTokenBudgetPolicy):
 
     name = "random"
 
-    def choose(self, context: TokenBudgetContext, rows: Ints) -> Ints:
+    def choose(self, context: TeamState, rows: Ints) -> Ints:
         """Return (n,) draws of the rows' seeds and their numbers of decisions."""
         return place_in(context.mask, self.draw(rows, context.steps))
 
 
-def _in_turn(context: TokenBudgetContext, size: int) -> Ints:
+def _in_turn(context: TeamState, size: int) -> Ints:
     """Return (n,) the next of plan, draft, review, revision, review, … at one size."""
     calls = context.calls
     reviewed = calls[:, CRITIC] >= calls[:, EXECUTOR]
@@ -291,7 +300,7 @@ class AdaptiveRoiBudget(BaseTokenBudgetPolicy):
         super().reset(spec, seeds)
         self._moved_after = np.zeros(len(seeds), np.int64)  # calls at the last move
 
-    def choose(self, context: TokenBudgetContext, rows: Ints) -> Ints:
+    def choose(self, context: TeamState, rows: Ints) -> Ints:
         """Return the next call, a reallocation, a cut, or STOP, (n,)."""
         calls, is_cut, last_roi = context.calls, context.cut, context.last_roi
         least = self.spec.settings.roi_threshold if self.threshold is None else self.threshold
@@ -328,7 +337,7 @@ class AdaptiveRoiStrictBudget(AdaptiveRoiBudget):
     strict = True
 
 
-class BaseCoordinationPolicy(ContextPolicy[CoordinationSpec, CoordinationContext]):
+class BaseCoordinationPolicy(ContextPolicy[CoordinationSpec, CoordinationState]):
     """A policy without memory: `choose` is a function of the contexts."""
 
     sees_truth: ClassVar[bool] = False
@@ -348,7 +357,7 @@ class SeedSupervisor(BaseCoordinationPolicy):
     validates: ClassVar[bool] = True
     always_plans: ClassVar[bool] = False
 
-    def choose(self, context: CoordinationContext, rows: Ints) -> Ints:
+    def choose(self, context: CoordinationState, rows: Ints) -> Ints:
         """Return the first step of the order that is to be done, (n,)."""
         c, strategy = context, np.maximum(context.strategy, 0)
         limit = self.spec.settings.context.trim_above_tokens
@@ -402,7 +411,7 @@ class BasicRag(BaseCoordinationPolicy):
     search: ClassVar[int] = RETRIEVE
     validates: ClassVar[bool] = False
 
-    def choose(self, context: CoordinationContext, rows: Ints) -> Ints:
+    def choose(self, context: CoordinationState, rows: Ints) -> Ints:
         """Return the search, then the answer; the fallback where one of them fails, (n,)."""
         answer = np.where(~context.judged & self.validates, VALIDATE, ANSWER)
         action = np.where(context.docs > 0, answer, self.search)
@@ -423,6 +432,6 @@ class RandomSupervisor(BaseCoordinationPolicy):
 
     name = "random"
 
-    def choose(self, context: CoordinationContext, rows: Ints) -> Ints:
+    def choose(self, context: CoordinationState, rows: Ints) -> Ints:
         """Return draws of the rows' seeds and their numbers of decisions, (n,)."""
         return place_in(context.mask, self.draw(rows, context.iteration))

@@ -17,7 +17,7 @@ ID = "InfraMind-TokenBudget-v0"
 def test_an_action_that_is_not_open_does_nothing_and_takes_a_step() -> None:
     env: Any = gym.make(ID, max_steps=3).unwrapped
     env.reset(seed=0)
-    before = env.simulation.state.ledger.left.copy()
+    before = env.simulation.state.left.copy()
     for step in range(3):
         _, reward, terminated, truncated, info = env.step(6)  # a review without a draft
         assert (reward, info["cost"]) == (0.0, 0.0)
@@ -28,7 +28,7 @@ def test_an_action_that_is_not_open_does_nothing_and_takes_a_step() -> None:
             assert info["event"] == {}
         assert (terminated, truncated) == (False, step == 2)
         assert info["cutoff_reason"] == ("steps" if step == 2 else "refused")
-    assert np.array_equal(env.simulation.state.ledger.left, before)
+    assert np.array_equal(env.simulation.state.left, before)
 
 
 def test_ends_and_their_reasons() -> None:
@@ -78,7 +78,7 @@ def test_a_budget_below_the_minimum_is_said() -> None:
 def test_the_preflight_is_paid_and_the_observation_holds_no_truth() -> None:
     env: Any = gym.make(ID).unwrapped
     observation, _ = env.reset(seed=5)
-    assert env.simulation.state.ledger.remaining[0] == 19_800
+    assert env.simulation.state.remaining[0] == 19_800
     task = env.simulation.task
     task.complexity[0] = 2 - task.complexity[0]
     task.hidden[0] = 3
@@ -95,7 +95,7 @@ def test_continuous_actions_share_out_and_stop() -> None:
     for _ in range(4):
         *_, info = env.step([0.0, 0.5, 0.2, -1.0])
         agents.append(info["event"]["data"]["agent"])
-        ledger = env.simulation.state.ledger
+        ledger = env.simulation.state
         assert ledger.left[0].sum() <= ledger.budget[0] - ledger.used[0].sum()
     assert agents == ["planner", "executor", "critic", "executor"]
     *_, terminated, _, info = env.step(np.array([0.0, 0.0, 0.0, 0.6]))

@@ -49,8 +49,8 @@ def token_budget(**changes: Any) -> TeamSuite:
 def coordination(**changes: Any) -> TeamSuite:
     content = {
         "name": "small",
-        "policies": ["seed_supervisor", "basic_rag", "optimum"],
-        "scenarios": {"one": {"noise": False}, "serial": {"noise": False, "max_num_seqs": 1}},
+        "policies": ["seed_supervisor", "basic_rag"],
+        "scenarios": {"one": {}, "serial": {"max_num_seqs": 1}},
         "seeds": 6,
     }
     return CoordinationSuite.model_validate({**content, **changes}).resolve()
@@ -139,7 +139,7 @@ def test_means_and_tails_by_hand() -> None:
     assert found["detection"] == 0.75
 
 
-@pytest.mark.parametrize("suite", TEAMS, ids=lambda suite: suite.kind)
+@pytest.mark.parametrize("suite", TEAMS[:2], ids=lambda suite: suite.kind)
 def test_regret_is_the_difference_to_the_bound(suite: TeamSuite, tmp_path: Path) -> None:
     run(suite, tmp_path, workers=1)
     board = leaderboard(load_results(tmp_path), num_resamples=200)

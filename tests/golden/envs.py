@@ -113,6 +113,23 @@ def _without_split(info: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in info.items() if name not in ("split", "_split")}
 
 
+# What policies saw of a team, in this order, when the digests were made.
+_SEEN: Final = {
+    "TeamState": "budget remaining free left used cut limits max_tokens estimates mask calls "
+    "last_tokens last_delta last_roi score flags_open flags_resolved seen has_draft steps truth",
+    "CoordinationState": "mask hint refers routed strategy complexity needs_planning confidence "
+    "planned subtasks pending searched searches docs duplicates score rewritten merged drafted "
+    "judged valid verdict issues severity regenerations retries failed context trimmed elapsed_ms "
+    "iteration setup_ms agent_ms total_tokens truth",
+}
+
+
+def _plain(context: Any) -> Any:
+    """Return a context as digests have it."""
+    names = _SEEN.get(type(context).__name__, "").split()
+    return tuple(getattr(context, name, None) for name in names) if names else context
+
+
 def _choose(space: gym.Space[Any], info: dict[str, Any]) -> Any:
     """Sample an action that the mask allows."""
     mask = info.get("action_mask")
@@ -141,7 +158,7 @@ def single(name: str) -> str:
     seen += [observation, _without_split(info)]
     for _ in range(STEPS):
         *step, info = env.step(_choose(env.action_space, info))
-        seen += [*step, info, inner.context(), inner.action_masks()]
+        seen += [*step, info, _plain(inner.context()), inner.action_masks()]
         if hasattr(inner, "completed"):
             seen.append(list(inner.completed()))
         if step[2] or step[3]:
@@ -163,7 +180,7 @@ def batch(name: str, mode: str) -> str:
     seen += [observations, _without_split(infos)]
     for _ in range(STEPS):
         *step, infos = envs.step(_batch_action(envs.action_space, infos))
-        seen += [*step, infos, inner.contexts(), inner.action_masks()]
+        seen += [*step, infos, _plain(inner.contexts()), inner.action_masks()]
         if hasattr(inner, "completed"):
             seen.append(list(inner.completed()))
     return digest_of(seen)

@@ -122,7 +122,7 @@ PLACEMENT_POLICIES = (
     *("random", "static", "lru", "greedy", "threshold", "mcf_spec", "mcf_plus"),
     *("sb3_maskable_ppo", "everywhere"),
 )
-COORDINATION_POLICIES = (*policy_names("coordination"), "optimum")
+COORDINATION_POLICIES = policy_names("coordination")
 CARDS: dict[str, dict[str, Any]] = {
     "server": {},
     "server kv pressure": {"num_kv_blocks": 120},
@@ -278,9 +278,7 @@ def _play_placement_policy(name: str) -> str:
 def _play_coordination_policy(name: str) -> str:
     """Digest 20 episodes of a built-in coordination policy."""
     digest = Digest()
-    found = rollout.play_coordination(
-        resolve_policy(name, family="coordination"), range(20), noise=name != "optimum"
-    )
+    found = rollout.play_coordination(resolve_policy(name, family="coordination"), range(20))
     digest.add(*found.values())
     return digest.text()
 

@@ -43,7 +43,7 @@ TOKEN_BUDGET = (
 )
 COORDINATION = (
     *("random", "basic_rag", "checked_rag", "seed_supervisor", "sequential_supervisor"),
-    *("always_plan", "no_validate", "sb3_maskable_ppo", "optimum"),
+    *("always_plan", "no_validate", "sb3_maskable_ppo"),
 )
 
 
@@ -136,7 +136,7 @@ def _cases() -> Iterator[tuple[str, Callable[[], str]]]:
     for name in TOKEN_BUDGET:
         yield f"token budget: {name}", partial(_token_budget, name, budget=[3_000, 12_000])
     for name in COORDINATION:
-        yield f"coordination: {name}", partial(_coordination, name, noise=name != "optimum")
+        yield f"coordination: {name}", partial(_coordination, name)
 
 
 CASES: dict[str, Callable[[], str]] = dict(_cases())

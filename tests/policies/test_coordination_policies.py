@@ -1,4 +1,4 @@
-"""Supervisors by name, what each does, and the exact optimum against brute force."""
+"""Supervisors by name, and what each does."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from inframind_gym.envs.core import checked_arguments
 from inframind_gym.policies import policy_names, resolve_policy
 from inframind_gym.policies.rollout import play_coordination as play
 from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.optimum import Optimum
-from inframind_gym.teams.coordination.rules import CoordinationState
-from inframind_gym.teams.coordination.settings import load_settings
-from inframind_gym.teams.coordination.simulate import SCENARIOS, SimulatedQuestion
+from inframind_gym.teams.coordination.simulate import SCENARIOS
 
 SEEDS = range(200)
 
@@ -67,51 +64,3 @@ def test_the_designs_order() -> None:
     assert steps("basic_rag", 0, "S1", noise=False) == ["retrieve vector", "answer"]
     assert steps("seed_supervisor", 0, "S7", noise=False)[0] == "trim"
     assert all(steps("always_plan", seed, "S3")[-1] == "fallback" for seed in range(5))
-
-
-class BruteForce(Optimum):
-    """Every action that the rules leave open."""
-
-    def worth_trying(self, question: Any, state: Any) -> Any:
-        return state.mask
-
-
-def exact(seeds: range) -> CoordinationSimulation:
-    simulation = CoordinationSimulation(CoordinationConfig(noise=False), len(seeds))
-    generators = [seeding.np_random(seed)[0] for seed in seeds]
-    simulation.reset(np.arange(len(seeds)), generators, simulation.observations())
-    return simulation
-
-
-def test_the_optimum_is_that_of_brute_force() -> None:
-    """With four decisions, which is small enough to try them all."""
-    content = load_settings().model_dump()
-    content["limits"]["max_iterations"] = 4
-    short = type(load_settings()).model_validate(content)
-    simulation = exact(range(40))
-    by_complexity = [np.flatnonzero(simulation.question.complexity == c)[:2] for c in range(3)]
-    rows = np.concatenate(by_complexity)
-    for seqs in (1, 3):
-        question, state = SimulatedQuestion(short, 40, noise=False), simulation.state
-        question.start(np.arange(40), simulation.question.keys)
-        begun = CoordinationState(short, len(rows), seqs)
-        begun.begin(np.arange(len(rows)), state.hint[rows], False, 0, model=False)
-        pruned, whole = (
-            solver(short, seqs).solve(question, rows, begun)[0] for solver in (Optimum, BruteForce)
-        )
-        assert pruned == pytest.approx(whole, abs=1e-12)
-
-
-def test_the_optimum_earns_what_it_expects_and_no_policy_earns_more() -> None:
-    seeds = range(120)
-    best = play(resolve_policy("optimum", family="coordination"), seeds, noise=False)
-    simulation = exact(seeds)
-    rows = np.arange(len(seeds))
-    optimum = Optimum(simulation.settings, simulation.state.max_num_seqs)
-    expected = optimum.solve(simulation.question, rows, simulation.state)[0]
-    difference = best["return"] - expected
-    assert abs(difference.mean()) < 3.5 * difference.std() / len(seeds) ** 0.5
-    for name in policy_names("coordination"):
-        other = play(resolve_policy(name, family="coordination"), seeds, noise=False)["return"]
-        lost = expected - other
-        assert lost.mean() > -3.0 * lost.std() / len(seeds) ** 0.5, name

@@ -10,11 +10,9 @@ caller carries FALLBACK out in the same way.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, Final, NamedTuple, get_type_hints
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inframind_gym.teams.coordination.settings import (
     AGENTS,
@@ -24,10 +22,7 @@ from inframind_gym.teams.coordination.settings import (
     RewardSettings,
     ServerSettings,
 )
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+from inframind_gym.teams.state import Bools, Floats, Ints, Rows, zeros
 
 ROUTER, PLANNER, RETRIEVAL, SYNTHESIS, VALIDATION = range(5)
 # Actions; those of retrieval are followed by one for each further strategy.
@@ -178,18 +173,22 @@ class Outcome(NamedTuple):
     judged: Bools  # (k,) whether an answer was validated
     valid: Bools  # (k,) and found valid
     verdict: Floats  # (k,) confidence of the validation
-    issues: Ints  # (k, 3) number of issues by type
+    issues: Annotated[Ints, len(ISSUES)]  # number of issues by type
     severity: Ints  # (k,) the worst, 1 + its place in SEVERITIES; 0 without issues
 
     @classmethod
     def empty(cls, k: int) -> Outcome:
         """Return outcomes of k actions that did nothing."""
-        fields = _zeros(cls, k) | {"issues": np.zeros((k, len(ISSUES)), np.int64)}
-        return cls(**fields | {n: np.full(k, -1) for n in ("failed", "strategy", "complexity")})
+        return cls(
+            **zeros(cls, k) | {n: np.full(k, -1) for n in ("failed", "strategy", "complexity")}
+        )
 
 
-class CoordinationState:
-    """State of n questions: what is done, and what is open; all arrays have a row a question."""
+class CoordinationState(Rows):
+    """State of n questions: what is done, and what is open; all arrays have a row a question.
+
+    Policies get copies of some rows.
+    """
 
     model: Bools  # (n,) a model decides; its decisions then take tokens and time
     hint: Ints  # (n,) complexity by the question's words
@@ -202,7 +201,9 @@ class CoordinationState:
     planned: Bools  # (n,)
     subtasks: Ints  # (n,) of the plan
     pending: Ints  # (n,) searches that wait; one for a question without a plan
-    searched: Bools  # (n, 3) strategies by which the whole question was searched for
+    searched: Annotated[
+        Bools, len(STRATEGIES)
+    ]  # strategies by which the whole question was searched for
     searches: Ints  # (n,) that came back
     docs: Ints  # (n,) passages of them
     duplicates: Ints  # (n,) of the passages
@@ -213,12 +214,12 @@ class CoordinationState:
     judged: Bools  # (n,) the draft was validated
     valid: Bools  # (n,)
     verdict: Floats  # (n,) confidence of the last validation
-    issues: Ints  # (n, 3) of the last validation, by type
+    issues: Annotated[Ints, len(ISSUES)]  # of the last validation, by type
     severity: Ints  # (n,) of the worst of them
     regenerations: Ints  # (n,) so far
     retries: Ints  # (n,) so far
-    failed: Bools  # (n, 5) agents whose last call failed
-    failures: Ints  # (n, 5) calls of each agent that failed
+    failed: Annotated[Bools, len(AGENTS)]  # agents whose last call failed
+    failures: Annotated[Ints, len(AGENTS)]  # calls of each agent that failed
     context: Ints  # (n,) tokens of the conversation
     trimmed: Bools  # (n,)
     trimmed_to: Ints  # (n,) tokens of the conversation right after its trim; 0 before
@@ -234,25 +235,18 @@ class CoordinationState:
     total_tokens: Ints  # (n,) of the episode
     supervisor_tokens: Ints  # (n,) as billed, with all that a supervisor's prompts repeat
     widest: Ints  # (n,) searches of the widest wave
-    mask: Bools  # (n, 15) actions that are open
+    mask: Annotated[Bools, NUM_ACTIONS]  # actions that are open
     was_open: Bools  # (n,) the last action was
     over: Bools  # (n,)
     reason: Ints  # (n,) a place in REASONS
 
     def __init__(self, settings: CoordinationSettings, n: int, max_num_seqs: int) -> None:
+        super().__init__(n)
         self.settings, self.max_num_seqs = settings, max_num_seqs
-        vars(self).update(_zeros(CoordinationState, n))
-        self.searched = np.zeros((n, len(STRATEGIES)), np.bool_)
-        self.failed = np.zeros((n, len(AGENTS)), np.bool_)
-        self.failures = np.zeros((n, len(AGENTS)), np.int64)
-        self.issues = np.zeros((n, len(ISSUES)), np.int64)
-        self.mask = np.zeros((n, NUM_ACTIONS), np.bool_)
 
     def begin(self, rows: Ints, hint: Any, refers: Any, history: Any, *, model: Any) -> None:
         """Take new questions at some places (k,), with tokens of the exchanges before, (k,)."""
-        for part in vars(self).values():
-            if isinstance(part, np.ndarray):
-                part[rows] = 0
+        self.clear(rows)
         self.hint[rows], self.refers[rows], self.model[rows] = hint, refers, model
         self.strategy[rows] = self.complexity[rows] = -1
         self.pending[rows] = 1
@@ -423,15 +417,3 @@ class CoordinationState:
         self.widest[at] = np.maximum(self.widest[at], width)
         self.merged[at] = self.drafted[at] = self.judged[at] = False
         self.issues[at], self.severity[at] = 0, 0
-
-
-@cache
-def _kinds(holder: type) -> list[tuple[str, Any]]:
-    """Return name and type of every array that a class declares."""
-    kinds = {Ints: np.int64, Floats: np.float64, Bools: np.bool_}
-    hints = get_type_hints(holder)
-    return [(name, kinds[hint]) for name, hint in hints.items() if hint in kinds]
-
-
-def _zeros(holder: type, n: int) -> dict[str, Any]:
-    return {name: np.zeros(n, kind) for name, kind in _kinds(holder)}

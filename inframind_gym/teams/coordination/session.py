@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, TypedDict
 
 import numpy as np
 
-from inframind_gym.envs.coordination import CoordinationSpec, coordination_contexts, observe
+from inframind_gym.envs.coordination import CoordinationSpec, observe
 from inframind_gym.errors import require
 from inframind_gym.policies import resolve_policy
 from inframind_gym.teams.coordination import rules
@@ -161,8 +161,8 @@ class Session:
 
     def decide(self) -> int:
         """Return the policy's action."""
-        context = coordination_contexts(self.state, _ROW)
-        return int(self.policy.act_batch(observe(self.state, _ROW), context, _ROW)[0])
+        seen = observe(self.state, _ROW), self.state.rows(_ROW)
+        return int(self.policy.act_batch(*seen, _ROW)[0])
 
     def begin(self, action: int) -> None:
         """Note that an action begins."""

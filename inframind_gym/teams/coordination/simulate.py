@@ -26,10 +26,7 @@ from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.rules import (
     RETRIEVAL,
     SYNTHESIS,
-    Bools,
     CoordinationState,
-    Floats,
-    Ints,
     Outcome,
     milliseconds,
 )
@@ -40,6 +37,7 @@ from inframind_gym.teams.coordination.settings import (
     STRATEGIES,
     CoordinationSettings,
 )
+from inframind_gym.teams.state import Bools, Floats, Ints
 
 _STREAM_QUESTION: Final = 60  # of random numbers, apart from those of `simulator.rng`
 _STREAM_CALL: Final = 61
@@ -203,14 +201,9 @@ class SimulatedQuestion:
         chance = self._chances[form, level, self.kind[rows], strategy]
         return np.asarray(self.luck[rows] < chance[:, None])
 
-    @property
-    def chances(self) -> Floats:
-        """Chances of searches: plain or rewritten; complexity, or sub-task; kind; strategy."""
-        return self._chances
-
     # Calls
 
-    def draw_luck(self, rows: Ints, places: Ints) -> Floats:
+    def _draw_luck(self, rows: Ints, places: Ints) -> Floats:
         """Return the draws of calls (k,) by their places, (k, 9)."""
         return np.asarray(
             uniform_array(self.keys[rows, None], _STREAM_CALL, places[:, None], _DRAWS)
@@ -221,7 +214,7 @@ class SimulatedQuestion:
     ) -> tuple[Floats, Ints, Ints, Floats]:
         """Draw calls of an agent, or of WRITER: seconds, tokens, failures, draws (k, 6)."""
         failures, limit = self.settings.failures, self.settings.limits.call_timeout_s
-        u = self.draw_luck(rows, agent * CALLS + number)
+        u = self._draw_luck(rows, agent * CALLS + number)
         factor = self._factors[(u[:, 2:3] > self._weights).sum(axis=1)]
         completion = np.maximum(np.rint(lengths * factor), 1.0).astype(np.int64)
         seconds = rules.call_s(prompt, completion, self.settings.server)
@@ -377,14 +370,21 @@ class SimulatedQuestion:
             self._judge(rows[judges], at[judges], outcome)
 
     def _write(self, rows: Ints, again: Bools, at: Ints, state: Any, outcome: Outcome) -> Bools:
-        tokens = self.settings.tokens
-        refers, warned = self.refers_to[rows] >= 0, self.is_warned(rows, again, state)
+        tokens, draft, limits = self.settings.tokens, self.settings.draft, self.settings.context
+        refers = self.refers_to[rows] >= 0
+        # The writer of a new draft is told of the issues of the last one, and keeps what it had.
+        warned = again & state.judged[rows] & (state.issues[rows].sum(axis=1) > 0)
         prompt = tokens.query + self.unread[rows] + tokens.issues * warned
         prompt = prompt + tokens.history_excerpt * (refers & ~again)
         length = self._draft_length[self.complexity[rows]]
         fine, luck = self._call(rows, at, WRITER, length, prompt, outcome)
-        has, kept, uses = self.to_write(rows, warned, state)
-        lies, bare = self.draft_chances(rows, has, warned)
+        several = (state.searches[rows] > 1) & ~state.merged[rows]
+        uses = np.repeat(np.where(several, draft.uses[1], draft.uses[0])[:, None], FACETS, axis=1)
+        crowded = refers & (state.context[rows] > limits.trim_above_tokens)
+        uses[:, 0] *= np.where(crowded, draft.crowded, 1.0)
+        has = self.evidence(rows)
+        kept = has & warned[:, None] & self.covered[rows]
+        lies, bare = self._draft_chances(rows, has, warned)
         done = rows[fine]
         self.covered[done] = (has & (kept | (luck[:, :3] < uses)))[fine]
         self.hallucinated[done] = (luck[:, 3] < lies)[fine]
@@ -393,41 +393,21 @@ class SimulatedQuestion:
         self.unread[done] = 0
         return fine
 
-    def is_warned(self, rows: Ints, again: Bools, state: CoordinationState) -> Bools:
-        """Return (k,) whether the writers of new drafts are told of issues of the last ones."""
-        return np.asarray(again & state.judged[rows] & (state.issues[rows].sum(axis=1) > 0))
-
-    def to_write(
-        self, rows: Ints, warned: Bools, state: CoordinationState
-    ) -> tuple[Bools, Bools, Floats]:
-        """Return evidence at hand, what a mended draft keeps of it, chances to use it, (k, 3)."""
-        draft, limits = self.settings.draft, self.settings.context
-        several = (state.searches[rows] > 1) & ~state.merged[rows]
-        uses = np.repeat(np.where(several, draft.uses[1], draft.uses[0])[:, None], FACETS, axis=1)
-        crowded = (self.refers_to[rows] >= 0) & (state.context[rows] > limits.trim_above_tokens)
-        uses[:, 0] *= np.where(crowded, draft.crowded, 1.0)
-        has = self.evidence(rows)
-        return has, has & warned[:, None] & self.covered[rows], uses
-
-    def draft_chances(self, rows: Ints, has: Bools, warned: Any) -> tuple[Floats, Floats]:
+    def _draft_chances(self, rows: Ints, has: Bools, warned: Any) -> tuple[Floats, Floats]:
         """Return the chances (k,) that drafts hallucinate, and that they leave sources out."""
         draft = self.settings.draft
         missing = 1.0 - has.sum(axis=1) / self.facets[rows]
         less = np.where(warned, draft.after_issues, 1.0)
         return less * (draft.hallucinates + draft.per_missing * missing), less * draft.unsourced
 
-    def issue_chances(self, rows: Ints) -> tuple[Bools, Floats]:
-        """Return which issues drafts have, and the chances that a validation names them, (k, 3)."""
-        short = self.covered[rows].sum(axis=1) < self.facets[rows]
-        there = np.stack([self.hallucinated[rows], self.unsourced[rows], short], axis=1)
-        return there, np.where(there, self._finds, self.settings.validator.false_alarm)
-
     def _judge(self, rows: Ints, at: Ints, outcome: Outcome) -> None:
         """Validate the drafts of some rows."""
         tokens, (low, high) = self.settings.tokens, self.settings.validator.confidence
         prompt = tokens.query + self._draft_length[self.complexity[rows]]
         fine, luck = self._call(rows, at, rules.VALIDATION, tokens.validation, prompt, outcome)
-        there, chance = self.issue_chances(rows)
+        short = self.covered[rows].sum(axis=1) < self.facets[rows]
+        there = np.stack([self.hallucinated[rows], self.unsourced[rows], short], axis=1)
+        chance = np.where(there, self._finds, self.settings.validator.false_alarm)
         issues = (luck[:, :3] < chance) & fine[:, None]
         valid = ~issues.any(axis=1)
         outcome.judged[at], outcome.valid[at] = fine, valid & fine
@@ -457,12 +437,12 @@ class SimulatedQuestion:
         outcome.ms[at] = milliseconds(settings.fallback_s)
         outcome.prompt[at], outcome.completion[at] = tokens.query + docs, tokens.fallback
         outcome.context[at] = docs + tokens.fallback
-        luck = self.draw_luck(rows, np.full(len(rows), (WRITER + 1) * CALLS))[:, 3:]
+        luck = self._draw_luck(rows, np.full(len(rows), (WRITER + 1) * CALLS))[:, 3:]
         has = self._hits(rows, 0, self.complexity[rows], 0)
         guessed = self.luck[rows, 0] < settings.draft.without_history
         has[:, 0] = np.where(self.refers_to[rows] >= 0, guessed, has[:, 0])
         has &= self.facets[rows, None] > _PLACES
-        lies, bare = self.draft_chances(rows, has, False)
+        lies, bare = self._draft_chances(rows, has, False)
         self.covered[rows] = has & (luck[:, :3] < settings.draft.uses[0])
         self.hallucinated[rows], self.unsourced[rows] = luck[:, 3] < lies, luck[:, 4] < bare
 

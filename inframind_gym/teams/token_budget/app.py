@@ -18,10 +18,8 @@ from inframind_gym.configs import NonNegativeInt, StrictModel, within
 from inframind_gym.envs.token_budget import (
     LEAST_BUDGET,
     MOST_BUDGET,
-    TokenBudgetContext,
     TokenBudgetSpec,
     observe,
-    token_budget_contexts,
 )
 from inframind_gym.errors import unknown
 from inframind_gym.policies import POLICIES, Policy, policy_names, resolve_policy
@@ -88,7 +86,7 @@ class Order(StrictModel):
     strategy: Annotated[str, AfterValidator(_known)] = "adaptive"
     seed: NonNegativeInt = 0  # of the simulated provider, and of the policy
 
-    def policy(self) -> Policy[TokenBudgetSpec, TokenBudgetContext]:
+    def policy(self) -> Policy[TokenBudgetSpec, TeamState]:
         """Make the policy of the strategy; a `ConfigError` if its arguments are wrong."""
         return resolve_policy(MODES.get(self.strategy, self.strategy), family="token_budget")
 
@@ -114,13 +112,13 @@ class BudgetController:
 
     def reserve(self, request: LLMRequest, agent: str) -> Grant:
         """Return what a call may spend; a `BudgetError` if it does not fit or its agent was cut."""
-        state, ledger, least = self._state, self._state.ledger, _LEAST_OVERHEAD
+        state, least = self._state, _LEAST_OVERHEAD
         prompt = int(request.context.get("prompt_tokens", request.prompt_tokens_estimate))
-        room = int(ledger.remaining[0])
+        room = int(state.remaining[0])
         if agent in AGENTS:
             least = state.settings.min_completion_tokens
             room -= state.self_eval
-            if ledger.cut[0, AGENTS.index(agent)]:
+            if state.cut[0, AGENTS.index(agent)]:
                 raise BudgetError(f"{agent}: was cut off and is not called again.")
         elif agent == SELF_EVAL and room >= 0:
             room = max(room, state.self_eval)  # its room was left, however long the prompts were
@@ -128,7 +126,7 @@ class BudgetController:
         if answer < min(least, request.max_tokens):
             raise BudgetError(
                 f"{agent}: the call needs {prompt} tokens for its prompt and at least {least} "
-                f"for its answer; {max(room, 0)} of {int(ledger.budget[0])} are left to it."
+                f"for its answer; {max(room, 0)} of {int(state.budget[0])} are left to it."
             )
         return Grant(prompt + answer, answer)
 
@@ -142,9 +140,9 @@ class BudgetController:
             tokens = grant.tokens if spent == "unknown" else 0
             self.lost += tokens
         if agent not in AGENTS:
-            self._state.ledger.overhead[0] += tokens
+            self._state.overhead[0] += tokens
             return
-        rules.spend(self._state.ledger, _ROW, np.array([AGENTS.index(agent)]), np.array([tokens]))
+        rules.spend(self._state, _ROW, np.array([AGENTS.index(agent)]), np.array([tokens]))
 
 
 class Orchestrator:
@@ -205,7 +203,7 @@ class Orchestrator:
             self._warning = rules.suggestion(order.budget, minimum, seen)
             result |= {"warning": self._warning, "suggested_minimum": minimum}
         self._log.append("preflight", result)
-        self._log.append("allocation", {"strategy": strategy, **by_agent(state.ledger.left[0])})
+        self._log.append("allocation", {"strategy": strategy, **by_agent(state.left[0])})
         threshold, rating = self.settings.roi_threshold, state.self_eval
         spec = TokenBudgetSpec(self.settings, threshold, order.budget, MAX_STEPS, rating)
         self._policy.reset(spec, [order.seed])
@@ -226,15 +224,14 @@ class Orchestrator:
     async def _step(self) -> None:
         """Take one decision, carry it out, and write its result."""
         state = self.state
-        contexts = token_budget_contexts(state, _ROW)
-        action = self._policy.act_batch(observe(state, _ROW), contexts, _ROW)
+        action = self._policy.act_batch(observe(state, _ROW), state.rows(_ROW), _ROW)
         calling, called, sizes, limits = state.decide(_ROW, np.asarray(action, np.int64))
         chosen = int(action[0])
         output = rules.describe(chosen)
         if len(calling):
             output = await self._call(int(called[0]), int(sizes[0]), int(limits[0]))
         elif rules.REALLOCATE <= chosen < rules.STOP:
-            left = by_agent(state.ledger.left[0])
+            left = by_agent(state.left[0])
             self._log.append("reallocation", {"to": AGENTS[chosen - rules.REALLOCATE], **left})
         self._look()
         self._log.append("trace", {**state.facts(0, chosen), "output": output})
@@ -246,7 +243,7 @@ class Orchestrator:
         """Call an agent and score its step; returns its answer."""
         state, name = self.state, AGENTS[agent]
         prompt = agents.PROMPTS[agent](self.product, limit)
-        before = int(state.ledger.used[0, agent])
+        before = int(state.used[0, agent])
         tokens = int(state.estimates[0, agent])
         context = {"agent": name, "size": SIZES[size], "prompt_tokens": tokens}
         response = await self.service.acall(
@@ -264,8 +261,8 @@ class Orchestrator:
         if not fits:
             self._log.append("malformed", {"agent": name, "answer": text[:500]})
         evidence = await self._evaluate(flags, is_review=agent == rules.CRITIC)
-        spent = np.array([int(state.ledger.used[0, agent]) - before])
-        state.score(_ROW, np.array([agent]), spent, evidence)
+        spent = np.array([int(state.used[0, agent]) - before])
+        state.take(_ROW, np.array([agent]), spent, evidence)
         return text
 
     async def _evaluate(self, new_flags: list[Flag], *, is_review: bool) -> Evidence:
@@ -310,22 +307,22 @@ class Orchestrator:
 
     def summary(self) -> dict[str, Any]:
         """Return output, cost report and the facts of the run, as JSON values."""
-        ledger, progress = self.state.ledger, self.state.progress
-        budget, spent = self.order.budget, int(ledger.spent[0])
+        state, budget = self.state, self.order.budget
+        spent = int(state.spent[0])
         cost = self.service.get_cost_summary()
         summary = {
             "output": self.product.draft or self.product.plan,
-            "quality": float(progress.score[0]),
+            "quality": float(state.score[0]),
             "cost_report": {
                 "budget": budget,
                 "tokens": spent,
                 "unspent": max(budget - spent, 0),
                 "overshoot": max(spent - budget, 0),
-                "overhead_tokens": int(ledger.overhead[0]),
+                "overhead_tokens": int(state.overhead[0]),
                 "lost_tokens": self.budget.lost,
-                "by_agent": by_agent(ledger.used[0]),
-                "last_roi": by_agent(progress.last_roi[0]),
-                "cut": [name for name, is_cut in by_agent(ledger.cut[0]).items() if is_cut],
+                "by_agent": by_agent(state.used[0]),
+                "last_roi": by_agent(state.last_roi[0]),
+                "cut": [name for name, is_cut in by_agent(state.cut[0]).items() if is_cut],
             },
             "ended_by": REASONS[int(self.state.reason[0])],
             **{key: cost[key] for key in ("calls", "cost_usd", "unpriced_models")},

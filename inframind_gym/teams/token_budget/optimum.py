@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.teams.token_budget.rules import CRITIC, CUT, EXECUTOR, STOP, Floats, Ints
+from inframind_gym.teams.state import Floats, Ints
+from inframind_gym.teams.token_budget.rules import CRITIC, CUT, EXECUTOR, STOP
 from inframind_gym.teams.token_budget.settings import SIZES, TeamSettings
 from inframind_gym.teams.token_budget.simulate import (
     DEFECTS,

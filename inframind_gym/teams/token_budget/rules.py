@@ -11,12 +11,11 @@ error in the estimate of a prompt's length.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from inframind_gym.teams.state import Bools, Floats, Ints, Rows
 from inframind_gym.teams.token_budget.settings import (
     AGENTS,
     COMPLEXITIES,
@@ -25,10 +24,6 @@ from inframind_gym.teams.token_budget.settings import (
     ProxyWeights,
     TeamSettings,
 )
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 PLANNER, EXECUTOR, CRITIC = range(3)
 # Actions: 0-8 call an agent at a size (3 agent + size), then three of each kind, then STOP.
@@ -41,55 +36,6 @@ REASONS: Final = ("", "roi", "policy", "stop", "budget", "all_cut", "steps", "re
 NO_REASON, LOW_ROI, BY_POLICY, STOPPED, OUT_OF_BUDGET, ALL_CUT, OUT_OF_STEPS, REFUSED = range(8)
 AGENT_STEP: Final = "agent_step"  # name of the events of steps
 PREVIEW_CHARS: Final = 200  # of an agent's answer in its event
-
-
-@dataclass(slots=True)
-class Ledger:
-    """Tokens of n teams."""
-
-    budget: Ints  # (n,) hard ceilings
-    left: Ints  # (n, 3) of each agent's allocation
-    free: Ints  # (n,) returned by agents that were cut
-    used: Ints  # (n, 3) of each agent's calls
-    overhead: Ints  # (n,) of pre-flight and self-evaluations
-    cut: Bools  # (n, 3) agents that are not called again
-
-    @classmethod
-    def empty(cls, n: int) -> Ledger:
-        """Return ledgers without a token."""
-        one, three = np.zeros((3, n), np.int64), np.zeros((2, n, 3), np.int64)
-        return cls(one[0], three[0], one[1], three[1], one[2], np.zeros((n, 3), np.bool_))
-
-    @property
-    def spent(self) -> Ints:
-        """(n,) tokens of all calls."""
-        return np.asarray(self.used.sum(axis=1) + self.overhead)
-
-    @property
-    def remaining(self) -> Ints:
-        """(n,) tokens below the ceiling; negative after an overshoot."""
-        return self.budget - self.spent
-
-
-@dataclass(slots=True)
-class Progress:
-    """Scores of n teams, as far as the application sees them."""
-
-    score: Floats  # (n,) quality by the proxies, 0-100
-    flag_share: Floats  # (n,) of the critic's flags that are resolved; NaN before the first
-    checklist: Floats  # (n,) share of the structural checklist; NaN where there is none
-    flags_open: Ints  # (n,)
-    flags_resolved: Ints  # (n,)
-    calls: Ints  # (n, 3) of each agent
-    last_tokens: Ints  # (n, 3) of each agent's last call
-    last_delta: Floats  # (n, 3) points of quality that it brought
-    last_roi: Floats  # (n, 3) points per token
-
-    @classmethod
-    def empty(cls, n: int) -> Progress:
-        """Return the progress of teams that have done nothing."""
-        real, whole = np.zeros((3, n)), np.zeros((2, n), np.int64)
-        return cls(*real, *whole, *np.zeros((2, n, 3), np.int64), *np.zeros((2, n, 3)))
 
 
 class Evidence(NamedTuple):
@@ -114,41 +60,41 @@ def allocate(budget: Any, shares: Any) -> Ints:
     return parts
 
 
-def spend(ledger: Ledger, rows: Ints, agents: Ints, tokens: Ints) -> None:
+def spend(state: TeamState, rows: Ints, agents: Ints, tokens: Ints) -> None:
     """Charge k calls to their agents: to the allocation first, then to what was returned."""
-    allocated = np.minimum(ledger.left[rows, agents], tokens)
-    ledger.left[rows, agents] -= allocated
-    ledger.free[rows] -= np.minimum(ledger.free[rows], tokens - allocated)
-    ledger.used[rows, agents] += tokens
+    allocated = np.minimum(state.left[rows, agents], tokens)
+    state.left[rows, agents] -= allocated
+    state.free[rows] -= np.minimum(state.free[rows], tokens - allocated)
+    state.used[rows, agents] += tokens
 
 
-def cut(ledger: Ledger, rows: Ints, agents: Ints) -> None:
+def cut(state: TeamState, rows: Ints, agents: Ints) -> None:
     """Cut k agents off; what is left of their allocations returns to the pool."""
-    ledger.free[rows] += ledger.left[rows, agents]
-    ledger.left[rows, agents] = 0
-    ledger.cut[rows, agents] = True
+    state.free[rows] += state.left[rows, agents]
+    state.left[rows, agents] = 0
+    state.cut[rows, agents] = True
 
 
-def movable(ledger: Ledger, rows: Ints, share: float) -> Ints:
+def movable(state: TeamState, rows: Ints, share: float) -> Ints:
     """Return (k, 3) tokens that `reallocate` would move to each agent."""
-    shares = np.floor(share * ledger.left[rows]).astype(np.int64)
-    return np.asarray(shares.sum(axis=1)[:, None] - shares + ledger.free[rows, None])
+    shares = np.floor(share * state.left[rows]).astype(np.int64)
+    return np.asarray(shares.sum(axis=1)[:, None] - shares + state.free[rows, None])
 
 
-def reallocate(ledger: Ledger, rows: Ints, agents: Ints, share: float) -> None:
+def reallocate(state: TeamState, rows: Ints, agents: Ints, share: float) -> None:
     """Move what was returned, and a share of what others have not spent, to k agents."""
     at = np.arange(len(rows)), agents
-    moved = movable(ledger, rows, share)[at]
-    shares = np.floor(share * ledger.left[rows]).astype(np.int64)
+    moved = movable(state, rows, share)[at]
+    shares = np.floor(share * state.left[rows]).astype(np.int64)
     shares[at] = -moved
-    ledger.left[rows] -= shares
-    ledger.free[rows] = 0
+    state.left[rows] -= shares
+    state.free[rows] = 0
 
 
-def share_out(ledger: Ledger, rows: Ints, shares: Floats) -> None:
+def share_out(state: TeamState, rows: Ints, shares: Floats) -> None:
     """Allocate all that remains by shares (k, 3)."""
-    ledger.left[rows] = allocate(np.maximum(ledger.remaining[rows], 0), shares)
-    ledger.free[rows] = 0
+    state.left[rows] = allocate(np.maximum(state.remaining[rows], 0), shares)
+    state.free[rows] = 0
 
 
 # Scores
@@ -168,12 +114,52 @@ def quality(self_eval: Any, flag_share: Any, checklist: Any, weights: ProxyWeigh
     return np.asarray(np.clip(total / np.where(weight > 0.0, weight, 1.0), 0.0, 100.0))
 
 
-class TeamState:
+class Truth(NamedTuple):
+    """Latent state of k simulated tasks, for the optimum alone."""
+
+    complexity: Ints  # (k,) true one
+    state: Ints  # (k,) of the product (`teams.token_budget.optimum`)
+
+
+class TeamState(Rows):
     """n teams in the middle of their runs; all arrays have a row a team.
 
     `self_eval` are the tokens that the rating after a call is expected to take. Methods take the
-    teams that they concern as `rows` (k,), and arrays with a row for each of them.
+    teams that they concern as `rows` (k,), and arrays with a row for each of them. Policies get
+    copies of some rows.
     """
+
+    # Tokens
+    budget: Ints  # (n,) hard ceilings
+    left: Annotated[Ints, 3]  # of each agent's allocation
+    free: Ints  # (n,) returned by agents that were cut
+    used: Annotated[Ints, 3]  # of each agent's calls
+    overhead: Ints  # (n,) of pre-flight and self-evaluations
+    cut: Annotated[Bools, 3]  # agents that are not called again
+    # Scores, as far as the application sees them
+    score: Floats  # (n,) quality by the proxies, 0-100
+    flag_share: Floats  # (n,) of the critic's flags that are resolved; NaN before the first
+    checklist: Floats  # (n,) share of the structural checklist; NaN where there is none
+    flags_open: Ints  # (n,)
+    flags_resolved: Ints  # (n,)
+    calls: Annotated[Ints, 3]  # of each agent
+    last_tokens: Annotated[Ints, 3]  # of each agent's last call
+    last_delta: Annotated[Floats, 3]  # points of quality that it brought
+    last_roi: Annotated[Floats, 3]  # points per token
+    # Decisions
+    seen: Ints  # (n,) complexity by the pre-flight
+    strategy: Ints  # (n,) mode of the allocations
+    steps: Ints  # (n,) decisions so far
+    agent: Ints  # (n,) of the last decision
+    reason: Ints  # (n,) a place in REASONS
+    has_draft: Bools  # (n,) the executor has written something
+    was_open: Bools  # (n,) the last action was
+    stopped: Bools  # (n,)
+    over: Bools  # (n,)
+    estimates: Annotated[Ints, 3]  # tokens of the next prompts
+    limits: Annotated[Ints, 3, 3]  # of answers, by agent and size; 0: refused
+    mask: Annotated[Bools, NUM_ACTIONS]  # actions that are open
+    truth: Truth | None = None  # for policies with `sees_truth` alone
 
     def __init__(
         self,
@@ -182,32 +168,31 @@ class TeamState:
         self_eval: int,
         max_steps: int,
     ) -> None:
+        super().__init__(n)
         self.settings, self.weights = settings, settings.proxy_weights
         self.max_tokens = np.array([settings.max_tokens[agent] for agent in AGENTS], np.int64)
         self.self_eval, self.max_steps = self_eval, max_steps
-        self.ledger, self.progress = Ledger.empty(n), Progress.empty(n)
-        self.seen, self.strategy, self.steps = np.zeros((3, n), np.int64)  # pre-flight's; mode
-        self.agent, self.reason = np.zeros((2, n), np.int64)  # of the last decision; in REASONS
-        self.has_draft, self.was_open, self.stopped, self.over = np.zeros((4, n), np.bool_)
-        self.estimates = np.zeros((n, 3), np.int64)  # tokens of the next prompts
-        self.limits = np.zeros((n, 3, 3), np.int64)  # of answers, by agent and size; 0: refused
-        self.mask = np.zeros((n, NUM_ACTIONS), np.bool_)  # actions that are open
+
+    @property
+    def spent(self) -> Ints:
+        """(n,) tokens of all calls."""
+        return np.asarray(self.used.sum(axis=1) + self.overhead)
+
+    @property
+    def remaining(self) -> Ints:
+        """(n,) tokens below the ceiling; negative after an overshoot."""
+        return self.budget - self.spent
 
     def begin(
         self, rows: Ints, budget: Any, strategy: int, seen: Ints, preflight_tokens: Any
     ) -> None:
         """Open new budgets (k,) and charge the pre-flight to them."""
-        ledger, shares = self.ledger, self.settings.strategies[STRATEGIES[strategy]]
-        ledger.budget[rows], ledger.left[rows] = budget, allocate(budget, shares)
-        ledger.overhead[rows] = preflight_tokens
-        for part in (ledger.free, ledger.used, ledger.cut):
-            part[rows] = 0
-        for name in Progress.__slots__:
-            getattr(self.progress, name)[rows] = 0
-        self.progress.flag_share[rows] = self.progress.checklist[rows] = np.nan
+        self.clear(rows)
+        shares = self.settings.strategies[STRATEGIES[strategy]]
+        self.budget[rows], self.left[rows] = budget, allocate(budget, shares)
+        self.overhead[rows] = preflight_tokens
+        self.flag_share[rows] = self.checklist[rows] = np.nan
         self.seen[rows], self.strategy[rows] = seen, strategy
-        for part in (self.steps, self.agent, self.reason, self.has_draft, self.stopped, self.over):
-            part[rows] = 0
 
     def minimum_budget(self, rows: Ints) -> Ints:
         """Return (k,) tokens below which such a task is not worth starting."""
@@ -222,9 +207,9 @@ class TeamState:
         """
         self.estimates[rows], self.has_draft[rows] = estimates, has_draft
         self.open_actions(rows)
-        closed = self.ledger.cut[rows]
+        closed = self.cut[rows]
         closed[:, CRITIC] |= ~has_draft  # without a draft there is nothing to review
-        room = self.ledger.remaining[rows, None] - self.self_eval - estimates
+        room = self.remaining[rows, None] - self.self_eval - estimates
         possible = ~closed & (room >= self.settings.min_completion_tokens)
         late = np.where(self.steps[rows] >= self.max_steps, OUT_OF_STEPS, NO_REASON)
         reason = np.where(possible.any(axis=1), late, OUT_OF_BUDGET)
@@ -235,10 +220,10 @@ class TeamState:
 
     def open_actions(self, rows: Ints) -> None:
         """Find the limits of calls and the open actions of some teams, after their ledgers."""
-        ledger, settings = self.ledger, self.settings
-        is_cut, has_draft = ledger.cut[rows], self.has_draft[rows]
-        hard = ledger.remaining[rows, None] - self.self_eval
-        soft = ledger.left[rows] + ledger.free[rows, None]
+        settings = self.settings
+        is_cut, has_draft = self.cut[rows], self.has_draft[rows]
+        hard = self.remaining[rows, None] - self.self_eval
+        soft = self.left[rows] + self.free[rows, None]
         room = np.minimum(hard, soft) - self.estimates[rows]
         room[is_cut | (room < settings.min_completion_tokens)] = 0
         limits = np.minimum(self.max_tokens, room[:, :, None])
@@ -247,9 +232,7 @@ class TeamState:
         mask = np.ones((len(rows), NUM_ACTIONS), np.bool_)
         mask[:, :CUT] = (limits > 0).reshape(len(rows), CUT)
         mask[:, CUT:REALLOCATE] = ~is_cut
-        mask[:, REALLOCATE:STOP] = ~is_cut & (
-            movable(ledger, rows, settings.reallocation_share) > 0
-        )
+        mask[:, REALLOCATE:STOP] = ~is_cut & (movable(self, rows, settings.reallocation_share) > 0)
         self.mask[rows] = mask
 
     @property
@@ -273,53 +256,51 @@ class TeamState:
         self.stopped[rows] = legal & (actions == STOP)
         chosen = legal & (actions >= CUT) & (actions < REALLOCATE)
         ended, agents = rows[chosen], about[chosen]
-        cut(self.ledger, ended, agents)
-        called = self.progress.calls[ended, agents] > 0
-        low = self.progress.last_roi[ended, agents] < self.settings.roi_threshold
+        cut(self, ended, agents)
+        called = self.calls[ended, agents] > 0
+        low = self.last_roi[ended, agents] < self.settings.roi_threshold
         self.reason[ended] = np.where(called & low, LOW_ROI, BY_POLICY)
         chosen = legal & (actions >= REALLOCATE) & (actions < STOP)
-        reallocate(self.ledger, rows[chosen], about[chosen], self.settings.reallocation_share)
+        reallocate(self, rows[chosen], about[chosen], self.settings.reallocation_share)
         chosen = legal & (actions < CUT)
         calling, agents, sizes = rows[chosen], about[chosen], actions[chosen] % len(SIZES)
         return calling, agents, sizes, self.limits[calling, agents, sizes]
 
-    def score(self, rows: Ints, agents: Ints, tokens: Ints, evidence: Evidence) -> None:
+    def take(self, rows: Ints, agents: Ints, tokens: Ints, evidence: Evidence) -> None:
         """Score k calls that are charged, of `tokens` in prompt and answer.
 
         A critic changes nothing in the product: its step is worth the points that it claims for its
         new flags. They count as a proxy of quality from the next step of another agent on.
         """
-        progress, is_critic = self.progress, agents == CRITIC
-        progress.flags_open[rows] += evidence.new_flags - evidence.resolved
-        progress.flags_resolved[rows] += evidence.resolved
-        known = progress.flags_open[rows] + progress.flags_resolved[rows]
-        share = np.where(known > 0, progress.flags_resolved[rows] / np.maximum(known, 1), np.nan)
-        progress.flag_share[rows] = np.where(is_critic, progress.flag_share[rows], share)
-        progress.checklist[rows] = evidence.checklist
-        score = quality(
-            evidence.self_eval, progress.flag_share[rows], evidence.checklist, self.weights
-        )
-        delta = np.where(is_critic, evidence.claimed, score - progress.score[rows])
-        progress.score[rows] = score
-        progress.calls[rows, agents] += 1
-        progress.last_tokens[rows, agents] = tokens
-        progress.last_delta[rows, agents] = delta
-        progress.last_roi[rows, agents] = delta / np.maximum(tokens, 1)
+        is_critic = agents == CRITIC
+        self.flags_open[rows] += evidence.new_flags - evidence.resolved
+        self.flags_resolved[rows] += evidence.resolved
+        known = self.flags_open[rows] + self.flags_resolved[rows]
+        share = np.where(known > 0, self.flags_resolved[rows] / np.maximum(known, 1), np.nan)
+        self.flag_share[rows] = np.where(is_critic, self.flag_share[rows], share)
+        self.checklist[rows] = evidence.checklist
+        score = quality(evidence.self_eval, self.flag_share[rows], evidence.checklist, self.weights)
+        delta = np.where(is_critic, evidence.claimed, score - self.score[rows])
+        self.score[rows] = score
+        self.calls[rows, agents] += 1
+        self.last_tokens[rows, agents] = tokens
+        self.last_delta[rows, agents] = delta
+        self.last_roi[rows, agents] = delta / np.maximum(tokens, 1)
 
     def facts(self, row: int, action: int) -> dict[str, Any]:
         """Return a team's last step as JSON values; 0 tokens and points where nobody was called."""
-        ledger, progress, agent = self.ledger, self.progress, int(self.agent[row])
+        agent = int(self.agent[row])
         called = bool(self.was_open[row]) and action < CUT
         return {
             "agent": AGENTS[agent],
             "action": describe(action),
-            "iteration": int(progress.calls[row, agent]),
-            "tokens": int(progress.last_tokens[row, agent]) if called else 0,
-            "quality": float(progress.score[row]),
-            "quality_delta": float(progress.last_delta[row, agent]) if called else 0.0,
-            "roi": float(progress.last_roi[row, agent]),
+            "iteration": int(self.calls[row, agent]),
+            "tokens": int(self.last_tokens[row, agent]) if called else 0,
+            "quality": float(self.score[row]),
+            "quality_delta": float(self.last_delta[row, agent]) if called else 0.0,
+            "roi": float(self.last_roi[row, agent]),
             "cutoff_reason": REASONS[int(self.reason[row])],
-            "cumulative_tokens": int(ledger.spent[row]),
+            "cumulative_tokens": int(self.spent[row]),
         }
 
     def event(self, row: int, action: int, run_id: str, output: str) -> dict[str, Any]:
@@ -336,7 +317,7 @@ class TeamState:
             "run_id": run_id,
             **{key: facts[key] for key in ("agent", "iteration", "cumulative_tokens")},
             "tokens_used": facts["tokens"],
-            "tokens_remaining": int(self.ledger.remaining[row]),
+            "tokens_remaining": int(self.remaining[row]),
             "quality_score": round(facts["quality"], 4),
             "quality_delta": round(facts["quality_delta"], 4),
             "roi": round(facts["roi"], 6),

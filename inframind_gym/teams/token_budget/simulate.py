@@ -22,14 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.simulator.rng import uniform_array
+from inframind_gym.teams.state import Bools, Floats, Ints
 from inframind_gym.teams.token_budget.rules import (
     CRITIC,
     EXECUTOR,
     PLANNER,
-    Bools,
     Evidence,
-    Floats,
-    Ints,
 )
 from inframind_gym.teams.token_budget.settings import (
     AGENTS,

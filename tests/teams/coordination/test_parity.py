@@ -13,7 +13,6 @@ from inframind_gym.envs.coordination import (
     CoordinationConfig,
     CoordinationSimulation,
     CoordinationSpec,
-    coordination_contexts,
     observe,
 )
 from inframind_gym.envs.core import checked_arguments
@@ -52,8 +51,7 @@ def deciding(name: str, seed: int, played: Played) -> Any:
 
     def decide(state: CoordinationState) -> int:
         played.seen.append(snapshot(state))
-        context = coordination_contexts(state, ROW)
-        action = int(policy.act_batch(observe(state, ROW), context, ROW)[0])
+        action = int(policy.act_batch(observe(state, ROW), state.rows(ROW), ROW)[0])
         if state.mask[0, rules.TRIM] and state.iteration[0] == seed % 3:
             action = int(rules.TRIM)
         played.taken.append(action)

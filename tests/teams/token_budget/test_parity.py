@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import inframind_gym  # noqa: F401
-from inframind_gym.envs.token_budget import TokenBudgetSpec, observe, token_budget_contexts
+from inframind_gym.envs.token_budget import TokenBudgetSpec, observe
 from inframind_gym.teams.token_budget import rules
 from inframind_gym.teams.token_budget.app import Order
 from inframind_gym.teams.token_budget.rules import CRITIC, EXECUTOR, PLANNER, Evidence, TeamState
@@ -76,17 +76,17 @@ def worked_example(strategy: str) -> tuple[TeamState, list[dict[str, Any]]]:
     calls, score, flagged, events = {k: iter(v) for k, v in CALLS.items()}, 0, 0, []
     state.look(ROW, np.zeros((1, 3), np.int64), np.array([False]))
     while not state.over[0]:
-        action = policy.act_batch(observe(state, ROW), token_budget_contexts(state, ROW), ROW)
+        action = policy.act_batch(observe(state, ROW), state.rows(ROW), ROW)
         calling, agents, *_ = state.decide(ROW, action)
         if len(calling):
             tokens, quality, claimed = next(calls[int(agents[0])])
             score, resolved = max(score, quality), flagged * int(agents[0] == EXECUTOR)
             flagged += int(claimed > 0) - resolved
             facts = score, np.nan, int(claimed > 0), resolved, claimed
-            rules.spend(state.ledger, ROW, agents, np.array([tokens]))
+            rules.spend(state, ROW, agents, np.array([tokens]))
             evidence = Evidence(*(np.array([fact]) for fact in facts))
-            state.score(ROW, agents, np.array([tokens]), evidence)
-        drafted = np.array([state.progress.calls[0, EXECUTOR] > 0])
+            state.take(ROW, agents, np.array([tokens]), evidence)
+        drafted = np.array([state.calls[0, EXECUTOR] > 0])
         state.look(ROW, np.zeros((1, 3), np.int64), drafted)
         event = state.event(0, int(action[0]), "run", "")
         events += [event["data"]] if event else []
@@ -95,12 +95,12 @@ def worked_example(strategy: str) -> tuple[TeamState, list[dict[str, Any]]]:
 
 def test_the_worked_example_is_played_to_the_token() -> None:
     state, steps = worked_example("adaptive")
-    assert (state.progress.score[0], state.ledger.remaining[0]) == (92.0, 7_500)
-    assert state.ledger.used[0].tolist() == [2100, 8100, 2300]
-    assert state.ledger.cut[0].tolist() == [False, False, True]
+    assert (state.score[0], state.remaining[0]) == (92.0, 7_500)
+    assert state.used[0].tolist() == [2100, 8100, 2300]
+    assert state.cut[0].tolist() == [False, False, True]
     assert [s["tokens_used"] for s in steps] == [2100, 3400, 1200, 2800, 1100, 0, 1900, 0]
     assert [s["status"] for s in steps] == [*["running"] * 5, "cutoff", "running", "complete"]
     assert (round(steps[0]["roi"], 4), round(steps[5]["roi"], 4)) == (0.0295, 0.0018)
     assert steps[0]["tokens_remaining"] == 17_900
     strict, _ = worked_example("adaptive_roi_strict")
-    assert (strict.progress.score[0], strict.ledger.spent[0]) == (78.0, 5_500)
+    assert (strict.score[0], strict.spent[0]) == (78.0, 5_500)

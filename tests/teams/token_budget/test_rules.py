@@ -49,9 +49,9 @@ def limits(state: TeamState, prompts: tuple[int, ...] = (300, 300, 300)) -> list
     ],
 )
 def test_the_modes_share_the_budget_out(mode: str, shares: list[int]) -> None:
-    assert opened(mode=mode).ledger.left[0].tolist() == shares
+    assert opened(mode=mode).left[0].tolist() == shares
     for budget in (1, 2, 999, 20_001):  # rounding loses no token
-        assert opened(budget, mode).ledger.left.sum() == budget
+        assert opened(budget, mode).left.sum() == budget
 
 
 def test_a_call_is_limited_by_allocation_and_ceiling_and_refused_below_the_least() -> None:
@@ -68,7 +68,7 @@ def test_a_call_is_limited_by_allocation_and_ceiling_and_refused_below_the_least
 
 def test_the_mask_closes_reviews_without_a_draft_and_agents_that_were_cut() -> None:
     state = opened()
-    rules.cut(state.ledger, ROW, at(PLANNER))
+    rules.cut(state, ROW, at(PLANNER))
     state.look(ROW, np.array([[300] * 3]), np.array([False]))
     expected = [*range(3, 6), CUT + 1, CUT + 2, REALLOCATE + 1, REALLOCATE + 2, STOP]
     assert np.flatnonzero(state.mask[0]).tolist() == expected
@@ -86,7 +86,7 @@ def test_tokens_are_conserved(
     budget: int, script: list[tuple[int, int, int]], share: float
 ) -> None:
     """Allocations and pool never exceed what agents have not spent, and nothing is negative."""
-    ledger = opened(budget).ledger
+    ledger = opened(budget)
     for kind, agent, tokens in script:
         if kind == 0:
             rules.cut(ledger, ROW, at(agent))
@@ -107,16 +107,15 @@ def test_quality_is_the_mean_of_the_proxies_that_there_are() -> None:
 
 def test_a_review_is_worth_its_claim_and_counts_as_a_proxy_at_the_next_revision() -> None:
     state = opened()
-    progress = state.progress
 
     def step(agent: int, found: int = 0, resolved: int = 0) -> tuple[float, float]:
         facts = (60.0, 1.0, found, resolved, 4.0 * found)
         evidence = Evidence(*(np.array([fact]) for fact in facts))
-        state.score(ROW, at(agent), np.array([1000]), evidence)
-        return float(progress.score[0]), float(progress.last_delta[0, agent])
+        state.take(ROW, at(agent), np.array([1000]), evidence)
+        return float(state.score[0]), float(state.last_delta[0, agent])
 
     assert step(EXECUTOR) == pytest.approx((70.0, 70.0))
     assert step(CRITIC, found=2) == pytest.approx((70.0, 8.0))
     assert step(EXECUTOR, resolved=1) == pytest.approx((66.0, -4.0))
-    assert (progress.flags_open[0], progress.flags_resolved[0]) == (1, 1)
-    assert progress.last_roi[0].tolist() == pytest.approx([0.0, -0.004, 0.008])
+    assert (state.flags_open[0], state.flags_resolved[0]) == (1, 1)
+    assert state.last_roi[0].tolist() == pytest.approx([0.0, -0.004, 0.008])
