@@ -48,7 +48,6 @@ from inframind_gym.teams.assignment.simulate import (
     team,
 )
 
-DEFAULT_POOL: Final = "team-4gpu"
 MOST_TASKS: Final = 1_000_000
 EMPTY: Final = -1  # place of the window
 STREAM_ARRIVAL: Final = 210
@@ -68,7 +67,6 @@ class AssignmentConfig(StrictModel):
     observation: Literal["full", "flat", "tabular"] = "full"
     num_tasks: Annotated[int, within(1, MOST_TASKS)] = 50
     episode: Literal["run", "request"] = "run"
-    pool: str = DEFAULT_POOL
     arrival_rate_per_min: Annotated[float, within(0.001, 1e6)] = 240.0
 
     @model_validator(mode="after")
@@ -224,7 +222,7 @@ class AssignmentSimulation(Simulation):
         imbalance: (E,) of the windows.
 
     Raises:
-        ConfigError: the team or the pool cannot be used.
+        ConfigError: the team cannot be used, or too many tasks can be in flight.
     """
 
     config: AssignmentConfig
@@ -239,8 +237,7 @@ class AssignmentSimulation(Simulation):
         self.team = team(config.team)
         self.servers: AgentServers | None = None
         if config.queues:
-            longest = int(self.team.prompt_tokens.max()) + self.team.settings.calls.max_tokens
-            self.servers = AgentServers(config.pool, num_envs, config.num_tasks, longest)
+            self.servers = AgentServers(num_envs, config.num_tasks)
             self._open = np.zeros((num_envs, config.num_tasks), _TASK)
         self.key = np.zeros(num_envs, np.uint64)
         self.ordinal, self.task, self.load_state = np.zeros((3, num_envs), np.int64)
@@ -555,8 +552,6 @@ class AssignmentEnv(Env):
     * `observation`: "full", "flat" or "tabular".
     * `num_tasks`: length of a run: 50 as in the source, 500 for the long form.
     * `episode`: "run" or "request".
-    * `pool`: with queues, name or path of a pool of eight models in the order of the actions
-      (`envs_configs/teams/pools`).
     * `arrival_rate_per_min`: with queues, rate of the Poisson arrivals.
     * `render_mode`: None, "ansi" (text) or "rgb_array".
 

@@ -20,13 +20,18 @@ from inframind_gym.simulator.server.engine import (
     submit,
 )
 from inframind_gym.simulator.server.faults import STRETCH_ENDS, next_event
-from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.server.state import NEVER_S, Cluster, allocate, cards
-from inframind_gym.teams.assignment.rules import NUM_ACTIONS
 
+POOL: Final = "team-4gpu"  # eight models, in the order of the actions
 MOST_IN_FLIGHT: Final = 2_000_000  # tasks of all environments of a batch
 
 _jit: Final = make_jit(Path(engine.__file__).parent, Path(__file__))
+
+
+def agent_pool() -> PoolConfig:
+    """Return the pool whose models answer the agents' calls."""
+    return load_pool(find_config("teams/pools", POOL))
 
 
 class AgentServers:
@@ -36,41 +41,24 @@ class AgentServers:
     are taken, and two models on each agent's GPU that slow each other.
 
     Args:
-        pool: name or path of a pool of eight models, in the order of the actions.
         num_envs: E.
         num_tasks: of an episode; so many can be in flight.
-        longest_tokens: prompt and answer of the longest call.
 
     Attributes:
-        names: (8,) aliases of the models.
         slots: (8,) calls that a server runs at once.
         now_s: (E,) virtual time.
 
     Raises:
-        ConfigError: the pool cannot be used, or there are too many tasks.
+        ConfigError: there are too many tasks.
     """
 
-    def __init__(self, pool: str, num_envs: int, num_tasks: int, longest_tokens: int) -> None:
-        config = load_pool(find_config("teams/pools", pool))
-        if len(config.models) != NUM_ACTIONS:
-            raise ConfigError(
-                f"pool {pool!r} has {len(config.models)} models; a team needs {NUM_ACTIONS}: for "
-                "each agent, in alphabetical order, that of the first and of the second provider"
-            )
+    def __init__(self, num_envs: int, num_tasks: int) -> None:
+        config = agent_pool()
         if num_envs * num_tasks > MOST_IN_FLIGHT:
             raise ConfigError(
                 f"num_tasks {num_tasks} in {num_envs} environments are too many for load 'queue'; "
                 f"{MOST_IN_FLIGHT // num_envs} at most"
             )
-        for model in config.models:
-            card = model.server
-            room = min((card.num_kv_blocks - 1) * card.block_size, card.max_model_len)
-            if room < longest_tokens:
-                raise ConfigError(
-                    f"pool {pool!r}: model {model.alias!r} has room for {room} tokens; a task of "
-                    f"the team can have {longest_tokens}"
-                )
-        self.names = tuple(model.alias for model in config.models)
         self.slots = np.array([model.server.max_num_seqs for model in config.models])
         self.cluster: Cluster = allocate(cards(config), num_envs, num_tasks)
         self.now_s = np.zeros(num_envs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from gymnasium import spaces
@@ -57,7 +57,6 @@ class CoordinationConfig(StrictModel):
     prefill_tokens_per_s: Annotated[float, within(1.0, 1e6)] | None = None
     noise: bool = True
     fallback: bool = True
-    trim: Literal["both_ends", "newest"] = "both_ends"
 
     def settings(self) -> CoordinationSettings:
         """Return the team's constants with the server of these arguments.
@@ -74,13 +73,6 @@ class CoordinationConfig(StrictModel):
         if not changes:
             return settings
         return settings.model_copy(update={"server": settings.server.model_copy(update=changes)})
-
-
-class CoordinationSpec(NamedTuple):
-    """Facts of a run that a policy is reset with."""
-
-    settings: CoordinationSettings  # constants of the team
-    max_num_seqs: int  # calls that the server decodes together
 
 
 # Observations
@@ -180,10 +172,8 @@ class CoordinationSimulation(Simulation):
             num_envs,
             conversation=float(config.conversation),
             noise=config.noise,
-            newest_only=config.trim == "newest",
         )
-        seqs = self.settings.server.max_num_seqs
-        self.state = CoordinationState(self.settings, num_envs, seqs)
+        self.state = CoordinationState(self.settings, num_envs)
         self.action = np.zeros(num_envs, np.int64)
 
     @property
@@ -329,9 +319,9 @@ class CoordinationSimulation(Simulation):
         """Return the input of a policy; nothing of it is latent."""
         return self.state.rows(rows)
 
-    def policy_spec(self) -> CoordinationSpec:
-        """Return the facts of the run that a policy is reset with."""
-        return CoordinationSpec(self.settings, self.state.max_num_seqs)
+    def policy_spec(self) -> CoordinationSettings:
+        """Return the constants of the team, with which a policy is reset."""
+        return self.settings
 
     def describe(self, action: Any) -> tuple[str, str]:
         """Return what an agent is told to do, and when."""
@@ -370,7 +360,7 @@ class CoordinationSimulation(Simulation):
         supervisor = f"supervisor: a {self.config.supervisor}"
         return render.Frame(
             "InfraMind Coordination",
-            (kind, supervisor, f"{state.max_num_seqs} calls at once"),
+            (kind, supervisor, f"{self.settings.server.max_num_seqs} calls at once"),
             f"{elapsed_ms / 1000.0:.2f} s",
             REASONS[int(state.reason[0])] or "running",
             (render.Table("Known", ("",), facts),),
@@ -480,7 +470,6 @@ class CoordinationEnv(Env):
     * `prefill_tokens_per_s`: rate at which the server reads; None: of the constants (1,050).
     * `noise`: whether lengths vary and calls fail.
     * `fallback`: whether there is a fallback when time is up; without one the answer is worth 0.
-    * `trim`: "both_ends" keeps the oldest 30 % and the newest 70 %, "newest" the newest alone.
     * `render_mode`: None, "ansi" (text) or "rgb_array".
 
     ## Version History

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from inframind_gym.configs import Name, find_config
+from inframind_gym.configs import Name
+from inframind_gym.envs.assignment_servers import agent_pool
 from inframind_gym.envs.core import checked_arguments
 from inframind_gym.errors import InfraMindError
 from inframind_gym.evaluation.errors import BenchmarkError, blame
@@ -22,7 +23,6 @@ from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
 from inframind_gym.evaluation.play import Batch, Fields
 from inframind_gym.evaluation.suite import Suite
 from inframind_gym.policies.base import interruptible
-from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.teams.assignment.rules import BALANCED
 from inframind_gym.teams.assignment.simulate import load_team
 from inframind_gym.teams.token_budget.settings import load_settings
@@ -299,7 +299,7 @@ class AssignmentSuite(TeamSuite):
         """Return the constants of the team, and with queues its servers."""
         models: list[Any] = [load_team(config.team)]
         if config.queues:
-            models.append(load_pool(find_config("teams/pools", config.pool)))
+            models.append(agent_pool())
         return {type(model).__name__: model.model_dump(mode="json") for model in models}
 
     def length(self, cell: Cell) -> int:

@@ -12,7 +12,6 @@ from typing import ClassVar, Final
 import numpy as np
 
 from inframind_gym.envs.assignment import AssignmentContext, AssignmentSpec, Completed
-from inframind_gym.envs.coordination import CoordinationSpec
 from inframind_gym.envs.token_budget import TokenBudgetSpec
 from inframind_gym.errors import require_within
 from inframind_gym.policies.base import ContextPolicy, Floats, Ints, place_in
@@ -31,6 +30,7 @@ from inframind_gym.teams.coordination.rules import (
     VALIDATE,
     CoordinationState,
 )
+from inframind_gym.teams.coordination.settings import CoordinationSettings
 from inframind_gym.teams.token_budget.rules import (
     CRITIC,
     CUT,
@@ -337,7 +337,7 @@ class AdaptiveRoiStrictBudget(AdaptiveRoiBudget):
     strict = True
 
 
-class BaseCoordinationPolicy(ContextPolicy[CoordinationSpec, CoordinationState]):
+class BaseCoordinationPolicy(ContextPolicy[CoordinationSettings, CoordinationState]):
     """A policy without memory: `choose` is a function of the contexts."""
 
     sees_truth: ClassVar[bool] = False
@@ -360,7 +360,7 @@ class SeedSupervisor(BaseCoordinationPolicy):
     def choose(self, context: CoordinationState, rows: Ints) -> Ints:
         """Return the first step of the order that is to be done, (n,)."""
         c, strategy = context, np.maximum(context.strategy, 0)
-        limit = self.spec.settings.context.trim_above_tokens
+        limit = self.spec.context.trim_above_tokens
         plans = c.needs_planning | self.always_plans
         search = np.where((c.pending > 1) & self.parallel, PARALLEL, RETRIEVE) + strategy
         action = np.select(

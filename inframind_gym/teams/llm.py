@@ -1,4 +1,4 @@
-"""The one way to models: providers, prices, and the service that every call of a team goes through.
+"""The one way to models: prompts, providers, prices, and the service that every call goes through.
 
 A provider is any server that speaks OpenAI's chat completions, through OpenAI's SDK: the vendor's,
 Anthropic's compatible address, vLLM, llama.cpp, a gateway; or answers that are drawn. Keys of
@@ -16,18 +16,19 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
-from pathlib import Path
-from typing import Any, Final, Literal, Protocol, Self, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
 
 from inframind_gym.configs import NonNegative, StrictModel, load_yaml_model, shipped_file
 from inframind_gym.errors import ConfigError, InfraMindError, require, shortened, unknown
+from inframind_gym.files import parse_json
 
 CHARS_PER_TOKEN: Final = 4  # rule of thumb for English text, where a server reports no usage
 SIMULATED: Final = "simulated"
 DEFAULT_MODELS: Final = {"openai": "gpt-4o-mini", "anthropic": "claude-3-5-haiku-latest"}
 _URLS: Final = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1/"}
 _MOST_TOKENS: Final = 10**12  # of a call, whatever a server says
+_MOST_ANSWER_CHARS: Final = 1_000_000
 _MOST_CHARS: Final = 300  # of a server's message in events and errors
 
 # "nothing" where a server refused the request, "unknown" where it may have generated tokens that
@@ -39,6 +40,39 @@ ResultT = TypeVar("ResultT")
 def estimate_tokens(text: str) -> int:
     """Return the tokens of a text by its length, rounded up."""
     return -(-len(text) // CHARS_PER_TOKEN)
+
+
+# Prompts that ask for an object, and the object that an answer holds
+
+
+class Prompt(NamedTuple):
+    """Question to an agent."""
+
+    system: str
+    user: str
+    schema: Mapping[str, Any] | None  # of the answer, as JSON schema; None: free text
+
+
+def object_schema(**properties: Any) -> dict[str, Any]:
+    """Return the schema of an object that has all of these."""
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def list_schema(items: Mapping[str, Any], **limits: int) -> dict[str, Any]:
+    """Return the schema of a list, with limits such as `maxItems`."""
+    return {"type": "array", "items": items, **limits}
+
+
+def json_object(text: str) -> dict[str, Any] | None:
+    """Return the JSON object in an answer, with or without words around it; None: there is none."""
+    start, end = text.find("{"), text.rfind("}")
+    if start < 0 or end < start or len(text) > _MOST_ANSWER_CHARS:
+        return None
+    try:
+        value = parse_json(text[start : end + 1], "answer")
+    except ConfigError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +295,9 @@ class Prices(StrictModel):
 
 
 @cache
-def shipped_prices(path: Path | None = None) -> Prices:
-    """Return the table of prices that is shipped, or that of another file."""
-    return load_yaml_model(path or shipped_file("prices.yaml"), Prices)
+def shipped_prices() -> Prices:
+    """Return the table of prices."""
+    return load_yaml_model(shipped_file("prices.yaml"), Prices)
 
 
 # The service

@@ -101,7 +101,7 @@ VARIANTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "coordination": ("Coordination", {}),
     "coordination, conversation, model": (
         "Coordination",
-        {"conversation": 0.5, "supervisor": "model", "trim": "newest", "fallback": False},
+        {"conversation": 0.5, "supervisor": "model", "fallback": False},
     ),
 }
 STEPS: Final = 40

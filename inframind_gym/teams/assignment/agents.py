@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,16 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
-from inframind_gym.errors import ConfigError
-from inframind_gym.files import parse_json
 from inframind_gym.simulator import rng
 from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.assignment.rules import AGENTS, CRITERIA, PROVIDERS
 from inframind_gym.teams.assignment.simulate import JUDGED_CHARS, Keys, key_of
-from inframind_gym.teams.llm import LLMError, LLMService
+from inframind_gym.teams.llm import LLMError, LLMService, json_object
 
 JUDGE_TOKENS: Final = 256  # of the judge's answer
-_FENCE: Final = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL | re.IGNORECASE)
 
 
 class LLMProvider(StrEnum):
@@ -109,8 +105,8 @@ def all_agents() -> dict[str, AgentState]:
 class LLMJudge:
     """Scores answers on one provider; an answer that cannot be read scores 0.5 everywhere.
 
-    Its `log` has a mapping for each evaluation, and how the scores were read: "json", "fenced",
-    "default" (not at all) or "failed" (the call did, with its error).
+    Its `log` has a mapping for each evaluation, and how the scores were read: "json", "default"
+    (not at all) or "failed" (the call did, with its error).
     """
 
     def __init__(self, llm_service: LLMService, provider: LLMProvider = LLMProvider.OPENAI) -> None:
@@ -139,11 +135,9 @@ class LLMJudge:
         except LLMError as failure:
             row |= {"read": "failed", "error": str(failure)}
         else:
-            fence = _FENCE.search(reply.content)
-            for how, text in (("fenced", fence[1] if fence else ""), ("json", reply.content)):
-                with suppress(ConfigError, ValidationError):
-                    scores = QualityScores.model_validate(parse_json(text.strip(), "scores"))
-                    row["read"] = how
+            with suppress(ValidationError):
+                scores = QualityScores.model_validate(json_object(reply.content))
+                row["read"] = "json"
         self.log.append({**row, "scores": scores.model_dump()})
         return scores
 

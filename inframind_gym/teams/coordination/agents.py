@@ -40,10 +40,10 @@ from inframind_gym.teams.llm import (
     LLMError,
     LLMRequest,
     LLMService,
+    Prompt,
     Provider,
     estimate_tokens,
 )
-from inframind_gym.teams.token_budget.agents import Prompt
 
 WAY: Final = "team"  # name of the provider in the service
 AGENT_OF: Final = {"draft": "synthesis"}  # who does a task, where its name is another

@@ -37,8 +37,8 @@ from inframind_gym.teams.coordination.settings import (
     Document,
     Plan,
 )
-from inframind_gym.teams.llm import CHARS_PER_TOKEN
-from inframind_gym.teams.token_budget.agents import (
+from inframind_gym.teams.llm import (
+    CHARS_PER_TOKEN,
     Prompt,
     json_object,
     list_schema,

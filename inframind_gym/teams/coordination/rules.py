@@ -76,7 +76,7 @@ def call_s(prompt: Any, completion: Any, server: ServerSettings) -> Any:
     return read + np.asarray(completion) / server.decode_tokens_per_s
 
 
-def wave_s(prompt: Ints, completion: Ints, server: ServerSettings, max_num_seqs: int) -> Floats:
+def wave_s(prompt: Ints, completion: Ints, server: ServerSettings) -> Floats:
     """Return seconds of calls that begin together, (k,); tokens are (k, w), 0 without a call.
 
     Reading is bound by arithmetic: calls share its rate. Decoding is bound by memory: up to
@@ -84,7 +84,7 @@ def wave_s(prompt: Ints, completion: Ints, server: ServerSettings, max_num_seqs:
     """
     read = prompt.sum(axis=1) / server.prefill_tokens_per_s
     longest_first = -np.sort(-completion, axis=1)
-    decoded = longest_first[:, ::max_num_seqs].sum(axis=1)
+    decoded = longest_first[:, :: server.max_num_seqs].sum(axis=1)
     return np.asarray(read + decoded / server.decode_tokens_per_s)
 
 
@@ -112,13 +112,13 @@ def left_ms(elapsed_ms: Ints, settings: CoordinationSettings) -> Ints:
 def kept_exchanges(sizes: Ints, room: Ints, oldest_share: float) -> Bools:
     """Return which exchanges of a history stay when it is trimmed, (k, x).
 
-    The oldest stay while they fit their share (with 0 the newest alone stay), then the newest while
-    they fit the rest, then the oldest of the others. One that is larger than all the room is passed
+    The oldest stay while they fit their share, then the newest while they fit the rest, then the
+    oldest of the others. One that is larger than all the room is passed
     over. `sizes` are (k, x) tokens, the oldest first; `room` (k,) tokens may stay.
     """
     kept, fits = np.zeros(sizes.shape, np.bool_), sizes <= room[:, None]
     turns = ((1, np.floor(oldest_share * room)), (-1, room), (1, room))
-    for order, most in turns if oldest_share else turns[1:2]:
+    for order, most in turns:
         asks = fits & ~kept
         taken = np.cumsum(np.where(asks, sizes, 0)[:, ::order], axis=1)[:, ::order]
         left = most - np.where(kept, sizes, 0).sum(axis=1)
@@ -240,9 +240,9 @@ class CoordinationState(Rows):
     over: Bools  # (n,)
     reason: Ints  # (n,) a place in REASONS
 
-    def __init__(self, settings: CoordinationSettings, n: int, max_num_seqs: int) -> None:
+    def __init__(self, settings: CoordinationSettings, n: int) -> None:
         super().__init__(n)
-        self.settings, self.max_num_seqs = settings, max_num_seqs
+        self.settings = settings
 
     def begin(self, rows: Ints, hint: Any, refers: Any, history: Any, *, model: Any) -> None:
         """Take new questions at some places (k,), with tokens of the exchanges before, (k,)."""

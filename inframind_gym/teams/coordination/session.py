@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, TypedDict
 
 import numpy as np
 
-from inframind_gym.envs.coordination import CoordinationSpec, observe
+from inframind_gym.envs.coordination import observe
 from inframind_gym.errors import require
 from inframind_gym.policies import resolve_policy
 from inframind_gym.teams.coordination import rules
@@ -80,11 +80,11 @@ class Session:
         self.settings, self.options, self.agents, self.ask = settings, options, agents, ask
         self.log, self.work = agents.log, agents.work
         self.context = ContextManager(settings.context)
-        self.state = CoordinationState(settings, 1, settings.server.max_num_seqs)
+        self.state = CoordinationState(settings, 1)
         history = self.context.estimate_tokens(self.work.history)
         self.state.begin(_ROW, hint, refers, history, model=False)
         self.policy = resolve_policy(options.policy, family="coordination")
-        self.policy.reset(CoordinationSpec(settings, settings.server.max_num_seqs), [0])
+        self.policy.reset(settings, [0])
         # What happened, in order, as plain data.
         self.decisions: list[dict[str, Any]] = []
         self.failures: list[dict[str, Any]] = []
@@ -151,7 +151,7 @@ class Session:
         if rules.is_retrieval(action) and reports:
             read = np.array([[report.input_tokens for report in reports]])
             wrote = np.array([[report.output_tokens for report in reports]])
-            wave_s = float(rules.wave_s(read, wrote, settings.server, state.max_num_seqs)[0])
+            wave_s = float(rules.wave_s(read, wrote, settings.server)[0])
             strategy = STRATEGIES[int(rules.strategy_of(action))]
             seconds = wave_s + settings.search_s[strategy]
         late = action != rules.FALLBACK and any(r.failure == "timeout" for r in reports)

@@ -92,7 +92,6 @@ class SimulatedQuestion:
         n: number of questions.
         conversation: share of the questions with exchanges before.
         noise: whether lengths vary, calls fail and sub-tasks bring passages again.
-        newest_only: whether a trim keeps the newest exchanges alone.
     """
 
     def __init__(
@@ -102,10 +101,8 @@ class SimulatedQuestion:
         *,
         conversation: float = 0.0,
         noise: bool = True,
-        newest_only: bool = False,
     ) -> None:
         self.settings, self._conversation, self.noise = settings, conversation, noise
-        self.newest_only = newest_only
         self.keys = np.zeros(n, np.uint64)
         self.complexity, self.kind, self.facets, self.hint = np.zeros((4, n), np.int64)
         self.refers_to, self.timing_out, self.unread, self.stale = np.zeros((4, n), np.int64)
@@ -246,9 +243,7 @@ class SimulatedQuestion:
         outcome.failure[at] = np.where(failed, failure, outcome.failure[at])
         return ~failed, luck
 
-    def _wave(
-        self, rows: Ints, used: Bools, max_num_seqs: int
-    ) -> tuple[Floats, Ints, Ints, Floats]:
+    def _wave(self, rows: Ints, used: Bools) -> tuple[Floats, Ints, Ints, Floats]:
         """Draw up to three calls of the retrieval agent, which read a stale prefix once.
 
         Returns (k,) seconds and tokens of the waves, (k, 3) failures, (k, 3, 6) draws.
@@ -266,7 +261,7 @@ class SimulatedQuestion:
         prompts = np.where(used, tokens.query, 0)
         prompts[:, 0] += stale
         self.stale[rows[failure[:, 0] == 0]] = 0
-        together = rules.wave_s(prompts, completion, self.settings.server, max_num_seqs)
+        together = rules.wave_s(prompts, completion, self.settings.server)
         return np.maximum(together, alone.max(axis=1)), completion.sum(axis=1), failure, luck
 
     # Actions
@@ -315,7 +310,7 @@ class SimulatedQuestion:
         width = np.minimum(width, settings.limits.parallel_calls)
         used = width[:, None] > _PLACES  # calls
         outcome.prompt[at] = width * tokens.query + self.stale[rows]
-        seconds, completion, failure, luck = self._wave(rows, used, state.max_num_seqs)
+        seconds, completion, failure, luck = self._wave(rows, used)
         variants = 1 + 2 * rewritten  # a rewriting brings two more queries
         outcome.ms[at] = milliseconds(seconds + variants * self._search_s[strategy])
         outcome.completion[at] = completion
@@ -421,8 +416,7 @@ class SimulatedQuestion:
         limits, sizes = self.settings.context, np.where(self.kept[rows], self.history[rows], 0)
         before = sizes.sum(axis=1)
         room = np.maximum(limits.trim_to_tokens - (state.context[rows] - before), 0)
-        share = 0.0 if self.newest_only else limits.oldest_share
-        kept = rules.kept_exchanges(sizes, room, share)
+        kept = rules.kept_exchanges(sizes, room, limits.oldest_share)
         self.kept[rows] &= kept
         # A model that decides is the first to read what follows the cut; the state knows.
         behind = np.logical_or.accumulate((sizes > 0) & ~kept, axis=1) & kept

@@ -8,16 +8,20 @@ changes as little as possible. `DrawnAnswers` answers in their place on the simu
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from gymnasium.utils import seeding
 
-from inframind_gym.errors import ConfigError
-from inframind_gym.files import parse_json
-from inframind_gym.teams.llm import Completion, LLMRequest
+from inframind_gym.teams.llm import (
+    Completion,
+    LLMRequest,
+    Prompt,
+    json_object,
+    list_schema,
+    object_schema,
+)
 from inframind_gym.teams.token_budget.rules import CRITIC, EXECUTOR
 from inframind_gym.teams.token_budget.settings import AGENTS, COMPLEXITIES, SIZES, TeamSettings
 from inframind_gym.teams.token_budget.simulate import Calls, SimulatedTask
@@ -30,17 +34,8 @@ CRITERIA: Final = ("completeness", "clarity", "actionability")
 MOST_FLAGS: Final = 5  # of one review
 MARK: Final = "[simulated]"
 OVERHEAD_ANSWER: Final = 30  # tokens of a drawn rating or pre-flight; the rest is its prompt
-_MOST_ANSWER_CHARS: Final = 1_000_000
 _WORDS_PER_TOKEN: Final = 0.6  # of English text 0.75; what is left keeps answers from being cut
 _ROW: Final = np.zeros(1, np.int64)
-
-
-class Prompt(NamedTuple):
-    """Question to an agent."""
-
-    system: str
-    user: str
-    schema: Mapping[str, Any] | None  # of the answer, as JSON schema; None: free text
 
 
 @dataclass(slots=True)
@@ -157,16 +152,6 @@ def _parts(product: Product, *parts: tuple[str, str]) -> str:
     return f"Task: {product.task}{listed}"
 
 
-def object_schema(**properties: Any) -> dict[str, Any]:
-    """Return the schema of an object that has all of these."""
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-def list_schema(items: Mapping[str, Any], **limits: int) -> dict[str, Any]:
-    """Return the schema of a list, with limits such as `maxItems`."""
-    return {"type": "array", "items": items, **limits}
-
-
 # Reading answers
 
 
@@ -206,18 +191,6 @@ def read_rating(text: str) -> tuple[float, list[int]] | None:
     items = rating.get("resolved")
     numbers = [n for n in items if type(n) is int] if isinstance(items, list) else []
     return sum(scores) / len(CRITERIA), numbers
-
-
-def json_object(text: str) -> dict[str, Any] | None:
-    """Return the JSON object in an answer, with or without words around it; None: there is none."""
-    start, end = text.find("{"), text.rfind("}")
-    if start < 0 or end < start or len(text) > _MOST_ANSWER_CHARS:
-        return None
-    try:
-        value = parse_json(text[start : end + 1], "answer")
-    except ConfigError:
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _between(value: object, low: float, high: float) -> float | None:

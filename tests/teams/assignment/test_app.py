@@ -46,8 +46,8 @@ def trained(log: Log | None = None, **options: Any) -> Run:
     ("content", "how"),
     [
         (GOOD, "json"),
-        (f"```json\n{GOOD}\n```", "fenced"),
-        (f"Here you are:\n```\n{GOOD}\n```\nDone.", "fenced"),
+        (f"```json\n{GOOD}\n```", "json"),
+        (f"Here you are:\n```\n{GOOD}\n```\nDone.", "json"),
         ("", "default"),
         ("I give it 8 of 10.", "default"),
         (GOOD[:-5], "default"),
@@ -64,7 +64,7 @@ def test_the_judge_reads_what_it_can(content: str | None, how: str) -> None:
     judge = LLMJudge(service)
     scores = judge.evaluate("Add.", "coding", "coder", "x" * 1999 + "yyyy")
     values = [getattr(scores, criterion) for criterion in rules.CRITERIA]
-    assert values == ([0.9, 0.8, 0.7, 0.6] if how in ("json", "fenced") else [0.5] * 4)
+    assert values == ([0.9, 0.8, 0.7, 0.6] if how == "json" else [0.5] * 4)
     assert judge.log[0]["read"] == how
     assert provider.requests[0].system == JUDGE_SYSTEM
     assert provider.requests[0].user.endswith("x" * 1999 + "y")  # 2,000 characters are judged

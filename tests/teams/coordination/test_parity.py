@@ -12,7 +12,6 @@ from gymnasium.utils import seeding
 from inframind_gym.envs.coordination import (
     CoordinationConfig,
     CoordinationSimulation,
-    CoordinationSpec,
     observe,
 )
 from inframind_gym.envs.core import checked_arguments
@@ -47,7 +46,7 @@ def snapshot(state: CoordinationState) -> dict[str, Any]:
 def deciding(name: str, seed: int, played: Played) -> Any:
     """A policy that trims sooner than policies do, and notes what it sees and does."""
     policy = resolve_policy(name, family="coordination")
-    policy.reset(CoordinationSpec(SETTINGS, SETTINGS.server.max_num_seqs), [0])
+    policy.reset(SETTINGS, [0])
 
     def decide(state: CoordinationState) -> int:
         played.seen.append(snapshot(state))

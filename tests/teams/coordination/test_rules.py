@@ -36,7 +36,8 @@ def test_time_of_calls_by_hand() -> None:
     assert rules.call_s(1050, 130, server) == pytest.approx(2.0)
     prompt, answer = np.full((1, 3), 105), np.array([[13, 26, 39]])
     for at_once, decoded in ((3, 39), (2, 39 + 13), (1, 78), (8, 39)):
-        found = rules.wave_s(prompt, answer, server, at_once)
+        own = server.model_copy(update={"max_num_seqs": at_once})
+        found = rules.wave_s(prompt, answer, own)
         assert found == pytest.approx(0.3 + decoded / 130)
 
 
@@ -78,7 +79,7 @@ def test_a_trim_fits_and_keeps_what_the_application_keeps(
 
 
 def begun(model: bool = False, *, searched: bool = False) -> CoordinationState:
-    state = CoordinationState(CONSTANTS, 1, 3)
+    state = CoordinationState(CONSTANTS, 1)
     state.begin(ROW, 0, False, 0, model=model)
     if searched:
         done(state, RETRIEVE, ms=10, answered=1, docs=4, score=0.6)
