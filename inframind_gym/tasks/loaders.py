@@ -33,7 +33,6 @@ from inframind_gym.tasks.taskset import (
     estimate_tokens,
     folder_difficulty,
     split_of,
-    split_of_stem,
 )
 
 TASKS_FILE: Final = "builtin_tasks.jsonl.gz"
@@ -81,14 +80,6 @@ def _number_text(value: object) -> object:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else repr(value)
 
 
-def _decimal_text(value: object) -> object:
-    """Return the text of a number that may be a text itself: "4,003"."""
-    try:
-        return _number_text(float(value.replace(",", "")) if isinstance(value, str) else value)
-    except ValueError:
-        raise ValueError(f"must be a finite number, not {value!r:.60}") from None
-
-
 def _long_form(answer: object) -> object:
     """Return an answer as an object: a number, or a text for an expression, may stand for one."""
     if isinstance(answer, str):
@@ -106,9 +97,7 @@ def _alias(*names: str) -> Any:
 Text = Annotated[str, Field(pattern=r"\S")]
 Id = Annotated[str, BeforeValidator(str)]
 Texts = Annotated[list[str], Field(min_length=1)]
-Split = Annotated[
-    str, BeforeValidator(str), AfterValidator(lambda s: check_split(s, allow_all=False))
-]
+Split = Annotated[str, BeforeValidator(str), AfterValidator(check_split)]
 
 
 class OwnTask(BaseModel):
@@ -149,7 +138,7 @@ class GsmHardTask(PublicTask):
     """GSM-Hard: ``problem`` and a number ``answer`` (as published: ``input`` and ``target``)."""
 
     problem: Annotated[Text, _alias("problem", "input", "question")]
-    answer: Annotated[str, BeforeValidator(_decimal_text), _alias("answer", "target")]
+    answer: Annotated[str, BeforeValidator(_number_text), _alias("answer", "target")]
 
     def read(self) -> tuple[str, Answer]:
         """See `PublicTask`."""
@@ -221,25 +210,22 @@ class Format(NamedTuple):
 
     model: type[PublicTask]
     domain: str
-    stems: tuple[str, ...]  # names of files that hold it, lower case, without - and _
 
 
 FORMATS: Final = {
-    "math": Format(MathTask, "Math", ("math", "math500")),
-    "gsm_hard": Format(GsmHardTask, "Math", ("gsmhard", "gsmhardv2")),
-    "mbpp": Format(MbppTask, "Code", ("mbpp", "mbppsanitized", "sanitizedmbpp")),
-    "humaneval": Format(HumanEvalTask, "Code", ("humaneval",)),
-    "mmlu_pro": Format(MmluProTask, "Commonsense", ("mmlupro",)),
+    "math": Format(MathTask, "Math"),
+    "gsm_hard": Format(GsmHardTask, "Math"),
+    "mbpp": Format(MbppTask, "Code"),
+    "humaneval": Format(HumanEvalTask, "Code"),
+    "mmlu_pro": Format(MmluProTask, "Commonsense"),
 }
 
 
-def format_of(item: Item, hint: str | None) -> str | None:
+def format_of(item: Item) -> str | None:
     """Return the name of a file's public format; None: it is the package's own.
 
-    Args:
-        item: its first record. Keys decide, but between MATH and GSM-Hard, which share theirs: they
-            are told apart by the hint, else by the answer, which is a JSON number in GSM-Hard.
-        hint: the format that the file's name suggests; it decides where keys do not.
+    The keys of its first record decide. MATH and GSM-Hard share theirs; the answers of GSM-Hard are
+    JSON numbers.
 
     Raises:
         TaskError: the format is not known.
@@ -254,15 +240,13 @@ def format_of(item: Item, hint: str | None) -> str | None:
     ):
         if marks <= keys:
             return name
-    if {"problem", "answer"} <= keys and hint not in ("math", "gsm_hard"):
+    if {"problem", "answer"} <= keys:
         return "math" if isinstance(item["answer"], str) else "gsm_hard"
-    if hint is None:
-        raise TaskError(
-            f"the format is not known. The record has the keys {', '.join(map(repr, item))}; known "
-            f"are the formats of {', '.join(FORMATS)} and this package's own with the keys 'id', "
-            "'text', 'domain', 'answer'."
-        )
-    return hint
+    raise TaskError(
+        f"the format is not known. The record has the keys {', '.join(map(repr, item))}; known are "
+        f"the formats of {', '.join(FORMATS)} and this package's own with the keys 'id', 'text', "
+        "'domain', 'answer'."
+    )
 
 
 # Files
@@ -272,29 +256,26 @@ def read_file(path: Path) -> list[TaskRecord]:
     """Read one task file.
 
     A record's id is its ``id`` (``task_id``, ``unique_id``, ``question_id``), or the stem and the
-    line number. A record's ``split``, or else a stem like ``mbpp_test``, fixes its split.
+    line number. A record's ``split`` fixes its split.
 
     Raises:
         TaskError: the format is not known, or a record is broken; names file, line and key.
     """
-    stem, file_split = split_of_stem(path.name.removesuffix(".gz").removesuffix(".jsonl"))
-    plain = stem.lower().replace("-", "").replace("_", "")
-    hint = next((name for name, kind in FORMATS.items() if plain in kind.stems), None)
+    stem = path.name.removesuffix(".gz").removesuffix(".jsonl")
     name: str | None = None
     records: list[TaskRecord] = []
     for number, item in read_objects(path):
         try:
-            name = name if records else format_of(item, hint)
+            name = name if records else format_of(item)
             if name is None:
                 own = validate(item, OwnTask, source="a task")
-                dataset, split = own.dataset or hint or stem, own.split or file_split
-                place = own.id, own.text, dataset, str(own.domain)
-                record = TaskRecord(*place, own.answer, own.difficulty, split)
+                place = own.id, own.text, own.dataset or stem, str(own.domain)
+                record = TaskRecord(*place, own.answer, own.difficulty, own.split)
             else:
                 task = validate(item, FORMATS[name].model, source="a task")
                 text, answer = task.read()
                 place = task.id or f"{stem}/{number}", text, name, FORMATS[name].domain
-                record = TaskRecord(*place, answer, split=task.split or file_split)
+                record = TaskRecord(*place, answer, split=task.split)
         except ConfigError as error:
             raise TaskError(f"{path}, line {number}: {error}") from None
         records.append(record)
@@ -427,7 +408,7 @@ def load_tasks(
     """
     from inframind_gym.tasks.embedding import embed_texts
 
-    split = check_split(split)
+    check_split(split, (*SPLITS, "all"))
     if str(source) == BUILTIN:
         tasks, splits = read_builtin()
         if datasets is not None:

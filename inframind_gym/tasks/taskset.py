@@ -110,13 +110,6 @@ def estimate_tokens(text: str) -> int:
 SPLITS = ("train", "val", "test")
 TRAIN_SHARE = 0.6
 VAL_SHARE = 0.1  # the rest, 0.3, is test
-ALIASES = {
-    "training": "train",
-    "valid": "val",
-    "validation": "val",
-    "dev": "val",
-    "testing": "test",
-}
 
 
 def split_of(task_id: str, text: str) -> str:
@@ -132,31 +125,11 @@ def split_of(task_id: str, text: str) -> str:
     return "val" if share < TRAIN_SHARE + VAL_SHARE else "test"
 
 
-def check_split(name: str, *, allow_all: bool = True) -> str:
-    """Return the canonical name of a split.
-
-    Args:
-        name: "train", "val" or "test", or a usual other name of them ("validation", "dev").
-        allow_all: whether "all" is a split, too.
-
-    Raises:
-        TaskError: any other name; the nearest one is suggested.
-    """
-    known = (*SPLITS, "all") if allow_all else SPLITS
-    canonical = ALIASES.get(name, name)
-    if canonical not in known:
+def check_split(name: str, known: Sequence[str] = SPLITS) -> str:
+    """Return the name of a split; a `TaskError` that suggests the nearest one if it is unknown."""
+    if name not in known:
         raise TaskError(unknown("split", name, known))
-    return canonical
-
-
-def split_of_stem(stem: str) -> tuple[str, str | None]:
-    """Split a file's stem into its name and its split: "mbpp_test" -> ("mbpp", "test")."""
-    for separator in ("_", "-", "."):
-        head, _, tail = stem.rpartition(separator)
-        canonical = ALIASES.get(tail.lower(), tail.lower())
-        if head and canonical in SPLITS:
-            return head, canonical
-    return stem, None
+    return name
 
 
 # Latent difficulty: what a text shows of it, and what it hides.

@@ -110,15 +110,6 @@ def test_files_as_they_are_published(tmp_path: Path) -> None:
     assert records[2].answer.reference.endswith("return 3 * x\n")
 
 
-def test_a_name_decides_between_math_and_gsm_hard(tmp_path: Path) -> None:
-    whole = dict(MATH, answer=7)
-    assert read_file(write(tmp_path / "math500_test.jsonl", whole))[0].dataset == "math"
-    assert read_file(write(tmp_path / "numbers.jsonl", whole))[0].dataset == "gsm_hard"
-    text = dict(GSM, answer="4,003")
-    (record,) = read_file(write(tmp_path / "gsm-hard.jsonl", text))
-    assert (record.dataset, record.answer.value) == ("gsm_hard", "4003")
-
-
 def test_own_format(tmp_path: Path) -> None:
     full = {
         "id": "o/1",
@@ -127,7 +118,7 @@ def test_own_format(tmp_path: Path) -> None:
         "dataset": "mine",
         "answer": {"kind": "choice", "value": "A", "options": ["x", "y"]},
         "difficulty": 1.5,
-        "split": "validation",
+        "split": "val",
     }
     first, second = read_file(write(tmp_path / "quiz.jsonl", OWN, full))
     assert (first.dataset, first.answer) == ("quiz", Answer("number", "4"))
@@ -138,17 +129,17 @@ def test_own_format(tmp_path: Path) -> None:
 
 
 def test_splits_and_datasets(tmp_path: Path) -> None:
-    write(tmp_path / "mbpp_train.jsonl", MBPP, dict(MBPP, id="b/1", split="test"))
+    write(tmp_path / "b.jsonl", dict(MBPP, split="test"))
     write(tmp_path / "a.jsonl", MATH)
-    by_hash, by_file, by_record = (record.actual_split for record in read_folder(tmp_path))
-    assert (by_file, by_record) == ("train", "test") and by_hash in ("train", "val", "test")
+    by_hash, by_record = (record.actual_split for record in read_folder(tmp_path))
+    assert by_record == "test" and by_hash in ("train", "val", "test")
     assert [r.dataset for r in read_folder(tmp_path, ["math"])] == ["math"]
 
 
 @pytest.mark.parametrize(
     ("name", "item", "message"),
     [
-        ("mbpp", {"id": 1, "prompt": "p"}, "test_list"),
+        ("x", {"id": 1, "prompt": "p"}, "The record has the keys 'id', 'prompt'"),
         ("x", {"prompt": "p", "entry_point": "f"}, "test"),
         ("x", dict(MMLU, answer="D"), "'answer' must be a letter of A to C, not 'D'"),
         ("x", dict(MATH, split="trian"), "Did you mean 'train'"),

@@ -16,7 +16,7 @@ from inframind_gym.errors import TaskError
 from inframind_gym.tasks import DOMAINS, EMBED_DIM, builtin_dataset, load_tasks
 from inframind_gym.tasks.embedding import MiniLMEmbedder
 from inframind_gym.tasks.grading import grade
-from inframind_gym.tasks.taskset import SPLITS, split_of, split_of_stem
+from inframind_gym.tasks.taskset import SPLITS, split_of
 
 TASKS = load_tasks(split="all")
 
@@ -151,18 +151,3 @@ def test_split_never_changes() -> None:
     """Pinned: results of other versions are compared on the same tasks."""
     found = [split_of(f"math/{i}", "What is 1 + 1?") for i in range(16)]
     assert "".join(str(SPLITS.index(name)) for name in found) == "0020000220000200"
-
-
-@pytest.mark.parametrize(
-    ("stem", "expected"),
-    [
-        ("mbpp_test", ("mbpp", "test")),
-        ("mmlu_pro-validation", ("mmlu_pro", "val")),
-        ("own.train", ("own", "train")),
-        ("gsm_hard", ("gsm_hard", None)),
-        ("test", ("test", None)),
-        ("_test", ("_test", None)),
-    ],
-)
-def test_split_of_a_stem(stem: str, expected: tuple[str, str | None]) -> None:
-    assert split_of_stem(stem) == expected
