@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -14,7 +13,7 @@ from inframind_gym.errors import ConfigError, friendly
 from inframind_gym.progress import plain_table
 from inframind_gym.teams.assignment.cli import run_assignment
 from inframind_gym.teams.coordination.cli import run_coordination
-from inframind_gym.teams.runs import DEFAULT_FILE, AsJson, Runs, RunStore
+from inframind_gym.teams.runs import DEFAULT_FILE, Runs, RunStore
 from inframind_gym.teams.token_budget.cli import run_token_budget
 
 app = typer.Typer(no_args_is_help=True, help="Run teams of LLM agents; list and show their runs.")
@@ -27,13 +26,10 @@ console = Console(highlight=False, markup=False)
 
 
 @app.command("list")
-def list_runs(runs: Runs = DEFAULT_FILE, as_json: AsJson = False) -> None:
+def list_runs(runs: Runs = DEFAULT_FILE) -> None:
     """List the last twenty runs, the newest first."""
     with friendly(), RunStore(runs, must_exist=True) as store:
         rows = store.list_runs(most=20)
-    if as_json:
-        print(json.dumps([asdict(each) for each in rows], ensure_ascii=False))
-        return
     table = plain_table("run", "team", "status", "started", ">calls", ">USD")
     for each in rows:
         summary = {"calls": "", "cost_usd": 0.0} | (each.summary or {})
@@ -53,7 +49,6 @@ def show(
     events: Annotated[
         bool, typer.Option("--events", help="Print every event, a line each.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Show a run: its settings, what came of it, its events."""
     with friendly(), RunStore(runs, must_exist=True) as store:
@@ -61,10 +56,7 @@ def show(
         if not newest:
             raise ConfigError(f"{store.path}: holds no runs. `inframind team run …` writes one.")
         chosen = store.get_run(name or newest[0])
-        written = [asdict(event) for event in store.events(chosen.run_id)] if events else []
-    if as_json:
-        print(json.dumps({**asdict(chosen), "events": written}, ensure_ascii=False))
-        return
+        written = store.events(chosen.run_id) if events else []
     table = plain_table()
     rows = {"run": chosen.run_id, "team": chosen.team, "status": chosen.status}
     for key, value in (rows | chosen.settings | (chosen.summary or {})).items():
@@ -72,5 +64,5 @@ def show(
         table.add_row(key, text)
     console.print(table)
     for event in written:
-        text = json.dumps(event["data"], ensure_ascii=False)
-        print(f"{event['seq']:5} {event['kind']:<16} {text[:110]}")
+        text = json.dumps(event.data, ensure_ascii=False)
+        print(f"{event.seq:5} {event.kind:<16} {text[:110]}")

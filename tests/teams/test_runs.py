@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -106,11 +105,8 @@ def test_runs_are_listed_and_shown(path: Path) -> None:
         log.finish("complete", {"calls": 100, "cost_usd": 0.05})
     status, output = command("list", "--runs", str(path))
     assert (status, log.run_id in output, "0.0500" in output) == (0, True, True), output
-    assert json.loads(command("list", "--runs", str(path), "--json")[1])[0]["run_id"] == log.run_id
     status, output = command("show", "--runs", str(path), "--events")
     assert "simulated" in output and 'llm_attempt      {"n": 1}' in output
-    words = ("show", log.run_id, "--runs", str(path), "--events", "--json")
-    assert json.loads(command(*words)[1])["events"][0]["data"] == {"n": 1}
     for words in (("show", "zzz", "--runs", str(path)), ("list", "--runs", f"{path}x")):
         status, output = command(*words)
         assert status == 2 and "error" in output

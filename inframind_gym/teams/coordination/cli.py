@@ -18,18 +18,10 @@ from inframind_gym.progress import say
 from inframind_gym.teams.runs import DEFAULT_FILE, AsJson, ProviderName, RunLog, Runs, RunStore
 
 if TYPE_CHECKING:
-    from inframind_gym.teams.coordination.app import MultiAgentCoordinator
-    from inframind_gym.teams.coordination.settings import AgentResponse, QuerySettings
+    from inframind_gym.teams.coordination.scenarios import Played
+    from inframind_gym.teams.coordination.settings import AgentResponse
 
 DEMONSTRATION: Final = "How does continuous batching change the latency of a request?"
-ENDINGS: Final = {
-    "answer": "answered",
-    "fallback": "basic retrieval answered",
-    "deadline": "late: basic retrieval answered",
-    "iterations": "too many decisions: basic retrieval answered",
-    "context": "the context was too long: ended",
-    "failed": "failed without an answer",
-}
 # Variables of the process, and the settings of queries that they give; --set wins.
 VARIABLES: Final = {
     "ENABLE_MULTI_AGENT": "enable_multi_agent",
@@ -84,7 +76,7 @@ def run_coordination(
         from inframind_gym.policies import resolve_policy
         from inframind_gym.teams.coordination.app import MultiAgentCoordinator
         from inframind_gym.teams.coordination.retrieval import Corpus
-        from inframind_gym.teams.coordination.scenarios import SCENARIOS
+        from inframind_gym.teams.coordination.scenarios import SCENARIOS, Played
         from inframind_gym.teams.coordination.settings import MODEL, Query, QuerySettings
         from inframind_gym.teams.llm import SIMULATED, open_provider
 
@@ -103,15 +95,13 @@ def run_coordination(
         way = None if provider == SIMULATED else open_provider(provider, model)
         texts = Corpus.load(corpus)
         record = {
-            **({"scenario": scenario} if scenario else {"question": question}),
-            "provider": provider,
-            **({} if way is None else {"model": way.model}),
+            "question": question if scenario is None else f"{scenario}, {SCENARIOS[scenario][0]}",
+            "provider": provider if way is None else f"{provider}, {way.model}",
             "corpus": f"{texts.name}, {len(texts.passages)} passages",
             **settings.model_dump(mode="json", exclude_defaults=True),
         }
-        log = stack.enter_context(
-            RunLog(stack.enter_context(RunStore(runs)), "coordination", record)
-        )
+        store = stack.enter_context(RunStore(runs))
+        log = stack.enter_context(RunLog(store, "coordination", record))
         backend = SIMULATED if way is None else "vllm"
         parts: dict[str, Any] = {"provider": way, "corpus": texts, "log": log, "ask": _ask}
         team = stack.enter_context(
@@ -119,45 +109,39 @@ def run_coordination(
         )
         say(f"reading {texts.name}: {len(texts.passages)} passages")
         team.warm_up()
-        fails = _play(team, question, scenario, settings, log, as_json)
+        if scenario is None:
+            played = Played(team.process_query(question, settings=settings), {})
+        else:
+            played = SCENARIOS[scenario][1](team, settings)
+        fails = _finish(played, scenario, log, as_json)
     raise typer.Exit(fails)
 
 
-def _play(
-    team: MultiAgentCoordinator,
-    question: str,
-    scenario: str | None,
-    settings: QuerySettings,
-    log: RunLog,
-    as_json: bool,
-) -> bool:
-    """Play a question or a scenario, finish its run, print it; returns whether it failed."""
-    from inframind_gym.teams.coordination.scenarios import SCENARIOS, Played
-
-    title, summary, output = f"run {log.run_id}", dict[str, Any](), dict[str, Any]()
+def _finish(played: Played, scenario: str | None, log: RunLog, as_json: bool) -> bool:
+    """Finish the run of a question or a scenario, and print it; returns whether it failed."""
+    response, metadata = (
+        played.response,
+        {} if played.response is None else played.response.metadata,
+    )
     if scenario is None:
-        response = team.process_query(question, settings=settings)
-        played, metadata = Played(response, {}), response.metadata
-        summary = {k: v for k, v in metadata.items() if isinstance(v, str | int | float)}
         fails = metadata["ended_by"] in ("failed", "context")
-        title += " [simulated]" if metadata["simulated"] else ""
-        output = response.model_dump(mode="json")
+        summary = {k: v for k, v in metadata.items() if isinstance(v, str | int | float)}
     else:
-        about, play = SCENARIOS[scenario]
-        played = play(team, settings)
         fails = not all(played.checks.values())
         summary = {"scenario": scenario, "checks": played.checks, "notes": played.notes}
-        title += f": {scenario}, {about}"
-        output = {"passed": not fails, **summary}
-    if played.response is not None:
-        summary["content"] = output["content"] = played.response.content
+    if response is not None:
+        summary["content"] = response.content
     log.finish("failed" if fails and scenario is None else "complete", summary)
     if as_json:
+        output = {"passed": not fails, **summary}
+        if response is not None and scenario is None:
+            output = response.model_dump(mode="json")
         print(json.dumps({"run_id": log.run_id, **output}))
         return fails
-    _say(title)
-    if played.response is not None:
-        _print_answer(played.response)
+    simulated = " [simulated]" if metadata.get("simulated") else ""
+    _say(f"run {log.run_id}{simulated}{f': {scenario}' if scenario else ''}")
+    if response is not None:
+        _print_answer(response)
     for line in played.notes:
         _say(line)
     for check, held in played.checks.items():
@@ -191,7 +175,7 @@ def _print_answer(response: AgentResponse) -> None:
     score = f"validated {response.validation_score:.2f}"
     trimmed = ", trimmed" if metadata["context_trimmed"] else ""
     _say(
-        f"{ENDINGS.get(metadata['ended_by'], metadata['ended_by'])} after "
+        f"{metadata['ended_by']} after "
         f"{response.processing_time:.2f} s, {score if metadata['validation'] else 'not validated'};"
         f" {metadata['calls']} calls, {metadata['input_tokens']:,} + "
         f"{metadata['output_tokens']:,} tokens; context {metadata['context_tokens']:,} of "

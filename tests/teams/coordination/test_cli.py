@@ -89,7 +89,7 @@ def test_variables_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "MAX_CONTEXT_LENGTH" in ask(QUESTION).output
 
 
-@pytest.mark.parametrize(("said", "ended"), [("y\n", "answered after"), ("n\n", "stopped after")])
+@pytest.mark.parametrize(("said", "ended"), [("y\n", "answer after"), ("n\n", "stopped after")])
 def test_a_person_is_asked_at_the_terminal(said: str, ended: str) -> None:
     done = ask("--set", "interrupt_before=human", QUESTION, stdin=said)
     assert "before human: " in done.output
