@@ -21,8 +21,12 @@ from inframind_gym.teams.coordination import prompts, rules
 from inframind_gym.teams.coordination.check import find_issues, is_abstention, screen
 from inframind_gym.teams.coordination.prompts import MOST_SUB_TASKS, Trimmed, earlier, marked
 from inframind_gym.teams.coordination.retrieval import RRF, in_context, refers_back, terms
+from inframind_gym.teams.coordination.rules import Outcome
 from inframind_gym.teams.coordination.settings import (
     COMPLEXITIES,
+    ISSUES,
+    SEVERITIES,
+    STRATEGIES,
     CoordinationSettings,
     Document,
     Issue,
@@ -132,17 +136,32 @@ class Work:
         draft = prompts.with_ids(self.draft, self.documents)
         return tuple(find_issues(self.query, draft, self.documents))[:20]
 
-    def keep(self, report: Report) -> None:
-        """Put a result in its place; what rests on older ones goes."""
+    def keep(self, report: Report, outcome: Outcome) -> None:
+        """Put a result in its place, and its facts into the outcome; what rests on older ones goes.
+
+        The score of the outcome is the sum of those of its searches.
+        """
         match report.value:
             case None:
                 if report.agent == "fallback":
                     self.draft, self.documents = "", ()
             case Route() as route:
                 self.route = route
+                outcome.strategy[0] = STRATEGIES.index(route.strategy)
+                outcome.complexity[0] = COMPLEXITIES.index(route.complexity)
+                outcome.needs_planning[0] = route.needs_planning
+                outcome.confidence[0] = route.confidence
             case Plan() as plan:
                 self.plan, self.pending = plan, list(plan.sub_tasks)
+                outcome.subtasks[0] = len(plan.sub_tasks)
             case Retrieved() as result:
+                known = {document.doc_id for each in self.found for document in each.documents}
+                names = [document.doc_id for document in result.documents]
+                outcome.answered[0] += 1
+                outcome.score[0] += result.mean_score
+                outcome.docs[0] += len(names)
+                outcome.duplicates[0] += sum(name in known for name in names)
+                outcome.context[0] += _tokens_of(result.documents)
                 self.found.append(result)
                 if result.sub_task in self.pending:
                     self.pending.remove(result.sub_task)
@@ -152,12 +171,26 @@ class Work:
                 self.missing = tuple(merged.synthesis_metadata["missing"])
             case Validation() as verdict:
                 self.validation = verdict
+                outcome.judged[0], outcome.valid[0] = True, verdict.valid
+                outcome.verdict[0] = verdict.confidence
+                for issue in verdict.issues:
+                    outcome.issues[0, ISSUES.index(issue.type)] += 1
+                    grade = 1 + SEVERITIES.index(issue.severity)
+                    outcome.severity[0] = max(outcome.severity[0], grade)
             case Trimmed() as trimmed:
                 self.history = trimmed.messages
+                outcome.context[0] += trimmed.tokens_after - trimmed.tokens_before
             case "rewrite":
                 self.is_rewritten = True
             case (draft, documents):
                 (self.draft, self.documents), self.validation = (draft, documents), None
+                is_fallback = report.agent == "fallback"
+                outcome.drafted[0] = not is_fallback
+                outcome.context[0] += _tokens_of(documents) if is_fallback else 0
+
+
+def _tokens_of(documents: Sequence[Document]) -> int:
+    return sum(estimate_tokens(document.text) for document in documents)
 
 
 @dataclass

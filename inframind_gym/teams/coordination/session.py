@@ -21,22 +21,14 @@ from inframind_gym.errors import require
 from inframind_gym.policies import resolve_policy
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.agents import AGENT_OF, Agents, Report
-from inframind_gym.teams.coordination.prompts import ContextManager, Trimmed
+from inframind_gym.teams.coordination.prompts import ContextManager
 from inframind_gym.teams.coordination.rules import REASONS, CoordinationState, Outcome
 from inframind_gym.teams.coordination.settings import (
     AGENTS,
-    COMPLEXITIES,
-    ISSUES,
-    SEVERITIES,
     STRATEGIES,
     CoordinationSettings,
-    Plan,
     QuerySettings,
-    Retrieved,
-    Route,
-    Validation,
 )
-from inframind_gym.teams.llm import estimate_tokens
 
 SUPERVISOR: Final = "supervisor"
 HUMAN: Final = "human"  # gives the answer to the user
@@ -340,72 +332,29 @@ class Session:
         """Record the outcome of the action under way, and put its results into the product."""
         reports, state = sorted(self._reports, key=lambda report: report.slot), self.state
         self._action, self._reports = None, []
-        known = {doc.doc_id for result in self.work.found for doc in result.documents}
-        handoff = self.settings.tokens.handoff if self.options.add_handoff_back_messages else 0
-        outcome = outcome_of(action, reports, known, handoff)
+        outcome, is_fallback = Outcome.empty(1), action == rules.FALLBACK
         outcome.ms[0] = self.action_ms(action, reports)
+        outcome.prompt[0] = sum(report.input_tokens for report in reports)
+        outcome.completion[0] = outcome.context[0] = sum(r.output_tokens for r in reports)
         left_ms = int(rules.left_ms(state.elapsed_ms, self.settings)[0])
         needed_ms = int(state.setup_ms[0]) + int(outcome.ms[0])
-        is_lost = action != rules.FALLBACK and needed_ms >= left_ms
+        is_lost = not is_fallback and needed_ms >= left_ms
+        for report in reports:
+            if report.agent != "tools" and not is_fallback:  # the fallback ends the query
+                handed_back = self.options.add_handoff_back_messages
+                outcome.context[0] += self.settings.tokens.handoff if handed_back else 0
+            if report.failure and not is_fallback:
+                outcome.failed[0] = AGENTS.index(AGENT_OF.get(report.agent, report.agent))
+                failure = rules.FAILURES.index(report.failure)
+                outcome.failure[0] = max(outcome.failure[0], failure)
+            if not is_lost:
+                self.work.keep(report, outcome)
+        outcome.score[:] /= np.maximum(outcome.answered, 1)
         state.take(_ROW, np.array([action]), outcome)
         if is_lost and reports:
             late = [report.agent for report in reports if not report.failure]
             self.log.append("late", {"agents": late, "needed_ms": needed_ms, "left_ms": left_ms})
-        for report in () if is_lost else reports:
-            self.work.keep(report)
 
 
 def _task(agent: str, slot: int = 0, **arguments: Any) -> Task:
     return {"agent": agent, "slot": slot, **arguments}
-
-
-def outcome_of(
-    action: int, reports: Sequence[Report], known: set[str], handoff_tokens: int
-) -> Outcome:
-    """Return what the reports of an action, in the order of their slots, amount to, but for time.
-
-    Documents of the reports are added to those that are `known`.
-    """
-    outcome, searches = Outcome.empty(1), []
-    outcome.prompt[0] = sum(report.input_tokens for report in reports)
-    outcome.completion[0] = outcome.context[0] = sum(report.output_tokens for report in reports)
-    for report in reports:
-        if action == rules.FALLBACK:  # it ends the query, whatever came of it
-            for document in () if report.failure else report.value[1]:
-                outcome.context[0] += estimate_tokens(document.text)
-            continue
-        if report.agent != "tools":
-            outcome.context[0] += handoff_tokens
-        if report.failure:
-            outcome.failed[0] = AGENTS.index(AGENT_OF.get(report.agent, report.agent))
-            failure = rules.FAILURES.index(report.failure)
-            outcome.failure[0] = max(outcome.failure[0], failure)
-        outcome.drafted[0] |= report.agent == "draft" and not report.failure
-        match report.value:
-            case Route() as route:
-                outcome.strategy[0] = STRATEGIES.index(route.strategy)
-                outcome.complexity[0] = COMPLEXITIES.index(route.complexity)
-                outcome.needs_planning[0] = route.needs_planning
-                outcome.confidence[0] = route.confidence
-            case Plan() as plan:
-                outcome.subtasks[0] = len(plan.sub_tasks)
-            case Retrieved() as result:
-                searches.append(result)
-                outcome.docs[0] += len(result.documents)
-                for document in result.documents:
-                    outcome.context[0] += estimate_tokens(document.text)
-                    outcome.duplicates[0] += document.doc_id in known
-                    known.add(document.doc_id)
-            case Validation() as verdict:
-                outcome.judged[0], outcome.valid[0] = True, verdict.valid
-                outcome.verdict[0] = verdict.confidence
-                for issue in verdict.issues:
-                    outcome.issues[0, ISSUES.index(issue.type)] += 1
-                    grade = 1 + SEVERITIES.index(issue.severity)
-                    outcome.severity[0] = max(outcome.severity[0], grade)
-            case Trimmed() as trimmed:
-                outcome.context[0] = trimmed.tokens_after - trimmed.tokens_before
-    if searches:
-        outcome.answered[0] = len(searches)
-        outcome.score[0] = sum(result.mean_score for result in searches) / len(searches)
-    return outcome
