@@ -191,21 +191,6 @@ def write_flat(context: AssignmentContext, queues: bool) -> NDArray[np.float32]:
 
 # The batch of teams
 
-# What is known of a task from its assignment until it ends.
-_TASK: Final = np.dtype(
-    [
-        ("task_type", "i8"),
-        ("complexity", "f8"),
-        ("load_state", "i8"),
-        ("next_load_state", "i8"),
-        ("action", "i8"),
-        ("scores", "f8", (len(rules.CRITERIA),)),
-        ("quality", "f8"),
-        ("cost_usd", "f8"),
-        ("tokens", "i8"),
-    ]
-)
-
 
 class AssignmentSimulation(Simulation):
     """E teams with the same constants and settings; NumPy computes all rows at once.
@@ -238,7 +223,8 @@ class AssignmentSimulation(Simulation):
         self.servers: AgentServers | None = None
         if config.queues:
             self.servers = AgentServers(num_envs, config.num_tasks)
-            self._open = np.zeros((num_envs, config.num_tasks), _TASK)
+        # What is known of tasks from their assignment until they end, (E, num_tasks) each.
+        self._open: dict[str, NDArray[Any]] = {}
         self.key = np.zeros(num_envs, np.uint64)
         self.ordinal, self.task, self.load_state = np.zeros((3, num_envs), np.int64)
         self.window = np.full((num_envs, WINDOW), EMPTY, np.int64)
@@ -290,22 +276,24 @@ class AssignmentSimulation(Simulation):
         drawn = answer(self.team, keys, ordinals, tasks, actions, change)
         penalty = rules.load_penalty(self.counts[rows], agents)
         self._record(rows, agents)
-        records = np.empty(len(rows), _TASK)
-        for name, values in (
-            ("task_type", self.team.task_type[tasks]),
-            ("complexity", self.team.complexity[tasks]),
-            ("load_state", before),
-            ("next_load_state", self.load_state[rows]),
-            ("action", actions),
-            ("scores", drawn.scores),
-            ("quality", drawn.quality),
-            ("cost_usd", drawn.cost_usd),
-            ("tokens", drawn.input_tokens + drawn.output_tokens),
-        ):
-            records[name] = values
+        known = {
+            "task_type": self.team.task_type[tasks],
+            "complexity": self.team.complexity[tasks],
+            "load_state": before,
+            "next_load_state": self.load_state[rows],
+            "action": actions,
+            "scores": drawn.scores,
+            "quality": drawn.quality,
+            "cost_usd": drawn.cost_usd,
+            "tokens": drawn.input_tokens + drawn.output_tokens,
+        }
         ended = rows.copy(), ordinals, drawn.latency_s, np.zeros(len(rows))
         if self.servers is not None:
-            self._open[rows, ordinals] = records
+            shape = self.num_envs, config.num_tasks
+            for name, values in known.items():
+                if name not in self._open:
+                    self._open[name] = np.zeros((*shape, *values.shape[1:]), values.dtype)
+                self._open[name][rows, ordinals] = values
             # Time runs to the next arrival; after the last one, until the last task has ended.
             u = uniform_array(keys, STREAM_ARRIVAL, ordinals)
             gap_s = -np.log(u) * 60.0 / config.arrival_rate_per_min
@@ -313,14 +301,14 @@ class AssignmentSimulation(Simulation):
             until_s = np.where(last, np.inf, self.servers.now_s[rows] + gap_s)
             tokens = drawn.input_tokens, drawn.output_tokens
             ended = self.servers.advance(rows, actions, ordinals, *tokens, until_s)
-            records = self._open[ended[0], ended[1]]
+            known = {name: part[ended[0], ended[1]] for name, part in self._open.items()}
             penalty = waiting_penalty(ended[3])
         row, ordinal, latency_s, wait_s = ended
-        raw = rules.raw_reward(records["scores"], records["cost_usd"], latency_s)
+        raw = rules.raw_reward(known["scores"], known["cost_usd"], latency_s)
         self.last_completed = Completed(
             row=row,
             ordinal=ordinal,
-            **{name: records[name].copy() for name in _TASK.names or ()},
+            **known,
             raw_reward=raw,
             load_penalty=penalty,
             reward=rules.adjusted_reward(raw, penalty),
