@@ -119,16 +119,14 @@ def run_coordination(
 
 def _finish(played: Played, scenario: str | None, log: RunLog, as_json: bool) -> bool:
     """Finish the run of a question or a scenario, and print it; returns whether it failed."""
-    response, metadata = (
-        played.response,
-        {} if played.response is None else played.response.metadata,
-    )
+    response, summary = played.response, dict[str, Any]()
+    metadata: dict[str, Any] = {} if response is None else response.metadata
     if scenario is None:
         fails = metadata["ended_by"] in ("failed", "context")
-        summary = {k: v for k, v in metadata.items() if isinstance(v, str | int | float)}
+        summary |= {k: v for k, v in metadata.items() if isinstance(v, str | int | float)}
     else:
         fails = not all(played.checks.values())
-        summary = {"scenario": scenario, "checks": played.checks, "notes": played.notes}
+        summary |= {"scenario": scenario, "checks": played.checks, "notes": played.notes}
     if response is not None:
         summary["content"] = response.content
     log.finish("failed" if fails and scenario is None else "complete", summary)

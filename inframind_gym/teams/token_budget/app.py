@@ -31,13 +31,15 @@ from inframind_gym.teams.llm import (
     LLMRequest,
     LLMResponse,
     LLMService,
+    Prompt,
     Provider,
     Simulated,
     Spent,
     estimate_tokens,
+    json_object,
 )
 from inframind_gym.teams.token_budget import agents, rules
-from inframind_gym.teams.token_budget.agents import PREFLIGHT, SELF_EVAL, Flag, Product, Prompt
+from inframind_gym.teams.token_budget.agents import PREFLIGHT, SELF_EVAL, Flag, Product
 from inframind_gym.teams.token_budget.rules import AGENT_STEP, REASONS, Evidence, TeamState
 from inframind_gym.teams.token_budget.settings import (
     AGENTS,
@@ -192,7 +194,7 @@ class Orchestrator:
         strategy = getattr(self._policy, "strategy", "adaptive")
         state.begin(_ROW, order.budget, STRATEGIES.index(strategy), np.array([0]), 0)
         answer = await self._ask(PREFLIGHT, agents.preflight(order.task), PREFLIGHT_TOKENS)
-        complexity = (agents.json_object(answer or "") or {}).get("complexity")
+        complexity = (json_object(answer or "") or {}).get("complexity")
         if answer is not None and complexity not in COMPLEXITIES:
             self._log.append("malformed", {"agent": PREFLIGHT, "answer": answer[:500]})
         seen = COMPLEXITIES.index(complexity if complexity in COMPLEXITIES else "moderate")
