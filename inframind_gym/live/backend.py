@@ -19,7 +19,6 @@ import os
 import random
 import threading
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -37,19 +36,16 @@ from inframind_gym.live.client import (
 )
 from inframind_gym.live.config import LiveSettings, ServerAddress, addresses, require_live
 from inframind_gym.live.prompts import Prompts
-from inframind_gym.live.request_log import RequestLogWriter, measured
+from inframind_gym.live.request_log import RequestLogWriter, log_record
 from inframind_gym.live.watcher import Beginning, MetricsWatcher, OnChange
 from inframind_gym.simulator.server.pool import PoolConfig, Scheduler
 from inframind_gym.simulator.workflow.backend import Call, Completion, Telemetry
-from inframind_gym.simulator.workflow.roles import ROLES
-from inframind_gym.simulator.workflow.topology import FINAL, STRATEGIES, TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import CUSTOM, FINAL, STRATEGIES, TOPOLOGIES
 
 _log = logging.getLogger(__name__)
 _PAUSE_S: Final = 2.0  # at most, after a call that failed
 _SPARE_FILES: Final = 256  # for everything but requests
 _PHASES: Final = ("first", "second", "final")
-# Shares of a model's room for prompts: estimates of a text's tokens can be too low.
-_ROOM: Final = (1.0, 0.75, 0.5)
 
 Judge = Callable[[int, str], bool]  # task (index into the run's tasks), answer -> right
 
@@ -133,7 +129,7 @@ class VllmServers(Connections):
         self.episodes = 0
         self.run_id = f"{int(time.time() * 1e3):x}-{os.getpid():x}"  # begins the requests' ids
         self.log = None if log is None else RequestLogWriter(log)
-        judges = settings.judges or os.cpu_count() or 1
+        judges = os.cpu_count() or 1
         self.judges = ThreadPoolExecutor(judges, "vllm-judge")
         self.free_judges = asyncio.Semaphore(judges)
         self.ungraded = 0
@@ -322,38 +318,28 @@ class VllmBackend:
         self._finish(call, result, right)
 
     async def _ask(self, call: Call, submit_s: float) -> ChatResult:
-        """Ask its server; a prompt that turns out to be too long is cut further."""
+        """Ask its server."""
         model, settings = self.servers.config.models[call.model], self.servers.settings
         room = model.server.max_model_len - call.max_tokens
         known = self._answers.get(call.query, {})
         answers = {node: known[node] for node in call.sources or call.reads if node in known}
         over_s = submit_s + (self.call_timeout_s or settings.limit_s(call.deadline_s - submit_s))
-        result = ChatResult(submit_s + self.beginning.at_s)
-        for share in _ROOM:
-            try:
-                messages = self.prompts.messages(call, answers, int(share * room))
-            except InfraMindError as error:
-                result.status, result.error = "too_long", result.error or str(error)
-                result.finish_s = time.monotonic()
-                break
-            request = ChatRequest(
-                server=call.model,
-                messages=messages,
-                max_tokens=call.max_tokens,
-                limit_s=max(over_s - self.now_s(), 0.001),
-                priority=self._priority(call),
-                # With a common seed the calls of a query would answer alike.
-                seed=None
-                if settings.seed is None
-                else zlib.crc32(f"{settings.seed}/{call.query}/{call.node}/{call.phase}".encode()),
-                request_id=self._request_id(call),
-            )
-            attempts = result.attempts
-            result = await self.servers.client.chat(request)
-            result.submit_s = submit_s + self.beginning.at_s
-            result.attempts += attempts
-            if result.status != "too_long":
-                break
+        try:
+            messages = self.prompts.messages(call, answers, room)
+        except InfraMindError as error:
+            result = ChatResult(submit_s + self.beginning.at_s, "too_long", str(error))
+            result.finish_s = time.monotonic()
+            return result
+        request = ChatRequest(
+            server=call.model,
+            messages=messages,
+            max_tokens=call.max_tokens,
+            limit_s=max(over_s - self.now_s(), 0.001),
+            priority=self._priority(call),
+            request_id=self._request_id(call),
+        )
+        result = await self.servers.client.chat(request)
+        result.submit_s = submit_s + self.beginning.at_s
         return result
 
     def _priority(self, call: Call) -> int | None:
@@ -421,29 +407,20 @@ class VllmBackend:
 
     def _record(self, call: Call, result: ChatResult, right: bool | None) -> dict[str, Any]:
         """Return a line of the log (`request_log.py`)."""
-        return {
-            "request_id": self._request_id(call),
-            "model": self.servers.config.models[call.model].alias,
-            "status": result.status,
-            **measured(result, self.servers.epoch_s),
-            "submit_ts": round(result.submit_s, 6),
-            "end_ts": round(result.finish_s or time.monotonic(), 6),
-            "attempts": result.attempts,
-            "priority": self._priority(call),
-            "error": result.error,
-            "episode": self.episode,
-            "call": call.id,
-            "query": call.query,
-            "task": call.task,
-            "topology": _name(TOPOLOGIES, call.topology),
-            "node": call.node,
-            "phase": _PHASES[call.phase],
-            "role": _name([role.name for role in ROLES], call.role),
-            "strategy": _name(STRATEGIES, call.strategy),
-            "max_tokens": call.max_tokens,
-            "right": right,
-        }
-
-
-def _name(names: Sequence[str], index: int) -> str | None:
-    return names[index] if 0 <= index < len(names) else None
+        return log_record(
+            self._request_id(call),
+            self.servers.config.models[call.model].alias,
+            result,
+            self.servers.epoch_s,
+            priority=self._priority(call),
+            strategy=STRATEGIES[call.strategy],
+            max_tokens=call.max_tokens,
+            episode=self.episode,
+            call=call.id,
+            query=call.query,
+            task=call.task,
+            topology=TOPOLOGIES[call.topology] if call.topology < len(TOPOLOGIES) else CUSTOM,
+            node=call.node,
+            phase=_PHASES[call.phase],
+            right=right,
+        )

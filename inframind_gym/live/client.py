@@ -47,6 +47,7 @@ ANSWERED: Final = ("ok", "truncated")
 _NEVER_AGAIN: Final = ("too_long", "rejected", "timeout", "cancelled", "fault")
 _BUSY: Final = (429, 502, 503, 504)
 _ASK_S: Final = 2.0
+_CONNECT_S: Final = 5.0  # for a connection
 _END_S: Final = 1.0  # for the end of a whole answer, and for the words of an error
 _KEEP_ALIVE_S: Final = 4.0  # idle connections; vLLM's front end closes its own after 5
 _ERROR_BYTES: Final = 1 << 16
@@ -138,14 +139,11 @@ class DownError(InfraMindError):
         self.asleep, self.at_once, self.status = asleep, at_once, status
 
 
-def open_session(
-    limit_s: float | None, connect_s: float | None = None, key: str | None = None
-) -> aiohttp.ClientSession:
+def open_session(limit_s: float | None, key: str | None = None) -> aiohttp.ClientSession:
     """Open a session on the loop that runs.
 
     Args:
         limit_s: for each request as a whole; None: they have limits of their own.
-        connect_s: to get a connection.
         key: that it sends; None: $VLLM_API_KEY.
     """
     import aiohttp
@@ -155,7 +153,7 @@ def open_session(
         headers["Authorization"] = f"Bearer {key}"
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
-        timeout=aiohttp.ClientTimeout(total=limit_s, sock_connect=connect_s),
+        timeout=aiohttp.ClientTimeout(total=limit_s, sock_connect=_CONNECT_S),
         headers=headers,
         auto_decompress=False,
     )
@@ -223,7 +221,6 @@ class ChatRequest:
     max_tokens: int
     limit_s: float  # for all of it: waiting for a socket, and the answer
     priority: int | None = None  # for the server's queue; None: send none
-    seed: int | None = None
     request_id: str | None = None
 
 
@@ -424,7 +421,7 @@ class Client:
 
     async def open(self) -> None:
         """Make the session; connections are made on demand."""
-        self._session = open_session(None, self._settings.connect_s)
+        self._session = open_session(None)
 
     async def close(self) -> None:
         """Cancel what is in flight, and close all connections."""
@@ -487,8 +484,8 @@ class Client:
             "stream_options": {"include_usage": True},
             **settings.sampling,
         }
-        optional = {"priority": request.priority, "seed": request.seed}
-        body |= {name: value for name, value in optional.items() if value is not None}
+        if request.priority is not None:
+            body["priority"] = request.priority
         headers = {"Content-Type": "application/json"}
         if request.request_id is not None:
             headers["X-Request-Id"] = request.request_id

@@ -19,12 +19,10 @@ Seconds = Annotated[float, within(0.001, 86_400.0)]
 WaitSeconds = Annotated[float, within(0.0, 86_400.0)]
 Count = Annotated[int, within(0, 1000)]
 Misses = Annotated[int, within(1, 1000)]
-_RETIRED: Final = {  # of recorded runs
-    *("max_in_flight_per_server", "retries", "most_attempts", "retry_wait_most_s")
-}
+_RETIRED: Final = {"connect_s", "judges", "seed"}  # of recorded runs
 _RESERVED: Final = {
     *("model", "messages", "max_tokens", "max_completion_tokens"),
-    *("stream", "stream_options", "priority", "seed", "n"),
+    *("stream", "stream_options", "priority", "n"),
 }
 
 
@@ -46,30 +44,27 @@ class LiveSettings(StrictModel):
 
     # the client
     max_in_flight: PositiveInt = 1024  # requests, a socket each; calls beyond wait
-    connect_s: Positive = 5.0  # to get a connection
     retry_wait_s: Positive = 0.2  # after a call that failed, before it is sent again; doubles
     grace_s: NonNegative = 60.0
     floor_s: Positive = 300.0
     cap_s: Positive = 1800.0
     # sampling
     temperature: NonNegative = 1.0
-    seed: int | None = None  # each call's seed follows from it
     sampling: dict[str, Any] = Field(default_factory=dict)  # e.g. top_p, ignore_eos, min_tokens
     # the watcher; how often metrics are read is the pool's `metrics_poll_s`
     health_s: Positive = 1.0  # between two checks of a server
     answer_s: Positive = 2.0  # to wait for an answer
     misses: PositiveInt = 3  # answers that fail to come in a row until a server is down
     # grading
-    judges: PositiveInt | None = None  # threads; None: one a processor
     judge_s: Positive = 60.0  # an answer that takes longer to grade stays ungraded
     packages: tuple[str, ...] = ("numpy",)  # that code may import beside the standard library
 
     @model_validator(mode="before")
     @classmethod
     def _without_retired(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping):
-            return given
-        return {key: value for key, value in given.items() if key not in _RETIRED}
+        if isinstance(given, Mapping):
+            return {key: value for key, value in given.items() if key not in _RETIRED}
+        return given
 
     @model_validator(mode="after")
     def _check(self) -> LiveSettings:

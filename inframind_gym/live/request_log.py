@@ -27,6 +27,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,23 +40,39 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def measured(result: ChatResult, epoch_s: float) -> dict[str, Any]:
-    """Return the fields of a line that a call's result holds: tokens and times.
+def log_record(
+    request_id: str, model: str | None, result: ChatResult, epoch_s: float, **more: Any
+) -> dict[str, Any]:
+    """Return the line of a call that is over.
 
     Args:
+        request_id: of the call.
+        model: alias of the one that was asked.
         result: of the call.
         epoch_s: time of day when the monotonic clock stood at 0.
+        more: further fields.
     """
     times_s = {
+        "submit_ts": result.submit_s,
         "sent_ts": result.sent_s,
         "queued_ts": result.queued_s,
         "scheduled_ts": result.scheduled_s,
         "first_token_ts": result.first_token_s,
         "last_token_ts": result.last_token_s,
+        "end_ts": result.finish_s or time.monotonic(),
         "arrival_time": None if result.sent_s is None else result.sent_s + epoch_s,
     }
-    counts = {"input_toks": result.prompt_tokens, "output_toks": result.output_tokens}
-    return counts | {name: None if s is None else round(s, 6) for name, s in times_s.items()}
+    return {
+        "request_id": request_id,
+        "model": model,
+        "status": result.status,
+        "input_toks": result.prompt_tokens,
+        "output_toks": result.output_tokens,
+        **{name: None if s is None else round(s, 6) for name, s in times_s.items()},
+        "attempts": result.attempts,
+        "error": result.error,
+        **more,
+    }
 
 
 class RequestLogWriter:

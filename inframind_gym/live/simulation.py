@@ -87,8 +87,7 @@ class LiveSimulation(BackendSimulation):
         """
         kinds = {answer.kind for answer in self.tasks.answers}
         code, formulas = "tests" in kinds, bool(kinds & {"expression", "number"})
-        settings = self._live.live
-        sandbox = Sandbox(workers=settings.judges, packages=settings.packages)
+        sandbox = Sandbox(packages=self._live.live.packages)
         try:
             sandbox.check(code=code, formulas=formulas)
         except SandboxError as error:

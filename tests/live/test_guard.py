@@ -43,11 +43,10 @@ class Target(NamedTuple):
 def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Target]]:
     folder = tmp_path_factory.mktemp("servers")
     chat = '{"model": "Coder", "messages": [{"role": "user", "content": "x"}], "max_tokens": VALUE}'
-    keys = [{"name": "a", "key": KEY}]
     (folder / "keyed").mkdir()
     with (
         running(folder, limits={"max_connections_per_address": 8}) as open_,
-        running(folder / "keyed", keys=keys) as keyed,
+        running(folder / "keyed", keys={"a": KEY}) as keyed,
         served(tiny_pool(), [0]) as urls,
         RunStore(folder / "runs.sqlite") as store,
     ):

@@ -1,15 +1,15 @@
-"""Routes of the gateway, and its process."""
+"""Who may ask the gateway, its routes, and its process."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import math
-import signal
-from collections.abc import AsyncIterator, Iterator
-from typing import Final
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
 
+from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -19,17 +19,43 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from inframind_gym.live.client import allow_files
-from inframind_gym.live.gateway.auth import PROBES
 from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.gateway.gateway import TEAM, Gateway
 from inframind_gym.live.gateway.proxy import Exchange
-from inframind_gym.live.gateway.request import CHAT, COMPLETIONS, read_query, request_id
+from inframind_gym.live.gateway.request import CHAT, read_query, request_id
 from inframind_gym.live.gateway.team import Teams
-from inframind_gym.live.guard import Guard, RequestError, bounded_protocol
+from inframind_gym.live.guard import Guard, RequestError, bounded_protocol, is_secret
 from inframind_gym.sockets import listening
 
 _log = logging.getLogger("inframind.gateway")
-_ONE_SIGNAL_S: Final = 1.0
+PROBES: Final = ("/health", "/ready")  # for those who watch processes: no key, no limits
+
+
+def admission(keys: Mapping[str, SecretStr]) -> Any:
+    """Return the function by which `Guard` admits requests: by their key, where there are keys.
+
+    The header `Authorization: Bearer KEY` says who asks; to look that up takes the same time
+    whichever key it is. Notes `tenant` and `arrived_s` in the state of a request.
+    """
+
+    def admit(scope: dict[str, Any], headers: dict[str, str]) -> None:
+        state = {**scope.get("state", {}), "arrived_s": time.monotonic(), "tenant": "-"}
+        scope["state"] = state
+        if keys and scope["path"] not in PROBES:
+            scheme, _, sent = headers.get("authorization", "").partition(" ")
+            state["tenant"] = ""
+            for name, key in keys.items():
+                if is_secret(sent.strip(), key.get_secret_value()):
+                    state["tenant"] = name
+            if not state["tenant"] or scheme.lower() != "bearer":
+                raise RequestError(
+                    401,
+                    "invalid_api_key",
+                    "no valid key: send the header Authorization: Bearer KEY",
+                    headers={"www-authenticate": "Bearer"},
+                )
+
+    return admit
 
 
 class Completions:
@@ -44,18 +70,12 @@ class Completions:
         Raises:
             RequestError: it is refused before it has an answer.
         """
-        gateway, request = self._gateway, Request(scope)
+        gateway = self._gateway
         if gateway.open_requests >= gateway.config.limits.max_in_flight:
             raise RequestError(503, "overloaded", "too many requests at once", retry_after_s=1.0)
         gateway.open_requests += 1
         try:
-            query = await read_query(
-                *(scope["path"], request.headers, receive),
-                *(request.state.tenant, request.state.arrived_s, gateway.config),
-            )
-            if gateway.draining:
-                words = "the gateway is about to end"
-                raise RequestError(503, "draining", words, retry_after_s=1.0)
+            query = await read_query(Request(scope, receive), gateway.config)
             exchange = Exchange(gateway, query, send)
             play = self._teams.answer if query.model == TEAM else None
             answering = asyncio.ensure_future(exchange.answer(play))
@@ -75,21 +95,18 @@ class Completions:
 
 def make_app(gateway: Gateway) -> Starlette:
     """Return the application of a gateway."""
-    completions, limits = Completions(gateway), gateway.config.limits
+    config = gateway.config
 
-    async def models(request: Request) -> Response:
-        may_ask = request.state.tenant.may_ask
-        data = [
-            {"id": name, "object": "model", "created": 0, "owned_by": "inframind"}
-            for name in filter(may_ask, gateway.models)
-        ]
+    async def models(_: Request) -> Response:
+        about = {"object": "model", "created": 0, "owned_by": "inframind"}
+        data = [{"id": name, **about} for name in gateway.models]
         return JSONResponse({"object": "list", "data": data})
 
     async def health(_: Request) -> Response:
         return JSONResponse({})
 
     async def ready(_: Request) -> Response:
-        is_ready = bool(gateway.usable()) and not gateway.draining
+        is_ready = bool(gateway.usable())
         return JSONResponse({"ready": is_ready}, 200 if is_ready else 503)
 
     async def metrics(_: Request) -> Response:
@@ -98,11 +115,9 @@ def make_app(gateway: Gateway) -> Starlette:
 
     async def no_route(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        path = request.url.path
-        if error.status_code == 405:
-            words = f"{request.method} is not for {path}"
-            raise RequestError(405, "method_not_allowed", words, headers=error.headers)
-        raise RequestError(404, "not_found", "no such path")
+        code = "method_not_allowed" if error.status_code == 405 else "not_found"
+        words = f"{request.method} {request.url.path[:100]}: {error.detail}"
+        raise RequestError(error.status_code, code, words, headers=error.headers)
 
     def refuse(headers: dict[str, str], error: RequestError) -> tuple[str, bytes]:
         gateway.metrics.count("refused", error.code)
@@ -117,8 +132,7 @@ def make_app(gateway: Gateway) -> Starlette:
 
     return Starlette(
         routes=[
-            Route(CHAT, completions, methods=["POST"]),
-            Route(COMPLETIONS, completions, methods=["POST"]),
+            Route(CHAT, Completions(gateway), methods=["POST"]),
             Route("/v1/models", models),
             Route("/health", health),
             Route("/ready", ready),
@@ -127,9 +141,9 @@ def make_app(gateway: Gateway) -> Starlette:
         middleware=[
             Middleware(
                 Guard,
-                admit=gateway.keyring.admit,
-                loopback_only=gateway.keyring.everybody is not None,
-                most_bytes=limits.max_body_bytes,
+                admit=admission(config.keys),
+                loopback_only=not config.keys,
+                most_bytes=config.limits.max_body_bytes,
                 refuse=refuse,
                 probes=(*PROBES, "/metrics"),
             )
@@ -146,31 +160,13 @@ def run(config: GatewayConfig) -> None:
         InfraMindError: the configuration cannot be used, or its port is taken.
     """
     import uvicorn
-    import uvloop
 
-    class Server(uvicorn.Server):
-        """Ends with status 0 on a signal, once what is in flight is over; at once on a second."""
-
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            loop, first_s = asyncio.get_running_loop(), math.inf
-
-            def end() -> None:  # timeout(1) sends one to the process and one to its group
-                nonlocal first_s
-                first_s = min(first_s, loop.time())
-                self.force_exit = loop.time() > first_s + _ONE_SIGNAL_S
-                gateway.draining = self.should_exit = True
-
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                loop.add_signal_handler(number, end)
-            yield
-
+    limits = config.limits
     with contextlib.closing(listening(config.host, config.port)) as address:
-        allow_files(2 * config.limits.max_in_flight + 256)  # a socket on both sides
-        gateway = Gateway(config)
-        server = Server(
+        allow_files(2 * limits.max_in_flight + 256)  # a socket on both sides
+        server = uvicorn.Server(
             uvicorn.Config(
-                make_app(gateway),
+                make_app(Gateway(config)),
                 loop="uvloop",
                 ws="none",
                 interface="asgi3",
@@ -179,11 +175,12 @@ def run(config: GatewayConfig) -> None:
                 server_header=False,
                 proxy_headers=False,
                 log_config=None,
-                http=bounded_protocol(config.limits.max_connections_per_address),
-                timeout_keep_alive=int(config.limits.idle_s),
-                timeout_graceful_shutdown=int(config.limits.drain_s),
+                http=bounded_protocol(limits.max_connections_per_address),
+                timeout_keep_alive=int(limits.idle_s),
+                timeout_graceful_shutdown=int(limits.drain_s),
             )
         )
         where = config.pool, config.policy, config.host, config.port
         _log.info("pool %s, policy %s: http://%s:%d/v1", *where)
-        uvloop.run(server.serve(sockets=[address]))
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run(sockets=[address])

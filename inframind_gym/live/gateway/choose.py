@@ -21,7 +21,7 @@ from inframind_gym.envs.core import check_actions
 from inframind_gym.envs.layout import ObservationLayout, PolicySpec, observe
 from inframind_gym.envs.routing_config import env_config
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.live.gateway.config import GatewayConfig
+from inframind_gym.live.gateway.config import USUAL_DOMAIN, GatewayConfig
 from inframind_gym.policies import requires_of, resolve_policy
 from inframind_gym.policies.base import HungError, interruptible
 from inframind_gym.policies.simple import LowestExpectedLatencyPolicy
@@ -118,8 +118,6 @@ def make_simulation(
     """
     arguments: dict[str, Any] = {"pool": config.pool, "workload": workload_for(config)}
     arguments |= {"split": "all", "num_queries": 1, "observation": "index", **requires}
-    if config.metrics_poll_s is not None:
-        arguments["metrics_poll_s"] = config.metrics_poll_s
     if one_call and requires.get("level", "executor") == "executor":
         arguments["planner"] = {"topology": "IO", "num_agents": 1}
 
@@ -135,12 +133,10 @@ def ordinal(count: int) -> int:
     return count if count < _ORDINALS else half + count % half
 
 
-def typical_tasks(tasks: TaskSet, usual: str) -> dict[str, int]:
+def typical_tasks(tasks: TaskSet) -> dict[str, int]:
     """Return, by domain, the task that is nearest to the mean of its embeddings.
 
-    Args:
-        tasks: of the workload.
-        usual: domain of what stands for domains without a task.
+    A domain without a task has that of the usual one, or of any other.
     """
     nearest = {}
     for d, domain in enumerate(DOMAINS):
@@ -148,7 +144,7 @@ def typical_tasks(tasks: TaskSet, usual: str) -> dict[str, int]:
         if len(members):
             centre = tasks.embeddings[members].mean(axis=0)
             nearest[domain] = int(members[(tasks.embeddings[members] @ centre).argmax()])
-    fallback = nearest.get(usual, next(iter(nearest.values())))
+    fallback = nearest.get(USUAL_DOMAIN, next(iter(nearest.values())))
     return dict.fromkeys(DOMAINS, fallback) | nearest
 
 
@@ -230,7 +226,7 @@ class SingleCallPolicy:
         simulation = make_simulation(config, requires, one_call=True)
         self._timed = TimedPolicy(policy, simulation)
         self.spec = self._timed.spec
-        self.tasks = typical_tasks(simulation.tasks, config.domain)
+        self.tasks = typical_tasks(simulation.tasks)
         self._domains = simulation.tasks.domain
         self._role_u = float(uniform_array(np.zeros(1, np.uint64), STREAM_ROLE, ROW)[0])
         self._count = 0
@@ -238,11 +234,11 @@ class SingleCallPolicy:
         nothing = Telemetry(0, *([[0.0] * models] * 4))
         world = World(0.0, (1 << models) - 1, np.zeros(models, np.int64), nothing)
         for warm in (True, False):  # what is compiled is not waited for later
-            policy.reset(self.spec, [config.seed])
+            policy.reset(self.spec, [0])
             if not self._any_plan:
                 policy.plan_single_calls()  # type: ignore[attr-defined]
             if warm:
-                self.decide(world, 0.0, 60.0, config.domain)
+                self.decide(world, 0.0, 60.0, USUAL_DOMAIN)
         self._timed.limit_s = config.limits.policy_s
 
     def decide(self, world: World, arrival_s: float, budget_s: float, domain: str) -> Decision:

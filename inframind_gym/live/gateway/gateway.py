@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.client import open_session
 from inframind_gym.live.config import LiveSettings, addresses
-from inframind_gym.live.gateway.auth import Keyring
 from inframind_gym.live.gateway.choose import Decision, Predictor, SingleCallPolicy, World
 from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.gateway.metrics import Metrics
-from inframind_gym.live.gateway.request import CHAT, Attempt, Choice, Query
+from inframind_gym.live.gateway.request import Attempt, Choice, Query
 from inframind_gym.live.guard import RequestError
 from inframind_gym.live.request_log import RequestLogWriter
 from inframind_gym.live.watcher import MetricsWatcher
@@ -34,15 +33,6 @@ _AS_THEY_ARE: Final = ("tools", "response_format", "structured_outputs")  # answ
 _AGAIN_S: Final = 5.0  # until another attempt makes sense where no server is up
 
 
-class Outlook(NamedTuple):
-    """Servers that a request may go to."""
-
-    world: World
-    arrival_s: float  # of the request, on the gateway's clock
-    predicted_s: NDArray[np.float64]  # (M,) expected latency of a call that begins now
-    soonest: int  # of the servers that are up
-
-
 class Gateway:
     """Servers and decisions. Made on any thread; `open` and `close` on the loop.
 
@@ -52,7 +42,6 @@ class Gateway:
     Attributes:
         in_flight: (M,) calls at each server, those of workflows included.
         open_requests: number of requests being answered.
-        draining: no further requests are wanted.
         names: by name of a model, the bit mask of its servers.
         models: names that can be asked for.
         watcher: metrics of the servers, and which are up.
@@ -66,16 +55,12 @@ class Gateway:
     def __init__(self, config: GatewayConfig) -> None:
         self.config, self.metrics = config, Metrics()
         self.pool = load_pool(config.pool)
-        if config.metrics_poll_s is not None:
-            self.pool = self.pool.model_copy(update={"metrics_poll_s": config.metrics_poll_s})
         self.addresses = addresses(self.pool)
-        self.keyring = Keyring(config.keys)
         self.policy = SingleCallPolicy(config)
         self.predictor = Predictor(self.pool, self.policy.spec)
         count = len(self.pool.models)
         self.in_flight = np.zeros(count, np.int64)
         self.open_requests = 0
-        self.draining = False
         self.names: dict[str, int] = {}
         for m, model in enumerate(self.pool.models):
             for name in dict.fromkeys((model.alias, model.name)):
@@ -88,7 +73,7 @@ class Gateway:
         self.epoch_s = time.time() - time.monotonic()
         self.watcher = MetricsWatcher(
             self.addresses,
-            LiveSettings(connect_s=config.limits.connect_s),
+            LiveSettings(),
             poll_s=self.pool.metrics_poll_s,
             on_change=self._changed,
         )
@@ -102,7 +87,7 @@ class Gateway:
     async def open(self) -> None:
         """Make the connections of this loop."""
         self._loop = asyncio.get_running_loop()
-        self.session = open_session(None, self.config.limits.connect_s)
+        self.session = open_session(None)
 
     async def close(self) -> None:
         """Disconnect."""
@@ -116,6 +101,10 @@ class Gateway:
     def now_s(self) -> float:
         """Return the seconds since the gateway began, as the servers count them."""
         return (time.monotonic() - self.beginning.at_s) * self.config.speed
+
+    def arrival_s(self, query: Query) -> float:
+        """Return when a request came, as `now_s`."""
+        return (query.arrived_s - self.beginning.at_s) * self.config.speed
 
     def usable(self) -> int:
         """Return the bit mask of the servers that can be sent to now."""
@@ -175,7 +164,9 @@ class Gateway:
 
     # Decisions
 
-    def look(self, query: Query, wanted: int, excluded: int, *, admit: bool) -> Outlook:
+    def look(
+        self, query: Query, wanted: int, excluded: int, *, admit: bool
+    ) -> tuple[World, NDArray[np.float64]]:
         """Look where a request could go.
 
         Args:
@@ -183,6 +174,10 @@ class Gateway:
             wanted: bit mask of the servers of its model.
             excluded: bit mask of the servers that have failed it.
             admit: refuse it if none of them can make its budget.
+
+        Returns:
+            The servers now, and (M,) the expected latency of a call that begins now; inf: of one
+            that it cannot go to.
 
         Raises:
             RequestError: no server is up, or there is no time.
@@ -196,19 +191,18 @@ class Gateway:
         predicted_s = self.predictor.latency_s(
             world.telemetry, self.in_flight, query.prompt_bytes, query.max_tokens
         )
-        open_ = [bool(up >> m & 1) for m in range(len(predicted_s))]
-        soonest = int(np.where(open_, predicted_s, np.inf).argmin())
-        arrival_s = (query.arrived_s - self.beginning.at_s) * self.config.speed
-        late_s = world.now_s - arrival_s + float(predicted_s[soonest]) - query.budget_s
+        predicted_s = np.where([up >> m & 1 for m in range(len(predicted_s))], predicted_s, np.inf)
+        waited_s = world.now_s - self.arrival_s(query)
+        late_s = waited_s + float(predicted_s.min()) - query.budget_s
         if admit and late_s > 0.0 and self.config.admission == "refuse":
             raise RequestError(
                 429,
                 "budget_unreachable",
                 f"no server can answer within {query.budget_s:g} s; the soonest is expected to take"
-                f" {predicted_s[soonest]:.1f} s",
+                f" {predicted_s.min():.1f} s",
                 retry_after_s=late_s / self.config.speed,
             )
-        return Outlook(world, arrival_s, predicted_s, soonest)
+        return world, predicted_s
 
     def choose(self, query: Query, excluded: int, *, admit: bool) -> Choice:
         """Decide where a request goes; arguments are those of `look`.
@@ -219,10 +213,11 @@ class Gateway:
         auto, every = query.model == AUTO, (1 << len(self.pool.models)) - 1
         wanted = every if auto else self.names.get(query.model, 0)
         if not wanted:
-            known = ", ".join(filter(query.tenant.may_ask, self.models))
-            raise RequestError(404, "model_not_found", f"no such model; there are: {known}")
-        world, arrival_s, predicted_s, soonest = self.look(query, wanted, excluded, admit=admit)
-        decision = Decision(soonest, -1, arrival_s + query.budget_s)
+            words = f"no such model; there are: {', '.join(self.models)}"
+            raise RequestError(404, "model_not_found", words)
+        world, predicted_s = self.look(query, wanted, excluded, admit=admit)
+        arrival_s = self.arrival_s(query)
+        decision = Decision(int(predicted_s.argmin()), -1, arrival_s + query.budget_s)
         if auto:
             began_s = time.perf_counter()
             try:
@@ -234,31 +229,24 @@ class Gateway:
                 _log.warning(words, self.config.policy, error, exc_info=bug)
                 decision = decision._replace(strategy=STRATEGIES.index("Concise"))
             self.metrics.observe("decision_seconds", time.perf_counter() - began_s)
-        m = decision.model
-        queue_req = int(world.telemetry.depth_req[m])
-        return self.as_sent(query, decision, float(predicted_s[m]), queue_req)
+        return self.as_sent(query, decision, float(predicted_s[decision.model]))
 
-    def as_sent(
-        self, query: Query, decision: Decision, predicted_s: float, queue_req: int
-    ) -> Choice:
+    def as_sent(self, query: Query, decision: Decision, predicted_s: float) -> Choice:
         """Return a decision as it is sent to a server, and count it."""
         m, strategy = decision.model, decision.strategy if decision.strategy >= 0 else None
         alias = self.pool.models[m].alias
         self.metrics.count("decisions", alias, "-" if strategy is None else STRATEGIES[strategy])
-        body, priority = {**query.body, "model": self.addresses[m].model}, None
+        body = {**query.body, "model": self.addresses[m].model}
         if self.pool.scheduler != "fcfs":  # the deadline in epoch microseconds
-            deadline_s = decision.priority_s / self.config.speed
-            priority = body["priority"] = round(
-                (self.epoch_s + self.beginning.at_s + deadline_s) * 1e6
-            )
+            deadline_s = self.beginning.at_s + decision.priority_s / self.config.speed
+            body["priority"] = round((self.epoch_s + deadline_s) * 1e6)
         if query.stream:
             options = query.body.get("stream_options") or {}
             body["stream_options"] = {**options, "include_usage": True}
         if query.model == AUTO:
             if query.max_tokens is None:
                 body["max_tokens"] = self.pool.max_output_tokens
-            plain = query.path == CHAT and not any(name in body for name in _AS_THEY_ARE)
-            if strategy is not None and plain and self.config.strategies == "prompt":
+            if strategy is not None and not any(name in body for name in _AS_THEY_ARE):
                 words = STRATEGY_INSTRUCTIONS[STRATEGIES[strategy]]
                 messages, first = body["messages"], body["messages"][0]
                 if first.get("role") == "system" and isinstance(first.get("content"), str):
@@ -266,4 +254,4 @@ class Gateway:
                     body["messages"] = [first | {"content": both}, *messages[1:]]
                 else:
                     body["messages"] = [{"role": "system", "content": words}, *messages]
-        return Choice(m, alias, body, strategy, priority, predicted_s, queue_req)
+        return Choice(m, alias, body, strategy, predicted_s)

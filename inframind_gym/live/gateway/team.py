@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,9 @@ from inframind_gym.live.gateway.choose import (
     typical_tasks,
     workload_for,
 )
-from inframind_gym.live.gateway.gateway import AUTO, Gateway
+from inframind_gym.live.gateway.gateway import Gateway
 from inframind_gym.live.gateway.proxy import EVENTS, Exchange, ServerError
-from inframind_gym.live.gateway.request import CHAT, Query
+from inframind_gym.live.gateway.request import Query
 from inframind_gym.live.guard import RequestError
 from inframind_gym.live.prompts import Message, Prompts
 from inframind_gym.live.simulation import compile_driver
@@ -42,10 +42,8 @@ from inframind_gym.simulator.workflow.state import START
 from inframind_gym.simulator.workflow.topology import FINAL, TOPOLOGIES
 from inframind_gym.tasks import TaskSet
 
-_BEAT_S: Final = 5.0  # between two comments of a stream whose answer is not there yet
 _PATIENCE_S: Final = 5.0  # of a workflow while all servers are down
 _RETRIES: Final = 2  # of a call that failed
-_ROOM: Final = (1.0, 0.75, 0.5)  # of a model for prompts: estimates of tokens can be too low
 # Fields that ask for what no workflow gives: leaving them out silently would be a wrong answer.
 _REFUSED: Final = (
     *("tools", "tool_choice", "functions", "function_call", "logprobs", "top_logprobs"),
@@ -65,13 +63,13 @@ class Teams:
         self._gateway, policy, self._count = gateway, resolve_policy(config.policy), 0
         requires, count = requires_of(policy), config.limits.max_teams
         self._idle = deque(make_simulation(config, requires, one_call=False) for _ in range(count))
-        self._tasks = typical_tasks(self._idle[0].tasks, config.domain)
+        self._tasks = typical_tasks(self._idle[0].tasks)
         self._timed = TimedPolicy(policy, self._idle[0], config.limits.policy_s)
-        policy.reset(self._timed.spec, [config.seed])
+        policy.reset(self._timed.spec, [0])
         compile_driver(LiveConfig(pool=config.pool, workload=workload_for(config)))
 
     async def answer(self, exchange: Exchange) -> None:
-        """Answer a request with the result of a workflow.
+        """Answer a request with the result of a workflow, as OpenAI's API has it.
 
         Raises:
             RequestError: it is none for a team, all are busy, or it has no answer.
@@ -83,27 +81,42 @@ class Teams:
         if not self._idle:
             words = f"{limits.max_teams} workflows are under way"
             raise RequestError(429, "all_teams_busy", words, retry_after_s=5.0)
-        playing = asyncio.ensure_future(self._play(query, question))
         left_s = limits.answer_s - (time.monotonic() - query.arrived_s)
         try:
             async with asyncio.timeout(max(left_s, 0.001)):
-                # A stream gets comments meanwhile, which keep proxies awake.
-                beat_s = _BEAT_S if query.stream else None
-                while not (await asyncio.wait([playing], timeout=beat_s))[0]:
-                    if not exchange.http:
-                        await exchange.start(200, EVENTS | {"x-request-id": query.request_id})
-                    await exchange.write(b": working\n\n")
-            played = playing.result()
+                text, done = await self._play(query, question)
         except InfraMindError as error:
             raise RequestError(502, "team_failed", str(error)) from None
         except TimeoutError:
             raise RequestError(502, "team_failed", "no answer in time") from None
-        finally:
-            playing.cancel()
-        await _send(played, exchange)
+        models = done["model"][: int(done["num_nodes"])].tolist()
+        headers = {
+            "x-request-id": query.request_id,
+            "x-inframind-plan": f"{TOPOLOGIES[done['topology']]} {done['num_agents']}",
+            "x-inframind-model": ", ".join(gateway.pool.aliases[m] for m in models),
+        }
+        usage = {
+            "prompt_tokens": int(done["prompt_tokens"]),
+            "completion_tokens": int(done["output_tokens"]),
+        }
+        usage["total_tokens"] = sum(usage.values())
+        about = {"id": f"chatcmpl-{query.request_id}", "created": int(time.time())}
+        about |= {"model": query.model}
+        choice = {"index": 0, "finish_reason": "stop"}
+        message = {"role": "assistant", "content": text}
+        if not query.stream:
+            about |= {"object": "chat.completion", "choices": [{**choice, "message": message}]}
+            await exchange.whole(200, headers, json.dumps({**about, "usage": usage}).encode())
+            return
+        await exchange.start(200, headers | EVENTS)
+        about |= {"object": "chat.completion.chunk"}
+        events: list[dict[str, Any]] = [{"choices": [{**choice, "delta": message}]}]
+        events += [{"choices": [], "usage": usage}] * query.shows_usage
+        data = "".join(f"data: {json.dumps({**about, **event})}\n\n" for event in events)
+        await exchange.write(f"{data}data: [DONE]\n\n".encode(), more=False)
 
-    async def _play(self, query: Query, question: str) -> _Played:
-        """Play a workflow to its end.
+    async def _play(self, query: Query, question: str) -> tuple[str, np.void]:
+        """Play a workflow to its end; return its answer, and its record.
 
         Raises:
             InfraMindError: it has no answer.
@@ -129,28 +142,10 @@ class Teams:
                 event = await calls.drive(loop, STEP, action)
             if calls.final is None:
                 raise InfraMindError("the workflow has no answer: its deciding call failed")
-            done = simulation.completed(0)[-1]
+            return calls.final, simulation.completed(0)[-1]
         finally:
             await calls.cancel()
             self._idle.append(simulation)
-        models = done["model"][: int(done["num_nodes"])].tolist()
-        return _Played(
-            text=calls.final,
-            plan=f"{TOPOLOGIES[done['topology']]} {done['num_agents']}",
-            models=", ".join(gateway.pool.aliases[m] for m in models),
-            prompt_tokens=int(done["prompt_tokens"]),
-            output_tokens=int(done["output_tokens"]),
-        )
-
-
-class _Played(NamedTuple):
-    """Result of a workflow."""
-
-    text: str
-    plan: str  # topology and agents
-    models: str
-    prompt_tokens: int
-    output_tokens: int
 
 
 class _Waiting(Exception):  # noqa: N818 (no error: the loop goes on when a call is over)
@@ -220,20 +215,15 @@ class _Calls:
 
     async def _serve(self, call: Call) -> Completion:
         """Serve one call; a failure is part of its completion."""
-        gateway, begun_s = self._gateway, self.now_s()
-        model, retryable, exchange = gateway.pool.models[call.model], True, None
-        room = model.server.max_model_len - call.max_tokens
+        gateway, begun_s, retryable = self._gateway, self.now_s(), True
+        model, text, result = gateway.pool.models[call.model], None, None
         nodes = call.sources or call.reads
         answers = {node: self._texts[node] for node in nodes if node in self._texts}
-        for share in _ROOM:
-            try:
-                messages = self._prompts.messages(call, answers, int(share * room))
-            except InfraMindError:
-                retryable = False
-                break
+        try:
+            room = model.server.max_model_len - call.max_tokens
+            messages = self._prompts.messages(call, answers, room)
             query = replace(
                 self._query,
-                path=CHAT,
                 body={"messages": messages, "max_tokens": call.max_tokens, "stream": True},
                 model=model.alias,
                 stream=True,
@@ -242,25 +232,19 @@ class _Calls:
             )
             exchange = Exchange(gateway, query)
             decision = Decision(call.model, call.strategy, call.priority)
-            retryable = True
             try:
-                await exchange.try_server(gateway.as_sent(query, decision, 0.0, 0))
-                break
-            except ServerError:
-                break
-            except RequestError as refusal:
-                retryable = False
-                if refusal.code != "context_length_exceeded":
-                    break
+                await exchange.try_server(gateway.as_sent(query, decision, 0.0))
             finally:
                 exchange.log()
-        text = None if exchange is None else exchange.text
+                text = exchange.text
+                result = None if exchange.attempt is None else exchange.attempt.result
+        except InfraMindError as error:
+            retryable = isinstance(error, ServerError)
         if text is not None:
             if call.phase == FINAL:
                 self.final = text
             else:
                 self._texts[call.node] = text
-        result = exchange.attempt.result if exchange and exchange.attempt else None
         tokens = (result.output_tokens or result.pieces) if result and text is not None else 0
         return Completion(
             call=call.id,
@@ -304,16 +288,13 @@ def _question(query: Query) -> str:
     Raises:
         RequestError: 400; the request wants what no workflow gives.
     """
-    if query.path != CHAT:
-        raise RequestError(400, "not_for_teams", f"inframind/team answers {CHAT} alone")
     wrong = [name for name in _REFUSED if query.body.get(name)]
-    wrong += ["n"] * (query.body.get("n") not in (None, 1))
+    wrong += ["n"] * (query.choices != 1)
     if wrong:
         raise RequestError(
             400,
             "unsupported_field",
-            f"{wrong[0]}: inframind/team answers with one text and takes no such field: leave it "
-            f"out, or ask {AUTO} or a model by its name",
+            f"{wrong[0]}: inframind/team answers with one text and takes no such field",
             param=wrong[0],
         )
     texts = []
@@ -329,29 +310,3 @@ def _question(query: Query) -> str:
     if len(texts) == 1:
         return texts[0][1]
     return "\n\n".join(f"[{role}]\n{text}" for role, text in texts)
-
-
-async def _send(played: _Played, exchange: Exchange) -> None:
-    """Send an answer as OpenAI's API has it."""
-    query, usage = exchange.query, {"prompt_tokens": played.prompt_tokens}
-    usage["completion_tokens"] = played.output_tokens
-    usage["total_tokens"] = sum(usage.values())
-    about: dict[str, Any] = {"id": f"chatcmpl-{query.request_id}", "created": int(time.time())}
-    about["model"] = query.model
-    headers = {"x-request-id": query.request_id, "x-inframind-plan": played.plan}
-    headers["x-inframind-model"] = played.models
-    message = {"role": "assistant", "content": played.text}
-    if not query.stream:
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        body = about | {"object": "chat.completion", "choices": [choice], "usage": usage}
-        await exchange.whole(200, headers, json.dumps(body).encode())
-        return
-    if not exchange.http:
-        await exchange.start(200, headers | EVENTS)
-    choice = {"index": 0, "delta": message, "finish_reason": "stop"}
-    events: list[dict[str, Any]] = [{"choices": [choice]}]
-    events += [{"choices": [], "usage": usage}] * query.shows_usage
-    for event in events:
-        data = json.dumps(about | {"object": "chat.completion.chunk"} | event)
-        await exchange.write(f"data: {data}\n\n".encode())
-    await exchange.write(b"data: [DONE]\n\n", more=False)

@@ -216,34 +216,6 @@ def test_servers_that_die_sleep_or_hang_are_left(tmp_path: Path) -> None:
         settled(rig)
 
 
-@pytest.mark.parametrize("mute", [True, False])
-def test_servers_that_go_down_are_not_held_against_a_request(mute: bool, tmp_path: Path) -> None:
-    """It is answered where as many of them go down beneath it as it has attempts."""
-    asked: list[int] = []
-
-    def script(request: dict[str, Any], number: int) -> Answer:
-        asked.append(number)
-        return Answer(hang=len(asked) <= 2)
-
-    with running(tmp_path, script, limits={"attempts": 2}) as rig:
-        down = []
-
-        async def bring_down(_: Any) -> None:
-            for count in (1, 2):
-                while len(asked) < count:
-                    await asyncio.sleep(0.01)
-                (server,) = (s for s in rig.servers if s.open and s not in down)
-                down.append(server)
-                if mute:
-                    server.mute |= {"/health", "/metrics", "/is_sleeping", "/v1/models"}
-                else:
-                    server.asleep = True
-
-        assert ask_and(rig, bring_down) == 200
-        assert len(asked) == 3
-        settled(rig)
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_goes_away_frees_the_server(stream: bool, tmp_path: Path) -> None:
     slow = Answer("abcdef" * 50, tokens=100, each_s=0.1)

@@ -100,20 +100,6 @@ def test_answers_are_kept_for_their_query_and_handed_on() -> None:
 TOO_LONG = Answer(status=400, message="longer than the maximum model length of 100")
 
 
-def test_a_prompt_that_is_too_long_is_cut_further(tmp_path: Path) -> None:
-    prompts, log = Prompts(), tmp_path / "log"
-    answers = [TOO_LONG, Answer("42"), *[TOO_LONG] * 3]
-    with opened(lambda r, n: answers[n], prompts=prompts, log=log) as (backend, _, _):
-        assert not ask(backend, call(0))[0].failed
-        (done,) = ask(backend, call(1))
-        assert done.failed and done.right is False and done.text is None
-    room = 16384 - 16
-    limits = [limit for _, _, limit in prompts.seen]
-    assert limits == [room, 3 * room // 4, room, 3 * room // 4, room // 2]
-    found = [(line["status"], line["attempts"]) for line in records(log)]
-    assert found == [("ok", 2), ("too_long", 3)]
-
-
 def test_grading() -> None:
     """Off the loop; an answer that cannot be graded is not wrong but ungraded."""
     threads, over = set[str](), threading.Event()
