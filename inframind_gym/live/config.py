@@ -111,9 +111,8 @@ class LiveLimits(StrictModel):
     """Limits of live placement: how long servers are waited for, how often a call is sent."""
 
     start_s: Seconds = 1800.0  # for a process to come up; large models are fetched first
-    sleep_s: Seconds = 120.0  # for /sleep, until it is reported; then the server is stopped
-    wake_s: Seconds = 120.0  # for /wake_up, until it is reported; then it has failed
-    drain_s: Seconds = 120.0  # for calls of a server that is to leave; then they go elsewhere
+    sleep_s: Seconds = 120.0  # for /sleep; then the server is stopped
+    wake_s: Seconds = 120.0  # for /wake_up; then the server is stopped
     stop_s: WaitSeconds = 20.0  # from SIGTERM to SIGKILL
     call_s: Seconds = 600.0  # for one call; then it has failed
     retries: Count = 3  # of a call; where its server was stopped or slept does not count

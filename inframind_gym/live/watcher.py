@@ -225,14 +225,12 @@ class WatchedServer:
         alias: of the model.
         url: of the server.
         error: why it is down; None: it is up.
-        held: why nothing is to be sent to it, whatever it reports.
         reading: the last one.
     """
 
     def __init__(self, address: ServerAddress) -> None:
         self.alias, self.url, self.model = address.alias, address.url, address.model
         self.error: DownError | None = DownError("not checked yet")
-        self.held: str | None = None
         self.reading: Reading | None = None
         self.polled: Reading | None = None  # as of the last poll
         self.means = Means()  # between polls
@@ -244,7 +242,7 @@ class WatchedServer:
     @property
     def up(self) -> bool:
         """True if it can be sent to."""
-        return self.error is None and self.held is None
+        return self.error is None
 
     @property
     def asleep(self) -> bool:
@@ -254,7 +252,7 @@ class WatchedServer:
     @property
     def reason(self) -> str:
         """Why it is down, in words; empty where it is up."""
-        return self.held or str(self.error or "")
+        return str(self.error or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,17 +358,6 @@ class MetricsWatcher:
         """Check a server now: a request could not reach it."""
         self._loop.call(self._servers[server].check_now.set)
 
-    def hold(self, server: int, reason: str | None) -> None:
-        """Send nothing to a server, whatever it reports: it will be put to sleep, or stopped.
-
-        Returns when it is so. Requests in flight are not touched.
-
-        Args:
-            server: the server.
-            reason: in words; None: send to it again, once the check that is made now finds it up.
-        """
-        self._loop.run(self._hold(self._servers[server], reason))
-
     def close(self) -> None:
         """Stop watching. May be called twice."""
         if self._closed:
@@ -405,12 +392,6 @@ class MetricsWatcher:
         beginning = Beginning(time.monotonic(), self.polls)
         self._polling = asyncio.ensure_future(self._poll_forever())
         return beginning
-
-    async def _hold(self, server: WatchedServer, reason: str | None) -> None:
-        server.held = reason
-        if reason is None:
-            await self._check(server)
-        self._publish(server)
 
     async def _check_forever(self, server: WatchedServer) -> None:
         while True:
@@ -460,14 +441,15 @@ class MetricsWatcher:
                         _log.error("%s: %s", server.alias, reason, exc_info=error)
                     error = DownError(reason)
                 server.misses += 1
-                if error.at_once or server.error or server.misses >= self._settings.misses:
+                known_down = server.error is not None and not server.asleep
+                if error.at_once or known_down or server.misses >= self._settings.misses:
                     server.error = error
             self._publish(server)
 
     def _publish(self, server: WatchedServer) -> None:
         """Set the mask, and report a server that has changed."""
         self.up = sum(each.up << m for m, each in enumerate(self._servers))
-        now = (server.error is None, server.asleep, server.held)
+        now = (server.up, server.asleep)
         changed, server.published = now != server.published, now
         if all(each.published is not None for each in self._servers):
             self._checked.set()

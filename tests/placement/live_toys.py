@@ -54,9 +54,6 @@ class Pretended(VllmServer):
             self.past.append(self.fake)
             self.fake = None
 
-    def is_alive(self) -> bool:
-        return self.fake is not None and self.fake.is_alive
-
     @property
     def all(self) -> list[FakeServer]:
         return [*self.past, *([self.fake] if self.fake else [])]

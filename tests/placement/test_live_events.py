@@ -64,7 +64,7 @@ class Events:
                 kind = FIRST_SLEEP
             took_s = float(self.simulation.world.model[m]["time_s"][kind])
             if instances[g, m]["begun_s"] + took_s <= self.now_s:
-                self.tell(events.ENDED, g, m, number=events.AS_MEANT, now_s=took_s)
+                self.tell(events.ENDED, g, m, now_s=took_s)
 
     def step(self, action: NDArray[np.int64]) -> None:
         simulation = self.simulation

@@ -9,21 +9,23 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
-import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, RootModel
 
+from inframind_gym.configs import StrictModel
 from inframind_gym.envs.core import check_actions
 from inframind_gym.envs.placement import PlacementSimulation
 from inframind_gym.errors import InfraMindError
+from inframind_gym.files import read_json, replace_text
 from inframind_gym.live.backend import Connections
 from inframind_gym.live.client import LoopThread
 from inframind_gym.live.config import LiveSettings, PlacementLiveConfig, ServerAddress, require_live
@@ -35,16 +37,19 @@ from inframind_gym.live.placement.instance import (
     instance_pool,
     served_models,
 )
-from inframind_gym.live.placement.times import read_times, write_times
 from inframind_gym.live.placement.traffic import Records, Traffic
 from inframind_gym.simulator.placement.state import (
     ABSENT,
     ACTIVE,
     DRAINING,
+    LOAD,
     LOADING,
+    OFFLOAD,
+    SLEEP,
     SLEEPING,
     SLEPT,
     VANISHING,
+    WAKE,
     WAKING,
     is_moving,
 )
@@ -54,6 +59,22 @@ _log = logging.getLogger(__name__)
 _KEPT: Final = 1000  # transitions
 _PHASES: Final = {LOADING: "load", WAKING: "wake", SLEEPING: "sleep", VANISHING: "stop"}
 _STABLE: Final = {ACTIVE: "active", SLEPT: "slept"}
+_SEEN: Final = {"wake_s": WAKE, "sleep_s": SLEEP, "load_s": LOAD, "offload_s": OFFLOAD}
+_Seconds = Annotated[float, Field(ge=0.0, le=86_400.0, allow_inf_nan=False)]
+
+
+class ModelTimes(StrictModel):
+    """Averages of one model's phases, and what was served under its alias."""
+
+    model: str
+    wake_s: _Seconds
+    sleep_s: _Seconds
+    load_s: _Seconds
+    offload_s: _Seconds
+
+
+class _Times(RootModel[dict[str, ModelTimes]]):
+    """Content of STATE/POOL+placement/times.json: a placement that begins averages on from it."""
 
 
 class Transition(NamedTuple):
@@ -121,9 +142,7 @@ class LivePlacement(PlacementSimulation):
         self._cancelled = False  # starts under way are to be given up
         self.transitions: deque[Transition] = deque(maxlen=_KEPT)
         self._instances: dict[tuple[int, int], Instance] = {}  # by leader and model
-        named = zip(self.cards, self.served, strict=True)
-        self._names = [(card.alias, model.name) for card, model in named]
-        self._times: Path | None = None  # there is one while servers may run
+        self._times_file = Path()  # of the pool that is open
         self._records = Records(self)
         self.traffic = Traffic(self._records, self.served, self._limits, self.instance)
 
@@ -182,12 +201,12 @@ class LivePlacement(PlacementSimulation):
         pool = StartedServers(f"{self.pool.name}+placement", self._live.state)
         with contextlib.ExitStack() as lock:
             lock.enter_context(pool.locked())
-            self._times = pool.folder / "times.json"
+            self._times_file = pool.folder / "times.json"
             self._loop = LoopThread("placement")
             self._lock = lock.pop_all()
         atexit.register(self.close)
         self._cancelled = False
-        read_times(self._times, self._names, self.state.seen_s[0])
+        self._read_times()
         for m, card in enumerate(self.cards):
             for g in range(0, self.num_gpus - card.tp_min + 1, card.tp_min):
                 self.instance(g, m).server.stop()
@@ -304,22 +323,14 @@ class LivePlacement(PlacementSimulation):
     def _advance(self) -> None:
         """Begin the phases that have begun in the records."""
         self._records.write(events.ADVANCE)
-        states, now_s = self.state.instance["state"][0], time.monotonic()
-        limit_s = self._limits.drain_s
+        states = self.state.instance["state"][0]
         for g, m in np.argwhere(is_moving(states)).tolist():
             state, instance = int(states[g, m]), self.instance(g, m)
             if state in _PHASES and not instance.busy:
                 self._begin_phase(instance, g, m, state)
-            elif state == DRAINING and instance.drains_since_s is None:
-                instance.drains_since_s = now_s
-                instance.hold("drains")
-            elif state == DRAINING and now_s > (instance.drains_since_s or 0.0) + limit_s:
-                instance.drains_since_s = math.inf  # once
-                _log.warning("%s: not drained in %g s", instance.name, limit_s)
-                self.traffic.take_back(g)
 
     def _begin_phase(self, instance: Instance, g: int, m: int, state: int) -> None:
-        instance.busy, instance.drains_since_s = True, None
+        instance.busy = True
 
         def run() -> None:
             outcome = instance.run(state, lambda: self._cancelled)
@@ -335,11 +346,12 @@ class LivePlacement(PlacementSimulation):
         if self._instances.get((g, m)) is not instance:
             return  # of a cluster that was closed meanwhile
         instance.busy = False
-        self._records.write(events.ENDED, g, m, number=outcome.how, now_s=outcome.took_s)
-        if outcome.why and state in (WAKING, LOADING):
+        failed = bool(outcome.why)
+        self._records.write(events.ENDED, g, m, number=int(failed), now_s=outcome.took_s)
+        if failed and state in (WAKING, LOADING):
             instance.closed_until_s = time.monotonic() + self._limits.backoff_s
-        if outcome.how == events.AS_MEANT and self._times is not None:
-            write_times(self._times, self._names, self.state.seen_s[0])
+        elif not failed:
+            self._write_times()
         now = _STABLE.get(self._state(g, m), "absent")
         self._note(g, m, _PHASES[state], outcome.took_s, now, outcome.why)
 
@@ -358,28 +370,40 @@ class LivePlacement(PlacementSimulation):
         state, instance = self._state(g, m), self.instance(g, m)
         if up or instance.busy or state not in (ACTIVE, DRAINING, SLEPT):
             return
-        link = instance.link
 
         def check() -> None:
-            gone = instance.is_gone(serves=state == ACTIVE)
-            asleep = link is not None and link.watcher.status()[0].asleep
-            if gone:
-                self._records.put(lambda: self._lost(instance, g, m, state, asleep))
+            if instance.is_gone(serves=state != SLEPT):
+                self._records.put(lambda: self._lost(instance, g, m, state))
 
         threading.Thread(target=check, name="placement-check", daemon=True).start()
 
-    def _lost(self, instance: Instance, g: int, m: int, was: int, asleep: bool) -> None:
-        """Take back the calls of a server that is gone, or was put to sleep from outside."""
+    def _lost(self, instance: Instance, g: int, m: int, was: int) -> None:
+        """Take back the calls of a server that is gone, and end what is left of it."""
         state = self._state(g, m)
         if self._instances.get((g, m)) is not instance or state != was or instance.busy:
             return
-        instance.hold("is gone")
         if state != SLEPT:
             self.traffic.take_back(g)
-        sleeps = state == ACTIVE and asleep
-        self._records.write(events.AWAY, g, m, number=SLEEPING if sleeps else VANISHING)
-        why = "somebody else has put it to sleep" if sleeps else "its server died, or hangs"
-        self._note(g, m, "lost", 0.0, "slept" if sleeps else "absent", why)
+        self._records.write(events.AWAY, g, m)
+        self._note(g, m, "lost", 0.0, "absent", "its server died, hangs, or was put to sleep")
+
+    def _read_times(self) -> None:
+        """Begin with the times that were learned before, of the same weights."""
+        if not self._times_file.exists():
+            return
+        known = _Times.model_validate(read_json(self._times_file)).root
+        for m, (card, model) in enumerate(zip(self.cards, self.served, strict=True)):
+            times = known.get(card.alias)
+            if times is not None and times.model == model.name:
+                for name, kind in _SEEN.items():
+                    self.state.seen_s[0, m, kind] = getattr(times, name)
+
+    def _write_times(self) -> None:
+        times = {}
+        for m, (card, model) in enumerate(zip(self.cards, self.served, strict=True)):
+            seen = {name: float(self.state.seen_s[0, m, kind]) for name, kind in _SEEN.items()}
+            times[card.alias] = ModelTimes(model=model.name, **seen)
+        replace_text(self._times_file, _Times(times).model_dump_json(indent=1) + "\n")
 
     # The end
 
@@ -388,29 +412,12 @@ class LivePlacement(PlacementSimulation):
             raise InfraMindError("the cluster is closed, or was never begun: begin an episode")
 
     def close(self) -> None:
-        """Stop every server that was started, with all its processes. May be called twice.
-
-        KeyboardInterrupt is put off until they are gone.
-        """
+        """Stop every server that was started, with all its processes. May be called twice."""
         if self._loop is None:
             return
         atexit.unregister(self.close)
-        self._cancelled, interrupted = True, False
-        stop = threading.Thread(target=self._stop_all, name="placement-close")
-        stop.start()
-        while stop.is_alive():
-            try:
-                stop.join()
-            except KeyboardInterrupt:
-                interrupted = True
-        self.traffic.reset()
-        loop, self._loop = self._loop, None
-        loop.stop()
-        self._lock.close()
-        if interrupted:
-            raise KeyboardInterrupt
+        self._cancelled = True
 
-    def _stop_all(self) -> None:
         def stop(instance: Instance) -> None:
             # A start is given up by itself, an end is what is wanted; a sleep or wake may hang.
             if instance.phase is not None and instance.phase.name.endswith(("-load", "-stop")):
@@ -419,9 +426,15 @@ class LivePlacement(PlacementSimulation):
             if outcome.why:
                 _log.error("%s: %s", instance.name, outcome.why)
 
-        with ThreadPoolExecutor(max(len(self._instances), 1)) as threads:
-            list(threads.map(stop, self._instances.values()))
-        self._instances = {}
+        try:  # on KeyboardInterrupt, too, the threads are waited for
+            with ThreadPoolExecutor(max(len(self._instances), 1)) as threads:
+                list(threads.map(stop, self._instances.values()))
+        finally:
+            self._instances = {}
+            self.traffic.reset()
+            loop, self._loop = self._loop, None
+            loop.stop()
+            self._lock.close()
 
     def __enter__(self) -> LivePlacement:
         return self

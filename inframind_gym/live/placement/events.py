@@ -11,7 +11,7 @@ The differences, because the end of a phase is not known before:
 - calls leave a server in any order (`DONE`), or come back from it (`BACK`) and wait again, before
   those that came later and with the age that they had; one may be given up (`LOST`), which makes
   its job late;
-- a server can be gone at any time (`AWAY`).
+- a server can be gone at any time (`AWAY`), and is ended then, as after a phase that failed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from inframind_gym.simulator.placement.episode import (
     open_interval,
 )
 from inframind_gym.simulator.placement.instances import (
-    begin,
     close_server,
     decide,
     end_drain,
@@ -81,15 +80,10 @@ DONE: Final = 6  # request `number` was answered by the server at leader `place`
 BACK: Final = 7  # request `number` was not answered, and waits again
 LOST: Final = 8  # request `number` was not answered, and will not be
 ADVANCE: Final = 9  # drained models leave, models that have room begin to come
-ENDED: Final = 10  # the phase at leader `place` ended after `took_s`; `number`: how
-AWAY: Final = 11  # the server at leader `place` serves no more; `number`: the state that follows
+ENDED: Final = 10  # the phase at leader `place` ended after `now_s`; `number` 1: it failed
+AWAY: Final = 11  # the server at leader `place` serves no more
 SNAPSHOT: Final = 12  # write masks and observation
 DECIDE: Final = 13  # a decision, at the tick, by the masks of the last SNAPSHOT
-
-# How a phase ended.
-AS_MEANT: Final = 0
-ASLEEP: Final = 1  # it failed, and the model sleeps
-GONE: Final = 2  # it failed, and there is no process any more
 
 
 @inner
@@ -182,36 +176,27 @@ def carry_on(world: ClusterParams, cluster: ClusterState, e: int) -> None:
 
 @inner
 def phase_ended(
-    world: ClusterParams, cluster: ClusterState, e: int, g: int, m: int, how: int, took_s: float
+    world: ClusterParams, cluster: ClusterState, e: int, g: int, m: int, failed: int, took_s: float
 ) -> None:
-    """End the phase that model `m` is in at leader `g`, as it was meant or otherwise."""
+    """End the phase that model `m` is in at leader `g`; of one that failed there is no process."""
     now_s = cluster.episode[e].tick * world.settings[0].routing_s
     instance = cluster.instance[e, g, m]
     if instance.state not in (SLEEPING, VANISHING, WAKING, LOADING):
         return
-    if how == AS_MEANT:
+    if not failed:
         end_phase(world, cluster, e, g, m, took_s, now_s)
         return
-    sleeps = how == ASLEEP and instance.state != VANISHING
-    if not sleeps:
-        instance.slept_before = 0
-    left = SLEPT if sleeps else ABSENT
+    instance.slept_before = 0
     if instance.state in (WAKING, LOADING):
-        roll_back(world, cluster, e, g, m, left, now_s)
+        roll_back(world, cluster, e, g, m, ABSENT, now_s)
     else:
         cluster.episode[e].counter[C_OFFLOADS] += 1
-        settle(world, cluster, e, g, m, left, now_s)
+        settle(world, cluster, e, g, m, ABSENT, now_s)
 
 
 @inner
-def go_away(
-    world: ClusterParams, cluster: ClusterState, e: int, g: int, m: int, state: int
-) -> None:
-    """A server serves no more, and was not asked to; it is empty already.
-
-    Args:
-        state: SLEEPING or VANISHING: what is done about it.
-    """
+def go_away(world: ClusterParams, cluster: ClusterState, e: int, g: int, m: int) -> None:
+    """A server serves no more, and was not asked to; it is empty already, and is ended."""
     now_s = cluster.episode[e].tick * world.settings[0].routing_s
     was = cluster.instance[e, g, m].state
     if was == ACTIVE:
@@ -220,10 +205,7 @@ def go_away(
         move(world, cluster, e, g, m)
     if was in (ACTIVE, DRAINING):
         close_server(world, cluster, e, g, m)
-    if state == VANISHING:
-        vanish(cluster, e, g, m, was != SLEPT, now_s)
-    else:
-        begin(cluster, e, g, m, state, now_s)
+    vanish(cluster, e, g, m, was != SLEPT, now_s)
 
 
 @placement_jit
@@ -285,7 +267,7 @@ def write(
     elif event == ENDED:
         phase_ended(world, cluster, 0, place, model, number, now_s)
     elif event == AWAY:
-        go_away(world, cluster, 0, place, model, number)
+        go_away(world, cluster, 0, place, model)
     elif event == SNAPSHOT:
         write_mask(world, cluster, 0)
         observe(world, cluster, 0, observation)

@@ -1,18 +1,17 @@
 """One model on one block of GPUs: its vLLM process, and the phases that it goes through.
 
-    LOADING    start the process, connect        fails: nothing is left of it   → ABSENT
-    WAKING     POST /wake_up, send to it again   fails: put to sleep again      → SLEPT
-                                                 if that fails too: stopped     → ABSENT
-    SLEEPING   POST /sleep, after it was drained fails, or hangs: stopped       → ABSENT
-    VANISHING  disconnect, end the process                                      → ABSENT
+    LOADING    start the process, connect
+    WAKING     POST /wake_up, wait until the watcher sees it up
+    SLEEPING   POST /sleep, after it was drained
+    VANISHING  disconnect, end the process
 
-Phases block: they run on threads, one at a time for an instance, and always end.
+The process of a phase that fails is ended. Phases block: they run on threads, one at a time for an
+instance, and always end.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import threading
 import time
@@ -21,9 +20,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
 from inframind_gym.live.backend import Connections
-from inframind_gym.live.client import ChatRequest, ChatResult, DownError, ask
+from inframind_gym.live.client import ChatRequest, ChatResult, ask
 from inframind_gym.live.config import LiveLimits, ServerAddress, server_url
-from inframind_gym.live.placement.events import AS_MEANT, ASLEEP, GONE
 from inframind_gym.simulator.placement.config import ClusterConfig, ModelCard
 from inframind_gym.simulator.placement.state import LOADING, SLEEPING, VANISHING, WAKING
 from inframind_gym.simulator.server.pool import GpuConfig, ModelConfig, PoolConfig
@@ -36,7 +34,6 @@ _POLL_S: Final = 0.05
 # Weights stay in the CPU's memory. After level 2 a server answers nonsense until they have been
 # loaded again by other calls than /wake_up.
 _SLEEP: Final = "/sleep?level=1&mode=wait"
-_SHORT_S: Final = 5.0  # for an answer that takes no work
 _DEAD_S: Final = 2.0  # a server that seems dead is watched so long before that is believed
 _SEEN_UP_S: Final = 60.0  # for a server that says it is up to be seen to be
 
@@ -45,7 +42,7 @@ class VllmServer:
     """A vLLM process of this machine.
 
     Args:
-        pool: of this one model (`config.instance_pool`).
+        pool: of this one model (`instance_pool`).
         limits: of phases.
         state: folder of what was started.
         python: interpreter that has vLLM.
@@ -100,64 +97,29 @@ class VllmServer:
         return ServerAddress(alias=model.alias, url=self.url, model=model.name)
 
     def stop(self) -> None:
-        """End all its processes, if there are any.
-
-        Raises:
-            InfraMindError: some are left.
-        """
-        left = [pid for each in self._launcher.down(self.limits.stop_s) for pid in each.left]
-        if left:
-            raise InfraMindError(f"these processes still run: {', '.join(map(str, left))}")
-
-    def is_alive(self) -> bool:
-        """Return whether its process runs and takes connections."""
-        (alias,) = self._launcher.pool.aliases
-        if not self._launcher.is_running(alias):
-            return False
-        try:
-            ask(f"{self.url}/health")
-        except DownError as error:
-            return not error.at_once  # it is slow
-        return True
+        """End all its processes, if there are any."""
+        self._launcher.down(self.limits.stop_s)
 
     def sleep(self) -> None:
-        """Put it to sleep; returns when it reports that. A sleeper goes on sleeping.
-
-        Requests of others that are in flight are waited for.
+        """Put it to sleep; requests of others that are in flight are waited for.
 
         Raises:
             InfraMindError: it does not sleep.
         """
-        self._switch(_SLEEP, True, self.limits.sleep_s)
+        ask(self.url + _SLEEP, method="POST", limit_s=self.limits.sleep_s)
 
     def wake(self) -> None:
-        """Wake it up; returns when it reports that it is awake and healthy.
+        """Wake it up.
 
         Raises:
-            InfraMindError: it is not.
+            InfraMindError: it does not answer.
         """
-        self._switch("/wake_up", False, self.limits.wake_s)
-        ask(f"{self.url}/health", limit_s=_SHORT_S)
-
-    def _switch(self, path: str, asleep: bool, limit_s: float) -> None:
-        over_s = time.monotonic() + limit_s
-        ask(self.url + path, method="POST", limit_s=max(limit_s, _POLL_S))
-        while True:
-            text = ask(f"{self.url}/is_sleeping", limit_s=_SHORT_S)
-            try:
-                if bool(json.loads(text)["is_sleeping"]) == asleep:
-                    return
-            except (ValueError, LookupError, TypeError, RecursionError):
-                raise InfraMindError(f"/is_sleeping answers {text[:80]!r}") from None
-            if time.monotonic() >= over_s:
-                raise InfraMindError(f"{self.url}: {path} was answered, and changed nothing")
-            time.sleep(_POLL_S)
+        ask(f"{self.url}/wake_up", method="POST", limit_s=self.limits.wake_s)
 
 
 class Outcome(NamedTuple):
     """End of a phase."""
 
-    how: int  # AS_MEANT, ASLEEP or GONE
     took_s: float
     why: str = ""  # it failed
 
@@ -171,11 +133,9 @@ class Instance:
         connect: makes the connections to a server that is up.
 
     Attributes:
-        link: the connections; None: there is no server. While it sleeps it is held: nothing is sent
-            whatever the server reports.
+        link: the connections; None: there is no server.
         phase: thread of the last phase.
         busy: a phase is under way.
-        drains_since_s: on the monotonic clock; None: it does not drain.
         closed_until_s: it failed to come up, and is not tried again before.
     """
 
@@ -186,7 +146,6 @@ class Instance:
         self.link: Connections | None = None
         self.phase: threading.Thread | None = None
         self.busy = False
-        self.drains_since_s: float | None = None
         self.closed_until_s = 0.0
         self._connect = connect
         self._one_ends = threading.Lock()
@@ -199,31 +158,24 @@ class Instance:
                 self.link = self._connect(self.server.start(cancelled))
             elif phase == WAKING:
                 self.server.wake()
-                if self.link is not None:
-                    self.link.watcher.hold(0, None)
             elif phase == SLEEPING:
-                self.hold("is put to sleep")
                 self.server.sleep()
             elif phase == VANISHING:
                 self._end()
             if phase in (LOADING, WAKING) and self.link is not None:
+                self.link.watcher.suspect(0)
                 self.link.watcher.wait_up(_SEEN_UP_S)
-            return Outcome(AS_MEANT, time.monotonic() - began_s)
         except Exception as error:  # a bug must not leave a phase without an end
-            why = self._reason(error)
+            if not isinstance(error, InfraMindError):
+                _log.error("%s", self.name, exc_info=error)
+            why = str(error) or type(error).__name__
         took_s = time.monotonic() - began_s
-        if phase == WAKING:
+        if why:
             try:
-                self.hold("could not be woken up")
-                self.server.sleep()
-                return Outcome(ASLEEP, took_s, why)
+                self._end()
             except InfraMindError as error:
-                why = f"{why}; nor does it go on sleeping: {error}"
-        try:
-            self._end()
-        except Exception as error:
-            why = f"{why}; {self._reason(error)}"
-        return Outcome(GONE, took_s, why)
+                why = f"{why}; {error}"
+        return Outcome(took_s, why)
 
     def send(self, request: ChatRequest, on_result: Callable[[ChatResult], object]) -> None:
         """Send a call to the server, which is up; `on_result` is called on the loop."""
@@ -235,11 +187,6 @@ class Instance:
 
         asyncio.run_coroutine_threadsafe(chat(), self.link.loop.loop)
 
-    def hold(self, why: str) -> None:
-        """Send nothing more to the server, if there is one."""
-        if self.link is not None:
-            self.link.watcher.hold(0, why)
-
     def give_up(self, why: str) -> None:
         """End what is in flight to the server, if there is one: vLLM drops it."""
         if self.link is not None:
@@ -249,17 +196,14 @@ class Instance:
         """Return whether it stays away for a while, after it was seen down.
 
         Args:
-            serves: it should answer; else it is enough that its process takes connections.
+            serves: it should answer; else it may sleep.
         """
         over_s = time.monotonic() + _DEAD_S
-        while time.monotonic() < over_s:
-            if not serves:
-                if self.server.is_alive():
-                    return False
-            elif (link := self.link) is not None:
-                if link.watcher.is_up(0):
-                    return False
-                link.watcher.suspect(0)
+        while (link := self.link) is not None and time.monotonic() < over_s:
+            (server,) = link.watcher.status()
+            if server.up or (server.asleep and not serves):
+                return False
+            link.watcher.suspect(0)
             time.sleep(_POLL_S)
         return True
 
@@ -269,12 +213,6 @@ class Instance:
             if link is not None:
                 link.close()
             self.server.stop()
-
-    def _reason(self, error: Exception) -> str:
-        if isinstance(error, InfraMindError):
-            return str(error)
-        _log.error("%s", self.name, exc_info=error)
-        return f"{type(error).__name__}: {error}"
 
 
 def served_models(

@@ -97,11 +97,11 @@ def test_models_are_switched(folder: Path) -> None:
         assert room.states(0) == ["active", "absent", "slept"]
         assert room.summary("failed_calls") == [0]
 
-        # Somebody else puts a server to sleep: status 200, half an answer. It is asked for again.
+        # Somebody else puts a server to sleep: half an answer. It is stopped, and loaded again.
         room.ask(1, tokens=900)
         room.until(lambda: room.finished(1, 1) == 6)
         ask(room.url(1, 1) + "/sleep?level=1&mode=abort", method="POST", limit_s=60.0)
-        room.until(lambda: room.states(1)[1] == "slept")
+        room.until(lambda: room.states(1)[1] == "absent")
         assert room.summary("failed_calls")[0] >= 1 and room.done == 12
         room.decide(0, LLAMA8)
         room.until(lambda: room.done == 13)

@@ -127,21 +127,3 @@ def test_one_missed_answer_is_forgiven() -> None:
         asked = len(server.paths)
         until(lambda: len(server.paths) > asked + 6)
         assert changes == [True]
-
-
-def test_hold_and_release() -> None:
-    changes: list[tuple[bool, str]] = []
-    with (
-        FakeServer() as server,
-        watch(server, on_change=lambda m, up, s, why: changes.append((up, why))) as watcher,
-    ):
-        watcher.wait_up(10.0)
-        watcher.hold(0, "will be put to sleep")
-        assert watcher.up == 0
-        assert watcher.status()[0].reason == "will be put to sleep"
-        polls = watcher.polls
-        until(lambda: watcher.polls > polls + 1)
-        assert watcher.up == 0
-        watcher.hold(0, None)
-        assert watcher.up == 1
-    assert changes == [(True, ""), (False, "will be put to sleep"), (True, "")]
