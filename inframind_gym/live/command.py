@@ -67,6 +67,7 @@ _NUMBERS: Final = {  # of a row of `status`, and how they are written
     "queue_s": "{:.2f} s",
     "inference_s": "{:.1f} s",
 }
+_ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 _MOST_LINES: Final = 15  # of the log of a server that failed
 
 
@@ -98,9 +99,6 @@ def new(
             show_default=False,
         ),
     ] = None,
-    num_gpus: Annotated[
-        int, typer.Option(min=1, max=64, help="GPUs of each kind that has no COUNT.")
-    ] = 1,
     placing: Annotated[
         str,
         typer.Option(
@@ -112,15 +110,6 @@ def new(
     max_num_seqs: Annotated[
         int, typer.Option(min=1, max=4096, help="Sequences that a server runs at once.")
     ] = 256,
-    max_num_batched_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=1 << 20,
-            help="Tokens that a step computes. Default: 8192 on GPUs of 70 GB or more, else 2048.",
-            show_default=False,
-        ),
-    ] = None,
     max_model_len: Annotated[
         int | None,
         typer.Option(
@@ -148,11 +137,11 @@ def new(
             raise ConfigError("name --models to place on the GPUs, or --url of running servers.")
         names = [facts["name"] for facts in served]
         wanted = packing.parse_models(models or packing.known_models_of(names))
-        limits = packing.Limits(max_num_seqs, max_num_batched_tokens, max_model_len)
+        limits = packing.Limits(max_num_seqs, max_model_len=max_model_len)
         name = re.sub(r"[^a-zA-Z0-9._-]", "-", out.stem)[:64]
         if placing not in (known := get_args(packing.Placing)):
             raise ConfigError(f"--placing: {unknown('way to place models', placing, known)}")
-        gpus, how = packing.parse_gpus(gpu, num_gpus), cast(packing.Placing, placing)
+        gpus, how = packing.parse_gpus(gpu), cast(packing.Placing, placing)
         pool = packing.make_pool(name, gpus, wanted, limits, how)
         pool = packing.as_served(pool, served) if served else pool
         command = shlex.join(["inframind", *sys.argv[1:]])
@@ -213,7 +202,6 @@ def up(
     workload: Annotated[
         str, typer.Option(help="Lengths of simulated answers: a workload's name or a YAML file.")
     ] = "mixed",
-    seed: Annotated[int, typer.Option(help="Of what simulated servers draw.")] = 0,
     state: StateOption = None,
 ) -> None:
     """Start the servers that do not run, and wait until all answer.
@@ -229,9 +217,9 @@ def up(
         from inframind_gym.live.launcher import Launcher, last_lines
         from inframind_gym.live.simulated.server import Simulation
 
-        if not simulate and (speed, workload, seed) != (1.0, "mixed", 0):
-            raise ConfigError("--speed, --workload and --seed are for --simulate: add it")
-        simulation = Simulation(speed=speed, workload=workload, seed=seed) if simulate else None
+        if not simulate and (speed, workload) != (1.0, "mixed"):
+            raise ConfigError("--speed and --workload are for --simulate: add it")
+        simulation = Simulation(speed=speed, workload=workload) if simulate else None
         launcher = Launcher(
             load_pool(pool), state=state, python=python, host=host, simulation=simulation
         )
@@ -323,12 +311,9 @@ def down(pool: PoolOption, state: StateOption = None) -> None:
     for each in stopped:
         how = "killed: it did not end by itself" if each.killed else "stopped"
         how = how if each.processes else "had ended already"
-        left = f"; these processes still run: {each.left}" if each.left else ""
-        typer.echo(f"{each.alias}: {how} (process {each.pid}, {each.processes} in all){left}")
+        typer.echo(f"{each.alias}: {how} (process {each.pid}, {each.processes} in all)")
     if not stopped:
         typer.echo("Nothing to stop: no server of this pool was started here.")
-    if any(each.left for each in stopped):
-        raise typer.Exit(1)
 
 
 @app.command()
@@ -345,29 +330,20 @@ def place(
         ),
     ] = None,
     demand: Annotated[str, typer.Option(help="The jobs: a name or a YAML file.")] = "trickle",
-    load: Annotated[float, typer.Option(min=0.0, help="Factor on the demand's rate.")] = 1.0,
     decisions: Annotated[int, typer.Option(min=1, help="How many; one every 5 s.")] = 24,
     seed: Annotated[int, typer.Option(help="Of the demand and the policy.")] = 0,
     python: PythonOption = None,
     state: StateOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False,
 ) -> None:
     """Start servers, and let a policy wake, put to sleep, start and stop them under a demand.
 
     Each model has a server of its own on each GPU where it is placed; one a GPU is awake. Shows
     transitions, and at the end latencies. All servers are stopped then, and on Ctrl-C.
     """
-    console = Console(highlight=False, stderr=as_json, soft_wrap=True)
-    given: dict[str, Any] = {
-        "pool": pool,
-        "demand": demand,
-        "load": load,
-        "num_decisions": decisions,
-        "python": None if python is None else str(python),
-        "state": None if state is None else str(state),
-    }
-    if cluster is not None:
-        given["cluster"] = cluster
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    given: dict[str, Any] = {"pool": pool, "demand": demand, "num_decisions": decisions}
+    optional = {"cluster": cluster, "python": python, "state": state}
+    given |= {name: str(value) for name, value in optional.items() if value is not None}
     with friendly():
         require_live()
         import numpy as np
@@ -379,48 +355,39 @@ def place(
 
         decider = resolve_policy(policy, family="placement")
         rows = np.zeros(1, np.int64)
-        live = LivePlacement(
-            validate(given, PlacementLiveConfig, source="pool place"),
-            on_transition=lambda transition: console.print(str(transition), markup=False),
-        )
+        config = validate(given, PlacementLiveConfig, source="pool place")
+        live = LivePlacement(config, on_transition=lambda one: console.print(str(one)))
         seen = live.observations()
         with _interruptible(console, "All servers were stopped."), live:
             console.print(f"Bringing up cluster {live.cluster_config.name!r} …")
             live.reset(rows, [np.random.default_rng(seed)], seen)
-            console.print(text(live.frame()), markup=False)
             decider.reset(live.policy_spec(), [seed])
             for _ in range(decisions):
                 live.step(rows, decider.act_batch(seen, live.contexts(rows), rows), seen)
-            console.print(text(live.frame()), markup=False)
+            console.print(text(live.frame()))
             summary = live.summary(0)
-    if as_json:
-        typer.echo(json.dumps(summary, indent=1))
-        return
     for name, value in summary.items():
-        console.print(f"{name:24} {value:g}", markup=False)
-
-
-def end_by_exception() -> None:
-    """Let SIGTERM and SIGHUP end a command as Ctrl-C does: everything it started is stopped."""
-
-    def end(number: int, _: object) -> None:
-        for each in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(each, signal.SIG_IGN)  # it is ending
-        raise KeyboardInterrupt
-
-    for each in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, end)
+        console.print(f"{name:24} {value:g}")
 
 
 @contextlib.contextmanager
 def _interruptible(console: Console, consequence: str) -> Iterator[None]:
-    """End a command with status 130 when it is interrupted."""
-    end_by_exception()
+    """End a command with status 130 when Ctrl-C, SIGTERM or SIGHUP interrupts it."""
+
+    def end(number: int, _: object) -> None:
+        for each in _ENDING:
+            signal.signal(each, signal.SIG_IGN)  # it is ending
+        raise KeyboardInterrupt
+
+    before = {each: signal.signal(each, end) for each in _ENDING}
     try:
         yield
     except KeyboardInterrupt:
         console.print(f"Interrupted. {consequence}", style="yellow")
         raise typer.Exit(130) from None
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

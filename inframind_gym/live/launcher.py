@@ -157,11 +157,6 @@ class Launcher:
         """Stop what was started (`StartedServers.down`)."""
         return self._started.down(grace_s)
 
-    def is_running(self, alias: str) -> bool:
-        """Return whether the process of a server that was started or found here has not ended."""
-        server = self._started.servers.get(alias)
-        return server is not None and server.runs
-
     def _prepare(self, launches: Sequence[Launch], seen: Sequence[WatchedServer]) -> None:
         """Find out what runs and what can be wrong, and make weights that are missing.
 
@@ -232,9 +227,7 @@ class Launcher:
         command = self._commands[launches[0].model.alias]
         name = "simulated+all" if self._simulation else launches[0].model.alias
         log = self._started.folder / f"{name}.log"
-        with contextlib.suppress(FileNotFoundError):
-            log.replace(log.with_name(log.name + ".old"))
-        with log.open("ab") as file:
+        with log.open("wb") as file:
             child = subprocess.Popen(
                 command.arguments,
                 stdin=subprocess.DEVNULL,

@@ -1,7 +1,7 @@
 """Server processes that outlive the command that started them: state, members, end, ports.
 
     STATE/POOL/state.json   the servers: process, address, log
-    STATE/POOL/ALIAS.log    output of a server; ALIAS.log.old: of the one before it
+    STATE/POOL/ALIAS.log    output of a server
 
 STATE is `--state`, $INFRAMIND_STATE, $XDG_STATE_HOME/inframind_gym or ~/.local/state/inframind_gym.
 
@@ -78,7 +78,6 @@ class Stopped(NamedTuple):
     pid: int
     processes: int  # before it was stopped
     killed: bool  # it did not end by itself
-    left: list[int]  # processes that still run
 
 
 def start_of(process: psutil.Process) -> float:
@@ -169,11 +168,10 @@ class StartedServers:
             yield
 
     def end(self, servers: Iterable[StartedServer], grace_s: float = GRACE_S) -> list[Stopped]:
-        """Stop servers, and drop those that are gone from `servers`.
+        """Stop servers, and drop them from `servers`.
 
         SIGTERM to each leader, which ends its members, and to members without one; SIGKILL to what
-        is left. KeyboardInterrupt meanwhile shortens the grace to 0 and is not raised. Processes of
-        other users, or that hang in the kernel, can survive.
+        is left. KeyboardInterrupt meanwhile shortens the grace to 0 and is not raised.
         """
         servers = list(servers)
         members = {server.alias: server.members() for server in servers}
@@ -189,15 +187,13 @@ class StartedServers:
         killed = [process for running in stubborn.values() for process in running]
         _signal(killed, signal.SIGKILL)
         psutil.wait_procs(killed, _KILL_S)
-        ended = []
         for server in servers:
-            alias, left = server.alias, [process.pid for process in server.members()]
-            gone = len(members[alias]), bool(stubborn[alias])
-            ended.append(Stopped(alias, server.pid, *gone, left))
-            if not left:
-                self.servers.pop(alias, None)
+            self.servers.pop(server.alias, None)
         self.write()
-        return ended
+        return [
+            Stopped(each.alias, each.pid, len(members[each.alias]), bool(stubborn[each.alias]))
+            for each in servers
+        ]
 
     def down(self, grace_s: float = GRACE_S) -> list[Stopped]:
         """Stop all servers with all their processes, and nothing else.

@@ -47,7 +47,7 @@ LLAMA = {
 
 
 def pool(gpu: str, num_gpus: int, models: str, **limits: Any) -> PoolConfig:
-    return make_pool("mine", parse_gpus(gpu, num_gpus), parse_models(models), Limits(**limits))
+    return make_pool("mine", parse_gpus(f"{gpu}:{num_gpus}"), parse_models(models), Limits(**limits))
 
 
 def folder(path: Path, **config: Any) -> str:
@@ -172,7 +172,7 @@ def test_what_does_not_fit_is_said_with_what_is_missing(
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         pool(gpu, num_gpus, models)
-    for word in [*words, "--num-gpus"]:
+    for word in [*words, "--gpu KIND:COUNT"]:
         assert word in str(caught.value)
 
 
@@ -207,7 +207,7 @@ def test_the_command_writes_a_pool_that_is_read_back(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, [*command, "--force"]).exit_code == 0
     said = CliRunner().invoke(app, ["check", str(out)]).output
     assert "estimates, not measured: qwen-14b" in said and "no model is on" not in said
-    two = CliRunner().invoke(app, [*command, "--force", "--num-gpus", "2"])
+    two = CliRunner().invoke(app, [*command, "--force", "--gpu", "A100-80GB:2"])
     assert "GPUs without a model: gpu1." in two.output
     assert "no model is on gpu1" in CliRunner().invoke(app, ["check", str(out)]).output
 

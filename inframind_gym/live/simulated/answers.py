@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from inframind_gym.errors import InfraMindError
+from inframind_gym.live.guard import RequestError
 from inframind_gym.live.watcher import SIMULATED
 from inframind_gym.simulator.workflow.topology import STRATEGY_INSTRUCTIONS
 from inframind_gym.simulator.workload import WorkloadConfig, load_profiles
@@ -28,20 +28,6 @@ _TEXT: Final = (
 )
 _LOREM: Final = _TEXT.split()
 END: Final = b"data: [DONE]\n\n"
-
-
-class RefusedError(InfraMindError):
-    """A request that is answered with an error.
-
-    Attributes:
-        status: of HTTP.
-        body: JSON of the answer.
-    """
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.body = {"error": {"message": message, "type": "BadRequestError", "code": status}}
 
 
 class AnswerLengths:
@@ -100,91 +86,66 @@ class _StreamOptions(BaseModel):
     include_usage: bool = False  # in a piece of its own
 
 
-class _Prescribed(BaseModel):
-    text: str | None = None  # instead of lorem, and
-    tokens: _Tokens | None = None  # instead of a length that is drawn
-
-
 class Request(BaseModel):
-    """A chat completion, or a completion, that is wanted: the fields that are read."""
+    """A chat completion that is wanted: the fields that are read."""
 
     model: str | None = None
-    messages: list[_Message] = []
-    prompt: str | list[Any] = ""
+    messages: Annotated[list[_Message], Field(min_length=1)]
     max_completion_tokens: _Tokens | None = None
     max_tokens: _Tokens | None = None
-    min_tokens: _Int64 = 0
     n: Literal[1] | None = None
-    priority: _Int64 | None = None
+    priority: _Int64 = 0
     seed: _Int64 | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     ignore_eos: bool = False
-    simulated: _Prescribed = _Prescribed()
-
-    @property
-    def chat(self) -> bool:
-        """True for a chat."""
-        return bool(self.messages)
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of the prompt: four characters are one, a message of a chat has four more."""
-        if self.messages:
-            return sum(_MESSAGE_TOKENS + tokens_of(message.text) for message in self.messages)
-        return len(self.prompt) if isinstance(self.prompt, list) else tokens_of(self.prompt)
+        """Tokens of the prompt: four characters are one, a message has four more."""
+        return sum(
+            _MESSAGE_TOKENS - (-len(message.text) // _CHARS_A_TOKEN) for message in self.messages
+        )
 
     @property
     def strategy(self) -> str | None:
         """The strategy whose instruction is in the system's message."""
-        if not self.messages or self.messages[0].role != "system":
+        if self.messages[0].role != "system":
             return None
         system = self.messages[0].text
         return next((n for n, words in STRATEGY_INSTRUCTIONS.items() if words in system), None)
 
 
-def read_request(data: bytes, path: str, served: str, max_model_len: int) -> Request:
-    """Check the body of a request to `/v1/chat/completions` or `/v1/completions`.
+def read_request(data: bytes, served: str, max_model_len: int) -> tuple[Request, int]:
+    """Check the body of a request.
 
     Args:
         data: the body.
-        path: of the request.
         served: name of the model.
         max_model_len: tokens of prompt and output.
 
     Returns:
-        The request, with `max_tokens` as it will be.
+        The request, and the most tokens of its answer.
 
     Raises:
-        RefusedError: no server would take it.
+        RequestError: no server would take it.
     """
     try:
         request = Request.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
-        raise RefusedError(400, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        words = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise RequestError(400, "invalid_request", words) from None
     if (request.model or served) != served:
-        raise RefusedError(404, f"The model `{request.model}` does not exist: {served}.")
-    chat = path.endswith("/chat/completions")
-    if not (request.messages if chat else request.prompt):
-        raise RefusedError(400, f"{'messages' if chat else 'prompt'}: must not be empty")
+        words = f"The model `{request.model}` does not exist: {served}."
+        raise RequestError(404, "model_not_found", words)
     room = max_model_len - request.prompt_tokens
-    if room <= 0:
-        raise RefusedError(
-            400,
-            f"This model's maximum context length is {max_model_len} tokens. However, your prompt "
-            f"contains {request.prompt_tokens} input tokens.",
-        )
-    limits = (request.max_completion_tokens, request.max_tokens, room if chat else 16)
-    wanted = next(limit for limit in limits if limit is not None)
-    if wanted > max_model_len or request.min_tokens > wanted:
-        raise RefusedError(400, f"max_tokens: from min_tokens to {max_model_len}")
-    return request.model_copy(update={"model": served, "max_tokens": min(wanted, room)})
-
-
-def tokens_of(text: str) -> int:
-    """Return the tokens of a text."""
-    return -(-len(text) // _CHARS_A_TOKEN)
+    wanted = request.max_completion_tokens or request.max_tokens or room
+    if room <= 0 or wanted > max_model_len:
+        words = f"This model's maximum context length is {max_model_len} tokens. However, your"
+        words += f" prompt contains {request.prompt_tokens} input tokens, and asks for {wanted}."
+        raise RequestError(400, "context_length_exceeded", words)
+    return request, min(wanted, room)
 
 
 class Answer:
@@ -192,52 +153,37 @@ class Answer:
 
     Args:
         request: what is wanted.
+        served: name of the model.
         key: of the random words.
         name: end of its id; None: random.
     """
 
-    def __init__(self, request: Request, key: str, name: str | None) -> None:
+    def __init__(self, request: Request, served: str, key: str, name: str | None) -> None:
         self.request = request
         self._first = random.Random(key).randrange(len(_LOREM))
-        self._kind = "chat.completion" if request.chat else "text_completion"
-        prefix = "chatcmpl" if request.chat else "cmpl"
         self._head = {
-            "id": f"{prefix}-{name or uuid.uuid4().hex[:16]}",
+            "id": f"chatcmpl-{name or uuid.uuid4().hex[:16]}",
             "created": int(time.time()),
-            "model": request.model,
+            "model": served,
             "system_fingerprint": SIMULATED,
         }
 
-    def words(self, begin: int, end: int, total: int) -> str:
-        """Return tokens `begin` to `end` of `total`."""
-        if self.request.simulated.text is not None:
-            text = self.request.simulated.text
-            return text[len(text) * begin // total : len(text) * end // total]
-        size = len(_LOREM)
-        words = [_LOREM[(self._first + i) % size] for i in range(begin, end)]
-        return (" " if begin else "") + " ".join(words) if words else ""
-
-    def whole(self, tokens: int, total: int, reason: str, metrics: dict[str, Any] | None) -> bytes:
+    def whole(self, tokens: int, reason: str, metrics: dict[str, Any] | None) -> bytes:
         """Return the body of an answer that is not streamed."""
-        text = self.words(0, tokens, total)
-        said = {"message": {"role": "assistant", "content": text}}
-        choice = {"index": 0, **(said if self.request.chat else {"text": text})}
-        choice |= {"logprobs": None, "finish_reason": reason}
-        body = self._head | {"object": self._kind, "choices": [choice]}
+        message = {"role": "assistant", "content": self._words(0, tokens)}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
+        body = self._head | {"object": "chat.completion", "choices": [choice]}
         return dump(body | {"usage": self._usage(tokens), "metrics": metrics})
 
     def opening(self) -> bytes:
-        """Return the event that names the role; completions have none."""
-        if not self.request.chat:
-            return b""
+        """Return the event that names the role."""
         delta = {"role": "assistant", "content": ""}
         return self._event([{"index": 0, "delta": delta, "finish_reason": None}])
 
-    def piece(self, begin: int, end: int, total: int, reason: str | None) -> bytes:
+    def piece(self, begin: int, end: int, reason: str | None) -> bytes:
         """Return the event of tokens `begin` to `end`; a reason: it is the last."""
-        text = self.words(begin, end, total)
-        said = {"delta": {"content": text}} if self.request.chat else {"text": text}
-        return self._event([{"index": 0, **said, "logprobs": None, "finish_reason": reason}])
+        choice = {"index": 0, "delta": {"content": self._words(begin, end)}}
+        return self._event([{**choice, "logprobs": None, "finish_reason": reason}])
 
     def closing(self, tokens: int, metrics: dict[str, Any] | None) -> bytes:
         """Return the events after the last token."""
@@ -247,13 +193,18 @@ class Answer:
         more = {} if metrics is None else {"metrics": metrics}
         return self._event([], usage=self._usage(tokens), **more) + END
 
+    def _words(self, begin: int, end: int) -> str:
+        size = len(_LOREM)
+        words = [_LOREM[(self._first + i) % size] for i in range(begin, end)]
+        return (" " if begin else "") + " ".join(words) if words else ""
+
     def _usage(self, tokens: int) -> dict[str, Any]:
         prompt = self.request.prompt_tokens
         total = prompt + tokens
         return {"prompt_tokens": prompt, "total_tokens": total, "completion_tokens": tokens}
 
     def _event(self, choices: list[Any], **more: Any) -> bytes:
-        kind = f"{self._kind}.chunk" if self.request.chat else self._kind
+        kind = "chat.completion.chunk"
         return b"data: %b\n\n" % dump(self._head | {"object": kind, "choices": choices} | more)
 
 

@@ -31,14 +31,7 @@ from inframind_gym.configs import Positive, StrictModel, validate
 from inframind_gym.errors import ConfigError
 from inframind_gym.live.guard import RequestError, check_head, is_secret
 from inframind_gym.live.server_command import ServerCommand
-from inframind_gym.live.simulated.answers import (
-    Answer,
-    AnswerLengths,
-    RefusedError,
-    dump,
-    read_request,
-    tokens_of,
-)
+from inframind_gym.live.simulated.answers import Answer, AnswerLengths, dump, read_request
 from inframind_gym.live.watcher import SIMULATED
 from inframind_gym.simulator.server.open_loop import OpenLoop
 from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
@@ -239,7 +232,6 @@ class ModelServer:
         index: of the model in the pool.
         config: of the model.
         lengths: draws the tokens of answers.
-        seed: of what is drawn.
         peers: all servers of the pool, by alias: faults are asked for at any of them.
         password: that clients have to send; None: none, and requests have to name this machine.
 
@@ -256,13 +248,12 @@ class ModelServer:
         config: ModelConfig,
         lengths: AnswerLengths,
         *,
-        seed: int = 0,
         peers: dict[str, ModelServer] | None = None,
         password: str | None = None,
     ) -> None:
         self.config = config
         self.fault = Fault()
-        self.engine, self.index, self.lengths, self.seed = engine, index, lengths, seed
+        self.engine, self.index, self.lengths = engine, index, lengths
         self._peers = {} if peers is None else peers
         self._peers[config.alias] = self
         self._password = password
@@ -276,7 +267,6 @@ class ModelServer:
         self._forget()
         self._routes: dict[tuple[str, str], Handler] = {
             ("POST", "/v1/chat/completions"): self._complete,
-            ("POST", "/v1/completions"): self._complete,
             ("GET", "/v1/models"): self._models,
             ("GET", "/health"): self._health,
             ("GET", "/metrics"): self._metrics,
@@ -373,51 +363,42 @@ class ModelServer:
         alone, pairs = self._password is None, request.headers.items()
         try:
             headers = check_head(pairs, loopback_only=alone, most_bytes=_MOST_BYTES)
-        except RequestError as error:
-            return _json({"error": str(error)}, error.status)
-        if self._password is not None and path.startswith(("/v1", "/fault")):
-            key = headers.get("authorization", "").removeprefix("Bearer ")
-            if not is_secret(key, self._password):
-                return _json({"error": "Unauthorized"}, 401)
-        handler = self._routes.get((request.method, path))
-        if handler is None:
-            known = any(path == each for _, each in self._routes)
-            return _json({"detail": "not for this path"}, 405 if known else 404)
-        try:
+            if self._password is not None and path.startswith(("/v1", "/fault")):
+                key = headers.get("authorization", "").removeprefix("Bearer ")
+                if not is_secret(key, self._password):
+                    raise RequestError(401, "invalid_api_key", "Unauthorized")
+            handler = self._routes.get((request.method, path))
+            if handler is None:
+                known = any(path == each for _, each in self._routes)
+                raise RequestError(405 if known else 404, "not_found", "not for this path")
             return await handler(request)
-        except RefusedError as error:
-            return _json(error.body, error.status)
+        except RequestError as error:
+            return web.Response(
+                status=error.status, body=error.content(), content_type="application/json"
+            )
 
     # Completions
 
     async def _complete(self, http: web.BaseRequest) -> web.StreamResponse:
         """Answer a request for a completion; its client can go away at any time."""
-        card = self.config.server
-        request = read_request(await http.read(), http.path, self.config.name, card.max_model_len)
+        name = self.config.name
+        request, most = read_request(await http.read(), name, self.config.server.max_model_len)
         drawn = f"seed {request.seed}" if request.seed is not None else str(self.completions)
-        key = f"{self.seed}/{self.config.alias}/{drawn}"
-        most, prescribed = request.max_tokens or 1, request.simulated
-        if prescribed.tokens is not None:
-            tokens = prescribed.tokens
-        elif prescribed.text is not None:
-            tokens = tokens_of(prescribed.text)
-        elif request.ignore_eos:
-            tokens = most
-        else:
-            tokens = self.lengths.draw(self.index, key, request.strategy)
-        tokens = max(1, min(max(tokens, request.min_tokens), most))
+        key, tokens = f"0/{self.config.alias}/{drawn}", most
+        if not request.ignore_eos:
+            tokens = min(self.lengths.draw(self.index, key, request.strategy), most)
         reason = "length" if tokens >= most else "stop"
         flight = Flight(
             server=self.index,
             prompt_tokens=request.prompt_tokens,
             output_tokens=tokens,
-            priority=float(request.priority or 0),
+            priority=float(request.priority),
             streams=bool(request.stream),
         )
         if not self.engine.enter(flight):
-            raise RefusedError(503, "too many requests")
+            raise RequestError(503, "overloaded", "too many requests")
         self.completions += 1
-        answer = Answer(request, key, http.headers.get("X-Request-Id"))
+        answer = Answer(request, name, key, http.headers.get("X-Request-Id"))
         try:
             if request.stream:
                 return await self._stream(http, flight, answer, reason)
@@ -426,7 +407,7 @@ class ModelServer:
                 flight.news.clear()
             await self.goes_on.wait()
             ended = "abort" if flight.aborted else reason
-            body = answer.whole(flight.tokens, tokens, ended, self._times(flight))
+            body = answer.whole(flight.tokens, ended, self._times(flight))
             return web.Response(body=body, content_type="application/json")
         finally:
             self.engine.leave(flight)
@@ -447,7 +428,7 @@ class ModelServer:
                 await response.write(data + GARBAGE)
                 break
             ended = "abort" if flight.aborted else reason
-            data += answer.piece(sent, tokens, flight.output_tokens, ended if over else None)
+            data += answer.piece(sent, tokens, ended if over else None)
             if over:
                 data += answer.closing(tokens, self._times(flight))
             await response.write(data)
@@ -538,11 +519,11 @@ class ModelServer:
         query = dict(request.query)
         server = self._peers.get(query.pop("model", self.config.alias))
         if server is None:
-            return _json({"error": f"model: one of {', '.join(self._peers)}"}, 404)
+            raise RequestError(404, "not_found", f"model: one of {', '.join(self._peers)}")
         try:
             fault = validate(query, Fault, source="fault")
         except ConfigError as error:
-            return _json({"error": str(error)}, 400)
+            raise RequestError(400, "invalid_request", str(error)) from None
         if server is self and fault.kind == "kill":  # after the answer
             loop = asyncio.get_running_loop()
             loop.call_later(0.05, lambda: loop.create_task(self.set_fault(fault)))
@@ -572,7 +553,6 @@ class Simulation(StrictModel):
 
     speed: Positive = 1.0  # virtual seconds a second
     workload: str = "mixed"  # from which the lengths of answers are drawn
-    seed: int = 0
 
 
 class _Process(Simulation):
@@ -600,11 +580,10 @@ def make_servers(pool: PoolConfig, simulation: Simulation) -> tuple[Engine, list
     OpenLoop(cards(pool), 2).use_all()  # clients do not wait for compilation
     lengths = AnswerLengths(load_workload(simulation.workload), pool.aliases)
     engine, peers = Engine(cards(pool), simulation.speed), dict[str, ModelServer]()
-    options: dict[str, Any] = {"seed": simulation.seed, "peers": peers}
-    options["password"] = os.environ.get("VLLM_API_KEY")
+    password = os.environ.get("VLLM_API_KEY")
     for index, model in enumerate(pool.models):
         if model.port is not None:
-            ModelServer(engine, index, model, lengths, **options)
+            ModelServer(engine, index, model, lengths, peers=peers, password=password)
     return engine, list(peers.values())
 
 

@@ -55,12 +55,11 @@ class Limits:
     max_output_tokens: int = 2048
 
 
-def parse_gpus(text: str, count: int = 1) -> tuple[str, ...]:
+def parse_gpus(text: str) -> tuple[str, ...]:
     """Read GPUs as the command line has them, ``KIND[:COUNT]`` by commas: one kind an entry.
 
     Args:
         text: what `--gpu` was given.
-        count: of kinds that name none.
 
     Raises:
         ConfigError: A GPU is unknown, or a count is no number from 1 to 64.
@@ -70,7 +69,7 @@ def parse_gpus(text: str, count: int = 1) -> tuple[str, ...]:
         kind, colon, number = part.partition(":")
         if colon and not re.fullmatch(r"[1-9]|[1-5]\d|6[0-4]", number):
             raise ConfigError(f"--gpu: {part}: wanted KIND:COUNT with 1 to 64 GPUs.")
-        devices += [find_gpu(kind)[0]] * (int(number) if colon else count)
+        devices += [find_gpu(kind)[0]] * (int(number) if colon else 1)
     if not 1 <= len(devices) <= 64:
         raise ConfigError(f"--gpu: names {len(devices)} GPUs, wanted 1 to 64.")
     return tuple(devices)
@@ -297,7 +296,7 @@ def _place(
     if lacking:
         raise ConfigError(
             f"the models do not fit on {_counted(devices)}:\n  " + "\n  ".join(lacking) + "\n"
-            "Give more GPUs (--num-gpus, --gpu KIND:COUNT) or larger ones, take fewer models, "
+            "Give more GPUs (--gpu KIND:COUNT) or larger ones, take fewer models, "
             "smaller weights (MODEL:fp8, MODEL:awq), or lower --max-model-len."
         )
     shares = {}

@@ -151,7 +151,7 @@ def test_engines_that_outlive_their_server_are_ended(room: Room) -> None:
     assert not before & room.running()
     os.kill(again.pid or 0, signal.SIGKILL)
     (stopped,) = room.launcher(pool).down(grace_s=0.5)
-    assert stopped.left == [] and room.running() == set()
+    assert stopped.processes == 1 and room.running() == set()
 
 
 def test_one_that_hangs_when_its_engine_died_is_started_anew(room: Room) -> None:
@@ -190,7 +190,7 @@ def test_a_process_that_has_the_id_now_is_not_stopped(room: Room) -> None:
             assert stranger.poll() is None
             start_s = start_of(psutil.Process(stranger.pid))
             state.write(server.model_copy(update={"pid": stranger.pid, "start_s": start_s}))
-            assert room.launcher(pool).down(grace_s=0.2)[0].left == []
+            assert room.launcher(pool).down(grace_s=0.2)[0].processes == 1
             stranger.wait(10.0)  # this one is the server
         finally:
             stranger.kill()
