@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
-import threading
-from base64 import b64encode
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.report.page import write_report
-from inframind_gym.evaluation.store import HEADER, RECORDS, finished_ids, read_header
+from inframind_gym.evaluation.store import HEADER, finished_ids, read_header
 
 _DEEPEST: Final = 3  # folders below those that were given
-_SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
 
 class Boards:
-    """Results folders under some folders, and their reports, each made once for a state of it.
+    """Results folders under some folders, and their reports.
 
     Args:
         roots: results folders, or folders of them; one that is missing has none.
@@ -29,8 +23,6 @@ class Boards:
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self._roots = roots
-        self._reports: dict[Path, tuple[list[int], str]] = {}
-        self._lock = threading.Lock()
 
     def find(self) -> dict[str, Path]:
         """Return the folders by the names under which the pages know them."""
@@ -66,18 +58,7 @@ class Boards:
         folder = self.find().get(name)
         if folder is None:
             raise ConfigError(f"there is no results folder {name[:100]!r}")
-        state = [path.stat().st_mtime_ns for path in sorted((folder / RECORDS).glob("*.parquet"))]
-        if not state:
-            raise BenchmarkError(f"{folder}: no cell is finished yet")
-        with self._lock, tempfile.TemporaryDirectory() as scratch:  # making one takes a whole core
-            if self._reports.get(folder, ([], ""))[0] != state:
-                page = Path(scratch, "report.html")
-                write_report([folder], page)
-                self._reports[folder] = state, page.read_text(encoding="utf-8")
-            return self._reports[folder][1]
-
-
-def script_hashes(html: str) -> str:
-    """Return the sources of a content security policy that admit a page's own scripts alone."""
-    digests = (sha256(script.encode()).digest() for script in _SCRIPT.findall(html))
-    return " ".join(f"'sha256-{b64encode(digest).decode()}'" for digest in digests)
+        with tempfile.TemporaryDirectory() as scratch:
+            page = Path(scratch, "report.html")
+            write_report([folder], page)
+            return page.read_text(encoding="utf-8")

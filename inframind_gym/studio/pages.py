@@ -19,7 +19,7 @@ from nicegui import ui
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.studio.boards import Boards
 from inframind_gym.studio.parts import Live, Row, chip, each, html, put, table
-from inframind_gym.studio.runs import CHOICES, PACED, SETTINGS, Launcher
+from inframind_gym.studio.runs import CHOICES, SETTINGS, Launcher
 from inframind_gym.studio.views import VIEWS, comparison
 from inframind_gym.teams.runs import FORMS, Run, RunStore, compare
 
@@ -227,8 +227,6 @@ def _form(launcher: Launcher, team: str, source: str) -> None:
                 controls[name] = ui.checkbox(label, value=default)
             else:
                 controls[name] = (ui.input if name == "fault" else ui.number)(label, value=default)
-        delay = ui.number("rest after a step, s", value=0.2, min=0.0, max=5.0)
-        delay.set_visibility(team in PACED)
 
         async def start() -> None:
             settings: dict[str, Any] = {"source": source} if source else {}
@@ -237,8 +235,7 @@ def _form(launcher: Launcher, team: str, source: str) -> None:
                 settings[name] = int(control.value) if whole else control.value
                 settings[name] = None if control.value == "" else settings[name]
             try:
-                delay_s = float(delay.value or 0.0) if team in PACED else 0.0
-                run_id = await background.io_bound(launcher.start, team, settings, delay_s)
+                run_id = await background.io_bound(launcher.start, team, settings)
             except InfraMindError as error:
                 wrong.content = html('<p class="error" role="alert">{}</p>', error)
             else:

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from inframind_gym.teams.coordination.retrieval import Corpus, Retriever
 
 MOST_RUNS: Final = 8  # at once
-MOST_DELAY_S: Final = 5.0
 _ENDING_S: Final = 5.0  # that runs get to end when the studio does
 SAMPLE_S: Final = 1.0  # of a simulation, between two samples
 _DIGITS: Final = 3
@@ -84,8 +83,6 @@ CHOICES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "assignment": {"router": get_args(Router), "arrivals": ARRIVALS},
     "coordination": {"policy": _plain("coordination")},
 }
-# Events after which a run may rest, so that a person can follow what takes milliseconds.
-PACED: Final = {"token-budget": "trace", "assignment": "iteration"}
 
 
 def _one_of(team: str, field: str) -> AfterValidator:
@@ -161,20 +158,17 @@ class Stopped(KeyboardInterrupt):
     """A person has stopped a run; its log counts it as interrupted."""
 
 
-class PacedLog(RunLog):
-    """A run's log that can rest after events of the kind `PACED`, and that can be stopped."""
+class StoppableLog(RunLog):
+    """A run's log that raises `Stopped` at the next event after `stopping` was set."""
 
-    def __init__(
-        self, store: RunStore, team: str, settings: Mapping[str, Any], delay_s: float = 0.0
-    ) -> None:
+    def __init__(self, store: RunStore, team: str, settings: Mapping[str, Any]) -> None:
         super().__init__(store, team, settings)
-        self._delay_s, self._paced = delay_s, PACED.get(team)
         self.stopping = threading.Event()
 
     def append(self, kind: str, data: Mapping[str, Any]) -> int:
         """Write an event and return its number; raise `Stopped` if the run has been stopped."""
         number = super().append(kind, data)
-        self.rest(self._delay_s if kind == self._paced else 0.0)
+        self.rest(0.0)
         return number
 
     def rest(self, seconds: float) -> None:
@@ -186,13 +180,13 @@ class PacedLog(RunLog):
 # Pools
 
 
-def _pool(settings: PoolSettings, ways: Ways, log: PacedLog) -> None:
+def _pool(settings: PoolSettings, ways: Ways, log: StoppableLog) -> None:
     """Play a stream, or watch live servers until the time is over."""
     players = {"simulation": _play_stream, "pool": _watch_pool, "gateway": _watch_gateway}
     players[settings.source](settings, ways, log)
 
 
-def _play_stream(settings: PoolSettings, ways: Ways, log: PacedLog) -> None:
+def _play_stream(settings: PoolSettings, ways: Ways, log: StoppableLog) -> None:
     """Play a simulated stream under a policy, paced by the wall clock; it reaches nothing."""
     import gymnasium as gym
 
@@ -280,7 +274,9 @@ def _named(pool: Any, clock: str) -> dict[str, Any]:
     }
 
 
-def _until_over(settings: PoolSettings, log: PacedLog, look: Callable[[], dict[str, Any]]) -> None:
+def _until_over(
+    settings: PoolSettings, log: StoppableLog, look: Callable[[], dict[str, Any]]
+) -> None:
     """Sample live servers until the time is over or the run is stopped."""
     began_s, samples = time.monotonic(), 0
     while (now_s := time.monotonic() - began_s) < settings.watch_s:
@@ -290,7 +286,7 @@ def _until_over(settings: PoolSettings, log: PacedLog, look: Callable[[], dict[s
     log.finish("complete", {"samples": samples, "watched_s": settings.watch_s})
 
 
-def _watch_pool(settings: PoolSettings, ways: Ways, log: PacedLog) -> None:
+def _watch_pool(settings: PoolSettings, ways: Ways, log: StoppableLog) -> None:
     """Watch the servers of a live pool by their metrics."""
     from inframind_gym.live.config import LiveSettings, addresses
     from inframind_gym.live.watcher import MetricsWatcher
@@ -315,7 +311,7 @@ def _watch_pool(settings: PoolSettings, ways: Ways, log: PacedLog) -> None:
         _until_over(settings, log, look)
 
 
-def _watch_gateway(settings: PoolSettings, ways: Ways, log: PacedLog) -> None:
+def _watch_gateway(settings: PoolSettings, ways: Ways, log: StoppableLog) -> None:
     """Watch a gateway by its metrics."""
     from inframind_gym.live.gateway.command import Scrape
 
@@ -352,7 +348,7 @@ def _watch_gateway(settings: PoolSettings, ways: Ways, log: PacedLog) -> None:
 # Teams
 
 
-def _token_budget(settings: Order, ways: Ways, log: PacedLog) -> None:
+def _token_budget(settings: Order, ways: Ways, log: StoppableLog) -> None:
     from inframind_gym.teams.token_budget.app import Orchestrator, play
 
     orchestrator = Orchestrator(settings, log, log.run_id, ways.open())
@@ -362,7 +358,7 @@ def _token_budget(settings: Order, ways: Ways, log: PacedLog) -> None:
         log.finish("interrupted", {**orchestrator.summary(), "error": str(stop)})
 
 
-def _assignment(settings: AssignmentSettings, ways: Ways, log: PacedLog) -> None:
+def _assignment(settings: AssignmentSettings, ways: Ways, log: StoppableLog) -> None:
     from inframind_gym.teams.assignment.app import Options, make_run, open_providers
 
     models = [] if ways.model is None else [ways.model]
@@ -382,7 +378,7 @@ def _texts() -> tuple[Corpus, Retriever]:
     return corpus, Retriever(corpus)
 
 
-def _coordination(settings: CoordinationSettings, ways: Ways, log: PacedLog) -> None:
+def _coordination(settings: CoordinationSettings, ways: Ways, log: StoppableLog) -> None:
     from inframind_gym.teams.coordination.app import MultiAgentCoordinator
     from inframind_gym.teams.coordination.settings import MODEL
 
@@ -422,10 +418,10 @@ class Launcher:
 
     def __init__(self, store: RunStore, ways: Ways, most_runs: int = MOST_RUNS) -> None:
         self.store, self.ways, self._most = store, ways, most_runs
-        self._running: dict[str, tuple[PacedLog, threading.Thread]] = {}
+        self._running: dict[str, tuple[StoppableLog, threading.Thread]] = {}
         self._lock = threading.Lock()
 
-    def start(self, team: str, settings: Mapping[str, Any], delay_s: float = 0.0) -> str:
+    def start(self, team: str, settings: Mapping[str, Any]) -> str:
         """Start a run and return its name.
 
         Raises:
@@ -434,8 +430,6 @@ class Launcher:
         """
         if team not in SETTINGS:
             raise ConfigError(unknown("team", team, SETTINGS))
-        if not 0.0 <= delay_s <= MOST_DELAY_S:
-            raise ConfigError(f"delay_s must be from 0 to {MOST_DELAY_S:g}, got {delay_s:g}")
         checked: Any = validate(dict(settings), SETTINGS[team], source="settings")
         players: dict[str, Callable[..., None]] = {"pool": _pool}
         players |= {"token-budget": _token_budget, "assignment": _assignment}
@@ -454,7 +448,7 @@ class Launcher:
         with self._lock:
             if len(self._running) >= self._most:
                 raise BusyError(f"{self._most} runs are under way; stop one, or try again later")
-            log = PacedLog(self.store, team, record, delay_s)
+            log = StoppableLog(self.store, team, record)
 
             def carry_out() -> None:  # whatever happens, the log finishes the run in the file
                 try:

@@ -47,7 +47,9 @@ LLAMA = {
 
 
 def pool(gpu: str, num_gpus: int, models: str, **limits: Any) -> PoolConfig:
-    return make_pool("mine", parse_gpus(f"{gpu}:{num_gpus}"), parse_models(models), Limits(**limits))
+    return make_pool(
+        "mine", parse_gpus(f"{gpu}:{num_gpus}"), parse_models(models), Limits(**limits)
+    )
 
 
 def folder(path: Path, **config: Any) -> str:
