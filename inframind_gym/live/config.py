@@ -44,7 +44,7 @@ class LiveSettings(StrictModel):
 
     # the client
     max_in_flight: PositiveInt = 1024  # requests, a socket each; calls beyond wait
-    retry_wait_s: Positive = 0.2  # after a call that failed, before it is sent again; doubles
+    retry_wait_s: Positive = 1.0  # after a call that failed, before it is sent again
     grace_s: NonNegative = 60.0
     floor_s: Positive = 300.0
     cap_s: Positive = 1800.0
