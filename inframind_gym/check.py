@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import typer
-from pydantic import BaseModel
 
 from inframind_gym.configs import find_config, list_configs, load_yaml_model
 from inframind_gym.errors import (
@@ -22,13 +20,10 @@ from inframind_gym.errors import (
     shortened,
     unknown,
 )
-from inframind_gym.evaluation.placement import PlacementSuite
-from inframind_gym.evaluation.routing import RoutingSuite
 from inframind_gym.evaluation.scenarios import TrackConfig, load_track
 from inframind_gym.evaluation.suite import load_suite
-from inframind_gym.evaluation.tracks import TrackSuite
 from inframind_gym.files import read_yaml
-from inframind_gym.policies import POLICIES, checkpoint, policy_names, resolve_policy
+from inframind_gym.policies import POLICIES, policy_names, resolve_policy
 from inframind_gym.simulator import jit
 from inframind_gym.simulator.arrivals import load_trace
 from inframind_gym.simulator.placement import config as placement
@@ -38,26 +33,16 @@ from inframind_gym.simulator.workload import WorkloadConfig, estimates, load_wor
 from inframind_gym.tasks.grading import check_tasks
 from inframind_gym.tasks.loaders import read_folder
 from inframind_gym.tasks.sandbox import PACKAGES
-from inframind_gym.teams.assignment.simulate import AssignmentSettings, load_team
-from inframind_gym.teams.coordination.settings import CoordinationSettings
+from inframind_gym.teams.assignment.simulate import load_team
 from inframind_gym.teams.coordination.settings import load_settings as load_coordination
-from inframind_gym.teams.token_budget.settings import TeamSettings, load_settings
+from inframind_gym.teams.token_budget.settings import load_settings
 
 _PACKAGE: Final = Path(__file__).parent
 TAKEN: Final = (
     "YAML of a pool, workload, suite, track, cluster, demand or catalogue (.yaml); an arrival "
-    "trace (.csv); questions, a file (.jsonl, .jsonl.gz) or a folder; the folder of a checkpoint; "
-    "the name of a configuration that is shipped; a policy as `bench run --policies` takes it; "
-    "`install`: this installation"
+    "trace (.csv); questions, a file (.jsonl, .jsonl.gz) or a folder; the name of a configuration "
+    "that is shipped; a policy as `bench run --policies` takes it; `install`: this installation"
 )
-
-
-class _Configuration(NamedTuple):
-    """A kind of YAML file."""
-
-    models: tuple[type[BaseModel], ...]  # a file is known by their keys
-    load: Callable[[Path], Any]
-    said: Callable[[Any], str]  # of what was loaded
 
 
 class CheckFailedError(InfraMindError):
@@ -96,7 +81,8 @@ def check(target: str, kind: str | None = None, *, packages: Sequence[str] = PAC
 
     Args:
         target: File, folder, name of a shipped configuration, or policy.
-        kind: One of KINDS; None: found out.
+        kind: A folder of `envs_configs`, "traces", "questions", "tasks" or "policies"; None: found
+            out.
         packages: What the code of "tasks" may import beside the standard library.
 
     Returns:
@@ -106,43 +92,43 @@ def check(target: str, kind: str | None = None, *, packages: Sequence[str] = PAC
         InfraMindError: It cannot be used, or there is nothing of that name or kind.
         CheckFailedError: A reference answer of the tasks fails.
     """
-    if kind is not None:
-        if kind not in KINDS:
-            raise ConfigError(unknown("kind", kind, KINDS))
-        return KINDS[kind](target, packages) if kind == "tasks" else KINDS[kind](target)
-    if os.path.exists(target):
-        return KINDS[_kind_of(Path(target))](target)
-    if split_draw(target)[1] is not None:
-        return KINDS["workloads"](target)
-    kinds = [kind for kind in _CONFIGURATIONS if target in list_configs(kind)]
-    if kinds:
-        return [line for kind in kinds for line in KINDS[kind](target)]
-    if target == "install":
+    if kind is None and target == "install":
         return [f"inframind-gym {version('inframind-gym')}, {_PACKAGE}", jit.described()]
+    kinds = _kinds_of(target) if kind is None else [kind]
+    lines = []
+    for one in kinds:
+        if one in _CONFIGURATIONS:
+            load, said = _CONFIGURATIONS[one]
+            name, draw = split_draw(target) if one == "workloads" else (target, None)
+            path = Path(f"{find_config(one, name)}{'' if draw is None else f'#{draw}'}")
+            lines += f"{path}: {said(load(path))}".splitlines()
+        elif one == "tasks":
+            lines += _tasks(target, packages)
+        elif one in _OTHERS:
+            lines += _OTHERS[one](target)
+        else:
+            raise ConfigError(unknown("kind", one, (*_CONFIGURATIONS, *_OTHERS, "tasks")))
+    return lines
+
+
+def _kinds_of(target: str) -> list[str]:
+    """Return the kind of a file or folder, or the kinds of which there is something so called."""
+    path = Path(target)
+    if os.path.exists(target):
+        if path.suffix in (".yaml", ".yml"):
+            return [_kind_of_yaml(path)]
+        if path.suffix == ".csv":
+            return ["traces"]
+        if path.is_dir() or path.name.endswith((".jsonl", ".jsonl.gz")):
+            return ["questions"]
+        raise _unknown(f"{target}: is of no kind that is known.")
+    if split_draw(target)[1] is not None:
+        return ["workloads"]
     looks_like_path = "/" in target or target.endswith((".yaml", ".csv", ".json", ".jsonl", ".gz"))
     if looks_like_path and ":" not in target:
-        folder = Path(target).parent
-        near = [path.name for path in folder.glob("*")] if folder.is_dir() else []
-        hint = did_you_mean(Path(target).name, near)
-        raise ConfigError(f"{target}: no such file or folder.{hint}")
-    return _policy(target)
-
-
-def _kind_of(path: Path) -> str:
-    """Return the kind of a file or folder, by its ending and what it holds."""
-    if (path / "run.json").is_file():
-        raise ConfigError(
-            f"{path}: holds results; read them with `inframind bench leaderboard {path}`."
-        )
-    if _checkpoints_in(path):
-        return "checkpoints"
-    if path.suffix in (".yaml", ".yml"):
-        return _kind_of_yaml(path)
-    if path.suffix == ".csv":
-        return "traces"
-    if path.is_dir() or path.name.endswith((".jsonl", ".jsonl.gz")):
-        return "questions"
-    raise _unknown(f"{path}: is of no kind that is known.")
+        near = [one.name for one in path.parent.glob("*")] if path.parent.is_dir() else []
+        raise ConfigError(f"{target}: no such file or folder.{did_you_mean(path.name, near)}")
+    return [kind for kind in _CONFIGURATIONS if target in list_configs(kind)] or ["policies"]
 
 
 def _unknown(problem: str) -> ConfigError:
@@ -153,40 +139,14 @@ def _kind_of_yaml(path: Path) -> str:
     data, _ = read_yaml(path)
     if not isinstance(data, dict) or not data:
         raise _unknown(f"{path}: wanted `key: value` lines.")
-
-    def fit(kind_and_model: tuple[str, type[BaseModel]]) -> tuple[int, int]:
-        fields = kind_and_model[1].model_fields
-        required = {name for name, field in fields.items() if field.is_required()}
-        missing = len(required - data.keys())
-        return len(fields.keys() & data.keys()) - missing, len(required) - missing
-
-    kinds = _CONFIGURATIONS.items()
-    best, model = max(((kind, m) for kind, taken in kinds for m in taken.models), key=fit)
-    if not model.model_fields.keys() & data.keys() - {"name", "description"}:
-        keys = ", ".join(map(str, data))[:200]
-        raise _unknown(f"{path}: its keys {keys} are those of no file that is known.")
-    return best
+    for kind, keys in _KEYS.items():
+        if data.keys() & keys:
+            return kind
+    names = ", ".join(map(str, data))[:200]
+    raise _unknown(f"{path}: its keys {names} are those of no file that is known.")
 
 
-def _configuration(kind: str, target: str) -> list[str]:
-    path, taken = find_config(kind, target), _CONFIGURATIONS[kind]
-    return [f"{path}: {taken.said(taken.load(path))}"]
-
-
-def _workload(target: str) -> list[str]:
-    name, draw = split_draw(target)
-    path = find_config("workloads", name)
-    if draw is not None:
-        path = Path(f"{path}#{draw}")
-    workload = load_workload(path)
-    said = [f"{path}: {_workload_said(workload)}"]
-    if workload.draw is not None:
-        return [*said, f"with draw {workload.draw} of its quality"]
-    parts = [find_config("workloads", part) for part in workload.mix or [path]]
-    draws = set.intersection(*(set(draws_of(part)) for part in parts))
-    if draws:
-        said.append(f"{len(draws)} draws of its quality: {name}#{min(draws)} to #{max(draws)}")
-    return said
+# What files hold
 
 
 def _pool_said(pool: PoolConfig) -> str:
@@ -194,10 +154,21 @@ def _pool_said(pool: PoolConfig) -> str:
     return "; ".join((held, *(f"no model is on {gpu}" for gpu in pool.idle_gpus), *pool.notes))
 
 
-def _workload_said(workload: WorkloadConfig) -> str:
+def _load_workload(path: Path) -> tuple[Path, WorkloadConfig]:
+    return path, load_workload(path)
+
+
+def _workload_said(loaded: tuple[Path, WorkloadConfig]) -> str:
+    path, workload = loaded
     asks = f"questions of {workload.dataset}" if workload.mix is None else _listed(workload.mix)
     said = f"workload, {workload.num_queries} queries an episode, {asks}"
-    return "; ".join([said, *estimates(workload)])
+    said = "; ".join([said, *estimates(workload)])
+    if workload.draw is not None:
+        return f"{said}\nwith draw {workload.draw} of its quality"
+    parts = [find_config("workloads", part) for part in workload.mix or [path]]
+    if draws := set.intersection(*(set(draws_of(part)) for part in parts)):
+        said += f"\n{len(draws)} draws of its quality: {path.stem}#{min(draws)} to #{max(draws)}"
+    return said
 
 
 def _load_suite(path: Path) -> Any:
@@ -219,25 +190,19 @@ def _track_said(track: TrackConfig) -> str:
     return f"track, {_count(track.scenarios, 'scenario')} at {_count(track.loads, 'load')}"
 
 
-def _load_team(path: Path) -> AssignmentSettings | CoordinationSettings | TeamSettings:
-    data, _ = read_yaml(path)
-    keys = data if isinstance(data, dict) else {}
-    if "retrieval" in keys:
-        return load_coordination(path)
-    return load_team(path) if "skill" in keys else load_settings(path)
-
-
-def _team_said(team: AssignmentSettings | CoordinationSettings | TeamSettings) -> str:
-    if isinstance(team, AssignmentSettings):
-        return f"assignment team, {_count(team.tasks, 'task')}"
-    if isinstance(team, CoordinationSettings):
-        return f"coordination team, answers by {team.limits.hard_s:g} s"
-    return f"token-budget team, {_count(team.strategies, 'strategy')}"
-
-
 def _cluster_said(loaded: Any) -> str:
     cluster, cards = loaded
     return f"cluster, {cluster.num_gpus} GPUs, {_count(cards, 'model')}"
+
+
+def _load_team(path: Path) -> str:
+    data, _ = read_yaml(path)
+    keys = data if isinstance(data, dict) else {}
+    if "retrieval" in keys:
+        return f"coordination team, answers by {load_coordination(path).limits.hard_s:g} s"
+    if "skill" in keys:
+        return f"assignment team, {_count(load_team(path).tasks, 'task')}"
+    return f"token-budget team, {_count(load_settings(path).strategies, 'strategy')}"
 
 
 def _trace(target: str) -> list[str]:
@@ -267,42 +232,20 @@ def _tasks(target: str, packages: Sequence[str]) -> list[str]:
     return lines
 
 
-def _checkpoints_in(folder: Path) -> list[Path]:
-    """Return the folder, or those in it, that have a checkpoint; a policy can need several."""
-    found = [*folder.glob("config.json"), *folder.glob("*/config.json")]
-    return sorted(path.parent for path in found)
-
-
-def _checkpoints(target: str) -> list[str]:
-    lines = []
-    for folder in _checkpoints_in(Path(target)) or [Path(target)]:
-        tensors, config = checkpoint.load(folder)
-        numbers = sum(array.size for array in tensors.values())
-        kind = shortened(config.get("agent") or config.get("algorithm") or config.get("kind"))
-        lines.append(f"{folder}: checkpoint of {kind}, {numbers:,} weights")
-    return [*lines, f"check that a policy can play them with `inframind check NAME:{target}`"]
-
-
 def _policy(target: str) -> list[str]:
+    of_placement = target.split(":")[0] in policy_names("placement")
     names = [*policy_names("placement"), *POLICIES["routing"]]
     if ":" not in target and target not in names:
         shipped = [name for kind in _CONFIGURATIONS for name in list_configs(kind)]
         hint = did_you_mean(target, [*names, *shipped, *os.listdir()])
         raise _unknown(f"{shortened(target)!r} is nothing that is known.{hint}")
-    policy = _make(target)
-    return [f"{target}: policy {policy.name} ({type(policy).__module__})"]
-
-
-def _make(target: str) -> Any:
-    """Make a policy of routing or, where it is none, of placement."""
     try:
-        return resolve_policy(target)
-    except ConfigError as error:
-        try:
-            return resolve_policy(target, family="placement")
-        except ConfigError as other:
-            of_placement = target.split(":")[0] in policy_names("placement")
-            raise (other if of_placement else error) from None
+        policy: Any = resolve_policy(target)
+    except ConfigError:
+        if not of_placement:
+            raise
+        policy = resolve_policy(target, family="placement")
+    return [f"{target}: policy {policy.name} ({type(policy).__module__})"]
 
 
 def _count(items: Iterable[Any], what: str) -> str:
@@ -315,36 +258,32 @@ def _listed(counts: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {count:g}" for name, count in counts.items())
 
 
-_CONFIGURATIONS: Final = {
-    "pools": _Configuration((PoolConfig,), load_pool, _pool_said),
-    "workloads": _Configuration((WorkloadConfig,), load_workload, _workload_said),
-    "suites": _Configuration((RoutingSuite, PlacementSuite, TrackSuite), _load_suite, _suite_said),
-    "tracks": _Configuration((TrackConfig,), load_track, _track_said),
-    "placement/clusters": _Configuration(
-        (placement.ClusterConfig,), placement.load_cluster, _cluster_said
-    ),
-    "placement/demands": _Configuration(
-        (placement.DemandConfig,),
+# Kind -> how a file of it is read, and what is said of it.
+_CONFIGURATIONS: Final[dict[str, tuple[Callable[[Path], Any], Callable[[Any], str]]]] = {
+    "pools": (load_pool, _pool_said),
+    "workloads": (_load_workload, _workload_said),
+    "suites": (_load_suite, _suite_said),
+    "tracks": (load_track, _track_said),
+    "placement/clusters": (placement.load_cluster, _cluster_said),
+    "placement/demands": (
         placement.load_demand,
         lambda demand: f"demand, {demand.jobs_per_gpu_per_min:g} jobs per GPU and minute",
     ),
-    "placement/catalogues": _Configuration(
-        (placement.Catalogue,),
+    "placement/catalogues": (
         lambda path: load_yaml_model(path, placement.Catalogue),
         lambda catalogue: f"catalogue, {_count(catalogue.models, 'model')}",
     ),
-    "teams": _Configuration(
-        (AssignmentSettings, CoordinationSettings, TeamSettings), _load_team, _team_said
-    ),
-    # Known by their keys they are pools; this is where their names are looked up.
-    "teams/pools": _Configuration((), load_pool, _pool_said),
+    "teams": (_load_team, str),
+    "teams/pools": (load_pool, _pool_said),
 }
-KINDS: Final[dict[str, Callable[..., list[str]]]] = {
-    **{kind: partial(_configuration, kind) for kind in _CONFIGURATIONS},
-    "workloads": _workload,
-    "traces": _trace,
-    "questions": _questions,
-    "tasks": _tasks,
-    "checkpoints": _checkpoints,
-    "policies": _policy,
+_KEYS: Final[dict[str, set[str]]] = {  # the first kind that has one of the keys of a file
+    "suites": {"policies"},
+    "tracks": {"loads"},
+    "placement/clusters": {"catalogue"},
+    "placement/demands": {"jobs_per_gpu_per_min"},
+    "pools": {"gpus"},
+    "teams": {"skill", "retrieval", "token_unit"},
+    "workloads": {"mix", "quality", "dataset", "output"},
+    "placement/catalogues": {"models"},
 }
+_OTHERS: Final = {"traces": _trace, "questions": _questions, "policies": _policy}

@@ -10,9 +10,9 @@ import csv
 import gzip
 import json
 import os
-import sys
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
@@ -29,8 +29,38 @@ MOST_DIGITS: Final = 300  # of a number: it still is a finite float
 MOST_COLUMN_CHARS: Final = 10_000  # of a CSV file
 _MOST_UNPACKED: Final = 100  # times the size of a gzip file; text shrinks 3 to 20 times
 _SMALL_BYTES: Final = 2**20  # unpacked size up to which that is not asked
-_CHUNK_BYTES: Final = 2**20
 _PLAIN: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float"))
+
+
+@contextmanager
+def _opened(path: Path, most_bytes: int) -> Iterator[IO[bytes]]:
+    """Open a plain file, unpacked if it ends with .gz; its name is in the errors of reading it."""
+    if not os.path.isfile(path):
+        special = "it is a pipe or a device" if os.path.exists(path) else "no such file"
+        why = "it is a folder" if os.path.isdir(path) else special
+        raise ConfigError(f"{path}: cannot be read ({why}).")
+    packed = path.suffix == ".gz"
+    opener: Any = gzip.open if packed else open
+    try:
+        size = os.path.getsize(path)
+        with opener(path, "rb") as file:
+            if packed:  # unpacked once, before anything is made of what it holds
+                most_unpacked, size = max(_SMALL_BYTES, _MOST_UNPACKED * size), 0
+                while size <= min(most_bytes, most_unpacked) and (raw := file.read(_SMALL_BYTES)):
+                    size += len(raw)
+                if size > most_unpacked:
+                    raise ConfigError(
+                        f"{path}: unpacks to more than {_MOST_UNPACKED} times its size. If that "
+                        "is meant, unpack it first."
+                    )
+                file.seek(0)
+            if size > most_bytes:
+                raise ConfigError(f"{path}: has more than {most_bytes:,} bytes. Split it.")
+            yield file
+    except (OSError, EOFError, zlib.error) as error:
+        what = "is a gzip file that is cut or damaged" if packed else "cannot be read"
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path}: {what} ({reason}).") from None
 
 
 def read_bytes(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
@@ -39,9 +69,8 @@ def read_bytes(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
     Raises:
         ConfigError: It cannot be read, is no plain file, is no gzip file, or is too large.
     """
-    with _Source(Path(path), most_bytes) as source:
-        chunks = iter(lambda: source.read(_CHUNK_BYTES), b"")
-        return b"".join(chunks)
+    with _opened(Path(path), most_bytes) as file:
+        return file.read()
 
 
 def read_text(path: str | Path, most_bytes: int = MOST_BYTES) -> str:
@@ -59,22 +88,15 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     Raises:
         ConfigError: Also if a line is longer than MOST_JSON_BYTES.
     """
-    with _Source(Path(path), MOST_BYTES) as source:
+    with _opened(Path(path), MOST_BYTES) as file:
         number = 0
-        while raw := source.line(number + 1):
+        while raw := file.readline(MOST_JSON_BYTES + 1):
             number += 1
+            if len(raw) > MOST_JSON_BYTES:
+                raise ConfigError(
+                    f"{path}:{number}: the line has more than {MOST_JSON_BYTES:,} bytes."
+                )
             yield number, _decoded(raw, f"{path}:{number}")
-
-
-def read_raw_lines(path: str | Path) -> Iterator[bytes]:
-    """Yield the lines of a plain file, in pieces where one is longer than MOST_BYTES.
-
-    Raises:
-        ConfigError: It cannot be read, or is no plain file.
-    """
-    with _Source(Path(path), sys.maxsize) as source:
-        while raw := source.raw_line(MOST_BYTES):
-            yield raw
 
 
 def read_objects(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -212,77 +234,6 @@ def replace_bytes(path: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise InfraMindError(f"{path}: cannot be written: {error.strerror or error}") from None
-
-
-class _Source:
-    """An open file that counts what is read from it. A context that names the file in errors."""
-
-    def __init__(self, path: Path, most_bytes: int) -> None:
-        if not os.path.isfile(path):
-            special = "it is a pipe or a device" if os.path.exists(path) else "no such file"
-            why = "it is a folder" if os.path.isdir(path) else special
-            raise ConfigError(f"{path}: cannot be read ({why}).")
-        self._path, self._packed = path, path.suffix == ".gz"
-        self._most_bytes, self._read_bytes = most_bytes, 0
-
-    def __enter__(self) -> _Source:
-        try:
-            opener: Any = gzip.open if self._packed else open
-            self._file: IO[bytes] = opener(self._path, "rb")
-        except OSError as error:
-            raise ConfigError(
-                f"{self._path}: cannot be read ({error.strerror or error})."
-            ) from None
-        if self._packed:
-            self._check_unpacked()
-        return self
-
-    def _check_unpacked(self) -> None:
-        """Unpack the file once, before anything is made of what it holds."""
-        most_bytes = max(_SMALL_BYTES, _MOST_UNPACKED * self._path.stat().st_size)
-        while self.read(_CHUNK_BYTES):
-            if self._read_bytes > most_bytes:
-                raise ConfigError(
-                    f"{self._path}: unpacks to more than {_MOST_UNPACKED} times its size. If that "
-                    "is meant, unpack it first."
-                )
-        self._file.seek(0)
-        self._read_bytes = 0
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def read(self, size: int) -> bytes:
-        """Read at most `size` bytes."""
-        return self._counted(self._file.read, size)
-
-    def raw_line(self, most_bytes: int) -> bytes:
-        """Read a line, or its first `most_bytes` bytes."""
-        return self._counted(self._file.readline, most_bytes)
-
-    def line(self, number: int) -> bytes:
-        """Read a line."""
-        raw = self.raw_line(MOST_JSON_BYTES + 1)
-        if len(raw) > MOST_JSON_BYTES:
-            raise ConfigError(
-                f"{self._path}:{number}: the line has more than {MOST_JSON_BYTES:,} bytes."
-            )
-        return raw
-
-    def _counted(self, read: Any, size: int) -> bytes:
-        try:
-            raw: bytes = read(size)
-        except (OSError, EOFError, zlib.error) as error:
-            what = "is a gzip file that is cut or damaged" if self._packed else "cannot be read"
-            reason = getattr(error, "strerror", None) or error
-            raise ConfigError(f"{self._path}: {what} ({reason}).") from None
-        self._read_bytes += len(raw)
-        if self._read_bytes > self._most_bytes:
-            unpacked = " unpacked" if self._packed else ""
-            raise ConfigError(
-                f"{self._path}: has more than {self._most_bytes:,} bytes{unpacked}. Split it."
-            )
-        return raw
 
 
 def _decoded(raw: bytes, place: str) -> str:

@@ -50,7 +50,7 @@ from inframind_gym.evaluation.store import (
     settings_of,
 )
 from inframind_gym.evaluation.suite import Suite, load_suite
-from inframind_gym.files import MOST_BYTES, parse_json, read_bytes, read_raw_lines, replace_text
+from inframind_gym.files import read_json, read_objects, replace_text
 from inframind_gym.policies import POLICIES, checkpoint
 from inframind_gym.progress import ProgressReport, say
 
@@ -132,8 +132,7 @@ def check(folder: Path) -> Checked:
             f"{folder} is no submission (no {MANIFEST}). Make one: inframind submit prepare RUN "
             "--name NAME"
         )
-    text = read_bytes(path).decode(errors="replace")
-    submission = validate(parse_json(text, str(path)), Submission, source=str(path))
+    submission = validate(read_json(path), Submission, source=str(path))
     there = digests(folder)
     for name in sorted({*there, *submission.files}):
         if there.get(name) != submission.files.get(name):
@@ -149,8 +148,7 @@ def check(folder: Path) -> Checked:
     checked = Checked(folder, submission, suite, header, ids, {}, {})
     layout, planned = suite.family.layout(header), {name: cell for cell, name in ids.items()}
     no_tail = (np.zeros(0), np.zeros(0, np.int64))
-    for raw in read_raw_lines(folder / CELLS):
-        content = parse_json(raw.decode(errors="replace"), f"a line of {CELLS}", MOST_BYTES)
+    for _, content in read_objects(folder / CELLS):
         line = validate(content, _Line, source=str(folder / CELLS))
         cell = planned.pop(line.id, None)
         if cell is None:
