@@ -90,47 +90,34 @@ def yaml_cases() -> Iterator[Case]:
         for what, content in {
             "empty": b"",
             "list": b"- a\n- b\n",
-            "number": b"5",
             "cut": good[: len(good) // 2] + b"\n  - [",
             "aliases": ALIASES,
             "recursive": b"name: &a [*a]\n",
-            "anchor": head + b"other: &x 1\n",
             "merged": head + b"<<: {name: b}\n",
             "tag": b"name: !!python/object/apply:os.system [ls]\n",
-            "binary": b"name: !!binary aGk=\n",
             "deep": b"name: " + DEEP,
-            "dashes": b"- " * 100_000,
             "scalar": b"name: " + b"x" * 10_000_000,
             "digits": head + b"other: " + b"9" * 100_000,
-            "date": head + b"other: 99999-99-99 99:99:99\n",
             "twice": head + head,
             "documents": head + b"---\n" + head,
             "keys": b"".join(b"key%d: 1\n" % i for i in range(40_000)),
-            "long": head + b"x" * 1000 + b": 1\n",
             "list key": head + b"? [a, b]\n: 1\n",
             "escape": b'name: "\\UFFFFFFFF"\n',
             "surrogate": b'name: "\\ud800"\n',
-            "zero": b"name: \0\n",
             "utf16": good.decode().encode("utf-16"),
-            "latin1": b"name: \xe4\n",
-            "tab": b"name:\n\t- a\n",
         }.items():
             yield kind, f"{what}.yaml", content
     for kind, key, old, values in (
         ("pool", "max_num_seqs", "8", ("1.0e+30", "9" * 200, "-1", ".nan", "[1]", "2001-01-01")),
-        ("pool", "gpu_memory_frac", "0.47", ("1.0e+300", "-.inf", "{a: 1}", "")),
-        ("workload", "num_queries", "500", ("0", "1" * 300, "yes", "500.5", "1" * 301)),
+        ("workload", "num_queries", "500", ("0", "1" * 301, "yes", "500.5")),
         ("suite", "seeds", "5", ("0", "1" * 15, "-1", "[0, 0]", "[x]", "{}", "[]", "1.5")),
         ("suite", "rates_per_min", "[10, 100, 200]", ("[]", "[0]", "[.inf]", "[1.0e+300]", "10")),
-        ("suite", "pool", "b200-2gpu", ("nowhere", "/x.yaml", "x" * 5000, "[]")),
         ("suite", "workloads", "[mixed]", ("[mixt]", "[mixed, mixed]", "[/proc/self/mem.yaml]")),
         ("suite", "num_queries", "200", [f"200\n{line}" for line in (
             "arrivals: {kind: bursts}", "arrivals: {}", "arrivals: {kind: trace, path: x}",
             "kind: [a]",
         )]),
-        ("cluster", "count", "4", ("9" * 12, "0", "1.0e+9", "x")),
         ("cluster", "catalogue", "h100", ("x", "/dev/zero.yaml", "''")),
-        ("demand", "zipf", "0.8", ("-1", ".nan", "1.0e+300")),
         ("demand", "num_agents", "{1: 1,", ("{99: 1,", "{x: 1,", "{1: 1, 1: 2,")),
     ):  # fmt: skip
         assert f"{key}: {old}".encode() in YAML[kind], key
@@ -152,65 +139,46 @@ def json_cases() -> Iterator[Case]:
             "empty": b"",
             "cut": text[:-2],
             "list": b"[1]",
-            "null": b"null",
             "deep": DEEP,
-            "objects": b'{"a":' * 100_000,
             "number": text[:-1] + b', "x": ' + b"9" * 5000 + b"}",
-            "exponent": b"1e999999",
             "twice": text[:-1] + b"," + text[1:],
             "surrogate": b'{"request_id": "\\ud800", "id": "\\ud800"}',
-            "utf16": text.decode().encode("utf-16"),
             "latin1": b'{"id": "\xe4"}',
             "zeros": bytes(1000),
             "scalar": b'{"id": "' + b"x" * 20_000_000,
-            "python": b"{'id': 1}",
         }.items():
             yield kind, f"{what}-{name}", content
-    for key, value in (
-        ("input_toks", 1e30), ("input_toks", 10**30), ("output_toks", float("inf")),
-        ("arrival_time", 1e300), ("queued_ts", -1), ("last_token_ts", float("nan")),
-        ("first_token_ts", []), ("request_id", None), ("output_toks", True),
-    ):  # fmt: skip
-        yield "log", f"{key}.jsonl", lines(REQUEST | {key: value})
-    for key, value in (
-        ("problem", ""), ("problem", []), ("answer", None), ("answer", {}), ("split", "x" * 99_999),
-        ("answer", float("nan")), ("split", []),
-    ):  # fmt: skip
-        yield "questions", f"{key}.jsonl", lines(QUESTION | {key: value})
+    tests = {"prompt": "p", "test_list": ["assert f()"]}
     own = {"id": 1, "text": "t", "domain": "Math", "answer": 1}
+    for kind, whole, changes in (
+        ("log", REQUEST, {"input_toks": 10**30, "output_toks": float("inf"), "queued_ts": -1}),
+        ("log", REQUEST, {"arrival_time": 1e300, "last_token_ts": float("nan")}),
+        ("log", REQUEST, {"first_token_ts": [], "request_id": None, "output_toks": True}),
+        ("questions", QUESTION, {"problem": "", "answer": float("nan"), "split": []}),
+        ("questions", own, {"difficulty": 10**299, "domain": [], "text": []}),
+        ("questions", own, {"answer": {"kind": [], "value": 1}}),
+        ("questions", own, {"answer": {"kind": "choice", "value": "A", "options": 3}}),
+        ("questions", tests, {"test_list": [1], "test_imports": 3}),
+    ):
+        for key, value in changes.items():
+            yield kind, f"{key}.jsonl", lines(whole | {key: value})
     for key, value in (
-        ("difficulty", 10**299), ("difficulty", float("nan")), ("domain", []), ("domain", {}),
-        ("answer", {"kind": [], "value": 1}), ("text", []),
-        ("answer", {"kind": "choice", "value": "A", "options": 3}),
-        ("answer", {"kind": "tests", "value": "x", "entry_point": 3}), ("text", ""),
-    ):  # fmt: skip
-        yield "questions", f"own-{key}.jsonl", lines(own | {key: value})
-    code = {"prompt": "p", "test_list": ["assert f()"]}
-    for key, value in (("test_list", [1]), ("test_imports", 3), ("test_imports", [3])):
-        yield "questions", f"code-{key}.jsonl", lines(code | {key: value})
-    for key, value in (
-        ("accuracy", 2), ("accuracy", 10**200), ("arrival_rate", 0), ("latency", -1),
-        ("latency", {"mean": 10**200}), ("model_distribution", {"a": 1e308, "b": 1e308}),
-        ("n_episodes", 1e300), ("n_episodes", 10**290), ("latency", {"p50": []}), ("budget", "x"),
-        ("tokens_per_episode", {"prompt": {"mean": "x"}}),
+        ("accuracy", 2), ("arrival_rate", 0), ("latency", -1), ("latency", {"mean": 10**200}),
+        ("model_distribution", {"a": 1e308, "b": 1e308}), ("n_episodes", 10**290), ("budget", "x"),
     ):  # fmt: skip
         yield "runs", f"{key}.json", json.dumps({"mas": {"math": [CELL | {key: value}]}}).encode()
     for content in (b'{"mas": 1}', b'{"mas": {"math": 1}}', b'{"mas": {"math": [1]}}', b"{}"):
         yield "runs", "shape.json", content
     yield "swarm", "edge.json", b'{"models": ["a"], "edges": [[0, 1]]}'
-    yield "swarm", "many.json", json.dumps({"models": ["a"] * 99, "edges": []}).encode()
     good = lines(QUESTION)
-    bomb = gzip.compress(b"\n" * 60_000_000, compresslevel=1)
     for what, content in {
         "no": b"this is no gzip file",
         "cut": gzip.compress(good * 500)[:-20],
         "flipped": bytes([*gzip.compress(good)[:20], 255, 255, *gzip.compress(good)[22:]]),
-        "empty": b"",
-        "bomb": bomb,
+        "bomb": gzip.compress(b"\n" * 60_000_000, compresslevel=1),
         "line": gzip.compress(b"x" * 50_000_000, compresslevel=1),
     }.items():
         yield "questions", f"{what}.jsonl.gz", content
-        yield "log", f"{what}.jsonl.gz", content
 
 
 def trace_cases() -> Iterator[Case]:
@@ -218,17 +186,12 @@ def trace_cases() -> Iterator[Case]:
     plain, azure = b"timestamp,input,output\n0,1,1\n", b"TIMESTAMP,ContextTokens,GeneratedTokens\n"
     mooncake = b"timestamp_ms,input_length,output_length\n0,1,1\n"
     for number, content in enumerate((
-        b"", b"\n\n\n", b"a,b,c\n1,2,3\n", plain, plain + b"0,1,1\n", plain + b"1,1\n",
-        plain + b"1,1e30,1\n", plain + b"1,1,1e30\n", plain + b"1,-1,1\n", plain + b"1,nan,1\n",
-        plain + b"1,inf,1\n", plain + b"1e300,1,1\n", plain + b"nan,1,1\n", plain + b"x,1,1\n",
-        plain + b"1,1," + b"1" * 200_000 + b"\n", plain + b'1,1,"' + b"1" * 200_000,
-        plain + b"1,1," + b"1" * 20_000 + b"\n", plain + b"1,1,1\0\n", plain + b"1,\xff,1\n",
-        plain + b"x" * 20_000_000, plain.decode().encode("utf-16"), b"\x89PNG\r\n\xff\xfe",
-        b"timestamp," * 10_000, mooncake + b"1e30,1,1\n", mooncake + b"1,1,16777217\n",
-        azure + b"2023-99-99 00:00:00,1,1\n", azure + b"99999-01-01 00:00:00,1,1\n",
-        azure + b"999999999999-01-01 00:00:00,1,1\n", azure + b"-9999-01-01 00:00:00,1,1\n",
-        azure + b"0001-01-01 00:00:00,1,1\n", azure + b"00:00,1,1\n", azure + b"2023-01-01,1,1\n",
-        azure + b"2023-01-01 00:00:00 CET,1,1\n", azure + b":-,1,1\n",
+        b"", b"a,b,c\n1,2,3\n", plain, plain + b"0,1,1\n", plain + b"1,1\n", plain + b"1,1e30,1\n",
+        plain + b"1,-1,1\n", plain + b"1,nan,1\n", plain + b"1e300,1,1\n", plain + b"x,1,1\n",
+        plain + b'1,1,"' + b"1" * 200_000, plain + b"1,1,1\0\n", plain + b"1,\xff,1\n",
+        plain + b"x" * 20_000_000, mooncake + b"1e30,1,1\n", mooncake + b"1,1,16777217\n",
+        azure + b"2023-99-99 00:00:00,1,1\n", azure + b"999999999999-01-01 00:00:00,1,1\n",
+        azure + b"0001-01-01 00:00:00,1,1\n", azure + b"00:00,1,1\n", azure + b":-,1,1\n",
     )):  # fmt: skip
         yield "trace", f"trace{number}.csv", content
 

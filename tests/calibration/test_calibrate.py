@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from inframind_gym.calibration.report import FIGURES, METRICS, card_yaml, log_report
 from inframind_gym.calibration.request_log import read_log
-from inframind_gym.calibration.server_card import Calibration, Limits, calibrate, minimise
+from inframind_gym.calibration.server_card import Calibration, Limits, calibrate
 from inframind_gym.configs import load_yaml_model
 from inframind_gym.errors import InfraMindError
 from inframind_gym.simulator.server.pool import ServerCard
@@ -87,19 +86,6 @@ def test_a_clients_log(tmp_path: Path) -> None:
 
 
 # Cards
-
-
-@pytest.mark.parametrize("d", [1, 4])
-def test_the_search_finds_the_bottom_of_a_narrow_valley(d: int) -> None:
-    rotation, _ = np.linalg.qr(np.random.default_rng(d).normal(size=(d, d)))
-    goal = np.arange(1.0, d + 1)
-
-    def valley(x: NDArray[np.float64]) -> float:
-        return float((((x - goal) @ rotation) ** 2 * 100.0 ** np.linspace(0, 1, d)).sum())
-
-    point, value = minimise(valley, np.zeros(d), spread=0.5, evaluations=4000, seed=0)
-    np.testing.assert_allclose(point, goal, atol=1e-3)
-    assert value == valley(point)
 
 
 def limits(server: ServerCard) -> Limits:

@@ -80,12 +80,9 @@ def test_repeated_names_are_refused(tmp_path: Path, section: str, key: str, valu
     ("key", "value", "part"),
     [
         ("max_num_batched_tokens", 8, "must be at least max_num_seqs (16)"),
-        ("max_num_seqs", 0, "models.1.server.max_num_seqs"),
         ("num_kv_blocks", 1024, "must hold at least one sequence of max_model_len (16384)"),
         ("max_model_len", 2048, "must exceed the pool's max_output_tokens (2048)"),
-        ("max_num_seq", 16, "Did you mean 'max_num_seqs'?"),
         ("shared_prefix_tokens", 16, "needs prefix_caching: true"),
-        ("shared_prefix_tokens", -16, "models.1.server.shared_prefix_tokens"),
     ],
 )
 def test_wrong_server_cards(tmp_path: Path, key: str, value: object, part: str) -> None:
@@ -98,10 +95,7 @@ def test_wrong_server_cards(tmp_path: Path, key: str, value: object, part: str) 
     ("change", "part"),
     [
         ({"scheduler": "efd"}, "Did you mean 'edf'?"),
-        ({"models": []}, "models: "),
         ({"models": [model for _ in range(7) for model in plain()["models"]]}, "at most 32 items"),
-        ({"gpus": []}, "gpus: "),
-        ({"metrics_poll_s": 0}, "metrics_poll_s: "),
         ({"schedular": "edf"}, "schedular: unknown key. Did you mean 'scheduler'?"),
     ],
 )
@@ -132,14 +126,9 @@ def test_how_servers_are_started_is_checked(tmp_path: Path) -> None:
 
     for keys, wanted in (
         ({"extra_args": ["--seed", "4\0"]}, "models.0.extra_args.1: '4\\x00' holds a NUL"),
-        ({"env": {"A": "b\0c"}}, "models.0.env.A: 'b\\x00c' holds a NUL"),
         ({"name": "--host=0.0.0.0"}, "models.0.name: '--host=0.0.0.0' is empty, begins with"),
-        ({"path": "a\0"}, "models.0.path: 'a\\x00' is empty, begins with"),
-        ({"load_format": "-x"}, "models.0.load_format: '-x' is empty, begins"),
-        ({"url": "http://x/\0"}, "models.0.url: 'http://x/\\x00' is empty, begins with"),
         ({"env": {"A": True}}, "models.0.env.A: input should be a valid string"),
         ({"path": "tiny:small"}, "tiny:LAYERSxWIDTH"),
-        ({"path": ""}, "models.0.path: '' is empty, "),
         (
             {"tensor_parallel": 2},
             "tensor_parallel is 2 and server.data_parallel_size 1: name 2 GPUs",
@@ -148,7 +137,6 @@ def test_how_servers_are_started_is_checked(tmp_path: Path) -> None:
         ({"tensor_parallel": 2, "gpus": ["gpu0", "gpu0"]}, "gpus: names one twice"),
         ({"tensor_parallel": 2, "gpus": ["gpu1", "gpu0"]}, "the first must be the model's gpu"),
         ({"tensor_parallel": 2, "gpus": ["gpu0", "gpu2"]}, "unknown gpu 'gpu2'"),
-        ({"sleep_mod": True}, "Did you mean 'sleep_mode'?"),
         # 0.50 on both GPUs, beside 0.30 + 0.15 + 0.12 on the second
         ({"tensor_parallel": 2, "gpus": ["gpu0", "gpu1"]}, "on gpu1 add up to 1.07"),
     ):

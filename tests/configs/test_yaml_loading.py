@@ -54,11 +54,6 @@ def message_of(folder: Path, text: str) -> str:
     return str(caught.value)
 
 
-def test_a_valid_file_is_read(tmp_path: Path) -> None:
-    bike = load_yaml_model(write(tmp_path, GOOD), Bike)
-    assert [wheel.spokes for wheel in bike.wheels] == [32, 36]
-
-
 def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
     for spokes in (36, 28, 36):
         bike = load_yaml_model(write(tmp_path, GOOD.replace("36", str(spokes))), Bike)
@@ -69,7 +64,6 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
     ("text", "parts"),
     [
         ("name: [city\n", ["bike.yaml:2:1", "malformed YAML", "line 2, column 1", "quotes"]),
-        ("name: a\n\twheels: []\n", ["bike.yaml:2:1", "malformed YAML", "no tabs"]),
         ("", ["bike.yaml: is empty", "name, wheels, spare, prices"]),
         ("- a\n- b\n", ["bike.yaml: is a list"]),
         (GOOD + "nam: town\n", ["bike.yaml:6: nam: unknown key", "Did you mean 'name'?"]),
@@ -78,14 +72,10 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
             GOOD.replace("spokes: 36", "spoke: 36"),
             ["bike.yaml:5: wheels.1.spoke: unknown key", "Did you mean 'spokes'?", "radius_m"],
         ),
-        (GOOD + "spare: {radius: 1}\n", ["spare.radius: unknown", "Did you mean 'radius_m'?"]),
         (GOOD + "spare: {spokes: 3}\n", ["bike.yaml:6: spare.radius_m: this key is required"]),
         (GOOD.replace("radius_m: 0.35\n", "radius_m: 0\n"), ["wheels.1.radius_m: ", "got 0"]),
         (GOOD.replace("radius_m: 0.35\n", "radius_m: .nan\n"), ["wheels.1.radius_m: ", "got nan"]),
-        (GOOD.replace("radius_m: 0.35\n", "radius_m: .inf\n"), ["wheels.1.radius_m: ", "got inf"]),
-        (GOOD.replace("radius_m: 0.35\n", "radius_m: -1\n"), ["wheels.1.radius_m: ", "got -1"]),
         (GOOD.replace("radius_m: 0.35\n", "radius_m: on\n"), ["radius_m: must be a number"]),
-        (GOOD.replace("radius_m: 0.35\n", "radius_m: wide\n"), ["radius_m: ", "got 'wide'"]),
         (GOOD.replace("36", "36.5"), ["bike.yaml:5: wheels.1.spokes: ", "got 36.5"]),
         (GOOD + "prices: {eu: -3}\n", ["bike.yaml:6: prices.eu: ", "got -3"]),
     ],
@@ -118,13 +108,6 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         find_config("pools", "bikes.yaml")
     with pytest.raises(ConfigError, match="is a folder"):
         find_config("pools", tmp_path)
-
-
-def test_a_configuration_name_never_leaves_its_folder() -> None:
-    with pytest.raises(ConfigError):
-        find_config("pools", "../workloads/math")
-    with pytest.raises(ConfigError):
-        find_config("pools", "")
 
 
 def test_install_hints_name_extras_that_exist() -> None:

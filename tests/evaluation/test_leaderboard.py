@@ -8,7 +8,6 @@ from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load
 from inframind_gym.evaluation.compare import Side, compare
 from inframind_gym.evaluation.family import Cell
 from inframind_gym.evaluation.queries import METRICS, imbalance
-from inframind_gym.evaluation.tables import Table, show
 from tests.evaluation.synthetic_results import (
     completed,
     drawn,
@@ -115,9 +114,3 @@ def test_a_bound_holds_no_place_and_measures_the_others(tmp_path: Path) -> None:
     assert {row for row, _ in sheet.best} == {1}
     assert "Not ranked, because it knows what contestants cannot: good." in sheet.caption
     assert "How far from the possible" not in sheet.caption
-
-
-def test_a_file_gets_every_interval_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    row = ["a_policy", *["0.708±0.025"] * 14]
-    show([Table("title", [f"heading {i}" for i in range(15)], [row])])
-    assert capsys.readouterr().out.count("0.708±0.025") == 14

@@ -11,7 +11,6 @@ from inframind_gym.errors import InfraMindError
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.placement import FIELDS, DecisionLayout, PlacementSuite
 from inframind_gym.evaluation.runner import run
-from inframind_gym.evaluation.store import digest_of
 from inframind_gym.policies import resolve_policy
 
 
@@ -71,14 +70,6 @@ def test_a_cell_is_judged_as_the_environment_judges_its_episode() -> None:
     assert found["job_latency_mean_s"] == pytest.approx(info["mean_latency_s"])
     assert columns["switches"].sum() == info["wakes"] + info["loads"] > 0
     assert len(columns["job_latency_s"]) == info["jobs"]
-
-
-def test_a_batch_gives_the_bits_of_each_cell_alone() -> None:
-    config = suite(policies=["sb3_maskable_ppo"], demands=["steady"], seeds=3)
-    together = config.player().run(config.cells())
-    for cell, columns in together:
-        [(_, alone)] = config.player().run([cell])
-        assert digest_of(columns) == digest_of(alone)
 
 
 def test_recorded_arrivals_extend_a_folder_and_their_content_counts(

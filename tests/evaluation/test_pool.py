@@ -37,12 +37,6 @@ def test_a_process_that_dies_is_an_error_of_the_run() -> None:
         list(in_parallel(dies, [1, 2], 2))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_an_error_reaches_the_caller(workers: int) -> None:
-    with pytest.raises(ValueError, match="job 1"):
-        list(in_parallel(fails, [1], workers))
-
-
 SCRIPT = """
 import time
 from tests.evaluation.test_pool import hangs

@@ -142,19 +142,6 @@ def test_a_killed_process_is_continued_by_the_same_command(
     assert digests(cut) == digests(tmp_path / "whole")
 
 
-def test_a_process_whose_policy_hangs_ends_with_its_parent() -> None:
-    code = """
-import os, time
-from inframind_gym.evaluation.runner import _numbered
-if os.fork():
-    time.sleep(1.0)
-    os._exit(0)
-_numbered(time.sleep, 0, 600.0)
-"""
-    # The pipe is open for as long as the child lives.
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, timeout=60.0)
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_policy_that_cannot_play_is_left_out_and_the_others_run(
     tmp_path: Path, workers: int, capsys: pytest.CaptureFixture[str]

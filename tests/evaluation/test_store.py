@@ -173,10 +173,3 @@ def test_two_runs_cannot_share_a_folder(folder: Path) -> None:
         other.__enter__()
     with ResultStore(folder, header()):
         pass
-
-
-def test_cells_that_were_not_planned_are_left_out(folder: Path) -> None:
-    other = dataclasses.replace(CELL_LIST[0], seed=9)
-    with ResultStore(folder, header()) as store:
-        store.commit([result(other, make(other))])
-    assert other not in load_results(folder).episodes

@@ -212,17 +212,6 @@ def test_forged_records_are_refused_when_they_are_played(kept: tuple[str, ...], 
         verify(copy, full=True)
 
 
-def test_runs_of_other_settings_or_of_some_seeds_are_refused() -> None:
-    for changes, message in (
-        ({"num_queries": 5}, r"not a run of the suite tiny .*num_queries"),
-        ({"seeds": 2}, r"4 of the 6 cells .* every seed"),
-    ):
-        play("random", **changes)
-        with pytest.raises(BenchmarkError, match=message):
-            submitted()
-        shutil.rmtree("results")
-
-
 def test_code_of_ones_own_is_refused_unread(copy: Path) -> None:
     Path("my_router.py").write_text("raise SystemExit('imported')")
     reseal(copy, lambda content: content.update(policy="my_router:Mine"))

@@ -115,17 +115,6 @@ def test_an_episode_is_judged_as_the_environment_judges_it(
 TEAMS = [assignment(), token_budget(), coordination()]
 
 
-@pytest.mark.parametrize("suite", TEAMS, ids=lambda suite: suite.kind)
-def test_a_batch_gives_the_bits_of_each_cell_alone(suite: TeamSuite) -> None:
-    for policy in suite.policies:
-        cells = [cell for cell in suite.cells() if cell.policy == policy][:3]
-        together = suite.player().run(cells)
-        for cell, columns in together:
-            [(_, alone)] = suite.player().run([cell])
-            for name, values in columns.items():
-                assert np.array_equal(values, alone[name]), name
-
-
 def test_means_and_tails_by_hand() -> None:
     layout = MeanLayout(("reward", "tokens"), "tokens_p95", "tokens", {})
     columns = {"reward": np.array([0.5, 0.7]), "tokens": np.array([10, 30])}

@@ -129,14 +129,6 @@ def test_scored_queries_are_those_of_steady_load(played: Path) -> None:
         assert not columns["solved"][none].any() and (columns["model"][none] == -1).all()
 
 
-@pytest.mark.parametrize("how", [{"max_rows": 1}, {"workers": 2}])
-def test_results_are_the_same_however_they_are_run(
-    played: Path, tmp_path: Path, how: dict[str, Any]
-) -> None:
-    run(suite(played), tmp_path, **how)
-    assert digests(tmp_path) == digests(played / "results")
-
-
 def test_a_policy_that_cannot_play_a_scenario_answers_nothing_there(
     played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
