@@ -3,9 +3,8 @@
 Reads measured cells (`inframind_gym.calibration.measured_runs`), and writes the numbers into copies
 of the shipped YAML files; their comments state the origin of each constant. The fit begins with the
 means of its priors, so the same cells give the same files whatever is shipped. ``--cross-validate``
-also fits without each of the arrival rates in turn and predicts it. ``--keep`` fits nothing: the
-shipped files are those of the fit on file. The folder that it writes holds pools, workloads with
-the draws of their quality, and ``fit.json``, which is kept as
+also fits without each of the arrival rates in turn and predicts it. The folder that it writes holds
+pools, workloads with the draws of their quality, and ``fit.json``, which is kept as
 ``benchmarks/fit/fitted/b200-2gpu.json``.
 
 The cells of the oblivious method `mas` give latencies (mean and quantiles) and accuracies; those of
@@ -60,7 +59,7 @@ from inframind_gym.configs import find_config
 from inframind_gym.errors import friendly
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.runner import in_parallel
-from inframind_gym.files import read_json, replace_text
+from inframind_gym.files import replace_text
 from inframind_gym.progress import say
 from inframind_gym.simulator.workflow.topology import STRUCTURES
 
@@ -90,8 +89,6 @@ BASELINE_SD: Final = 0.03
 ADAPTIVE_SD: Final = 0.02
 ADAPTIVE_OFFSET_SD: Final = 0.02
 DRAWS: Final = 144  # so many that their covariance can be exact: twice the constants
-# Contrasts of cells whose mix of models is nearly the same: dataset, cost rates from and to.
-CONTRASTS: Final = (("gsm_hard", 5.0, 10.0), ("gsm_hard", 10.0, 15.0), ("mmlu_pro", 10.0, 15.0))
 _HEADER: Final = (
     "# Joint draws from the posterior of the workloads' quality: Laplace approximation about their"
     " YAML values, python -m benchmarks.fit.measured. Draws 2n and 2n + 1 mirror each other."
@@ -202,7 +199,6 @@ class Fit:
         cells: Of any methods.
         start: Constants whose fitted places are overwritten.
         neutral: Use priors that take nothing from the measured runs.
-        first: Constants to begin with, by name; None: the means of the priors.
     """
 
     def __init__(
@@ -211,15 +207,12 @@ class Fit:
         start: Constants,
         *,
         neutral: bool = False,
-        first: Mapping[str, float] | None = None,
     ) -> None:
         self.cells = list(cells)
         self.start = start
         self.layout = layout_of(start)
         time, quality = time_prior(self.layout, neutral=neutral), self.layout.quality.prior()
         self._x = np.concatenate([time[0], quality[0]])
-        if first is not None:
-            self._x = self.layout.vector(first)
         self._of_time = slice(self.layout.num_time)
         self._of_quality = slice(self.layout.num_time, None)
         self._able = False  # abilities are no longer those of the prior
@@ -281,21 +274,13 @@ class Fit:
             self._able = True
 
     def laplace(self) -> Posterior:
-        """Return the normal distribution with the Hessian of the loss, by Gauss and Newton.
-
-        About the constants that it began with, before `run`.
-        """
+        """Return the normal distribution with the Hessian of the loss, by Gauss and Newton."""
         x = self._x[self._of_quality].copy()
         slope = self.accuracy_slopes(x)
         residuals = self._quality.residuals(x)
         hessian = self._quality.hessian(self._whitened(slope), residuals)
         covariance = np.asarray(np.linalg.inv(hessian), np.float64)
-        return Posterior(self.layout.quality, x, covariance, self.accuracies(x), slope)
-
-    def accuracies(self, quality: Vector) -> Vector:
-        """Return simulated accuracies (R,) of the cells at constants of quality (P,)."""
-        said = self._judged(quality, self._all)
-        return np.array([said[index].accuracy for index in range(len(self.cells))])
+        return Posterior(self.layout.quality, x, covariance)
 
     def values(self) -> dict[str, float]:
         """Return the constants by name."""
@@ -417,13 +402,11 @@ class Fit:
 
 
 class Posterior(NamedTuple):
-    """Normal posterior of the P constants of quality, and accuracies of R cells about its mean."""
+    """Normal posterior of the P constants of quality."""
 
     layout: QualityLayout
     mean: Vector  # (P,)
     covariance: Vector  # (P, P)
-    accuracy: Vector  # (R,) simulated at the mean
-    slope: Vector  # (R, P) its derivatives
 
 
 def draw(posterior: Posterior, count: int, seed: int = 0) -> Vector:
@@ -490,33 +473,6 @@ def gains_table(posterior: Posterior) -> dict[str, dict[str, dict[str, float]]]:
                 "prior_sd": round(float(np.sqrt(weight @ prior @ weight)), 3),
             }
     return table
-
-
-def contrasts(posterior: Posterior, cells: Sequence[MeasuredCell]) -> list[dict[str, Any]]:
-    """Return measured and posterior differences of accuracy between cost rates, in points."""
-    out = []
-    for dataset, low, high in CONTRASTS:
-        weight = np.zeros(len(cells))
-        for rate, sign in ((low, -1.0), (high, 1.0)):
-            own = [i for i, c in enumerate(cells) if c.dataset == dataset and c.cost_rate == rate]
-            if own:
-                weight[own] = sign / len(own)
-        if not weight.any():
-            continue
-        share = np.array([cell.accuracy for cell in cells])
-        queries = np.array([cell.num_queries or 500 for cell in cells])
-        slope = weight @ posterior.slope
-        out.append(
-            {
-                "dataset": dataset,
-                "cost_rates": [low, high],
-                "measured": 100.0 * float(weight @ share),
-                "measured_sd": 100.0 * float(np.sqrt(weight**2 @ (share * (1 - share) / queries))),
-                "posterior": 100.0 * float(weight @ posterior.accuracy),
-                "posterior_sd": 100.0 * float(np.sqrt(slope @ posterior.covariance @ slope)),
-            }
-        )
-    return out
 
 
 # Copies of the shipped files
@@ -608,20 +564,16 @@ def left_out(
     return errors(own, fit.constants())
 
 
-def fit_all(
-    cells: Sequence[MeasuredCell], start: Constants, out: Path, kept: Mapping[str, float] | None
-) -> dict[str, Any]:
+def fit_all(cells: Sequence[MeasuredCell], start: Constants, out: Path) -> dict[str, Any]:
     """Fit all cells and write the files; return constants, posterior and errors by name.
 
     Args:
         cells: Of all methods.
         start: Constants whose fitted places are overwritten.
         out: Folder of the files.
-        kept: Constants by name, which are not fitted again; only their posterior is computed.
     """
-    fit = Fit(cells, with_facts(start, cells), first=kept)
-    if kept is None:
-        fit.run()
+    fit = Fit(cells, with_facts(start, cells))
+    fit.run()
     written, posterior = write(fit.constants(), out), fit.laplace()
     draws = to_csv(posterior.layout, draw(posterior, DRAWS))
     replace_text(out / "workloads" / "posterior.csv", draws)
@@ -629,7 +581,7 @@ def fit_all(
     return {
         "values": {name: float(f"{value:.6g}") for name, value in fit.values().items()},
         "length_factors": factors_used(cells, read),
-        "posterior": {"gains": gains_table(posterior), "contrasts": contrasts(posterior, cells)},
+        "posterior": {"gains": gains_table(posterior)},
         "fitted": errors(cells, read),
     }
 
@@ -640,10 +592,6 @@ def main(
     cross_validate: Annotated[
         bool, typer.Option(help="Also leave out each arrival rate in turn.")
     ] = False,
-    keep: Annotated[
-        Path | None,
-        typer.Option(help="fit.json whose constants are written, with a posterior about them."),
-    ] = None,
     workers: Annotated[
         int, typer.Option(min=1, help="Processes for the fits that leave out a rate.")
     ] = 1,
@@ -653,9 +601,8 @@ def main(
         cells = read_runs(runs, list(HARNESSES))
         start = load_constants(POOL, [cell.dataset for cell in cells])
         anew = replace(start, length_factors={})
-        kept = read_json(keep)["values"] if keep else None
         rates = sorted({c.arrival_rate_per_min for c in cells}) if cross_validate else []
-        figures = fit_all(cells, anew if kept is None else start, out, kept)
+        figures = fit_all(cells, anew, out)
         folds = dict(in_parallel(partial(left_out, cells, anew), rates, workers))
         figures["left_out"] = {f"{rate:g}": folds[rate] for rate in rates}
         replace_text(out / "fit.json", json.dumps(figures, indent=1) + "\n")
