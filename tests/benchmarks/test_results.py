@@ -8,7 +8,6 @@ import io
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from benchmarks import agents
 from benchmarks.pages import fill
 from benchmarks.results import (
     loads_table,
-    pairs_table,
     read_board,
     record,
     refresh_pages,
@@ -81,28 +79,6 @@ def test_an_unfinished_run_is_no_record(folder: Path, tmp_path: Path) -> None:
         record(torn, tmp_path / "records")
     with pytest.raises(BenchmarkError, match="is no record: "):
         read_board("torn", tmp_path / "records")
-
-
-def pair(policy: str, other: str, above: list[str], below: list[str], ahead: bool) -> Any:
-    return {"policy": policy, "other": other, "above": above, "below": below, "ahead": ahead}
-
-
-def test_verdicts_say_where_an_agent_is_behind() -> None:
-    tracks = [
-        {"policy": policy, "track": "t", "score": score}
-        for policy, score in (("bid_price", 0.9), ("ppo_lagrangian", 0.8), ("random", 0.1))
-    ]
-    pairs = [
-        pair("bid_price", "ppo_lagrangian", ["t", "u"], ["v"], False),
-        pair("ppo_lagrangian", "bid_price", ["v"], ["t", "u"], False),
-        pair("bid_price", "random", ["t", "u", "v"], [], True),
-        pair("ppo_lagrangian", "random", ["t"], [], False),
-    ]
-    assert pairs_table({"tracks": tracks, "pairs": pairs}).splitlines()[2:] == [
-        "| `bid_price` | – | above in 1, below in 2 (t, u) | – |",
-        "| `ppo_lagrangian` | above in 2, below in 1 (v) | – | – |",
-        "| `random` | **ahead**: above in 3 | above in 1 | – |",
-    ]
 
 
 def test_loads_show_the_mean_and_the_worst_scenario() -> None:

@@ -7,24 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from inframind_gym.calibration.measured_runs import MeasuredCell, read_runs
+from inframind_gym.calibration.measured_runs import read_runs
 from inframind_gym.calibration.replay import (
     LENGTH_FACTORS,
-    ROUTE_AFFINITY,
     Constants,
     RunBatch,
-    choose,
     fit_lengths,
-    graphs_of,
     load_constants,
     predict,
 )
 from inframind_gym.calibration.report import cell_rows, summarise
 from inframind_gym.errors import ConfigError
-from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import STRATEGIES
 from tests.calibration.synthetic import with_base_s
 
 MEASURED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "measured_runs.json"
@@ -95,52 +91,6 @@ def test_a_cell_is_read_as_it_stands(tmp_path: Path) -> None:
     assert cell.model_share is not None and cell.model_share[NAMES[1]] == pytest.approx(0.3)
     assert cell.latency_s["p95"] == 60.0
     assert cell.prompt_tokens is None and cell.edges is None
-
-
-# Choices
-
-
-def chosen(cell: MeasuredCell, constants: Constants, queries: int) -> Any:
-    rng = np.random.default_rng(2)
-    return choose(cell, constants.pool, constants.profiles["math"], queries, rng)
-
-
-def test_mas_has_one_model_an_agent(tmp_path: Path, constants: Constants) -> None:
-    cell = read_cell(tmp_path)
-    choices = chosen(cell, constants, 500)
-    model, strategy = np.divmod(choices.route, len(STRATEGIES))
-    assert set(strategy.ravel()) == {1}
-    assert set(choices.num_agents) == {5}
-    debate = choices.topology == TOPOLOGIES.index("Debate")
-    assert debate.sum() == 50
-    np.testing.assert_array_equal(model[debate, :5], model[debate, 5:10])
-    share = np.bincount(model[:, :5].ravel(), minlength=5) / 2500
-    np.testing.assert_allclose(share, (0.2, 0.3, 0.3, 0.1, 0.1), atol=0.02)
-
-
-def test_inframind_keeps_the_joint_shares(tmp_path: Path, constants: Constants) -> None:
-    joint = {f"{NAMES[0]}|Flash": 0.7, f"{NAMES[4]}|DeepThink": 0.3}
-    cell = read_cell(tmp_path, "inframind", model_strategy_joint=joint)
-    choices = chosen(cell, constants, 200)
-    counts = np.bincount(choices.route.ravel(), minlength=15)
-    assert counts.sum() == counts[[0, 14]].sum() == 2400
-    assert counts[0] == pytest.approx(1680, abs=60)  # quotas of calls and of queries, mixed
-    same = (choices.route == choices.route[:, :1]).mean()
-    alone = 0.7**2 + 0.3**2
-    assert same > alone + 0.5 * ROUTE_AFFINITY**2 * (1.0 - alone)
-    assert set(choices.num_agents) == {5}  # 5.5 steps with a tenth of Debate
-
-
-def test_gptswarm_has_one_graph_of_forward_edges(tmp_path: Path, constants: Constants) -> None:
-    cell = read_cell(tmp_path, "gptswarm", edges=4.0)
-    (graph,) = graphs_of(cell, constants.pool)
-    assert all(mask >> node == 0 for node, mask in enumerate(graph.predecessors))
-    assert sum(mask.bit_count() for mask in graph.predecessors) == 4
-    choices = chosen(cell, constants, 240)
-    assert set(choices.topology) == {len(TOPOLOGIES)}
-    assert (choices.route[:, :5] // len(STRATEGIES) == np.arange(5)).all()
-    with pytest.raises(ConfigError, match="11 edges; 5 nodes have at most 10"):
-        graphs_of(read_cell(tmp_path, "gptswarm", edges=11), constants.pool)
 
 
 # Runs

@@ -38,17 +38,6 @@ def test_interval_of_five_seeds_covers_the_truth() -> None:
     assert plain < covered - 0.04
 
 
-def test_interval_of_many_strata_covers_the_truth() -> None:
-    """The mean over 9 cells of 5 seeds, as in a ranking of three rates and budgets."""
-    rng = np.random.default_rng(6)
-    covered = 0
-    for _ in range(300):
-        draws = sum(resample_counts(rng, 5, 1000) @ rng.normal(size=5) / 5 for _ in range(9)) / 9
-        low, high = interval(np.asarray(draws), np.full(9, 5))
-        covered += bool(low <= 0 <= high)
-    assert 0.91 < covered / 300 < 0.985
-
-
 def matrix(rng: np.random.Generator, trainings: int, spread: float) -> np.ndarray:
     """Scores (trainings, 5 episodes) whose true mean is 0."""
     of_training = spread * rng.normal(size=(trainings, 1)) if trainings > 1 else np.zeros((1, 1))

@@ -1,11 +1,8 @@
 """Results folders: what is written is read, damage is seen and mended, nothing finished is lost."""
 
 import dataclasses
-import os
 import random
 import shutil
-import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,6 @@ from inframind_gym.evaluation.store import (
     RECORDS,
     ResultStore,
     digest_of,
-    finished_ids,
     read_cells,
 )
 from tests.evaluation.synthetic_results import (
@@ -114,33 +110,6 @@ def test_damage_is_seen_and_mended_by_the_next_run(
     assert finished(folder) == CELL_LIST
     for one in read_cells(folder):
         assert one is not None and digest_of(result(one.cell, make(one.cell)).columns) == one.digest
-
-
-@pytest.mark.parametrize("number", range(10))
-def test_a_kill_at_a_random_moment_loses_no_committed_cell(tmp_path: Path, number: int) -> None:
-    """The process commits and opens the folder again until it is killed."""
-    results = [result(cell, make(cell)) for cell in CELL_LIST]
-    with ResultStore(tmp_path, header(planned=PLANNED)) as store:
-        store.commit(results[:1])
-    told, tells = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            for one in results[1:]:
-                with ResultStore(tmp_path, header(planned=PLANNED)) as store:
-                    store.commit([one])
-                    os.write(tells, one.cell_id.encode())
-        finally:
-            os._exit(1)
-    os.close(tells)
-    time.sleep(random.Random(number).random() * 0.06)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    with os.fdopen(told, "rb") as pipe:
-        rest = pipe.read()
-    committed = {results[0].cell_id} | {rest[i : i + 16].decode() for i in range(0, len(rest), 16)}
-    assert committed <= finished_ids(tmp_path)
-    assert load_results(tmp_path).planned == len(CELL_LIST)
 
 
 def test_a_board_marks_what_is_unfinished(tmp_path: Path) -> None:
