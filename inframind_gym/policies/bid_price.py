@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from inframind_gym.configs import NonNegativeInt, validate
-from inframind_gym.envs.layout import EMBED_DIM, PolicySpec
+from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError, shortened
 from inframind_gym.files import read_json
 from inframind_gym.policies import checkpoint
@@ -39,7 +39,7 @@ from inframind_gym.simulator.workflow.topology import (
     TOPOLOGIES,
     graph,
 )
-from inframind_gym.tasks import DOMAINS
+from inframind_gym.tasks import DOMAINS, EMBED_DIM
 
 Floats = NDArray[np.float64]
 

@@ -19,7 +19,7 @@ from inframind_gym.envs.assignment import (
     Completed,
     waiting_penalty,
 )
-from inframind_gym.envs.placement import PlacementContext, PlacementSimulation, build_params
+from inframind_gym.envs.placement import PlacementContext, PlacementSimulation
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies.base import Floats, Ints
 from inframind_gym.policies.placement import BasePlacementPolicy
@@ -30,7 +30,7 @@ from inframind_gym.policies.teams import (
     request,
 )
 from inframind_gym.simulator.jit import make_jit
-from inframind_gym.simulator.placement.config import GpuGroup
+from inframind_gym.simulator.placement.config import GpuGroup, build_params
 from inframind_gym.simulator.placement.state import EVERYWHERE, ClusterParams
 from inframind_gym.teams.assignment import rules, simulate
 from inframind_gym.teams.assignment.rules import Arrivals

@@ -26,7 +26,7 @@ from inframind_gym.configs import (
 )
 from inframind_gym.envs.assignment import AssignmentContext, AssignmentSpec
 from inframind_gym.envs.assignment import Completed as CompletedTasks
-from inframind_gym.envs.layout import EMBED_DIM, PolicySpec
+from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.policies.base import (
     BasePolicy,
     Bools,
@@ -41,8 +41,7 @@ from inframind_gym.policies.base import (
 from inframind_gym.policies.simple import DRAW_MODEL, DRAW_TIE
 from inframind_gym.policies.teams import BaseAssignmentPolicy, one_a_row, penalties
 from inframind_gym.simulator.rng import STREAM_POLICY
-from inframind_gym.tasks import load_tasks
-from inframind_gym.tasks.taskset import DOMAINS
+from inframind_gym.tasks import DOMAINS, EMBED_DIM, load_tasks
 from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.assignment.simulate import normals
 

@@ -24,6 +24,14 @@ Floats = NDArray[np.float64]
 UNIT_S: Final = 1e-3  # seconds, or request-seconds, in one unit of a flow's costs
 _RATE_EMA: Final = 0.27  # of the calls that come in an interval
 _WORK_EMA: Final = 0.1  # of the work of a call
+HORIZON_S: Final = 15.0  # H, how far ahead a copy's worth is computed
+TAIL_S: Final = 28.0  # T, charged to a call that still waits then
+DWELL_S: Final = 10.0  # that a model which became active stays at least
+PRICE: Final = 2.0  # request-seconds that every switch costs in addition to its delay
+# Share of a copy's own worth that is charged for the time until it serves. The other part of a
+# switch's cost is what the GPU's present model would have saved in that time: an idle GPU has
+# nothing to lose and loads even what takes long.
+HASTE: Final = 0.5
 FORBIDDEN: Final = 1 << 40  # cost of an arc that is not there
 NO_MODEL: Final = -1
 
@@ -446,30 +454,10 @@ class PlusFlowPlacement(BasePlacementPolicy):
     counts from the last interval's deltas, a switch costs its delay and a price, and a model stays
     a least time. Models of tensor parallelism k come and go on whole blocks, which are settled
     before the flow (`settle_groups`); the flow has the rest (`assign`).
-
-    Args:
-        horizon_s: H, how far ahead a copy's worth is computed.
-        tail_s: T, charged to a call that still waits then, in seconds.
-        dwell_s: a model that became active stays at least this long.
-        price: request-seconds that every switch costs in addition to its delay.
-        haste: share of a copy's own worth that is charged for the time until it serves. The other
-            part of a switch's cost is what the GPU's present model would have saved in that time:
-            an idle GPU has nothing to lose and loads even what takes long.
     """
 
     name = "mcf_plus"
     version = 2
-
-    def __init__(
-        self,
-        horizon_s: float = 15.0,
-        tail_s: float = 28.0,
-        dwell_s: float = 10.0,
-        price: float = 2.0,
-        haste: float = 0.5,
-    ) -> None:
-        self.horizon_s, self.tail_s, self.dwell_s = horizon_s, tail_s, dwell_s
-        self.price, self.haste = price, haste
 
     def reset(self, spec: PlacementSpec, seeds: Sequence[int]) -> None:
         """Forget the demand."""
@@ -493,12 +481,12 @@ class PlusFlowPlacement(BasePlacementPolicy):
             per_seq_s=spec.per_seq_s,
             slots=spec.slots,
         )
-        gains = copy_gains(load, spec.num_gpus, self.horizon_s, self.tail_s)
+        gains = copy_gains(load, spec.num_gpus, HORIZON_S, TAIL_S)
         active, state = context.active[0], context.state[0]
         coming = is_coming(state)
         target = np.where(coming.any(axis=1), coming.argmax(axis=1), active)
         there = target[:, None] == np.arange(spec.num_models)
-        stays = context.time_s[0] - self._since_s[row] < self.dwell_s
+        stays = context.time_s[0] - self._since_s[row] < DWELL_S
         copies = there.sum(axis=0) // spec.tp
         plan = Plan(
             tp=spec.tp,
@@ -547,9 +535,9 @@ class PlusFlowPlacement(BasePlacementPolicy):
         worth = gains[np.arange(spec.num_models), next_copy]
         last_copy = np.clip(copies - 1, 0, gains.shape[1] - 1)
         given_up = np.where(awake, gains[np.arange(spec.num_models), last_copy][active], 0.0)
-        span_s = self.horizon_s + self.tail_s
+        span_s = HORIZON_S + TAIL_S
         cost = delay_s / span_s * given_up[:, None]
-        cost += np.minimum(self.haste * delay_s / span_s, 0.9) * worth
-        cost = np.where(context.mask[0, :, 1:], cost + self.price, np.inf)
+        cost += np.minimum(HASTE * delay_s / span_s, 0.9) * worth
+        cost = np.where(context.mask[0, :, 1:], cost + PRICE, np.inf)
         cost[np.flatnonzero(awake), active[awake]] = 0.0
         return cost

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from inframind_gym.configs import Number, validate
-from inframind_gym.envs.layout import EMBED_DIM, PolicySpec
+from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError, shortened
 from inframind_gym.policies.base import (
     BasePolicy,
@@ -42,7 +42,7 @@ from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.roles import ROLES, roles_of
 from inframind_gym.simulator.workflow.state import PLAN
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS
-from inframind_gym.tasks import DOMAINS
+from inframind_gym.tasks import DOMAINS, EMBED_DIM
 
 Weights = Mapping[str, NDArray[np.floating[Any]]]
 

@@ -6,6 +6,7 @@ An action is per GPU 0, or 1 + the model to make active.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from numpy.typing import NDArray
 from inframind_gym.envs.placement import PlacementContext, PlacementSpec
 from inframind_gym.policies.base import ContextPolicy, Ints
 from inframind_gym.simulator.placement.state import NONE, first_gpu, is_coming
+
+HIGH: Final = 0.7  # use of slots above which `threshold` adds copies
+LOW: Final = 0.3  # use below which it may take a copy away
 
 
 class BasePlacementPolicy(ContextPolicy[PlacementSpec, PlacementContext]):
@@ -62,22 +66,19 @@ def open_blocks(
 
 
 class RandomPlacement(BasePlacementPolicy):
-    """Each decision, each GPU with probability `change` takes a random model that is open to it.
+    """Each decision, each GPU with probability 0.1 takes a random model that is open to it.
 
     Groups are chosen as a whole, so its choices are legal.
     """
 
     name = "random"
 
-    def __init__(self, change: float = 0.1) -> None:
-        self.change = change
-
     def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
         """See the class."""
         rng, spec = self.generators[row], self.spec
         action = np.zeros(spec.num_gpus, np.int64)
         for g in range(spec.num_gpus):
-            wanted = rng.random() < self.change
+            wanted = rng.random() < 0.1
             m = int(rng.integers(spec.num_models))
             tp = int(spec.tp[m])
             block = slice(first_gpu(g, tp), first_gpu(g, tp) + tp)
@@ -194,19 +195,12 @@ class ThresholdPlacement(BasePlacementPolicy):
     """An autoscaler with two thresholds on the use of slots.
 
     The use of a model is its calls in flight and waiting over the slots of its instances. Above
-    `high` (and whenever calls wait for a model that is not awake) it wants one more instance. It
-    takes the block whose models are least used, none of them above `low`, if they have another
+    HIGH (and whenever calls wait for a model that is not awake) it wants one more instance. It
+    takes the block whose models are least used, none of them above LOW, if they have another
     instance or no demand; a model that is not awake takes it whatever is there.
-
-    Args:
-        high: use above which copies are added.
-        low: use below which a copy may be taken away.
     """
 
     name = "threshold"
-
-    def __init__(self, high: float = 0.7, low: float = 0.3) -> None:
-        self.high, self.low = high, low
 
     def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
         """See the class."""
@@ -221,13 +215,13 @@ class ThresholdPlacement(BasePlacementPolicy):
         missing = (copies == 0) & (context.waiting[0] > 0)
         order = np.lexsort((-use, ~missing))
         for m in order.tolist():
-            if not missing[m] and use[m] <= self.high:
+            if not missing[m] and use[m] <= HIGH:
                 continue
             blocks = []
             for block in open_blocks(spec, context, m, action):
                 owners = np.unique(active[block][active[block] != NONE])
                 spare = ((copies[owners] > 1) | (asked[owners] == 0)).all()
-                calm = (use[owners] < self.low).all()
+                calm = (use[owners] < LOW).all()
                 if missing[m] or (spare and calm):
                     blocks.append((use[owners].max(initial=-1.0), block.start, block, owners))
             if blocks:

@@ -30,14 +30,14 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from inframind_gym.configs import Fraction, PositiveInt, validate
-from inframind_gym.envs.layout import EMBED_DIM, PolicySpec
+from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.policies.adaptive import AdaptivePolicy, Outlook
 from inframind_gym.policies.base import Completed, Contexts
 from inframind_gym.policies.checkpoint import CONFIG_FILE, SHIPPED, check_shapes, fingerprint, load
 from inframind_gym.policies.networks import draw, log_softmax
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
-from inframind_gym.tasks import DOMAINS
+from inframind_gym.tasks import DOMAINS, EMBED_DIM
 
 NAME: Final = "ppo_lagrangian"
 SAMPLE: Final = "sample"

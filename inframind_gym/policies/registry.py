@@ -1,7 +1,7 @@
 """From a name or `package.module:Class` to a policy: the built-in policies of all families.
 
     resolve_policy("static:qwen-14b:Concise")                 # arguments follow the name
-    resolve_policy("threshold", family="placement", high=0.6)
+    resolve_policy("threshold", family="placement")
     resolve_policy("my_module:MyPolicy")                      # a policy of your own
 
 A class is imported when its policy is made.

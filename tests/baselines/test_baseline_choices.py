@@ -32,30 +32,6 @@ def test_draw_from_follows_the_weights_and_skips_zeros() -> None:
     assert draw_from(np.array([[0.0, 1.0, 0.0]]), np.array([np.nextafter(1.0, 0.0)])) == [1]
 
 
-def test_random_is_uniform_over_models_that_are_up() -> None:
-    policy = ready("random", rows=N)
-    contexts = make_contexts(N, models_up=0b01101)
-    models, strategies = models_and_strategies(policy, observe(make_spec(), n=N), contexts)
-    np.testing.assert_allclose(
-        np.bincount(models, minlength=5) / N, [1 / 3, 0, 1 / 3, 1 / 3, 0], atol=0.03
-    )
-    np.testing.assert_allclose(np.bincount(strategies) / N, 1 / 3, atol=0.03)
-
-
-def test_static_mix_draws_the_measured_shares() -> None:
-    spec = make_spec()
-    policy = ready("static_mix", rows=N)
-    models, strategies = models_and_strategies(policy, observe(spec, n=N), make_contexts(N))
-    np.testing.assert_allclose(np.bincount(models) / N, spec.model_share, atol=0.03)
-    np.testing.assert_allclose(np.bincount(strategies) / N, spec.strategy_share, atol=0.03)
-    joint = np.bincount(models * 3 + strategies, minlength=15) / N
-    independent = np.outer(spec.model_share, spec.strategy_share).ravel()
-    np.testing.assert_allclose(joint, independent, atol=0.02)
-    down = make_contexts(N, models_up=0b00110)
-    models, _ = models_and_strategies(policy, observe(spec, n=N), down)
-    np.testing.assert_allclose(np.bincount(models)[1:] / N, [0.25, 0.75], atol=0.03)
-
-
 def test_round_robin_skips_what_is_down() -> None:
     policy = ready("round_robin:Concise")
     observation = observe(make_spec())
@@ -176,10 +152,3 @@ def test_moa_asks_every_model_once_the_aggregator_first() -> None:
     contexts["models_up"] = 0b11001
     models, _ = models_and_strategies(policy, observe(spec, n=5), contexts)
     assert models.tolist() == [DEEPSEEK, LLAMA_8B, LLAMA_8B, LLAMA_8B, LLAMA_3B]
-
-
-def test_moa_takes_the_strongest_where_there_is_no_deepseek() -> None:
-    spec = make_spec(("x", "y", "z"), ability=[0.0, 3.0, 1.0])
-    policy = ready("moa", spec, rows=3)
-    models, _ = models_and_strategies(policy, observe(spec, n=3), make_contexts(3, node=range(3)))
-    assert models.tolist() == [1, 0, 2]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inframind_gym.envs.layout import EMBED_DIM
 from inframind_gym.policies.learners import LinUCBPolicy
-from inframind_gym.tasks import load_tasks
+from inframind_gym.tasks import EMBED_DIM, load_tasks
 from tests.policies.synthetic import (
     act_all,
     make_completed,

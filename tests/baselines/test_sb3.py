@@ -33,9 +33,9 @@ from inframind_gym.evaluation.scenarios import load_limits
 from inframind_gym.policies import checkpoint, resolve_policy
 from inframind_gym.policies.checkpoint import SHIPPED
 from inframind_gym.policies.mlp import MaskablePpoPlacement, forward
-from inframind_gym.policies.rollout import play_assignment, play_coordination, play_token_budget
 from inframind_gym.train import read_config
 from tests.golden.trainers import BASELINES
+from tests.policies.rollout import play_assignment, play_coordination, play_token_budget
 
 ROOT = Path(__file__).parents[2]
 ROWS = 6

@@ -27,10 +27,11 @@ from inframind_gym.policies import (
     policy_names,
     requires_of,
     resolve_policy,
-    rollout,
 )
 from inframind_gym.simulator import SIMULATOR_VERSION
+from inframind_gym.simulator.placement.config import PlacementConfig
 from inframind_gym.simulator.server import open_loop, pool, state
+from tests.policies import rollout
 
 DIGESTS = Path(__file__).with_name("digests.json")
 
@@ -262,7 +263,7 @@ def _play_placement_policy(name: str) -> str:
     policy = resolve_policy(name, family="placement")
     kwargs = {"cluster": "h100-4gpu", "demand": "shifting", "num_decisions": 30}
     kind = getattr(policy, "simulation", placement_env.PlacementSimulation)
-    simulation = kind(placement_env.placement_config(kwargs), 2)
+    simulation = kind(PlacementConfig.model_validate(kwargs), 2)
     rows, observations = np.arange(2), simulation.observations()
     simulation.reset(rows, [np.random.default_rng(seed) for seed in (1, 2)], observations)
     policy.reset(simulation.policy_spec(), [1, 2])

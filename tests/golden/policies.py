@@ -9,13 +9,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from inframind_gym.envs.placement import PlacementSimulation, placement_config
+from inframind_gym.envs.placement import PlacementSimulation
 from inframind_gym.policies import (
     requires_of,
     resolve_policy,
-    rollout,
 )
+from inframind_gym.simulator.placement.config import PlacementConfig
 from tests.golden.net import digest_of
+from tests.policies import rollout
 
 ROUTING = (
     *("random", "round_robin", "round_robin:Flash", "static:llama-8b:DeepThink", "static_mix"),
@@ -87,7 +88,7 @@ def _placement(name: str, cluster: str = "h100-8gpu", demand: str = "shifting") 
     policy = resolve_policy(name, family="placement")
     given = {"cluster": cluster, "demand": demand, "num_decisions": 20}
     kind = getattr(policy, "simulation", PlacementSimulation)
-    simulation = kind(placement_config(given), 2)
+    simulation = kind(PlacementConfig.model_validate(given), 2)
     rows, observations, told = np.arange(2), simulation.observations(), []
     simulation.reset(rows, [np.random.default_rng(seed) for seed in (1, 2)], observations)
     policy.reset(simulation.policy_spec(), [1, 2])

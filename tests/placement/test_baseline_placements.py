@@ -10,10 +10,9 @@ import pytest
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from inframind_gym.envs.placement import placement_config
 from inframind_gym.policies import Policy, policy_names, resolve_policy
 from inframind_gym.policies.bounds import EverywhereSimulation
-from inframind_gym.simulator.placement.state import ACTIVE
+from inframind_gym.simulator.placement.config import PlacementConfig
 from tests.placement.toys import card, decisions, make, write_cluster, write_demand
 
 
@@ -60,25 +59,11 @@ def test_lru_takes_the_gpu_that_was_used_longest_ago(tmp_path: Path) -> None:
     assert swaps > 0
 
 
-def test_threshold_adds_copies_under_load(tmp_path: Path) -> None:
-    """One hot model, three GPUs: more than one instance of it comes."""
-    cards = [card("hot", slots=2, queue=0), card("cold")]
-    env = make(
-        1,
-        cluster=write_cluster(tmp_path, cards, gpus=3),
-        demand=write_demand(tmp_path, jobs_per_gpu_per_min=15, zipf=6.0),
-        num_decisions=40,
-        initial="empty",
-    )
-    played = decisions(env, resolve_policy("threshold", family="placement"), [0])
-    assert max((context.state[0, :, 0] == ACTIVE).sum() for context, *_ in played) >= 2
-
-
 def optimistic(
     arguments: dict[str, Any], seeds: list[int]
 ) -> tuple[EverywhereSimulation, NDArray[np.float64]]:
     """The bound's cluster after an episode on the jobs of these seeds, and its rewards."""
-    simulation = EverywhereSimulation(placement_config(arguments), len(seeds))
+    simulation = EverywhereSimulation(PlacementConfig.model_validate(arguments), len(seeds))
     observations = simulation.observations()
     generators = [seeding.np_random(seed)[0] for seed in seeds]
     simulation.reset(np.arange(len(seeds)), generators, observations)

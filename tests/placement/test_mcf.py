@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from inframind_gym.policies.mcf import (
     UNIT_S,
     Load,
     Plan,
-    SpecCosts,
     assign,
     copy_gains,
     request_seconds,
@@ -123,35 +121,6 @@ def test_unstable_gpus_and_loading_models_stay_out() -> None:
     assert costs.gpus.tolist() == [1]
     assert costs.models.tolist() == [0, 2]
     assert solve_spec(costs) == {1: 0}  # load A 20 s, load C 40 s
-
-
-@settings(max_examples=40, deadline=None)
-@given(gpus=st.integers(1, 3), models=st.integers(1, 3), data=st.data())
-def test_the_flow_is_the_cheapest(gpus: int, models: int, data: st.DataObject) -> None:
-    """Against all M^G assignments, with a total to a millisecond a term."""
-    number = st.integers(0, 50_000).map(lambda n: n * 1e-3)
-
-    def table(*shape: int) -> Any:
-        size = int(np.prod(shape))
-        return np.array(data.draw(st.lists(number, min_size=size, max_size=size))).reshape(shape)
-
-    costs = SpecCosts(
-        gpus=np.arange(gpus),
-        models=np.arange(models),
-        switch=table(gpus, models),
-        relief=table(models),
-        activate=table(gpus, models),
-    )
-
-    def total(choice: Sequence[int]) -> float:
-        on = costs.gpus, list(choice)
-        cost = costs.switch[on] + costs.activate[on] - costs.relief[on[1]]
-        return float(cost.sum())
-
-    flow = solve_spec(costs)
-    assert sorted(flow) == list(range(gpus))
-    best = min(total(choice) for choice in itertools.product(range(models), repeat=gpus))
-    assert total([flow[g] for g in range(gpus)]) == pytest.approx(best, abs=1e-6)
 
 
 def flow_cost(switch: NDArray[Any], gain: NDArray[Any], model: NDArray[np.int64]) -> int:
