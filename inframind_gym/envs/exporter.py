@@ -30,15 +30,12 @@ BUDGET_BUCKETS_S: Final = (0, 5, 10, 20, 30, 50, 75, 100, 150, 200, 300)  # late
 LATENCY_BUCKETS_S: Final = (0.5, 1, 2.5, 5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 600, 1200)
 COST_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10)
 
-# Name: help, labels. Those of calls need `record_calls=True`.
+# Name: help, labels.
 COUNTERS: Final = {
     "inframind_decisions_total": ("Routes of the agent's queries that are over.", "model strategy"),
     "inframind_plans_total": ("Plans of the agent's queries that are over.", "topology"),
     "inframind_queries_total": ("The agent's queries that are over.", "outcome in_budget"),
     "inframind_episodes_total": ("Episodes begun.", ""),
-    "inframind_calls_total": ("Calls that are over.", "model outcome"),
-    "inframind_call_retries_total": ("Calls over that repeated a failed one.", "model"),
-    "inframind_tokens_total": ("Tokens of calls.", "model kind"),
 }
 # Name: help, labels, upper bounds of the buckets.
 HISTOGRAMS: Final = {
@@ -51,11 +48,6 @@ HISTOGRAMS: Final = {
     "inframind_query_latency_seconds": (
         "Time from a query's arrival to its answer.",
         "",
-        LATENCY_BUCKETS_S,
-    ),
-    "inframind_call_latency_seconds": (
-        "Time from a call's submission to its end.",
-        "model",
         LATENCY_BUCKETS_S,
     ),
 }
@@ -80,13 +72,12 @@ GAUGES: Final = {
 class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConstructorArgs):
     """Show what a router does to Prometheus while it runs.
 
-        env = ExportMetrics(gym.make("InfraMind-StreamLive-v0", record_calls=True), port=9400)
+        env = ExportMetrics(gym.make("InfraMind-StreamLive-v0"), port=9400)
         env.follow(policy)  # shows its name and its λ, if it has one
         ...
         env.close()  # stops serving
 
-    Any single environment of this package that routes, live or simulated; calls, retries and tokens
-    by model are counted where it was made with `record_calls=True`.
+    Any single environment of this package that routes, live or simulated.
 
     Args:
         env: the environment, also within other wrappers.
@@ -128,14 +119,8 @@ class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConst
             name: Histogram(name, text, labels.split(), registry=self.registry, buckets=buckets)
             for name, (text, labels, buckets) in HISTOGRAMS.items()
         }
-        if watched.config.record_calls:
-            for model in self.models:  # a rate needs the 0 before the first one
-                self._count["inframind_call_retries_total"].labels(model)
         self._age_s = math.nan
         self._remaining_s: float | None = None  # of the decision that is due
-        self._stream = -1  # key of the stream whose calls are read
-        self._calls_read = 0
-        self._failed: set[tuple[int, int, int]] = set()  # calls of it that failed
         self.registry.register(self)
         try:
             self._server, self._thread = start_http_server(
@@ -183,21 +168,13 @@ class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConst
         super().close()
 
     def _read(self) -> None:
-        """Note the decision that is due, and count the calls that have ended."""
-        env = self._env
-        stream, context = env.simulation.state.stream[0], env.context()
+        """Note the decision that is due."""
+        stream, context = self._env.simulation.state.stream[0], self._env.context()
         self._age_s = float(stream["now_s"]) - float(stream["last_poll_s"])
         self._remaining_s = None
         if stream["live"] == IS_DUE:
             passed_s = float(context["time_s"]) - float(context["arrival_s"])
             self._remaining_s = float(context["budget_s"]) - passed_s
-        if env.config.record_calls:
-            if int(stream["key"]) != self._stream:
-                self._stream, self._calls_read = int(stream["key"]), 0
-                self._failed.clear()
-            for record in env.calls()[self._calls_read :]:
-                self._count_call(record)
-            self._calls_read = int(stream["recorded_calls"])
 
     def _count_query(self, record: np.void) -> None:
         level = self._env.config.level
@@ -214,22 +191,6 @@ class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConst
         self._count["inframind_queries_total"].labels(outcome, in_budget).inc()
         self._observe["inframind_cost_ratio"].observe(float(record["cost"]))
         self._observe["inframind_query_latency_seconds"].observe(float(record["latency_s"]))
-
-    def _count_call(self, record: np.void) -> None:
-        model = self.models[record["model"]]
-        call = int(record["query"]), int(record["node"]), int(record["phase"])
-        outcome = "truncated" if record["truncated"] else "answered"
-        outcome = "failed" if record["failed"] else outcome
-        if call in self._failed:
-            self._count["inframind_call_retries_total"].labels(model).inc()
-        if record["failed"]:
-            self._failed.add(call)
-        self._count["inframind_calls_total"].labels(model, outcome).inc()
-        for kind in ("prompt", "output"):
-            tokens = int(record[f"{kind}_tokens"])
-            self._count["inframind_tokens_total"].labels(model, kind).inc(tokens)
-        latency_s = float(record["finish_s"]) - float(record["submit_s"])
-        self._observe["inframind_call_latency_seconds"].labels(model).observe(latency_s)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The gauges that are known now; the registry asks on any thread."""

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final
 from pydantic import Field, model_validator
 
 from inframind_gym.configs import NonNegative, Positive, PositiveInt, StrictModel, within
-from inframind_gym.envs.placement import ForeignMemory, PlacementConfig
 from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.errors import ConfigError, require
+from inframind_gym.simulator.placement.config import ForeignMemory, PlacementConfig
 from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
 
 DEFAULT_POOL: Final = "cpu-tiny"  # of placement

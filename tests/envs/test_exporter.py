@@ -21,7 +21,6 @@ from inframind_gym.envs.exporter import ExportMetrics
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.policies import resolve_policy
 from inframind_gym.simulator.server.pool import load_pool
-from inframind_gym.simulator.workflow.backend import Call, Outage, Reply, ScriptedBackend
 from inframind_gym.simulator.workflow.state import PLAN
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 
@@ -67,8 +66,7 @@ class Played:
         self.routes: Counter[tuple[str, str]] = Counter()
         self.plans: Counter[str] = Counter()
         self.remaining_s: list[float] = []
-        self.swept: dict[int, int] = {}  # calls of a sweep when its last episode was over, by key
-        records, calls = [], []
+        records = []
         for episode in range(episodes):
             env.reset(seed=seed if episode == 0 else None)
             over = False
@@ -84,11 +82,7 @@ class Played:
                     self.routes[MODELS[model], STRATEGIES[strategy]] += 1
                 _, _, over, _, _ = env.step(action)
                 records.append(raw.completed())
-            if raw.config.record_calls:
-                calls.append(raw.calls())
-                self.swept[int(raw.simulation.state.stream[0]["key"])] = len(calls[-1])
         self.records = np.concatenate(records)
-        self.calls = np.concatenate(calls) if calls else np.zeros(0)
 
 
 def check(samples: Samples, played: Played) -> None:
@@ -114,25 +108,6 @@ def check(samples: Samples, played: Played) -> None:
         assert samples[f"{name}_bucket", (str(edge),)] == (values <= edge).sum()
 
 
-def check_calls(samples: Samples, calls: Any) -> None:
-    """The same for the records of calls."""
-    outcomes = np.where(
-        calls["failed"] == 1, "failed", np.where(calls["truncated"] == 1, "truncated", "answered")
-    )
-    by_model = Counter((MODELS[m], o) for m, o in zip(calls["model"], outcomes, strict=True))
-    assert of(samples, "inframind_calls_total") == by_model
-    for m, alias in enumerate(MODELS):
-        own = calls[calls["model"] == m]
-        for kind in ("prompt", "output"):
-            # The labels' values stand in the order of their names: kind, model.
-            assert samples["inframind_tokens_total", (kind, alias)] == own[f"{kind}_tokens"].sum()
-        latency_s = own["finish_s"] - own["submit_s"]
-        assert samples["inframind_call_latency_seconds_count", (alias,)] == len(own)
-        assert samples["inframind_call_latency_seconds_sum", (alias,)] == pytest.approx(
-            latency_s.sum()
-        )
-
-
 @pytest.fixture
 def make() -> Iterator[Callable[..., Any]]:
     """Makes environments that export their metrics, and closes them."""
@@ -153,43 +128,16 @@ def make() -> Iterator[Callable[..., Any]]:
 @pytest.mark.parametrize("env_id", [STREAM, LIVE])
 def test_counts_are_what_the_records_say(env_id: str, level: str, make: Any) -> None:
     scripted = {"scripted_s": 9.0} if env_id == LIVE else {}
-    env = make(env_id, level=level, num_queries=60, record_calls=True, **scripted)
+    env = make(env_id, level=level, num_queries=60, **scripted)
     played = Played(env, episodes=2)
     samples = scrape(env.url)
     check(samples, played)
-    check_calls(samples, played.calls)
     assert len(played.records) == 120
     assert samples["inframind_episodes_total", ()] == 2
-    assert not of(samples, "inframind_call_retries_total")
     nodes = int(played.records["num_nodes"].sum())
     assert sum(of(samples, "inframind_decisions_total").values()) == nodes
     if env_id == STREAM:
         assert len(of(samples, "inframind_queries_total")) == 4  # all that can become of a query
-
-
-def failing(call: Call) -> Reply:
-    """Every third query's first calls to its first node fail."""
-    return Reply(2.0, failed=call.query % 3 == 0 and call.node == 0)
-
-
-def test_failures_and_repeats_are_counted_by_model(make: Any) -> None:
-    env = make(LIVE, scripted_s=1.0, record_calls=True, retries=2)
-    backends = []
-
-    def open_backend() -> ScriptedBackend:
-        backends.append(ScriptedBackend(5, failing, outages=[Outage(1, 20.0, 60.0)]))
-        return backends[-1]
-
-    env.unwrapped.simulation._open = open_backend
-    played = Played(env)
-    samples = scrape(env.url)
-    check_calls(samples, played.calls)
-    sent = Counter((c.query, c.node, c.phase) for c in backends[0].calls)
-    repeats = sum(count - 1 for count in sent.values())
-    assert sum(of(samples, "inframind_call_retries_total").values()) == repeats > 0
-    failed = {k: v for k, v in of(samples, "inframind_calls_total").items() if k[1] == "failed"}
-    assert sum(failed.values()) == played.records["failed_calls"].sum() > repeats
-    assert len(failed) > 1
 
 
 @pytest.mark.parametrize("env_id", [STREAM, LIVE])
@@ -274,7 +222,7 @@ def test_closing_frees_the_port_and_ends_every_thread() -> None:
 
 
 def test_a_running_router_can_be_scraped_from_another_thread(make: Any) -> None:
-    env = make(STREAM, num_queries=60, record_calls=True)
+    env = make(STREAM, num_queries=60)
     totals: list[float] = []
     done = threading.Event()
 

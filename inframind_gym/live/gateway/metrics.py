@@ -16,10 +16,10 @@ from inframind_gym.envs import exporter as router
 _FIRST_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _DECISION_S: Final = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 0.1)
 COUNTERS: Final = {
-    **{
-        name: router.COUNTERS[f"inframind_{name}_total"]
-        for name in ("decisions", "calls", "call_retries", "tokens")
-    },
+    "decisions": router.COUNTERS["inframind_decisions_total"],
+    "calls": ("Calls that are over.", "model outcome"),
+    "call_retries": ("Calls over that repeated a failed one.", "model"),
+    "tokens": ("Tokens of calls.", "model kind"),
     "queries": ("Requests that are over.", "outcome in_budget tenant asked"),
     "refused": ("Requests refused.", "reason"),
     "policy_errors": ("Decisions that the policy did not make.", ""),
@@ -27,8 +27,13 @@ COUNTERS: Final = {
 HISTOGRAMS: Final = {
     **{
         name: router.HISTOGRAMS[f"inframind_{name}"]
-        for name in ("cost_ratio", "query_latency_seconds", "call_latency_seconds")
+        for name in ("cost_ratio", "query_latency_seconds")
     },
+    "call_latency_seconds": (
+        "Time from a call's submission to its end.",
+        "model",
+        router.LATENCY_BUCKETS_S,
+    ),
     "time_to_first_token_seconds": ("From a request's arrival, of streams.", "", _FIRST_S),
     "decision_seconds": ("Time that a policy took.", "", _DECISION_S),
 }
