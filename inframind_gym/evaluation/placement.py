@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from inframind_gym.configs import Positive, PositiveInt
-from inframind_gym.envs.placement import PlacementSimulation, placement_config
+from inframind_gym.envs.core import checked_arguments
+from inframind_gym.envs.placement import PlacementSimulation
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.family import Axis, Cell, Family, Place, content_hash, file_hash
 from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
 from inframind_gym.evaluation.play import Batch, Fields, Player
 from inframind_gym.evaluation.suite import Suite
 from inframind_gym.simulator.arrivals import load_trace
-from inframind_gym.simulator.placement.config import load_cluster, load_demand
+from inframind_gym.simulator.placement.config import PlacementConfig, load_cluster, load_demand
 from inframind_gym.simulator.placement.state import C_LOADS, C_WAKES, NONE
 
 TRACED: Final = "trace"  # the demand that replays recorded arrivals
@@ -130,7 +131,7 @@ class PlacementPlayer(Player):
     def simulate(self, policy: Any, kwargs: dict[str, Any], rows: int) -> PlacementSimulation:
         """Make clusters."""
         kind: type[PlacementSimulation] = getattr(policy, "simulation", PlacementSimulation)
-        return kind(placement_config(kwargs), rows)
+        return kind(checked_arguments(PlacementConfig, kwargs), rows)
 
 
 PLACEMENT: Final = Family(

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inframind_gym.envs.placement import PlacementSimulation, placement_config
+from inframind_gym.envs.placement import PlacementSimulation
 from inframind_gym.envs.placement_kernel import TERMS
+from inframind_gym.simulator.placement.config import PlacementConfig
 from inframind_gym.simulator.placement.state import ABSENT, COUNTERS, SLEPT
 from tests.placement.reference import ReferenceCluster
 from tests.placement.toys import masked_action, tight_cluster, write_demand
@@ -22,7 +23,7 @@ ROW = np.zeros(1, np.int64)
 
 def play(arguments: dict[str, Any], seed: int, kind: str) -> dict[str, int]:
     """One episode of both under random actions; what happened in it."""
-    simulation = PlacementSimulation(placement_config(arguments), 1)
+    simulation = PlacementSimulation(PlacementConfig.model_validate(arguments), 1)
     observations = simulation.observations()
     rng = np.random.default_rng(seed)
     simulation.reset(np.zeros(1, np.int64), [np.random.default_rng(seed)], observations)
@@ -129,7 +130,7 @@ def test_the_comparison_can_fail(tmp_path: Path) -> None:
             return 1.01 * super().time(instance, kind)
 
     simulation = PlacementSimulation(
-        placement_config({"cluster": tight_cluster(tmp_path), "initial": "empty"}), 1
+        PlacementConfig.model_validate({"cluster": tight_cluster(tmp_path), "initial": "empty"}), 1
     )
     observations = simulation.observations()
     simulation.reset(np.zeros(1, np.int64), [np.random.default_rng(0)], observations)

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inframind_gym.envs.placement import PlacementSimulation, placement_config
+from inframind_gym.envs.placement import PlacementSimulation
+from inframind_gym.simulator.placement.config import PlacementConfig
 from inframind_gym.simulator.placement.state import ACTIVE, DRAINING, NONE, QUEUED, SLEPT
 from tests.placement.toys import masked_action, tight_cluster, write_demand
 
@@ -42,7 +43,7 @@ def test_invariants(
     tight: dict[str, Any], seed: int, wild: bool, initial: str, load: float
 ) -> None:
     simulation = PlacementSimulation(
-        placement_config({**tight, "initial": initial, "load": load}), 1
+        PlacementConfig.model_validate({**tight, "initial": initial, "load": load}), 1
     )
     observations = simulation.observations()
     simulation.reset(ROW, [np.random.default_rng(seed)], observations)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.placement import PlacementSimulation, placement_config
+from inframind_gym.envs.placement import PlacementSimulation
 from inframind_gym.live.placement import events
+from inframind_gym.simulator.placement.config import PlacementConfig
 from inframind_gym.simulator.placement.state import (
     FIRST_SLEEP,
     LOAD,
@@ -30,7 +31,7 @@ class Events:
     """A simulation whose records are written by events, by a clock that we turn."""
 
     def __init__(self, arguments: dict[str, Any], seed: int) -> None:
-        self.simulation = PlacementSimulation(placement_config(arguments), 1)
+        self.simulation = PlacementSimulation(PlacementConfig.model_validate(arguments), 1)
         self.observations = self.simulation.observations()
         rng = [np.random.default_rng(seed)]
         self.simulation.reset(np.zeros(1, np.int64), rng, self.observations)
@@ -95,7 +96,7 @@ def test_phases_leave_what_those_of_the_simulation_leave(tmp_path: Path) -> None
         "initial": "empty",
     }
     ours = Events(arguments, 0)
-    plain = PlacementSimulation(placement_config(arguments), 1)
+    plain = PlacementSimulation(PlacementConfig.model_validate(arguments), 1)
     observations = plain.observations()
     plain.reset(np.zeros(1, np.int64), [np.random.default_rng(0)], observations)
     rng, tp = np.random.default_rng(1), plain.world.model["tp"].astype(np.int64)

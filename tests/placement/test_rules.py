@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inframind_gym.envs.placement import PlacementSimulation, placement_config
+from inframind_gym.envs.placement import PlacementSimulation
+from inframind_gym.simulator.placement.config import PlacementConfig
 from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, SLEPT
 from tests.placement.toys import card, write_cluster, write_demand
 
@@ -33,7 +34,7 @@ class Toy:
             **EXACT,
             **changes,
         }
-        self.simulation = PlacementSimulation(placement_config(arguments), 1)
+        self.simulation = PlacementSimulation(PlacementConfig.model_validate(arguments), 1)
         self.observations = self.simulation.observations()
         self.simulation.reset(ROW, [np.random.default_rng(0)], self.observations)
 

@@ -1,4 +1,4 @@
-"""Clusters and the demand on them, read from YAML.
+"""Clusters and the demand on them, read from YAML; the arguments and constants of a run.
 
 A *catalogue* (`envs_configs/placement/catalogues`) describes models on one kind of GPU; a *cluster*
 (`envs_configs/placement/clusters`) names a catalogue, some of its models and its GPUs; a *demand*
@@ -9,12 +9,14 @@ list of models.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from inframind_gym.configs import (
     Fraction,
@@ -26,14 +28,25 @@ from inframind_gym.configs import (
     StrictModel,
     find_config,
     load_yaml_model,
+    within,
 )
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.arrivals import BurstArrivals, TraceArrivals, load_trace, make_arrivals
+from inframind_gym.simulator.placement.jobs import dag_table
+from inframind_gym.simulator.placement.state import (
+    EMPTY,
+    GPU,
+    MODEL,
+    SETTINGS,
+    SPREAD,
+    ClusterParams,
+)
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
 
 MOST_MODELS = 64
 MOST_GPUS = 4096  # of a group
 TensorParallel = Annotated[int, Field(ge=1, le=8)]
+MOST_TICKS = 10_000  # routing intervals of a decision interval
 ARRIVAL_KINDS = ("poisson", "burst", "diurnal", "trace")
 _SPARE = 4.0  # times the expected number of jobs: what arrays have room for
 AgentCount = Annotated[int, Field(ge=1, le=MAX_AGENTS)]
@@ -323,3 +336,156 @@ class JobArrivals:
             f"demand: {self.capacity} jobs came within {drawn[-1]:.0f} s, four times as many as "
             f"the mean rate says for {self.horizon_s:g} s. Use a longer horizon or weaker bursts."
         )
+
+
+class ForeignMemory(StrictModel):
+    """Memory that other processes take on the GPUs, which makes starts fail.
+
+    Every `every_s` seconds each GPU's foreign use is redrawn, uniform in 0..`max_MB` but never more
+    than is free at that instant.
+    """
+
+    max_MB: Annotated[float, within(0.0, 1e9)] = 12000.0  # noqa: N815
+    every_s: Annotated[float, within(0.01, 1e6)] = 30.0
+
+
+class PlacementConfig(StrictModel):
+    """Arguments of `PlacementEnv`, described there, with the values that they may have."""
+
+    cluster: str = "h100-8gpu"
+    demand: str = "steady"
+    trace: str | None = None
+    load: Annotated[float, within(0.001, 1000.0)] = 1.0
+    routing_interval_s: Annotated[float, within(0.01, 3600.0)] = 1.0
+    decision_interval_s: Annotated[float, within(0.01, 3600.0)] = 5.0
+    num_decisions: Annotated[int, within(1, 1_000_000)] = 120
+    initial: Literal["spread", "empty"] = "spread"
+    illegal_penalty: Annotated[float, within(0.0, 1e6)] = 0.1
+    latency_scale_s: Annotated[float, within(0.001, 1e6)] = 10.0
+    ema: Fraction = 0.3
+    timing_spread: Annotated[float, within(0.0, 3.0)] = 0.2
+    timing_noise: Annotated[float, within(0.0, 3.0)] = 0.1
+    foreign_memory: Annotated[
+        ForeignMemory, BeforeValidator(lambda memory: {} if memory is None else memory)
+    ] = ForeignMemory()
+    observation: Literal["flat", "dict"] = "flat"
+
+    @model_validator(mode="after")
+    def _whole_intervals(self) -> PlacementConfig:
+        for name, interval_s in (
+            ("decision_interval_s", self.decision_interval_s),
+            ("foreign_memory.every_s", self.foreign_memory.every_s),
+        ):
+            ticks = interval_s / self.routing_interval_s
+            if ticks < 1.0 or abs(ticks - round(ticks)) > 1e-9:
+                raise ValueError(
+                    f"{name} ({interval_s:g}) must be a whole multiple of routing_interval_s "
+                    f"({self.routing_interval_s:g})"
+                )
+        if self.ticks > MOST_TICKS:
+            raise ValueError(
+                f"decision_interval_s ({self.decision_interval_s:g}) is {self.ticks} times "
+                f"routing_interval_s ({self.routing_interval_s:g}); {MOST_TICKS} times at most"
+            )
+        return self
+
+    @property
+    def ticks(self) -> int:
+        """Routing intervals of a decision interval."""
+        return round(self.decision_interval_s / self.routing_interval_s)
+
+    @property
+    def horizon_s(self) -> float:
+        """Length of an episode."""
+        return self.num_decisions * self.ticks * self.routing_interval_s
+
+
+def build_params(
+    config: PlacementConfig,
+    cluster: ClusterConfig,
+    cards: Sequence[ModelCard],
+    demand: DemandConfig,
+    arrivals: JobArrivals,
+) -> ClusterParams:
+    """Return the arrays that the compiled code reads."""
+    topology = np.array([demand.topologies.get(name, 0.0) for name in TOPOLOGIES])
+    agents = np.array([demand.num_agents.get(k + 1, 0.0) for k in range(MAX_AGENTS)])
+    mix = np.arange(1, len(cards) + 1, dtype=np.float64) ** -demand.zipf
+    dag = dag_table()
+    share = np.outer(topology / topology.sum(), agents / agents.sum())
+    calls_per_job = float((share.ravel() * dag["calls"]).sum())
+    calls_per_s = jobs_per_min(config, cluster, demand) / 60.0 * calls_per_job
+    kind = demand.arrivals if isinstance(demand.arrivals, str) else demand.arrivals.get("kind")
+    prompt, output = demand.prompt_tokens, demand.output_tokens
+    settings = _record(
+        SETTINGS,
+        routing_s=config.routing_interval_s,
+        request_norm=calls_per_s
+        * config.ticks
+        * config.routing_interval_s
+        * config.latency_scale_s,
+        **config.model_dump(include={"illegal_penalty", "ema", "timing_spread", "timing_noise"}),
+        foreign_mb=config.foreign_memory.max_MB,
+        foreign_ticks=round(config.foreign_memory.every_s / config.routing_interval_s),
+        shift_s=demand.shift.every_s if demand.shift else math.inf,
+        shift_by=demand.shift.by if demand.shift else 0,
+        prompt_log=math.log(prompt.median),
+        prompt_sigma=prompt.sigma,
+        output_log=math.log(output.median),
+        output_sigma=output.sigma,
+        max_tokens=demand.max_tokens,
+        slo_factor=demand.slo.factor,
+        slo_grace_s=demand.slo.grace_s,
+        ticks=config.ticks,
+        decisions=config.num_decisions,
+        initial=SPREAD if config.initial == "spread" else EMPTY,
+        traced=kind == "trace",
+    )
+    models = []
+    for card in cards:
+        prefill_token_s = 1.0 / card.prefill_tokens_per_s
+        step_s = card.base_s + card.per_seq_s * 0.5 * card.slots  # half a batch
+        times = ("t_wake_s", "t_sleep_s", "t_load_s", "t_offload_s", "t_first_sleep_s")
+        model = _record(
+            MODEL,
+            time_s=tuple(getattr(card, name) for name in times),
+            active_mb=card.active_mem_MB,
+            slept_mb=card.slept_mem_MB,
+            tp=card.tp_min,
+            **{name: getattr(card, name) for name in ("base_s", "per_seq_s", "slots", "queue")},
+            prefill_token_s=prefill_token_s,
+            latency_s=output.median * math.exp(0.5 * output.sigma**2) * step_s
+            + prompt.median * math.exp(0.5 * prompt.sigma**2) * prefill_token_s,
+        )
+        models.append(model)
+    gpus = [(group.vram_total_MB, group.alpha * group.vram_total_MB) for group in cluster.gpus]
+    return ClusterParams(
+        settings=settings,
+        model=np.concatenate(models),
+        gpu=np.repeat(np.array(gpus, GPU), [group.count for group in cluster.gpus]),
+        dag=dag,
+        topology_cdf=_cdf(topology),
+        agents_cdf=_cdf(agents),
+        mix_cdf=_cdf(mix),
+        trace_prompt=arrivals.tokens.prompt,
+        trace_output=arrivals.tokens.output,
+    )
+
+
+def jobs_per_min(config: PlacementConfig, cluster: ClusterConfig, demand: DemandConfig) -> float:
+    """Return the mean rate of jobs of the whole cluster."""
+    return demand.jobs_per_gpu_per_min * config.load * cluster.num_gpus
+
+
+def _record(dtype: np.dtype[Any], **fields: Any) -> NDArray[Any]:
+    """Return one record, (1,)."""
+    record = np.zeros(1, dtype)
+    for name, value in fields.items():
+        record[0][name] = value
+    return record
+
+
+def _cdf(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    sums = np.cumsum(weights)
+    cdf: NDArray[np.float64] = sums / sums[-1]
+    return cdf
