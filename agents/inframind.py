@@ -68,7 +68,7 @@ from inframind_gym.configs import (
     PositiveInt,
     StrictModel,
 )
-from inframind_gym.envs.layout import EMBED_DIM, PolicySpec
+from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.networks import PLAN_DRAWS, Player, draw, kinds
@@ -77,6 +77,7 @@ from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.state import COMPLETED
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES
 from inframind_gym.simulator.workload import RATES_PER_MIN
+from inframind_gym.tasks import EMBED_DIM
 
 WEIGHTS, TRAINING, NOISE, VALIDATION, ORDER = range(5)  # uses of a seed
 EPISODES, DRAWS = 0, 1  # uses of a stream's seed

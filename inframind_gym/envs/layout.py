@@ -22,15 +22,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.simulator.workflow.roles import ROLES
+from inframind_gym.tasks import EMBED_DIM
 
 if TYPE_CHECKING:
     from inframind_gym.simulator.workflow.backend import Telemetry
 
-EMBED_DIM: Final = 384
 LOG_SCALE_S: Final = 300.0  # seconds at which the log-scaled features are 1
+LONGEST_S: Final = 1e6  # bound of the time features: nothing observed lasts longer
 SYSTEM_FEATURES: Final = ("queue", "e2e", "kv", "in_flight")
 
 # Numbers of each model in a "compact" observation, with their lowest and highest.
@@ -142,15 +145,47 @@ class ObservationLayout:
         start = self.budget + 1 + self.num_models * self.system_features.index(feature)
         return slice(start, start + self.num_models)
 
+    def box(self, num_tasks: int, max_queue: float) -> spaces.Box:
+        """Return the space of observations.
+
+        Args:
+            num_tasks: T, which query indices count.
+            max_queue: bound of the queue features.
+        """
+        low, high = np.zeros(self.size, np.float32), np.ones(self.size, np.float32)
+        low[self.query] = low[self.role] = -1.0
+        if self.embedding == "index":
+            high[self.query], high[self.role] = num_tasks - 1, len(ROLES) - 1
+        if self.embedding == "compact":
+            high[1] = MOST_ARRIVALS
+            self.servers(low)[:], self.servers(high)[:] = np.array(list(COMPACT.values())).T
+        longest = math.log(LONGEST_S) / _LOG_SCALE
+        if self.scope != "query":
+            high[self.budget] = longest
+        for feature, highest in (("queue", max_queue), ("in_flight", max_queue), ("e2e", longest)):
+            if self.has(feature):
+                high[self.system(feature)] = highest
+        return spaces.Box(low, high, dtype=np.float32)
+
+    def places(self, width: int) -> dict[str, NDArray[np.int64]]:
+        """Return the places of the entries of the Dict form in an observation of some width."""
+        every = np.arange(width)
+        places = {"query": every[self.query], "role": every[self.role]}
+        if self.scope != "query":
+            resource = every[self.resource]
+            places["budget"] = resource[:1]
+            places["servers"] = resource[1:].reshape(-1, self.num_models).T
+            places["plan"] = every[self.size :]  # of level "joint": the flag of plans
+        return {name: at for name, at in places.items() if at.size}
+
     def query_index(self, observation: NDArray[np.float32]) -> NDArray[np.int64]:
         """Index of the query's task, shape (...). Only in "index" observations."""
-        return self._index(observation, 0)
-
-    def role_index(self, observation: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Index of the role, shape (...). Only in "index" observations of scope "call"."""
-        if self.scope != "call":
-            raise ConfigError("the observation is a planner's: it holds no role")
-        return self._index(observation, 1)
+        if self.embedding != "index":
+            raise ConfigError(
+                "the observation holds embeddings, not indices; make the environment with "
+                'observation="index"'
+            )
+        return np.asarray(np.rint(observation[..., 0]), np.int64)
 
     def remaining_budget_s(self, observation: NDArray[np.float32]) -> NDArray[np.float64]:
         """Seconds of budget that are left, shape (...); at least 1, where the feature is cut."""
@@ -182,14 +217,6 @@ class ObservationLayout:
             raise ConfigError('make the environment with observation="compact"')
         rows: NDArray[np.float32] = observation[..., 2 : self.size]
         return rows.reshape(*observation.shape[:-1], self.num_models, len(COMPACT))
-
-    def _index(self, observation: NDArray[np.float32], position: int) -> NDArray[np.int64]:
-        if self.embedding != "index":
-            raise ConfigError(
-                "the observation holds embeddings, not indices; make the environment with "
-                'observation="index"'
-            )
-        return np.asarray(np.rint(observation[..., position]), np.int64)
 
 
 def _float64(values: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -8,24 +8,23 @@ outside.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.core import Float32s, Ints
-from inframind_gym.envs.layout import EMBED_DIM, PolicySpec
+from inframind_gym.envs.core import Float32s, Ints, check_actions
+from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.envs.routing import ARGUMENTS, RoutingEnv, RoutingVectorEnv
 from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.envs.routing_simulation import RoutingSimulation
-from inframind_gym.errors import ActionError, ConfigError
+from inframind_gym.errors import ConfigError
 from inframind_gym.policies import Policy, requires_of, resolve_policy
 from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, PLAN_ACTIONS, STEP
 from inframind_gym.simulator.workflow.params import ROUTERS
 from inframind_gym.simulator.workflow.state import CONTEXT, IS_DUE
+from inframind_gym.tasks import EMBED_DIM
 
 BUILT_IN: Final = ROUTERS[:-1]  # all but "none"
 USUAL_FEATURES: Final = ("queue", "e2e")  # an executor that requires nothing sees these at least
@@ -90,7 +89,6 @@ class PlannerSimulation(RoutingSimulation):
         self._feedback = None if self._policy is None else getattr(self._policy, "observe", None)
         self._joint = np.zeros((num_envs, PLAN_ACTIONS + 1), np.int64)
         self._executor_is_stale = True
-        self._amid = False  # of a workflow
         self.layout = replace(
             wide,
             embedding=config.embedding,
@@ -144,14 +142,11 @@ class PlannerSimulation(RoutingSimulation):
         observations: Float32s,
     ) -> None:
         """Run to the next decision; see `RoutingSimulation.drive`."""
-        if mode == BEGIN:
-            self._amid = False
-            if self._policy is not None and self._executor_is_stale:
-                self._executor_is_stale = False
-                keys = [(key, _SEED_OF_EXECUTOR) for key in starts["key"].tolist()]
-                seeds = [np.random.SeedSequence(key).generate_state(1, np.uint64) for key in keys]
-                with _blame(self.config.executor):
-                    self._policy.reset(self.executor_spec(), [int(seed[0]) for seed in seeds])
+        if mode == BEGIN and self._policy is not None and self._executor_is_stale:
+            self._executor_is_stale = False
+            keys = [(key, _SEED_OF_EXECUTOR) for key in starts["key"].tolist()]
+            seeds = [np.random.SeedSequence(key).generate_state(1, np.uint64) for key in keys]
+            self._policy.reset(self.executor_spec(), [int(seed[0]) for seed in seeds])
         if self._policy is None or mode != STEP:
             super().drive(mode, rows, starts, actions, self._wide)
         else:
@@ -168,12 +163,6 @@ class PlannerSimulation(RoutingSimulation):
 
     def _carry_out(self, policy: Policy, rows: Ints, actions: Ints) -> None:
         """Hand in the plans of `rows` and route their calls until their queries are over."""
-        if self._amid:
-            raise ConfigError(
-                f"executor {self.config.executor!r} failed in the middle of a workflow: call "
-                "reset() before step()"
-            )
-        self._amid = True
         self._joint[:, :PLAN_ACTIONS] = actions
         rewards, costs = np.zeros((2, self.num_envs))
         running = rows
@@ -187,32 +176,15 @@ class PlannerSimulation(RoutingSimulation):
                 self.decisions[running] = _NO_CONTEXT  # an episode that is over leaves no decision
         self.rewards[rows], self.costs[rows] = rewards[rows], costs[rows]
         if self._feedback is not None:
-            with _blame(self.config.executor):
-                for row in rows.tolist():
-                    self._feedback(self.completed(row), row)
-        self._amid = False
+            for row in rows.tolist():
+                self._feedback(self.completed(row), row)
 
     def _routes(self, policy: Policy, rows: Ints) -> Ints:
         """The executor's routes for the calls that wait in `rows`, (n,)."""
-        name = self.config.executor
-        with _blame(name):
-            seen = self._wide[np.ix_(rows, self._seen)]
-            actions = np.asarray(policy.act_batch(seen, self.decisions[rows], rows))
-        joint = self._executor_level == "joint"
-        wanted = (len(rows), PLAN_ACTIONS + 1) if joint else (len(rows),)
-        if actions.dtype.kind not in "iu" or actions.shape != wanted:
-            raise ActionError(
-                f"executor {name!r} gave {actions.dtype} of shape {actions.shape}; expected "
-                f"integers of shape {wanted}"
-            )
-        routes = actions[:, PLAN_ACTIONS] if joint else actions
-        wrong = (routes < 0) | (routes >= self.num_routes)
-        if wrong.any():
-            raise ActionError(
-                f"executor {name!r} gave route {routes[wrong][0]}; it must be in "
-                f"0..{self.num_routes - 1}"
-            )
-        return routes
+        seen = self._wide[np.ix_(rows, self._seen)]
+        actions = np.asarray(policy.act_batch(seen, self.decisions[rows], rows))
+        routes = actions[:, PLAN_ACTIONS] if self._executor_level == "joint" else actions
+        return check_actions(routes, np.array([self.num_routes]), len(rows))[:, 0]
 
 
 def _executor(config: PlannerConfig, built_in: tuple[str, ...]) -> tuple[Policy, dict[str, Any]]:
@@ -238,16 +210,6 @@ def _executor(config: PlannerConfig, built_in: tuple[str, ...]) -> tuple[Policy,
             f"scheduler={config.scheduler!r}; leave it out or give the same"
         )
     return policy, requires
-
-
-@contextmanager
-def _blame(name: str) -> Iterator[None]:
-    """Add to whatever an executor raises, which is foreign code, who it was."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"raised by executor {name!r} of InfraMind-Planner-v0")
-        raise
 
 
 class PlannerEnv(RoutingEnv):

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from inframind_gym.envs import render
 from inframind_gym.envs.core import Env, Ints, VectorEnv
 from inframind_gym.envs.routing_config import EnvConfig
-from inframind_gym.envs.routing_kernel import remaining_s
 from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.simulator.server.state import E2E, QUEUE
 from inframind_gym.simulator.server.telemetry import LOG_SCALE
@@ -117,7 +116,8 @@ class RoutingEnv(Env):
                 f"wave {context['wave'] + 1} of {context['num_waves']}",
                 ROLES[context["role"]].name,
             ]
-        left_s, budget_s = remaining_s(simulation.params, simulation.state), context["budget_s"]
+        budget_s = context["budget_s"]
+        left_s = budget_s - (context["time_s"] - context["arrival_s"])
         share = left_s / budget_s
         colour = render.GOOD if share > 0.5 else render.WAITING if share > 0.2 else render.BAD
         words = f"{left_s:.1f} s left" if left_s >= 0 else f"{-left_s:.1f} s late"

@@ -1,17 +1,20 @@
-"""Keyword arguments of the routing environments, with the values that they may have."""
+"""Keyword arguments of the routing environments, and the questions that they name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
 from inframind_gym.configs import StrictModel, validate, within
-from inframind_gym.errors import require_within, unknown
+from inframind_gym.errors import ConfigError, require_within, unknown
 from inframind_gym.simulator.faults import Fault
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, Graph, custom_graph
-from inframind_gym.simulator.workload import AgentProfile
+from inframind_gym.simulator.workload import AgentProfile, load_profiles, load_workload
+from inframind_gym.tasks import DOMAINS, TaskSet, load_tasks
 
 DEFAULT_POOL: Final = "b200-2gpu"
 DEFAULT_WORKLOAD: Final = "mixed"
@@ -119,3 +122,28 @@ def env_config(arguments: Mapping[str, Any]) -> EnvConfig:
         ConfigError: an argument that is unknown or has an impossible value; says what is possible.
     """
     return validate(dict(arguments), EnvConfig, source="environment")
+
+
+def draw_from(config: EnvConfig, datasets: list[str]) -> tuple[TaskSet, NDArray[np.int32]]:
+    """The tasks of each dataset; built-in tasks stand in for a dataset by its domain.
+
+    Returns:
+        The tasks, dataset after dataset, and (T,) which dataset each belongs to.
+    """
+    if config.tasks == "builtin":
+        tasks = load_tasks("builtin", split=config.split)
+        profiles = load_profiles(load_workload(config.workload))
+        domains = [DOMAINS.index(profiles[name].profile.domain) for name in datasets]
+        groups = [np.flatnonzero(tasks.domain == domain) for domain in domains]
+    else:
+        tasks = load_tasks(config.tasks, datasets=datasets, split=config.split)
+        of = np.asarray(tasks.datasets)
+        groups = [np.flatnonzero(of == name) for name in datasets]
+    for name, group in zip(datasets, groups, strict=True):
+        if not len(group):
+            raise ConfigError(
+                f"{config.tasks}: no task of dataset {name!r} in split {config.split!r}; "
+                'use another split (split="all" takes every task) or another folder'
+            )
+    owner = np.repeat(np.arange(len(datasets), dtype=np.int32), [len(g) for g in groups])
+    return tasks.select(np.concatenate(groups)), owner

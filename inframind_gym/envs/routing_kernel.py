@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.layout import EMBED_DIM
 from inframind_gym.simulator.jit import CACHE_LINE, inner, jit, prefetch
 from inframind_gym.simulator.server.engine import next_request, reset_cluster
 from inframind_gym.simulator.server.state import FREE_IDS, Cluster
@@ -38,7 +37,7 @@ from inframind_gym.simulator.workflow.dispatch import (
     start_stream,
 )
 from inframind_gym.simulator.workflow.lifecycle import LEVEL_PLANNER, SEQUENTIAL, remaining_budget_s
-from inframind_gym.simulator.workflow.params import EnvParams
+from inframind_gym.simulator.workflow.params import EMBED_DIM, EnvParams
 from inframind_gym.simulator.workflow.state import (
     CONTROLLED,
     IS_DUE,
@@ -253,15 +252,6 @@ def show(
     if charged:
         cost[0] += running_cost(params, state, 0)
     observe(params, state, seen, 0, observation, context[0])
-
-
-@jit
-def remaining_s(params: EnvParams, state: EnvState) -> float:
-    """Seconds that the query whose decision waits in environment 0 has left; 0 if none does."""
-    stream = state.stream[0]
-    if stream.live:
-        return float(remaining_budget_s(params, state, 0, stream.slot, stream.node))
-    return 0.0
 
 
 # Fetching ahead, which only costs or saves time

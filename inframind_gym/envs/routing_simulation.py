@@ -18,23 +18,19 @@ from inframind_gym.envs.core import (
     Floats,
     Ints,
     ObservationForm,
-    Places,
     Simulation,
     check_actions,
     check_options,
 )
 from inframind_gym.envs.credit import columns_of, cost_vectors, earned_by
 from inframind_gym.envs.layout import (
-    COMPACT,
     COMPACT_SEEN,
-    LOG_SCALE_S,
-    MOST_ARRIVALS,
     SYSTEM_FEATURES,
     Compact,
     ObservationLayout,
     PolicySpec,
 )
-from inframind_gym.envs.routing_config import RANGES, EnvConfig
+from inframind_gym.envs.routing_config import RANGES, EnvConfig, draw_from
 from inframind_gym.envs.routing_kernel import drive
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.arrivals import make_arrivals
@@ -75,11 +71,9 @@ from inframind_gym.simulator.workflow.topology import (
     TOPOLOGIES,
 )
 from inframind_gym.simulator.workload import drift_of, load_profiles, load_workload
-from inframind_gym.tasks import DOMAINS, TaskSet, load_tasks
 
 MOST_PLACES: Final = 10_000_000  # queries of all environments of a batch, 1.5 kB each
 MOST_POLLS: Final = 2e7  # of the servers in a stream: half a second of computing
-LONGEST_S: Final = 1e6  # bound of the time features: nothing observed lasts longer
 MOST_ROLES: Final = max(len(roles_of(role.domain)) for role in ROLES)  # of one domain
 DUE: Final = ("time_s", "query", "node")  # of the decision that waits, in `info`
 RESET_OPTIONS: Final = ("arrival_rate_per_min", "budget_s")
@@ -148,7 +142,7 @@ class RoutingSimulation(Simulation):
         self.profiles = [part.profile.model_copy(update=rules) for part in weighted.values()]
         self._weights = np.array([part.weight for part in weighted.values()])
         self._drift = drift_of(self.workload)
-        self.tasks, task_profile = _draw_from(config, list(weighted))
+        self.tasks, task_profile = draw_from(config, list(weighted))
         self._members = [np.flatnonzero(task_profile == p) for p in range(len(weighted))]
         self.arrivals = make_arrivals(config.arrivals)
         self.num_queries = config.num_queries or self.workload.num_queries
@@ -261,40 +255,17 @@ class RoutingSimulation(Simulation):
         "joint": the same and a route at the end; a step reads the part that its kind of decision
         needs.
         """
-        layout, every = self.layout, np.arange(self.observation_size)
-        low = np.zeros(self.observation_size, np.float32)
-        high = np.ones(self.observation_size, np.float32)
-        low[layout.query] = low[layout.role] = -1.0
-        if layout.embedding == "index":
-            high[layout.query] = len(self.tasks) - 1
-            high[layout.role] = len(ROLES) - 1
-        longest = np.log(LONGEST_S) / np.log(LOG_SCALE_S)
-        if layout.embedding == "compact":
-            high[1] = MOST_ARRIVALS
-            layout.servers(low)[:], layout.servers(high)[:] = np.array(list(COMPACT.values())).T
-        if layout.scope != "query":
-            high[layout.budget] = longest
-        for feature, highest in (
-            ("queue", self.max_queue),
-            ("in_flight", self.max_queue),
-            ("e2e", longest),
-        ):
-            if layout.has(feature):
-                high[layout.system(feature)] = highest
-        places: Places | None = None
+        layout = self.layout
+        box, places = layout.box(len(self.tasks), self.max_queue), None
+        if self.observation_size > layout.size:  # the flag of plans
+            box = spaces.Box(np.append(box.low, np.float32(0)), np.append(box.high, np.float32(1)))
         if self.config.observation == "dict":
-            places = {"query": every[layout.query], "role": every[layout.role]}
-            if layout.scope != "query":
-                resource = every[layout.resource]
-                places["budget"] = resource[:1]
-                places["servers"] = resource[1:].reshape(-1, layout.num_models).T
-                places["plan"] = every[layout.size :]
-            places = {name: at for name, at in places.items() if at.size}
+            places = layout.places(self.observation_size)
         routes: list[int] = [] if self.config.level == "planner" else [self.num_routes]
         plan = [len(TOPOLOGIES), MAX_AGENTS] + [MOST_ROLES] * MAX_AGENTS
         super().__init__(
             self.num_envs,
-            ObservationForm(spaces.Box(low, high, dtype=np.float32), places),
+            ObservationForm(box, places),
             spaces.Discrete(self.num_routes)
             if self.config.level == "executor"
             else spaces.MultiDiscrete(plan + routes),
@@ -692,28 +663,3 @@ class RoutingSimulation(Simulation):
             task_embeddings=params.task_embedding,
             role_embeddings=params.role_embedding,
         )
-
-
-def _draw_from(config: EnvConfig, datasets: list[str]) -> tuple[TaskSet, NDArray[np.int32]]:
-    """The tasks of each dataset; built-in tasks stand in for a dataset by its domain.
-
-    Returns:
-        The tasks, dataset after dataset, and (T,) which dataset each belongs to.
-    """
-    if config.tasks == "builtin":
-        tasks = load_tasks("builtin", split=config.split)
-        profiles = load_profiles(load_workload(config.workload))
-        domains = [DOMAINS.index(profiles[name].profile.domain) for name in datasets]
-        groups = [np.flatnonzero(tasks.domain == domain) for domain in domains]
-    else:
-        tasks = load_tasks(config.tasks, datasets=datasets, split=config.split)
-        of = np.asarray(tasks.datasets)
-        groups = [np.flatnonzero(of == name) for name in datasets]
-    for name, group in zip(datasets, groups, strict=True):
-        if not len(group):
-            raise ConfigError(
-                f"{config.tasks}: no task of dataset {name!r} in split {config.split!r}; "
-                'use another split (split="all" takes every task) or another folder'
-            )
-    owner = np.repeat(np.arange(len(datasets), dtype=np.int32), [len(g) for g in groups])
-    return tasks.select(np.concatenate(groups)), owner

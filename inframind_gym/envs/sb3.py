@@ -16,7 +16,7 @@ module needs the extra `agents`; nothing else of the package imports it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import gymnasium as gym
@@ -25,7 +25,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from inframind_gym.envs import core
-from inframind_gym.errors import ConfigError, needs, unknown
+from inframind_gym.errors import ConfigError, needs
 
 try:
     from stable_baselines3.common.monitor import Monitor
@@ -38,7 +38,7 @@ except ImportError as error:
 
 Indices = None | int | Iterable[int]
 
-# Methods of a single environment that a row answers, and the ones of the batch that tell.
+# Methods of a single environment that a row answers, and those of the batch.
 _ROW_METHODS = {"action_masks": "action_masks", "context": "contexts"}
 
 
@@ -151,53 +151,29 @@ class SB3VecEnv(VecEnv):
         Raises:
             AttributeError: there is no such attribute.
         """
-        rows = self._rows(indices)
+        rows = self._get_indices(indices)
         if attr_name in _ROW_METHODS:
             method = getattr(self.batch, _ROW_METHODS[attr_name])
             return [lambda row=row: method()[row] for row in rows]
-        if not hasattr(self.batch, attr_name):
-            known = [name for name in dir(self.batch) if not name.startswith("_")]
-            raise AttributeError(unknown("attribute", attr_name, [*_ROW_METHODS, *known]))
-        return [getattr(self.batch, attr_name)] * len(rows)
+        return [getattr(self.batch, attr_name) for _ in rows]
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Set an attribute of the vector environment.
-
-        Raises:
-            ConfigError: only some rows are named; they share one environment.
-        """
-        if sorted(set(self._rows(indices))) != list(range(self.num_envs)):
-            raise ConfigError(
-                f"set_attr({attr_name!r}) for some rows only: the rows of a compiled batch share "
-                "their attributes; set it for all, or use one batch per setting"
-            )
+        """Set an attribute of the vector environment, which all rows share."""
         setattr(self.batch, attr_name, value)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method: `action_masks` and `context` for each row, others once for the batch.
-
-        Raises:
-            AttributeError: there is no such method.
-        """
-        rows = self._rows(indices)
-        if method_name in _ROW_METHODS:
-            whole = getattr(self.batch, _ROW_METHODS[method_name])()
-            return [whole[row] for row in rows]
-        if not rows:
-            return []
-        method = self.get_attr(method_name)[0]
-        return [method(*method_args, **method_kwargs)] * len(rows)
+        """Call a method once; `action_masks` and `context` give each row its own."""
+        method = getattr(self.batch, _ROW_METHODS.get(method_name, method_name))
+        result, rows = method(*method_args, **method_kwargs), self._get_indices(indices)
+        return [result[row] if method_name in _ROW_METHODS else result for row in rows]
 
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: Indices = None
     ) -> list[bool]:
         """True for SB3's `Monitor`, whose work the adapter does; no other wrapper can be there."""
-        return [issubclass(wrapper_class, Monitor)] * len(self._rows(indices))
-
-    def _rows(self, indices: Indices) -> Sequence[int]:
-        return [int(row) for row in self._get_indices(indices)]
+        return [issubclass(wrapper_class, Monitor) for _ in self._get_indices(indices)]
 
 
 def _float32(observations: Any) -> Any:

@@ -24,7 +24,6 @@ import fcntl
 import hashlib
 import math
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -54,7 +53,6 @@ SIMULATOR: Final = tuple(
         "simulator/quality.py",
         "simulator/server",
         "simulator/workflow",
-        "envs/layout.py",
         "envs/routing_kernel.py",
     )
 )
@@ -355,7 +353,6 @@ class ThreadPool:
 # keeps the result; others wait for it.
 
 
-_STALE_S: Final = 7 * 86_400.0  # without a start that uses a folder, after which it is deleted
 _one_thread: Final = threading.RLock()
 
 
@@ -460,8 +457,7 @@ def _folder(digest: str) -> Path:
     """Return the folder of machine code from sources of that digest.
 
     It is below NUMBA_CACHE_DIR where that is set, else in the package, or in the user's cache where
-    the package cannot be written to. A new one deletes those that no process has started with for
-    a week: every change of the sources makes one.
+    the package cannot be written to.
     """
     own = _PACKAGE / "__pycache__"
     if setting := os.environ.get("NUMBA_CACHE_DIR"):
@@ -471,15 +467,7 @@ def _folder(digest: str) -> Path:
     else:
         home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         base = Path(home if os.path.isabs(home) else os.devnull) / "inframind_gym"  # no home: none
-    folder = base / f"kernels-{digest}"
-    with suppress(OSError):
-        os.utime(folder)
-        return folder
-    for other in base.glob("kernels-*"):
-        with suppress(OSError):
-            if time.time() - other.stat().st_mtime > _STALE_S:
-                shutil.rmtree(other)
-    return folder
+    return base / f"kernels-{digest}"
 
 
 @cache

@@ -7,7 +7,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from tests.envs.streams import EXECUTOR
 
@@ -77,55 +76,3 @@ def test_seeded_resets_put_the_query_at_a_random_place(busy: Any) -> None:
     assert max(places) > 100
     late = np.array(places) > 40
     assert np.all(np.array(loads)[late] > 0.0), "the traffic before it has loaded the servers"
-
-
-def shares_of(background: str, **arguments: Any) -> NDArray[np.float64]:
-    """Shares of the models among the calls of the background, at a light load."""
-    env = make(
-        background=background,
-        num_queries=400,
-        arrival_rate_per_min=10.0,
-        record_calls=True,
-        planner={"topology": "IO", "num_agents": 4},
-        **arguments,
-    )
-    env.reset(seed=1)
-    own = []
-    while not own or env.context()["query"] > own[-1]:  # to the end of the sweep
-        own.append(int(env.context()["query"]))
-        play(env, 14)
-        calls, now_s = env.calls(), env.context()["time_s"]
-        env.reset()
-    # Of the last ones only the quick are done.
-    counted = (calls["phase"] == 0) & (calls["submit_s"] < now_s - 400.0)
-    counts = np.bincount(calls["model"][counted & ~np.isin(calls["query"], own)], minlength=5)
-    assert counts.sum() > 400
-    return counts / counts.sum()
-
-
-def test_background_routers() -> None:
-    np.testing.assert_allclose(shares_of("round_robin"), 0.2, atol=0.005)
-    mix = make().policy_spec().model_share
-    np.testing.assert_allclose(shares_of("static_mix"), mix, atol=0.07)
-    by_load = shares_of("least_loaded")
-    assert np.all(np.diff(by_load[[0, 1, 3, 4]]) > 0.0), "faster servers empty sooner"
-    without = shares_of("static_mix", down_models=["qwen-14b"])
-    assert without[2] == 0.0
-    assert without[3] == pytest.approx(mix[2] + mix[3], abs=0.07), "the next one takes its calls"
-
-
-def test_calls_in_flight_are_the_agents_own_not_the_backgrounds() -> None:
-    env: Any = gym.make(
-        "InfraMind-Executor-v0",
-        arrival_rate_per_min=200.0,
-        planner={"topology": "IO", "num_agents": 3},
-        system_features=["queue", "in_flight"],
-    )
-    layout = env.unwrapped.policy_spec().layout
-    for seed in range(5):
-        observation, _ = env.reset(seed=seed)
-        assert not layout.in_flight_req(observation).any()
-        for sent in (1, 2):
-            observation, *_ = env.step(0)
-            assert layout.in_flight_req(observation).tolist() == [sent, 0, 0, 0, 0]
-    assert layout.queue_depth_req(observation).sum() > 20

@@ -89,7 +89,6 @@ def test_masks_and_contexts_are_those_of_the_row():
     (method,) = envs.get_attr("context", indices=[1])
     assert method() == envs.batch.contexts()[1]
     assert envs.env_method("policy_spec", indices=[0, 3])[1].num_models == 5
-    assert envs.env_method("policy_spec", indices=[]) == []
     assert envs.get_attr("num_envs", indices=[0, 1]) == [4, 4]
 
 

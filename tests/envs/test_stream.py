@@ -14,7 +14,6 @@ import baselines
 from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.simulator.workflow.state import FINAL, FIRST
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
-from inframind_gym.simulator.workload import drift_of, load_profiles, load_workload
 from inframind_gym.tasks import DOMAINS
 from tests.envs.streams import STREAM, Cycle, make_batch, sweep
 
@@ -155,17 +154,6 @@ def drifting(tmp_path: Path) -> str:
     path = tmp_path / "drifting.yaml"
     path.write_text(DRIFT)
     return str(path)
-
-
-def test_weights_go_to_the_far_end_and_back(drifting: str) -> None:
-    workload = load_workload(drifting)
-    drift = drift_of(workload)
-    assert drift is not None
-    found = drift.weights(np.array([0, 100, 200, 300, 400]))
-    np.testing.assert_allclose(found[:, 0], [0.75, 0.5, 0.25, 0.5, 0.75])
-    np.testing.assert_allclose(found.sum(axis=1), 1.0)
-    assert [part.weight for part in load_profiles(workload).values()] == [0.5, 0.5]
-    assert drift_of(load_workload("mixed")) is None
 
 
 def test_a_stream_asks_what_the_weights_say(drifting: str) -> None:

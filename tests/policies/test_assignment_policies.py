@@ -9,9 +9,9 @@ import pytest
 
 from inframind_gym.policies import POLICIES, resolve_policy
 from inframind_gym.policies import bounds as optimum
-from inframind_gym.policies.rollout import play_assignment as play
 from inframind_gym.teams.assignment import rules, simulate
 from inframind_gym.teams.assignment.agents import LoadTracker, QLearningCoordinator, all_actions
+from tests.policies.rollout import play_assignment as play
 
 EVERY = tuple(POLICIES["assignment"])
 

@@ -12,9 +12,9 @@ from gymnasium.utils import seeding
 from inframind_gym.envs.coordination import CoordinationConfig, CoordinationSimulation
 from inframind_gym.envs.core import checked_arguments
 from inframind_gym.policies import policy_names, resolve_policy
-from inframind_gym.policies.rollout import play_coordination as play
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.simulate import SCENARIOS
+from tests.policies.rollout import play_coordination as play
 
 SEEDS = range(200)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -54,21 +52,11 @@ def test_inverse_of_the_normalisation(embedding, leading) -> None:
         )
 
 
-def test_budget_below_a_second_reads_as_one() -> None:
-    spec = make_spec()
-    assert spec.layout.remaining_budget_s(observe(spec, remaining_s=-20.0)) == pytest.approx(1.0)
-    assert spec.layout.remaining_budget_s(observe(spec, remaining_s=300.0)) == pytest.approx(300)
-    assert observe(spec, remaining_s=300.0)[0, spec.layout.budget] == pytest.approx(1.0)
-    assert observe(spec, e2e_s=1.0)[0, -1] == pytest.approx(math.log(2) / math.log(300))
-
-
 def test_indices() -> None:
     layout = ObservationLayout(5, "index")
     observation = np.zeros((3, layout.size), np.float32)
     observation[:, 0] = [0, 1999, 7]
-    observation[:, 1] = [24, 0, 3]
     assert layout.query_index(observation).tolist() == [0, 1999, 7]
-    assert layout.role_index(observation).tolist() == [24, 0, 3]
     with pytest.raises(ConfigError, match="embeddings, not indices"):
         ObservationLayout(5).query_index(observation)
 

@@ -11,9 +11,9 @@ from inframind_gym.envs.token_budget import (
 )
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import policy_names, resolve_policy
-from inframind_gym.policies.rollout import play_token_budget as play
 from inframind_gym.teams.token_budget.optimum import solve
 from inframind_gym.teams.token_budget.settings import load_settings
+from tests.policies.rollout import play_token_budget as play
 
 SETTINGS = load_settings()
 ALL = (*policy_names("token_budget"), "optimum")

@@ -22,7 +22,6 @@ from inframind_gym.simulator.arrivals import (
 
 PROFILE = {"kind": "profile", "rates": [1, 3, 2, 2], "step_s": 10}
 SPECS: list[Any] = ["poisson", "burst", "diurnal", "mmpp", PROFILE]
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "arrivals"
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 MOONCAKE = "timestamp_ms,input_length,output_length\n"
 PLAIN = "timestamp,input,output\n"
@@ -192,22 +191,3 @@ def test_a_replay_keeps_the_gaps_and_wraps_or_has_the_rate(tmp_path: Path) -> No
         assert times[-1] == pytest.approx(8 * 60.0 / rate)
         gaps = np.diff(times, prepend=0.0)
         assert gaps.max() / gaps.min() == pytest.approx(3.0)
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="shared/data/arrivals is not beside the repository")
-@pytest.mark.parametrize(
-    ("name", "rows", "rate_per_min"),
-    [
-        ("azure_llm_2023_code.csv", 8819, 154.1),
-        ("azure_llm_2023_conv.csv", 19366, 331.7),
-        ("mooncake_conversation.csv", 12031, 204.0),
-    ],
-)
-def test_production_traces(name: str, rows: int, rate_per_min: float) -> None:
-    trace = load_trace(SHARED / name)
-    assert len(trace) == rows
-    assert trace.rate_per_min == pytest.approx(rate_per_min, rel=0.002)
-    assert trace.times_s[0] == 0.0 and np.all(np.diff(trace.times_s) > 0.0)
-    times = times_of({"kind": "trace", "path": str(SHARED / name)}, 100.0, 500)
-    assert times[-1] == pytest.approx(300.0)
-    assert times[0] > 0.0 and np.all(np.diff(times) > 0.0)

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -63,18 +62,6 @@ def read(
 
 
 @make_jit(Path(__file__))
-def half(whole: int) -> float:
-    """Return a float."""
-    return whole / 2
-
-
-@make_jit(Path(__file__))
-def is_even(whole: int) -> bool:
-    """Return a bool."""
-    return whole % 2 == 0
-
-
-@make_jit(Path(__file__))
 def fill(out: Any) -> None:
     """Write the number of axes everywhere, and the value 7 into the first element."""
     value = 7
@@ -116,12 +103,6 @@ def test_arguments_arrive_and_those_that_are_replaced_are_written(call: Any) -> 
     wide = World(Part(np.full(2, 9.0), np.zeros((4, 5), np.int32)), world.record)
     assert call(wide, 2, 2.5, True, np.uint64(0), out) == 5 + 20
     assert out[0] == 9.0 and world.record["small"].tolist() == [7]
-
-
-@pytest.mark.parametrize("value", [-3, 0, 7, np.int64(8)])
-def test_results_have_their_type(value: int) -> None:
-    assert half(value) == value / 2 and type(half(value)) is float
-    assert is_even(value) is bool(value % 2 == 0)
 
 
 def test_arrays_of_other_kinds_have_code_of_their_own() -> None:
@@ -377,19 +358,6 @@ def test_a_folder_that_cannot_be_written_is_named(
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder / "file"))
     assert fresh(folder)(2) == 4
     assert "Set NUMBA_CACHE_DIR to a folder that can be written" in capsys.readouterr().err
-
-
-def test_a_new_folder_deletes_those_that_nobody_used_for_a_week(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    for name, days in {"kernels-a": 8, "kernels-b": 8, "kernels-c": 6, "notes": 99}.items():
-        (tmp_path / name).mkdir()
-        then = time.time() - days * 86_400.0
-        os.utime(tmp_path / name, (then, then))
-    assert jit._folder("b") == tmp_path / "kernels-b"  # is there: now it is in use
-    jit._folder("new")
-    assert {path.name for path in tmp_path.iterdir()} == {"kernels-b", "kernels-c", "notes"}
 
 
 # Threads

@@ -202,24 +202,7 @@ def test_a_shared_head_is_neither_computed_nor_stored_twice() -> None:
     assert served["finish_s"].tolist() == [2.0, 117.0, 206.0]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"submit_s": [1.0, 0.5]}, "ascending"),
-        ({"submit_s": [0.0, np.nan]}, "finite"),
-        ({"prompt_tokens": [0, 5]}, "at least one"),
-        ({"server": [0, 7]}, "a server in"),
-        ({"output_tokens": [5, 10**6]}, "request 1 needs"),
-    ],
-)
-def test_bad_replays_are_refused(change: dict[str, list[float]], message: str) -> None:
-    arguments: dict[str, list[float]] = {
-        "server": [0, 0],
-        "submit_s": [0.0, 1.0],
-        "prompt_tokens": [5, 5],
-        "output_tokens": [5, 5],
-    }
-    arguments.update(change)
+def test_requests_that_can_never_be_served_are_refused() -> None:
     card = cards([RefServer(4, 64, 100, 16, 0.01)])
-    with pytest.raises(InfraMindError, match=message):
-        replay_requests(card, **arguments)
+    with pytest.raises(InfraMindError, match="request 1 needs"):
+        replay_requests(card, [0, 0], [0.0, 1.0], [5, 5], [5, 10**6])

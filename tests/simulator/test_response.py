@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from inframind_gym.simulator.quality import (
     answer_bonus,
     answer_right,
     answer_tokens,
-    latent_probability,
     response_tables,
 )
 from inframind_gym.simulator.workflow.topology import FINAL, FIRST, SECOND, STRATEGIES, STRUCTURES
@@ -83,12 +81,6 @@ def bonus_of(
         np.uint32(reads),
         np.uint32(right),
     )
-
-
-@compiled
-def phi(z: NDArray[np.float64], out: NDArray[np.float64]) -> None:
-    for i in range(z.shape[0]):
-        out[i] = latent_probability(z[i])
 
 
 @pytest.fixture(scope="module")
@@ -192,15 +184,6 @@ def test_a_cut_answer_keeps_its_share_and_is_usually_wrong(
     assert not np.any(cut & ~answers(tables, model=0))
 
 
-def test_more_help_never_turns_a_right_answer_wrong(tables: ResponseTables) -> None:
-    before = answers(tables, bonus=-2.0)
-    for bonus in (-1.0, 0.0, 0.5, 3.0):
-        after = answers(tables, bonus=bonus)
-        assert not np.any(before & ~after)
-        assert after.sum() > before.sum()
-        before = after
-
-
 def test_two_calls_of_one_model_agree_more_than_two_models(tables: ResponseTables) -> None:
     # Two equally good models and even odds, so that only the latent noise can make them agree.
     even = tables._replace(ability=np.zeros_like(tables.ability))
@@ -213,16 +196,6 @@ def test_two_calls_of_one_model_agree_more_than_two_models(tables: ResponseTable
     assert same_model == pytest.approx(0.5 + math.asin(shared) / math.pi, abs=5 * SE)
     assert two_models == pytest.approx(0.5, abs=5 * SE)
     assert same_model > two_models + 0.1
-
-
-def test_latent_probability_is_the_normal_distribution_function() -> None:
-    z = np.linspace(-37.0, 37.0, 2001)
-    ours = np.empty(len(z))
-    phi(z, ours)
-    assert np.all(np.diff(ours) >= 0.0)
-    np.testing.assert_allclose(ours + ours[::-1], 1.0, atol=1e-15)
-    special: Any = pytest.importorskip("scipy.special")
-    np.testing.assert_allclose(ours, special.ndtr(z), rtol=1e-12)
 
 
 def plain_bonus(
@@ -261,18 +234,3 @@ def test_the_gain_of_an_answer_is_that_of_the_plain_reference(profile: TaskProfi
         fit = float(role_fit[place[0], place[1]])
         ours = bonus_of(made, role_fit, np.array(place), reads, right)
         assert ours == pytest.approx(plain_bonus(quality, fit, place, reads, right), abs=1e-6)
-
-
-def test_the_deciding_call_has_a_length_of_its_own(profile: TaskProfile) -> None:
-    tasks = load_tasks("builtin", split="test").select(np.arange(1))
-
-    def tokens(factor: float, phase: int) -> NDArray[np.int64]:
-        output = profile.output.model_copy(update={"final_factor": factor})
-        changed = profile.model_copy(update={"output": output})
-        made = response_tables([changed], ALIASES, tasks, np.zeros(1, np.int32), 10**6)
-        return lengths(made, phase=phase)[0]
-
-    usual = tokens(1.0, FINAL)
-    np.testing.assert_array_equal(usual, tokens(1.0, FIRST))
-    np.testing.assert_array_equal(usual, tokens(3.0, SECOND))
-    np.testing.assert_allclose(tokens(3.0, FINAL), 3.0 * usual, atol=3.0)

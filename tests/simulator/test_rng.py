@@ -8,14 +8,13 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from inframind_gym.simulator import rng
 from inframind_gym.simulator.jit import SIMULATOR, make_jit
-from inframind_gym.simulator.rng import normal, normal_quantile, uniform
+from inframind_gym.simulator.rng import normal_quantile, uniform
 
 U64 = st.integers(0, 2**64 - 1)
 PLACE = st.integers(0, 2**40)
@@ -29,12 +28,6 @@ def write_uniforms(key: Any, stream: int, a: NDArray[np.int64], b: int, out: Any
 
 
 @compiled
-def write_normals(key: Any, stream: int, a: NDArray[np.int64], b: int, out: Any) -> None:
-    for i in range(a.shape[0]):
-        out[i] = normal(key, stream, a[i], b)
-
-
-@compiled
 def write_quantiles(p: NDArray[np.float64], out: NDArray[np.float64]) -> None:
     for i in range(p.shape[0]):
         out[i] = normal_quantile(p[i])
@@ -43,12 +36,6 @@ def write_quantiles(p: NDArray[np.float64], out: NDArray[np.float64]) -> None:
 def uniforms(key: np.uint64, stream: int, a: NDArray[np.int64], b: int) -> NDArray[np.float64]:
     out = np.empty(len(a))
     write_uniforms(key, stream, a, b, out)
-    return out
-
-
-def normals(key: np.uint64, stream: int, a: NDArray[np.int64], b: int) -> NDArray[np.float64]:
-    out = np.empty(len(a))
-    write_normals(key, stream, a, b, out)
     return out
 
 
@@ -93,24 +80,6 @@ def test_streams_keys_and_places_do_not_share_numbers() -> None:
     assert len(np.unique(np.concatenate(drawn))) == len(drawn) * len(places)
 
 
-def test_uniform_numbers_are_uniform_and_independent() -> None:
-    n = 200_000
-    places, key = np.arange(n), np.uint64(12345)
-    u = uniforms(key, 7, places, 0)
-    assert 0.0 < u.min() < u.max() < 1.0
-    counts, _ = np.histogram(u, 100, (0.0, 1.0))
-    chi_square = float(((counts - n / 100) ** 2 / (n / 100)).sum())
-    assert chi_square < 99 + 5 * math.sqrt(2 * 99)
-    for other in (uniforms(key + 1, 7, places, 0), uniforms(key, 8, places, 0), u[::-1]):
-        assert abs(np.corrcoef(u, other)[0, 1]) < 5 / math.sqrt(n)
-    assert abs(np.corrcoef(u[1:], u[:-1])[0, 1]) < 5 / math.sqrt(n)
-    # Neighbouring counters differ in half of their bits.
-    flipped = np.mean(
-        [(splitmix64(1, 2, a, 3) ^ splitmix64(1, 2, a + 1, 3)).bit_count() for a in range(2000)]
-    )
-    assert flipped == pytest.approx(32.0, abs=5 * 4 / math.sqrt(2000))
-
-
 def test_normal_quantile_inverts_the_distribution_function() -> None:
     p = np.concatenate([np.linspace(1e-6, 1 - 1e-6, 2001), 10.0 ** -np.arange(2, 300, 7)])
     z = quantiles(p)
@@ -121,15 +90,3 @@ def test_normal_quantile_inverts_the_distribution_function() -> None:
     half = p[p < 0.5]
     half = half[1.0 - (1.0 - half) == half]  # whose mirror image is exact
     assert quantiles(1.0 - half).tolist() == (-quantiles(half)).tolist()
-
-
-def test_normal_numbers_are_standard_normal() -> None:
-    n = 200_000
-    place = np.uint64(99), rng.STREAM_CALL_LENGTH, np.arange(n), 4
-    z = normals(*place)
-    assert z.mean() == pytest.approx(0.0, abs=5 / math.sqrt(n))
-    assert z.var() == pytest.approx(1.0, abs=5 * math.sqrt(2 / n))
-    # Kolmogorov-Smirnov distance; 2.2 is far beyond its 99.9 % point.
-    u = np.sort([NormalDist().cdf(x) for x in z])
-    assert np.abs(u - (np.arange(n) + 0.5) / n).max() < 2.2 / math.sqrt(n)
-    assert np.array_equal(z, quantiles(uniforms(*place)))

@@ -327,18 +327,11 @@ def _split(server: Server, ranks: int | None, room: int) -> Server:
 
 def _lack(alias: str, server: Server, free: Sequence[int]) -> str:
     """Return what a model lacks on GPUs with so much memory left, in thousandths."""
-    room, ranks = floor(_STEPS * hardware().factors.memory_share), server.tensor_parallel
-    gpu_gb, need_gb = server.gpu.memory_gb, server.least_bytes / 1e9
-    has_gb = (max(free) if ranks == 1 else room) * gpu_gb / _STEPS
-    lack = f"at most {has_gb:.1f} of {gpu_gb:g} GB are left, {need_gb - has_gb:.1f} GB too few"
-    if need_gb <= has_gb:
-        empty = sum(left == room for left in free)
-        lack = f"it takes {ranks} GPUs of its own, and {empty} of {len(free)} are empty"
+    gpu_gb, ranks = server.gpu.memory_gb, server.tensor_parallel
     return (
-        f"{alias} needs {need_gb:.1f} GB{f' on each of {ranks} GPUs' if ranks > 1 else ''} "
-        f"(weights {server.weight_bytes / 1e9:.1f}, activations and CUDA "
-        f"{server.reserved_bytes / 1e9:.1f}, KV cache of one sequence of {server.max_model_len} "
-        f"tokens {server.least_blocks * server.block_bytes / 1e9:.1f}); {lack}."
+        f"{alias} needs {server.least_bytes / 1e9:.1f} GB on each of {ranks} GPUs"
+        f"{' of its own' if ranks > 1 else ''} ({server.weight_bytes / 1e9:.1f} of them weights); "
+        f"{len(free)} GPUs have at most {max(free) * gpu_gb / _STEPS:.1f} of {gpu_gb:g} GB left."
     )
 
 

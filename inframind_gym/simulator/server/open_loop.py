@@ -262,8 +262,7 @@ def replay_requests(
         or lost NaN and 0.
 
     Raises:
-        InfraMindError: times not ascending, counts below 1, a server that does not exist, or a
-            request that can never fit the KV cache of its server.
+        InfraMindError: a request can never fit the KV cache of its server.
     """
     times = np.asarray(submit_s, np.float64)
     if not len(times):
@@ -275,13 +274,6 @@ def replay_requests(
     where, prompts, outputs = (
         planned[field] for field in ("server", "prompt_tokens", "output_tokens")
     )
-    if not np.isfinite(times).all() or (np.diff(times) < 0).any():
-        raise InfraMindError("submit_s must be finite and ascending; sort the requests first")
-    if prompts.min() < 1 or outputs.min() < 1 or where.min() < 0 or where.max() >= len(card):
-        raise InfraMindError(
-            f"every request needs at least one prompt and one output token, and a server in "
-            f"0..{len(card) - 1}"
-        )
     needed = -(-(prompts + outputs) // card["block_size"][where])
     if (needed > card["usable_blocks"][where]).any():
         i = int(np.argmax(needed > card["usable_blocks"][where]))

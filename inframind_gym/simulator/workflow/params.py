@@ -26,6 +26,7 @@ EXECUTIONS: Final = ("parallel", "sequential", "serial")
 SCHEDULERS: Final = ("edf", "edf_late_last", "fcfs")
 ROUTERS: Final = ("static_mix", "round_robin", "least_loaded", "none")
 LEVELS: Final = ("executor", "planner", "joint")
+EMBED_DIM: Final = 384  # numbers of the embedding of a query or a role
 NO_LIMIT: Final = 1 << 30  # tokens of an answer, more than any has
 
 SETTINGS: Final = np.dtype(

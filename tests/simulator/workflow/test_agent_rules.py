@@ -42,21 +42,6 @@ def calls_of(run: Sweep, query: int, node: int) -> NDArray[Any]:
 
 
 @pytest.mark.parametrize("execution", ["parallel", "sequential"])
-def test_a_node_makes_as_many_calls_as_its_role_says(tmp_path: Path, execution: str) -> None:
-    run = sweep(workload(tmp_path, "math", role_calls=True), execution=execution)
-    seen = set()
-    for query in run.completed:
-        topology = TOPOLOGIES[query["topology"]]
-        per_node = graph(topology, int(query["num_agents"])).calls_per_node
-        for node in range(query["num_nodes"]):
-            role = int(query["role"][node])
-            count = 2 if per_node == 2 or role in TWICE else 1
-            assert len(calls_of(run, query["query"], node)) == count
-            seen.add((per_node, role in TWICE))
-    assert seen == {(1, False), (1, True), (2, False), (2, True)}
-
-
-@pytest.mark.parametrize("execution", ["parallel", "sequential"])
 def test_proven_code_is_handed_on(tmp_path: Path, execution: str) -> None:
     run = sweep(workload(tmp_path, "mbpp", visible_tests=1.0), execution=execution)
     silent = spoken = 0

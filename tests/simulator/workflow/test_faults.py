@@ -150,13 +150,9 @@ def test_telemetry_that_is_lost_stays_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ({"kind": "died"}, "kind"),
         ({"kind": "down", "model": "qwen-14b"}, "give from_s and to_s"),
-        ({"kind": "down", "from_s": 1, "to_s": 2}, "needs a model"),
         ({"kind": "down", "model": "qwen-14b", "from_s": 3, "to_s": 2}, "must be after"),
         ({"kind": "slow", "every_s": 3, "lasts_s": 2}, "needs it"),
-        ({"kind": "down", "every_s": 3, "lasts_s": 2, "delay_s": 1}, "delay_s belongs"),
-        ({"kind": "down", "model": "qwen", "every_s": 3, "lasts_s": 2}, "unknown model 'qwen'"),
         ({"kind": "down", "model": "llama-3b", "every_s": 3, "lasts_s": 2}, "down_models"),
         ({"kind": "telemetry", "every_s": 3, "lasts_s": 2, "delay_s": 1e5}, "too long"),
     ],
