@@ -293,8 +293,7 @@ class ExecutorNet(nn.Module):
     ) -> None:
         super().__init__()
         self.models, self.dual, self.joint = spec.num_models, dual_pathway, joint_head
-        texts = 2 * EMBED_DIM
-        self.semantic = linear(texts if dual_pathway else texts + 1 + system, 128)
+        self.semantic = linear(2 * EMBED_DIM + (0 if dual_pathway else 1 + system), 128)
         self.semantic_norm = nn.LayerNorm(128)
         if dual_pathway:
             self.budget, self.system = linear(1, 16), linear(system, 16)
