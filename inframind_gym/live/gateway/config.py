@@ -59,6 +59,8 @@ class GatewayConfig(StrictModel):
         log: file of the access log; None: none is written.
         speed: of simulated servers (`inframind pool up --simulate --speed`): budgets, clocks and
             predictions are in the servers' seconds.
+        strategies: "prompt" adds the instruction of the chosen strategy to the messages of
+            `inframind/auto`; "off" leaves them as they are.
         keys: by name of a tenant, which is in logs and metrics; none: everybody on this machine
             may ask.
         limits: of requests.
@@ -73,6 +75,7 @@ class GatewayConfig(StrictModel):
     admission: Literal["refuse", "best_effort"] = "refuse"
     log: str | None = None
     speed: Annotated[float, within(0.01, 1000.0)] = 1.0
+    strategies: Literal["prompt", "off"] = "prompt"
     keys: dict[Name, Annotated[SecretStr, AfterValidator(_long_enough)]] = Field({})
     limits: Limits = Limits()
 

@@ -246,7 +246,8 @@ class Gateway:
         if query.model == AUTO:
             if query.max_tokens is None:
                 body["max_tokens"] = self.pool.max_output_tokens
-            if strategy is not None and not any(name in body for name in _AS_THEY_ARE):
+            plain = self.config.strategies == "prompt" and not any(k in body for k in _AS_THEY_ARE)
+            if strategy is not None and plain:
                 words = STRATEGY_INSTRUCTIONS[STRATEGIES[strategy]]
                 messages, first = body["messages"], body["messages"][0]
                 if first.get("role") == "system" and isinstance(first.get("content"), str):

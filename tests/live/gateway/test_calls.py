@@ -95,6 +95,10 @@ def test_a_routed_call_is_given_its_strategy_and_a_bound(tmp_path: Path) -> None
         assert first["messages"][0] == {"role": "system", "content": instruction}
         assert first["max_tokens"] == 2048
         assert second["messages"] == chat()["messages"]
+    with running(tmp_path, policy="static:qwen-14b:Flash", strategies="off") as rig:
+        rig.ask()
+        (sent,) = next(s for s in rig.servers if s.requests).requests
+        assert sent["messages"] == chat()["messages"]
 
 
 def test_tokens_pass_one_by_one(tmp_path: Path) -> None:
