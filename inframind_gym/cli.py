@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import io
-import platform
 import sys
 import warnings
 from functools import cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 
-from inframind_gym import ENVIRONMENTS, __version__
+from inframind_gym import __version__
 
 _COMMANDS: Final = {  # name -> function or group, imported when it is used
     "check": "inframind_gym.check:command",
@@ -28,7 +26,6 @@ _COMMANDS: Final = {  # name -> function or group, imported when it is used
     "team": "inframind_gym.teams.cli:app",
     "studio": "inframind_gym.studio.command:studio",
 }
-_SHIPPED: Final = ("pools", "workloads", "placement/clusters", "placement/demands", "suites")
 
 
 def print_in_any_encoding() -> None:
@@ -91,25 +88,3 @@ def main(
     ] = False,
 ) -> None:
     """Simulate, calibrate, benchmark and serve: routing of multi-agent LLM calls over servers."""
-
-
-@app.command()
-def info() -> None:
-    """List environments, shipped configurations and versions."""
-    from rich.console import Console
-
-    from inframind_gym.configs import list_configs
-    from inframind_gym.progress import plain_table
-
-    table = plain_table()
-    table.add_row("inframind_gym", __version__)
-    for package in ("gymnasium", "numpy", "numba", "torch", "stable-baselines3"):
-        try:
-            table.add_row(package, version(package))
-        except PackageNotFoundError:
-            table.add_row(package, "not installed")
-    table.add_row("python", platform.python_version())
-    table.add_row("environments", "\n".join(ENVIRONMENTS))
-    for kind in _SHIPPED:
-        table.add_row(kind, "\n".join(list_configs(kind)))
-    Console().print(table)

@@ -173,7 +173,6 @@ def _parsed(path: Path, text: str, model: type[BaseModel]) -> BaseModel:
         found = "empty" if data is None else f"a {type(data).__name__}"
         keys = ", ".join(model.model_fields)
         raise ConfigError(f"{path}: is {found}, wanted `key: value` lines with the keys {keys}.")
-    _reject_repeated_keys(path, root)
     return validate(_beside(data, path.parent), model, source=str(path), root=root)
 
 
@@ -246,26 +245,6 @@ def validate(
 def _check_kind(kind: str) -> None:
     if kind not in _SINGULAR:
         raise ConfigError(unknown("kind of configuration", kind, _SINGULAR))
-
-
-def _reject_repeated_keys(path: Path, node: yaml.Node, prefix: str = "") -> None:
-    """Raise for a key that stands twice in one mapping: YAML would keep the last one in silence."""
-    if isinstance(node, yaml.SequenceNode):
-        for index, child in enumerate(node.value):
-            _reject_repeated_keys(path, child, f"{prefix}{index}.")
-    if not isinstance(node, yaml.MappingNode):
-        return
-    seen: dict[str, int] = {}
-    for key, child in node.value:
-        line = key.start_mark.line + 1
-        dotted = f"{prefix}{key.value}"
-        if str(key.value) in seen:
-            first = seen[str(key.value)]
-            raise ConfigError(
-                f"{path}:{line}: {dotted}: given twice, first in line {first}. Keep one."
-            )
-        seen[str(key.value)] = line
-        _reject_repeated_keys(path, child, f"{dotted}.")
 
 
 def _deepest(errors: Sequence[typing.Mapping[str, Any]]) -> list[typing.Mapping[str, Any]]:

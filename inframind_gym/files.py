@@ -307,6 +307,16 @@ class _YamlLoader(yaml.SafeLoader):
         finally:
             self._depth -= 1
 
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        """Return a mapping, unless a key stands twice in it, of which YAML keeps the last."""
+        first: dict[str, Any] = {}
+        for key, _ in node.value:
+            other = first.setdefault(str(key.value), key)
+            if other is not key:
+                line = other.start_mark.line + 1
+                self._refuse(key, f"{key.value}: given twice, first in line {line}. Keep one")
+        return super().construct_mapping(node, deep)
+
     def construct_scalar(self, node: Any) -> Any:
         """Return the text of a scalar, unless it is a number of too many digits."""
         if node.tag in _PLAIN and len(node.value) > MOST_DIGITS:

@@ -133,7 +133,6 @@ def test_what_is_wrong_with_a_file(
     ("arguments", "status", "said"),
     [
         (["--help"], 0, "bench"),
-        (["info"], 0, "InfraMind-Stream-v0"),
         (["check", "βudget"], 2, "udget' is nothing that is known"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
@@ -12,16 +11,13 @@ from pydantic import Field
 from inframind_gym.configs import Positive, PositiveInt
 from inframind_gym.envs.core import checked_arguments
 from inframind_gym.envs.placement import PlacementSimulation
-from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.family import Axis, Cell, Family, Place, content_hash, file_hash
+from inframind_gym.evaluation.family import Axis, Cell, Family, Place, content_hash
 from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
 from inframind_gym.evaluation.play import Batch, Fields, Player
 from inframind_gym.evaluation.suite import Suite
-from inframind_gym.simulator.arrivals import load_trace
 from inframind_gym.simulator.placement.config import PlacementConfig, load_cluster, load_demand
 from inframind_gym.simulator.placement.state import C_LOADS, C_WAKES, NONE
 
-TRACED: Final = "trace"  # the demand that replays recorded arrivals
 METRICS: Final = by_name(
     Metric("call_latency_s", "call", "s", "lower"),
     Metric("slo", "SLO", "%", "higher"),
@@ -159,7 +155,6 @@ PLACEMENT: Final = Family(
     batch=PlacementBatch,
     play=PlacementPlayer,
     layout=lambda header: DecisionLayout(),
-    shown=("arrivals",),
 )
 
 
@@ -169,7 +164,6 @@ class PlacementSuite(Suite):
     Attributes:
         clusters: Names or paths of clusters.
         demands: Names or paths of demands.
-        arrivals: CSV file of recorded arrivals, which the demand "trace" replays.
         load: Factor on the demands' rates.
         num_decisions: Decisions of one episode.
     """
@@ -179,7 +173,6 @@ class PlacementSuite(Suite):
     kind: Literal["placement"] = "placement"
     clusters: tuple[str, ...] = Field(min_length=1)
     demands: tuple[str, ...] = Field(min_length=1)
-    arrivals: str | None = None
     load: Positive = 1.0
     num_decisions: PositiveInt = 120
 
@@ -191,45 +184,27 @@ class PlacementSuite(Suite):
         """Check all that the suite names.
 
         Raises:
-            InfraMindError: A cluster, demand or trace cannot be used, or only one of the demand
-                "trace" and its file is named.
+            InfraMindError: A cluster or demand cannot be used.
         """
         for cluster in self.clusters:
             load_cluster(cluster)
         for demand in self.demands:
             load_demand(demand)
-        if (self.arrivals is not None) != (TRACED in self.demands):
-            raise BenchmarkError(
-                f"the demand {TRACED!r} replays recorded arrivals: --set demands={TRACED} and "
-                "--set arrivals=FILE belong together."
-            )
-        if self.arrivals is None:
-            return super().resolve()
-        path = Path(self.arrivals).resolve()
-        load_trace(path)
-        traced = self.model_copy(update={"arrivals": str(path)})
-        return super(PlacementSuite, traced).resolve()
-
-    def settings(self) -> dict[str, Any]:
-        """Return load and length; recorded arrivals count as content of their demand."""
-        return {key: value for key, value in super().settings().items() if key != "arrivals"}
+        return super().resolve()
 
     def fingerprint(self, setting: str, name: str) -> str:
-        """Hash a cluster with its models' cards, or a demand with its trace."""
+        """Hash a cluster with its models' cards, or a demand."""
         source = self.source(setting, name)
         if setting == "clusters":
             cluster, cards = load_cluster(source)
             return content_hash([part.model_dump(mode="json") for part in (cluster, *cards)])
-        trace = file_hash(self.arrivals) if self.arrivals and source == TRACED else ""
-        return content_hash([load_demand(source).model_dump(mode="json"), trace])
+        return content_hash([load_demand(source).model_dump(mode="json"), ""])  # and no trace
 
     def env_kwargs(self, place: Place, policy: Any = None) -> dict[str, Any]:
         """Return the JSON arguments of the environment of a place."""
-        demand = self.source("demands", place[1])
         return {
             "cluster": self.source("clusters", place[0]),
-            "demand": demand,
-            "trace": self.arrivals if demand == TRACED else None,
+            "demand": self.source("demands", place[1]),
             "load": self.load,
             "num_decisions": self.num_decisions,
         }

@@ -108,30 +108,6 @@ def test_the_page_is_filled_and_stays_the_same(
         assert (tmp_path / "fidelity" / name).read_bytes() == plot
 
 
-def test_the_targets_of_the_shipped_page_are_complete() -> None:
-    """Each log has its unseen half and the cold estimate, each method its rates, fitted or not."""
-    text = (DOCS / "fidelity.md").read_text("utf-8")
-    regions = dict(re.findall(r"(?s)<!-- table: (\S+) -->(.*?)<!-- end -->", text))
-    lines = {name: re.findall(r"(?m)^\| (.*) \|$", regions[name])[2:] for name in regions}
-    assert set(lines) == set(TABLES) and all(lines.values())
-    rows = [line.split(" | ") for line in lines["targets"]]
-    wanted = [(log.title, "unseen half") for log in SHIPPED.values()]
-    wanted += [(log.title, "cold, launch options alone") for log in SHIPPED.values()]
-    left_out = json.loads(fidelity.FIT.read_text("utf-8"))["left_out"]
-    for method in fidelity.METHODS:
-        own = [f"{rate}/min left out of the fit" for rate in left_out if method in left_out[rate]]
-        chance = "a perfect model: chance of one episode"
-        names = ["rates of the fit", *own, chance if own else "a rate left out of the fit"]
-        wanted += [(f"`{method}`", name) for name in names]
-    of = [(re.sub(r", median of \d+ cells", "", row[0]), row[1].split(";")[0]) for row in rows]
-    assert of == wanted
-    for row in rows:  # a missed figure is bold, and then the row says no
-        missed = any("**" in cell for cell in row[:5])
-        untested = any(cell.startswith("– (") for cell in row[:5])
-        judged = "**no**" if missed else "not tested" if untested else "yes"
-        assert row[5] == ("–" if row[1].startswith("a perfect model") else judged), row
-
-
 def test_a_perfect_model_misses_by_chance_alone() -> None:
     rows = [{"latency_mean_predicted_se_pct": 10.0 / np.sqrt(8)} for _ in range(101)]
     found = fidelity.perfect_model_pct(fidelity.with_episode_sd(rows, 8))

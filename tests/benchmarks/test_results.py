@@ -15,7 +15,6 @@ import pytest
 from benchmarks import agents
 from benchmarks.pages import fill
 from benchmarks.results import (
-    loads_table,
     read_board,
     record,
     refresh_pages,
@@ -79,20 +78,6 @@ def test_an_unfinished_run_is_no_record(folder: Path, tmp_path: Path) -> None:
         record(torn, tmp_path / "records")
     with pytest.raises(BenchmarkError, match="is no record: "):
         read_board("torn", tmp_path / "records")
-
-
-def test_loads_show_the_mean_and_the_worst_scenario() -> None:
-    at = [("steady", "a", 0.5), ("steady", "b", 0.5), ("faults", "a", 0.5)]
-    keys = ("track", "scenario", "load")
-    places = [dict(zip(keys, own, strict=True), informed=0.8) for own in at]
-    rows = [
-        dict(zip(keys, own, strict=True), policy="random", score=score)
-        for own, score in zip(at, (0.6, 0.8, 0.1), strict=True)
-    ]
-    tracks = [{"policy": "random", "track": "steady", "score": 0.9}]
-    lines = loads_table({"places": places, "rows": rows, "tracks": tracks}).splitlines()
-    assert lines[0] == "| `steady`, % of the bound | ρ 0.5 | mean | worst |"
-    assert lines[2:] == ["| `random` | 87.5 (75.0) | 87.5 | 75.0 |"]
 
 
 def test_a_region_without_a_table_is_an_error() -> None:

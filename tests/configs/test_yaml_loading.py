@@ -67,7 +67,7 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
         ("", ["bike.yaml: is empty", "name, wheels, spare, prices"]),
         ("- a\n- b\n", ["bike.yaml: is a list"]),
         (GOOD + "nam: town\n", ["bike.yaml:6: nam: unknown key", "Did you mean 'name'?"]),
-        (GOOD + "name: town\n", ["bike.yaml:6: name: given twice, first in line 1"]),
+        (GOOD + "name: town\n", ["bike.yaml:6:1: name: given twice, first in line 1"]),
         (
             GOOD.replace("spokes: 36", "spoke: 36"),
             ["bike.yaml:5: wheels.1.spoke: unknown key", "Did you mean 'spokes'?", "radius_m"],

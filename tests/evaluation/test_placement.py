@@ -1,16 +1,12 @@
 """Suites of placements: the same bits always, judged as the environment judges itself."""
 
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from inframind_gym.errors import InfraMindError
-from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.placement import FIELDS, DecisionLayout, PlacementSuite
-from inframind_gym.evaluation.runner import run
 from inframind_gym.policies import resolve_policy
 
 
@@ -24,14 +20,6 @@ def suite(**changes: Any) -> PlacementSuite:
         "num_decisions": 6,
     }
     return PlacementSuite.model_validate({**content, **changes}).resolve()
-
-
-@pytest.fixture
-def trace(tmp_path: Path) -> Path:
-    path = tmp_path / "arrivals.csv"
-    rows = [f"2023-11-16 18:17:{second:02d}.5,100,10" for second in range(0, 60, 2)]
-    path.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]) + "\n")
-    return path
 
 
 def test_metrics_of_decisions_by_hand() -> None:
@@ -70,21 +58,3 @@ def test_a_cell_is_judged_as_the_environment_judges_its_episode() -> None:
     assert found["job_latency_mean_s"] == pytest.approx(info["mean_latency_s"])
     assert columns["switches"].sum() == info["wakes"] + info["loads"] > 0
     assert len(columns["job_latency_s"]) == info["jobs"]
-
-
-def test_recorded_arrivals_extend_a_folder_and_their_content_counts(
-    tmp_path: Path, trace: Path
-) -> None:
-    small = {"policies": ["greedy"], "demands": ["steady"], "seeds": 1}
-    run(suite(**small), tmp_path / "r")
-    more = suite(**small | {"demands": ["steady", "trace"]}, arrivals=str(trace))
-    summary = run(more, tmp_path / "r")
-    assert (summary.kept, summary.computed) == (1, 1)
-    trace.write_text("\n".join(trace.read_text().splitlines()[:-1]) + "\n")
-    with pytest.raises(BenchmarkError, match="the content of demand trace"):
-        run(more, tmp_path / "r")
-    for wrong in ({"demands": ["trace"]}, {"arrivals": str(trace)}):
-        with pytest.raises(BenchmarkError, match="arrivals=FILE"):
-            suite(**wrong)
-    with pytest.raises(InfraMindError):
-        suite(demands=["trace"], arrivals="none.csv")

@@ -16,7 +16,7 @@ from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.evaluation.tables import to_markdown
 from tests.golden.net import digest_of
 
-_LEFT: Final = ("folder", "timing", "damaged", "intervals", "pool")  # paths and times
+_LEFT: Final = ("folder", "timing", "damaged", "intervals", "pool", "arrivals")  # paths, times
 SUITES: Final[dict[str, dict[str, Any]]] = {
     "routing": {
         "policies": ["random", "least_loaded", "fixed_recipe"],
