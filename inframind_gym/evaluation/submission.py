@@ -3,11 +3,10 @@
     submission.json   who submits, what plays, and the SHA-256 of every other file
     run.json          settings, versions and planned cells of the run, without paths
     cells.jsonl.gz    one line a cell: coordinates, sums, and the SHA-256 of its records
-    refits.yaml       of tracks: fits of the policy
     …/config.json     checkpoints, with model.safetensors
 
 A submission is a folder ``<suite>/<name>/`` that is laid out as the working directory of its run:
-checkpoints and files of fits lie where the policy's name expects them. Policies of this package
+checkpoints lie where the policy's name expects them. Policies of this package
 alone are submitted: nothing that comes with a submission is imported.
 """
 
@@ -37,7 +36,6 @@ from inframind_gym.evaluation.board import Results
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
 from inframind_gym.evaluation.family import Cell, content_hash
 from inframind_gym.evaluation.runner import play as play_cells
-from inframind_gym.evaluation.scenarios import Refits, load_refits
 from inframind_gym.evaluation.stats import Episode
 from inframind_gym.evaluation.store import (
     HEADER,
@@ -54,10 +52,10 @@ from inframind_gym.files import read_json, read_objects, replace_text
 from inframind_gym.policies import POLICIES, checkpoint
 from inframind_gym.progress import ProgressReport, say
 
-MANIFEST, CELLS, REFITS = "submission.json", "cells.jsonl.gz", "refits.yaml"
+MANIFEST, CELLS = "submission.json", "cells.jsonl.gz"
 MOST_SUBMITTED_BYTES: Final = 50_000_000
 SHARE: Final = 3  # one cell of so many is played again
-_PARTS: Final = (MANIFEST, HEADER, CELLS, REFITS)
+_PARTS: Final = (MANIFEST, HEADER, CELLS)
 _SUFFIXES: Final = (".json", ".safetensors")  # of checkpoints
 _PACKAGES: Final = ("numpy", "numba")  # of the run; the records say whether another one matters
 
@@ -214,21 +212,17 @@ def _planned(
         raise BenchmarkError(
             f"{unknown('suite', submission.suite, shipped)} A submission is a run of one of these."
         )
-    refits = {"refits": REFITS} if Path(REFITS).is_file() else {}
-    suite = load_suite(submission.suite, {"policies": (policy,), **refits}).resolve()
-    fits = getattr(suite, "fitted", Refits()).fits.get(policy, {})
-    plays = [play for fit in fits.values() for play in fit.plays]
-    for one in [policy, *plays]:  # of this package, with files of the folder
-        if one.strip().split(":")[0] not in POLICIES[suite.family.policies or suite.family.kind]:
-            raise BenchmarkError(
-                f"{one}: is no policy of this package. Those of your own are added to it "
-                "(docs/submissions.md)."
-            )
-        if any(part.startswith("/") or ".." in Path(part).parts for part in one.split(":")):
-            raise BenchmarkError(f"{one}: names a path outside of the submission.")
-    for one in [policy, *{play.split(":")[0] for play in plays}]:
-        if getattr(suite.resolve_policy(one), "bound", False):
-            raise BenchmarkError(f"{one} is a bound: it knows what no policy may, and has no rank.")
+    suite = load_suite(submission.suite, {"policies": (policy,)}).resolve()
+    name, *paths = policy.strip().split(":")  # of this package, with files of the folder
+    if name not in POLICIES[suite.family.policies or suite.family.kind]:
+        raise BenchmarkError(
+            f"{policy}: is no policy of this package. Those of your own are added to it "
+            "(docs/submissions.md)."
+        )
+    if any(path.startswith("/") or ".." in Path(path).parts for path in paths):
+        raise BenchmarkError(f"{policy}: names a path outside of the submission.")
+    if getattr(suite.resolve_policy(policy), "bound", False):
+        raise BenchmarkError(f"{policy} is a bound: it knows what no policy may, and has no rank.")
     there, here = stated["settings"], settings_of(suite)
     if there.get("simulator") != here["simulator"]:
         raise BenchmarkError(
@@ -274,7 +268,7 @@ def prepare(
         name: Name on the board.
         authors: Who submits.
         policy: As the run was given it; None: the only one.
-        training_queries: Of its training; None: what the fits of the run say.
+        training_queries: Of its training; None: it is not stated.
 
     Returns:
         The folder, SUITE/NAME in `out`; one of that name is replaced.
@@ -294,20 +288,13 @@ def prepare(
         raise BenchmarkError(f"{policy} was left out of {run}: {why}")
     if suite.get("backend") == "vllm":
         raise BenchmarkError(f"{run} ran on live servers: nobody can play it again.")
-    fits = load_refits(Path(suite["refits"])) if suite.get("refits") else Refits()
-    fitted = {policy: fits.fits[policy]} if policy in fits.fits else {}
-    if fitted and training_queries is None:
-        training_queries = fits.queries()[policy]
     about = {"name": name, "authors": authors, "training_queries": training_queries}
     content = {**about, "suite": suite["name"], "policy": policy}
     submission = validate(content, Submission, source="submission")
     with tempfile.TemporaryDirectory() as staging:
         folder = Path(staging).resolve() / submission.suite / submission.name
         folder.mkdir(parents=True)
-        if fitted:
-            (folder / REFITS).write_text(fits.model_copy(update={"fits": fitted}).as_yaml())
-        plays = [policy, *(play for fit in fitted.get(policy, {}).values() for play in fit.plays)]
-        for path in {Path(part) for play in plays for part in play.split(":")[1:]}:
+        for path in map(Path, policy.split(":")[1:]):
             places = checkpoint.folders(path) if path.is_dir() else ()
             names = (checkpoint.MODEL_FILE, checkpoint.CONFIG_FILE)
             for file in [place / one for place in places for one in names] or [path]:
@@ -435,7 +422,6 @@ def _as_one_run(entries: Sequence[Checked]) -> Results:
             fits[name] = one.submission.training_queries
         episodes |= {replace(cell, policy=name): own for cell, own in one.episodes.items()}
     if "fits" in header:
-        budgets = [one.header["fits"]["budget_queries"] for one in entries]
-        header["fits"] = {"budget_queries": max(budgets), "queries": fits}
+        header["fits"] = {"budget_queries": max(fits.values(), default=0), "queries": fits}
     suite, layout = Path(first.suite.name), family.layout(header)
     return Results(suite, header, family, layout, episodes, {}, has_tails=False)

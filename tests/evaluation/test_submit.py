@@ -41,33 +41,14 @@ budgets_s: [100]
 seeds: 3
 num_queries: 12
 """
-TRACKS = """
-name: tiny_tracks
-kind: tracks
-tracks: [faults]
-scenarios: [faults/deaths]
-loads: [0.6]
-policies: [fixed_recipe]
-num_queries: 10
-seeds: 1
-"""
-REFITS = """
-budget_queries: 5000
-fits:
-  fixed_recipe:
-    faults/deaths: {policy: "fixed_recipe:IO:1:llama-3b:Concise", queries: 4321}
-  bid_price:
-    faults/deaths: {policy: "bid_price:elsewhere", queries: 1}
-"""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Two small suites among the shipped ones."""
+    """A small suite among the shipped ones."""
     root = tmp_path_factory.mktemp("configs")
     (root / "suites").mkdir()
     (root / "suites" / "tiny.yaml").write_text(TINY)
-    (root / "suites" / "tiny_tracks.yaml").write_text(TRACKS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(configs, "_ROOTS", (*configs._ROOTS, root))
         yield
@@ -80,10 +61,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def play(*policies: str, suite: str = "tiny", **changes: Any) -> Path:
-    folder = Path("results")
-    run(load_suite(suite, {"policies": policies, **changes}).resolve(), folder)
-    return folder
+def play(*policies: str) -> None:
+    run(load_suite("tiny", {"policies": policies}).resolve(), Path("results"))
 
 
 def submitted(name: str = "mine", **options: Any) -> Path:
@@ -230,27 +209,6 @@ def test_a_checkpoint_lies_where_the_policy_expects_it(tmp_path: Path) -> None:
     assert (folder / "runs" / "best" / "model.safetensors").is_file()
     shutil.rmtree("runs")
     assert "2 played again" in verify(folder, seed=0, workers=2)
-
-
-@pytest.mark.slow
-def test_fits_of_tracks_come_along(tmp_path: Path) -> None:
-    Path("fits.yaml").write_text(REFITS)
-    play("fixed_recipe", suite="tiny_tracks", refits=str(tmp_path / "fits.yaml"))
-    folder = submitted()
-    assert check(folder).submission.training_queries == 4321
-    assert "bid_price" not in (folder / "refits.yaml").read_text()
-    assert "1 played again" in verify(folder)
-    (results,) = merged(Path("submissions"))
-    assert leaderboard(results)["fits"]["queries"] == {"mine": 4321}
-    fits = (folder / "refits.yaml").read_text()
-    for change, message in (
-        (("llama-3b", "llama-8b"), "policy fixed_recipe: fits"),
-        (("fixed_recipe:IO:1", "os:system:IO:1"), "is no policy of this package"),
-    ):
-        (folder / "refits.yaml").write_text(fits.replace(*change))
-        reseal(folder)
-        with pytest.raises(BenchmarkError, match=message):
-            check(folder)
 
 
 def test_names_that_a_forger_gives(copy: Path) -> None:
