@@ -167,15 +167,10 @@ def single(env_id: str, steps: int, kwargs: Any) -> Work:
 
 def kernel(requests: int) -> Work:
     """Serve requests by deadline on the servers of b200-2gpu alone, at load 0.7."""
-    from inframind_gym.simulator.server import open_loop
+    from inframind_gym.simulator.server.open_loop import replay_requests
     from inframind_gym.simulator.server.pool import load_pool
     from inframind_gym.simulator.server.state import cards
 
-    replay = getattr(open_loop, "replay_requests", None)
-    if replay is None:  # before it moved here
-        from inframind_gym.simulator.server import replay as module  # type: ignore[attr-defined]
-
-        replay = module.replay_requests
     card, rng, mean_tokens = cards(load_pool("b200-2gpu")), np.random.default_rng(0), 300
     busy_peers = np.array([int(peers).bit_count() for peers in card["peers"]])
     step_s = card["base_s"] + card["max_num_seqs"] * card["per_seq_s"]
@@ -189,7 +184,7 @@ def kernel(requests: int) -> Work:
     deadline_s = submit_s + rng.choice([10.0, 30.0, 50.0, 100.0, 200.0, 300.0], size=requests)
 
     def chunk() -> float:
-        replay(card, server, submit_s, prompts, outputs, deadline_s)
+        replay_requests(card, server, submit_s, prompts, outputs, deadline_s)
         return float(requests)
 
     return timed(chunk)

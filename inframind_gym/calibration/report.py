@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import yaml
 from numpy.typing import NDArray
-from rich.table import Table
 
 from inframind_gym.calibration.measured_runs import QUANTILES, MeasuredCell
 from inframind_gym.calibration.server_card import (
@@ -24,8 +23,11 @@ from inframind_gym.calibration.server_card import (
     starved_s,
 )
 from inframind_gym.errors import InfraMindError
+from inframind_gym.progress import plain_table
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from inframind_gym.calibration.replay import Prediction
 
 METRICS: Final = ("ttft_s", "tpot_s", "e2e_s")
@@ -238,7 +240,7 @@ def log_table(calibration: Calibration, figures: Mapping[str, Any]) -> Table:
             cells = (_shown(of[name], factor) for name in FIGURES)
             rows.append([f"{metric[:-2]}, {unit}", *cells, f"\n{of['mae_pct']:.2f} %"])
     title = f"the {unseen} requests not fitted: measured / predicted, error"
-    return table(title, ["", *FIGURES, "per request"], rows)
+    return _table(title, ["", *FIGURES, "per request"], rows)
 
 
 # Measured runs
@@ -302,13 +304,12 @@ def _shown(of: Mapping[str, float | None], factor: float = 1.0) -> str:
     return f"{factor * measured:.2f} / {factor * predicted:.2f}\n{error:+.2f} %"
 
 
-def table(
+def _table(
     title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], caption: str = ""
 ) -> Table:
     """Return a table for the terminal: the first column left, the others right."""
-    made = Table(title=title, caption=caption or None, caption_justify="left")
-    for number, heading in enumerate(headings):
-        made.add_column(heading, justify="right" if number else "left")
+    made = plain_table(headings[0], *(f">{heading}" for heading in headings[1:]))
+    made.title, made.caption = title, caption or None
     for row in rows:
         made.add_row(*row)
     return made
@@ -330,7 +331,7 @@ def fit_table(of: Mapping[str, Any]) -> Table:
         texts += [f"{row['tokens_median']:.0f}", f"{row['tokens_median_error']:.1f}"]
         rows.append([row["model"], *texts, f"{row['length_slope']:+.2f}", *checked])
     columns = ("model", "asked", "right %", "ability", "±", "tokens", "±", "slope", "held out", "±")
-    return table(
+    return _table(
         f"{of['domain']}: {of['questions']} questions; difficulty spread "
         f"{of['difficulty_sd']:.2f} ± {of['difficulty_sd_error']:.2f} logits",
         columns,
