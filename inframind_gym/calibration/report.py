@@ -240,7 +240,7 @@ def log_table(calibration: Calibration, figures: Mapping[str, Any]) -> Table:
             cells = (_shown(of[name], factor) for name in FIGURES)
             rows.append([f"{metric[:-2]}, {unit}", *cells, f"\n{of['mae_pct']:.2f} %"])
     title = f"the {unseen} requests not fitted: measured / predicted, error"
-    return _table(title, ["", *FIGURES, "per request"], rows)
+    return table(title, ["", *FIGURES, "per request"], rows)
 
 
 # Measured runs
@@ -304,7 +304,7 @@ def _shown(of: Mapping[str, float | None], factor: float = 1.0) -> str:
     return f"{factor * measured:.2f} / {factor * predicted:.2f}\n{error:+.2f} %"
 
 
-def _table(
+def table(
     title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], caption: str = ""
 ) -> Table:
     """Return a table for the terminal: the first column left, the others right."""
@@ -331,7 +331,7 @@ def fit_table(of: Mapping[str, Any]) -> Table:
         texts += [f"{row['tokens_median']:.0f}", f"{row['tokens_median_error']:.1f}"]
         rows.append([row["model"], *texts, f"{row['length_slope']:+.2f}", *checked])
     columns = ("model", "asked", "right %", "ability", "±", "tokens", "±", "slope", "held out", "±")
-    return _table(
+    return table(
         f"{of['domain']}: {of['questions']} questions; difficulty spread "
         f"{of['difficulty_sd']:.2f} ± {of['difficulty_sd_error']:.2f} logits",
         columns,
