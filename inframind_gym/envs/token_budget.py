@@ -205,7 +205,14 @@ class TokenBudgetSimulation(Simulation):
         """
         if self.has_mask:
             return super().checked(actions)
-        return continuous_actions(actions, self.num_envs)
+        try:
+            numbers = np.array(actions, np.float64).reshape(self.num_envs, CONTINUOUS_SIZE)
+        except (TypeError, ValueError):
+            numbers = np.full(1, np.nan)
+        if not np.isfinite(numbers).all():
+            shape = f"{self.num_envs} of {CONTINUOUS_SIZE} finite numbers each"
+            raise ActionError(f"actions must be {shape}, got {actions!r:.80}")
+        return numbers
 
     def reset(
         self,
@@ -224,10 +231,8 @@ class TokenBudgetSimulation(Simulation):
             ratio = np.array([rng.random() for rng in generators])
             budget = np.floor(low * (high / low) ** ratio / unit).astype(np.int64) * unit
         self.task.start(rows, keys)
-        self.state.begin(
-            rows, budget, STRATEGIES.index(self.config.strategy), self.task.seen[rows], 0
-        )
-        self.state.overhead[rows] += self.preflight
+        strategy = STRATEGIES.index(self.config.strategy)
+        self.state.begin(rows, budget, strategy, self.task.seen[rows], self.preflight)
         self.terms[rows] = 0.0
         for part in (self.tokens, self._turn, self._area, self.terminated, self.truncated):
             part[rows] = 0
@@ -387,26 +392,6 @@ class TokenBudgetSimulation(Simulation):
             render.Headline("Quality by the proxies", flags, bar),
             results=f"decision {state.steps[0]} of {self.config.max_steps}",
         )
-
-
-def continuous_actions(actions: Any, num_envs: int) -> NDArray[np.float64]:
-    """Return continuous actions as a new array (num_envs, 4).
-
-    Raises:
-        ActionError: a wrong shape, or a number that is not finite.
-    """
-    try:
-        array = np.array(actions, np.float64)
-    except (TypeError, ValueError):
-        raise ActionError(f"actions must be numbers, got {actions!r:.80}") from None
-    if array.size != num_envs * CONTINUOUS_SIZE or array.shape[-1:] != (CONTINUOUS_SIZE,):
-        raise ActionError(
-            f"actions have shape {array.shape}; expected {num_envs} of {CONTINUOUS_SIZE} numbers "
-            "each"
-        )
-    if not np.isfinite(array).all():
-        raise ActionError("actions must be finite numbers, got nan or inf")
-    return array.reshape(num_envs, CONTINUOUS_SIZE)
 
 
 class TokenBudgetEnv(Env):

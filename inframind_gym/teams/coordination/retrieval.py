@@ -35,7 +35,6 @@ from inframind_gym.teams.coordination.settings import STRATEGIES, Complexity, Do
 SHIPPED: Final = Path(__file__).with_name("texts")
 SUFFIXES: Final = (".md", ".markdown", ".txt")
 MOST_FILE_BYTES: Final = 4 * 2**20
-MOST_PASSAGES: Final = 20_000
 PASSAGE_WORDS: Final = 200
 TOP_K: Final = 10
 DEPTH: Final = 50  # passages of each ranking that are fused
@@ -120,7 +119,7 @@ class Corpus:
         Files end in .md, .markdown or .txt and are UTF-8. Others, and hidden ones, are left out.
 
         Raises:
-            ConfigError: There is no text, too much of it, or a file is no text; names the file.
+            ConfigError: There is no text, or a file is none; names the file.
         """
         root = SHIPPED if path is None else Path(path)
         if not root.exists():
@@ -131,20 +130,10 @@ class Corpus:
             is_text = file.suffix.lower() in SUFFIXES and not file.is_symlink()
             if not is_text or any(part.startswith(".") for part in Path(name).parts):
                 continue
-            text = read_text(file, MOST_FILE_BYTES)
-            if "\0" in text:
-                raise ConfigError(f"{file}: holds NUL characters, so it is no text.")
-            passages += _passages(name, text)
-            if len(passages) > MOST_PASSAGES:
-                raise ConfigError(f"{file}: the texts have more than {MOST_PASSAGES:,} passages.")
+            passages += _passages(name, read_text(file, MOST_FILE_BYTES))
         if not passages:
             raise ConfigError(f"{root}: has no text in its files ({', '.join(SUFFIXES)}).")
         return cls("built-in" if path is None else root.resolve().name, tuple(passages))
-
-    @cached_property
-    def by_id(self) -> dict[str, Passage]:
-        """Passages by their identifier."""
-        return {passage.doc_id: passage for passage in self.passages}
 
     @cached_property
     def word_counts(self) -> Counter[str]:
