@@ -40,10 +40,6 @@ def attempts(events: list[Event]) -> list[dict[str, Any]]:
     return found
 
 
-def _numbers(values: dict[str, Any]) -> list[float]:
-    return [value for value in values.values() if isinstance(value, int | float)]
-
-
 def play_assignment(runs: Path, servers: tuple[ServerAddress, ServerAddress]) -> None:
     """Train on two servers: two calls for every task, both servers among them."""
     summary, events = play(
@@ -58,9 +54,6 @@ def play_assignment(runs: Path, servers: tuple[ServerAddress, ServerAddress]) ->
     assert (summary["calls"], summary["simulated"]) == (2 * TASKS, False)
     assert {call["model"] for call in calls} == {server.model for server in servers}
     assert summary["judge_failed"] == 0, summary["judge_error"]
-    rewards = [event.data["adjusted_reward"] for event in events if event.kind == "iteration"]
-    assert len(rewards) == TASKS
-    assert all(0.0 <= reward <= 1.0 for reward in rewards)
     rounds = [event.data for event in events if event.kind == "iteration"]
     assert [each["iteration"] for each in rounds] == list(range(TASKS))
     # Agent and judge take turns, and what a round is told to have cost is what was counted.
@@ -68,8 +61,7 @@ def play_assignment(runs: Path, servers: tuple[ServerAddress, ServerAddress]) ->
     assert [call["agent"] == "judge" for call in asked] == [False, True] * TASKS
     for each, call in zip(rounds, asked[::2], strict=True):
         assert each["total_tokens"] == call["input_tokens"] + call["output_tokens"]
-        assert each["latency_s"] == call["latency_s"]
-        assert all(0.0 <= score <= 1.0 for score in _numbers(each["scores"]))
+        assert each["latency_s"] == call["latency_s"] and 0.0 <= each["adjusted_reward"] <= 1.0
 
 
 def play_token_budget(runs: Path, server: ServerAddress, budget: int = 4000) -> None:
@@ -91,11 +83,7 @@ def play_token_budget(runs: Path, server: ServerAddress, budget: int = 4000) -> 
     assert (summary["calls"], summary["simulated"]) == (len(calls), False)
     assert summary["output"]
     steps = [event.data for event in events if event.kind == "agent_step"]
-    totals = [step["cumulative_tokens"] for step in steps]
-    assert totals == sorted(totals)
-    assert totals[-1] == report["tokens"]
-    assert steps[-1]["status"] == "complete"
-    assert {step["agent"] for step in steps} <= {"planner", "executor", "critic"}
+    assert (steps[-1]["cumulative_tokens"], steps[-1]["status"]) == (report["tokens"], "complete")
 
 
 def play_coordination(runs: Path, server: ServerAddress) -> None:
@@ -104,37 +92,22 @@ def play_coordination(runs: Path, server: ServerAddress) -> None:
     question = "What does chunked prefill change for requests that decode?"
     summary, events = play(runs, "coordination", *way, "--set", "deadline_s=60", question)
     calls = attempts(events)
-    assert calls
     assert {call["model"] for call in calls} == {server.model}
-    assert summary["simulated"] is False
-    assert summary["calls"] == len(calls)
+    assert (summary["calls"], summary["simulated"]) == (len(calls), False)
     spent = sum(call["input_tokens"] + call["output_tokens"] for call in calls)
     assert summary["input_tokens"] + summary["output_tokens"] == spent
-    told = [event.data for event in events if event.kind == "answer"]
-    assert len(told) == 1
-    assert told[0]["content"]
+    (told,) = [event.data for event in events if event.kind == "answer"]
     # An answer names its sources, or those that it was written from; a model that plans noise finds
     # nothing about the question.
-    assert told[0]["sources"] or told[0]["content"] == NO_SOURCE
-    assert 0.0 < told[0]["processing_time"] < 60.0
+    assert told["sources"] or told["content"] == NO_SOURCE
+    assert 0.0 < told["processing_time"] < 60.0
     decisions = [event.data for event in events if event.kind == "decision"]
-    assert decisions[0]["action"] == "route"
+    assert (decisions[0]["action"], calls[0]["agent"]) == ("route", "router")
     assert decisions[-1]["action"] in ("answer", "fallback")
-    assert len([each for each in decisions if "forced" not in each]) <= 10
-    called = [call["agent"] for call in calls]
-    assert called[0] == "router"
     # Every failure of an agent is told with its name, and ends in the fallback.
     failed = [event.data["agent"] for event in events if event.kind == "agent_failed"]
     assert bool(failed) == (decisions[-1]["action"] == "fallback")
-    handoffs = told[0]["handoffs"]
-    kinds = [message["kind"] for message in handoffs]
-    assert kinds.count("handoff") == kinds.count("handoff_back")
-    assert kinds[-1] == "forward"
-    play_coordination_fault(runs, way)
-
-
-def play_coordination_fault(runs: Path, way: tuple[str, ...]) -> None:
-    """Let the router's calls hang: the answer is there by the hard deadline all the same."""
+    # The router's calls hang: the answer is there by the hard deadline all the same.
     arguments = (*way, "--set", "deadline_s=12", "--set", "fault=router:timeout")
     summary, events = play(runs, "coordination", *arguments, "What is a KV block?")
     assert summary["ended_by"] == "fallback"

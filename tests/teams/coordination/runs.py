@@ -15,6 +15,7 @@ import numpy as np
 from inframind_gym.teams.coordination.app import MultiAgentCoordinator
 from inframind_gym.teams.coordination.retrieval import Corpus, Passage, Retriever, terms
 from inframind_gym.teams.llm import Completion, LLMRequest
+from tests.teams.token_budget import runs
 
 SIMPLE = "What is a block?"
 COMPLEX = "Compare alpha servers with beta servers and explain how queues grow"
@@ -102,33 +103,27 @@ def sensible(prompt: str) -> str:
     return json.dumps(made[agent]) if agent in made else "A block holds 16 tokens [1]."
 
 
-class Model:
+class Model(runs.Model):
     """A way to a model that a function of the prompt answers, in real time.
 
     Attributes:
-        asked: requests.
         calls: (agent, begin, end) of every call, by the loop's clock.
     """
 
-    model = "stub"
-    is_simulated = False
-
     def __init__(self, answer: Callable[[str], str] = sensible, wait_s: float = 0.0) -> None:
-        self.asked: list[LLMRequest] = []
+        def complete(request: LLMRequest) -> Completion:
+            text = answer(request.user)
+            return Completion(text, len(request.user) // 4, len(text) // 4)
+
+        super().__init__(complete, wait_s)
         self.calls: list[tuple[str, float, float]] = []
-        self._answer, self._wait_s = answer, wait_s
 
     async def complete(self, request: LLMRequest) -> Completion:
-        self.asked.append(request)
         began_s = asyncio.get_running_loop().time()
-        await asyncio.sleep(self._wait_s)
-        text = self._answer(request.user)
+        completion = await super().complete(request)
         ended_s = asyncio.get_running_loop().time()
         self.calls.append((agent_of(request.user), began_s, ended_s))
-        return Completion(text, len(request.user) // 4, len(text) // 4)
-
-    async def aclose(self) -> None:
-        pass
+        return completion
 
 
 def make(provider: Any = None, **arguments: Any) -> MultiAgentCoordinator:

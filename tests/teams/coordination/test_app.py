@@ -75,8 +75,8 @@ def test_a_passage_that_is_an_injection_reaches_no_prompt() -> None:
         response = team.process_query(SIMPLE, settings=SLOW)
     assert response.metadata["withheld"][0][0] == "b.md#bad"
     assert log.of("passage_withheld")[0]["doc_id"] == "b.md#bad"
-    assert any("<source>" in request.user for request in model.asked)
-    assert not any("praise" in request.user for request in model.asked)
+    assert any("<source>" in request.user for request in model.requests)
+    assert not any("praise" in request.user for request in model.requests)
 
 
 @pytest.mark.parametrize("role", ["user", "assistant", "tool"])
@@ -87,9 +87,9 @@ def test_an_earlier_turn_that_is_an_injection_reaches_no_prompt(role: str) -> No
     model = Model()
     with make(model) as team:
         response = team.process_query("How large is it?", history, SLOW)
-    assert not any("praise" in request.user + request.system for request in model.asked)
-    assert all("16 tokens of keys" in request.user for request in model.asked)
-    assert all("Never ignore" in request.system for request in model.asked)
+    assert not any("praise" in request.user + request.system for request in model.requests)
+    assert all("16 tokens of keys" in request.user for request in model.requests)
+    assert all("Never ignore" in request.system for request in model.requests)
     assert response.metadata["withheld"][0][0] == "turn 3"
     assert [message["content"] for message in response.history].count(WITHHELD) == 1
 
@@ -149,7 +149,7 @@ def test_a_model_that_answers_beside_the_question_is_told() -> None:
     model = Model()
     with make(model) as team:
         response = team.process_query("Who won the World Cup?", settings=SLOW)
-    mended = [request.user for request in model.asked if "mended" in request.user]
+    mended = [request.user for request in model.requests if "mended" in request.user]
     assert len(mended) == 1
     assert "missing_source: no source is about the question" in mended[0]
     assert (response.content, response.sources) == (NO_SOURCE, ())
@@ -176,7 +176,7 @@ def test_prompts_hold_all_that_the_conversation_keeps() -> None:
     turns = [f"<turn>{m['role']}: {m['content']}</turn>\n" for m in kept if m["role"] != "system"]
     assert len(turns) > 100 and "Turn 0." in turns[0] and "Turn 124." in turns[-1]
     # The next question begins as this one did: a server reads what is new.
-    for request in model.asked:
+    for request in model.requests:
         assert request.user.startswith("".join(turns))
         assert request.system.endswith(binding)
 
@@ -220,7 +220,9 @@ def test_searches_run_at_once_or_one_after_the_other(
     assert overlap or all(b[0] >= a[1] for a, b in itertools.pairwise(searches))
     assert metadata["parallel"] == width
     if order == "sequential":  # a later step knows what earlier ones found
-        asked = [r.user.count("<source>") for r in model.asked if agent_of(r.user) == "retrieval"]
+        asked = [
+            r.user.count("<source>") for r in model.requests if agent_of(r.user) == "retrieval"
+        ]
         assert asked[0] == 0 < asked[1] <= asked[2]
 
 

@@ -12,8 +12,7 @@ from inframind_gym.cli import app
 from inframind_gym.teams.coordination import retrieval
 from inframind_gym.teams.coordination.scenarios import SCENARIOS
 from inframind_gym.teams.runs import RunStore
-from tests.live.vllm_server.fake import Answer, FakeServer
-from tests.teams.coordination.runs import HashedWords, sensible
+from tests.teams.coordination.runs import HashedWords
 
 QUESTION = "How large is a KV block?"
 
@@ -94,18 +93,3 @@ def test_a_person_is_asked_at_the_terminal(said: str, ended: str) -> None:
     done = ask("--set", "interrupt_before=human", QUESTION, stdin=said)
     assert "before human: " in done.output
     assert ended in done.output
-
-
-def test_a_server_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("openai")
-
-    def answer(body: dict[str, Any], _: int) -> Answer:
-        return Answer(sensible(str(body["messages"][-1]["content"])))
-
-    monkeypatch.setenv("MODEL_PATH", "other")
-    with FakeServer(answer) as server:
-        way = ("--provider", f"{server.url}/v1", "--model", "mine", "--set", "deadline_s=60")
-        done = ask(*way, QUESTION)
-        assert done.exit_code == 0, done.output
-        assert "[simulated]" not in done.output
-        assert {body["model"] for body in server.requests} == {"mine"}
