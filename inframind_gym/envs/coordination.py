@@ -41,6 +41,7 @@ from inframind_gym.teams.coordination.settings import (
     ISSUES,
     STRATEGIES,
     CoordinationSettings,
+    ServerSettings,
     load_settings,
 )
 from inframind_gym.teams.coordination.simulate import Pinned, SimulatedQuestion, find_scenario
@@ -65,14 +66,8 @@ class CoordinationConfig(StrictModel):
             ConfigError: there is no such team.
         """
         settings = load_settings(self.team)
-        given: dict[str, float | None] = {
-            "max_num_seqs": self.max_num_seqs,
-            "prefill_tokens_per_s": self.prefill_tokens_per_s,
-        }
-        changes = {name: value for name, value in given.items() if value is not None}
-        if not changes:
-            return settings
-        return settings.model_copy(update={"server": settings.server.model_copy(update=changes)})
+        given = self.model_dump(include=set(ServerSettings.model_fields), exclude_none=True)
+        return settings.model_copy(update={"server": settings.server.model_copy(update=given)})
 
 
 # Observations

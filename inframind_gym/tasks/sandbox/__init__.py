@@ -66,12 +66,6 @@ class Limits:
     wall_s: float = 8.0  # from when the process is ready to the verdict
     memory_mb: int = 512  # address space of the process; Python needs 64
 
-    def __post_init__(self) -> None:
-        if self.cpu_s < 1 or not 0.0 < self.wall_s <= 86_400.0 or self.memory_mb < 64:
-            raise ConfigError(
-                f"{self}: cpu_s must be at least 1, wall_s above 0 and memory_mb at least 64"
-            )
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -97,7 +91,7 @@ class Sandbox:
 
     Raises:
         SandboxError: code cannot be isolated on this machine.
-        ConfigError: `workers` is below 1, or a package is not installed.
+        ConfigError: a package is not installed.
     """
 
     def __init__(
@@ -117,8 +111,6 @@ class Sandbox:
             )
         self.limits, self.landlock = limits or Limits(), landlock_version() if landlock else 0
         self.workers = workers if workers is not None else os.cpu_count() or 1
-        if self.workers < 1:
-            raise ConfigError(f"workers is {workers!r}; it must be at least 1")
         self._packages = tuple(packages)
         for name in self._packages:
             if not package_places(name):
