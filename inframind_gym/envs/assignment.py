@@ -16,8 +16,6 @@ from inframind_gym.envs.assignment_servers import AgentServers
 from inframind_gym.envs.core import (
     Env,
     Float32s,
-    Floats,
-    Ints,
     ObservationForm,
     Places,
     Simulation,
@@ -47,6 +45,7 @@ from inframind_gym.teams.assignment.simulate import (
     next_task,
     team,
 )
+from inframind_gym.teams.state import Floats, Ints, Rows
 
 MOST_TASKS: Final = 1_000_000
 EMPTY: Final = -1  # place of the window
@@ -91,19 +90,19 @@ class AssignmentSpec(NamedTuple):
     slots: NDArray[np.int64]  # (8,) calls that the server of an action runs at once
 
 
-class AssignmentContext(NamedTuple):
-    """One decision in each of n rows. The arrays are the caller's own."""
+class AssignmentContext(Rows):
+    """Decisions that n teams wait for; policies get copies of some rows."""
 
-    ordinal: NDArray[np.int64]  # (n,) of the task in its run, from 0 on
-    task: NDArray[np.int64]  # (n,) place in the bank
-    task_type: NDArray[np.int64]  # (n,)
-    complexity: NDArray[np.float64]  # (n,)
-    priority: NDArray[np.float64]  # (n,)
-    load_state: NDArray[np.int64]  # (n,)
-    counts: NDArray[np.int64]  # (n, 4) assignments of each agent in the window
-    window: NDArray[np.int64]  # (n, 8) agents, oldest first; -1: empty
-    in_flight: NDArray[np.int64]  # (n, 8) tasks in the server of each action; 0 without queues
-    time_s: NDArray[np.float64]  # (n,) 0 without queues
+    ordinal: Ints  # (n,) of the task in its run, from 0 on
+    task: Ints  # (n,) place in the bank
+    task_type: Ints  # (n,)
+    complexity: Floats  # (n,)
+    priority: Floats  # (n,)
+    load_state: Ints  # (n,)
+    counts: Annotated[Ints, len(AGENTS)]  # assignments of each agent in the window
+    window: Annotated[Ints, WINDOW]  # agents, oldest first; -1: empty
+    in_flight: Annotated[Ints, NUM_ACTIONS]  # tasks in the server of each action; 0 without queues
+    time_s: Floats  # (n,) 0 without queues
 
 
 class Completed(NamedTuple):
@@ -226,9 +225,7 @@ class AssignmentSimulation(Simulation):
         # What is known of tasks from their assignment until they end, (E, num_tasks) each.
         self._open: dict[str, NDArray[Any]] = {}
         self.key = np.zeros(num_envs, np.uint64)
-        self.ordinal, self.task, self.load_state = np.zeros((3, num_envs), np.int64)
-        self.window = np.full((num_envs, WINDOW), EMPTY, np.int64)
-        self.counts = np.zeros((num_envs, len(AGENTS)), np.int64)
+        self.state = AssignmentContext(num_envs)
         self.imbalance = np.zeros(num_envs)
         # Sums over the steps of an episode.
         self.steps, self.hot_steps = np.zeros((2, num_envs), np.int64)
@@ -247,9 +244,8 @@ class AssignmentSimulation(Simulation):
         """Begin new episodes; see `Simulation`."""
         if first or self.config.episode == "run":  # a request goes on with load and task
             self.key[rows] = [draw_key(generator)[0] for generator in generators]
-            self.ordinal[rows] = self.counts[rows] = 0
-            self.window[rows] = EMPTY
-            self.load_state[rows] = rules.BALANCED
+            self.state.clear(rows)
+            self.state.window[rows] = EMPTY
             self.imbalance[rows] = 0.0
             if self.servers is not None:
                 self.servers.start(rows)
@@ -261,26 +257,28 @@ class AssignmentSimulation(Simulation):
 
     def _arrive(self, rows: Ints, previous: Ints) -> None:
         """Let the next tasks of `rows` arrive after the `previous` ones, (k,)."""
-        self.task[rows] = next_task(
-            self.team, self.config.arrivals, self.key[rows], self.ordinal[rows], previous
-        )
+        state, team = self.state, self.team
+        keys, ordinals = self.key[rows], state.ordinal[rows]
+        tasks = next_task(team, self.config.arrivals, keys, ordinals, previous)
+        state.task[rows], state.task_type[rows] = tasks, team.task_type[tasks]
+        state.complexity[rows], state.priority[rows] = team.complexity[tasks], team.priority[tasks]
 
     def step(self, rows: Ints, actions: NDArray[Any], observations: Float32s) -> None:
         """Carry out a decision in the environments `rows`; the actions are (E,) 0-7."""
         config, keys = self.config, self.key[rows]
-        actions, ordinals, tasks = actions[rows], self.ordinal[rows], self.task[rows]
-        agents, before = rules.agent_of(actions), self.load_state[rows]
+        actions, ordinals, tasks = actions[rows], self.state.ordinal[rows], self.state.task[rows]
+        agents, before = rules.agent_of(actions), self.state.load_state[rows]
         change = None
         if config.arrivals == "drifting":
             change = drift(self.team, keys, ordinals, config.num_tasks, agents)
         drawn = answer(self.team, keys, ordinals, tasks, actions, change)
-        penalty = rules.load_penalty(self.counts[rows], agents)
+        penalty = rules.load_penalty(self.state.counts[rows], agents)
         self._record(rows, agents)
         known = {
             "task_type": self.team.task_type[tasks],
             "complexity": self.team.complexity[tasks],
             "load_state": before,
-            "next_load_state": self.load_state[rows],
+            "next_load_state": self.state.load_state[rows],
             "action": actions,
             "scores": drawn.scores,
             "quality": drawn.quality,
@@ -317,29 +315,29 @@ class AssignmentSimulation(Simulation):
         )
         self.steps[rows] += 1
         self.imbalance_sum[rows] += self.imbalance[rows]
-        self.hot_steps[rows] += self.load_state[rows] != rules.BALANCED
+        self.hot_steps[rows] += self.state.load_state[rows] != rules.BALANCED
         for name, total in self.totals.items():
             total += self.sum_of(getattr(self.last_completed, name))
-        self.ordinal[rows] += 1
+        self.state.ordinal[rows] += 1
         self._arrive(rows, tasks)
         self._observe(rows, observations)
         self.rewards = self.sum_of(self.last_completed.reward)
         self.costs = self.sum_of(self.last_completed.cost_usd)
         if config.episode == "run":
-            self.truncated = self.ordinal >= config.num_tasks
+            self.truncated = self.state.ordinal >= config.num_tasks
         else:
             self.terminated = np.isin(np.arange(self.num_envs), rows)
 
     def _record(self, rows: Ints, agents: Ints) -> None:
         """Enter assignments into the windows."""
-        window, counts = self.window[rows], self.counts[rows]
+        window, counts = self.state.window[rows], self.state.counts[rows]
         oldest, place = window[:, 0], np.arange(len(rows))
         counts[place, oldest] -= oldest != EMPTY
         counts[place, agents] += 1
         window[:, :-1] = window[:, 1:].copy()
         window[:, -1] = agents
-        self.window[rows], self.counts[rows] = window, counts
-        self.load_state[rows] = rules.load_state(counts)
+        self.state.window[rows], self.state.counts[rows] = window, counts
+        self.state.load_state[rows] = rules.load_state(counts)
         self.imbalance[rows] = rules.imbalance(counts)
 
     def _observe(self, rows: Ints, observations: Float32s) -> None:
@@ -363,16 +361,16 @@ class AssignmentSimulation(Simulation):
         return {
             "completed": np.bincount(done.row, minlength=self.num_envs),
             **{name: self.sum_of(getattr(done, name)) for name in REPORTED},
-            "load_state": self.load_state.copy(),
-            "utilization": utilization(self.counts),
+            "load_state": self.state.load_state.copy(),
+            "utilization": utilization(self.state.counts),
             "imbalance": self.imbalance.copy(),
         }
 
     def reset_info(self) -> dict[str, Any]:
         """Return the load."""
         return {
-            "load_state": int(self.load_state[0]),
-            "utilization": utilization(self.counts[0]),
+            "load_state": int(self.state.load_state[0]),
+            "utilization": utilization(self.state.counts[0]),
             "imbalance": float(self.imbalance[0]),
         }
 
@@ -397,21 +395,11 @@ class AssignmentSimulation(Simulation):
         }
 
     def contexts(self, rows: Ints, *, truth: bool = False) -> AssignmentContext:
-        """Return the state of `rows` at the decisions that they wait for; nothing is latent."""
-        tasks, servers, team = self.task[rows], self.servers, self.team
-        nothing = np.zeros((len(rows), NUM_ACTIONS), np.int64)
-        return AssignmentContext(
-            ordinal=self.ordinal[rows],
-            task=tasks,
-            task_type=team.task_type[tasks],
-            complexity=team.complexity[tasks],
-            priority=team.priority[tasks],
-            load_state=self.load_state[rows],
-            counts=self.counts[rows],
-            window=self.window[rows],
-            in_flight=nothing if servers is None else servers.in_flight(rows),
-            time_s=np.zeros(len(rows)) if servers is None else servers.now_s[rows],
-        )
+        """Return the input of a policy; nothing of it is latent."""
+        seen, servers = self.state.rows(rows), self.servers
+        if servers is not None:
+            seen.in_flight, seen.time_s = servers.in_flight(rows), servers.now_s[rows]
+        return seen
 
     def policy_spec(self) -> AssignmentSpec:
         """Return the facts of the run that a policy is reset with."""
@@ -421,14 +409,14 @@ class AssignmentSimulation(Simulation):
 
     def describe(self, action: NDArray[np.int64]) -> tuple[str, str]:
         """Return agent and provider, and the task."""
-        task = self.team.settings.tasks[int(self.task[0])]
+        task = self.team.settings.tasks[int(self.state.task[0])]
         return _name(int(action)), f"{task.task_type}, complexity {task.complexity:g}"
 
     def frame(self) -> render.Frame:
         """Return a row an agent and the tasks that ended."""
         config, servers, row, rows = self.config, self.servers, np.zeros(1, np.int64), []
-        hot = int(self.load_state[0]) - 1
-        for agent, share in enumerate(utilization(self.counts[0]).tolist()):
+        hot = int(self.state.load_state[0]) - 1
+        for agent, share in enumerate(utilization(self.state.counts[0]).tolist()):
             colour = render.BAD if agent == hot else render.RUNNING
             cells: list[render.Cell] = [render.Bar(share, f"{share:.1%}", colour)]
             if servers is not None:
@@ -439,7 +427,7 @@ class AssignmentSimulation(Simulation):
                     cells.append(render.Bar(float(r / slots), f"{r}+{w}", render.WAITING))
             rows.append((AGENTS[agent] + (": hot" if agent == hot else ""), *cells))
         heads = ("share", *(() if servers is None else PROVIDERS))
-        window = " ".join("-" if a == EMPTY else AGENTS[a] for a in self.window[0])
+        window = " ".join("-" if a == EMPTY else AGENTS[a] for a in self.state.window[0])
         done = self.last_completed
         ended = tuple(
             (_name(int(action)), TASK_TYPES[int(task_type)], f"{reward:.3f}", f"{lost:.3f}")
@@ -447,8 +435,8 @@ class AssignmentSimulation(Simulation):
                 done.action, done.task_type, done.reward, done.load_penalty, strict=True
             )
         )
-        task = self.team.settings.tasks[int(self.task[0])]
-        ordinal = f"task {int(self.ordinal[0])} of {config.num_tasks}"
+        task = self.team.settings.tasks[int(self.state.task[0])]
+        ordinal = f"task {int(self.state.ordinal[0])} of {config.num_tasks}"
         return render.Frame(
             "InfraMind Assignment",
             (self.team.settings.name, f"{config.arrivals} arrivals", f"load: {config.load}"),

@@ -104,7 +104,7 @@ class TaskBatch(Batch):
         for name in _OF_TASKS:
             records[name][done.row, done.ordinal] = getattr(done, name)
         records["usd_per_1000"][done.row, done.ordinal] = 1000.0 * done.cost_usd
-        records["hot"][:, self._ordinal] = simulation.load_state != BALANCED
+        records["hot"][:, self._ordinal] = simulation.state.load_state != BALANCED
         records["imbalance"][:, self._ordinal] = simulation.imbalance
         if hasattr(self.policy, "observe"):
             with blame(self.cells), interruptible() as within:

@@ -115,6 +115,8 @@ def _without_split(info: dict[str, Any]) -> dict[str, Any]:
 
 # What policies saw of a team, in this order, when the digests were made.
 _SEEN: Final = {
+    "AssignmentContext": "ordinal task task_type complexity priority load_state counts window "
+    "in_flight time_s",
     "TeamState": "budget remaining free left used cut limits max_tokens estimates mask calls "
     "last_tokens last_delta last_roi score flags_open flags_resolved seen has_draft steps truth",
     "CoordinationState": "mask hint refers routed strategy complexity needs_planning confidence "
