@@ -206,7 +206,9 @@ class TokenBudgetSimulation(Simulation):
         if self.has_mask:
             return super().checked(actions)
         try:
-            numbers = np.array(actions, np.float64).reshape(self.num_envs, CONTINUOUS_SIZE)
+            numbers: NDArray[Any] = np.array(actions, np.float64).reshape(
+                self.num_envs, CONTINUOUS_SIZE
+            )
         except (TypeError, ValueError):
             numbers = np.full(1, np.nan)
         if not np.isfinite(numbers).all():
