@@ -210,7 +210,7 @@ class TokenBudgetSimulation(Simulation):
                 self.num_envs, CONTINUOUS_SIZE
             )
         except (TypeError, ValueError):
-            numbers = np.full(1, np.nan)
+            numbers = np.full((1, 1), np.nan)
         if not np.isfinite(numbers).all():
             shape = f"{self.num_envs} of {CONTINUOUS_SIZE} finite numbers each"
             raise ActionError(f"actions must be {shape}, got {actions!r:.80}")
