@@ -21,7 +21,7 @@ from pydantic import Field
 
 from inframind_gym.configs import StrictModel, validate
 from inframind_gym.envs.layout import PolicySpec
-from inframind_gym.errors import ConfigError, require_within
+from inframind_gym.errors import ConfigError
 from inframind_gym.files import read_json
 from inframind_gym.policies.base import (
     BasePolicy,
@@ -44,9 +44,11 @@ E2E_WEIGHT: Final = 0.5  # trust in the polled end-to-end latency of a full serv
 FLASH_SLACK: Final = 1.25  # share of the budget over expected latency, below which Flash is used
 DEEP_SLACK: Final = 2.0  # from which DeepThink is
 STRATEGY_LOGITS: Final = MappingProxyType({"Flash": -0.3, "Concise": 0.0, "DeepThink": 0.15})
+# V of backpressure, in calls per slot times seconds that a right answer is worth: the best of 8 on
+# the validation split of `steady/math` at two loads.
+ANSWER_VALUE: Final = 30.0
 PUBLISHED_AGGREGATOR: Final = "deepseek-32b"
 SWARM: Final = Path(__file__).parent / "data" / "gptswarm.json"
-SWARM_STRATEGY: Final = "Concise"  # with which the shipped edges were learned
 
 Floats = NDArray[np.float64]
 Edge = tuple[int, int]
@@ -199,36 +201,23 @@ class MixtureOfAgentsPolicy(Heuristic):
     DeepSeek-R1-Distill-Qwen-32B aggregates). Here it is a fixed plan, topology IO with one agent
     per model. The workflow's final call goes to its most used model, ties to the one used first; so
     the aggregator proposes first, then the others in the pool's order. While a model is down, its
-    proposal comes from the next in that order.
-
-    Args:
-        aggregator: alias of the model that also makes the final call; if None, deepseek-32b where
-            the pool has it, else the strongest model of the pool.
-        strategy: name of a strategy, or "mix" for the measured mix of the workload.
-        num_agents: proposers, 1 to 6; the pool's number of models.
+    proposal comes from the next in that order. In a pool without that aggregator it is the
+    strongest model.
     """
 
-    def __init__(
-        self, aggregator: str | None = None, strategy: str = "Concise", num_agents: int = 5
-    ) -> None:
-        super().__init__(strategy)
-        self.aggregator = aggregator
-        self.name = "moa" if (aggregator, strategy) == (None, "Concise") else f"moa:{strategy}"
-        if aggregator is not None:
-            self.name += f":{aggregator}"
-        require_within(num_agents, 1, MAX_AGENTS, "num_agents")
-        self.requires = {"planner": {"topology": "IO", "num_agents": num_agents}}
+    name = "moa"
+    requires = MappingProxyType({"planner": {"topology": "IO", "num_agents": 5}})
+
+    def __init__(self) -> None:
+        super().__init__("Concise")
+        self.name = type(self).name
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        """Order the pool's models, the aggregator first.
-
-        Raises:
-            ConfigError: the pool has no such aggregator, or there is no such strategy.
-        """
+        """Order the pool's models, the aggregator first."""
         super().reset(spec, seeds)
         first = int(spec.ability.argmax())
-        if self.aggregator is not None or PUBLISHED_AGGREGATOR in spec.models:
-            first = spec.model_index(self.aggregator or PUBLISHED_AGGREGATOR)
+        if PUBLISHED_AGGREGATOR in spec.models:
+            first = spec.model_index(PUBLISHED_AGGREGATOR)
         self._order = np.array([first, *(m for m in range(spec.num_models) if m != first)])
 
     def choose_models(self, due: Decisions) -> Ints:
@@ -293,16 +282,14 @@ class GPTSwarmPolicy(Heuristic):
 
     Args:
         edges: JSON file of a trained graph; the shipped one if None.
-        strategy: name of a strategy, or "mix" for the measured mix of the workload;
-            "Concise" if None.
 
     Raises:
         ConfigError: the file is no trained graph.
     """
 
-    def __init__(self, edges: str | None = None, strategy: str | None = None) -> None:
-        super().__init__(strategy or SWARM_STRATEGY)
-        self.name = ":".join(("gptswarm", *(part for part in (edges, strategy) if part)))
+    def __init__(self, edges: str | None = None) -> None:
+        super().__init__("Concise")  # with which the shipped edges were learned
+        self.name = f"gptswarm:{edges}" if edges else "gptswarm"
         self.swarm = load_swarm(SWARM if edges is None else Path(edges))
         graph_edges = [list(edge) for edge in self.swarm.edges]
         agents = len(self.swarm.models)
@@ -313,7 +300,7 @@ class GPTSwarmPolicy(Heuristic):
         """Find the nodes' models in the pool.
 
         Raises:
-            ConfigError: the pool lacks one, or there is no such strategy.
+            ConfigError: the pool lacks one.
         """
         super().reset(spec, seeds)
         self._order = np.array([spec.model_index(model) for model in self.swarm.models], np.int64)
@@ -457,9 +444,6 @@ class OneAgentRule(BasePolicy, ABC):
 
     Every query is one call of one agent. The rule reads the calls that the router itself has sent
     and that are not answered ("in_flight"), which are exact where polled metrics are old.
-
-    Args:
-        strategy: of every call.
     """
 
     requires = MappingProxyType(
@@ -471,10 +455,6 @@ class OneAgentRule(BasePolicy, ABC):
     )
     calls: ClassVar[float] = 2.0  # of a query with one agent: its answer, and the call that decides
 
-    def __init__(self, strategy: str = "Concise") -> None:
-        self.name = type(self).name + (f":{strategy}" if strategy != "Concise" else "")
-        self.strategy = strategy
-
     def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
         """Return routes, (n,)."""
         spec, up = self.spec, models_up(contexts, self.spec.num_models)
@@ -482,7 +462,7 @@ class OneAgentRule(BasePolicy, ABC):
         scores = self.scores(in_flight, Decisions(observations, contexts, rows, up))
         if scores.ndim == 2:
             models = np.where(up, scores, -np.inf).argmax(axis=1)
-            return np.asarray(spec.action(models, spec.strategy_index(self.strategy)), np.int64)
+            return np.asarray(spec.action(models, spec.strategy_index("Concise")), np.int64)
         scores = np.where(up[..., None], scores, -np.inf)
         return np.asarray(scores.reshape(len(rows), -1).argmax(axis=1), np.int64)
 
@@ -548,7 +528,7 @@ class SpillPolicy(OneAgentRule):
         fits = (in_flight < spec.max_num_seqs) & (expected_s <= self.left_s(due.contexts))
         scores = np.full((*in_flight.shape, spec.num_strategies), -1e12)
         scores[..., spec.strategy_index("Flash")] = -1e6 - expected_s
-        scores[..., spec.strategy_index(self.strategy)] = np.where(fits, spec.ability, -1e12)
+        scores[..., spec.strategy_index("Concise")] = np.where(fits, spec.ability, -1e12)
         return scores
 
 
@@ -556,21 +536,9 @@ class BackpressurePolicy(OneAgentRule):
     """Drift plus penalty: V times the chance of an answer in time, less queue times service.
 
     Source: Neely, "Stochastic Network Optimization" (2010), section 4.
-
-    Args:
-        value: V, in calls per slot times seconds that a right answer is worth. The default is the
-            best of 8 on the validation split of `steady/math` at two loads.
-
-    Raises:
-        ConfigError: it is no number above 0.
     """
 
     name = "backpressure"
-
-    def __init__(self, value: float = 30.0) -> None:
-        super().__init__()
-        self.value = require_within(value, 1e-9, 1e9, "backpressure: value")
-        self.name = "backpressure" if self.value == 30.0 else f"backpressure:{self.value:g}"
 
     def scores(self, in_flight: Floats, due: Decisions) -> Floats:
         """Return V·P(solved in time) - Q·s for every route, (n, M, S)."""
@@ -579,4 +547,4 @@ class BackpressurePolicy(OneAgentRule):
         right = sigmoid(spec.ability[:, None] + gains)  # (M, S)
         in_time = self.expected_s(in_flight) <= self.left_s(due.contexts)
         drift = in_flight / spec.max_num_seqs * self.calls * spec.expected_call_s
-        return np.asarray(self.value * right * in_time[..., None] - drift[..., None])
+        return np.asarray(ANSWER_VALUE * right * in_time[..., None] - drift[..., None])

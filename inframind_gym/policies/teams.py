@@ -155,7 +155,6 @@ class BaseTokenBudgetPolicy(ContextPolicy[TokenBudgetSpec, TeamState]):
     """A policy without memory: `choose` is a function of the contexts."""
 
     strategy: ClassVar[str] = "adaptive"
-    sees_truth: ClassVar[bool] = False
 
 
 def request(context: TeamState, agent: int, size: int) -> Ints:
@@ -278,22 +277,10 @@ class AdaptiveRoiBudget(BaseTokenBudgetPolicy):
     closing revision follows. The threshold is not applied to the executor: in the worked example of
     the design the executor falls below it at its first call and goes on. `adaptive_roi_strict`
     applies it to all.
-
-    Args:
-        threshold: points of quality per token; that of the team's constants if None.
-
-    Raises:
-        ConfigError: `threshold` is no number from 0 to 1.
     """
 
     name = "adaptive_roi"
     strict: ClassVar[bool] = False
-
-    def __init__(self, threshold: float | None = None) -> None:
-        self.threshold = threshold
-        if threshold is not None:
-            require_within(threshold, 0.0, 1.0, f"{self.name}: threshold")
-            self.name += f":{threshold:g}"
 
     def reset(self, spec: TokenBudgetSpec, seeds: Sequence[int]) -> None:
         """Forget the rounds after which tokens were moved."""
@@ -303,8 +290,8 @@ class AdaptiveRoiBudget(BaseTokenBudgetPolicy):
     def choose(self, context: TeamState, rows: Ints) -> Ints:
         """Return the next call, a reallocation, a cut, or STOP, (n,)."""
         calls, is_cut, last_roi = context.calls, context.cut, context.last_roi
-        least = self.spec.settings.roi_threshold if self.threshold is None else self.threshold
-        low = (calls > 0) & (last_roi < least)  # (n, 3) agents whose last call fell below
+        # (n, 3) agents whose last call fell below
+        low = (calls > 0) & (last_roi < self.spec.settings.roi_threshold)
         reviewed = calls[:, CRITIC] >= calls[:, EXECUTOR]  # the executor's turn
         revise, review = request(context, EXECUTOR, M), request(context, CRITIC, M)
         goes_on = reviewed | (self.strict & ~low[:, EXECUTOR])  # without a critic
@@ -339,8 +326,6 @@ class AdaptiveRoiStrictBudget(AdaptiveRoiBudget):
 
 class BaseCoordinationPolicy(ContextPolicy[CoordinationSettings, CoordinationState]):
     """A policy without memory: `choose` is a function of the contexts."""
-
-    sees_truth: ClassVar[bool] = False
 
 
 class SeedSupervisor(BaseCoordinationPolicy):

@@ -29,9 +29,6 @@ NAMES = (
     "static:deepseek-32b:DeepThink",
     "round_robin:Flash",
     "least_loaded:DeepThink",
-    "lowest_expected_latency:Concise",
-    "moa:DeepThink",
-    "moa:mix:qwen-14b",
 )
 ROWS = 7
 STEPS = 60
@@ -118,7 +115,6 @@ def test_one_model_up_takes_all_and_none_up_is_no_error(name, run, seeds) -> Non
         ("static:qwen-14:Flash", r"unknown model 'qwen-14'\. Did you mean 'qwen-14b'"),
         ("static:qwen-14b:Flush", r"unknown strategy 'Flush'\. Did you mean 'Flash'"),
         ("round_robin:concise", r"Did you mean 'Concise'"),
-        ("moa:Concise:mistral", r"Did you mean 'mistral-24b'"),
     ],
 )
 def test_unknown_models_and_strategies(name, message) -> None:

@@ -65,8 +65,8 @@ def test_a_training_makes_a_file_that_can_be_played(tmp_path: Path) -> None:
     kept = [edge for edge, p in zip(edges_of(5), swarm.probabilities, strict=True) if p > 0.5]
     assert list(swarm.edges) == kept
     assert 0 < len(kept) < 10
-    policy = baselines.resolve_policy(f"gptswarm:{path}:Flash")
-    assert policy.name == f"gptswarm:{path}:Flash"
+    policy = baselines.resolve_policy(f"gptswarm:{path}")
+    assert policy.name == f"gptswarm:{path}"
     assert policy.requires["planner"]["edges"] == [list(edge) for edge in swarm.edges]
 
 

@@ -23,7 +23,7 @@ ROUTING = (
     *("fixed_recipe", "fixed_recipe:Debate:3:qwen-14b:Flash", "fixed_recipe_by_rate"),
     *("jsq", "sq2", "spill", "backpressure", "adaptive"),
     *("least_loaded", "least_loaded:Flash", "lowest_expected_latency", "budget_greedy"),
-    *("moa", "moa:Flash:qwen-14b", "gptswarm", "q_learning_load_tracker", "linucb"),
+    *("moa", "gptswarm", "q_learning_load_tracker", "linucb"),
     *("sb3_ppo", "sb3_a2c", "sb3_dqn", "sb3_maskable_ppo", "masrouter"),
     *("inframind", "inframind::sample", "inframind_v2", "ppo_lagrangian"),
     *("ppo_lagrangian::sample", "bid_price"),
@@ -39,7 +39,7 @@ ASSIGNMENT = (
 )
 TOKEN_BUDGET = (
     *("random", "single_shot", "fixed_k", "fixed_k:3", "spend_all", "frontload"),
-    *("critique_heavy", "adaptive_roi", "adaptive_roi:0.01", "adaptive_roi_strict"),
+    *("critique_heavy", "adaptive_roi", "adaptive_roi_strict"),
     *("sb3_maskable_ppo", "optimum"),
 )
 COORDINATION = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inframind_gym.errors import ConfigError
 from inframind_gym.policies import resolve_policy
 from tests.policies.synthetic import MODELS, make_contexts, make_spec
 
@@ -25,7 +24,6 @@ def routes(name: str, in_flight: list[list[float]], **context: object) -> tuple[
 
 def test_jsq_joins_the_shortest_queue() -> None:
     assert routes("jsq", [[3, 2, 1, 2, 3], [0, 1, 1, 1, 1]]) == ([2, 0], [CONCISE, CONCISE])
-    assert routes("jsq:Flash", [[3, 2, 1, 2, 3]]) == ([2], [FLASH])
 
 
 def test_sq2_takes_the_shorter_of_two_drawn_queues() -> None:
@@ -56,10 +54,6 @@ def test_spill_overflows_to_the_next_server(
 def test_backpressure_leaves_a_queue_that_costs_more_than_an_answer_is_worth() -> None:
     idle, busy = [0.0] * 5, [40.0, 0.0, 0.0, 0.0, 0.0]
     assert routes("backpressure", [idle, busy], budget_s=1e6)[0] == [0, 1]
-    assert routes("backpressure:100000", [busy], budget_s=1e6)[0] == [0]
-    for wrong in ("backpressure:0", "backpressure:nan", "backpressure:much"):
-        with pytest.raises(ConfigError, match="backpressure"):
-            resolve_policy(wrong)
 
 
 @pytest.mark.parametrize("name", ["jsq", "sq2", "spill", "backpressure"])

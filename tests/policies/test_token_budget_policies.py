@@ -44,11 +44,8 @@ def test_what_the_policies_are_named_for() -> None:
         assert found["reported_quality"].mean() > found["quality"].mean(), name  # rated too kindly
 
 
-def test_thresholds_are_arguments() -> None:
-    eager = play(resolve_policy("adaptive_roi:0.02", family="token_budget"), range(100))
-    patient = play(resolve_policy("adaptive_roi:0", family="token_budget"), range(100))
-    assert eager["tokens"].mean() < patient["tokens"].mean() - 3000
-    for name in ("adaptive_roi:2", "adaptive_roi:much", "fixed_k:0", "fixed_k:x", "optimun"):
+def test_names_that_are_none() -> None:
+    for name in ("adaptive_roi:2", "fixed_k:0", "fixed_k:x", "optimun"):
         with pytest.raises(ConfigError):
             resolve_policy(name, family="token_budget")
 
