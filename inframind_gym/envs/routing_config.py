@@ -13,7 +13,7 @@ from inframind_gym.configs import StrictModel, validate, within
 from inframind_gym.errors import ConfigError, require_within, unknown
 from inframind_gym.simulator.faults import Fault
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, Graph, custom_graph
-from inframind_gym.simulator.workload import AgentProfile, load_profiles, load_workload
+from inframind_gym.simulator.workload import AgentProfile, Drift, load_profiles, load_workload
 from inframind_gym.tasks import DOMAINS, TaskSet, load_tasks
 
 DEFAULT_POOL: Final = "b200-2gpu"
@@ -147,3 +147,33 @@ def draw_from(config: EnvConfig, datasets: list[str]) -> tuple[TaskSet, NDArray[
             )
     owner = np.repeat(np.arange(len(datasets), dtype=np.int32), [len(g) for g in groups])
     return tasks.select(np.concatenate(groups)), owner
+
+
+def draw_tasks(
+    members: list[NDArray[np.int64]],
+    weights: NDArray[np.float64],
+    drift: Drift | None,
+    count: int,
+    rng: np.random.Generator,
+) -> NDArray[np.int32]:
+    """Draw tasks: datasets by weight, within one all of its tasks before any returns.
+
+    Args:
+        members: of each dataset its tasks.
+        weights: of the datasets.
+        drift: of the weights; None: they stay.
+        count: number of tasks.
+        rng: source of randomness.
+    """
+    out = np.empty(count, np.int32)
+    if drift is None:
+        which = rng.choice(len(members), count, p=weights)
+    else:
+        shares = np.cumsum(drift.weights(np.arange(count)), axis=1)
+        which = (rng.random(count)[:, None] > shares[:, :-1]).sum(axis=1)
+    for p, group in enumerate(members):
+        wanted = int((which == p).sum())
+        order = [rng.permutation(group) for _ in range(-(-wanted // len(group)))]
+        if order:
+            out[which == p] = np.concatenate(order)[:wanted]
+    return out

@@ -30,7 +30,7 @@ from inframind_gym.envs.layout import (
     ObservationLayout,
     PolicySpec,
 )
-from inframind_gym.envs.routing_config import RANGES, EnvConfig, draw_from
+from inframind_gym.envs.routing_config import RANGES, EnvConfig, draw_from, draw_tasks
 from inframind_gym.envs.routing_kernel import drive
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.arrivals import make_arrivals
@@ -292,11 +292,6 @@ class RoutingSimulation(Simulation):
         return "InfraMind Executor" if self.one_query else "InfraMind Stream"
 
     @property
-    def action_size(self) -> int:
-        """Numbers in an action: 1 (route), 8 (plan) or 9 (plan and route)."""
-        return len(self.highs)
-
-    @property
     def num_routes(self) -> int:
         """Number of routes: models times strategies."""
         return len(self.pool.models) * len(STRATEGIES)
@@ -387,7 +382,9 @@ class RoutingSimulation(Simulation):
                     "num_queries"
                 )
             self.state.arrival_s[e, :queries] = arrival_s
-            self.state.task[e, :queries] = self._draw_tasks(queries, rng)
+            self.state.task[e, :queries] = draw_tasks(
+                self._members, self._weights, self._drift, queries, rng
+            )
             self._set_faults(e, int(starts[i]["key"]), float(arrival_s[-1]))
         starts["budget_s"] = self.budgets_s[rows]
         starts["num_queries"] = queries
@@ -395,21 +392,6 @@ class RoutingSimulation(Simulation):
         if self._compact is not None:
             self._compact.forget(rows)
         self.drive(BEGIN, rows, starts, self._actions, observations)
-
-    def _draw_tasks(self, count: int, rng: np.random.Generator) -> NDArray[np.int32]:
-        """`count` tasks: datasets by weight, within one all of its tasks before any returns."""
-        out = np.empty(count, np.int32)
-        if self._drift is None:
-            which = rng.choice(len(self._members), count, p=self._weights)
-        else:
-            shares = np.cumsum(self._drift.weights(np.arange(count)), axis=1)
-            which = (rng.random(count)[:, None] > shares[:, :-1]).sum(axis=1)
-        for p, members in enumerate(self._members):
-            wanted = int((which == p).sum())
-            order = [rng.permutation(members) for _ in range(-(-wanted // len(members)))]
-            if order:
-                out[which == p] = np.concatenate(order)[:wanted]
-        return out
 
     def _set_faults(self, e: int, key: int, last_s: float) -> None:
         """Write the faults of a stream whose last query arrives at `last_s`."""

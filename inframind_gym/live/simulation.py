@@ -150,7 +150,7 @@ def compile_driver(config: LiveConfig) -> None:
     simulation = LiveSimulation(short, one_query=False)
     observations, row = simulation.observations(), np.zeros(1, np.int64)
     simulation.reset(row, [np.random.default_rng(0)], observations)
-    actions = np.zeros((1, simulation.action_size), np.int64)
+    actions = np.zeros((1, len(simulation.highs)), np.int64)
     while simulation.status[0] == DECISION:
         simulation.step(row, actions, observations)
     simulation.close()

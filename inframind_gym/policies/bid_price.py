@@ -425,13 +425,10 @@ def read_about(folder: Path) -> BidPriceCheckpoint:
     """
     path = folder / checkpoint.CONFIG_FILE
     about = validate(read_json(path), BidPriceCheckpoint, source=str(path))
-    if about.algorithm != ALGORITHM:
-        algorithm = shortened(about.algorithm)
-        raise ConfigError(f"{folder}: is a checkpoint of {algorithm!r}, not of {ALGORITHM!r}.")
-    if about.format != FORMAT:
+    if (about.algorithm, about.format) != (ALGORITHM, FORMAT):
         raise ConfigError(
-            f"{folder}: is a checkpoint of format {about.format}; this version reads {FORMAT}. "
-            "Train it again: inframind train bid_price --out FOLDER"
+            f"{folder}: is of {shortened(about.algorithm)!r}, format {about.format}; wanted "
+            f"{ALGORITHM!r}, format {FORMAT}. {TRAIN}"
         )
     return about
 
@@ -461,10 +458,6 @@ def load_model(folder: str | Path) -> BidPriceModel:
         if array.size == 0 or array.min() < low or array.max() >= count:
             numbers = f"numbers from {low} to {count - 1}"
             raise ConfigError(f"{folder}: recipes.{name} must hold {numbers}.")
-    for name in ("rates_per_min", "known.budgets_s"):
-        values = tensors[name]
-        if not len(values) or values[0] <= 0.0 or not (np.diff(values) > 0.0).all():
-            raise ConfigError(f"{folder}: {name} must hold positive numbers that rise.")
     return from_tensors(tensors, about.models, about.strategies)
 
 
@@ -629,7 +622,6 @@ class BidPricePolicy(RecipePolicy):
         """Return the checkpoint for the workload of a run, or that for all, on its servers.
 
         Slots may differ by a fifth: a small KV cache holds fewer of a split's longer calls.
-
         Folders are WORKLOAD, and WORKLOAD@POOL for further pools.
 
         Raises:

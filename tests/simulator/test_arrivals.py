@@ -109,18 +109,6 @@ def test_a_markov_modulated_process_has_its_states_in_their_shares() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "n", "words"),
-    [
-        *((rate, 10, "arrival_rate_per_min must be") for rate in (0.0, math.nan, "100", True)),
-        *((100.0, n, "num_queries must be an integer") for n in (0, 2.5, True)),
-    ],
-)
-def test_wrong_rates_and_counts(rate: Any, n: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        times_of("poisson", rate, n)
-
-
-@pytest.mark.parametrize(
     ("spec", "part"),
     [
         ("poison", "unknown kind 'poison'. Did you mean 'poisson'? Known: poisson, burst"),

@@ -124,7 +124,7 @@ class Teams:
         gateway, simulation = self._gateway, self._idle.popleft()
         number, self._count = self._count, self._count + 1
         calls = _Calls(gateway, query, _OpenPrompts(simulation.tasks, question), number)
-        start, action = np.zeros(1, START), np.zeros(simulation.action_size, np.int64)
+        start, action = np.zeros(1, START), np.zeros(len(simulation.highs), np.int64)
         start["num_queries"], start["models_up"] = 1, simulation.models_up
         waited_s = (time.monotonic() - query.arrived_s) * gateway.config.speed
         start["budget_s"] = max(query.budget_s - waited_s, 1e-3)
