@@ -453,6 +453,7 @@ class OneAgentRule(BasePolicy, ABC):
             "observation": "index",
         }
     )
+    strategy: ClassVar[str] = "Concise"  # of every call
     calls: ClassVar[float] = 2.0  # of a query with one agent: its answer, and the call that decides
 
     def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
@@ -462,7 +463,7 @@ class OneAgentRule(BasePolicy, ABC):
         scores = self.scores(in_flight, Decisions(observations, contexts, rows, up))
         if scores.ndim == 2:
             models = np.where(up, scores, -np.inf).argmax(axis=1)
-            return np.asarray(spec.action(models, spec.strategy_index("Concise")), np.int64)
+            return np.asarray(spec.action(models, spec.strategy_index(self.strategy)), np.int64)
         scores = np.where(up[..., None], scores, -np.inf)
         return np.asarray(scores.reshape(len(rows), -1).argmax(axis=1), np.int64)
 
@@ -528,7 +529,7 @@ class SpillPolicy(OneAgentRule):
         fits = (in_flight < spec.max_num_seqs) & (expected_s <= self.left_s(due.contexts))
         scores = np.full((*in_flight.shape, spec.num_strategies), -1e12)
         scores[..., spec.strategy_index("Flash")] = -1e6 - expected_s
-        scores[..., spec.strategy_index("Concise")] = np.where(fits, spec.ability, -1e12)
+        scores[..., spec.strategy_index(self.strategy)] = np.where(fits, spec.ability, -1e12)
         return scores
 
 
