@@ -38,8 +38,7 @@ ENDED = ("submit_s", "admitted_s", "first_token_s", "request", "evictions")
 TRACE = "timestamp,input,output\n0,10,5\n1.5,20,7\n1.5,30,9\n4,8,8\n9.25,100,1\n"
 ESTIMATES = (
     "--placing first --gpu H100-80GB:2 --models llama-3.1-8b,qwen2.5-14b:fp8,phi-4:awq",
-    "--placing first --gpu B200:4 --models big=llama-3.3-70b:fp8,qwen3-30b-a3b "
-    "--max-num-seqs 64",
+    "--placing first --gpu B200:4 --models big=llama-3.3-70b:fp8,qwen3-30b-a3b --max-num-seqs 64",
 )
 
 
