@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from benchmarks.fit.constants import (
-    ACCURACY,
     layout_of,
     with_constants,
 )
@@ -22,9 +21,7 @@ from benchmarks.fit.measured import (
 from inframind_gym.calibration.measured_runs import MeasuredCell
 from inframind_gym.calibration.replay import Constants, load_constants, predict
 from inframind_gym.configs import find_config
-from inframind_gym.simulator.item_response import ability_of
 from inframind_gym.simulator.workflow.topology import STRUCTURES
-from inframind_gym.simulator.workload import load_workload
 
 DATASETS = ("math", "mbpp", "gsm_hard", "humaneval", "mmlu_pro")
 
@@ -113,28 +110,6 @@ def test_the_fit_returns_to_the_truth(start: Constants) -> None:
     found = predict(cells, fit.constants(), 3)
     for c, p in zip(cells, found, strict=True):
         assert p.latency_s["mean"] == pytest.approx(c.latency_s["mean"], rel=0.05)
-
-
-def test_published_scores_place_models_as_well_as_the_docs_say() -> None:
-    """Over the shipped workloads: the figures of docs/surrogate.md, "Models of your own"."""
-    workloads = {name: load_workload(name).profile for name in ACCURACY}
-    fitted = {name: [m.ability for m in of.models.values()] for name, of in workloads.items()}
-    missed = np.array(
-        [
-            np.subtract(fitted[name], [ability_of(a, of.quality.difficulty_sd) for a in scores])
-            for (name, of), scores in zip(workloads.items(), ACCURACY.values(), strict=True)
-        ]
-    )
-    assert np.sqrt((missed**2).mean()) == pytest.approx(0.51, abs=0.005)
-    assert np.sqrt(missed.var(axis=1, ddof=1).mean()) == pytest.approx(0.22, abs=0.005)
-    elsewhere = [
-        own - other - np.delete(np.subtract(fitted[to], fitted[of]), m).mean()
-        for of in fitted
-        for to in fitted
-        if to != of
-        for m, (own, other) in enumerate(zip(fitted[to], fitted[of], strict=True))
-    ]
-    assert np.sqrt(np.square(elsewhere).mean()) == pytest.approx(0.90, abs=0.005)
 
 
 # The posterior of quality

@@ -1,25 +1,12 @@
 """Suites of placements: the same bits always, judged as the environment judges itself."""
 
-from typing import Any
-
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from inframind_gym.evaluation.placement import FIELDS, DecisionLayout, PlacementSuite
+from inframind_gym.evaluation.placement import FIELDS, DecisionLayout
+from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.policies import resolve_policy
-
-
-def suite(**changes: Any) -> PlacementSuite:
-    content = {
-        "name": "small",
-        "policies": ["random", "greedy"],
-        "clusters": ["h100-4gpu"],
-        "demands": ["steady", "shifting"],
-        "seeds": 2,
-        "num_decisions": 6,
-    }
-    return PlacementSuite.model_validate({**content, **changes}).resolve()
 
 
 def test_metrics_of_decisions_by_hand() -> None:
@@ -35,7 +22,8 @@ def test_metrics_of_decisions_by_hand() -> None:
 
 def test_a_cell_is_judged_as_the_environment_judges_its_episode() -> None:
     """Cells run on the clusters themselves; here is the loop of a user on the environment."""
-    config = suite(policies=["greedy"], num_decisions=40, seeds=[3])
+    small = {"policies": ["greedy"], "clusters": ["h100-4gpu"], "demands": ["steady", "shifting"]}
+    config = load_suite("placement_quick", {**small, "num_decisions": 40, "seeds": [3]}).resolve()
     results = config.player().run(config.cells()[1:])
     [(cell, columns)] = results
     env = gym.make("InfraMind-Placement-v0", **config.env_kwargs(cell.place))

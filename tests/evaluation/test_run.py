@@ -12,9 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-import yaml
 
-from inframind_gym.configs import find_config
 from inframind_gym.evaluation.board import leaderboard, load_results
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
 from inframind_gym.evaluation.family import Cell
@@ -22,6 +20,7 @@ from inframind_gym.evaluation.queries import columns_of
 from inframind_gym.evaluation.routing import RoutingSuite
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.store import digest_of, finished_ids, read_cells, read_header
+from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.policies import resolve_policy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,16 +29,9 @@ CLI = "from inframind_gym.cli import app; app()"
 
 
 def suite(**changes: Any) -> RoutingSuite:
-    content = {
-        "name": "small",
-        "policies": ["random", "least_loaded"],
-        "workloads": ["mixed"],
-        "rates_per_min": [20, 200],
-        "budgets_s": [30, "tiers"],
-        "seeds": 2,
-        "num_queries": 12,
-    }
-    return RoutingSuite.model_validate({**content, **changes}).resolve()
+    small = {"name": "small", "division": "orchestrate", "policies": ["random", "least_loaded"]}
+    small |= {"rates_per_min": [20, 200], "budgets_s": [30, "tiers"], "seeds": 2, "num_queries": 12}
+    return load_suite("starter", {**small, **changes}).resolve()
 
 
 def cells_in(folder: Path) -> int:
@@ -205,34 +197,3 @@ def test_a_workload_counts_by_its_content_and_can_be_moved(tmp_path: Path) -> No
     (tmp_path / "there" / "mine.yaml").write_text(text.replace("queries: 500", "queries: 400"))
     with pytest.raises(BenchmarkError, match="the content of workload"):
         run(mine, tmp_path / "r")
-
-
-def own_world(folder: Path, **entries: dict[str, Any]) -> dict[str, Any]:
-    """A pool of two models of which nothing is shipped, and a workload that profiles them."""
-    pool = yaml.safe_load(find_config("pools", "single-gpu").read_text("utf-8"))
-    workload = yaml.safe_load(find_config("workloads", "mmlu_pro").read_text("utf-8"))
-    pool["models"], workload["models"] = pool["models"][:1] * len(entries), entries
-    pool["models"] = [
-        {**model, "alias": alias, "gpu_memory_frac": 0.4, "port": 9000 + number}
-        for number, (model, alias) in enumerate(zip(pool["models"], entries, strict=True))
-    ]
-    paths = {name: folder / f"my-{name}.yaml" for name in ("pool", "workload")}
-    paths["pool"].write_text(json.dumps(pool))
-    paths["workload"].write_text(json.dumps(workload))
-    return {"pool": str(paths["pool"]), "workloads": [str(paths["workload"])]}
-
-
-def test_a_pool_and_a_workload_of_ones_own_are_played(tmp_path: Path) -> None:
-    entries: dict[str, dict[str, Any]] = {
-        "new-7b": {"output_tokens_median": 200, "ability_from": {"mmlu_pro": 45}},
-        "new-14b": {"output_tokens_median": 300, "ability": 0.7},
-    }
-    world = own_world(tmp_path, **entries)
-    policies = ["least_loaded", "lowest_expected_latency", "round_robin", "fixed_recipe"]
-    run(suite(**world, policies=[*policies, "bid_price"], seeds=1), tmp_path / "out")
-    results = load_results(tmp_path / "out")
-    assert set(results.policies) == set(policies[:3])
-    notes = " ".join(results.notes())
-    assert "ability of new-7b on mmlu_pro: estimate from published mmlu_pro 45 %" in notes
-    assert "fixed_recipe:CoT:1:new-7b:Concise" in notes  # the remedies
-    assert "inframind train bid_price --pool" in notes
