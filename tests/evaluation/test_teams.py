@@ -23,37 +23,28 @@ from inframind_gym.evaluation.teams import (
 )
 
 
-def assignment(**changes: Any) -> TeamSuite:
-    content = {
-        "name": "small",
-        "policies": ["round_robin", "q_seed", "myopic", "optimum"],
-        "scenarios": {
-            "skewed": {"arrivals": "skewed", "num_tasks": 20},
-            "bursty": {"arrivals": "bursty", "num_tasks": 20},
-        },
-        "seeds": 6,
-    }
-    return AssignmentSuite.model_validate({**content, **changes}).resolve()
+def small(kind: type[TeamSuite], policies: list[str], scenarios: dict[str, Any]) -> TeamSuite:
+    content = {"name": "small", "policies": policies, "scenarios": scenarios, "seeds": 6}
+    return kind.model_validate(content).resolve()
 
 
-def token_budget(**changes: Any) -> TeamSuite:
-    content = {
-        "name": "small",
-        "policies": ["single_shot", "fixed_k", "optimum"],
-        "scenarios": {"small": {"budget": 5000}, "dear": {"budget": 8000, "price": 0.005}},
-        "seeds": 6,
-    }
-    return TokenBudgetSuite.model_validate({**content, **changes}).resolve()
-
-
-def coordination(**changes: Any) -> TeamSuite:
-    content = {
-        "name": "small",
-        "policies": ["seed_supervisor", "basic_rag"],
-        "scenarios": {"one": {}, "serial": {"max_num_seqs": 1}},
-        "seeds": 6,
-    }
-    return CoordinationSuite.model_validate({**content, **changes}).resolve()
+TEAMS = [
+    small(
+        AssignmentSuite,
+        ["round_robin", "q_seed", "myopic", "optimum"],
+        {name: {"arrivals": name, "num_tasks": 20} for name in ("skewed", "bursty")},
+    ),
+    small(
+        TokenBudgetSuite,
+        ["single_shot", "fixed_k", "optimum"],
+        {"small": {"budget": 5000}, "dear": {"budget": 8000, "price": 0.005}},
+    ),
+    small(
+        CoordinationSuite,
+        ["seed_supervisor", "basic_rag", "optimum"],
+        {"one": {"noise": False}, "serial": {"noise": False, "max_num_seqs": 1}},
+    ),
+]
 
 
 def one(suite: TeamSuite, policy: str, seed: int = 2) -> tuple[Any, dict[str, Any]]:
@@ -66,7 +57,7 @@ def one(suite: TeamSuite, policy: str, seed: int = 2) -> tuple[Any, dict[str, An
 
 def runs(load: str) -> TeamSuite:
     one = {"arrivals": "bursty", "load": load, "num_tasks": 20}
-    return assignment(scenarios={"one": one}, policies=["thompson"])
+    return small(AssignmentSuite, ["thompson"], {"one": one})
 
 
 RUN = {"imbalance": "mean_imbalance", "hot": "hot_share", "quality": "mean_quality"}
@@ -74,12 +65,12 @@ JUDGED: list[tuple[TeamSuite, str, dict[str, str]]] = [
     (runs("window"), "thompson", RUN),
     (runs("queue"), "thompson", RUN),
     (
-        token_budget(scenarios={"one": {"budget": 9000}}),
+        small(TokenBudgetSuite, ["fixed_k"], {"one": {"budget": 9000}}),
         "fixed_k",
         {name: name for name in ("quality", "tokens", "calls", "overshoot")},
     ),
     (
-        coordination(scenarios={"one": {"conversation": True}}),
+        small(CoordinationSuite, ["seed_supervisor"], {"one": {"conversation": True}}),
         "seed_supervisor",
         {"lateness": "episode_cost"}
         | {name: name for name in ("answer_score", "latency_s", "tokens", "overhead_ms")},
@@ -110,9 +101,6 @@ def test_an_episode_is_judged_as_the_environment_judges_it(
     assert columns["reward" if learns else "return"].sum() == pytest.approx(total)
     for column, key in same.items():
         assert columns[column].mean() == pytest.approx(info[key]), column
-
-
-TEAMS = [assignment(), token_budget(), coordination()]
 
 
 def test_means_and_tails_by_hand() -> None:
