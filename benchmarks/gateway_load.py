@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import DEVNULL, run
+from subprocess import DEVNULL, Popen, run
 from typing import Annotated, Any, Final
 
 import aiohttp
@@ -174,7 +174,7 @@ def gateway(**settings: Any) -> Iterator[tuple[str, psutil.Process]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "gateway.yaml"
         path.write_text(yaml.safe_dump({"port": port, "admission": "best_effort"} | settings))
-        started = psutil.Popen([*INFRAMIND, "serve", "--config", str(path)], stdout=DEVNULL)
+        started = Popen([*INFRAMIND, "serve", "--config", str(path)], stdout=DEVNULL)
         try:
             while started.poll() is None:
                 with contextlib.suppress(DownError):
@@ -183,7 +183,7 @@ def gateway(**settings: Any) -> Iterator[tuple[str, psutil.Process]]:
                 time.sleep(0.1)
             else:
                 raise SystemExit("inframind serve has ended; its error is above")
-            yield url, started
+            yield url, psutil.Process(started.pid)
         finally:
             started.terminate()
             started.wait(90)
@@ -207,8 +207,7 @@ def http(
     A broken server is killed, hangs, sleeps, answers nonsense or 503. ± is 95 %, of ten blocks of
     time. A request is lost if it ends without an answer or an error.
     """
-    settings: dict[str, Any] = {"speed": speed, "metrics_poll_s": 5.0 / speed, "workload": workload}
-    settings["limits"] = {"answer_s": PATIENCE_S}
+    settings = {"speed": speed, "workload": workload, "limits": {"answer_s": PATIENCE_S}}
     for policy in policies.split(","):
         requests = draw(workload, trace, per_min, int(per_min * minutes))
         with (

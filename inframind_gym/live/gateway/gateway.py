@@ -74,7 +74,7 @@ class Gateway:
         self.watcher = MetricsWatcher(
             self.addresses,
             LiveSettings(),
-            poll_s=self.pool.metrics_poll_s,
+            poll_s=self.pool.metrics_poll_s / config.speed,
             on_change=self._changed,
         )
         try:

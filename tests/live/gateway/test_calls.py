@@ -272,6 +272,7 @@ def test_a_team_answers(speed: float, tmp_path: Path) -> None:
     answer, log = Answer("It is 42."), tmp_path / "log.jsonl"
     settings = {"policy": "bid_price", "speed": speed, "log": str(log)}
     with running(tmp_path, lambda r, n: answer, **settings) as rig:
+        assert rig.gateway.watcher._poll_s == rig.gateway.pool.metrics_poll_s / speed
         status, headers, body = rig.ask(model="inframind/team", inframind={"domain": "Math"})
         assert (status, bool(headers["x-inframind-plan"])) == (200, True)
         assert json.loads(body)["choices"][0]["message"]["content"] == "It is 42."
