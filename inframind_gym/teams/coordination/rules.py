@@ -1,7 +1,7 @@
 """Rules of the coordination team: what may be done next, time, deadlines, fallback, reward.
 
-Arrays with a row a question: no clock, no I/O and no random numbers. Application, environment and
-optimum call the same ones, the application with one row. Times are whole milliseconds.
+Arrays with a row a question: no clock, no I/O and no random numbers. Application and environment
+call the same ones, the application with one row. Times are whole milliseconds.
 
 A decision has three steps: `CoordinationState.decide` says what is carried out, somebody carries it
 out, and `take` records its `Outcome`. Where time or iterations are spent, `forced` says so, and the
