@@ -33,6 +33,7 @@ LEAST_CALLS: Final = 20  # of each model
 # a slowdown that is off.
 EVALUATIONS: Final = 12_000
 SAMPLES: Final = 80
+LOGARITHMS: Final = (-40.0, 10.0)  # of constants; a search that runs away overflows
 
 
 def read_calls(path: Path, pool: PoolConfig) -> Calls:
@@ -121,10 +122,10 @@ def fit_pool(pool: PoolConfig, calls: Calls) -> tuple[PoolConfig, tuple[str, ...
 
     def with_constants(point: NDArray[np.float64]) -> PoolConfig:
         """Return the pool with constants: logarithms, model by model, then of the slowdowns."""
-        values, models, gpus = iter(np.exp(point).tolist()), list(pool.models), list(pool.gpus)
+        constants = np.exp(np.clip(point, *LOGARITHMS)).tolist()
+        values, models, gpus = iter(constants), list(pool.models), list(pool.gpus)
         for m in fitted:
-            constants = {name: next(values) for name in CONSTANTS}
-            step = models[m].server.step.model_copy(update=constants)
+            step = models[m].server.step.model_copy(update={n: next(values) for n in CONSTANTS})
             server = models[m].server.model_copy(update={"step": step, "estimate": False})
             models[m] = models[m].model_copy(update={"server": server})
         for g in shared:
