@@ -6,14 +6,12 @@ import csv
 import gzip
 import io
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks import agents
-from benchmarks.pages import fill
 from benchmarks.results import (
     read_board,
     record,
@@ -24,7 +22,6 @@ from inframind_gym.evaluation.board import leaderboard, load_results
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.scenarios import Fit, add_fits
-from inframind_gym.evaluation.store import RECORDS
 from tests.evaluation.test_tracks import suite
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,21 +65,6 @@ def test_a_record_has_the_board_and_every_episode(folder: Path, tmp_path: Path) 
     record(folder / "standard", tmp_path)
     assert {path: path.read_bytes() for path in out.iterdir()} == before
     assert "mine/plain" in scenarios_table(board)
-
-
-def test_an_unfinished_run_is_no_record(folder: Path, tmp_path: Path) -> None:
-    torn = tmp_path / "torn"
-    shutil.copytree(folder / "standard", torn)
-    next((torn / RECORDS).glob("*.parquet")).unlink()
-    with pytest.raises(BenchmarkError, match=r"unfinished, \d of 10 cells"):
-        record(torn, tmp_path / "records")
-    with pytest.raises(BenchmarkError, match="is no record: "):
-        read_board("torn", tmp_path / "records")
-
-
-def test_a_region_without_a_table_is_an_error() -> None:
-    with pytest.raises(BenchmarkError, match="goodput"):
-        fill("<!-- table: godput -->\n<!-- end -->", {"goodput": ""})
 
 
 def test_a_training_is_recorded_by_update(tmp_path: Path) -> None:

@@ -1,11 +1,9 @@
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
-from inframind_gym.evaluation import runner
 from inframind_gym.evaluation.cli import app
 from tests.evaluation.synthetic_results import drawn, routing, write_folder
 
@@ -21,16 +19,6 @@ def folder(tmp_path: Path) -> Path:
 def call(*arguments: object) -> tuple[int, str, str]:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     return result.exit_code, result.stdout, result.stderr
-
-
-def test_a_run_shows_one_table_or_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = SimpleNamespace(stopped=False, computed=0, kept=10, cells=10, wall_s=0.0)
-    monkeypatch.setattr(runner, "run", lambda *_, **__: done)
-    (_, first, _), (_, every, _) = (
-        call("run", "--out", folder, *more) for more in ([], ["--tables", "all"])
-    )
-    assert "goodput" in first and "% of decisions" not in first
-    assert every.startswith(first.split("\n\n0 episodes")[0]) and "% of decisions" in every
 
 
 def test_json_is_one_object_and_nothing_else(folder: Path) -> None:

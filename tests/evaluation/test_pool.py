@@ -22,10 +22,6 @@ def dies(_: int) -> None:
     os._exit(9)
 
 
-def fails(number: int) -> None:
-    raise ValueError(f"job {number}")
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_jobs_are_done_once_and_those_that_are_not_wanted_never(workers: int) -> None:
     found = dict(in_parallel(square, range(7), workers, wanted=lambda job: job != 3))

@@ -1,13 +1,10 @@
 """A results folder is tied to declared versions, to weights and to the files that it names."""
 
-import json
-
 import pytest
 
 from inframind_gym.evaluation import store
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.runner import run
-from inframind_gym.evaluation.store import settings_of as settings
 from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.policies.simple import LeastLoadedPolicy
 
@@ -57,13 +54,3 @@ def test_other_versions_and_weights_are_refused(small, tmp_path, monkeypatch) ->
         file.write("# edited\n")
     with pytest.raises(BenchmarkError, match=r"policy user_.*:Mine: module \(there: "):
         run(suite, tmp_path / "r")
-
-
-@pytest.mark.parametrize("name", ["starter", "placement_quick"])
-def test_every_setting_that_cells_share_counts(name: str) -> None:
-    suite = load_suite(name)
-    counted = settings(suite)
-    apart = {"name", "description", "policies", "seeds", "arrivals", "policy_limit_s"}
-    apart |= {axis.setting for axis in suite.family.axes}
-    assert set(suite.model_dump()) - apart <= set(counted)
-    assert json.loads(json.dumps(counted)) == counted
