@@ -97,7 +97,6 @@ class IdleQueries:
             num_envs=rows,
             **{**environment, "num_queries": 1, "level": "joint", "observation": "index"},
             record_calls=True,
-            autoreset_mode="NextStep",  # a query's calls can be read once it is answered
         )
         self.env = cast(StreamVectorEnv, made.unwrapped)
         self.spec = self.env.policy_spec()
@@ -109,22 +108,22 @@ class IdleQueries:
 
     def play(self, policy: Policy, seeds: Sequence[int]) -> Answers:
         """Let a policy answer a new query in every row, whose luck is a function of its seed."""
-        rows = np.arange(len(seeds))
-        waiting = np.ones(len(rows), np.bool_)
+        simulation, rows = self.env.simulation, np.arange(len(seeds))
         answers = Answers(np.zeros(len(rows), COMPLETED), np.zeros(len(rows)))
         options = {"arrival_rate_per_min": 1.0, "budget_s": 1000.0}  # neither matters
         observations, _ = self.env.reset(seed=list(seeds), options=options)
         policy.reset(self.spec, seeds)
-        while waiting.any():
-            actions = policy.act_batch(observations, self.env.contexts(), rows)
-            observations, _, over, _, _ = self.env.step(actions)
+        actions = np.zeros((len(rows), len(simulation.highs)), np.int64)
+        while len(rows):  # no episode begins again
+            actions[rows] = policy.act_batch(observations[rows], self.env.contexts(rows), rows)
+            simulation.step(rows, actions, observations)
             of, records = self.env.completed()
-            answers.records[of[waiting[of]]] = records[waiting[of]]
-            for row in np.flatnonzero(over & waiting).tolist():
+            answers.records[of] = records
+            for row in rows[simulation.terminated[rows]].tolist():
                 calls = self.env.calls(row)
                 tokens = calls["prompt_tokens"].astype(np.float64) + calls["output_tokens"]
                 answers.usd[row] = tokens @ self.prices[calls["model"]] / MILLION
-            waiting &= ~over
+            rows = rows[~simulation.terminated[rows]]
         return answers
 
 

@@ -452,17 +452,14 @@ class Env(gym.Env[Any, Any]):
 class VectorEnv(_VectorEnv):
     """E environments that step together; row i does what a single environment of its seed does.
 
-    With `autoreset_mode="SameStep"` the observation where an episode ends is the first of the next
-    one; `infos["final_obs"]` and `infos["final_info"]` tell how it ended. With "NextStep", which
-    some of Gymnasium's vector wrappers ask for, the observation and the infos are the last of the
-    episode; the next step ignores the row's action and begins the next episode, with reward 0.
-    The rewards, costs and records of a row are always those of the step that was taken.
+    The observation where an episode ends is the first of the next one (`AutoresetMode.SAME_STEP`);
+    `infos["final_obs"]` and `infos["final_info"]` tell how it ended. The rewards, costs and records
+    of a row are always those of the step that was taken.
     `infos["action_mask"]` has the form of `action_space.sample(mask=…)`.
 
     Args:
         num_envs: E.
         num_threads: threads that share the rows of compiled environments, with the same results.
-        autoreset_mode: "SameStep" or "NextStep".
         **arguments: of the single environments.
 
     Raises:
@@ -471,13 +468,13 @@ class VectorEnv(_VectorEnv):
 
     single: ClassVar[type[Env]]
     simulation: Any
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
     def __init_subclass__(cls) -> None:
         """Show the arguments in the signature."""
         super().__init_subclass__()
         if "single" in vars(cls):
             of_batch: Parameters = {"num_envs": (1, "int"), "num_threads": (1, "int")}
-            of_batch["autoreset_mode"] = ("SameStep", "str")
             arguments = cls.single.arguments
             cls.__signature__ = _signature(arguments, of_batch, {})  # type: ignore[attr-defined]
 
@@ -486,7 +483,6 @@ class VectorEnv(_VectorEnv):
         num_envs: int = 1,
         *,
         num_threads: int = 1,
-        autoreset_mode: str | AutoresetMode | None = None,
         render_mode: None = None,
         **arguments: Any,
     ) -> None:
@@ -499,11 +495,6 @@ class VectorEnv(_VectorEnv):
                 raise ConfigError(f"{name} must be an integer, got {number!r}")
         if render_mode is not None:
             raise ConfigError("a vector environment is not rendered; make a single one to look at")
-        modes = {mode.value: mode for mode in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP)}
-        mode = getattr(autoreset_mode, "value", autoreset_mode) or AutoresetMode.SAME_STEP.value
-        if mode not in modes:
-            raise ConfigError(unknown("autoreset_mode", autoreset_mode, list(modes)))
-        self.metadata = {"autoreset_mode": modes[mode]}
         self.num_envs, self.num_threads = int(num_envs), int(num_threads)
         simulation = self.single.simulation_of(arguments, self.num_envs, self.num_threads)
         self.simulation, self.config = simulation, simulation.config
@@ -517,7 +508,6 @@ class VectorEnv(_VectorEnv):
         self._generators: list[np.random.Generator] = []  # none before the first reset
         self._episode_costs, self._episode_rewards = np.zeros(num_envs), np.zeros(num_envs)
         self._every_row = np.arange(num_envs)
-        self._over = self._every_row[:0]  # rows that the next step resets ("NextStep")
 
     def reset(
         self, *, seed: Seeds = None, options: dict[str, Any] | None = None
@@ -537,7 +527,6 @@ class VectorEnv(_VectorEnv):
         if seed is not None or not self._generators:
             self._generators = [seeding.np_random(s)[0] for s in row_seeds(seed, self.num_envs)]
         self._episode_costs[:] = self._episode_rewards[:] = 0.0
-        self._over = self._every_row[:0]
         observations = self.simulation.observations()
         self._begin(self._every_row, observations, first=True)
         infos: dict[str, Any] = {"cost": np.zeros(self.num_envs)}
@@ -558,13 +547,10 @@ class VectorEnv(_VectorEnv):
         """
         if not self._generators:
             raise ConfigError("call reset() before step()")
-        simulation, rows = self.simulation, self._every_row
+        simulation = self.simulation
         checked = simulation.checked(actions)
         observations = simulation.observations()
-        if len(self._over):
-            self._begin(self._over, observations, first=False)
-            rows = np.setdiff1d(rows, self._over, assume_unique=True)
-        simulation.step(rows, checked, observations)
+        simulation.step(self._every_row, checked, observations)
         rewards, costs = simulation.rewards.copy(), simulation.costs.copy()
         terminated, truncated = simulation.terminated.copy(), simulation.truncated.copy()
         infos: dict[str, Any] = {}
@@ -576,19 +562,14 @@ class VectorEnv(_VectorEnv):
         self._episode_costs += costs
         self._episode_rewards += rewards
         over = terminated | truncated
-        self._over = over.nonzero()[0]
-        if len(self._over):
-            final = self._final_info(over, costs)
-            if self.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP:
-                infos |= final | {"cost": costs, "_cost": np.ones(self.num_envs, np.bool_)}
-            else:
-                final_obs = np.empty(self.num_envs, object)
-                for row in self._over.tolist():
-                    final_obs[row] = simulation.form.of(observations[row].copy())
-                infos |= {"final_obs": final_obs, "_final_obs": over}
-                infos |= {"final_info": final, "_final_info": over.copy()}
-                self._begin(self._over, observations, first=False)
-                self._over = self._every_row[:0]
+        rows = over.nonzero()[0]
+        if len(rows):
+            final_obs = np.empty(self.num_envs, object)
+            for row in rows.tolist():
+                final_obs[row] = simulation.form.of(observations[row].copy())
+            infos |= {"final_obs": final_obs, "_final_obs": over}
+            infos |= {"final_info": self._final_info(rows, costs), "_final_info": over.copy()}
+            self._begin(rows, observations, first=False)
         infos = self._everywhere(of_step) | infos
         return simulation.form.of(observations), rewards, terminated, truncated, infos
 
@@ -598,9 +579,9 @@ class VectorEnv(_VectorEnv):
             infos["action_mask"] = self.simulation.sample_masks()
         return infos | {f"_{name}": np.ones(self.num_envs, np.bool_) for name in infos}
 
-    def _final_info(self, over: Bools, costs: Floats) -> dict[str, NDArray[Any]]:
+    def _final_info(self, rows: Ints, costs: Floats) -> dict[str, NDArray[Any]]:
         """Return the infos of the episodes that are over, whose sums begin again."""
-        rows = self._over
+        over = np.isin(self._every_row, rows)
         rewards, sums = self._episode_rewards[rows], self._episode_costs[rows]
         self._episode_rewards[rows] = self._episode_costs[rows] = 0.0
         values = {"cost": costs[rows], "episode_cost": sums, "episode_reward": rewards}

@@ -21,7 +21,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from inframind_gym.envs import core
@@ -58,7 +58,7 @@ class SB3VecEnv(VecEnv):
         episodes: number of episodes that are over.
 
     Raises:
-        ConfigError: `env` is not one of our vector environments, or of another autoreset mode.
+        ConfigError: `env` is not one of our vector environments.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, NDArray[Any]]) -> None:
@@ -68,11 +68,6 @@ class SB3VecEnv(VecEnv):
                 f"SB3VecEnv takes the compiled vector environments, got {type(env).__name__}; "
                 'make one with gym.make_vec("InfraMind-Executor-v0", num_envs=8), or give single '
                 "environments to SB3's own DummyVecEnv"
-            )
-        if batch.metadata["autoreset_mode"] != AutoresetMode.SAME_STEP:
-            raise ConfigError(
-                "SB3VecEnv shows the first observation of the next episode where one ends: make "
-                'the environment with autoreset_mode="SameStep", the default'
             )
         self.batch: Any = batch  # what else it has differs from id to id
         self.env, self.episodes = env, 0

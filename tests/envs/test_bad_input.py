@@ -51,8 +51,6 @@ def test_bad_arguments(arguments: dict[str, Any], parts: tuple[str, ...]) -> Non
 def test_a_batch_that_is_too_large() -> None:
     with refused(ConfigError, "20000 environments of num_queries=1000 are too many"):
         gym.make_vec(STREAM, num_envs=20_000, num_queries=1000)
-    with refused(ConfigError, "unknown autoreset_mode 'Nextstep'", "'NextStep'"):
-        gym.make_vec(STREAM, num_envs=1, autoreset_mode="Nextstep")
 
 
 @pytest.fixture(scope="module", params=[EXECUTOR, STREAM])

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env, data_equivalence
-from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from inframind_gym import ENVIRONMENTS, register_all
@@ -118,7 +117,7 @@ def test_the_constructors_name_every_argument(name: str) -> None:
     env, batch = (gym.envs.registration.load_env_creator(e) for e in entry_points(name))
     fields = set(env.arguments.model_fields)  # type: ignore[attr-defined]
     assert set(inspect.signature(env).parameters) == fields | {"render_mode"}
-    others = {"num_envs", "num_threads", "autoreset_mode"}
+    others = {"num_envs", "num_threads"}
     assert set(inspect.signature(batch).parameters) == fields | others
 
 
@@ -221,20 +220,6 @@ def compare(infos: dict[str, Any], info: dict[str, Any], row: int) -> None:
             assert {name: infos[key][name][row] for name in info[key]} == info[key]
         elif not isinstance(info[key], str):  # the batch has numbers in place of texts
             assert np.array_equal(infos[key][row], info[key]), key
-
-
-@each_case
-def test_the_next_step_begins_the_next_episode(case: str) -> None:
-    """Where the mode is NextStep."""
-    env = make_batch(case, 3, autoreset_mode="NextStep")
-    assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
-    over = np.zeros(3, np.bool_)
-    env.reset(seed=1)
-    for _ in range(40):
-        _, rewards, terminations, truncations, infos = env.step(env.action_space.sample())
-        assert not rewards[over].any() and not infos["cost"][over].any()
-        assert not (terminations | truncations)[over].any()
-        over = terminations | truncations
 
 
 @each_case

@@ -1,4 +1,4 @@
-"""Episodes of every environment: single, in a batch (both autoreset modes), and as SB3's `VecEnv`.
+"""Episodes of every environment: single, in a batch, and as SB3's `VecEnv`.
 
 The digests hold every observation, reward, flag and info, the contexts that policies see, and the
 records of what was completed.
@@ -171,10 +171,10 @@ def single(name: str) -> str:
     return digest_of(seen)
 
 
-def batch(name: str, mode: str) -> str:
+def batch(name: str) -> str:
     """Play a batch; rows begin anew by themselves."""
     family, arguments = VARIANTS[name]
-    envs = gym.make_vec(f"InfraMind-{family}-v0", num_envs=ROWS, **arguments, autoreset_mode=mode)
+    envs = gym.make_vec(f"InfraMind-{family}-v0", num_envs=ROWS, **arguments)
     inner: Any = envs.unwrapped
     envs.action_space.seed(7)
     seen: list[Any] = [repr(envs.observation_space), repr(envs.action_space)]
@@ -203,12 +203,7 @@ def sb3(name: str) -> str:
 
 
 CASES: Final[dict[str, Callable[[], str]]] = {
-    f"{name}: {how}": partial(play, name, *more)
+    f"{name}: {how}": partial(play, name)
     for name in VARIANTS
-    for how, play, more in (
-        ("single", single, ()),
-        ("SameStep", batch, ("SameStep",)),
-        ("NextStep", batch, ("NextStep",)),
-        ("sb3", sb3, ()),
-    )
+    for how, play in (("single", single), ("SameStep", batch), ("sb3", sb3))
 }
