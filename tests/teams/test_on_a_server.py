@@ -1,4 +1,4 @@
-"""The plays of `make live`, on a server that only looks like vLLM."""
+"""Teams of agents on OpenAI-compatible servers, as a person starts them; what must hold then."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from inframind_gym.live.config import ServerAddress
+from inframind_gym.cli import app
 from inframind_gym.teams.coordination import retrieval
-from tests.live.vllm_live.team_play import (
-    TASKS,
-    play_assignment,
-    play_coordination,
-    play_token_budget,
-)
+from inframind_gym.teams.coordination.agents import NO_SOURCE
+from inframind_gym.teams.runs import Event, RunStore
 from tests.live.vllm_server.fake import Answer, FakeServer
 from tests.teams.assignment.scripted import GOOD
 
 pytest.importorskip("openai")
+TASKS = 6
 
 
 def noise(request: dict[str, Any], _: int) -> Answer:
@@ -27,23 +25,101 @@ def noise(request: dict[str, Any], _: int) -> Answer:
     return Answer(GOOD if wants_json else "qx zzv 81 _", tokens=request["max_tokens"])
 
 
-def address(server: FakeServer, model: str) -> ServerAddress:
-    return ServerAddress(alias=model, url=server.url, model=model)
+def play(runs: Path, team: str, *arguments: str) -> tuple[dict[str, Any], list[Event]]:
+    """Run a team to its end: its summary, its events."""
+    done = CliRunner().invoke(app, ["team", "run", team, "--runs", str(runs), *arguments])
+    assert done.exit_code == 0, done.output
+    with RunStore(runs) as store:
+        run = store.list_runs()[0]
+        events = store.events(run.run_id)
+    assert (run.team, run.status) == (team, "complete")
+    assert run.summary is not None and run.summary["simulated"] is False
+    return run.summary, events
+
+
+def of_kind(events: list[Event], kind: str) -> list[dict[str, Any]]:
+    return [event.data for event in events if event.kind == kind]
+
+
+def attempts(events: list[Event]) -> list[dict[str, Any]]:
+    """Every attempt of a call, which must have been answered and counted by a server."""
+    calls = of_kind(events, "llm_attempt")
+    for call in calls:
+        assert call["outcome"] == "ok" and "tokens_estimated" not in call, call
+        assert min(call["input_tokens"], call["output_tokens"], call["latency_s"]) > 0
+    return calls
+
+
+def tokens(calls: list[dict[str, Any]]) -> int:
+    return sum(call["input_tokens"] + call["output_tokens"] for call in calls)
 
 
 def test_the_assignment_team(tmp_path: Path) -> None:
-    with FakeServer(noise) as one, FakeServer(noise) as two:
-        play_assignment(tmp_path / "runs.sqlite", (address(one, "a"), address(two, "b")))
-        assert len(one.requests) + len(two.requests) == 2 * (TASKS + 4)
+    """Two calls for every task, both servers among them; what a round cost is what was counted."""
+    with FakeServer(noise, model="a") as one, FakeServer(noise, model="b") as two:
+        summary, events = play(
+            tmp_path / "runs.sqlite",
+            "assignment",
+            *(part for server in (one, two) for part in ("--provider", f"{server.url}/v1")),
+            *("--model", "a", "--model", "b"),
+            *("--iterations", str(TASKS), "--max-tokens", "48"),
+        )
+        calls = attempts(events)
+        # With four requests of the demonstration.
+        assert len(calls) == 2 * (TASKS + 4) == len(one.requests) + len(two.requests)
+    assert (summary["calls"], summary["judge_failed"]) == (2 * TASKS, 0)
+    assert {call["model"] for call in calls} == {"a", "b"}
+    rounds = of_kind(events, "iteration")
+    assert [each["iteration"] for each in rounds] == list(range(TASKS))
+    trained = calls[: 2 * TASKS]
+    assert [call["agent"] == "judge" for call in trained] == [False, True] * TASKS
+    for each, call in zip(rounds, trained[::2], strict=True):
+        assert each["total_tokens"] == tokens([call])
+        assert all(0.0 <= s <= 1.0 for s in each["scores"].values() if isinstance(s, float))
 
 
 def test_the_token_budget_team(tmp_path: Path) -> None:
     with FakeServer(noise) as server:
-        play_token_budget(tmp_path / "runs.sqlite", address(server, "a"))
+        provider = ("--provider", f"{server.url}/v1", "--model", "m", "--budget", "4000")
+        summary, events = play(
+            tmp_path / "runs.sqlite", "token-budget", *provider, "Name three uses of a queue."
+        )
+    calls = attempts(events)
+    # The ceiling is passed by errors of prompt estimates alone.
+    assert 0 < tokens(calls) <= 4000 + max(call["input_tokens"] for call in calls)
+    report = summary["cost_report"]
+    assert report["tokens"] == tokens(calls) + report["lost_tokens"]
+    assert report["tokens"] == sum(report["by_agent"].values()) + report["overhead_tokens"]
+    steps = of_kind(events, "agent_step")
+    totals = [step["cumulative_tokens"] for step in steps]
+    assert totals == sorted(totals) and totals[-1] == report["tokens"]
+    assert steps[-1]["status"] == "complete"
 
 
 def test_the_coordination_team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer from the passages, whatever the model says; by the deadline if its calls hang."""
     monkeypatch.setattr(retrieval, "available", lambda: None)
+    runs = tmp_path / "runs.sqlite"
     with FakeServer(noise) as server:
-        play_coordination(tmp_path / "runs.sqlite", address(server, "a"))
-        assert {body["model"] for body in server.requests} == {"a"}
+        way = ("--provider", f"{server.url}/v1", "--model", "m", "--set", "rewrite=model")
+        question = "What does chunked prefill change for requests that decode?"
+        summary, events = play(runs, "coordination", *way, "--set", "deadline_s=60", question)
+        hung = ("--set", "deadline_s=12", "--set", "fault=router:timeout")
+        late, events_of_late = play(runs, "coordination", *way, *hung, "What is a KV block?")
+    calls = attempts(events)
+    assert summary["calls"] == len(calls) > 0
+    assert summary["input_tokens"] + summary["output_tokens"] == tokens(calls)
+    (answer,) = of_kind(events, "answer")
+    # It names its sources; a model that plans noise finds nothing about the question.
+    assert answer["sources"] or answer["content"] == NO_SOURCE
+    decisions = of_kind(events, "decision")
+    assert decisions[0]["action"] == "route"
+    # Every failure of an agent is in the log with its name, and ends in the fallback.
+    assert bool(of_kind(events, "agent_failed")) == (decisions[-1]["action"] == "fallback")
+    kinds = [message["kind"] for message in answer["handoffs"]]
+    assert kinds.count("handoff") == kinds.count("handoff_back") and kinds[-1] == "forward"
+    assert late["ended_by"] == "fallback"
+    failed = of_kind(events_of_late, "agent_failed")
+    assert [(each["agent"], each["failure"]) for each in failed] == [("router", "timeout")]
+    (answer,) = of_kind(events_of_late, "answer")
+    assert answer["sources"] and answer["processing_time"] < 12.5

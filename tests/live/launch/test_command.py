@@ -27,21 +27,6 @@ def command(pool: PoolConfig, model: int = 0, **options: Any) -> ServerCommand:
     return server_command(pool, pool.models[model], PYTHON, **options)
 
 
-def test_the_testbed() -> None:
-    made = command(load_pool("b200-2gpu"), 1)
-    assert " ".join(made.arguments) == (
-        "/vllm/bin/python -m vllm.entrypoints.openai.api_server "
-        "--model mistralai/Mistral-Small-24B-Instruct-2501 "
-        "--served-model-name mistralai/Mistral-Small-24B-Instruct-2501 "
-        "--host 127.0.0.1 --port 8002 --max-num-seqs 16 --max-num-batched-tokens 8192 "
-        "--max-model-len 16384 --scheduling-policy priority --no-enable-prefix-caching "
-        "--no-async-scheduling --disable-uvicorn-access-log --gpu-memory-utilization 0.3 "
-        "--tensor-parallel-size 1"
-    )
-    assert made.env["CUDA_VISIBLE_DEVICES"] == "1"
-    assert "VLLM_SERVER_DEV_MODE" not in made.env
-
-
 def test_everything_that_a_pool_can_say(tmp_path: Path) -> None:
     pool = changed(
         load_pool("b200-2gpu"),

@@ -19,7 +19,6 @@ from inframind_gym.simulator.workflow.topology import (
     STRATEGIES,
     STRATEGY_INSTRUCTIONS,
     TOPOLOGIES,
-    graph,
 )
 from inframind_gym.tasks import load_tasks
 from inframind_gym.tasks.grading import judge
@@ -77,9 +76,6 @@ def titles(messages: list[Message]) -> list[str]:
     return [title for title in found if title != "End of the answer"]
 
 
-ANSWERS = {node: f"finding {node}" for node in range(12)}
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("phase", [FIRST, SECOND, FINAL])
 def test_the_strategy_is_given_in_the_specs_words(strategy: str, phase: int) -> None:
@@ -88,26 +84,6 @@ def test_the_strategy_is_given_in_the_specs_words(strategy: str, phase: int) -> 
     lines = messages[1]["content"].splitlines()
     said = [s for s in STRATEGIES if STRATEGY_INSTRUCTIONS[s] in lines]
     assert said == [strategy]
-
-
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_a_call_reads_what_its_graph_says(topology: str) -> None:
-    shape = graph(topology, 3)
-    for node in range(shape.num_nodes):
-        reads = [other for other in range(12) if shape.predecessors[node] >> other & 1]
-        messages = PROMPTS.messages(call(topology, node, reads=reads), ANSWERS, AMPLE)
-        prompt = text(messages)
-        assert TASKS.texts[TASK["number"]] in prompt
-        shown = [other for other in range(12) if f"finding {other}\n" in prompt]
-        assert shown == reads
-        assert len(titles(messages)) == len(reads)
-
-
-def test_trains_of_thought_are_not_passed_on() -> None:
-    answers = {0: "<think>a long way</think>\nIt is 4."}
-    prompt = text(PROMPTS.messages(call("Chain", 1, reads=(0,)), answers, AMPLE))
-    assert "a long way" not in prompt
-    assert "It is 4." in prompt
 
 
 def test_no_prompt_tells_the_answer() -> None:

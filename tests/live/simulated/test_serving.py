@@ -109,54 +109,6 @@ def test_latencies_are_the_kernels() -> None:
     pytest.fail("three times")
 
 
-@pytest.mark.parametrize("speed", [1.0, 20.0])
-def test_speed_is_a_factor_on_all_times(speed: float) -> None:
-    """160 tokens of an idle server, by the clock and by its own metrics."""
-    pool = measured_pool()
-    with served(pool, speed=speed) as servers:
-
-        async def scene(session: Session) -> list[tuple[float, float]]:
-            await chat(session, servers[SMALL], max_tokens=1)  # the connection
-            times_s = []
-            for _ in range(3):
-                before_s = (await reading(session, servers[SMALL])).e2e_s
-                began_s = time.monotonic()
-                await chat(session, servers[SMALL], max_tokens=160, ignore_eos=True)
-                took_s = time.monotonic() - began_s
-                after_s = (await reading(session, servers[SMALL])).e2e_s
-                times_s.append((took_s, after_s - before_s))
-            return times_s
-
-        took_s, shown_s = min(play(scene))  # what a busy machine has disturbed least
-    wanted_s = pool.models[SMALL].server.call_s(6, 160) / speed
-    assert shown_s == pytest.approx(wanted_s, rel=0.05)
-    assert wanted_s < took_s < wanted_s + 0.5
-
-
-def test_the_queue_is_in_the_order_of_priorities() -> None:
-    with served(measured_pool(), speed=20.0) as servers:
-
-        async def scene(session: Session) -> list[int]:
-            ended: list[int] = []
-
-            async def one(priority: int, tokens: int) -> None:
-                await chat(
-                    session, servers[0], max_tokens=tokens, ignore_eos=True, priority=priority
-                )
-                ended.append(priority)
-
-            first = [asyncio.ensure_future(one(0, 2_000)) for _ in range(16)]
-            await until_load(session, servers[0], 16, 0)
-            late = [asyncio.ensure_future(one(p, 50)) for p in (3, 1, 2) for _ in range(16)]
-            await until_load(session, servers[0], 16, 48)
-            await asyncio.gather(*first, *late)
-            return ended
-
-        ended = np.array(play(scene))  # neighbours change places where the client is slow
-        places = [np.flatnonzero(ended == priority).mean() for priority in range(4)]
-    assert places == sorted(places)
-
-
 def test_who_goes_away_takes_the_request_along() -> None:
     with served(measured_pool()) as servers:
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import inframind_gym
-from inframind_gym.evaluation.board import load_results
 from inframind_gym.evaluation.store import read_cells
 from tests.live.launch.play import ROOT, session
 from tests.live.vllm_live.rig import LiveRig
@@ -67,32 +66,6 @@ def benchmark(rig: LiveRig, folder: Path, queries: int) -> subprocess.Popen[str]
     command += ["--set", f"queries={queries}", "--out", str(folder)]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, cwd=ROOT, env=rig.env, **pipes)
-
-
-def test_a_benchmark_is_stopped_and_resumed(rig: LiveRig, tmp_path: Path) -> None:
-    folder = tmp_path / "results"
-    process = benchmark(rig, folder, 8)
-    log = folder / "requests.jsonl"
-    try:
-        # In the second sweep: the first one is kept.
-        until(lambda: log.exists() and any(line["episode"] == 1 for line in whole(log)), 120.0)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60.0)
-    finally:
-        process.kill()
-    assert process.returncode == 130, said
-    assert "stopped: 1 of 2 cells" in said and "Continue with:" in said
-    assert len(list(read_cells(folder))) == 1
-    before = len(records(log))
-    assert "cancelled" in {line["status"] for line in records(log)}
-    until(lambda: all(rig.load(m) == (0, 0) for m in range(3)))  # the servers work for nobody
-    again = benchmark(rig, folder, 8)
-    _, said = again.communicate(timeout=120.0)
-    assert again.returncode == 0, said
-    assert "1 of 2 cells are there, 1 to go" in said
-    assert {line["episode"] for line in records(log)[before:]} == {0}  # of one episode only
-    assert len(list(read_cells(folder))) == 2
-    assert load_results(folder)
 
 
 def test_a_benchmark_outlives_a_server_that_is_killed(rig: LiveRig, tmp_path: Path) -> None:

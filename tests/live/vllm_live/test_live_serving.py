@@ -1,19 +1,15 @@
-"""Requests to real vLLM: in the order of their priorities, in hundreds, and given up."""
+"""Requests to real vLLM, in the order of their priorities."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from inframind_gym.live.client import ChatRequest, ChatResult
 from tests.live.vllm_live.rig import LiveRig
-from tests.live.vllm_server.fake import until
-from tests.live.vllm_server.test_many import at_work, interrupt
 
 pytestmark = pytest.mark.live
 SLOW = 0  # the server whose tokens take longest
@@ -69,12 +65,3 @@ def test_the_waiting_queue_is_in_the_order_of_priorities(rig: LiveRig, send: boo
     assert np.abs(places - wanted).max() < (2 * slots if send else 2 * slots + 8)
     other = np.arange(len(order)) if send else np.array(order)
     assert abs(np.corrcoef(places, other)[0, 1]) < 0.6  # it is the one, and not the other
-
-
-def test_ctrl_c_leaves_no_request_and_loses_no_record(rig: LiveRig, tmp_path: Path) -> None:
-    with at_work(rig.path, tmp_path / "log.jsonl") as process:
-        until(lambda: sum(rig.load(0)) > 10)  # long answers are under way, and wait
-        ended = Counter(interrupt(process, tmp_path / "log.jsonl"))
-    assert sum(ended.values()) == 60 and ended["cancelled"] >= 20
-    assert set(ended) <= {"ok", "truncated", "cancelled"}
-    until(lambda: rig.load(0) == (0, 0))  # the server was told: it works for nobody

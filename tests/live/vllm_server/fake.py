@@ -3,15 +3,13 @@
     with FakeServer(lambda request, number: Answer("42", tokens=3)) as server:
         server.url
 
-Runs on a thread of its own, or as a process: `FakeProcess`.
+Runs on a thread of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -328,53 +326,3 @@ def _usage(answer: Answer, body: Mapping[str, Any]) -> dict[str, int]:
 
 def _piece(delta: dict[str, str], finish: str | None = None) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
-
-
-class FakeProcess:
-    """A server in a process of its own, that can be killed and started again on the same port.
-
-    Args:
-        answer: to every request, as of `Answer`.
-    """
-
-    def __init__(self, model: str = "m", **answer: Any) -> None:
-        self.model = model
-        self.port = 0
-        self._process: subprocess.Popen[str] | None = None
-        self.start(**answer)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def start(self, **answer: Any) -> None:
-        command = [sys.executable, "-m", "tests.live.vllm_server.fake"]
-        command += [str(self.port), self.model, json.dumps(answer)]
-        root = Path(__file__).resolve().parents[3]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root)
-        assert self._process.stdout is not None
-        self.port = int(self._process.stdout.readline())
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        if self._process is not None and self._process.stdout is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process.stdout.close()
-            self._process = None
-
-    def __enter__(self) -> FakeProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
-
-if __name__ == "__main__":
-    scripted = json.loads(sys.argv[3])
-    running = FakeServer(
-        lambda request, number: Answer(**scripted), model=sys.argv[2], port=int(sys.argv[1])
-    )
-    print(running.port, flush=True)
-    while True:  # until it is killed
-        time.sleep(3600)

@@ -13,7 +13,7 @@ from inframind_gym.live.backend import Judge, VllmBackend, VllmServers
 from inframind_gym.live.config import LiveSettings
 from inframind_gym.simulator.server.pool import PoolConfig, Scheduler, load_pool
 from inframind_gym.simulator.workflow.backend import Call, Completion
-from tests.live.vllm_server.fake import Answer, FakeProcess, FakeServer, Script
+from tests.live.vllm_server.fake import Answer, FakeServer, Script
 
 QUICK: dict[str, Any] = {"retry_wait_s": 0.01, "health_s": 0.02, "answer_s": 1.0}
 
@@ -58,7 +58,7 @@ def five(script: Script = lambda request, number: Answer("42")) -> Iterator[list
 
 @contextlib.contextmanager
 def live(
-    servers: Sequence[FakeServer | FakeProcess],
+    servers: Sequence[FakeServer],
     *,
     log: Path | None = None,
     poll_s: float = 0.1,

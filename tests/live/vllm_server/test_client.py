@@ -161,18 +161,6 @@ def test_nonsense_is_a_broken_answer(events: tuple[Any, ...]) -> None:
     assert "garbled" in (result.error or "") and len(result.error or "") < 400
 
 
-def test_characters_that_come_in_halves() -> None:
-    """JSON can escape half of a character: with the other half it is one, alone it is nothing."""
-    events = (
-        *(said({"content": half}, finish=None) for half in ("\ud83d", "\ude00", " \ud800")),
-        said(),
-        DONE,
-    )
-    with FakeServer(lambda r, n: Answer(events=events)) as server:
-        result = ask(server)
-    assert (result.status, result.text) == ("ok", "\U0001f600 \ufffd42")
-
-
 def test_nobody_listens() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 pytest.importorskip("aiohttp")
 
 from inframind_gym.calibration.request_log import read_log
-from tests.live.vllm_server.fake import Answer, FakeProcess, records, until
+from tests.live.vllm_server.fake import Answer, records, until
 from tests.live.vllm_server.live_play import Live, Prompts, five, live
 from tests.simulator.workflow.backend_play import at_random, play
 
@@ -65,14 +65,15 @@ def test_a_stream_with_all_six_topologies(execution: str, tmp_path: Path) -> Non
 
 
 def test_a_server_that_is_killed_in_the_middle_is_used_again(tmp_path: Path) -> None:
-    """SIGKILL of a process: its own calls go elsewhere, the run goes on, it returns."""
+    """Its own calls go elsewhere, the run goes on, it returns."""
     log = tmp_path / "log.jsonl"
     decided = 0
     with (
         five(lambda r, n: Answer("42", first_s=0.005)) as servers,
-        FakeProcess(servers[0].model, text="42", first_s=30.0) as first,
-        live([first, *servers[1:]], log=log, answer_s=20.0) as pool,  # a busy machine is not down
+        live(servers, log=log, answer_s=20.0) as pool,  # a busy machine is not down
     ):
+        first, usual = servers[0], servers[0].script
+        first.script = lambda r, n: Answer("42", first_s=30.0)
         run = Live(pool, Prompts(), num_queries=40, retries=2)
 
         def decide(context: np.void, observation: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -83,7 +84,8 @@ def test_a_server_that_is_killed_in_the_middle_is_used_again(tmp_path: Path) -> 
             elif decided == 20:
                 until(lambda: not pool.watcher.is_up(0))
             elif decided == 30:
-                first.start(text="42")
+                first.script = usual
+                first.start()
                 until(lambda: pool.watcher.is_up(0))
             up = int(context["models_up"]) & pool.watcher.up
             return np.array([0 if up & 1 and decided % 2 else 3 * (1 + decided % 4)])

@@ -20,7 +20,7 @@ pytest.importorskip("aiohttp")
 from inframind_gym.simulator.server.pool import load_pool
 from tests.envs.test_live import pool_file
 from tests.live.launch.play import ENV, ROOT
-from tests.live.vllm_server.fake import FakeProcess, each_call_once
+from tests.live.vllm_server.fake import Answer, FakeServer, each_call_once
 
 ALL = ",".join(model.name for model in load_pool("b200-2gpu").models)
 needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
@@ -66,7 +66,8 @@ def at_work(pool: Path | str, log: Path) -> Iterator[subprocess.Popen[str]]:
 @contextlib.contextmanager
 def waiting(log: Path) -> Iterator[subprocess.Popen[str]]:
     """The same, with a first server that never answers."""
-    with FakeProcess(ALL, text="42") as quick, FakeProcess(ALL, hang=True) as mute:
+    hang = Answer(hang=True)
+    with FakeServer(model=ALL) as quick, FakeServer(lambda r, n: hang, model=ALL) as mute:
         pool = pool_file(log.parent, [mute.port, *[quick.port] * 4])
         with at_work(pool, log) as process:
             yield process
