@@ -127,9 +127,7 @@ class VllmServers(Connections):
         self.episodes = 0
         self.run_id = f"{int(time.time() * 1e3):x}-{os.getpid():x}"  # begins the requests' ids
         self.log = None if log is None else RequestLogWriter(log)
-        judges = os.cpu_count() or 1
-        self.judges = ThreadPoolExecutor(judges, "vllm-judge")
-        self.free_judges = asyncio.Semaphore(judges)
+        self.judges = ThreadPoolExecutor(os.cpu_count(), "vllm-judge")
         self.ungraded = 0
         self._backend: VllmBackend | None = None
         super().__init__(
@@ -157,8 +155,8 @@ class VllmServers(Connections):
             prompts: makes a call's messages.
             judge: grades an answer, on a thread of its own; None: they are not graded.
             scheduler: of the episode; "fcfs" sends no priorities. Without it the pool's.
-            call_timeout_s: limit of every call, which can then be sent again; None: limits follow
-                from the budget that is left (`LiveSettings`).
+            call_timeout_s: limit of every call, which can then be sent again; None: that of the
+                settings, after which it has failed.
 
         Raises:
             InfraMindError: the pool is closed.
@@ -314,7 +312,7 @@ class VllmBackend:
         room = model.server.max_model_len - call.max_tokens
         known = self._answers.get(call.query, {})
         answers = {node: known[node] for node in call.sources or call.reads if node in known}
-        over_s = submit_s + (self.call_timeout_s or settings.limit_s(call.deadline_s - submit_s))
+        over_s = submit_s + (self.call_timeout_s or settings.call_s)
         try:
             messages = self.prompts.messages(call, answers, room)
         except InfraMindError as error:
@@ -346,14 +344,12 @@ class VllmBackend:
         """Return whether the answer is right; None: it could not be graded."""
         if self.judge is None:
             return None
-        servers, loop = self.servers, asyncio.get_running_loop()
+        loop, judges = asyncio.get_running_loop(), self.servers.judges
         try:
-            async with servers.free_judges:  # the wait for one does not count
-                verdict = loop.run_in_executor(servers.judges, self.judge, call.task, text)
-                return bool(await asyncio.wait_for(verdict, servers.settings.judge_s))
+            return await loop.run_in_executor(judges, self.judge, call.task, text)
         except Exception as error:
             _log.warning("call %d, task %d: not graded: %r", call.id, call.task, error)
-        servers.ungraded += 1
+        self.servers.ungraded += 1
         return None
 
     def _finish(self, call: Call, result: ChatResult, right: bool | None) -> None:

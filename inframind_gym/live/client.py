@@ -328,8 +328,7 @@ class ChatStream:
         self.metrics = _optional(dict, event.get("metrics")) or self.metrics
         for choice in event["choices"]:
             delta: dict[str, Any] = _optional(dict, choice.get("delta")) or {}
-            # Completions have a text where chats have a delta.
-            text = _optional(str, delta.get("content", choice.get("text"))) or ""
+            text = _optional(str, delta.get("content")) or ""
             reason = _optional(str, choice.get("finish_reason"))
             if text or reason or "role" not in delta:
                 self.pieces += 1

@@ -19,7 +19,9 @@ Seconds = Annotated[float, within(0.001, 86_400.0)]
 WaitSeconds = Annotated[float, within(0.0, 86_400.0)]
 Count = Annotated[int, within(0, 1000)]
 Misses = Annotated[int, within(1, 1000)]
-_RETIRED: Final = {"connect_s", "judges", "seed"}  # of recorded runs
+_RETIRED: Final = {  # of recorded runs
+    *("connect_s", "judges", "judge_s", "seed", "grace_s", "floor_s", "cap_s")
+}
 _RESERVED: Final = {
     *("model", "messages", "max_tokens", "max_completion_tokens"),
     *("stream", "stream_options", "priority", "n"),
@@ -35,19 +37,13 @@ class ServerAddress(StrictModel):
 
 
 class LiveSettings(StrictModel):
-    """Settings of a live pool; the defaults suit servers in the same room.
-
-    A call may take as long as its query has budget left, and `grace_s`; but at least `floor_s`, for
-    the calls of queries that are late already, and at most `cap_s`. The floor is long: a pool that
-    drops what is late is relieved of the load that is measured, and the surrogate drops nothing.
-    """
+    """Settings of a live pool; the defaults suit servers in the same room."""
 
     # the client
     max_in_flight: PositiveInt = 1024  # requests, a socket each; calls beyond wait
     retry_wait_s: Positive = 1.0  # after a call that failed, before it is sent again
-    grace_s: NonNegative = 60.0
-    floor_s: Positive = 300.0
-    cap_s: Positive = 1800.0
+    # For one call. Long: a pool that drops what is late is relieved of the load that is measured.
+    call_s: Positive = 600.0
     # sampling
     temperature: NonNegative = 1.0
     sampling: dict[str, Any] = Field(default_factory=dict)  # e.g. top_p, ignore_eos, min_tokens
@@ -56,7 +52,6 @@ class LiveSettings(StrictModel):
     answer_s: Positive = 2.0  # to wait for an answer
     misses: PositiveInt = 3  # answers that fail to come in a row until a server is down
     # grading
-    judge_s: Positive = 60.0  # an answer that takes longer to grade stays ungraded
     packages: tuple[str, ...] = ("numpy",)  # that code may import beside the standard library
 
     @model_validator(mode="before")
@@ -68,15 +63,9 @@ class LiveSettings(StrictModel):
 
     @model_validator(mode="after")
     def _check(self) -> LiveSettings:
-        if self.floor_s > self.cap_s:
-            raise ValueError(f"floor_s ({self.floor_s:g}) must not exceed cap_s ({self.cap_s:g})")
         if reserved := _RESERVED & set(self.sampling):
             raise ValueError(f"sampling: {min(reserved)!r} is set by the client")
         return self
-
-    def limit_s(self, remaining_s: float) -> float:
-        """Return the limit of a call whose query has `remaining_s` of its budget left."""
-        return min(self.cap_s, max(self.floor_s, remaining_s + self.grace_s))
 
 
 class LiveConfig(EnvConfig):

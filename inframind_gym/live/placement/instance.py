@@ -51,9 +51,6 @@ class VllmServer:
         url: of the server; "" before the first start.
     """
 
-    _ports: Final[set[int]] = set()  # of the servers of this process
-    _guard: Final = threading.Lock()
-
     def __init__(
         self, pool: PoolConfig, limits: LiveLimits, state: str | None, python: str | None
     ) -> None:
@@ -77,11 +74,7 @@ class VllmServer:
 
         launcher = self._launcher
         (model,) = launcher.pool.models
-        with self._guard:
-            self._ports.discard(model.port or 0)
-            # vLLM binds its port late: at least one of so many is of no other server of ours.
-            port = next(p for p in free_ports(len(self._ports) + 1) if p not in self._ports)
-            self._ports.add(port)
+        (port,) = free_ports(1)
         model = model.model_copy(update={"port": port})
         launcher.pool = launcher.pool.model_copy(update={"models": (model,)})
         self.url = server_url(model)

@@ -3,8 +3,7 @@
     python -m inframind_gym.live.simulated.server
 
 listens on the port of every model of the pool in $INFRAMIND_SIMULATED (`simulation_command`).
-`POST /fault?kind=hang&for_s=5` breaks a server, at the port of any model of the pool
-(`model=ALIAS`: another one, for one that is killed hears nothing).
+`POST /fault?kind=hang&for_s=5` breaks the server of a port.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from aiohttp import web
 from numpy.typing import NDArray
@@ -84,14 +83,13 @@ class Engine:
     it as late as the loop is.
 
     Args:
-        card: (M,) server cards; a copy is made.
+        card: (M,) server cards.
         speed: virtual seconds a second.
     """
 
     def __init__(self, card: NDArray[Any], speed: float) -> None:
-        self.card = card.copy()
         self.speed = speed
-        self._kernel = OpenLoop(self.card, MOST_REQUESTS)
+        self._kernel = OpenLoop(card, MOST_REQUESTS)
         self._began_s = time.monotonic()
         self._flights: dict[int, Flight] = {}  # by request of the kernel
         self._streams: set[Flight] = set()
@@ -215,13 +213,13 @@ class Fault(StrictModel):
         "none",
         "kill",  # its port is closed, all connections are reset; it comes back empty
         "hang",  # takes connections and says nothing; goes on when it is over
-        "error",  # requests are answered with `status`
+        "error",  # requests are answered with 503
         "garbage",  # requests are answered with nonsense, status 200; streams end with it
-        "slow",  # every step takes `factor` times as long
-    ] = "none"
-    for_s: Positive | None = Field(default=None, lt=1e9)  # None: until the next one
-    status: int = Field(default=503, ge=400, le=599)
-    factor: Positive = Field(default=10.0, lt=1e6)
+    ]
+    for_s: Annotated[Positive, Field(lt=1e9)]
+
+
+_NONE: Final = Fault(kind="none", for_s=1.0)
 
 
 class ModelServer:
@@ -232,7 +230,6 @@ class ModelServer:
         index: of the model in the pool.
         config: of the model.
         lengths: draws the tokens of answers.
-        peers: all servers of the pool, by alias: faults are asked for at any of them.
         password: that clients have to send; None: none, and requests have to name this machine.
 
     Attributes:
@@ -247,22 +244,17 @@ class ModelServer:
         index: int,
         config: ModelConfig,
         lengths: AnswerLengths,
-        *,
-        peers: dict[str, ModelServer] | None = None,
         password: str | None = None,
     ) -> None:
         self.config = config
-        self.fault = Fault()
+        self.fault = _NONE
         self.engine, self.index, self.lengths = engine, index, lengths
-        self._peers = {} if peers is None else peers
-        self._peers[config.alias] = self
         self._password = password
         self._runner: web.ServerRunner | None = None
         self._address = ("127.0.0.1", config.port or 0)
         self._cure: asyncio.TimerHandle | None = None
         self.goes_on = asyncio.Event()
         self.goes_on.set()
-        self._step_s = engine.card[index].copy()
         self.completions = 0
         self._forget()
         self._routes: dict[tuple[str, str], Handler] = {
@@ -276,7 +268,6 @@ class ModelServer:
             self._routes |= {
                 ("POST", "/sleep"): self._sleep,
                 ("POST", "/wake_up"): self._wake_up,
-                ("GET", "/is_sleeping"): self._is_sleeping,
             }
 
     def _forget(self) -> None:
@@ -331,11 +322,6 @@ class ModelServer:
             self._cure = None
         self.fault = fault
         _log.warning("%s: fault: %s", self.config.alias, fault)
-        factor = fault.factor if fault.kind == "slow" else 1.0
-        card = self.engine.card[self.index]
-        for name in card.dtype.names:
-            if name.endswith("_s"):
-                card[name] = factor * self._step_s[name]
         if fault.kind == "hang":
             self.goes_on.clear()
         else:
@@ -345,10 +331,10 @@ class ModelServer:
         elif self._runner is None:
             self._forget()
             await self.listen(self._address[0])
-        if fault.for_s is not None:
+        if fault.kind != "none":
             loop = asyncio.get_running_loop()
             self._cure = loop.call_later(
-                fault.for_s, lambda: loop.create_task(self.set_fault(Fault()))
+                fault.for_s, lambda: loop.create_task(self.set_fault(_NONE))
             )
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -357,7 +343,7 @@ class ModelServer:
             if fault.kind == "hang":
                 await self.goes_on.wait()
             elif fault.kind == "error":
-                return _json({"error": {"message": "the server has a fault"}}, fault.status)
+                return _json({"error": {"message": "the server has a fault"}}, 503)
             elif fault.kind == "garbage":
                 return web.Response(body=GARBAGE, content_type="application/json")
         alone, pairs = self._password is None, request.headers.items()
@@ -498,9 +484,6 @@ class ModelServer:
     async def _health(self, _: web.BaseRequest) -> web.StreamResponse:
         return web.Response()
 
-    async def _is_sleeping(self, _: web.BaseRequest) -> web.StreamResponse:
-        return _json({"is_sleeping": self._asleep})
-
     async def _sleep(self, request: web.BaseRequest) -> web.StreamResponse:
         self.engine.sleep(self.index)
         if request.query.get("mode", "abort") == "abort":
@@ -516,20 +499,16 @@ class ModelServer:
         return web.Response()
 
     async def _set_fault(self, request: web.BaseRequest) -> web.StreamResponse:
-        query = dict(request.query)
-        server = self._peers.get(query.pop("model", self.config.alias))
-        if server is None:
-            raise RequestError(404, "not_found", f"model: one of {', '.join(self._peers)}")
         try:
-            fault = validate(query, Fault, source="fault")
+            fault = validate(dict(request.query), Fault, source="fault")
         except ConfigError as error:
             raise RequestError(400, "invalid_request", str(error)) from None
-        if server is self and fault.kind == "kill":  # after the answer
+        if fault.kind == "kill":  # after the answer
             loop = asyncio.get_running_loop()
             loop.call_later(0.05, lambda: loop.create_task(self.set_fault(fault)))
         else:
-            await server.set_fault(fault)
-        return _json({"model": server.config.alias, "kind": fault.kind, "for_s": fault.for_s})
+            await self.set_fault(fault)
+        return _json(fault.model_dump())
 
 
 def reset(transport: asyncio.Transport | None) -> None:
@@ -579,12 +558,13 @@ def make_servers(pool: PoolConfig, simulation: Simulation) -> tuple[Engine, list
     """Return the servers of a pool, which do not listen yet; to be called on their loop."""
     OpenLoop(cards(pool), 2).use_all()  # clients do not wait for compilation
     lengths = AnswerLengths(load_workload(simulation.workload), pool.aliases)
-    engine, peers = Engine(cards(pool), simulation.speed), dict[str, ModelServer]()
-    password = os.environ.get("VLLM_API_KEY")
-    for index, model in enumerate(pool.models):
-        if model.port is not None:
-            ModelServer(engine, index, model, lengths, peers=peers, password=password)
-    return engine, list(peers.values())
+    engine, password = Engine(cards(pool), simulation.speed), os.environ.get("VLLM_API_KEY")
+    servers = [
+        ModelServer(engine, index, model, lengths, password)
+        for index, model in enumerate(pool.models)
+        if model.port is not None
+    ]
+    return engine, servers
 
 
 async def _run(process: _Process) -> None:

@@ -63,7 +63,7 @@ async def until_load(session: Session, url: str, running: int, waiting: int) -> 
 
 
 async def fault(session: Session, url: str, **query: Any) -> None:
-    async with session.post(f"{url}/fault", params=query) as response:
+    async with session.post(f"{url}/fault", params={"for_s": 60.0, **query}) as response:
         assert response.status == 200, await response.text()
 
 
@@ -158,10 +158,9 @@ def test_a_sleeper_ends_what_runs_and_holds_what_comes() -> None:
 @pytest.mark.parametrize(
     ("query", "status", "after"),
     [
-        ({"kind": "kill"}, "unreachable", "unreachable"),
+        ({"kind": "kill", "for_s": 3.0}, "unreachable", "unreachable"),
         ({"kind": "hang"}, "timeout", "timeout"),
         ({"kind": "error"}, "busy", "truncated"),
-        ({"kind": "error", "status": 500}, "server_error", "truncated"),
         ({"kind": "garbage"}, "broken", "broken"),
     ],
 )
@@ -177,13 +176,15 @@ def test_a_fault_is_met_by_clients(query: dict[str, Any], status: str, after: st
             await client.open()
             under_way = asyncio.ensure_future(client.chat(ChatRequest(0, HELLO, 300, 4.0)))
             await until_load(session, servers[0], 1, 0)
-            await fault(session, servers[1], model="deepseek-32b", **query)
+            await fault(session, servers[0], **query)
+            await asyncio.sleep(0.1)  # one that is killed answers first
             patience_s = 0.5 if query["kind"] == "hang" else 10.0
             came = await client.chat(ChatRequest(0, HELLO, 5, patience_s))
             old = await under_way
-            await fault(session, servers[1], model="deepseek-32b", kind="none")
-            healed = await client.chat(ChatRequest(0, HELLO, 5, 5.0))
-            assert healed.status == "truncated"
+            if query["kind"] != "kill":
+                await fault(session, servers[0], kind="none")
+            while (await client.chat(ChatRequest(0, HELLO, 5, 5.0))).status != "truncated":
+                await asyncio.sleep(0.1)  # it heals
             assert "choices" in await chat(session, servers[1], max_tokens=1)
             await client.close()
             return came, old
@@ -194,17 +195,11 @@ def test_a_fault_is_met_by_clients(query: dict[str, Any], status: str, after: st
     assert after != "unreachable" or old.status in ("unreachable", "broken")
 
 
-def test_a_fault_ends_by_itself_and_a_slow_server_is_slow() -> None:
-    pool = measured_pool()
-    with served(pool, speed=10.0) as servers:
+def test_a_killed_server_comes_back_as_a_new_one() -> None:
+    with served(measured_pool(), speed=10.0) as servers:
 
-        async def scene(session: Session) -> tuple[float, float]:
-            body = {"max_tokens": 100, "ignore_eos": True}
-            await chat(session, servers[SMALL], **body)
-            usual_s = (await reading(session, servers[SMALL])).e2e_s
-            await fault(session, servers[SMALL], kind="slow", factor=5)
-            await chat(session, servers[SMALL], **body)
-            slow_s = (await reading(session, servers[SMALL])).e2e_s - usual_s
+        async def scene(session: Session) -> None:
+            await chat(session, servers[SMALL], max_tokens=100, ignore_eos=True)
             began = (await reading(session, servers[SMALL])).started
             await fault(session, servers[SMALL], kind="kill", for_s=2.0)
             await asyncio.sleep(0.1)
@@ -215,11 +210,9 @@ def test_a_fault_ends_by_itself_and_a_slow_server_is_slow() -> None:
                 with contextlib.suppress(aiohttp.ClientConnectionError):
                     anew = await reading(session, servers[SMALL])
                 await asyncio.sleep(0.1)
-            assert anew.finished_req == 0 and anew.started > began  # as of a new process
-            return usual_s, slow_s
+            assert anew.finished_req == 0 and anew.started > began
 
-        usual_s, slow_s = play(scene)
-    assert slow_s / usual_s == pytest.approx(5.0, rel=0.05)
+        play(scene)
 
 
 def test_a_password_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,10 +251,8 @@ def test_a_password_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         ("POST", CHAT, {"messages": [{"role": "user", "content": "Hello " * 9000}]}, 400),
         ("GET", CHAT, None, 405),
         ("GET", "/nope", None, 404),
-        ("POST", "/fault?kind=hnag", None, 400),
+        ("POST", "/fault?kind=hnag&for_s=1", None, 400),
         ("POST", "/fault?kind=hang&for_s=x", None, 400),
-        ("POST", "/fault?kind=slow&factor=-1", None, 400),
-        ("POST", "/fault?kind=hang&model=nobody", None, 404),
         ("GET", "/health", None, 200),
     ],
 )

@@ -16,14 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 from aiohttp import web
 
 from inframind_gym.live.client import LoopThread
 from inframind_gym.live.simulated.answers import AnswerLengths
 from inframind_gym.live.simulated.server import Engine, ModelServer, reset
 from inframind_gym.simulator.server.pool import load_pool
-from inframind_gym.simulator.server.state import CARD
 
 
 @dataclass
@@ -63,7 +61,6 @@ class _Scripted:
     """In place of the kernel: load by the requests that are open."""
 
     def __init__(self) -> None:
-        self.card = np.zeros(1, CARD)
         self.open = 0
         self.asleep = False
 

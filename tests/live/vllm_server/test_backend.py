@@ -102,22 +102,18 @@ TOO_LONG = Answer(status=400, message="longer than the maximum model length of 1
 
 def test_grading() -> None:
     """Off the loop; an answer that cannot be graded is not wrong but ungraded."""
-    threads, over = set[str](), threading.Event()
+    threads = set[str]()
 
     def judge(task: int, text: str) -> bool:
         threads.add(threading.current_thread().name)
         if text == "bug":
             raise RuntimeError("cannot be")
-        if text == "slow":
-            over.wait(60.0)
         return text == "42"
 
-    texts = ["42", "41", "bug", "slow"]
-    with opened(lambda r, n: Answer(texts[n], tokens=1), judge, judge_s=2.0) as (backend, _, _):
-        calls = [call(number, query=number, phase=FINAL) for number in range(4)]
-        found = [ask(backend, each)[0].right for each in calls]
-        assert found == [True, False, None, None]
-        over.set()
+    texts = ["42", "41", "bug"]
+    with opened(lambda r, n: Answer(texts[n], tokens=1), judge) as (backend, _, _):
+        calls = [call(number, query=number, phase=FINAL) for number in range(3)]
+        assert [ask(backend, each)[0].right for each in calls] == [True, False, None]
     assert threads and all(name.startswith("vllm-judge") for name in threads)
 
 
@@ -132,9 +128,8 @@ def test_grading() -> None:
     ],
 )
 def test_what_can_be_sent_again(answer: Answer, retryable: bool) -> None:
-    limit_s = 0.2 if answer.hang else 60.0
-    with opened(answer, floor_s=limit_s, grace_s=0.0) as (backend, _, _):
-        (done,) = ask(backend, call(0, deadline_s=0.0))
+    with opened(answer, call_s=0.2 if answer.hang else 60.0) as (backend, _, _):
+        (done,) = ask(backend, call(0))
         assert (done.failed, done.retryable) == (True, retryable)
 
 
@@ -157,10 +152,10 @@ def test_every_call_completes_once_whatever_happens(tmp_path: Path) -> None:
         Answer(garble_after=0),
         Answer(finish="length"),
     ]
-    log, limits = tmp_path / "log", {"floor_s": 5.0, "grace_s": 0.0}
+    log = tmp_path / "log"
     script: Script = lambda r, n: ways[n % len(ways)]  # noqa: E731
-    with opened(script, right_if_42, log=log, **limits) as (backend, _, _):
-        calls = [call(n, query=n, model=n % 5, deadline_s=0.0) for n in range(100)]
+    with opened(script, right_if_42, log=log, call_s=5.0) as (backend, _, _):
+        calls = [call(n, query=n, model=n % 5) for n in range(100)]
         done = ask(backend, *calls)
         assert backend.wait(backend.now_s() + 0.05) == []
     assert sorted(completion.call for completion in done) == list(range(100))
@@ -175,10 +170,9 @@ def test_every_call_completes_once_whatever_happens(tmp_path: Path) -> None:
 @pytest.mark.parametrize("call_timeout_s", [None, 0.3])
 def test_a_call_that_times_out_is_sent_again_where_clients_do(call_timeout_s: float | None) -> None:
     script = Answer("42", first_s=30.0)
-    with five(lambda *_: script) as servers, live(servers, floor_s=0.3, grace_s=0.0) as pool:
+    with five(lambda *_: script) as servers, live(servers, call_s=0.3) as pool:
         backend = pool.open(Prompts(), call_timeout_s=call_timeout_s)
-        left_s = -1.0 if call_timeout_s is None else 50.0
-        (done,) = ask(backend, call(deadline_s=left_s))
+        (done,) = ask(backend, call())
     assert done.failed and done.retryable is (call_timeout_s is not None)
     assert done.finish_s - done.submit_s == pytest.approx(0.3, abs=0.25)
 
