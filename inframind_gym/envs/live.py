@@ -152,8 +152,7 @@ class PlacementLiveEnv(PlacementEnv):
     * `timing_spread`, `timing_noise`, `foreign_memory`: not simulated here, they must be 0.
     * `state`: folder for what was started; None: as of `inframind pool`.
     * `python`: interpreter that has vLLM; None: as of `inframind pool`.
-    * `sampling`: of every call, as vLLM takes it, without the temperature.
-    * `live`: time limits and retries, `inframind_gym.live.config.LiveLimits`.
+    * `live`: sampling, time limits and retries, `inframind_gym.live.config.LiveLimits`.
 
     ## Version History
 

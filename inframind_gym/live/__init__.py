@@ -8,7 +8,7 @@ vLLM itself is never imported: its servers are processes, reached over HTTP.
     prompts         messages of a call; prompts.yaml: their texts
     simulation      what the live environments step
     config          their arguments, and settings of client and watcher; addresses
-    launcher        starts servers and stops what it started: processes, server_command, weights
+    launcher        starts servers and stops what it started: processes, weights
     command         `inframind pool new|up|status|down|place`
     placement/      a live cluster whose models are switched by a policy
     gateway/        one OpenAI-compatible address in front of a pool (`serve`); guard: its admission

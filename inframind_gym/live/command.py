@@ -20,7 +20,7 @@ from rich.text import Text
 from inframind_gym.configs import validate
 from inframind_gym.errors import ConfigError, InfraMindError, friendly, unknown
 from inframind_gym.files import replace_text
-from inframind_gym.live.config import require_live
+from inframind_gym.live.config import Simulation, require_live
 from inframind_gym.progress import plain_table
 from inframind_gym.simulator.server.pool import load_pool
 
@@ -57,8 +57,6 @@ _COLOURS: Final = {
 }
 _NUMBERS: Final = {  # of a row of `status`, and how they are written
     "pid": "{}",
-    "up_s": "{:,.0f} s",
-    "memory_mb": "{:.0f}",
     "running": "{}",
     "waiting": "{}",
     "kv_frac": "{:.0%}",
@@ -215,7 +213,6 @@ def up(
     with friendly():
         require_live()
         from inframind_gym.live.launcher import Launcher, last_lines
-        from inframind_gym.live.simulated.server import Simulation
 
         if not simulate and (speed, workload) != (1.0, "mixed"):
             raise ConfigError("--speed and --workload are for --simulate: add it")
@@ -283,7 +280,7 @@ def status(
         shown = ["" if (x := numbers.get(n)) is None else f.format(x) for n, f in _NUMBERS.items()]
         state_text = Text(row["state"], _COLOURS.get(row["state"], "bold red"))
         cells.append((row["alias"], state_text, row["url"], *shown))
-    heads = ("pid", "up for", "MB", "run", "wait", "KV", "TTFT", "ITL", "queue", "inference")
+    heads = ("pid", "run", "wait", "KV", "TTFT", "ITL", "queue", "inference")
     _print_table(("model", "state", "url", *(f">{head}" for head in heads)), cells)
     console = Console(highlight=False)
     for row in rows:

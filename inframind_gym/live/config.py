@@ -15,10 +15,10 @@ from inframind_gym.simulator.placement.config import ForeignMemory, PlacementCon
 from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
 
 DEFAULT_POOL: Final = "cpu-tiny"  # of placement
+SIMULATED_ENV: Final = "INFRAMIND_SIMULATED"
 Seconds = Annotated[float, within(0.001, 86_400.0)]
 WaitSeconds = Annotated[float, within(0.0, 86_400.0)]
 Count = Annotated[int, within(0, 1000)]
-Misses = Annotated[int, within(1, 1000)]
 _RETIRED: Final = {  # of recorded runs
     *("connect_s", "judges", "judge_s", "seed", "grace_s", "floor_s", "cap_s")
 }
@@ -68,6 +68,20 @@ class LiveSettings(StrictModel):
         return self
 
 
+class Simulation(StrictModel):
+    """Settings of servers that are simulated in place of vLLM's."""
+
+    speed: Positive = 1.0  # virtual seconds a second
+    workload: str = "mixed"  # from which the lengths of answers are drawn
+
+
+class SimulatedPool(Simulation):
+    """Servers that one process simulates, which finds this in the variable `SIMULATED_ENV`."""
+
+    pool: PoolConfig
+    host: str
+
+
 class LiveConfig(EnvConfig):
     """Keyword arguments of the live routing environments: those of `EnvConfig`, and six more.
 
@@ -96,19 +110,18 @@ class LiveConfig(EnvConfig):
         return self
 
 
-class LiveLimits(StrictModel):
-    """Limits of live placement: how long servers are waited for, how often a call is sent."""
+class LiveLimits(LiveSettings):
+    """Settings of live placement: how long servers are waited for, how often a call is sent."""
 
+    sampling: dict[str, Any] = Field(default_factory=lambda: {"ignore_eos": True})
+    answer_s: Positive = 5.0
+    misses: PositiveInt = 4
     start_s: Seconds = 1800.0  # for a process to come up; large models are fetched first
     sleep_s: Seconds = 120.0  # for /sleep; then the server is stopped
     wake_s: Seconds = 120.0  # for /wake_up; then the server is stopped
     stop_s: WaitSeconds = 20.0  # from SIGTERM to SIGKILL
-    call_s: Seconds = 600.0  # for one call; then it has failed
     retries: Count = 3  # of a call; where its server was stopped or slept does not count
     backoff_s: WaitSeconds = 60.0  # for which a model that failed on a block is not tried there
-    health_s: Seconds = 1.0  # between two checks of a server
-    answer_s: Seconds = 5.0  # to wait for the answer to a check
-    misses: Misses = 4  # checks in a row without an answer until a server counts as dead
 
 
 class PlacementLiveConfig(PlacementConfig):
@@ -121,8 +134,7 @@ class PlacementLiveConfig(PlacementConfig):
         cluster: as in `PlacementConfig`; without it, the one with the pool's name.
         state: folder of what was started; None: as of `inframind pool`.
         python: interpreter that has vLLM; None: as of `inframind pool`.
-        sampling: of every call, as vLLM takes it beside temperature.
-        live: limits.
+        live: settings.
     """
 
     pool: str = DEFAULT_POOL
@@ -133,15 +145,14 @@ class PlacementLiveConfig(PlacementConfig):
     foreign_memory: ForeignMemory = ForeignMemory(max_MB=0.0)
     state: str | None = None
     python: str | None = None
-    sampling: dict[str, Any] = Field(default_factory=lambda: {"ignore_eos": True})
-    live: LiveLimits = Field(default_factory=LiveLimits)
+    live: LiveLimits = LiveLimits()
 
     @model_validator(mode="before")
     @classmethod
     def _cluster_of_the_pool(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
-        optional = ("cluster", "foreign_memory", "sampling", "live")
+        optional = ("cluster", "foreign_memory", "live")
         given = {k: v for k, v in given.items() if v is not None or k not in optional}
         if "pool" in given and "cluster" not in given:
             given["cluster"] = Path(str(given["pool"])).stem

@@ -11,19 +11,28 @@ Models with a `url` are checked, never started or stopped.
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
+import json
 import os
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import psutil
 
-from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.live.config import LiveSettings, addresses
+from inframind_gym.errors import ConfigError, InfraMindError, install_command
+from inframind_gym.live import weights
+from inframind_gym.live.config import (
+    SIMULATED_ENV,
+    LiveSettings,
+    SimulatedPool,
+    Simulation,
+    addresses,
+)
 from inframind_gym.live.processes import (
     GRACE_S,
     StartedServer,
@@ -32,24 +41,207 @@ from inframind_gym.live.processes import (
     port_is_free,
     start_of,
 )
-from inframind_gym.live.server_command import (
-    ServerCommand,
-    make_weights,
-    server_command,
-    vllm_python,
-)
 from inframind_gym.live.watcher import MetricsWatcher, WatchedServer
 from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
-
-if TYPE_CHECKING:
-    from inframind_gym.live.simulated.server import Simulation
+from inframind_gym.simulator.workload import load_workload
+from inframind_gym.tasks.embedding import cache_folder
 
 TIMEOUT_S: Final = 1800.0  # to come up: large models are fetched first
 _POLL_S: Final = 0.5
 _CHECK: Final = LiveSettings(health_s=_POLL_S, answer_s=10.0)  # a busy server answers late
 _TAIL_BYTES: Final = 1 << 18  # at the end of a log, that are read
 
+_ENTRY: Final = "vllm.entrypoints.openai.api_server"
+_GPU_BLOCK: Final = 16  # tokens: vLLM's own choice on a GPU
+_HOW_TO_INSTALL: Final = (
+    "Install vLLM into an environment of its own (its versions of torch and numba are not ours) "
+    "and name its interpreter with --python or $VLLM_PYTHON. For GPUs: "
+    f"{install_command('vllm')}, or vllm alone. For CPUs, in a checkout: "
+    "make .venv-vllm/.installed-vllm"
+)
+
 Phase = Literal["queued", "starting", "up", "failed", "stopped"]
+
+
+# Commands
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCommand:
+    """A process to run."""
+
+    arguments: tuple[str, ...]  # the interpreter first
+    env: Mapping[str, str]  # in addition to this process's own
+
+    @property
+    def digest(self) -> str:
+        """Identity of the settings, without keeping what may be a secret."""
+        text = json.dumps([self.arguments, sorted(self.env.items())])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def vllm_python(python: str | Path | None = None) -> Path:
+    """Return the interpreter that has vLLM.
+
+    It is the one that is given, $VLLM_PYTHON, `.venv-vllm` in the working folder or beside the
+    package, or else this one.
+
+    Raises:
+        ConfigError: it does not exist, or has no vLLM.
+    """
+    venv = Path(os.environ.get("VLLM_VENV", ".venv-vllm"), "bin", "python")
+    places = (Path.cwd() / venv, Path(__file__).resolve().parents[2] / venv)
+    usual = next(filter(Path.is_file, places), Path(sys.executable))
+    # Not resolved: a link is what makes it the environment's.
+    chosen = Path(python or os.environ.get("VLLM_PYTHON") or usual).expanduser().absolute()
+    probe = [str(chosen), "-c", "import importlib.util as u; exit(u.find_spec('vllm') is None)"]
+    env = {**os.environ, "PYTHONSAFEPATH": "1"}
+    try:
+        done = subprocess.run(probe, capture_output=True, timeout=120, env=env)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"{chosen}: no such interpreter ({error}). {_HOW_TO_INSTALL}") from None
+    if done.returncode:
+        raise ConfigError(f"{chosen} has no vLLM. {_HOW_TO_INSTALL}")
+    return chosen
+
+
+def server_command(
+    pool: PoolConfig,
+    model: ModelConfig,
+    python: Path,
+    host: str = "127.0.0.1",
+    visible: str | None = None,
+) -> ServerCommand:
+    """Return the command of the server of one of a pool's models.
+
+    Args:
+        pool: the model's pool.
+        model: one of its models.
+        python: interpreter that has vLLM.
+        host: address to listen on.
+        visible: the GPUs that may be used, as in $CUDA_VISIBLE_DEVICES; None: all.
+
+    Raises:
+        ConfigError: it has no port, the pool names more GPUs than there are, or its folder is
+            missing.
+    """
+    if model.port is None:
+        raise ConfigError(
+            f"model {model.alias!r} has no port and no url: give it a port to have it started, or "
+            "the url of a server that runs already"
+        )
+    card = model.server
+    arguments = [
+        *(str(python), "-m", _ENTRY),
+        *("--model", _weights(model)),
+        *("--served-model-name", model.name),
+        *("--host", host),
+        *("--port", str(model.port)),
+        *("--max-num-seqs", str(card.max_num_seqs)),
+        *("--max-num-batched-tokens", str(card.max_num_batched_tokens)),
+        *("--max-model-len", str(card.max_model_len)),
+        *("--scheduling-policy", "priority"),
+        "--enable-prefix-caching" if card.prefix_caching else "--no-enable-prefix-caching",
+        "--async-scheduling" if card.async_scheduling else "--no-async-scheduling",
+        "--disable-uvicorn-access-log",  # the watcher asks every second
+    ]
+    # No usage statistics without consent; modules of the working folder are not vLLM's.
+    env = {"VLLM_NO_USAGE_STATS": "1", "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    if model.load_format is not None:
+        arguments += ["--load-format", model.load_format]
+    if pool.gpu_of(model).is_cpu:
+        # The cache is as large as the card says; on a GPU vLLM takes what memory there is.
+        arguments += ["--block-size", str(card.block_size)]
+        if not any(a.startswith("--num-gpu-blocks-override") for a in model.extra_args):
+            arguments += ["--num-gpu-blocks-override", str(card.num_kv_blocks)]
+    else:
+        arguments += ["--gpu-memory-utilization", f"{model.gpu_memory_frac:g}"]
+        arguments += ["--tensor-parallel-size", str(model.tensor_parallel)]
+        if card.data_parallel_size > 1:
+            arguments += ["--data-parallel-size", str(card.data_parallel_size)]
+        if card.block_size != _GPU_BLOCK:
+            arguments += ["--block-size", str(card.block_size)]
+        env["CUDA_VISIBLE_DEVICES"] = _gpus(pool, model, visible)
+    if model.sleep_mode:
+        env["VLLM_SERVER_DEV_MODE"] = "1"
+        if not pool.gpu_of(model).is_cpu:  # refused there; the endpoints work without it
+            arguments.append("--enable-sleep-mode")
+    return ServerCommand((*arguments, *model.extra_args), {**env, **model.env})
+
+
+def make_weights(model: ModelConfig, python: Path) -> None:
+    """Make a tiny model, unless it is there, by vLLM's interpreter.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    folder = _made(model)
+    if folder is None or weights.is_made(folder):
+        return
+    done = subprocess.run(
+        [python, weights.__file__, str(model.path), str(cache_folder().absolute())],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
+    )
+    if done.returncode:
+        output = (done.stderr or done.stdout).strip()
+        raise ConfigError(f"model {model.alias!r}: {model.path} cannot be made: {output}")
+
+
+def _made(model: ModelConfig) -> Path | None:
+    """Return the folder of weights that are made here, or None."""
+    try:
+        return weights.folder(model.path or "", cache_folder().absolute())
+    except ValueError as error:
+        raise ConfigError(f"model {model.alias!r}: path: {error}") from None
+
+
+def _weights(model: ModelConfig) -> str:
+    """Return the weights for vLLM to load."""
+    path = model.path or model.name
+    if made := _made(model):
+        return str(made)
+    if not path.startswith(("/", "~", "./", "../")):
+        return path
+    folder = Path(path).expanduser().absolute()
+    if not folder.exists():
+        raise ConfigError(f"model {model.alias!r}: path: {folder}: there is no such folder")
+    return str(folder)
+
+
+def _gpus(pool: PoolConfig, model: ModelConfig, visible: str | None) -> str:
+    """Return a model's GPUs, as CUDA numbers them: in the pool's order, among the visible ones."""
+    order = [gpu.name for gpu in pool.gpus if not gpu.is_cpu]
+    devices = [str(index) for index in range(len(order))]
+    if visible is not None:
+        devices = [device.strip() for device in visible.split(",") if device.strip()]
+    wanted = [order.index(name) for name in model.all_gpus]
+    if max(wanted) >= len(devices):
+        raise ConfigError(
+            f"model {model.alias!r} is on GPU {max(wanted) + 1} of the pool, but "
+            f"CUDA_VISIBLE_DEVICES={visible!r} lets us use {len(devices)}"
+        )
+    return ",".join(devices[index] for index in wanted)
+
+
+def simulation_command(pool: PoolConfig, simulation: Simulation, host: str) -> ServerCommand:
+    """Return the command of the process that simulates the models of a pool that have a port.
+
+    Raises:
+        ConfigError: there is no such workload.
+    """
+    load_workload(simulation.workload)
+    if Path(simulation.workload).is_file():  # the process runs in another folder
+        workload = str(Path(simulation.workload).absolute())
+        simulation = simulation.model_copy(update={"workload": workload})
+    content = SimulatedPool(pool=pool, host=host, **simulation.model_dump())
+    env = {SIMULATED_ENV: content.model_dump_json()}
+    env |= {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    return ServerCommand((sys.executable, "-m", "inframind_gym.live.simulated.server"), env)
+
+
+# Processes
 
 
 @dataclass(slots=True)
@@ -76,7 +268,7 @@ class Launcher:
     Args:
         pool: the pool; each model has a port (it is started) or a url (it is only checked).
         state: folder of what was started (`processes.py`).
-        python: interpreter that has vLLM (`server_command.vllm_python`).
+        python: interpreter that has vLLM (`vllm_python`).
         host: address that servers listen on: "127.0.0.1", or "0.0.0.0" for the whole network, which
             needs a password: $VLLM_API_KEY.
         simulation: start one process that simulates all servers (`simulated/`); None: vLLM's.
@@ -201,13 +393,11 @@ class Launcher:
                 make_weights(launch.model, python)
 
     def _command(self, model: ModelConfig, python: Path | None) -> ServerCommand:
-        if python is not None:
-            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-            return server_command(self.pool, model, python, self._host, visible)
-        from inframind_gym.live.simulated.server import simulation_command
-
-        assert self._simulation is not None
-        return simulation_command(self.pool, self._simulation, self._host)
+        if self._simulation is not None:
+            return simulation_command(self.pool, self._simulation, self._host)
+        assert python is not None
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return server_command(self.pool, model, python, self._host, visible)
 
     def _start_queued(self, launches: Sequence[Launch]) -> None:
         """Start what is queued and whose GPUs no other server is loading on."""
@@ -246,7 +436,6 @@ class Launcher:
                 alias=launch.model.alias,
                 pid=child.pid,
                 start_s=start_s,
-                started_at=time.time(),
                 url=launch.url,
                 log=str(log),
                 settings=command.digest,
@@ -295,8 +484,8 @@ def pool_status(pool: PoolConfig, state: str | Path | None = None) -> list[dict[
 
     `state` is "up", "asleep", "silent" (it runs and does not answer: it starts or hangs), "died",
     "stopped" (nothing was started, nothing answers) or "unreachable" (nothing answers at its url).
-    Of servers that were started here: process, time since, memory of all its processes. Of those
-    that are up: requests, share of the KV cache, mean times of all requests that have ended.
+    Of servers that were started here: the process. Of those that are up: requests, share of the KV
+    cache, mean times of all requests that have ended.
 
     Args:
         pool: the pool.
@@ -327,16 +516,10 @@ def pool_status(pool: PoolConfig, state: str | Path | None = None) -> list[dict[
             now, note = "died", "".join(last_lines(Path(ours.log), 1))
             if members:
                 note = f"{len(members)} of its processes run on; `down` or `up` ends them. {note}"
-        row = dict.fromkeys(("pid", "up_s", "memory_mb", "running", "waiting", "kv_frac"))
+        row = dict.fromkeys(("running", "waiting", "kv_frac"))
         row |= {"alias": model.alias, "state": now, "url": answer.url, "note": note}
         row |= {"simulated": ours is not None and ours.simulated, "times_s": {}}
-        if ours is not None and runs:
-            total = 0
-            for process in members:
-                with contextlib.suppress(psutil.Error, OSError):
-                    total += process.memory_full_info().pss  # shared pages count once
-            row |= {"pid": ours.pid, "up_s": round(time.time() - ours.started_at, 1)}
-            row["memory_mb"] = round(total / 1e6, 1)
+        row["pid"] = ours.pid if ours is not None and runs else None
         if answer.up and (reading := answer.reading) is not None:
             row |= {"running": int(reading.running_req), "waiting": int(reading.waiting_req)}
             row["kv_frac"] = round(reading.kv_frac, 4)

@@ -41,7 +41,6 @@ class StartedServer(StrictModel):
     alias: str
     pid: int
     start_s: float  # since boot
-    started_at: float  # epoch s
     url: str
     log: str
     settings: str  # digest of its command line and environment

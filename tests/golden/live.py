@@ -15,8 +15,8 @@ from inframind_gym.errors import InfraMindError
 from inframind_gym.live.client import ChatResult, ChatStream
 from inframind_gym.live.gateway.choose import SingleCallPolicy, World
 from inframind_gym.live.gateway.config import GatewayConfig
+from inframind_gym.live.launcher import server_command
 from inframind_gym.live.prompts import Prompts
-from inframind_gym.live.server_command import server_command
 from inframind_gym.live.simulated.answers import AnswerLengths
 from inframind_gym.live.watcher import parse_metrics
 from inframind_gym.simulator.arrivals import make_arrivals

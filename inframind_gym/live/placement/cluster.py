@@ -28,7 +28,7 @@ from inframind_gym.errors import InfraMindError
 from inframind_gym.files import read_json, replace_text
 from inframind_gym.live.backend import Connections
 from inframind_gym.live.client import LoopThread
-from inframind_gym.live.config import LiveSettings, PlacementLiveConfig, ServerAddress, require_live
+from inframind_gym.live.config import PlacementLiveConfig, ServerAddress, require_live
 from inframind_gym.live.placement import events
 from inframind_gym.live.placement.instance import (
     Instance,
@@ -133,8 +133,6 @@ class LivePlacement(PlacementSimulation):
         super().__init__(config, 1)
         self.served = served_models(self.pool, self.cluster_config, self.cards)
         self._live, self._limits = config, config.live
-        checks = config.live.model_dump(include={"health_s", "answer_s", "misses"})
-        self._settings = LiveSettings(sampling=config.sampling, **checks)
         self._make_server = make_server or self._vllm_server
         self._on_transition = on_transition
         self._loop: LoopThread | None = None  # there is one while servers may run
@@ -306,7 +304,7 @@ class LivePlacement(PlacementSimulation):
                 raise InfraMindError("the cluster was closed")
             poll_s = self.pool.metrics_poll_s
             return Connections(
-                (address,), self._settings, self._loop, poll_s=poll_s, on_change=changed
+                (address,), self._limits, self._loop, poll_s=poll_s, on_change=changed
             )
 
         name = f"{self.cards[m].alias} on GPU {g}"

@@ -2,7 +2,7 @@
 
 Everything here runs on the cluster's thread, except `Records.put`. A call of a job asks for as many
 tokens as the demand has drawn: the prompt is filler of about that length, and with `ignore_eos`
-(the default of `sampling`) the answer is exactly as long.
+(the default of `live.sampling`) the answer is exactly as long.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m inframind_gym.live.simulated.server
 
-listens on the port of every model of the pool in $INFRAMIND_SIMULATED (`simulation_command`).
+listens on the port of every model of the pool in $INFRAMIND_SIMULATED (`SimulatedPool`).
 `POST /fault?kind=hang&for_s=5` breaks the server of a port.
 """
 
@@ -15,11 +15,9 @@ import logging
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from aiohttp import web
@@ -28,8 +26,8 @@ from pydantic import Field
 
 from inframind_gym.configs import Positive, StrictModel, validate
 from inframind_gym.errors import ConfigError
+from inframind_gym.live.config import SIMULATED_ENV, SimulatedPool, Simulation
 from inframind_gym.live.guard import RequestError, check_head, is_secret
-from inframind_gym.live.server_command import ServerCommand
 from inframind_gym.live.simulated.answers import Answer, AnswerLengths, dump, read_request
 from inframind_gym.live.watcher import SIMULATED
 from inframind_gym.simulator.server.open_loop import OpenLoop
@@ -37,7 +35,6 @@ from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
 from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.workload import load_workload
 
-ENV: Final = "INFRAMIND_SIMULATED"
 MOST_REQUESTS: Final = 16_384  # that run and wait on all servers
 TOGETHER_S: Final = 0.01  # tokens that come within it are handed on together
 GARBAGE: Final = b"data: {<html>\n\n"
@@ -527,33 +524,6 @@ def _json(body: Any, status: int = 200) -> web.Response:
 # The process of a pool
 
 
-class Simulation(StrictModel):
-    """Settings of servers that are simulated in place of vLLM's."""
-
-    speed: Positive = 1.0  # virtual seconds a second
-    workload: str = "mixed"  # from which the lengths of answers are drawn
-
-
-class _Process(Simulation):
-    pool: PoolConfig
-    host: str
-
-
-def simulation_command(pool: PoolConfig, simulation: Simulation, host: str) -> ServerCommand:
-    """Return the command of the process that simulates the models of a pool that have a port.
-
-    Raises:
-        ConfigError: there is no such workload.
-    """
-    load_workload(simulation.workload)
-    if Path(simulation.workload).is_file():  # the process runs in another folder
-        workload = str(Path(simulation.workload).absolute())
-        simulation = simulation.model_copy(update={"workload": workload})
-    content = _Process(pool=pool, host=host, **simulation.model_dump())
-    env = {ENV: content.model_dump_json(), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
-    return ServerCommand((sys.executable, "-m", "inframind_gym.live.simulated.server"), env)
-
-
 def make_servers(pool: PoolConfig, simulation: Simulation) -> tuple[Engine, list[ModelServer]]:
     """Return the servers of a pool, which do not listen yet; to be called on their loop."""
     OpenLoop(cards(pool), 2).use_all()  # clients do not wait for compilation
@@ -567,7 +537,7 @@ def make_servers(pool: PoolConfig, simulation: Simulation) -> tuple[Engine, list
     return engine, servers
 
 
-async def _run(process: _Process) -> None:
+async def _run(process: SimulatedPool) -> None:
     """Serve until SIGTERM or SIGINT."""
     engine, servers = make_servers(process.pool, process)
     over = asyncio.Event()
@@ -585,4 +555,4 @@ async def _run(process: _Process) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(asctime)s %(message)s")
-    asyncio.run(_run(_Process.model_validate_json(os.environ[ENV])))
+    asyncio.run(_run(SimulatedPool.model_validate_json(os.environ[SIMULATED_ENV])))

@@ -10,7 +10,7 @@ import yaml
 
 from inframind_gym.errors import ConfigError
 from inframind_gym.live import weights
-from inframind_gym.live.server_command import ServerCommand, server_command, vllm_python
+from inframind_gym.live.launcher import ServerCommand, server_command, vllm_python
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -92,7 +92,6 @@ def test_up_status_down(room: Room) -> None:
         [2, 1, 0.25]
     ] * 2
     assert [row["pid"] for row in rows] == [launch.pid for launch in launches]
-    assert all(row["memory_mb"] > 5 for row in rows)
     assert len(room.running()) == 4  # each with its engine
     again = room.up(pool)
     assert all(launch.already for launch in again)
@@ -150,8 +149,8 @@ def test_engines_that_outlive_their_server_are_ended(room: Room) -> None:
     assert again.phase == "up" and again.pid != launch.pid
     assert not before & room.running()
     os.kill(again.pid or 0, signal.SIGKILL)
-    (stopped,) = room.launcher(pool).down(grace_s=0.5)
-    assert stopped.processes == 1 and room.running() == set()
+    room.launcher(pool).down(grace_s=0.5)
+    assert room.running() == set()
 
 
 def test_one_that_hangs_when_its_engine_died_is_started_anew(room: Room) -> None:
@@ -278,12 +277,9 @@ def test_the_commands(room: Room) -> None:
     path.write_text(json.dumps(both | {"models": both["models"][:1]}))
     assert command("up", *where, "--python", room.python).returncode == 0
     path.write_text(json.dumps(both))
-    status = command("status", *where)
+    status = command("status", *where, "--json")
     assert status.returncode == 1
-    lines = [line.split() for line in status.stdout.splitlines()]
-    assert lines[1][:2] == ["m0", "up"] and lines[2][:2] == ["m1", "stopped"]
-    rows = json.loads(command("status", *where, "--json").stdout)
-    assert [row["state"] for row in rows] == ["up", "stopped"]
+    assert [row["state"] for row in json.loads(status.stdout)] == ["up", "stopped"]
     name = f"fake-{room.folder.name}"
     path.write_text("name: [")
     assert command("down", *where).returncode == 2

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from inframind_gym.live.client import LoopThread
+from inframind_gym.live.config import Simulation
 from inframind_gym.live.processes import free_ports
-from inframind_gym.live.simulated.server import Engine, ModelServer, Simulation, make_servers
+from inframind_gym.live.simulated.server import Engine, ModelServer, make_servers
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 
 

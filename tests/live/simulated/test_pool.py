@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,13 +18,10 @@ from inframind_gym.cli import app
 from inframind_gym.configs import find_config
 from inframind_gym.live.client import ask
 from inframind_gym.live.config import addresses
-from inframind_gym.live.launcher import Launcher, pool_status
-from inframind_gym.live.simulated.server import Simulation
 from inframind_gym.live.watcher import is_simulated
 from inframind_gym.simulator.server.pool import load_pool
-from tests.live.launch.play import command, needs_linux, pool_of, session, write_pool
+from tests.live.launch.play import command, needs_linux, session, write_pool
 from tests.live.simulated.play import served, tiny_pool
-from tests.live.vllm_server.fake import until
 
 pytestmark = needs_linux
 
@@ -74,22 +69,6 @@ def test_the_commands(where: tuple[Any, ...], tmp_path: Path) -> None:
     assert session(pid) == set()
     assert [row["state"] for row in rows(where)] == ["stopped", "stopped"]
     assert not any(is_simulated(one.url) for one in addresses(pool))
-
-
-def test_a_process_that_dies_is_started_anew(tmp_path: Path) -> None:
-    pool, state = pool_of(tmp_path, "", ""), tmp_path / "state"
-    launcher = Launcher(pool, state=state, simulation=Simulation())
-    try:
-        (first,) = {launch.pid for launch in launcher.up()}
-        assert first is not None
-        os.kill(first, signal.SIGKILL)
-        until(lambda: session(first) == set())
-        assert [row["state"] for row in pool_status(pool, state)] == ["died", "died"]
-        (second,) = {launch.pid for launch in launcher.up()}
-        assert [row["pid"] for row in pool_status(pool, state)] == [second] * 2
-        assert second != first
-    finally:
-        launcher.down()
 
 
 def test_a_pool_is_made_of_servers_that_run(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ import pytest
 from inframind_gym.live.client import ask
 from inframind_gym.live.config import PlacementLiveConfig
 from inframind_gym.live.placement.cluster import LivePlacement
-from tests.live.launch.play import CLI, ROOT, session
+from tests.live.launch.play import session
 from tests.live.vllm_live.rig import read_metrics, reason_to_skip
-from tests.live.vllm_server.fake import until
 from tests.placement.live_toys import LLAMA3, LLAMA8, QWEN, Play
 from tests.placement.toys import write_demand
 from tests.simulator.vllm_scheduler.rerecord import VLLM_PYTHON
@@ -115,28 +113,4 @@ def test_models_are_switched(folder: Path) -> None:
         assert live.counters(0)["failed_wakes"] == 0
     print("learned, s (wake, sleep, load, offload):", live.state.seen_s[0].round(3).tolist())
     assert room.leaders() == {}
-    assert [pid for leader in started.values() for pid in session(leader)] == []
-
-
-def test_the_command_and_interrupting_it(folder: Path) -> None:
-    """Ctrl-C while vLLM starts, and before: no process is left."""
-    state = folder / "state"
-    arguments = ["place", "--pool", "cpu-tiny", "--policy", "mcf_plus", "--state", str(state)]
-    env = os.environ | {"PYTHONPATH": str(ROOT), "VLLM_PYTHON": str(VLLM_PYTHON), "NO_COLOR": "1"}
-    process = subprocess.Popen(
-        [*CLI, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=env,
-        cwd=ROOT,
-    )
-    until(lambda: len(leaders(state)) == 2 or process.poll() is not None, LIMIT_S)
-    started = leaders(state)
-    until(lambda: any(len(session(pid)) > 1 for pid in started.values()) or process.poll(), LIMIT_S)
-    process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 130, said
-    assert "Interrupted. All servers were stopped." in said
-    assert leaders(state) == {}
     assert [pid for leader in started.values() for pid in session(leader)] == []

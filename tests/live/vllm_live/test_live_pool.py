@@ -20,29 +20,10 @@ def test_status_and_logs(rig: LiveRig) -> None:
     rows = rig.status()
     assert [row["state"] for row in rows] == ["up"] * 3
     assert [row["pid"] for row in rows] == rig.leaders()
-    assert all(row["memory_mb"] < 2500 for row in rows)
-    print("MB a server:", [row["memory_mb"] for row in rows])
     assert rig.run("up")[1].count(": up already at http") == 3
     for model in rig.config.models:
         reading = rig.reading(rig.config.index(model.alias))
         assert reading.asleep is False
-
-
-def test_interrupting_up_leaves_no_process(rig: LiveRig) -> None:
-    """Ctrl-C while vLLM starts: its engine is a process of its own by then, or about to be."""
-    path = rig.write("interrupted", models=1)
-    process = rig.command("up", path=path)
-    file = rig.state / "interrupted" / "state.json"
-    until(lambda: file.exists() and rig.leaders("interrupted"))
-    (leader,) = rig.leaders("interrupted")
-    until(lambda: len(session(leader)) > 1 or process.poll() is not None, 120.0)
-    process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert "What this command started was stopped." in said
-    assert session(leader) == set()
-    assert not file.exists()
-    assert [row["state"] for row in rig.status()] == ["up"] * 3  # the others were left alone
 
 
 def test_a_sleeping_server_gets_no_request(rig: LiveRig) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,7 +36,6 @@ class Answer:
     done: bool = True  # ends with [DONE]
     status: int = 200
     message: str = "no"  # of an error
-    headers: dict[str, str] = field(default_factory=dict)
     usage: bool = True
     prompt_tokens: int | None = None  # as reported; None: of the messages
     metrics: dict[str, Any] | None = None
@@ -220,7 +219,7 @@ class FakeServer(ModelServer):
         if answer.status != 200:
             await asyncio.sleep(answer.first_s)
             error = {"message": answer.message, "type": "BadRequestError", "code": answer.status}
-            return web.json_response({"error": error}, status=answer.status, headers=answer.headers)
+            return web.json_response({"error": error}, status=answer.status)
         if not body.get("stream"):
             return await self._whole(answer, body, request)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
