@@ -21,8 +21,7 @@ from inframind_gym.studio.boards import Boards
 from inframind_gym.studio.parts import Live, Row, chip, each, html, put, table
 from inframind_gym.studio.runs import CHOICES, SETTINGS, Launcher
 from inframind_gym.studio.views import VIEWS, comparison
-from inframind_gym.teams.runs import Run, RunStore
-from inframind_gym.teams.token_budget.app import TEAM
+from inframind_gym.teams.runs import FORMS, Run, RunStore, compare
 
 # By team: title, what it is, a run in words, what came of it.
 TEAMS: Final = {
@@ -154,15 +153,11 @@ def attach(app: FastAPI, launcher: Launcher, boards: Boards) -> None:
     @ui.page("/compare/{first}/{second}")
     def compare_page(first: str, second: str) -> Any:
         try:
-            runs = [store.get_run(name) for name in (first, second)]
+            compared = comparison(compare(store, first, second))
         except ConfigError as error:
             return missing("A and B", str(error))
-        if any(run.team != TEAM for run in runs):
-            return missing("A and B", f"two runs of the team {TEAM} can be compared")
-        events = [store.events(run.run_id) for run in runs]
-        traces = [[one.data for one in each if one.kind == "trace"] for each in events]
         with frame("A and B", ""):
-            Live().show(comparison(runs, traces))
+            Live().show(compared)
 
     @ui.page("/boards/{name}")
     def board_page(name: str) -> Any:
@@ -262,7 +257,7 @@ def _runs(store: RunStore, team: str) -> None:
     show()
     ui.timer(2.0, show)
     known = {one.run_id: described(one)["what"][:60] for one in store.list_runs(team)}
-    if team == TEAM and len(known) > 1:
+    if team in FORMS and len(known) > 1:
         names = {run_id: f"{run_id} {what}" for run_id, what in known.items()}
         with ui.element("div").classes("pick"):
             first = ui.select(names, label="A", value=list(names)[1])

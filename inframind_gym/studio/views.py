@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
 from statistics import fmean
 from typing import Any, Final
 
@@ -267,58 +267,52 @@ def coordination(run: Run, events: Events) -> Parts:
     yield section("Handoffs", table("handoffs", columns, handoffs))
 
 
-def comparison(runs: Sequence[Run], traces: Sequence[Sequence[Mapping[str, Any]]]) -> Parts:
-    """Yield two runs of the token-budget team side by side, from the steps of each."""
+def comparison(result: Mapping[str, Any]) -> Parts:
+    """Yield two runs side by side, see `teams.runs.compare`."""
+    is_budget = result["runs"][0]["team"] == "token-budget"
     rows = [
-        {"at": letter, "run_id": run.run_id, "chip": chip(run.status)}
-        | {"settings": ", ".join(f"{key} {x}" for key, x in run.settings.items())}
-        for letter, run in zip("AB", runs, strict=True)
+        {**one, "at": letter, "chip": chip(one["status"])}
+        | {"settings": ", ".join(f"{key} {x}" for key, x in one["settings"].items())}
+        for letter, one in zip("AB", result["runs"], strict=True)
     ]
     columns = {"": "{at}", "run": '<a href="/show/{run_id}">{run_id}</a>', "status": "{chip}"}
     yield table("runs", {**columns, "<settings": "{settings}"}, rows)
-    curves = [{step["cumulative_tokens"]: step["quality"] for step in steps} for steps in traces]
+    curves = [dict(map(tuple, curve)) for curve in result["curves"]]
+    if not is_budget:  # single rewards hide which run is ahead
+        for curve in curves:
+            sums = accumulate(curve.values())
+            curve.update({at: s / n for n, (at, s) in enumerate(zip(curve, sums, strict=True), 1)})
     x = sorted({at for curve in curves for at in curve})
     lines = {
         letter: [curve.get(at) for at in x] for letter, curve in zip("AB", curves, strict=True)
     }
-    marks = [
-        (at, f"{letter}: {words}")
-        for letter, steps in zip("AB", traces, strict=True)
-        for at, words in cutoffs(steps)
-    ]
-    yield Lines("Quality over tokens", "tokens spent", x, lines, marks)
-    ends = [{"words": words, "at": at} for at, words in marks]
-    columns = {"run and reason": "{words}", ">after tokens": "{at:,}"}
-    yield section("Cut-offs", table("cut-offs", columns, ends))
-    shown = {"step": "action", "tokens": "cumulative_tokens:,", "quality": "quality:.0f"}
-    shown |= {"ROI": "roi:.4f", "ended": "cutoff_reason"}
+    marks: list[tuple[float, str]] = []
+    if is_budget:
+        for letter, steps in zip("AB", result["cutoffs"], strict=True):
+            marks += [(at, f"{letter}: {words}") for at, words in cutoffs(steps)]
+        yield Lines("Quality over tokens", "tokens spent", x, lines, marks)
+        ends = [{"words": words, "at": at} for at, words in marks]
+        columns = {"run and reason": "{words}", ">after tokens": "{at:,}"}
+        yield section("Cut-offs", table("cut-offs", columns, ends))
+        shown = {"step": "action", "tokens": "cumulative_tokens:,", "quality": "quality:.0f"}
+        shown |= {"ROI": "roi:.4f", "ended": "cutoff_reason"}
+    else:
+        yield Lines("Mean reward so far", "task", x, lines)
+        shown = {"task": "task_type", "goes to": "key", "reward": "adjusted_reward:.3f"}
     columns = {f"{s}: {head}": f"{{{s}_{spec}}}" for s in "AB" for head, spec in shown.items()}
-    pairs = [
-        {f"{s}_{key}": x for s, step in zip("AB", pair, strict=True) for key, x in step.items()}
-        for pair in zip_longest(*traces, fillvalue={})
-    ]
-    yield section("Traces side by side", table("traces", columns, pairs))
-    before, after = (_figures(run.summary or {}) for run in runs)
+    traces = []
+    for pair in result["traces"]:
+        sides = zip("AB", pair, strict=True)
+        traces.append({f"{s}_{key}": x for s, step in sides for key, x in (step or {}).items()})
+    yield section("Traces side by side", table("traces", columns, traces))
     numbers = [
-        {"name": name, "a": a, "b": after[name]}
-        | {"change": 100.0 * (after[name] - a) / abs(a) if a else None}
-        for name, a in before.items()
-        if name in after
+        {"name": key.replace("_", " ").replace(".", ": "), **x}
+        for key, x in result["numbers"].items()
     ]
-    columns = {"": "{name}", ">A": "{a:,.6g}", ">B": "{b:,.6g}", ">change %": "{change:+.1f}"}
-    yield section("Numbers", table("numbers", columns, numbers))
-
-
-def _figures(summary: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Return the numbers of a summary by their names."""
-    figures: dict[str, float] = {}
-    for key, x in summary.items():
-        name = prefix + key.replace("_", " ")
-        if isinstance(x, Mapping):
-            figures |= _figures(x, f"{name}: ")
-        elif isinstance(x, int | float) and not isinstance(x, bool):
-            figures[name] = x
-    return figures
+    columns = {"": "{name}", ">A": "{a:,.6g}", ">B": "{b:,.6g}"}
+    yield section(
+        "Numbers", table("numbers", {**columns, ">change %": "{change_percent:+.1f}"}, numbers)
+    )
 
 
 VIEWS: Final[dict[str, Callable[[Run, Events], Parts]]] = {

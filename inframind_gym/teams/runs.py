@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Final, Literal, Self
@@ -214,6 +215,69 @@ def _run(row: tuple[Any, ...]) -> Run:
             pass  # alive, and another user's
     parsed = None if summary is None else json.loads(summary)
     return Run(run_id, team, status, json.loads(settings), parsed, started_s, finished_s)
+
+
+# Comparison
+
+_ASIDE: Final = ("output", "scores", "utilization")  # too long for a trace
+# Kind of the events of a trace by team, and the two keys of a point of its curve.
+FORMS: Final = {
+    "assignment": ("iteration", ("iteration", "adjusted_reward")),
+    "token-budget": ("trace", ("cumulative_tokens", "quality")),
+}
+
+
+def compare(store: RunStore, first: str, second: str) -> dict[str, Any]:
+    """Return two runs of a team side by side, as JSON values.
+
+    Returns:
+        "runs" (name, team, status, settings), "numbers" (each number of the summaries that both
+        have: a, b, and the change in % of a, None where a is 0), "traces" (steps of a and b in
+        pairs), "curves" (a point a step: tokens and quality, or iteration and reward) and "cutoffs"
+        (steps that cut an agent off, or ended the run) of each.
+    """
+    runs = [store.get_run(name) for name in (first, second)]
+    teams = [run.team for run in runs]
+    if teams[0] != teams[1] or teams[0] not in FORMS:
+        raise ConfigError(
+            f"run {runs[0].run_id} is of the team {teams[0]}, run {runs[1].run_id} of "
+            f"{teams[1]}: compare two runs of {' or of '.join(FORMS)}. `inframind team list` "
+            "shows them."
+        )
+    kind, curve = FORMS[teams[0]]
+    traces = [
+        [
+            {key: value for key, value in event.data.items() if key not in _ASIDE}
+            for event in store.events(run.run_id)
+            if event.kind == kind
+        ]
+        for run in runs
+    ]
+    numbers = {}
+    before, after = (_numbers(run.summary or {}) for run in runs)
+    for key, a in before.items():
+        if key in after:
+            change = None if a == 0 else 100.0 * (after[key] - a) / abs(a)
+            numbers[key] = {"a": a, "b": after[key], "change_percent": change}
+    keys = ("run_id", "team", "status", "settings")
+    return {
+        "runs": [{key: getattr(run, key) for key in keys} for run in runs],
+        "numbers": numbers,
+        "traces": [list(pair) for pair in zip_longest(*traces)],
+        "curves": [[[step.get(key) for key in curve] for step in trace] for trace in traces],
+        "cutoffs": [[step for step in trace if step.get("cutoff_reason")] for trace in traces],
+    }
+
+
+def _numbers(summary: dict[str, Any], prefix: str = "") -> dict[str, float]:
+    """Return the numbers of a summary by dotted keys."""
+    numbers: dict[str, float] = {}
+    for key, value in summary.items():
+        if isinstance(value, dict):
+            numbers |= _numbers(value, f"{prefix}{key}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            numbers[prefix + key] = value
+    return numbers
 
 
 # Commands of the teams

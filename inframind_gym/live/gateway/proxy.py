@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, cast
+from typing import Final
 
 import aiohttp
 from starlette.types import Send
@@ -149,7 +149,8 @@ class Exchange:
         Raises:
             RequestError: none did.
         """
-        excluded, failed = 0, cast(RequestError | None, None)
+        excluded = 0
+        failed: RequestError | None = None
         while failed is None or self._attempts < self.gateway.config.limits.attempts:
             try:
                 choice = self.gateway.choose(self.query, excluded, admit=failed is None)
