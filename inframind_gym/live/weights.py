@@ -78,8 +78,6 @@ def is_made(made: Path) -> bool:
 def make(path: str, cache: Path) -> Path:
     """Make the folder of a model, unless it is there, and return it.
 
-    Two processes that do so at once write the same files.
-
     Raises:
         ValueError: There is no such model.
         OSError: It cannot be written.
@@ -116,9 +114,7 @@ def make(path: str, cache: Path) -> Path:
     }
     target.mkdir(parents=True, exist_ok=True)
     for name, text in contents.items():
-        part = target / f".{name}-{os.getpid()}"
-        part.write_text(text, encoding="utf-8")
-        part.replace(target / f"{name}.json")
+        (target / f"{name}.json").write_text(text, encoding="utf-8")
     return target
 
 

@@ -1,8 +1,7 @@
 """Studio: a web page on which pools, runs of teams and boards are watched, live or from records.
 
     runs      their settings, and threads that play teams and pools, or watch live servers
-    boards    results folders and their reports
-    server    who is admitted, REST and WebSocket
+    server    who is admitted, REST and WebSocket; results folders and their reports
     parts     charts, tables and bars of the pages
     views     one run of each team
     pages     the pages themselves (NiceGUI)

@@ -47,10 +47,9 @@ def studio(
         require("nicegui", "`inframind studio`", "studio")
         import uvicorn
 
-        from inframind_gym.studio.boards import Boards
         from inframind_gym.studio.pages import attach
         from inframind_gym.studio.runs import Launcher, Ways
-        from inframind_gym.studio.server import MOST_BODY_BYTES, make_app
+        from inframind_gym.studio.server import MOST_BODY_BYTES, Boards, make_app
 
         token = os.environ.get(TOKEN_VARIABLE, "").strip() or None
         if len(token or "") < LEAST_TOKEN_CHARS and (token is not None or host not in LOOPBACK):

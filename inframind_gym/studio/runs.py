@@ -12,8 +12,10 @@ decision    of a simulation: the query, its call, and where it went
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,13 +45,14 @@ from inframind_gym.teams.token_budget.settings import load_settings
 
 if TYPE_CHECKING:
     from inframind_gym.envs.routing import StreamEnv
-    from inframind_gym.live.gateway.command import Scrape
     from inframind_gym.teams.coordination.retrieval import Corpus, Retriever
 
 MOST_RUNS: Final = 8  # at once
 _ENDING_S: Final = 5.0  # that runs get to end when the studio does
 SAMPLE_S: Final = 1.0  # of a simulation, between two samples
 _DIGITS: Final = 3
+_ANSWER_S: Final = 5.0  # for a gateway to answer
+Samples = Mapping[str, list[tuple[dict[str, str], float]]]  # labels and values, by metric
 _COUNTERS: Final = {  # of a gateway, by server: key of a sample, metric, labels
     "running": ("calls_in_flight", {}),
     "waiting": ("queue_depth_seen_requests", {}),
@@ -311,33 +314,65 @@ def _watch_pool(settings: PoolSettings, ways: Ways, log: StoppableLog) -> None:
         _until_over(settings, log, look)
 
 
+def scrape(url: str) -> Samples:
+    """Return the samples of a gateway's metrics.
+
+    Raises:
+        InfraMindError: it does not answer, or is no gateway.
+    """
+    from prometheus_client.parser import text_string_to_metric_families
+
+    from inframind_gym.live.client import DownError, ask
+
+    key, samples = os.environ.get("INFRAMIND_API_KEY", ""), defaultdict[str, list[Any]](list)
+    try:
+        text = ask(f"{url.rstrip('/')}/metrics", limit_s=_ANSWER_S, key=key)
+    except DownError as error:
+        remedy = "Start a gateway: inframind serve --pool POOL"
+        if error.status == 401:
+            remedy = "Give a key of it in INFRAMIND_API_KEY"
+        raise InfraMindError(f"{url}: {error}. {remedy}") from None
+    with suppress(ValueError):  # it is something else
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                samples[sample.name].append((sample.labels, float(sample.value)))
+    if not samples["inframind_router_info"]:
+        raise InfraMindError(f"{url}: no gateway answers there")
+    return samples
+
+
+def total(samples: Samples, name: str, **labels: str) -> float:
+    """Return the sum of a metric over the samples with the given labels."""
+    rows = samples[f"inframind_{name}"]
+    return sum(value for of, value in rows if labels.items() <= of.items())
+
+
 def _watch_gateway(settings: PoolSettings, ways: Ways, log: StoppableLog) -> None:
     """Watch a gateway by its metrics."""
-    from inframind_gym.live.gateway.command import Scrape
-
     url = str(ways.gateway)
-    first = Scrape(url)
-    ((about, _),) = first.samples["inframind_router_info"]
-    names = [dict(labels)["model"] for labels, _ in first.samples["inframind_server_up"]]
-    log.append("servers", {"names": names, "about": dict(about), "clock": "wall"})
+    first = scrape(url)
+    ((about, _),) = first["inframind_router_info"]
+    names = [labels["model"] for labels, _ in first["inframind_server_up"]]
+    log.append("servers", {"names": names, "about": about, "clock": "wall"})
 
-    def counts(seen: Scrape) -> dict[str, Any]:
+    def counts(seen: Samples) -> dict[str, Any]:
         by_server = {
-            key: [int(seen.sum(metric, model=name, **labels)) for name in names]
+            key: [int(total(seen, metric, model=name, **labels)) for name in names]
             for key, (metric, labels) in _COUNTERS.items()
         }
+        answered: dict[str, str] = {"outcome": "answered"}
         return {
             **by_server,
-            "kv": [round(seen.sum("kv_cache_seen", model=name), _DIGITS) for name in names],
-            "in_flight": int(seen.sum("queries_in_flight")),
-            "done": int(seen.sum("queries_total", outcome="answered")),
-            "in_time": int(seen.sum("queries_total", outcome="answered", in_budget="true")),
-            "refused": int(seen.sum("refused_total")),
+            "kv": [round(total(seen, "kv_cache_seen", model=name), _DIGITS) for name in names],
+            "in_flight": int(total(seen, "queries_in_flight")),
+            "done": int(total(seen, "queries_total", **answered)),
+            "in_time": int(total(seen, "queries_total", in_budget="true", **answered)),
+            "refused": int(total(seen, "refused_total")),
         }
 
     def look() -> dict[str, Any]:
         try:
-            return counts(Scrape(url))
+            return counts(scrape(url))
         except InfraMindError as error:  # it may come back
             nothing = {key: [0] * len(names) for key in ("running", "waiting", "kv", "up")}
             return {**nothing, "notes": [str(error)]}

@@ -1,4 +1,4 @@
-"""Requests that the studio admits, its REST and WebSocket.
+"""Requests that the studio admits, its REST and WebSocket, and the boards that it shows.
 
 | | |
 |---|---|
@@ -18,9 +18,11 @@ import asyncio
 import contextlib
 import hmac
 import json
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from hashlib import sha256
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from fastapi import Body, FastAPI, Form, HTTPException, Query, Request, WebSocket
@@ -29,8 +31,9 @@ from starlette.requests import cookie_parser
 from starlette.websockets import WebSocketDisconnect
 
 from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.evaluation.report.page import write_report
+from inframind_gym.evaluation.store import HEADER, finished_ids, read_header
 from inframind_gym.live.guard import Guard, RequestError, is_secret
-from inframind_gym.studio.boards import Boards
 from inframind_gym.studio.runs import BusyError, Launcher
 from inframind_gym.teams.runs import Run, RunStore
 from inframind_gym.teams.token_budget.app import TEAM
@@ -40,6 +43,7 @@ COOKIE: Final = "inframind_studio"
 MOST_BODY_BYTES: Final = 2**20
 UNKNOWN_RUN: Final = 4404  # code of a WebSocket that is closed
 _POLL_S: Final = 0.05
+_DEEPEST: Final = 3  # folders of results below those that were given
 # NiceGUI compiles its templates in the browser and has its styles in the page.
 _POLICY: Final = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
@@ -64,6 +68,56 @@ _SIGN_IN: Final = """<!doctype html><html lang="en"><title>inframind studio</tit
 <p><label>Token of this studio (its variable INFRAMIND_STUDIO_TOKEN)<br>
 <input name="token" type="password" required style="width: 100%; font: inherit"></label></p>
 <button style="font: inherit">Sign in</button></form></main>"""
+
+
+class Boards:
+    """Results folders under some folders, and their reports.
+
+    Args:
+        roots: results folders, or folders of them; one that is missing has none.
+    """
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self._roots = roots
+
+    def find(self) -> dict[str, Path]:
+        """Return the folders by the names under which the pages know them."""
+        folders: dict[str, Path] = {}
+        for root in self._roots:
+            for depth in range(_DEEPEST + 1):
+                for path in sorted(root.glob("/".join(["*"] * depth + [HEADER]))):
+                    name = "--".join(path.parent.relative_to(root).parts) or root.resolve().name
+                    folders.setdefault(name, path.parent)
+        return folders
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Return what is listed of each folder: name, suite, policies, finished cells, or error."""
+        rows: list[dict[str, Any]] = []
+        for name, folder in self.find().items():
+            rows.append({"name": name})
+            try:
+                header, cells = read_header(folder), len(finished_ids(folder))
+            except (InfraMindError, OSError) as error:
+                rows[-1]["error"] = str(error)
+                continue
+            planned = sum(map(len, header.get("planned", {}).values()))
+            rows[-1] |= {"suite": header["suite"].get("name", ""), "cells": cells}
+            rows[-1] |= {"planned": planned, "policies": ", ".join(header["policies"])}
+        return rows
+
+    def report(self, name: str) -> str:
+        """Return the HTML of a folder's report; making it can take seconds.
+
+        Raises:
+            InfraMindError: there is no such folder, it has no results, or cannot be read.
+        """
+        folder = self.find().get(name)
+        if folder is None:
+            raise ConfigError(f"there is no results folder {name[:100]!r}")
+        with tempfile.TemporaryDirectory() as scratch:
+            page = Path(scratch, "report.html")
+            write_report([folder], page)
+            return page.read_text(encoding="utf-8")
 
 
 def session_of(token: str) -> str:

@@ -18,9 +18,8 @@ import uvicorn
 from inframind_gym.live import guard
 from inframind_gym.live.guard import Guard, bounded_protocol, check_head
 from inframind_gym.sockets import listening
-from inframind_gym.studio.boards import Boards
 from inframind_gym.studio.runs import Launcher, Ways
-from inframind_gym.studio.server import make_app
+from inframind_gym.studio.server import Boards, make_app
 from inframind_gym.teams.runs import RunStore
 from tests.live.gateway.rig import KEY, running
 from tests.live.simulated.play import served, tiny_pool

@@ -15,9 +15,8 @@ from starlette.websockets import WebSocketDisconnect
 from typer.testing import CliRunner
 
 from inframind_gym.cli import app as commands
-from inframind_gym.studio.boards import Boards
 from inframind_gym.studio.runs import Launcher, Ways
-from inframind_gym.studio.server import COOKIE, make_app
+from inframind_gym.studio.server import COOKIE, Boards, make_app
 from inframind_gym.teams.runs import RunStore
 from tests.studio.conftest import TASK, TOKEN, until_over
 from tests.teams.token_budget.runs import STEP, Model

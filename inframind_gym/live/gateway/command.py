@@ -1,19 +1,14 @@
-"""`inframind serve`, the gateway as a process, and its metrics as somebody else reads them."""
+"""`inframind serve`."""
 
 from __future__ import annotations
 
 import logging
-import os
-import time
-from collections import defaultdict
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
-from inframind_gym.errors import InfraMindError, friendly, require
-
-_ANSWER_S: Final = 5.0
+from inframind_gym.errors import friendly, require
 
 
 def _option(words: str, **more: Any) -> Any:
@@ -54,47 +49,3 @@ def serve(
         options |= {"host": host, "port": port, "log": record, "speed": speed}
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
         run(gateway_config(config, options))
-
-
-class Scrape:
-    """Metrics of a gateway at one instant.
-
-    Args:
-        url: its address.
-
-    Attributes:
-        at_s: when, on the monotonic clock.
-        samples: by name, labels and value of each sample.
-
-    Raises:
-        InfraMindError: it does not answer, or is no gateway.
-    """
-
-    def __init__(self, url: str) -> None:
-        from prometheus_client.parser import text_string_to_metric_families
-
-        from inframind_gym.live.client import DownError, ask
-
-        self.at_s, key = time.monotonic(), os.environ.get("INFRAMIND_API_KEY", "")
-        try:
-            text = ask(f"{url.rstrip('/')}/metrics", limit_s=_ANSWER_S, key=key)
-        except DownError as error:
-            remedy = "Start a gateway: inframind serve --pool POOL"
-            if error.status == 401:
-                remedy = "Give a key of it in INFRAMIND_API_KEY"
-            raise InfraMindError(f"{url}: {error}. {remedy}") from None
-        self.samples = defaultdict[str, list[tuple[frozenset[tuple[str, str]], float]]](list)
-        try:
-            for family in text_string_to_metric_families(text):
-                for sample in family.samples:
-                    labels = frozenset(sample.labels.items())
-                    self.samples[sample.name].append((labels, float(sample.value)))
-        except ValueError:  # it is something else
-            self.samples.clear()
-        if not self.samples["inframind_router_info"]:
-            raise InfraMindError(f"{url}: no gateway answers there")
-
-    def sum(self, name: str, **labels: str) -> float:
-        """Return the sum of a metric over the samples with the given labels."""
-        samples = self.samples[f"inframind_{name}"]
-        return sum(value for of, value in samples if set(labels.items()) <= of)

@@ -25,8 +25,8 @@ pytest.importorskip("httptools")
 from inframind_gym import cli
 from inframind_gym.calibration.request_log import read_log
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.gateway.command import Scrape
 from inframind_gym.live.gateway.metrics import Metrics
+from inframind_gym.studio.runs import scrape, total
 from tests.live.gateway.rig import chat, running
 from tests.live.vllm_server.fake import Answer, FakeServer, records, until
 from tests.live.vllm_server.live_play import pool_at
@@ -144,17 +144,17 @@ def test_what_studio_reads_of_a_gateway(tmp_path: Path) -> None:
     with running(tmp_path) as rig:
         for _ in range(3):
             assert rig.ask()[0] == 200
-        seen = Scrape(rig.url)
-        assert seen.sum("queries_total", outcome="answered", in_budget="true") == 3
-        assert seen.sum("server_up") == 5
+        seen = scrape(rig.url)
+        assert total(seen, "queries_total", outcome="answered", in_budget="true") == 3
+        assert total(seen, "server_up") == 5
         for server in rig.servers:
             server.finished = [4.0, 2.0]
-        until(lambda: Scrape(rig.url).sum("server_time_seen_seconds", time="e2e_s"))
+        until(lambda: total(scrape(rig.url), "server_time_seen_seconds", time="e2e_s"))
         for url in (rig.servers[0].url, f"{rig.url}/x"):
             with pytest.raises(InfraMindError):
-                Scrape(url)
+                scrape(url)
     with pytest.raises(InfraMindError, match="Start a gateway: inframind serve"):
-        Scrape(rig.url)
+        scrape(rig.url)
 
 
 def test_a_port_that_is_taken_is_named() -> None:
