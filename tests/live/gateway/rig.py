@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,10 +18,13 @@ import aiohttp
 import uvicorn
 import yaml
 
+from inframind_gym.live.client import DownError, ask
 from inframind_gym.live.gateway.app import make_app
 from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.gateway.gateway import Gateway
 from inframind_gym.live.guard import bounded_protocol
+from inframind_gym.live.processes import free_ports
+from inframind_gym.simulator.server.pool import PoolConfig
 from inframind_gym.sockets import listening
 from tests.live.vllm_server.fake import Answer, FakeServer, Script, until
 from tests.live.vllm_server.live_play import pool_at
@@ -71,6 +77,13 @@ def chat(**fields: Any) -> dict[str, Any]:
     return usual | fields
 
 
+def write_pool(folder: Path, pool: PoolConfig) -> Path:
+    """A file of a pool."""
+    path = folder / "pool.yaml"
+    path.write_text(yaml.safe_dump(pool.model_dump(mode="json", exclude_none=True)))
+    return path
+
+
 def code(answer: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
     """Status and code of an error."""
     return answer[0], json.loads(answer[2])["error"]["code"]
@@ -89,9 +102,7 @@ def running(
             model.model_copy(update={"name": name})
             for model, name in zip(pool.models, names, strict=True)
         ]
-        pool = pool.model_copy(update={"models": tuple(models)})
-        path = folder / "pool.yaml"
-        path.write_text(yaml.safe_dump(pool.model_dump(mode="json", exclude_none=True)))
+        path = write_pool(folder, pool.model_copy(update={"models": tuple(models)}))
         config = GatewayConfig.model_validate(
             {"pool": str(path), "policy": "least_loaded", "port": 0} | settings
         )
@@ -115,6 +126,38 @@ def running(
             server.should_exit = True
             thread.join(20.0)
             assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def process(
+    folder: Path, pool: Path, **settings: Any
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`inframind serve` as a process that is ready: its address, and itself."""
+    (port,) = free_ports(1)
+    url, config = f"http://127.0.0.1:{port}", folder / "gateway.yaml"
+    usual = {"pool": str(pool), "policy": "least_loaded", "port": port}
+    config.write_text(yaml.safe_dump(usual | settings))
+    command = [sys.executable, "-c", "from inframind_gym.cli import app; app()"]
+    started = subprocess.Popen(
+        [*command, "serve", "--config", str(config)],
+        env=os.environ | {"PYTHONPATH": os.getcwd()},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+    def ready() -> bool:
+        assert started.poll() is None
+        with contextlib.suppress(DownError):
+            ask(f"{url}/ready")
+            return True
+        return False
+
+    try:
+        until(ready, 300.0)
+        yield url, started
+    finally:
+        started.kill()
+        started.communicate()
 
 
 def settled(rig: Rig) -> None:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 pytest.importorskip("httptools")
@@ -27,9 +21,9 @@ from inframind_gym.calibration.request_log import read_log
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.gateway.metrics import Metrics
 from inframind_gym.studio.runs import scrape, total
-from tests.live.gateway.rig import chat, running
-from tests.live.vllm_server.fake import Answer, FakeServer, records, until
-from tests.live.vllm_server.live_play import pool_at
+from tests.live.gateway.rig import chat, process, running, write_pool
+from tests.live.vllm_server.fake import Answer, records, until
+from tests.live.vllm_server.live_play import five, pool_at
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -47,76 +41,31 @@ def test_every_metric_is_in_the_documentation() -> None:
     assert families - of_routers == of_gateways
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+LATE = Answer(first_s=0.5)
+CHAT = "/v1/chat/completions"
 
 
-class Served:
-    """`inframind serve` as a process."""
-
-    def __init__(self, folder: Path, servers: list[FakeServer], **settings: Any) -> None:
-        pool = pool_at([server.url for server in servers])
-        path = folder / "pool.yaml"
-        path.write_text(yaml.safe_dump(pool.model_dump(mode="json", exclude_none=True)))
-        self.port, self.config = free_port(), folder / "gateway.yaml"
-        self.settings = {"pool": str(path), "policy": "least_loaded", "port": self.port} | settings
-        self.config.write_text(yaml.safe_dump(self.settings))
-        command = "from inframind_gym.cli import app; app()"
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", command, "serve", "--config", str(self.config)],
-            env=os.environ | {"PYTHONPATH": os.getcwd()},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        until(lambda: self.get("/ready") == 200, 300.0)
-
-    def get(self, path: str, body: Any = None) -> int:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}", data, {"Content-Type": "application/json"}
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=30.0) as response:
-                response.read()
-                return int(response.status)
-        except urllib.error.HTTPError as error:
-            error.close()
-            return error.code
-        except OSError:
-            return 0
-
-
-@pytest.fixture
-def servers() -> Any:
-    from inframind_gym.simulator.server.pool import load_pool
-
-    models, late = load_pool("b200-2gpu").models, Answer(first_s=0.5)
-    found = [FakeServer(lambda r, n: late, model=model.name) for model in models]
-    yield found
-    for server in found:
-        server.close()
-
-
-def test_the_end_loses_no_request(servers: list[FakeServer], tmp_path: Path) -> None:
+def test_the_end_loses_no_request(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    served = Served(tmp_path, servers, log=str(log))
-    try:
-        url, statuses = "/v1/chat/completions", list[int]()
-        assert served.get(url, chat(stream=True)) == 200
-        asking = threading.Thread(target=lambda: statuses.append(served.get(url, chat())))
-        asking.start()
-        until(lambda: any(server.open for server in servers))
-        for _ in range(2):  # timeout(1) sends two
-            served.process.send_signal(signal.SIGTERM)
-            time.sleep(0.05)
-        said = served.process.communicate(timeout=60.0)[1]
-        asking.join()
-        assert "Traceback" not in said
-        assert statuses == [200]
-    finally:
-        served.process.kill()
-    assert served.process.returncode == -signal.SIGTERM
+    with five(lambda r, n: LATE) as servers:
+        pool = write_pool(tmp_path, pool_at([server.url for server in servers]))
+        with process(tmp_path, pool, log=str(log)) as (url, served):
+
+            def post(**fields: Any) -> int:
+                return httpx.post(url + CHAT, json=chat(**fields), timeout=30.0).status_code
+
+            statuses = list[int]()
+            assert post(stream=True) == 200
+            asking = threading.Thread(target=lambda: statuses.append(post()))
+            asking.start()
+            until(lambda: any(server.open for server in servers))
+            for _ in range(2):  # timeout(1) sends two
+                served.send_signal(signal.SIGTERM)
+                time.sleep(0.05)
+            said = served.communicate(timeout=60.0)[1]
+            asking.join()
+    assert "Traceback" not in said
+    assert (statuses, served.returncode) == ([200], -signal.SIGTERM)
     lines = records(log)
     assert [line["status"] for line in lines] == ["ok", "whole"]
     read = read_log(log, lines[0]["model"])  # as `inframind calibrate` reads it
@@ -125,19 +74,15 @@ def test_the_end_loses_no_request(servers: list[FakeServer], tmp_path: Path) -> 
     assert read.first_token_s[0] > 0.4
 
 
-def test_a_policy_that_hangs_does_not_hang_the_server(
-    servers: list[FakeServer], tmp_path: Path
-) -> None:
+def test_a_policy_that_hangs_does_not_hang_the_server(tmp_path: Path) -> None:
     hanging = {"policy": "tests.live.gateway.test_choose:Hanging", "limits": {"policy_s": 0.5}}
-    served = Served(tmp_path, servers, **hanging)
-    try:
-        for _ in range(3):
-            body = chat(inframind={"budget_s": 13.0})
-            assert served.get("/v1/chat/completions", body) == 200
-        assert served.get("/health") == 200
-    finally:
-        served.process.kill()
-        served.process.communicate()
+    with five(lambda r, n: LATE) as servers:
+        pool = write_pool(tmp_path, pool_at([server.url for server in servers]))
+        with process(tmp_path, pool, **hanging) as (url, _):
+            for _ in range(3):
+                body = chat(inframind={"budget_s": 13.0})
+                assert httpx.post(url + CHAT, json=body, timeout=30.0).status_code == 200
+            assert httpx.get(f"{url}/health").status_code == 200
 
 
 def test_what_studio_reads_of_a_gateway(tmp_path: Path) -> None:

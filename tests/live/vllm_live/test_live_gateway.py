@@ -3,51 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-import yaml
 
 pytest.importorskip("httptools")
 
-from inframind_gym.live.client import DownError, ask
 from inframind_gym.live.config import server_url
-from inframind_gym.live.processes import free_ports
+from tests.live.gateway.rig import process
 from tests.live.vllm_live.rig import LiveRig
 from tests.live.vllm_server.fake import records, until
 
 pytestmark = pytest.mark.live
 MESSAGES = [{"role": "user", "content": "What is six times seven?"}]
-
-
-@contextlib.contextmanager
-def gateway(file: Path, **settings: Any) -> Iterator[None]:
-    """`inframind serve`, ready, until the end of the block."""
-    file.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    program = "from inframind_gym.cli import app; app()"
-    started = subprocess.Popen([sys.executable, "-c", program, "serve", "--config", str(file)])
-
-    def ready() -> bool:
-        assert started.poll() is None
-        with contextlib.suppress(DownError):
-            ask(f"http://127.0.0.1:{settings['port']}/ready")
-            return True
-        return False
-
-    try:
-        until(ready, 120.0)
-        yield
-    finally:
-        started.terminate()
-        started.wait(30)
 
 
 async def first_token_ms(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> float:
@@ -64,13 +36,11 @@ async def first_token_ms(session: aiohttp.ClientSession, url: str, body: dict[st
 
 
 def test_requests_are_answered_through_the_gateway(rig: LiveRig, tmp_path: Path) -> None:
-    (port,) = free_ports(1)
     log = tmp_path / "access.jsonl"
     model = rig.config.models[0]
     body = {"messages": MESSAGES, "max_tokens": 16, "ignore_eos": True, "stream": True}
-    url = f"http://127.0.0.1:{port}"
 
-    async def play() -> dict[str, list[float]]:
+    async def play(url: str) -> dict[str, list[float]]:
         ways = {
             "direct": (server_url(model), model.name),
             "by name": (url, model.alias),
@@ -91,10 +61,9 @@ def test_requests_are_answered_through_the_gateway(rig: LiveRig, tmp_path: Path)
             assert answer["usage"]["completion_tokens"] == 16
         return took
 
-    settings = {"pool": str(rig.path), "policy": "least_loaded", "port": port, "log": str(log)}
-    settings |= {"admission": "best_effort", "workload": "math"}
-    with gateway(tmp_path / "gateway.yaml", **settings):
-        took = asyncio.run(play())
+    settings = {"log": str(log), "admission": "best_effort", "workload": "math"}
+    with process(tmp_path, rig.path, **settings) as (url, _):
+        took = asyncio.run(play(url))
     medians = {way: sorted(times)[len(times) // 2] for way, times in took.items()}
     print("time to the first token, median ms:", json.dumps(medians))
     lines = records(log)
