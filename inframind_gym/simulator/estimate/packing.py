@@ -50,7 +50,6 @@ class Limits:
     """Launch options that all servers share; None: by the GPU and the model."""
 
     max_num_seqs: int = 256
-    max_num_batched_tokens: int | None = None
     max_model_len: int | None = None
     max_output_tokens: int = 2048
 
@@ -239,14 +238,7 @@ def _server(each: Wanted, gpu: Gpu, limits: Limits) -> Server:
         raise ConfigError(
             f"--max-model-len {limits.max_model_len}: {each.alias} takes at most {longest} tokens."
         )
-    tokens = limits.max_num_batched_tokens
-    if tokens is None:
-        tokens = max(8192 if gpu.memory_gb >= _LARGE_GB else 2048, limits.max_num_seqs)
-    elif tokens < limits.max_num_seqs:
-        raise ConfigError(
-            f"--max-num-batched-tokens {tokens} must be at least --max-num-seqs "
-            f"{limits.max_num_seqs}: a step computes one token for every running sequence."
-        )
+    tokens = max(8192 if gpu.memory_gb >= _LARGE_GB else 2048, limits.max_num_seqs)
     max_model_len = limits.max_model_len or min(8192, longest)
     return Server(each.model, gpu, 1, limits.max_num_seqs, tokens, max_model_len)
 
