@@ -226,14 +226,13 @@ def _form(launcher: Launcher, team: str, source: str) -> None:
             elif isinstance(default, bool):
                 controls[name] = ui.checkbox(label, value=default)
             else:
-                controls[name] = (ui.input if name == "fault" else ui.number)(label, value=default)
+                controls[name] = ui.number(label, value=default)
 
         async def start() -> None:
             settings: dict[str, Any] = {"source": source} if source else {}
             for name, control in controls.items():
                 whole = isinstance(control.value, float) and control.value.is_integer()
                 settings[name] = int(control.value) if whole else control.value
-                settings[name] = None if control.value == "" else settings[name]
             try:
                 run_id = await background.io_bound(launcher.start, team, settings)
             except InfraMindError as error:

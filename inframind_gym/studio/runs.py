@@ -37,7 +37,7 @@ from inframind_gym.envs.routing_config import DEFAULT_POOL, DEFAULT_WORKLOAD
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
 from inframind_gym.policies import POLICIES, policy_names
 from inframind_gym.teams.assignment.rules import ARRIVALS, Arrivals, Router
-from inframind_gym.teams.coordination.settings import MOST_QUERY_CHARS, check_fault
+from inframind_gym.teams.coordination.settings import MOST_QUERY_CHARS
 from inframind_gym.teams.llm import SIMULATED, Provider, open_provider
 from inframind_gym.teams.runs import RunLog, RunStore
 from inframind_gym.teams.token_budget.app import MODES, Order
@@ -112,7 +112,6 @@ class CoordinationSettings(StrictModel):
     question: Annotated[str, Field(min_length=1, max_length=MOST_QUERY_CHARS)]
     policy: Annotated[str, _one_of("coordination", "policy")] = "seed_supervisor"
     deadline_s: Annotated[float, within(0.1, 3600.0)] | None = None
-    fault: Annotated[str, AfterValidator(check_fault)] | None = None
 
 
 class PoolSettings(StrictModel):

@@ -117,7 +117,7 @@ def test_a_run_can_be_stopped(client: TestClient, launcher: Launcher) -> None:
         ("token-budget", {"task": "x", "strategy": "sb3_maskable_ppo:/etc"}, "folder"),
         ("pool", {"pool": "/etc/passwd"}, "pool"),
         ("pool", {"source": "gateway"}, "--gateway"),
-        ("coordination", {"question": "?", "fault": "x:y"}, "fault"),
+        ("coordination", {"question": "?", "policy": "os:system"}, "policy"),
         ("assignment", {"iterations": 0}, "iterations"),
     ],
     ids=str,
