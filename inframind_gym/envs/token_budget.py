@@ -206,12 +206,11 @@ class TokenBudgetSimulation(Simulation):
         if self.has_mask:
             return super().checked(actions)
         try:
-            numbers: NDArray[Any] = np.array(actions, np.float64).reshape(
-                self.num_envs, CONTINUOUS_SIZE
-            )
+            numbers: NDArray[Any] = np.array(actions, np.float64)
         except (TypeError, ValueError):
-            numbers = np.full((1, 1), np.nan)
-        if not np.isfinite(numbers).all():
+            numbers = np.zeros(0)
+        numbers = numbers[None] if numbers.ndim == 1 else numbers
+        if numbers.shape != (self.num_envs, CONTINUOUS_SIZE) or not np.isfinite(numbers).all():
             shape = f"{self.num_envs} of {CONTINUOUS_SIZE} finite numbers each"
             raise ActionError(f"actions must be {shape}, got {actions!r:.80}")
         return numbers

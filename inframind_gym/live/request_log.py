@@ -14,7 +14,7 @@ of this machine's monotonic clock. An unknown value is null.
                                  null unless it runs with --enable-per-request-metrics
     first_token_ts, last_token_ts   when these tokens arrived here
     end_ts           when it was over
-    attempts         how often it was sent: more than once where the prompt was too long
+    attempts         how often it was sent
     priority         as sent; null: none
     error            the failure, in words
     episode, call, query, task, topology, node, phase, strategy, max_tokens   of the call

@@ -111,7 +111,7 @@ def parse_metrics(text: str, taken_s: float) -> Reading:
                 values.setdefault(sample.name, []).append(value)
                 if sample.name == _SLEEP and sample.labels.get("sleep_state") == "awake":
                     awake.append(value)
-    except (ValueError, KeyError, IndexError) as error:
+    except (ValueError, LookupError, OverflowError) as error:
         raise DownError(f"the answer to /metrics cannot be read: {error}") from None
     for name in (_RUNNING, _WAITING):
         if name not in values:

@@ -47,6 +47,7 @@ def test_engines_are_summed() -> None:
         (text(running=math.nan), "is nan"),
         (text(waiting=-1), "is -1"),
         (text().replace(" 3", " three"), "cannot be read"),
+        (text().replace(" 3", " 3" + 400 * "0"), "cannot be read"),
         (text().replace('engine="0"}', 'engine="0'), "cannot be read"),
         ("\0\xff" * 100, "has no"),
     ],
