@@ -12,6 +12,7 @@ import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, reduce
 from operator import or_
 from pathlib import Path
@@ -213,8 +214,15 @@ def read_setting(text: str, model: type[BaseModel] | None = None) -> tuple[str, 
         if "[str, ...]" in annotation:
             return key, tuple(items)
         if "," in value or "int |" not in annotation:  # one number of a field that is a count, too
-            return key, tuple(parse_yaml(item, source)[0] for item in items)
+            return key, tuple(_number(parse_yaml(item, source)[0]) for item in items)
     return key, parse_yaml(value, source)[0]
+
+
+def _number(value: Any) -> Any:
+    """Return the number that a text is to Python and not to YAML, such as 1e3; or the value."""
+    with suppress(TypeError, ValueError):
+        return float(value) if isinstance(value, str) else value
+    return value
 
 
 def validate(

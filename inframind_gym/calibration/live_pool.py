@@ -54,9 +54,12 @@ def read_calls(path: Path, pool: PoolConfig) -> Calls:
         if line.get("status") not in ("ok", "truncated", "whole") or None in row:
             continue
         try:
-            rows.append((pool.index(line["model"]), *map(float, row)))
-        except (TypeError, ValueError):
+            sent_s, end_s, first_s, *numbers = map(float, row)
+            if not np.isfinite([sent_s, end_s, *numbers]).all():
+                raise ValueError
+        except (TypeError, ValueError, OverflowError):
             raise ConfigError(f"{path}, line {number}: a time or a count is no number") from None
+        rows.append((pool.index(line["model"]), sent_s, end_s, first_s, *numbers))
     if not rows:
         known = ", ".join(sorted(others)) or "none"
         raise InfraMindError(

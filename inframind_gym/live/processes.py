@@ -167,10 +167,11 @@ class StartedServers:
             yield
 
     def end(self, servers: Iterable[StartedServer], grace_s: float = GRACE_S) -> list[Stopped]:
-        """Stop servers, and drop them from `servers`.
+        """Stop servers, and drop those that are gone from `servers`.
 
         SIGTERM to each leader, which ends its members, and to members without one; SIGKILL to what
-        is left. KeyboardInterrupt meanwhile shortens the grace to 0 and is not raised.
+        is left. KeyboardInterrupt meanwhile shortens the grace to 0 and is not raised. Processes of
+        other users, or that hang in the kernel, can survive.
         """
         servers = list(servers)
         members = {server.alias: server.members() for server in servers}
@@ -187,7 +188,8 @@ class StartedServers:
         _signal(killed, signal.SIGKILL)
         psutil.wait_procs(killed, _KILL_S)
         for server in servers:
-            self.servers.pop(server.alias, None)
+            if not server.members():
+                self.servers.pop(server.alias, None)
         self.write()
         return [
             Stopped(each.alias, each.pid, len(members[each.alias]), bool(stubborn[each.alias]))

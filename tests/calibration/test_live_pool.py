@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,15 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from inframind_gym.calibration import live_pool
-from inframind_gym.calibration.live_pool import LEAST_CALLS, fit_pool, mismatch_of, served
+from inframind_gym.calibration.live_pool import (
+    LEAST_CALLS,
+    fit_pool,
+    mismatch_of,
+    read_calls,
+    served,
+)
 from inframind_gym.cli import app
-from inframind_gym.errors import InfraMindError
+from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.workflow.state import CALL
@@ -50,6 +57,15 @@ def test_true_cards_have_no_mismatch_and_too_few_calls_are_refused() -> None:
     assert mismatch_of(TRUTH, calls) < 1e-12 < 0.3 < mismatch_of(other_cards(), calls)
     with pytest.raises(InfraMindError, match="let there be more of them"):
         fit_pool(TRUTH, calls[: LEAST_CALLS - 1])
+
+
+@pytest.mark.parametrize("wrong", [{"sent_ts": math.nan}, {"output_toks": "nan"}, {"end_ts": "x"}])
+def test_a_log_with_what_is_no_number_is_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
+    line = {"model": TRUTH.aliases[0], "status": "ok", "sent_ts": 1.0, "end_ts": 2.0}
+    line |= {"input_toks": 9, "output_toks": 9} | wrong
+    (tmp_path / "log.jsonl").write_text(json.dumps(line))
+    with pytest.raises(ConfigError, match="line 1: a time or a count is no number"):
+        read_calls(tmp_path / "log.jsonl", TRUTH)
 
 
 def test_a_gateways_log_fits_its_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import inframind_gym  # noqa: F401
+from inframind_gym.errors import ActionError
 from inframind_gym.teams.token_budget.rules import CUT, REALLOCATE, STOP
 
 ID = "InfraMind-TokenBudget-v0"
@@ -101,3 +102,11 @@ def test_continuous_actions_share_out_and_stop() -> None:
     *_, terminated, _, info = env.step(np.array([0.0, 0.0, 0.0, 0.6]))
     assert terminated
     assert info["cutoff_reason"] == "stop"
+
+
+@pytest.mark.parametrize("shape", [(4, 2), (8,), (2, 3), (2, 2, 2)])
+def test_continuous_actions_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    env: Any = gym.make_vec(ID, num_envs=2, action="continuous")
+    env.reset(seed=0)
+    with pytest.raises(ActionError, match="2 of 4 finite numbers"):
+        env.step(np.zeros(shape))

@@ -73,6 +73,7 @@ def test_a_report_is_put_into_its_folder_and_not_overwritten(tmp_path: Path) -> 
         (["compare", "no/where", "FOLDER"], "there is no folder no/where"),
         (["run", "--suite", "startr"], "Did you mean 'starter'"),
         (["run", "--set", "rates=0"], "rates_per_min"),
+        (["run", "--set", "rates=1e3,1e9"], "rates_per_min.1"),
         (["run", "--set", "budgets=nan"], "budgets_s"),
         (["run", "--seeds", "x"], "seeds: must be a count"),
         (["run", "--seeds", "100001"], "from 1 to 10000 (5)"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from pathlib import Path
@@ -188,6 +189,13 @@ def test_times_outlive_their_process_where_the_weights_are_the_same(tmp_path: Pa
     with stage(tmp_path, initial="empty") as play:
         play.begin(jobs=False)
         np.testing.assert_allclose(play.live.state.seen_s[0, 0], priors[0])
+    kept.write_text("{")
+    with stage(tmp_path, initial="empty") as play:
+        play.begin(jobs=False)
+        np.testing.assert_allclose(play.live.state.seen_s[0], priors)
+        kept.unlink()
+        kept.mkdir()  # cannot be written
+        on_gpu_0(play, 0)
 
 
 def test_a_model_over_two_gpus(tmp_path: Path) -> None:
@@ -249,3 +257,18 @@ def test_closing_in_the_middle(tmp_path: Path) -> None:
     while threading.active_count() > before:
         assert time.monotonic() < over_s, threading.enumerate()
         time.sleep(0.05)
+
+
+def test_ctrl_c_twice_while_it_closes_leaves_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stage(tmp_path, initial="empty") as play:
+        on_gpu_0(play, 0)
+        server, ends = play.servers[0, 0], play.servers[0, 0].stop
+        monkeypatch.setattr(server, "stop", lambda: (time.sleep(1.0), ends()))
+        for after_s in (0.2, 0.4):
+            main = threading.get_ident(), signal.SIGINT
+            threading.Timer(after_s, signal.pthread_kill, main).start()
+        with pytest.raises(KeyboardInterrupt):
+            play.live.close()
+        assert server.fake is None

@@ -389,7 +389,11 @@ class LivePlacement(PlacementSimulation):
         """Begin with the times that were learned before, of the same weights."""
         if not self._times_file.exists():
             return
-        known = _Times.model_validate(read_json(self._times_file)).root
+        try:
+            known = _Times.model_validate(read_json(self._times_file)).root
+        except ValueError as error:
+            _log.warning("learned times are not used: %s: %s", self._times_file, error)
+            return
         for m, (card, model) in enumerate(zip(self.cards, self.served, strict=True)):
             times = known.get(card.alias)
             if times is not None and times.model == model.name:
@@ -401,7 +405,10 @@ class LivePlacement(PlacementSimulation):
         for m, (card, model) in enumerate(zip(self.cards, self.served, strict=True)):
             seen = {name: float(self.state.seen_s[0, m, kind]) for name, kind in _SEEN.items()}
             times[card.alias] = ModelTimes(model=model.name, **seen)
-        replace_text(self._times_file, _Times(times).model_dump_json(indent=1) + "\n")
+        try:
+            replace_text(self._times_file, _Times(times).model_dump_json(indent=1) + "\n")
+        except InfraMindError as error:  # a full disk ends no run
+            _log.warning("learned times are not kept: %s", error)
 
     # The end
 
@@ -410,11 +417,14 @@ class LivePlacement(PlacementSimulation):
             raise InfraMindError("the cluster is closed, or was never begun: begin an episode")
 
     def close(self) -> None:
-        """Stop every server that was started, with all its processes. May be called twice."""
+        """Stop every server that was started, with all its processes. May be called twice.
+
+        KeyboardInterrupt is put off until they are gone.
+        """
         if self._loop is None:
             return
         atexit.unregister(self.close)
-        self._cancelled = True
+        self._cancelled, interrupted = True, False
 
         def stop(instance: Instance) -> None:
             # A start is given up by itself, an end is what is wanted; a sleep or wake may hang.
@@ -424,15 +434,28 @@ class LivePlacement(PlacementSimulation):
             if outcome.why:
                 _log.error("%s: %s", instance.name, outcome.why)
 
-        try:  # on KeyboardInterrupt, too, the threads are waited for
-            with ThreadPoolExecutor(max(len(self._instances), 1)) as threads:
-                list(threads.map(stop, self._instances.values()))
-        finally:
-            self._instances = {}
-            self.traffic.reset()
-            loop, self._loop = self._loop, None
-            loop.stop()
-            self._lock.close()
+        stopped = threading.Event()
+
+        def stop_all() -> None:
+            try:
+                with ThreadPoolExecutor(max(len(self._instances), 1)) as threads:
+                    list(threads.map(stop, self._instances.values()))
+            finally:
+                stopped.set()
+
+        threading.Thread(target=stop_all, name="placement-close").start()
+        while not stopped.is_set():
+            try:
+                stopped.wait()  # a join that is interrupted takes the thread for one that is over
+            except KeyboardInterrupt:
+                interrupted = True
+        self._instances = {}
+        self.traffic.reset()
+        loop, self._loop = self._loop, None
+        loop.stop()
+        self._lock.close()
+        if interrupted:
+            raise KeyboardInterrupt
 
     def __enter__(self) -> LivePlacement:
         return self

@@ -175,6 +175,16 @@ def test_one_that_does_not_end_is_killed(room: Room) -> None:
     assert room.running() == set()
 
 
+def test_one_that_survives_is_not_forgotten(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = pool_of(room.folder, "")
+    room.up(pool)
+    with monkeypatch.context() as patched:
+        patched.setattr(psutil.Process, "send_signal", lambda *_: None)
+        room.launcher(pool).down(grace_s=0.1)
+    assert states(pool, room) == ["up"] and len(room.launcher(pool).down()) == 1
+    assert room.running() == set()
+
+
 def test_a_process_that_has_the_id_now_is_not_stopped(room: Room) -> None:
     pool = pool_of(room.folder, "")
     room.up(pool)

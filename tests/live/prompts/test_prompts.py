@@ -86,6 +86,13 @@ def test_the_strategy_is_given_in_the_specs_words(strategy: str, phase: int) -> 
     assert said == [strategy]
 
 
+def test_trains_of_thought_are_not_passed_on() -> None:
+    answers = {0: "<think>a long way</think>\nIt is 4."}
+    prompt = text(PROMPTS.messages(call("Chain", 1, reads=(0,)), answers, AMPLE))
+    assert "a long way" not in prompt
+    assert "It is 4." in prompt
+
+
 def test_no_prompt_tells_the_answer() -> None:
     choice = TASKS.answers[TASK["choice"]]
     prompt = text(PROMPTS.messages(call("IO", kind="choice"), {}, AMPLE))

@@ -109,6 +109,30 @@ def test_latencies_are_the_kernels() -> None:
     pytest.fail("three times")
 
 
+def test_the_queue_is_in_the_order_of_priorities() -> None:
+    with served(measured_pool(), speed=20.0) as servers:
+
+        async def scene(session: Session) -> list[int]:
+            ended: list[int] = []
+
+            async def one(priority: int, tokens: int) -> None:
+                await chat(
+                    session, servers[0], max_tokens=tokens, ignore_eos=True, priority=priority
+                )
+                ended.append(priority)
+
+            first = [asyncio.ensure_future(one(0, 2_000)) for _ in range(16)]
+            await until_load(session, servers[0], 16, 0)
+            late = [asyncio.ensure_future(one(p, 50)) for p in (3, 1, 2) for _ in range(16)]
+            await until_load(session, servers[0], 16, 48)
+            await asyncio.gather(*first, *late)
+            return ended
+
+        ended = np.array(play(scene))  # neighbours change places where the client is slow
+        places = [np.flatnonzero(ended == priority).mean() for priority in range(4)]
+    assert places == sorted(places)
+
+
 def test_who_goes_away_takes_the_request_along() -> None:
     with served(measured_pool()) as servers:
 
