@@ -70,7 +70,8 @@ def last_line(text: str) -> str:
 
 def _plain(text: str) -> str:
     """Return a text with LaTeX fractions, currency and spacing marks made plain."""
-    text = re.sub(r"\\[!,;: ]|[$€£¥]", "", text.replace("−", "-").replace("{,}", ","))
+    text = text.replace("−", "-").replace("{,}", ",").replace("$", "").replace("€", "")
+    text = re.sub(r"\\[!,;: ]", "", text)
     text = _FRAC.sub(r" \1/\2", _SHORT_FRAC.sub(r" \1/\2", text))
     text = _POWER_OF_TEN.sub(r"e\1", text)
     return re.sub(r"(^|[=:(,])(\s*[-+])\s+(?=[\d.])", r"\1\2", text)
@@ -107,7 +108,7 @@ def final_number(text: str) -> Fraction | None:
     """
     text = text[-MAX_TEXT:]
     inside = boxed(text)
-    parts = [] if inside is None else [inside.rpartition("=")[2], inside]
+    parts = [] if inside is None else [_result(inside), inside]
     _, mark, tail = text.rpartition("####")
     parts += [tail] if mark else []
     for match in reversed(list(_MARKED.finditer(text))[-MAX_MARKS:]):
@@ -120,6 +121,49 @@ def final_number(text: str) -> Fraction | None:
             return number
     numbers = list(_NUMBER.finditer(_plain(text)))
     return _value(numbers[-1]) if numbers else None
+
+
+# What says nothing of a number's value: signs of money, spaces, sizes, brackets, kinds of type.
+_DECORATION = re.compile(
+    r"\\(?=[$%&#_])|\\(?:left|right|big|Big|bigg|Bigg|quad|qquad|displaystyle|large|Large|pounds|"
+    r"euro|yen|degree|circ|percent)(?![a-zA-Z])|\^\s*\{?\\circ\}?|\^\s*\\prime|[~%°£¥]"
+)
+_TYPE = re.compile(
+    r"\\(?:text|textbf|textrm|textit|mbox|mathrm|mathbf|mathit|mathsf|operatorname|boldsymbol|bf|"
+    r"underline)(?![a-zA-Z])"
+)
+# "cm^2", behind a number or a unit.
+_UNIT_POWER = re.compile(r"(?<![a-zA-Z\\])([a-zA-Z]+[\s{}]*)\^\s*(?:\{\s*-?\d\s*\}|-?\d)")
+_EQUALS = re.compile(r"\\(?:approx|equiv|simeq|cong)(?![a-zA-Z])|[≈≡]|:=")
+_VALUE = "\ufffc"  # stands for a number
+_WORKING = re.compile(
+    r"\\[a-zA-Z]"  # any other command
+    r"|[\^!√π∞±×÷·∑∫*]"
+    rf"|{_VALUE}[\s{{}}()]*[-+/][\s{{}}()]*{_VALUE}"
+    rf"|{_VALUE}[\s{{}}]*\)\s*\([\s{{}}]*{_VALUE}"
+    rf"|{_VALUE}\s*(?:/\s*)?[abinxyz](?![a-zA-Z])"  # "2x", "2/x"; "2 m" is two metres
+    rf"|(?<![a-zA-Z])[a-zA-Z]\s*[-+/]\s*{_VALUE}"
+)
+
+
+def _result(formula: str) -> str:
+    """Return what stands behind the last sign of equality: "3 + 4 = 7"."""
+    return _EQUALS.sub("=", formula).rpartition("=")[2]
+
+
+def needs_working_out(formula: str) -> bool:
+    r"""Return whether a formula is more than a number, with a unit and decoration at most.
+
+    So it is for ``\sqrt{16}``, ``5!``, ``\frac{x}{2}``, ``2x`` and ``4/0``; it isn't for ``1,234``,
+    ``\frac{1}{2}``, ``3 \times 10^4``, ``12\text{ cm}^2``, ``x = 5`` and words without a number.
+    """
+    plain = _result(formula)
+    if parse_number(plain) is None:
+        plain = formula
+    plain = _TYPE.sub("", _DECORATION.sub(" ", _plain(plain)))
+    # A unit's exponent goes, a variable's is kept.
+    plain = _UNIT_POWER.sub(lambda m: m[0] if m[1].strip(" {}") in "abinxyz" else m[1], plain)
+    return _WORKING.search(_NUMBER.sub(_VALUE, plain)) is not None
 
 
 _DECISION = re.compile(
@@ -312,13 +356,12 @@ def numbers_agree(expected: Fraction, number: Fraction) -> bool:
     return abs(expected - number) <= DECIMAL_TOLERANCE * min(Fraction(1), abs(expected))
 
 
-def _agree_as_numbers(expected: str, formula: str) -> bool | None:
-    """Return whether two expressions are numbers that agree; None where one is no plain number."""
-    bare = (re.sub(r"\\text\s*\{[^{}]*\}", " ", text) for text in (expected, formula))  # units
-    plain = (re.sub(r"\s*,\s*", ",", _plain(text)).strip(" .\\") for text in bare)
+def _agree_as_numbers(expected: str, formula: str) -> bool:
+    """Return whether two expressions are plain numbers that agree."""
+    plain = (re.sub(r"\s*,\s*", ",", _plain(text)).strip(" .\\") for text in (expected, formula))
     matches = map(_NUMBER.fullmatch, plain)
     first, second = (None if match is None else _value(match) for match in matches)
-    return None if first is None or second is None else numbers_agree(first, second)
+    return first is not None and second is not None and numbers_agree(first, second)
 
 
 # Judging
@@ -348,17 +391,18 @@ def judge(answer: Answer, text: str, sandbox: Sandbox, question: str = "", task:
     if answer.kind == "tests":
         code = final_code(text, answer.entry_point)
         return bool(code) and sandbox.run_tests(code, answer, question, task).passed
-    inside = boxed(text) if answer.kind == "number" else None
-    if answer.kind != "expression" and inside is None:
+    if answer.kind == "number":
+        inside = boxed(text)
+        if inside is not None and needs_working_out(inside):
+            return sandbox.same_formula(answer.value, inside)  # a number in it is not its value
+    if answer.kind != "expression":
         return grade(answer, text)
-    # A number in a formula is not its value.
-    formula = (inside or final_expression(text)).strip().rstrip(".")
+    formula = final_expression(text).strip().rstrip(".")
     if len(formula) > MAX_FORMULA:
         return False
-    if formula == answer.value:
+    if formula == answer.value or _agree_as_numbers(answer.value, formula):
         return True
-    agree = _agree_as_numbers(answer.value, formula)
-    return sandbox.same_formula(answer.value, formula) if agree is None else agree
+    return sandbox.same_formula(answer.value, formula)
 
 
 def check_tasks(source: str | Path, packages: Sequence[str] = PACKAGES) -> tuple[str, list[str]]:

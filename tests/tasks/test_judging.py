@@ -107,7 +107,7 @@ FORMULAS = [  # kind, expected, response, right
     ("number", "0.5", r"So \boxed{\frac{1}{2}}.", True),
     ("number", "1.75", r"So \boxed{1\frac{3}{4}}.", True),
     ("number", "12", r"So \boxed{12\text{ cm}^2}.", True),
-    ("number", "5.3333", r"So \boxed{\$5.33\text{ a day}}.", True),
+    ("number", "5", r"So \boxed{\$5}.", True),
     ("number", "90", r"So \boxed{90^\circ}.", True),
     ("number", "30000", r"So \boxed{3 \times 10^4}.", True),
 ]
