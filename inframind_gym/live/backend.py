@@ -16,6 +16,7 @@ import contextlib
 import logging
 import math
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ from inframind_gym.simulator.workflow.backend import Call, Completion, Telemetry
 from inframind_gym.simulator.workflow.topology import CUSTOM, FINAL, STRATEGIES, TOPOLOGIES
 
 _log = logging.getLogger(__name__)
+_PAUSE_S: Final = 2.0  # at most, after a call that failed
 _SPARE_FILES: Final = 256  # for everything but requests
 _PHASES: Final = ("first", "second", "final")
 
@@ -214,6 +216,8 @@ class VllmBackend:
     call_timeout_s: float | None = None
     _answers: dict[int, dict[int, str]] = field(default_factory=dict)  # by query, node; on the loop
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)  # on the loop
+    # Failures of calls so far, by query, node and phase.
+    _failures: dict[tuple[int, int, int], int] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _done: list[Completion] = field(default_factory=list)
     _open: dict[int, tuple[Call, float]] = field(default_factory=dict)  # in flight; when submitted
@@ -300,10 +304,15 @@ class VllmBackend:
             _log.exception("call %d failed", call.id)
             result.status, result.error = "fault", f"{type(error).__name__}: {error}"
             result.text = None
-        # The driver sends a call again after a pause, elsewhere where its server is down.
-        if self._retryable(result) and not result.answered:
+        # The driver sends a call again, elsewhere where its server is down: after a pause, which
+        # doubles.
+        key, retryable = (call.query, call.node, call.phase), self._retryable(result)
+        failures = self._failures.pop(key, 0)
+        if retryable and not result.answered:
+            self._failures[key] = failures + 1
+            pause_s = self.servers.settings.retry_wait_s * 2.0**failures * random.uniform(0.5, 1.5)
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(self.servers.settings.retry_wait_s)
+                await asyncio.sleep(min(pause_s, _PAUSE_S))
         self._finish(call, result, right)
 
     async def _ask(self, call: Call, submit_s: float) -> ChatResult:

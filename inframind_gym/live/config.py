@@ -41,7 +41,7 @@ class LiveSettings(StrictModel):
 
     # the client
     max_in_flight: PositiveInt = 1024  # requests, a socket each; calls beyond wait
-    retry_wait_s: Positive = 1.0  # after a call that failed, before it is sent again
+    retry_wait_s: Positive = 0.2  # after a call that failed, before it is sent again; doubles
     # For one call. Long: a pool that drops what is late is relieved of the load that is measured.
     call_s: Positive = 600.0
     # sampling

@@ -17,7 +17,7 @@ of this machine's monotonic clock. An unknown value is null.
     attempts         how often it was sent
     priority         as sent; null: none
     error            the failure, in words
-    episode, call, query, task, topology, node, phase, strategy, max_tokens   of the call
+    episode, call, query, task, topology, node, phase, role, strategy, max_tokens   of the call
     right            whether the answer was; null: not graded
 """
 
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -90,15 +91,21 @@ class RequestLogWriter:
         self._failed = False
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("ab", buffering=0)
+            self._file = self.path.open("a+b", buffering=0)
+            size = self._file.tell()
+            cut = size and os.pread(self._file.fileno(), 1, size - 1) != b"\n"
         except OSError as error:
             raise InfraMindError(f"{self.path}: cannot be written: {error.strerror}") from None
+        if cut:  # the machine went down in the middle of a line
+            self._append(b"\n")
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a record. A full disk is warned of, once, and ends no run."""
         text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
         # Half a character, as a server can send one, is written as JSON's escape of it: \\ud800.
-        line = text.encode("utf-8", "backslashreplace") + b"\n"
+        self._append(text.encode("utf-8", "backslashreplace") + b"\n")
+
+    def _append(self, line: bytes) -> None:
         with self._lock:
             try:
                 while line and not self._file.closed:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import math
 import re
 import threading
@@ -31,6 +32,7 @@ from inframind_gym.simulator.workflow.backend import Telemetry
 if TYPE_CHECKING:
     import aiohttp
 
+_log = logging.getLogger(__name__)
 SIMULATED: Final = "inframind-simulated"  # whom models of simulated servers are owned by
 _CHECKED_S: Final = 10.0  # for all servers to be checked once
 _SHOWN: Final = 80  # characters of an answer that makes no sense
@@ -432,7 +434,12 @@ class MetricsWatcher:
                 if server.polled is None:
                     server.polled = reading
                     server.means.update(reading)  # counting starts here
-            except DownError as error:
+            except Exception as error:
+                if not isinstance(error, DownError):  # a bug, said once
+                    reason = f"cannot be checked: {type(error).__name__}: {error}"
+                    if reason != str(server.error):
+                        _log.error("%s: %s", server.alias, reason, exc_info=error)
+                    error = DownError(reason)
                 server.misses += 1
                 known_down = server.error is not None and not server.asleep
                 if error.at_once or known_down or server.misses >= self._settings.misses:
@@ -447,5 +454,8 @@ class MetricsWatcher:
         if all(each.published is not None for each in self._servers):
             self._checked.set()
         if changed:
-            m = self._servers.index(server)
-            self._on_change(m, server.up, server.asleep, server.reason)
+            try:
+                m = self._servers.index(server)
+                self._on_change(m, server.up, server.asleep, server.reason)
+            except Exception:
+                _log.exception("%s: on_change failed", server.alias)

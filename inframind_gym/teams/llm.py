@@ -220,8 +220,8 @@ class OpenAICompatible(Provider):
             choice, usage = reply.choices[0], reply.usage
             return Completion(
                 choice.message.content or "",
-                None if usage is None else usage.prompt_tokens,
-                None if usage is None else usage.completion_tokens,
+                None if usage is None else max(0, usage.prompt_tokens),
+                None if usage is None else max(0, usage.completion_tokens),
                 str(choice.finish_reason or "stop"),
             )
         except sdk.APIStatusError as error:

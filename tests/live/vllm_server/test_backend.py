@@ -134,10 +134,15 @@ def test_what_can_be_sent_again(answer: Answer, retryable: bool) -> None:
 
 
 def test_a_call_that_fails_waits_before_it_is_sent_again() -> None:
-    with opened(Answer(status=503), retry_wait_s=0.2) as (backend, _, _):
-        began_s = time.monotonic()
-        assert ask(backend, call(0))[0].retryable
-        assert time.monotonic() - began_s >= 0.2
+    """Twice as long each time; another call has its own pauses."""
+    with opened(Answer(status=503), retry_wait_s=0.1) as (backend, _, servers):
+        took_s = []
+        for again in (call(0), call(1, model=1), call(2, query=1)):
+            began_s = time.monotonic()
+            assert ask(backend, again)[0].retryable
+            took_s.append(time.monotonic() - began_s)
+        assert took_s[0] >= 0.05 and took_s[1] >= 0.1 and took_s[2] >= 0.05
+        assert [len(server.requests) for server in servers] == [2, 1, 0, 0, 0]
 
 
 def test_every_call_completes_once_whatever_happens(tmp_path: Path) -> None:

@@ -92,11 +92,13 @@ def test_ctrl_c_leaves_no_process_and_loses_no_record(tmp_path: Path) -> None:
 
 
 def test_a_kill_loses_no_record(tmp_path: Path) -> None:
-    """Of what had ended: each line was written at once, whole."""
+    """Of what had ended: each line was written at once, whole; the next run appends."""
     log = tmp_path / "log.jsonl"
+    log.write_text('{"call": -1, "sta')  # the machine went down here, once
     with waiting(log) as process:
         process.kill()
         process.communicate(timeout=60)
-    lines = log.read_text(encoding="utf-8").splitlines()
+    torn, *lines = log.read_text(encoding="utf-8").splitlines()
+    assert torn == '{"call": -1, "sta'
     assert {json.loads(line)["status"] for line in lines} == {"ok"}
     assert sorted(json.loads(line)["call"] for line in lines) == list(range(1, 60, 2))
