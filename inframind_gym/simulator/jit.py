@@ -24,6 +24,7 @@ import fcntl
 import hashlib
 import math
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -353,6 +354,7 @@ class ThreadPool:
 # keeps the result; others wait for it.
 
 
+_STALE_S: Final = 7 * 86_400.0  # without a start that uses a folder, after which it is deleted
 _one_thread: Final = threading.RLock()
 
 
@@ -457,7 +459,8 @@ def _folder(digest: str) -> Path:
     """Return the folder of machine code from sources of that digest.
 
     It is below NUMBA_CACHE_DIR where that is set, else in the package, or in the user's cache where
-    the package cannot be written to.
+    the package cannot be written to. A new one deletes those that no process has started with for
+    a week: every change of the sources makes one.
     """
     own = _PACKAGE / "__pycache__"
     if setting := os.environ.get("NUMBA_CACHE_DIR"):
@@ -467,7 +470,15 @@ def _folder(digest: str) -> Path:
     else:
         home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         base = Path(home if os.path.isabs(home) else os.devnull) / "inframind_gym"  # no home: none
-    return base / f"kernels-{digest}"
+    folder = base / f"kernels-{digest}"
+    with suppress(OSError):
+        os.utime(folder)
+        return folder
+    for other in base.glob("kernels-*"):
+        with suppress(OSError):
+            if time.time() - other.stat().st_mtime > _STALE_S:
+                shutil.rmtree(other)
+    return folder
 
 
 @cache

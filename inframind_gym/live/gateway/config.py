@@ -86,6 +86,8 @@ class GatewayConfig(StrictModel):
                 f"host {self.host!r} can be reached from other machines: set keys, or listen on "
                 "127.0.0.1"
             )
+        if len({key.get_secret_value() for key in self.keys.values()}) < len(self.keys):
+            raise ValueError("keys: two tenants have the same key")
         return self
 
 

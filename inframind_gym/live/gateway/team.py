@@ -42,6 +42,7 @@ from inframind_gym.simulator.workflow.state import START
 from inframind_gym.simulator.workflow.topology import FINAL, TOPOLOGIES
 from inframind_gym.tasks import TaskSet
 
+_BEAT_S: Final = 5.0  # between two comments of a stream whose answer is not there yet
 _PATIENCE_S: Final = 5.0  # of a workflow while all servers are down
 _RETRIES: Final = 2  # of a call that failed
 # Fields that ask for what no workflow gives: leaving them out silently would be a wrong answer.
@@ -82,13 +83,22 @@ class Teams:
             words = f"{limits.max_teams} workflows are under way"
             raise RequestError(429, "all_teams_busy", words, retry_after_s=5.0)
         left_s = limits.answer_s - (time.monotonic() - query.arrived_s)
+        playing = asyncio.ensure_future(self._play(query, question))
         try:
             async with asyncio.timeout(max(left_s, 0.001)):
-                text, done = await self._play(query, question)
+                # A stream gets comments meanwhile, which keep proxies awake.
+                beat_s = _BEAT_S if query.stream else None
+                while not (await asyncio.wait([playing], timeout=beat_s))[0]:
+                    if not exchange.http:
+                        await exchange.start(200, EVENTS | {"x-request-id": query.request_id})
+                    await exchange.write(b": working\n\n")
+            text, done = playing.result()
         except InfraMindError as error:
             raise RequestError(502, "team_failed", str(error)) from None
         except TimeoutError:
             raise RequestError(502, "team_failed", "no answer in time") from None
+        finally:
+            playing.cancel()
         models = done["model"][: int(done["num_nodes"])].tolist()
         headers = {
             "x-request-id": query.request_id,
@@ -108,7 +118,8 @@ class Teams:
             about |= {"object": "chat.completion", "choices": [{**choice, "message": message}]}
             await exchange.whole(200, headers, json.dumps({**about, "usage": usage}).encode())
             return
-        await exchange.start(200, headers | EVENTS)
+        if not exchange.http:
+            await exchange.start(200, headers | EVENTS)
         about |= {"object": "chat.completion.chunk"}
         events: list[dict[str, Any]] = [{"choices": [{**choice, "delta": message}]}]
         events += [{"choices": [], "usage": usage}] * query.shows_usage

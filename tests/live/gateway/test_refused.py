@@ -95,6 +95,7 @@ def test_keys(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         ("host: 0.0.0.0", "set keys"),
         ("polcy: x", "policy"),
         ("keys: {a: short}", "16 characters"),
+        ("keys: {a: 0123456789abcdef0, b: 0123456789abcdef0}", "the same key"),
     ],
 )
 def test_a_configuration_that_is_wrong_says_where(text: str, words: str, tmp_path: Path) -> None:
