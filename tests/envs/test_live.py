@@ -159,6 +159,7 @@ def test_an_episode_over_http_is_prompted_graded_and_logged(
         num_queries=4,
         arrival_rate_per_min=1200.0,
         log=str(log),
+        live={"answer_s": 20.0},  # a busy machine is not down
     )
     played = play(env, "round_robin")
     env.close()

@@ -70,9 +70,9 @@ async def fault(session: Session, url: str, **query: Any) -> None:
 def test_latencies_are_the_kernels() -> None:
     """Poisson arrivals with deadlines as priorities, over HTTP and through the kernel alone.
 
-    In one of three runs at the latest: what a busy machine adds is no kernel's.
+    In one of five runs at the latest: what a busy machine adds is no kernel's.
     """
-    pool, rng, n, speed = measured_pool(), np.random.default_rng(0), 60, 4.0
+    pool, rng, n, speed = measured_pool(), np.random.default_rng(0), 60, 2.0
     arrival_s = np.cumsum(rng.exponential(0.25, n))
     model, prompt = rng.integers(0, len(pool.models), n), rng.integers(50, 2000, n)
     output = np.minimum(rng.lognormal(5.0, 0.8, n).astype(int) + 1, 1500)
@@ -99,14 +99,14 @@ def test_latencies_are_the_kernels() -> None:
             await client.close()
             return results
 
-        for _ in range(3):
+        for _ in range(5):
             results = play(scene)
             assert [result.status for result in results] == ["truncated"] * n
             took_s = [speed * (result.last_token_s - result.submit_s) for result in results]
             expected_s = np.median(kernel["finish_s"] - arrival_s)
             if np.median(took_s) == pytest.approx(expected_s, rel=0.05):
                 return
-    pytest.fail("three times")
+    pytest.fail("five times")
 
 
 def test_the_queue_is_in_the_order_of_priorities() -> None:
