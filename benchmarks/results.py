@@ -50,7 +50,8 @@ OURS: Final = {  # in the picture; colour-blind-safe (Okabe and Ito)
 def refresh_pages(docs: Path, *, records: Path = RECORDS, check: bool = False) -> list[Path]:
     """Refresh tables and, unless only checking, the picture; return the pages that were stale."""
     board, route = read_board("standard", records), read_board("standard_route", records)
-    pages, blocks = [docs / "results.md", docs / "results/scenarios.md"], blocks_of(board, route)
+    pages = [docs / "results.md", docs / "results/scenarios.md"]
+    blocks = blocks_of(board, route, read_board("bursts", records))
     stale = [page for page in pages if not refresh(page, blocks, check=check)]
     if not check:
         save_all({"standard": lambda: _picture(route)}, docs / "results")
@@ -138,11 +139,12 @@ def origin_text(origin: Mapping[str, Any]) -> str:
 # docs/results.md and docs/results/scenarios.md
 
 
-def blocks_of(board: Board, route: Board) -> dict[str, str]:
-    """Return the tables of both pages by name, from the boards of both divisions."""
+def blocks_of(board: Board, route: Board, bursts: Board) -> dict[str, str]:
+    """Return the tables of both pages by name, from the boards of both divisions and of bursts."""
     return {
         "route": loads_table(route),
         "tracks": to_markdown(scores_table(board), title=False),
+        "bursts": loads_table(bursts, "arrivals") + "\n\n" + origin_text(bursts["origin"]),
         "pairs": pairs_table(board),
         "scenarios": scenarios_table(board),
         "origin": "\n\n".join(origin_text(of["origin"]) for of in (route, board)),
@@ -174,7 +176,8 @@ def loads_table(board: Board, track: str = "steady") -> str:
     body = []
     for policy in ranked_policies(board):
         of_loads = [shares[policy, load] for load in loads]
-        texts = [f"{np.mean(of):.1f} ({min(of):.1f})" for of in of_loads]
+        lowest = [f" ({min(of):.1f})" * (len(of) > 1) for of in of_loads]
+        texts = [f"{np.mean(of):.1f}{low}" for of, low in zip(of_loads, lowest, strict=True)]
         every = np.concatenate(of_loads)
         body.append([f"`{policy}`", *texts, f"{every.mean():.1f}", f"{every.min():.1f}"])
     heads = [*(f"ρ {load:g}" for load in loads), "mean", "worst"]

@@ -28,10 +28,10 @@ CEILINGS = {
     "inframind_gym/teams": 8_153,
     "agents": 3_077,
     "baselines": 1_162,
-    "benchmarks": 3_868,
+    "benchmarks": 3_871,
     "examples": 316,
 }
-TESTS = 30_777
+TESTS = 30_793
 LONGEST_FUNCTION = 80  # lines below its docstring
 LONGEST_FILE = 690
 CIRCLES = 0  # of modules that import one another, imports for annotations alone included

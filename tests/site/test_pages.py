@@ -13,13 +13,22 @@ import typer
 import benchmarks.__main__  # noqa: F401  (adds its commands)
 from inframind_gym import cli
 from inframind_gym.evaluation.cli import app as benchmark_app
-from tests.site.blocks import PAGES, ROOT
+from tests.site.blocks import PAGES, ROOT, blocks
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_it_is_short() -> None:
     assert len(README.splitlines()) <= 120
+    assert "`make bench`" in README and "`make test`" in README
+
+
+def test_its_ten_lines_print_the_same_line_each_time(capsys: pytest.CaptureFixture[str]) -> None:
+    code = next(block.code for block in blocks(ROOT / "README.md") if block.language == "python")
+    for _ in range(2):
+        exec(code, {})
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == second and " of its budget" in first
 
 
 @pytest.mark.parametrize(

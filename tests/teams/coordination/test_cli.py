@@ -50,6 +50,11 @@ def test_a_question_is_answered_with_its_sources() -> None:
     assert " decision " in shown.output and " answer " in shown.output
 
 
+def test_without_arguments_it_shows_what_it_does() -> None:
+    done = ask()
+    assert done.exit_code == 0 and "\nsources\n  [1] " in done.output, done.output
+
+
 def test_texts_of_ones_own_do_not_steer_the_terminal() -> None:
     Path("texts").mkdir()
     text = "A block \x1b[31mholds\x07 16 :warning: tokens [b]here[/b].\n"
