@@ -84,7 +84,9 @@ results: $(FULL)  ## Play what docs/results.md shows, and refresh it; goes on wh
 	  --policies bid_price,ppo_lagrangian,adaptive,$(LEARNERS),$(RULES),lowest_expected_latency,round_robin,static_mix,random
 	$(BOARD) --set tracks=$(TRACKS) --set scenarios=$(PLACES) --set refits=results/refits.yaml --out results/standard \
 	  --policies bid_price,ppo_lagrangian,adaptive,inframind_v2,masrouter,$(RULES),$(LEARNERS)
-	$(PY) -m benchmarks results results/standard results/standard_route
+	$(BOARD) --seeds 10 --set tracks=arrivals --set scenarios=bursts --out results/bursts \
+	  --policies bid_price,ppo_lagrangian,adaptive,sb3_ppo,sb3_maskable_ppo,sb3_dqn,sb3_a2c,linucb,spill,sq2
+	$(PY) -m benchmarks results results/standard results/standard_route results/bursts
 	$(PY) -m benchmarks paper
 
 wheel: $(FULL)  ## Test the wheel in bare environments (PYTHONS="/path/to/python3.12 ...")

@@ -49,7 +49,7 @@ def choose(space: gym.Space[Any], info: dict[str, Any]) -> Any:
 
 
 def plain(context: Any) -> Any:
-    """What a policy sees, as plain data; numbers by their bits, since some are NaN."""
+    """The view of a policy as plain data; numbers by their bits, since some are NaN."""
     if not isinstance(context, Rows):
         return context
     return [a.view("i8") if a.dtype.kind == "f" else a for a in context.arrays().values()]

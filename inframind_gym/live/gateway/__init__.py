@@ -2,7 +2,7 @@
 
 A request comes through the files in this order:
 
-app       who may ask, routes and process (what every server checks is in `live/guard.py`)
+app       admission, routes and process (what every server checks is in `live/guard.py`)
 request   a request, checked; its line in the log
 gateway   servers, what is in flight, where a request goes and as what, and whether it is in time
 choose    expected latencies, a policy asked for one call

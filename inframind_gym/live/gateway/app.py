@@ -1,4 +1,4 @@
-"""Who may ask the gateway, its routes, and its process."""
+"""Admission to the gateway, its routes, and its process."""
 
 from __future__ import annotations
 

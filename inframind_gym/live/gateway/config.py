@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
 from inframind_gym.configs import (
     Name,
@@ -23,7 +23,9 @@ USUAL_DOMAIN: Final = "Commonsense"  # of requests that name none
 BudgetS = Annotated[float, within(0.01, 1e6)]
 
 
-def _long_enough(key: SecretStr) -> SecretStr:
+def _secret(key: object) -> object:
+    if not isinstance(key, str | SecretStr):  # pydantic's own error would quote it
+        raise ValueError("is no text: write it in quotes")
     if len(key) < LEAST_TOKEN_CHARS:
         raise ValueError(f"is shorter than {LEAST_TOKEN_CHARS} characters")
     return key
@@ -76,16 +78,13 @@ class GatewayConfig(StrictModel):
     log: str | None = None
     speed: Annotated[float, within(0.01, 1000.0)] = 1.0
     strategies: Literal["prompt", "off"] = "prompt"
-    keys: dict[Name, Annotated[SecretStr, AfterValidator(_long_enough)]] = Field({})
+    keys: dict[Name, Annotated[SecretStr, BeforeValidator(_secret)]] = Field({})
     limits: Limits = Limits()
 
     @model_validator(mode="after")
     def _closed(self) -> GatewayConfig:
         if not self.keys and self.host not in LOOPBACK:
-            raise ValueError(
-                f"host {self.host!r} can be reached from other machines: set keys, or listen on "
-                "127.0.0.1"
-            )
+            raise ValueError(f"host {self.host!r} is open to others: set keys, or use 127.0.0.1")
         if len({key.get_secret_value() for key in self.keys.values()}) < len(self.keys):
             raise ValueError("keys: two tenants have the same key")
         return self

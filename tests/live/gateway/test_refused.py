@@ -95,6 +95,7 @@ def test_keys(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         ("host: 0.0.0.0", "set keys"),
         ("polcy: x", "policy"),
         ("keys: {a: short}", "16 characters"),
+        ("keys: {a: 12345678901234567890}", "a: is no text: write it in quotes"),
         ("keys: {a: 0123456789abcdef0, b: 0123456789abcdef0}", "the same key"),
     ],
 )
