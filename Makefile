@@ -76,14 +76,15 @@ LEARNERS := sb3_ppo,sb3_maskable_ppo,sb3_dqn,sb3_a2c,linucb,q_learning_load_trac
 RULES := spill,backpressure,jsq,sq2,budget_greedy
 TRACKS := steady,budgets,arrivals,pools,shift,tenants,faults
 PLACES := steady/math,steady/mbpp,steady/gsm_hard,steady/humaneval,steady/mmlu_pro,tight,tiers,long,bursts,azure,mooncake,diurnal,b200,h100,copies,unseen,drift,office,premium,slow,deaths,lost,late
+REFITS := $(filter-out shift,$(subst $(comma), ,$(TRACKS))) shift/drift --out results/refits.yaml
 results: $(FULL)  ## Play what docs/results.md shows, and refresh it; goes on where it was stopped
 	[ -e runs/masrouter_one/best ] || $(VENV)/bin/inframind train masrouter --set agents=1 --out runs/masrouter_one
-	$(PY) -m benchmarks refit $(subst $(comma), ,$(TRACKS)) --out results/refits.yaml \
-	  --enter masrouter=masrouter:runs/masrouter_one/best:55744
+	$(PY) -m benchmarks refit $(REFITS) --enter masrouter=masrouter:runs/masrouter_one/best:55744
+	$(PY) -m benchmarks refit $(REFITS) --routers $(RULES)
 	$(BOARD) --set division=route --set tracks=steady --out results/standard_route \
 	  --policies bid_price,ppo_lagrangian,adaptive,$(LEARNERS),$(RULES),lowest_expected_latency,round_robin,static_mix,random
 	$(BOARD) --set tracks=$(TRACKS) --set scenarios=$(PLACES) --set refits=results/refits.yaml --out results/standard \
-	  --policies bid_price,ppo_lagrangian,adaptive,inframind_v2,masrouter,$(RULES),$(LEARNERS)
+	  --policies bid_price,ppo_lagrangian,adaptive,inframind_v2,masrouter,moa,gptswarm,fixed_recipe_by_rate,$(RULES),$(LEARNERS)
 	$(BOARD) --seeds 10 --set tracks=arrivals --set scenarios=bursts --out results/bursts \
 	  --policies bid_price,ppo_lagrangian,adaptive,sb3_ppo,sb3_maskable_ppo,sb3_dqn,sb3_a2c,linucb,spill,sq2
 	$(PY) -m benchmarks results results/standard results/standard_route results/bursts

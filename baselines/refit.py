@@ -1,10 +1,13 @@
-"""Fit the fixed recipes to the scenarios of tracks: ``python -m benchmarks refit``.
+"""Fit fixed recipes, or plans for routers, to scenarios of tracks: ``python -m benchmarks refit``.
 
 Every topology with up to three agents, every model and strategy plays on the validation split, at
 all loads of the scenario, in streams whose warm-up and patience end early. The best go on to longer
 streams, and the best of these to whole ones, as the benchmark plays them. The budget counts every
 simulated query, warm-up included. Where it does not allow one stream of the first round for every
 recipe, as many are drawn as it allows.
+
+A router of calls gets a plan and a strategy in the same streams: first a strategy for one agent,
+then every plan plays with it, then the best three in longer streams.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from baselines.recipes import candidates
+from baselines.recipes import MOST_AGENTS, candidates
 from inframind_gym.errors import unknown
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.family import Cell, Place, name_of
@@ -29,7 +32,7 @@ from inframind_gym.evaluation.track_board import SCORE
 from inframind_gym.evaluation.tracks import TRACKS, Stream, TrackPlayer, TrackSuite
 from inframind_gym.policies import BasePolicy, Contexts, PolicySpec, resolve_policy
 from inframind_gym.progress import say
-from inframind_gym.simulator.workflow.topology import TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES, distinct_plans
 
 POLICIES: Final = ("fixed_recipe", "fixed_recipe_by_rate")
 _MOST_PLACES: Final = 500_000  # queries of all rows of an environment
@@ -67,9 +70,9 @@ class _Recipes(BasePolicy):
 
 
 class _Player(TrackPlayer):
-    """Plays recipes, one in each of its rows, in the streams of a round."""
+    """Plays recipes, one in each of its rows, or a router, in the streams of a round."""
 
-    recipes: _Recipes
+    recipes: BasePolicy
     round: Round
 
     def at(self, cell: Cell) -> Stream:
@@ -78,7 +81,7 @@ class _Player(TrackPlayer):
     def plays(self, cell: Cell) -> str:
         return self.recipes.name  # whatever the row
 
-    def policy(self, cells: Sequence[Cell]) -> _Recipes:
+    def policy(self, cells: Sequence[Cell]) -> BasePolicy:
         return self.recipes
 
 
@@ -152,6 +155,51 @@ def fit_recipes(
     }
 
 
+def fit_router(suite: TrackSuite, track: str, scenario: str, router: str, queries: int) -> Fit:
+    """Return the plan and the strategy with which a router does best over the loads of a scenario.
+
+    Args:
+        suite: Of the validation split.
+        track: Name of a track.
+        scenario: Of the track; with `fit_on` as for recipes.
+        router: Name of a policy that routes calls. One that learns keeps its own strategies.
+        queries: Budget of all.
+
+    Raises:
+        InfraMindError: The budget does not allow the search, or the policy plans itself.
+    """
+    sources, budget = _sources(suite, track, scenario), Budget(queries)
+    loads = suite.at(track, scenario, 1.0).track.loads
+    strategies = ("own",) if hasattr(resolve_policy(router), "observe") else ("own", *STRATEGIES)
+
+    def ranked(plans: Sequence[str], of: Round) -> list[str]:
+        player, scores = _Player(suite), dict[str, float]()
+        player.round = of
+        for plan in plans:
+            player.recipes, shares = resolve_policy(f"planned:{plan}:{router}"), []
+            for source in sources:
+                places = [(track, source, load) for load in loads]
+                budget.used += sum(_played(suite, place, of).arrivals for place in places)
+                if budget.used > queries:
+                    raise BenchmarkError(
+                        f"{track}/{scenario}: {router} needs more than {queries:,}."
+                    )
+                seed = suite.seed_list[0] + 1000 * (of.number + 1)
+                cells = [TRACKS.cell(plan, *place, seed=seed) for place in places]
+                informed = [suite.at(*place).limits.informed[place[2]] for place in places]
+                shares.append(_scores(player, cells) / informed)
+            scores[plan] = found[plan] = float(np.mean(shares))
+        return sorted(scores, key=lambda plan: -scores[plan])
+
+    found: dict[str, float] = {}  # of the longest streams that a plan has played
+    strategy = ranked([f"IO:1:{name}" for name in strategies], ROUNDS[0])[0].rpartition(":")[2]
+    several = distinct_plans(range(1, MOST_AGENTS + 1))[1:]  # the first is one agent in IO
+    ranked([f"{TOPOLOGIES[t]}:{agents}:{strategy}" for t, agents in several], ROUNDS[0])
+    best = ranked(sorted(found, key=lambda plan: -found[plan])[:3], ROUNDS[1])[0]
+    policy = f"planned:{best}:{router}"
+    return Fit(policy=policy, queries=budget.used, score=round(found[best], 4))
+
+
 def _round(
     suite: TrackSuite,
     places: Sequence[Sequence[tuple[str, str, float]]],
@@ -206,19 +254,23 @@ def _play(
     seeds = np.tile(first + np.arange(of.episodes), len(actions)).tolist()
     chosen = np.repeat(actions, of.episodes, axis=0)
     player, scores = _Player(suite), np.zeros(len(chosen))
-    layout = TRACKS.layout({"names": names_of(suite.models)})
     player.round = of
     at_once = max(1, _MOST_PLACES // played.num_queries)
     for start in range(0, len(chosen), at_once):
         player.recipes = _Recipes(chosen[start : start + at_once])
         rows = range(start, min(start + at_once, len(chosen)))
         cells = [TRACKS.cell(str(row), *place, seed=seeds[row]) for row in rows]
-        for cell, columns in player.run(cells):
-            sums = layout.table(columns).sum(axis=0)
-            scores[int(cell.policy)] = layout.evaluate(sums)[SCORE]
+        scores[start : start + at_once] = _scores(player, cells)
     budget.used += len(chosen) * played.arrivals
     each = scores.reshape(len(actions), of.episodes)
     return np.asarray(each.mean(axis=1) / informed, np.float64)
+
+
+def _scores(player: _Player, cells: Sequence[Cell]) -> NDArray[np.float64]:
+    """Return the scores (n,) of cells that play together, in their order."""
+    layout = TRACKS.layout({"names": names_of(player.suite.models)})
+    sums = {cell: layout.table(columns).sum(axis=0) for cell, columns in player.run(cells)}
+    return np.array([layout.evaluate(sums[cell])[SCORE] for cell in cells])
 
 
 def _leading(scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
@@ -253,9 +305,13 @@ def places_of(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def refit_places(
-    places: Sequence[tuple[str, str]], queries: int, out: Path, rounds: Sequence[Round] = ROUNDS
+    places: Sequence[tuple[str, str]],
+    queries: int,
+    out: Path,
+    rounds: Sequence[Round] = ROUNDS,
+    routers: Sequence[str] = (),
 ) -> None:
-    """Fit the recipes to scenarios, and write each into a file as soon as it is found.
+    """Fit the recipes, or routers, to scenarios; write each into a file as soon as it is found.
 
     A scenario that the file has is passed over, so that the command can be given again.
 
@@ -263,7 +319,8 @@ def refit_places(
         places: Tracks and scenarios.
         queries: Budget of a scenario.
         out: File of refits.
-        rounds: Of the search.
+        rounds: Of the search for recipes.
+        routers: Names of routers, which get plans; empty: the recipes are fitted.
 
     Raises:
         InfraMindError: A fit is not possible, or the file has another budget.
@@ -274,10 +331,16 @@ def refit_places(
         tracks=tuple(dict.fromkeys(track for track, _ in places)),
         split="val",
     )
-    known = load_refits(out).fits.get("fixed_recipe", {}) if out.is_file() else {}
     for track, scenario in dict.fromkeys(places):
-        if f"{name_of(track)}/{scenario}" in known:
-            continue
-        found = fit_recipes(suite, name_of(track), scenario, queries, rounds)
-        add_fits(out, queries, found)
-        say(f"{track}/{scenario}: {next(iter(found['fixed_recipe'].values())).policy}")
+        place = f"{name_of(track)}/{scenario}"
+        for name in routers or ("fixed_recipe",):
+            known = load_refits(out).fits if out.is_file() else {}
+            if place in known.get(name, {}):
+                continue
+            if routers:
+                fit = fit_router(suite, name_of(track), scenario, name, queries)
+                found = {name: {place: fit}}
+            else:
+                found = fit_recipes(suite, name_of(track), scenario, queries, rounds)
+            add_fits(out, queries, found)
+            say(f"{place}: {next(iter(found[name].values())).policy}")

@@ -106,8 +106,11 @@ def refit(
             "several trainings PLAYS,PLAYS.",
         ),
     ] = None,
+    routers: Annotated[
+        str, typer.Option(help="Fit plan and strategy of these routers, e.g. spill,jsq.")
+    ] = "",
 ) -> None:
-    """Fit the fixed recipes to scenarios of tracks, or enter what was trained for them."""
+    """Fit recipes or routers to scenarios of tracks, or enter what was trained for them."""
     from baselines.refit import places_of, refit_places
     from inframind_gym.evaluation.scenarios import enter_fit
 
@@ -116,7 +119,8 @@ def refit(
         if enter is not None:
             enter_fit(out, enter, [f"{track}/{scenario}" for track, scenario in chosen], queries)
             return
-        refit_places(chosen, queries, out)
+        names = [name for name in routers.split(",") if name]
+        refit_places(chosen, queries, out, routers=names)
 
 
 @app.command()

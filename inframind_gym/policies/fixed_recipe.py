@@ -1,4 +1,4 @@
-"""The best constants: one plan and one route for every query of a workload.
+"""The best constants: one plan and one route for every query of a workload, or a plan for a router.
 
 The simplest rivals of whatever plans. A constant that was chosen well is hard to beat where the
 load is feasible for it: what an agent gains beyond it is what it makes of budgets, load, teams of
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError, require_within, unknown
-from inframind_gym.policies.base import BasePolicy, Contexts, Ints
+from inframind_gym.policies.base import BasePolicy, Contexts, Ints, requires_of
+from inframind_gym.policies.registry import resolve_policy
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
 
@@ -152,6 +153,60 @@ class FixedRecipeByRatePolicy(ConstantRecipes):
         far = np.abs(np.log(np.maximum(rate_per_min, 1e-9))[:, None] - self._log_rates)
         chosen = np.where(arrivals < ENOUGH, len(self._log_rates), far.argmin(axis=1))
         return np.asarray(self.actions[chosen], np.int64)
+
+
+class PlannedPolicy(BasePolicy):
+    """A router to which somebody has given a plan for every query, and a strategy if need be.
+
+    `python -m benchmarks refit --routers` chooses both for a scenario.
+
+    Args:
+        topology: of every query.
+        num_agents: 1 to 6.
+        strategy: of every call; "own" leaves it to the router.
+        router: name of a policy that routes calls.
+
+    Raises:
+        ConfigError: there is no such topology or router, or it plans itself.
+    """
+
+    def __init__(self, topology: str, num_agents: int, strategy: str, router: str) -> None:
+        if topology not in TOPOLOGIES:
+            raise ConfigError(f"planned: {unknown('topology', topology, TOPOLOGIES)}")
+        require_within(num_agents, 1, MAX_AGENTS, "planned: num_agents")
+        self.router: Any = resolve_policy(router)
+        own = requires_of(self.router)
+        if "level" in own:
+            raise ConfigError(f"planned: {router!r} plans queries itself; name a router of calls")
+        self.requires = own | {"planner": {"topology": topology, "num_agents": num_agents}}
+        self.name, self.strategy = f"planned:{topology}:{num_agents}:{strategy}:{router}", strategy
+        self.version, self.fingerprint = (
+            self.router.version,
+            getattr(self.router, "fingerprint", ""),
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the router has beside: `observe`, `multiplier`."""
+        if name == "router":  # of a copy that is being made
+            raise AttributeError(name)
+        return getattr(self.router, name)
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Reset the router.
+
+        Raises:
+            ConfigError: there is no such strategy, or the router refuses.
+        """
+        super().reset(spec, seeds)
+        self._strategy = None if self.strategy == "own" else spec.strategy_index(self.strategy)
+        self.router.reset(spec, seeds)
+
+    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
+        """The router's models with the strategy, (n,)."""
+        actions: Ints = self.router.act_batch(observations, contexts, rows)
+        if self._strategy is None:
+            return actions
+        return np.asarray(self.spec.action(self.spec.model_of(actions), self._strategy), np.int64)
 
 
 def _chosen(path: Path, spec: PolicySpec) -> dict[str, Any]:

@@ -29,6 +29,7 @@ _BUILT_IN: Final = {
         "static:model:strategy": "simple:StaticPolicy",
         "fixed_recipe:topology:num_agents:model:strategy": "fixed_recipe:FixedRecipePolicy",
         "fixed_recipe_by_rate": "fixed_recipe:FixedRecipeByRatePolicy",
+        "planned:topology:num_agents:strategy:router": "fixed_recipe:PlannedPolicy",
         "static_mix": "simple:StaticMixPolicy",
         "least_loaded:strategy": "simple:LeastLoadedPolicy",
         "lowest_expected_latency": "simple:LowestExpectedLatencyPolicy",

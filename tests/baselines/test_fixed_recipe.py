@@ -26,7 +26,7 @@ from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 
 
 def play(policy: Any) -> Any:
-    given = {"num_queries": 8, "observation": "index", "level": "joint"}
+    given = {"num_queries": 8, "observation": "index", "level": "executor", **policy.requires}
     env: Any = gym.make("InfraMind-Stream-v0", **given).unwrapped
     observation, _ = env.reset(seed=0)
     policy.reset(env.policy_spec(), [0])
@@ -45,6 +45,17 @@ def test_every_query_gets_the_recipe() -> None:
     assert (records["num_agents"] == 2).all()
     assert (records["model"][:, :4] == spec.model_index("llama-8b")).all()
     assert (records["strategy"][:, :4] == spec.strategy_index("DeepThink")).all()
+
+
+def test_a_router_gets_a_plan_and_a_strategy() -> None:
+    planned, spec = play(baselines.resolve_policy("planned:Debate:2:DeepThink:linucb"))
+    assert (planned["topology"] == TOPOLOGIES.index("Debate")).all()
+    assert (planned["strategy"][:, :4] == spec.strategy_index("DeepThink")).all()
+    jsq, planned_jsq = (
+        play(baselines.resolve_policy(name))[0] for name in ("jsq", "planned:IO:1:own:jsq")
+    )
+    for field in ("model", "strategy", "finish_s", "solved"):
+        np.testing.assert_array_equal(planned_jsq[field], jsq[field])
 
 
 MEASURED = ("gsm_hard", "humaneval", "math", "mbpp", "mmlu_pro")

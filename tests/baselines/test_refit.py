@@ -11,6 +11,7 @@ import pytest
 
 from baselines import refit
 from baselines.recipes import candidates
+from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.scenarios import load_refits
 from inframind_gym.evaluation.tracks import TrackSuite
@@ -88,3 +89,18 @@ def test_a_budget_that_allows_less_tries_fewer_recipes(config: TrackSuite, tmp_p
     before = out.read_bytes()
     refit.refit_places([(track, "plain")], 6_000, out, ROUNDS)
     assert out.read_bytes() == before
+
+
+def test_a_router_gets_the_plan_with_which_it_does_best(config: TrackSuite, tmp_path: Path) -> None:
+    out, track = tmp_path / "refits.yaml", config.tracks[0]
+    refit.refit_places([(track, "plain")], 100_000, out, routers=["jsq", "linucb"])
+    fits = load_refits(out)
+    for router in ("jsq", "linucb"):
+        (plan,) = fits.of(router, "mine", "plain", 0.2)
+        assert plan.startswith("planned:") and plan.endswith(router)
+        assert 0 < fits.queries()[router] <= 100_000
+    assert ":own:" in fits.of("linucb", "mine", "plain", 2.0)[0]  # it learns strategies itself
+    with pytest.raises(BenchmarkError, match="jsq needs more than 100"):
+        refit.fit_router(config, "mine", "plain", "jsq", 100)
+    with pytest.raises(ConfigError, match="plans queries itself"):
+        refit.fit_router(config, "mine", "plain", "bid_price", 100_000)
