@@ -30,7 +30,7 @@ from inframind_gym.evaluation.queries import names_of
 from inframind_gym.evaluation.scenarios import Fit, add_fits, load_refits, load_track
 from inframind_gym.evaluation.track_board import SCORE
 from inframind_gym.evaluation.tracks import TRACKS, Stream, TrackPlayer, TrackSuite
-from inframind_gym.policies import BasePolicy, Contexts, PolicySpec, resolve_policy
+from inframind_gym.policies import BasePolicy, Contexts, Policy, PolicySpec, resolve_policy
 from inframind_gym.progress import say
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES, distinct_plans
 
@@ -72,7 +72,7 @@ class _Recipes(BasePolicy):
 class _Player(TrackPlayer):
     """Plays recipes, one in each of its rows, or a router, in the streams of a round."""
 
-    recipes: BasePolicy
+    recipes: Policy
     round: Round
 
     def at(self, cell: Cell) -> Stream:
@@ -81,7 +81,7 @@ class _Player(TrackPlayer):
     def plays(self, cell: Cell) -> str:
         return self.recipes.name  # whatever the row
 
-    def policy(self, cells: Sequence[Cell]) -> BasePolicy:
+    def policy(self, cells: Sequence[Cell]) -> Policy:
         return self.recipes
 
 

@@ -180,10 +180,8 @@ class PlannedPolicy(BasePolicy):
             raise ConfigError(f"planned: {router!r} plans queries itself; name a router of calls")
         self.requires = own | {"planner": {"topology": topology, "num_agents": num_agents}}
         self.name, self.strategy = f"planned:{topology}:{num_agents}:{strategy}:{router}", strategy
-        self.version, self.fingerprint = (
-            self.router.version,
-            getattr(self.router, "fingerprint", ""),
-        )
+        self.version = getattr(self.router, "version", 1)
+        self.fingerprint = getattr(self.router, "fingerprint", "")
 
     def __getattr__(self, name: str) -> Any:
         """Return what the router has beside: `observe`, `multiplier`."""
