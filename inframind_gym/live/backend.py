@@ -23,17 +23,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.client import (
-    ChatRequest,
-    ChatResult,
-    Client,
-    LoopThread,
-    allow_files,
-    cancel_all,
-)
+from inframind_gym.live.client import ChatResult, Client, LoopThread, allow_files, cancel_all
 from inframind_gym.live.config import LiveSettings, ServerAddress, addresses, require_live
 from inframind_gym.live.prompts import Prompts
 from inframind_gym.live.request_log import RequestLogWriter, log_record
@@ -51,19 +44,7 @@ Judge = Callable[[int, str], bool]  # task (index into the run's tasks), answer 
 
 
 class Connections:
-    """Client and watcher of servers, on one loop.
-
-    Args:
-        servers: addresses.
-        settings: of both.
-        loop: runs both.
-        poll_s: interval at which metrics are read.
-        on_change: as of `MetricsWatcher`.
-
-    Attributes:
-        client: to be used on `loop`.
-        watcher: the metrics, and which servers are up.
-    """
+    """Client and watcher of servers, both on `loop`; arguments are those of `MetricsWatcher`."""
 
     def __init__(
         self,
@@ -89,12 +70,11 @@ class Connections:
 
     def close(self) -> None:
         """Stop watching, and end what is in flight. May be called twice, from any thread."""
-        if self._closed:
-            return
-        self._closed = True
-        self.watcher.close()
-        with contextlib.suppress(RuntimeError):  # the loop was stopped
-            self.loop.run(self.client.close())
+        if not self._closed:
+            self._closed = True
+            self.watcher.close()
+            with contextlib.suppress(RuntimeError):  # the loop was stopped
+                self.loop.run(self.client.close())
 
 
 class VllmServers(Connections):
@@ -104,14 +84,6 @@ class VllmServers(Connections):
         config: the pool; every model has a port or a url.
         settings: of client, watcher and grading.
         log: file to which a line is appended for every call (`request_log.py`); None: no log.
-
-    Attributes:
-        ungraded: answers that could not be graded, of all episodes so far; they count as wrong.
-        epoch_s: time of day when the monotonic clock stood at 0.
-
-    Raises:
-        ConfigError: a model has no address.
-        InfraMindError: the extra `live` is not installed, or the log cannot be written.
     """
 
     def __init__(
@@ -126,11 +98,10 @@ class VllmServers(Connections):
         allow_files(settings.max_in_flight + _SPARE_FILES)  # a socket for each request in flight
         self.config = config
         self.epoch_s = time.time() - time.monotonic()
-        self.episodes = 0
+        self.episodes = self.ungraded = 0
         self.run_id = f"{int(time.time() * 1e3):x}-{os.getpid():x}"  # begins the requests' ids
         self.log = None if log is None else RequestLogWriter(log)
         self.judges = ThreadPoolExecutor(os.cpu_count(), "vllm-judge")
-        self.ungraded = 0
         self._backend: VllmBackend | None = None
         super().__init__(
             servers,
@@ -214,9 +185,9 @@ class VllmBackend:
     episode: int
     priorities: bool
     call_timeout_s: float | None = None
-    _answers: dict[int, dict[int, str]] = field(default_factory=dict)  # by query, node; on the loop
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set)  # on the loop
-    # Failures of calls so far, by query, node and phase.
+    # On the loop: answers by query and node; calls under way; failures by query, node and phase.
+    _answers: dict[int, dict[int, str]] = field(default_factory=dict)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _failures: dict[tuple[int, int, int], int] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _done: list[Completion] = field(default_factory=list)
@@ -234,7 +205,7 @@ class VllmBackend:
         with self._changed:
             if self._closed:
                 return
-            self._open[call.id] = call, self.now_s()
+            self._open[call.id] = call, time.monotonic()
         if not self.servers.loop.call(self._start, call):
             self._finish(call, ChatResult(time.monotonic(), error="the pool is closed"), None)
 
@@ -275,7 +246,7 @@ class VllmBackend:
         except RuntimeError:  # the servers' loop was stopped
             return
         for call, submit_s in list(self._open.values()):  # never begun
-            self._finish(call, ChatResult(submit_s + self.beginning.at_s), None)
+            self._finish(call, ChatResult(submit_s), None)
 
     # On the loop
 
@@ -287,17 +258,14 @@ class VllmBackend:
     async def _serve(self, call: Call) -> None:
         """Serve one call from its beginning to its completion."""
         _, submit_s = self._open[call.id]
-        result = ChatResult(submit_s + self.beginning.at_s)
-        right = None
+        result, right = ChatResult(submit_s), None
         try:
             result = await self._ask(call, submit_s)
-            if result.answered:
-                text = result.text or ""
-                if call.phase == FINAL:
-                    self._answers.pop(call.query, None)
-                    right = await self._grade(call, text)
-                else:
-                    self._answers.setdefault(call.query, {})[call.node] = text
+            if result.answered and call.phase != FINAL:
+                self._answers.setdefault(call.query, {})[call.node] = result.text or ""
+            elif result.answered:
+                self._answers.pop(call.query, None)
+                right = await self._grade(call, result.text or "")
         except asyncio.CancelledError:
             pass  # while it was graded: the answer is in the log
         except Exception as error:  # of the prompts, most likely: a bug must not end a run
@@ -306,9 +274,9 @@ class VllmBackend:
             result.text = None
         # The driver sends a call again, elsewhere where its server is down: after a pause, which
         # doubles.
-        key, retryable = (call.query, call.node, call.phase), self._retryable(result)
+        key = (call.query, call.node, call.phase)
         failures = self._failures.pop(key, 0)
-        if retryable and not result.answered:
+        if self._retryable(result) and not result.answered:
             self._failures[key] = failures + 1
             pause_s = self.servers.settings.retry_wait_s * 2.0**failures * random.uniform(0.5, 1.5)
             with contextlib.suppress(asyncio.CancelledError):
@@ -316,38 +284,26 @@ class VllmBackend:
         self._finish(call, result, right)
 
     async def _ask(self, call: Call, submit_s: float) -> ChatResult:
-        """Ask its server."""
+        """Ask the server of a call, which was submitted at `submit_s` of the monotonic clock."""
         model, settings = self.servers.config.models[call.model], self.servers.settings
-        room = model.server.max_model_len - call.max_tokens
         known = self._answers.get(call.query, {})
         answers = {node: known[node] for node in call.sources or call.reads if node in known}
         over_s = submit_s + (self.call_timeout_s or settings.call_s)
         try:
+            room = model.server.max_model_len - call.max_tokens
             messages = self.prompts.messages(call, answers, room)
         except InfraMindError as error:
-            result = ChatResult(submit_s + self.beginning.at_s, "too_long", str(error))
-            result.finish_s = time.monotonic()
-            return result
-        request = ChatRequest(
-            server=call.model,
-            messages=messages,
-            max_tokens=call.max_tokens,
-            limit_s=max(over_s - self.now_s(), 0.001),
+            return ChatResult(submit_s, "too_long", str(error))
+        result = await self.servers.client.chat(
+            call.model,
+            messages,
+            call.max_tokens,
+            max(over_s - time.monotonic(), 0.001),
             priority=self._priority(call),
             request_id=self._request_id(call),
         )
-        result = await self.servers.client.chat(request)
-        result.submit_s = submit_s + self.beginning.at_s
+        result.submit_s = submit_s
         return result
-
-    def _priority(self, call: Call) -> int | None:
-        """Return a deadline in epoch microseconds: comparable between all users of the servers."""
-        if not self.priorities:
-            return None
-        return round((self.servers.epoch_s + self.beginning.at_s + call.priority) * 1e6)
-
-    def _request_id(self, call: Call) -> str:
-        return f"{self.servers.run_id}-{self.episode}-{call.id}"
 
     async def _grade(self, call: Call, text: str) -> bool | None:
         """Return whether the answer is right; None: it could not be graded."""
@@ -361,36 +317,31 @@ class VllmBackend:
         self.servers.ungraded += 1
         return None
 
-    def _finish(self, call: Call, result: ChatResult, right: bool | None) -> None:
-        """Complete the call, whatever comes of logging it."""
-        completion = self._completion(call, result, right)
-        try:
-            if self.servers.log is not None:
-                self.servers.log.write(self._record(call, result, right))
-        except Exception:
-            _log.exception("call %d cannot be logged", call.id)
-        with self._changed:
-            self._open.pop(call.id, None)
-            if not self._closed:
-                self._done.append(completion)
-                self._changed.notify_all()
+    def _priority(self, call: Call) -> int | None:
+        """Return a deadline in epoch microseconds: comparable between all users of the servers."""
+        deadline_s = self.servers.epoch_s + self.beginning.at_s + call.priority
+        return round(deadline_s * 1e6) if self.priorities else None
+
+    def _request_id(self, call: Call) -> str:
+        return f"{self.servers.run_id}-{self.episode}-{call.id}"
 
     def _retryable(self, result: ChatResult) -> bool:
         """Return whether another attempt at a call makes sense."""
         return result.retryable or (result.status == "timeout" and self.call_timeout_s is not None)
 
-    def _completion(self, call: Call, result: ChatResult, right: bool | None) -> Completion:
-        began_s = self.beginning.at_s
+    def _finish(self, call: Call, result: ChatResult, right: bool | None) -> None:
+        """Log and complete a call, whatever comes of logging it."""
+        began_s, result.finish_s = self.beginning.at_s, result.finish_s or time.monotonic()
         first_s, admitted_s = (
             math.nan if time_s is None else time_s - began_s
             for time_s in (result.first_token_s, result.scheduled_s)
         )
         tokens = result.output_tokens if result.output_tokens is not None else result.pieces
-        return Completion(
+        completion = Completion(
             call=call.id,
             submit_s=result.submit_s - began_s,
             first_token_s=first_s,
-            finish_s=(result.finish_s or time.monotonic()) - began_s,
+            finish_s=result.finish_s - began_s,
             output_tokens=tokens if result.answered else 0,
             truncated=result.status == "truncated",
             failed=not result.answered,
@@ -400,23 +351,30 @@ class VllmBackend:
             prompt_tokens=result.prompt_tokens,
             admitted_s=admitted_s,
         )
-
-    def _record(self, call: Call, result: ChatResult, right: bool | None) -> dict[str, Any]:
-        """Return a line of the log (`request_log.py`)."""
-        return log_record(
-            self._request_id(call),
-            self.servers.config.models[call.model].alias,
-            result,
-            self.servers.epoch_s,
-            priority=self._priority(call),
-            strategy=STRATEGIES[call.strategy],
-            max_tokens=call.max_tokens,
-            episode=self.episode,
-            call=call.id,
-            query=call.query,
-            task=call.task,
-            topology=TOPOLOGIES[call.topology] if call.topology < len(TOPOLOGIES) else CUSTOM,
-            node=call.node,
-            phase=_PHASES[call.phase],
-            right=right,
-        )
+        try:
+            if self.servers.log is not None:
+                record = log_record(
+                    self._request_id(call),
+                    self.servers.config.models[call.model].alias,
+                    result,
+                    self.servers.epoch_s,
+                    priority=self._priority(call),
+                    strategy=STRATEGIES[call.strategy],
+                    max_tokens=call.max_tokens,
+                    episode=self.episode,
+                    call=call.id,
+                    query=call.query,
+                    task=call.task,
+                    topology=(*TOPOLOGIES, CUSTOM)[min(call.topology, len(TOPOLOGIES))],
+                    node=call.node,
+                    phase=_PHASES[call.phase],
+                    right=right,
+                )
+                self.servers.log.write(record)
+        except Exception:
+            _log.exception("call %d cannot be logged", call.id)
+        with self._changed:
+            self._open.pop(call.id, None)
+            if not self._closed:
+                self._done.append(completion)
+                self._changed.notify_all()

@@ -42,7 +42,6 @@ Status = Literal[
     "cancelled",  # the episode was closed
     "fault",  # of our own code
 ]
-ANSWERED: Final = ("ok", "truncated")
 # Would end the same way wherever it is sent, or take as long again.
 _NEVER_AGAIN: Final = ("too_long", "rejected", "timeout", "cancelled", "fault")
 _BUSY: Final = (429, 502, 503, 504)
@@ -140,12 +139,7 @@ class DownError(InfraMindError):
 
 
 def open_session(limit_s: float | None, key: str | None = None) -> aiohttp.ClientSession:
-    """Open a session on the loop that runs.
-
-    Args:
-        limit_s: for each request as a whole; None: they have limits of their own.
-        key: that it sends; None: $VLLM_API_KEY.
-    """
+    """Open a session on the loop that runs; `limit_s` is for a request, the key $VLLM_API_KEY's."""
     import aiohttp
 
     headers = {"Accept-Encoding": "identity"}  # nothing that grows when it is unpacked
@@ -177,7 +171,6 @@ async def fetch(
                 data += chunk
                 if len(data) > _MOST_BYTES:
                     raise DownError(f"the answer to {what} has no end")
-            text = data.decode("utf-8", "replace")
     except TimeoutError:
         reason = f"no answer to {what} in {session.timeout.total:g} s"
         raise DownError(reason, at_once=False) from None
@@ -185,6 +178,7 @@ async def fetch(
         number = getattr(error, "errno", None)
         why = os.strerror(number) if number and number > 0 else str(error)
         raise DownError(f"no HTTP answer to {what} ({type(error).__name__}: {why})") from None
+    text = data.decode("utf-8", "replace")
     if response.status != 200:
         reason = f"{what} says {response.status}: {text[:300].strip()}"
         raise DownError(reason.rstrip(": "), status=response.status)
@@ -192,11 +186,7 @@ async def fetch(
 
 
 def ask(url: str, *, method: str = "GET", limit_s: float = _ASK_S, key: str | None = None) -> str:
-    """Send a request to a server and wait for its answer; `key` as of `open_session`.
-
-    Raises:
-        DownError: there is none, or another status than 200.
-    """
+    """Send a request to a server and wait for its answer; see `open_session` and `fetch`."""
 
     async def answer() -> str:
         async with open_session(limit_s, key=key) as session:
@@ -210,18 +200,6 @@ def ask(url: str, *, method: str = "GET", limit_s: float = _ASK_S, key: str | No
 
 
 # Chat completions
-
-
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """One chat completion of one server."""
-
-    server: int
-    messages: Sequence[Mapping[str, object]]
-    max_tokens: int
-    limit_s: float  # for all of it: waiting for a socket, and the answer
-    priority: int | None = None  # for the server's queue; None: send none
-    request_id: str | None = None
 
 
 @dataclass(slots=True)
@@ -246,7 +224,7 @@ class ChatResult:
     @property
     def answered(self) -> bool:
         """True for an answer, whole or cut."""
-        return self.status in ANSWERED
+        return self.status in ("ok", "truncated")
 
     @property
     def retryable(self) -> bool:
@@ -263,40 +241,21 @@ class ChatStream:
 
     Args:
         max_tokens: that were asked for; a server that sends far more bytes is cut.
-
-    Attributes:
-        first_token_s: when the first token came; None before. The piece that only names the role is
-            no token.
-        last_token_s: when the last one came.
-        finish_reason: "stop", "length", "abort", ...; None before the end.
-        pieces: that held tokens: at most as many as there are tokens.
-        usage: token counts, where the server reports them.
-        metrics: the server's own times in ms, where it reports them
-            (`--enable-per-request-metrics`, vLLM >= 0.32).
-        error: what went wrong in the server, in its words.
-        done: the answer came to its end.
     """
 
     def __init__(self, max_tokens: int) -> None:
-        self.first_token_s: float | None = None
+        self.first_token_s: float | None = None  # a piece that only names the role is no token
         self.last_token_s: float | None = None
-        self.finish_reason: str | None = None
-        self.pieces = 0
-        self.usage: dict[str, Any] = {}
+        self.finish_reason: str | None = None  # "stop", "length", "abort", …
+        self.pieces = 0  # that held tokens: at most as many as there are tokens
+        self.usage: dict[str, Any] = {}  # token counts, where the server reports them
+        # The server's own times in ms (`--enable-per-request-metrics`, vLLM >= 0.32).
         self.metrics: dict[str, Any] = {}
-        self.error: str | None = None
-        self.done = False
+        self.error: str | None = None  # in the server's words
+        self.done = False  # the answer came to its end
         self._text: list[str] = []
         self._rest = b""
         self._bytes_left = _MORE_BYTES + _BYTES_A_TOKEN * max_tokens
-
-    @property
-    def text(self) -> str:
-        """The answer; halves of a character that came without the other one are replaced."""
-        text = "".join(self._text)
-        if text.isascii():
-            return text
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def feed(self, data: bytes, now_s: float) -> None:
         """Take the next bytes, which came at `now_s`.
@@ -322,7 +281,7 @@ class ChatStream:
 
     def _take(self, event: Any, now_s: float) -> None:
         if "error" in event:
-            self.error = error_message(event)
+            self.error = _error_message(event)
             return
         self.usage = _optional(dict, event.get("usage")) or self.usage
         self.metrics = _optional(dict, event.get("metrics")) or self.metrics
@@ -342,10 +301,10 @@ class ChatStream:
         """Write what has come into a result, once the stream is over."""
         result.first_token_s, result.last_token_s = self.first_token_s, self.last_token_s
         result.pieces = self.pieces
-        result.prompt_tokens = _plausible(self.usage.get("prompt_tokens"))
-        result.output_tokens = _plausible(self.usage.get("completion_tokens"))
+        result.prompt_tokens = plausible(self.usage.get("prompt_tokens"))
+        result.output_tokens = plausible(self.usage.get("completion_tokens"))
         prefill_ms, queue_ms = (
-            _plausible(self.metrics.get(name), (int, float), _MOST_MS)
+            plausible(self.metrics.get(name), (int, float), _MOST_MS)
             for name in ("time_to_first_token_ms", "queue_time_ms")
         )
         if result.first_token_s is not None and prefill_ms is not None:
@@ -359,10 +318,25 @@ class ChatStream:
             result.status, result.error = "broken", self.error or "the answer has no end"
         else:
             result.status, result.error = ("truncated" if reason == "length" else "ok"), None
-            result.text = self.text
+            # Halves of a character that came without the other one are replaced.
+            halves = "".join(self._text).encode("utf-16", "surrogatepass")
+            result.text = halves.decode("utf-16", "replace")
 
 
-def error_message(answer: Any) -> str:
+def plausible(value: Any, kind: type | tuple[type, ...] = int, most: float = _MOST_TOKENS) -> Any:
+    """Return a number that a server reports, by default of tokens; None where it is impossible."""
+    right = isinstance(value, kind) and not isinstance(value, bool)
+    return value if right and 0 <= value <= most else None
+
+
+def _optional(kind: type[T], value: object) -> T | None:
+    """Return a value that may be missing; TypeError where it is of another type."""
+    if value is None or isinstance(value, kind):
+        return value
+    raise TypeError
+
+
+def _error_message(answer: Any) -> str:
     """Return the message in the JSON of an error, in whichever of the usual forms."""
     if isinstance(answer, dict):
         inner = answer.get("error", answer.get("detail", answer.get("message", answer)))
@@ -370,36 +344,10 @@ def error_message(answer: Any) -> str:
     return str(answer)[:2000]
 
 
-def plausible_tokens(value: Any) -> bool:
-    """Return whether a number of tokens that a server reports can be; None: it reports none."""
-    return value is None or _plausible(value) is not None
-
-
-def _optional(kind: type[T], value: object) -> T | None:
-    """Return a value that may be missing.
-
-    Raises:
-        TypeError: it is of another type.
-    """
-    if value is None or isinstance(value, kind):
-        return value
-    raise TypeError
-
-
-def _plausible(value: Any, kind: type | tuple[type, ...] = int, most: float = _MOST_TOKENS) -> Any:
-    """Return a number that a server reports; None where it is impossible."""
-    right = isinstance(value, kind) and not isinstance(value, bool)
-    return value if right and 0 <= value <= most else None
-
-
 class Client:
     """Client of M servers. To be used on one loop: `open` and `close` there.
 
-    Args:
-        servers: addresses.
-        settings: limits and sampling.
-        is_up: whether a server can be sent to now.
-        suspect: called with a server that could not be reached.
+    `suspect` is called with a server that could not be reached.
     """
 
     def __init__(
@@ -410,11 +358,10 @@ class Client:
         is_up: Callable[[int], bool] = lambda server: True,
         suspect: Callable[[int], None] = lambda server: None,
     ) -> None:
-        self._servers = tuple(servers)
-        self._settings = settings
+        self._servers, self._settings = tuple(servers), settings
         self._is_up, self._suspect = is_up, suspect
         self._free = asyncio.Semaphore(settings.max_in_flight)
-        self._tasks: list[set[asyncio.Task[Any]]] = [set() for _ in self._servers]
+        self._tasks: dict[asyncio.Task[Any], int] = {}  # in flight: the server
         self._stopped: dict[asyncio.Task[Any], str] = {}  # why
         self._session: aiohttp.ClientSession
 
@@ -424,35 +371,59 @@ class Client:
 
     async def close(self) -> None:
         """Cancel what is in flight, and close all connections."""
-        await cancel_all([task for tasks in self._tasks for task in tasks])
+        await cancel_all(self._tasks)
         await self._session.close()
         await asyncio.sleep(0)  # transports close in the loop's next round
 
-    async def chat(self, request: ChatRequest) -> ChatResult:
-        """Send a request, and wait for the whole answer.
+    async def chat(
+        self,
+        server: int,
+        messages: Sequence[Mapping[str, object]],
+        max_tokens: int,
+        limit_s: float,
+        *,
+        priority: int | None = None,
+        request_id: str | None = None,
+    ) -> ChatResult:
+        """Send a request, and wait for the whole answer, `limit_s` at most.
 
-        Never raises: failure, the time limit and being cancelled are results.
+        Never raises: failure, the time limit and being cancelled are results. `priority` is for the
+        server's queue; `request_id` is the header X-Request-Id.
         """
-        result, task, server = ChatResult(time.monotonic()), asyncio.current_task(), request.server
+        address, settings = self._servers[server], self._settings
+        body: dict[str, Any] = {
+            "model": address.model,
+            "messages": list(messages),
+            "max_tokens": max_tokens,
+            "temperature": settings.temperature,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **settings.sampling,
+        }
+        headers = {"Content-Type": "application/json"}
+        if priority is not None:
+            body["priority"] = priority
+        if request_id is not None:
+            headers["X-Request-Id"] = request_id
+        result, task = ChatResult(time.monotonic()), asyncio.current_task()
         assert task is not None
-        self._tasks[server].add(task)
+        self._tasks[task] = server
         try:
-            async with asyncio.timeout(request.limit_s), self._free:
+            async with asyncio.timeout(limit_s), self._free:
                 if self._is_up(server):
-                    await self._post(request, result)
+                    await self._post(server, body, headers, result)
                 else:
-                    result.status, result.error = "down", f"{self._servers[server].alias} is down"
+                    result.status, result.error = "down", f"{address.alias} is down"
         except TimeoutError:
-            result.status = "timeout"
-            result.error = f"no whole answer in {request.limit_s:.1f} s"
+            result.status, result.error = "timeout", f"no whole answer in {limit_s:.1f} s"
         except asyncio.CancelledError:
             result.error = self._stopped.get(task)
             result.status = "cancelled" if result.error is None else "down"
         except Exception as error:  # a bug must not end a run
-            _log.exception("request %s failed", request.request_id)
+            _log.exception("request %s failed", request_id)
             result.status, result.error = "fault", f"{type(error).__name__}: {error}"
         finally:
-            self._tasks[server].discard(task)
+            del self._tasks[task]
             self._stopped.pop(task, None)
         result.finish_s = time.monotonic()
         if result.answered and result.last_token_s is not None:
@@ -462,37 +433,24 @@ class Client:
     def give_up(self, server: int, why: str) -> None:
         """End what is in flight to a server.
 
-        A server that sleeps answers when it is woken up, if ever; one that died ends its
-        connections itself.
+        One that sleeps answers when it is woken up, if ever; one that died ends its connections.
         """
-        for task in self._tasks[server] - self._stopped.keys():
-            self._stopped[task] = why
-            task.cancel()
+        for task, where in self._tasks.items():
+            if where == server and task not in self._stopped:
+                self._stopped[task] = why
+                task.cancel()
 
-    async def _post(self, request: ChatRequest, result: ChatResult) -> None:
+    async def _post(
+        self, server: int, body: dict[str, Any], headers: dict[str, str], result: ChatResult
+    ) -> None:
         """Send a request, and read what comes of it."""
         import aiohttp
 
-        address, settings = self._servers[request.server], self._settings
-        body: dict[str, Any] = {
-            "model": address.model,
-            "messages": list(request.messages),
-            "max_tokens": request.max_tokens,
-            "temperature": settings.temperature,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            **settings.sampling,
-        }
-        if request.priority is not None:
-            body["priority"] = request.priority
-        headers = {"Content-Type": "application/json"}
-        if request.request_id is not None:
-            headers["X-Request-Id"] = request.request_id
         result.attempts, result.sent_s = 1, time.monotonic()
-        stream = ChatStream(request.max_tokens)
+        stream = ChatStream(body["max_tokens"])
         try:
             async with self._session.post(
-                f"{address.url}/v1/chat/completions",
+                f"{self._servers[server].url}/v1/chat/completions",
                 data=json.dumps(body).encode(),
                 headers=headers,
                 allow_redirects=False,
@@ -500,7 +458,7 @@ class Client:
                 if response.status != 200:
                     result.status, result.error = await _refusal(response)
                     if result.status == "server_error":
-                        self._suspect(request.server)
+                        self._suspect(server)
                     return
                 async for data in response.content.iter_any():
                     stream.feed(data, time.monotonic())
@@ -517,7 +475,7 @@ class Client:
             # TimeoutError: of the connection; that of the whole request comes as a cancellation.
             if not stream.done:
                 stream.error = f"{type(error).__name__}: {error}"
-                self._suspect(request.server)
+                self._suspect(server)
                 if stream.first_token_s is None:
                     result.status, result.error = "unreachable", stream.error
                     return
@@ -531,11 +489,9 @@ async def _refusal(response: aiohttp.ClientResponse) -> tuple[Status, str]:
     code, message = response.status, "it says no more"
     with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
         data = await asyncio.wait_for(response.content.read(_ERROR_BYTES), _END_S)
-        raw = data.decode("utf-8", "replace")
-        try:
-            message = error_message(json.loads(raw))
-        except (ValueError, RecursionError):
-            message = raw[:2000]
+        message = data.decode("utf-8", "replace")[:2000]
+        with contextlib.suppress(ValueError, RecursionError):
+            message = _error_message(json.loads(data))
     if 300 <= code < 400:
         where = response.headers.get("Location", "")[:200]
         message = f"a redirect to {where!r}, which is not followed: give that as the url"

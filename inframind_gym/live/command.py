@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import re
@@ -48,22 +47,18 @@ PythonOption = Annotated[
         show_default=False,
     ),
 ]
-_COLOURS: Final = {
-    "up": "green",
-    "asleep": "cyan",
-    "starting": "yellow",
-    "silent": "yellow",
-    "stopped": "dim",
-}
-_NUMBERS: Final = {  # of a row of `status`, and how they are written
-    "pid": "{}",
-    "running": "{}",
-    "waiting": "{}",
-    "kv_frac": "{:.0%}",
-    "ttft_s": "{:.2f} s",
-    "itl_s": "{:.3f} s",
-    "queue_s": "{:.2f} s",
-    "inference_s": "{:.1f} s",
+_COLOURS: Final = {"up": "green", "asleep": "cyan", "stopped": "dim"} | dict.fromkeys(
+    ("starting", "silent"), "yellow"
+)
+_NUMBERS: Final = {  # of a row of `status`: the column's head, and how they are written
+    "pid": ("pid", "{}"),
+    "running": ("run", "{}"),
+    "waiting": ("wait", "{}"),
+    "kv_frac": ("KV", "{:.0%}"),
+    "ttft_s": ("TTFT", "{:.2f} s"),
+    "itl_s": ("ITL", "{:.3f} s"),
+    "queue_s": ("queue", "{:.2f} s"),
+    "inference_s": ("inference", "{:.1f} s"),
 }
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 _MOST_LINES: Final = 15  # of the log of a server that failed
@@ -166,19 +161,16 @@ def _served(urls: Sequence[str]) -> list[dict[str, Any]]:
     if not urls:
         return []
     require_live()
-    from inframind_gym.live.client import DownError, fetch, open_session
+    from inframind_gym.live.client import DownError, ask
     from inframind_gym.live.watcher import facts_of
 
-    async def read() -> list[list[str]]:
-        async with open_session(10.0) as session:
-            paths = ("/v1/models", "/metrics")
-            try:
-                return [[await fetch(session, url, path) for path in paths] for url in urls]
-            except DownError as error:
-                raise InfraMindError(f"--url: {error}. Asked: {', '.join(urls)}") from None
+    def read(address: str) -> str:
+        try:
+            return ask(address, limit_s=10.0)
+        except DownError as error:
+            raise InfraMindError(f"--url: {error}") from None
 
-    answers = asyncio.run(read())
-    return [facts_of(url, *texts) for url, texts in zip(urls, answers, strict=True)]
+    return [facts_of(url, read(f"{url}/v1/models"), read(f"{url}/metrics")) for url in urls]
 
 
 @app.command()
@@ -271,24 +263,28 @@ def status(
         from inframind_gym.live.launcher import pool_status
 
         rows = pool_status(load_pool(pool), state)
+    all_up = typer.Exit(0 if all(row["state"] == "up" for row in rows) else 1)
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
-        raise typer.Exit(0 if all(row["state"] == "up" for row in rows) else 1)
+        raise all_up
     cells = []
     for row in rows:
         numbers = {**row, **row["times_s"]}
-        shown = ["" if (x := numbers.get(n)) is None else f.format(x) for n, f in _NUMBERS.items()]
+        shown = (
+            "" if (x := numbers.get(name)) is None else form.format(x)
+            for name, (_, form) in _NUMBERS.items()
+        )
         state_text = Text(row["state"], _COLOURS.get(row["state"], "bold red"))
         cells.append((row["alias"], state_text, row["url"], *shown))
-    heads = ("pid", "run", "wait", "KV", "TTFT", "ITL", "queue", "inference")
-    _print_table(("model", "state", "url", *(f">{head}" for head in heads)), cells)
+    heads = (f">{head}" for head, _ in _NUMBERS.values())
+    _print_table(("model", "state", "url", *heads), cells)
     console = Console(highlight=False)
     for row in rows:
         if row["note"]:
             console.print(Text(f"{row['alias']}: {row['note']}", "dim"), soft_wrap=True)
     if any(row["simulated"] for row in rows):
         console.print(Text("Simulated: one process serves all models.", "dim"))
-    raise typer.Exit(0 if all(row["state"] == "up" for row in rows) else 1)
+    raise all_up
 
 
 @app.command()

@@ -19,9 +19,6 @@ SIMULATED_ENV: Final = "INFRAMIND_SIMULATED"
 Seconds = Annotated[float, within(0.001, 86_400.0)]
 WaitSeconds = Annotated[float, within(0.0, 86_400.0)]
 Count = Annotated[int, within(0, 1000)]
-_RETIRED: Final = {  # of recorded runs
-    *("connect_s", "judges", "judge_s", "seed", "grace_s", "floor_s", "cap_s")
-}
 _RESERVED: Final = {
     *("model", "messages", "max_tokens", "max_completion_tokens"),
     *("stream", "stream_options", "priority", "n"),
@@ -54,13 +51,6 @@ class LiveSettings(StrictModel):
     # grading
     packages: tuple[str, ...] = ("numpy",)  # that code may import beside the standard library
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_retired(cls, given: Any) -> Any:
-        if isinstance(given, Mapping):
-            return {key: value for key, value in given.items() if key not in _RETIRED}
-        return given
-
     @model_validator(mode="after")
     def _check(self) -> LiveSettings:
         if reserved := _RESERVED & set(self.sampling):
@@ -83,24 +73,14 @@ class SimulatedPool(Simulation):
 
 
 class LiveConfig(EnvConfig):
-    """Keyword arguments of the live routing environments: those of `EnvConfig`, and six more.
+    """Keyword arguments of the live routing environments: those of `EnvConfig`, and six more."""
 
-    Attributes:
-        live: how servers are called and watched (`LiveSettings`).
-        log: file to which a line is appended for every call, in the format that
-            `inframind calibrate` reads.
-        retries: how often a call that failed is sent again, to another server if its own is down.
-        reach_s: time for the servers to answer at the first reset; then those that do are enough.
-        patience_s: time to wait later for a server while all are down.
-        scripted_s: for tests: no server is called, every call takes this long, in virtual time, and
-            every answer is right.
-    """
-
-    live: LiveSettings = LiveSettings()
-    log: str | None = None
-    retries: Count = 5
-    reach_s: Seconds = 10.0
-    patience_s: Seconds = 600.0
+    live: LiveSettings = LiveSettings()  # how servers are called and watched
+    log: str | None = None  # file with a line for every call, as `inframind calibrate` reads it
+    retries: Count = 5  # of a call that failed, at another server if its own is down
+    reach_s: Seconds = 10.0  # for servers to answer at the first reset; those that do are enough
+    patience_s: Seconds = 600.0  # to wait later for a server while all are down
+    # For tests: no server is called, calls take this long, in virtual time, and answers are right.
     scripted_s: Seconds | None = None
 
     @model_validator(mode="after")
@@ -128,23 +108,16 @@ class PlacementLiveConfig(PlacementConfig):
     """Keyword arguments of `InfraMind-PlacementLive-v0`: those of `PlacementConfig`, and these.
 
     `timing_spread`, `timing_noise` and `foreign_memory` are those of the machine.
-
-    Attributes:
-        pool: name or path of a pool (`envs_configs/pools`): how each model is served.
-        cluster: as in `PlacementConfig`; without it, the one with the pool's name.
-        state: folder of what was started; None: as of `inframind pool`.
-        python: interpreter that has vLLM; None: as of `inframind pool`.
-        live: settings.
     """
 
-    pool: str = DEFAULT_POOL
-    cluster: str = DEFAULT_POOL
+    pool: str = DEFAULT_POOL  # name or path: how each model is served
+    cluster: str = DEFAULT_POOL  # without it, the one with the pool's name
     demand: str = "trickle"
     timing_spread: NonNegative = 0.0
     timing_noise: NonNegative = 0.0
     foreign_memory: ForeignMemory = ForeignMemory(max_MB=0.0)
-    state: str | None = None
-    python: str | None = None
+    state: str | None = None  # folder of what was started; None: as of `inframind pool`
+    python: str | None = None  # interpreter that has vLLM; None: as of `inframind pool`
     live: LiveLimits = LiveLimits()
 
     @model_validator(mode="before")
@@ -169,11 +142,7 @@ class PlacementLiveConfig(PlacementConfig):
 
 
 def server_url(model: ModelConfig) -> str:
-    """Return the address of a model's server: its `url`, or its `port` on this machine.
-
-    Raises:
-        ConfigError: it has neither.
-    """
+    """Return the address of a model's server: `url`, or `port` here; ConfigError without both."""
     if model.url is not None:
         return model.url.rstrip("/").removesuffix("/v1")
     if model.port is None:
@@ -182,11 +151,7 @@ def server_url(model: ModelConfig) -> str:
 
 
 def addresses(pool: PoolConfig) -> tuple[ServerAddress, ...]:
-    """Return the addresses of a pool's models, in the order of the actions.
-
-    Raises:
-        ConfigError: a model has neither a port nor a url.
-    """
+    """Return the addresses of a pool's models, in the order of the actions; see `server_url`."""
     return tuple(
         ServerAddress(alias=model.alias, url=server_url(model), model=model.name)
         for model in pool.models
@@ -194,10 +159,6 @@ def addresses(pool: PoolConfig) -> tuple[ServerAddress, ...]:
 
 
 def require_live() -> None:
-    """Check that the extra `live` is installed.
-
-    Raises:
-        InfraMindError: it is not; the message says how to install it.
-    """
+    """Raise an InfraMindError that says how to install the extra `live`, unless it is there."""
     for module in ("aiohttp", "prometheus_client", "psutil"):
         require(module, "a pool of live servers", "live")

@@ -37,13 +37,8 @@ _TYPES: Final = {
 class RequestError(InfraMindError):
     """A request that is refused; `content` has the form of OpenAI's API.
 
-    Args:
-        status: HTTP status.
-        code: for programs, e.g. "budget_unreachable".
-        message: for people.
-        param: field of the request that is wrong.
-        retry_after_s: when another attempt makes sense; None: it is not said.
-        headers: further headers.
+    The code is for programs, e.g. "budget_unreachable", the message for people; `param` is the
+    field of the request that is wrong.
     """
 
     def __init__(

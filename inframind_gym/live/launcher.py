@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import psutil
 
@@ -66,8 +66,7 @@ Phase = Literal["queued", "starting", "up", "failed", "stopped"]
 # Commands
 
 
-@dataclass(frozen=True, slots=True)
-class ServerCommand:
+class ServerCommand(NamedTuple):
     """A process to run."""
 
     arguments: tuple[str, ...]  # the interpreter first
@@ -112,14 +111,9 @@ def server_command(
     host: str = "127.0.0.1",
     visible: str | None = None,
 ) -> ServerCommand:
-    """Return the command of the server of one of a pool's models.
+    """Return the command of the server of one of a pool's models, by an interpreter that has vLLM.
 
-    Args:
-        pool: the model's pool.
-        model: one of its models.
-        python: interpreter that has vLLM.
-        host: address to listen on.
-        visible: the GPUs that may be used, as in $CUDA_VISIBLE_DEVICES; None: all.
+    `visible` are the GPUs that may be used, as in $CUDA_VISIBLE_DEVICES; None: all.
 
     Raises:
         ConfigError: it has no port, the pool names more GPUs than there are, or its folder is
@@ -133,7 +127,7 @@ def server_command(
     card = model.server
     arguments = [
         *(str(python), "-m", _ENTRY),
-        *("--model", _weights(model)),
+        *("--model", weights_of(model)),
         *("--served-model-name", model.name),
         *("--host", host),
         *("--port", str(model.port)),
@@ -161,7 +155,18 @@ def server_command(
             arguments += ["--data-parallel-size", str(card.data_parallel_size)]
         if card.block_size != _GPU_BLOCK:
             arguments += ["--block-size", str(card.block_size)]
-        env["CUDA_VISIBLE_DEVICES"] = _gpus(pool, model, visible)
+        # The model's GPUs as CUDA numbers them: in the pool's order, among the visible ones.
+        order = [gpu.name for gpu in pool.gpus if not gpu.is_cpu]
+        devices = [str(index) for index in range(len(order))]
+        if visible is not None:
+            devices = [device.strip() for device in visible.split(",") if device.strip()]
+        wanted = [order.index(name) for name in model.all_gpus]
+        if max(wanted) >= len(devices):
+            raise ConfigError(
+                f"model {model.alias!r} is on GPU {max(wanted) + 1} of the pool, but "
+                f"CUDA_VISIBLE_DEVICES={visible!r} lets us use {len(devices)}"
+            )
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(devices[index] for index in wanted)
     if model.sleep_mode:
         env["VLLM_SERVER_DEV_MODE"] = "1"
         if not pool.gpu_of(model).is_cpu:  # refused there; the endpoints work without it
@@ -169,68 +174,38 @@ def server_command(
     return ServerCommand((*arguments, *model.extra_args), {**env, **model.env})
 
 
-def make_weights(model: ModelConfig, python: Path) -> None:
-    """Make a tiny model, unless it is there, by vLLM's interpreter.
+def weights_of(model: ModelConfig, python: Path | None = None) -> str:
+    """Return the weights for vLLM to load; with its interpreter tiny ones that lack are made.
 
     Raises:
-        ConfigError: it cannot be made.
+        ConfigError: the folder is missing, or cannot be made.
     """
-    folder = _made(model)
-    if folder is None or weights.is_made(folder):
-        return
-    done = subprocess.run(
-        [python, weights.__file__, str(model.path), str(cache_folder().absolute())],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONSAFEPATH": "1"},
-    )
-    if done.returncode:
-        output = (done.stderr or done.stdout).strip()
-        raise ConfigError(f"model {model.alias!r}: {model.path} cannot be made: {output}")
-
-
-def _made(model: ModelConfig) -> Path | None:
-    """Return the folder of weights that are made here, or None."""
+    path, cache = model.path or model.name, cache_folder().absolute()
     try:
-        return weights.folder(model.path or "", cache_folder().absolute())
+        folder = weights.folder(path, cache)
     except ValueError as error:
         raise ConfigError(f"model {model.alias!r}: path: {error}") from None
-
-
-def _weights(model: ModelConfig) -> str:
-    """Return the weights for vLLM to load."""
-    path = model.path or model.name
-    if made := _made(model):
-        return str(made)
-    if not path.startswith(("/", "~", "./", "../")):
-        return path
-    folder = Path(path).expanduser().absolute()
-    if not folder.exists():
-        raise ConfigError(f"model {model.alias!r}: path: {folder}: there is no such folder")
+    if folder is None:
+        if not path.startswith(("/", "~", "./", "../")):
+            return path
+        folder = Path(path).expanduser().absolute()
+        if not folder.exists():
+            raise ConfigError(f"model {model.alias!r}: path: {folder}: there is no such folder")
+    elif python is not None and not weights.is_made(folder):
+        done = subprocess.run(
+            [python, weights.__file__, path, str(cache)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONSAFEPATH": "1"},
+        )
+        if done.returncode:
+            output = (done.stderr or done.stdout).strip()
+            raise ConfigError(f"model {model.alias!r}: {path} cannot be made: {output}")
     return str(folder)
 
 
-def _gpus(pool: PoolConfig, model: ModelConfig, visible: str | None) -> str:
-    """Return a model's GPUs, as CUDA numbers them: in the pool's order, among the visible ones."""
-    order = [gpu.name for gpu in pool.gpus if not gpu.is_cpu]
-    devices = [str(index) for index in range(len(order))]
-    if visible is not None:
-        devices = [device.strip() for device in visible.split(",") if device.strip()]
-    wanted = [order.index(name) for name in model.all_gpus]
-    if max(wanted) >= len(devices):
-        raise ConfigError(
-            f"model {model.alias!r} is on GPU {max(wanted) + 1} of the pool, but "
-            f"CUDA_VISIBLE_DEVICES={visible!r} lets us use {len(devices)}"
-        )
-    return ",".join(devices[index] for index in wanted)
-
-
 def simulation_command(pool: PoolConfig, simulation: Simulation, host: str) -> ServerCommand:
-    """Return the command of the process that simulates the models of a pool that have a port.
-
-    Raises:
-        ConfigError: there is no such workload.
-    """
+    """Return the command of the process that simulates the models of a pool that have a port."""
     load_workload(simulation.workload)
     if Path(simulation.workload).is_file():  # the process runs in another folder
         workload = str(Path(simulation.workload).absolute())
@@ -272,9 +247,6 @@ class Launcher:
         host: address that servers listen on: "127.0.0.1", or "0.0.0.0" for the whole network, which
             needs a password: $VLLM_API_KEY.
         simulation: start one process that simulates all servers (`simulated/`); None: vLLM's.
-
-    Raises:
-        ConfigError: the host is neither, or nothing protects the servers.
     """
 
     def __init__(
@@ -310,10 +282,7 @@ class Launcher:
 
         Args:
             timeout_s: for each server, from its start.
-            watch: called twice a second with all launches.
-
-        Returns:
-            A launch for each model, in the pool's order; with phase "failed" where it failed.
+            watch: called twice a second with all launches, which are in the pool's order.
 
         Raises:
             InfraMindError: a failure that can be foreseen: nothing was started.
@@ -350,13 +319,10 @@ class Launcher:
         return self._started.down(grace_s)
 
     def _prepare(self, launches: Sequence[Launch], seen: Sequence[WatchedServer]) -> None:
-        """Find out what runs and what can be wrong, and make weights that are missing.
-
-        Raises:
-            InfraMindError: something is; nothing was started.
-        """
+        """Find out what runs and what is wrong (an error), and make weights that are missing."""
         ours = [launch for launch in launches if launch.model.url is None]
         python = vllm_python(self._python) if ours and not self._simulation else None
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         problems, stale = [], []
         for launch, answer in zip(launches, seen, strict=True):
             alias, port = launch.model.alias, launch.model.port
@@ -368,7 +334,12 @@ class Launcher:
                         "runs already; give it a `port` instead to have it started"
                     )
                 continue
-            command = self._commands[alias] = self._command(launch.model, python)
+            if self._simulation is not None:
+                command = simulation_command(self.pool, self._simulation, self._host)
+            else:
+                assert python is not None
+                command = server_command(self.pool, launch.model, python, self._host, visible)
+            self._commands[alias] = command
             server = self._started.servers.get(alias)
             if server is not None and server.runs and (answer.up or answer.asleep):
                 if server.settings != command.digest:
@@ -390,14 +361,7 @@ class Launcher:
         self._started.end(stale)
         for launch in ours:
             if python is not None and not launch.already:
-                make_weights(launch.model, python)
-
-    def _command(self, model: ModelConfig, python: Path | None) -> ServerCommand:
-        if self._simulation is not None:
-            return simulation_command(self.pool, self._simulation, self._host)
-        assert python is not None
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        return server_command(self.pool, model, python, self._host, visible)
+                weights_of(launch.model, python)
 
     def _start_queued(self, launches: Sequence[Launch]) -> None:
         """Start what is queued and whose GPUs no other server is loading on."""
@@ -432,16 +396,17 @@ class Launcher:
         for launch in launches:
             launch.phase, launch.pid, launch.log = "starting", child.pid, log
             launch.began_s = time.monotonic()
-            server = StartedServer(
-                alias=launch.model.alias,
-                pid=child.pid,
-                start_s=start_s,
-                url=launch.url,
-                log=str(log),
-                settings=command.digest,
-                simulated=self._simulation is not None,
+            self._started.write(
+                StartedServer(
+                    alias=launch.model.alias,
+                    pid=child.pid,
+                    start_s=start_s,
+                    url=launch.url,
+                    log=str(log),
+                    settings=command.digest,
+                    simulated=self._simulation is not None,
+                )
             )
-            self._started.write(server)
 
     def _check(self, launch: Launch, answer: WatchedServer, timeout_s: float) -> None:
         """Find out what has become of a server that was started."""
@@ -485,15 +450,8 @@ def pool_status(pool: PoolConfig, state: str | Path | None = None) -> list[dict[
     `state` is "up", "asleep", "silent" (it runs and does not answer: it starts or hangs), "died",
     "stopped" (nothing was started, nothing answers) or "unreachable" (nothing answers at its url).
     Of servers that were started here: the process. Of those that are up: requests, share of the KV
-    cache, mean times of all requests that have ended.
-
-    Args:
-        pool: the pool.
-        state: folder of what was started.
-
-    Raises:
-        ConfigError: a model has neither port nor url.
-        InfraMindError: the extra `live` is not installed.
+    cache, mean times of all requests that have ended. The argument `state` is the folder of what
+    was started. An error: a model has neither port nor url.
     """
     started = StartedServers(pool.name, state).read()
     with MetricsWatcher(addresses(pool), LiveSettings(), poll_s=TIMEOUT_S) as watcher:

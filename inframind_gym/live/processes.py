@@ -93,29 +93,16 @@ def state_folder(state: str | Path | None = None) -> Path:
 
 
 class StartedServers:
-    """The servers of one pool that were started, in a folder that outlives the process.
-
-    Args:
-        pool: name of the pool.
-        state: the folder of all pools; None: the default.
-
-    Attributes:
-        folder: of this pool.
-        servers: by alias; as of the last `read` or `locked`.
-    """
+    """The servers of one pool that were started, in a folder that outlives the process."""
 
     def __init__(self, pool: str, state: str | Path | None = None) -> None:
         self.pool = pool
         self.folder = state_folder(state) / pool
-        self.servers: dict[str, StartedServer] = {}
+        self.servers: dict[str, StartedServer] = {}  # by alias; as of the last `read` or `locked`
         self._file = self.folder / "state.json"
 
     def read(self) -> dict[str, StartedServer]:
-        """Read `servers`.
-
-        Raises:
-            InfraMindError: the file is damaged.
-        """
+        """Read `servers`; an InfraMindError where the file is damaged."""
         try:
             content = _State.model_validate_json(self._file.read_text(encoding="utf-8")).root
         except FileNotFoundError:
@@ -142,8 +129,7 @@ class StartedServers:
         """Read `servers`, and keep other commands from changing them meanwhile.
 
         Raises:
-            InfraMindError: another command is at it, the folder cannot be written, or this is not
-                Linux.
+            InfraMindError: another command is at it, or the folder cannot be written.
         """
         if not sys.platform.startswith("linux"):
             raise InfraMindError(
@@ -170,8 +156,8 @@ class StartedServers:
         """Stop servers, and drop those that are gone from `servers`.
 
         SIGTERM to each leader, which ends its members, and to members without one; SIGKILL to what
-        is left. KeyboardInterrupt meanwhile shortens the grace to 0 and is not raised. Processes of
-        other users, or that hang in the kernel, can survive.
+        is left after `grace_s`, or at once on a KeyboardInterrupt, which is not raised. Processes
+        of other users, or that hang in the kernel, can survive.
         """
         servers = list(servers)
         members = {server.alias: server.members() for server in servers}
@@ -197,14 +183,7 @@ class StartedServers:
         ]
 
     def down(self, grace_s: float = GRACE_S) -> list[Stopped]:
-        """Stop all servers with all their processes, and nothing else.
-
-        Args:
-            grace_s: for a server to end by itself; then it is killed.
-
-        Raises:
-            InfraMindError: another command is at work on this pool.
-        """
+        """Stop all servers with all their processes, and nothing else; see `locked` and `end`."""
         with self.locked():
             return self.end(self.servers.values(), grace_s)
 

@@ -26,10 +26,10 @@ from inframind_gym.simulator.workflow.topology import (
 )
 from inframind_gym.tasks.grading import without_reasoning
 from inframind_gym.tasks.loaders import LETTERS
-from inframind_gym.tasks.taskset import Answer, TaskSet
+from inframind_gym.tasks.taskset import TaskSet
 
 TEMPLATE_TOKENS: Final = 64  # what a model's chat template may add around two messages
-LEAST: Final = 24  # tokens below which a part of an answer is no use
+_LEAST: Final = 24  # tokens below which a part of an answer is no use
 _ATTEMPTS: Final = 8
 _PIECES: Final = re.compile(r"[A-Za-z]+|\d|[^\S\n]+|\n|[^\sA-Za-z\d]")
 _MARK: Final = "\n[... {0} characters left out ...]\n"
@@ -47,16 +47,7 @@ class Message(TypedDict):
 
 
 class Prompts:
-    """The prompts of the calls of a task set.
-
-    Args:
-        tasks: the task set; ``Call.task`` is an index into it.
-
-    Example:
-        >>> prompts = Prompts(load_tasks("builtin"))  # doctest: +SKIP
-        >>> prompts.messages(call, {0: "It is 42."}, limit_tokens=14336)  # doctest: +SKIP
-        [{'role': 'system', 'content': ...}, {'role': 'user', 'content': ...}]
-    """
+    """The prompts of the calls of a task set; ``Call.task`` is an index into it."""
 
     def __init__(self, tasks: TaskSet) -> None:
         self._tasks = tasks
@@ -68,10 +59,7 @@ class Prompts:
             call: the call.
             answers: by node of the query's workflow; one that is missing or blank is shown as such.
             limit_tokens: size of the prompt at most. The answers of others are cut to it, the
-                longest first.
-
-        Raises:
-            ConfigError: the prompt does not fit even without the answers of others.
+                longest first. A ConfigError: it does not fit even without them.
         """
         system = DECIDER_BRIEF if call.phase == FINAL else ROLE_BRIEFS[call.role]
         parts = _parts(call, answers)
@@ -106,10 +94,20 @@ class Prompts:
     def _task(self, call: Call) -> str:
         """Return the task of a call, which follows the question and the answers of others."""
         strategy = STRATEGIES[call.strategy]
-        lines = [_instruction(call, strategy)]
-        if call.phase == SECOND:
-            lines[0] = f"{lines[0]} {self.check(call)}".rstrip()
-            lines.append("Then answer the question again, in full, corrected where it has to be.")
+        topology = TOPOLOGIES[call.topology] if call.topology < len(TOPOLOGIES) else CUSTOM
+        if call.phase == FINAL:
+            lines = ["Decide which answer is right, or give the right one if none of them is."]
+        elif call.phase == SECOND:
+            lines = [f"Check your first answer before it is handed in. {self.check(call)}".rstrip()]
+            lines += ["Then answer the question again, in full, corrected where it has to be."]
+        elif topology == "Debate" and call.reads:
+            lines = [str(_INSTRUCTIONS["second_round"])]
+        elif call.reads:
+            others = "the agent before you" if topology == "Chain" else "the agents before you"
+            lines = [str(_INSTRUCTIONS["others"].format(others=others))]
+        else:  # "No reasoning" and "take steps" are not both said
+            steps = topology == "CoT" and strategy != "Flash"
+            lines = [str(_INSTRUCTIONS["alone"]["CoT" if steps else "IO"])]
         lines += [STRATEGY_INSTRUCTIONS[strategy], self.form(call)]
         return "\n".join(filter(None, lines))
 
@@ -118,33 +116,18 @@ class Prompts:
         return str(_INSTRUCTIONS["checks"][self._tasks.answers[call.task].kind])
 
     def form(self, call: Call) -> str:
-        """Return the instruction on the form of the answer."""
-        answer = self._tasks.answers[call.task]
-        if call.phase != FINAL and answer.kind == "tests" and designs_only(call.role):
+        """Return the instruction on the form of the answer.
+
+        It reveals the answer's kind, the number of options and the function's name, and no more.
+        """
+        answer, role = self._tasks.answers[call.task], ROLES[call.role]
+        leaves_code_to_others = role.domain == "Code" and not role.writes_code
+        if call.phase != FINAL and answer.kind == "tests" and leaves_code_to_others:
             return str(_INSTRUCTIONS["design"])
-        return answer_format(answer)
-
-
-def designs_only(role: int) -> bool:
-    """Return whether a role leaves the code of programming tasks to others."""
-    return ROLES[role].domain == "Code" and not ROLES[role].writes_code
-
-
-def _instruction(call: Call, strategy: str) -> str:
-    """Return the first sentence of a call's task."""
-    topology = TOPOLOGIES[call.topology] if call.topology < len(TOPOLOGIES) else CUSTOM
-    if call.phase == FINAL:
-        return "Decide which answer is right, or give the right one if none of them is."
-    if call.phase == SECOND:
-        return "Check your first answer before it is handed in."
-    if topology == "Debate" and call.reads:
-        return str(_INSTRUCTIONS["second_round"])
-    if call.reads:
-        others = "the agent before you" if topology == "Chain" else "the agents before you"
-        return str(_INSTRUCTIONS["others"].format(others=others))
-    # "No reasoning" and "take steps" are not both said.
-    steps = topology == "CoT" and strategy != "Flash"
-    return str(_INSTRUCTIONS["alone"]["CoT" if steps else "IO"])
+        span = f"A to {LETTERS[len(answer.options) - 1]}" if answer.options else "of the options"
+        name = f" `{answer.entry_point}`" if answer.entry_point else " that is asked for"
+        text = str(_TEXTS["Formats"][answer.kind])
+        return text.replace("{span}", span).replace("{name}", name)
 
 
 def _parts(call: Call, answers: Mapping[int, str]) -> list[tuple[str, str]]:
@@ -174,17 +157,6 @@ def _parts(call: Call, answers: Mapping[int, str]) -> list[tuple[str, str]]:
     return sorted(parts, key=lambda part: part[0].startswith("Your"))  # one's own comes last
 
 
-def answer_format(answer: Answer) -> str:
-    """Return the instruction on the format of a task's answer.
-
-    It reveals the answer's kind, the number of options and the function's name, and no more.
-    """
-    span = f"A to {LETTERS[len(answer.options) - 1]}" if answer.options else "of the options"
-    name = f" `{answer.entry_point}`" if answer.entry_point else " that is asked for"
-    text = str(_TEXTS["Formats"][answer.kind])
-    return text.replace("{span}", span).replace("{name}", name)
-
-
 def estimate_upper(text: str) -> int:
     """Return a number of tokens that the tokenizers of current models seldom exceed.
 
@@ -211,7 +183,7 @@ def cut(text: str, limit: int) -> str:
     tokens = estimate_upper(text)
     if tokens <= limit:
         return text
-    if limit >= LEAST:
+    if limit >= _LEAST:
         keep = len(text) * limit // tokens
         while keep > 20:
             head = keep // 3

@@ -43,15 +43,7 @@ _log = logging.getLogger(__name__)
 def log_record(
     request_id: str, model: str | None, result: ChatResult, epoch_s: float, **more: Any
 ) -> dict[str, Any]:
-    """Return the line of a call that is over.
-
-    Args:
-        request_id: of the call.
-        model: alias of the one that was asked.
-        result: of the call.
-        epoch_s: time of day when the monotonic clock stood at 0.
-        more: further fields.
-    """
+    """Return the line of a call that is over; `epoch_s`: when the monotonic clock stood at 0."""
     times_s = {
         "submit_ts": result.submit_s,
         "sent_ts": result.sent_s,
@@ -78,11 +70,7 @@ def log_record(
 class RequestLogWriter:
     """Appends lines to a file, each in a single write: a crash loses none that was written.
 
-    Args:
-        path: the file; made, with its folders, where there is none; else appended to.
-
-    Raises:
-        InfraMindError: the file cannot be opened.
+    The file is made, with its folders, where there is none. An InfraMindError: it cannot be opened.
     """
 
     def __init__(self, path: str | Path) -> None:

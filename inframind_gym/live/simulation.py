@@ -24,16 +24,14 @@ class LiveSimulation(BackendSimulation):
 
     Args:
         config: what to run.
-        one_query: as of `Simulation`.
-
-    Attributes:
-        servers: the connections; None before the first episode, and where answers are scripted.
+        one_query: as of `RoutingSimulation`.
 
     Raises:
-        ConfigError: as of `Simulation`; a server of the pool has no address.
+        ConfigError: as of `RoutingSimulation`; a server of the pool has no address.
     """
 
     def __init__(self, config: LiveConfig, *, one_query: bool) -> None:
+        # None before the first episode, and where answers are scripted.
         self.servers: VllmServers | None = None
         self._live = config
         self._sandbox: Sandbox | None = None
@@ -80,11 +78,7 @@ class LiveSimulation(BackendSimulation):
         )
 
     def _make_sandbox(self) -> Sandbox:
-        """Return a sandbox in which the run's answers can be judged.
-
-        Raises:
-            InfraMindError: they cannot be; each would count as a wrong one.
-        """
+        """Return a sandbox in which the run's answers can be judged, or raise an InfraMindError."""
         kinds = {answer.kind for answer in self.tasks.answers}
         code, formulas = "tests" in kinds, bool(kinds & {"expression", "number"})
         sandbox = Sandbox(packages=self._live.live.packages)
@@ -101,11 +95,7 @@ class LiveSimulation(BackendSimulation):
         return sandbox
 
     def _reach(self) -> VllmServers:
-        """Connect to the servers.
-
-        Raises:
-            InfraMindError: none of them answers.
-        """
+        """Connect to the servers, of which at least one has to answer."""
         servers = VllmServers(self.pool, self._live.live, log=self._live.log)
         try:
             servers.watcher.wait_up(self._live.reach_s)

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.client import DownError, LoopThread, ask, cancel_all, fetch, open_session
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 SIMULATED: Final = "inframind-simulated"  # whom models of simulated servers are owned by
 _CHECKED_S: Final = 10.0  # for all servers to be checked once
-_SHOWN: Final = 80  # characters of an answer that makes no sense
 _NONSENSE: Final = (ValueError, LookupError, TypeError, RecursionError)  # of an answer in JSON
 
 # Arguments: a server that goes up or down, whether it is up, whether it sleeps, why.
@@ -84,16 +83,7 @@ class Reading:
 
 
 def parse_metrics(text: str, taken_s: float) -> Reading:
-    """Read a server's answer to `/metrics`, in the Prometheus text format.
-
-    Args:
-        text: the answer.
-        taken_s: its time, on the monotonic clock.
-
-    Raises:
-        DownError: a line cannot be read, a number is none, or the numbers of running and waiting
-            requests are missing.
-    """
+    """Read an answer to `/metrics`, in the Prometheus text format; a DownError where it is none."""
     from prometheus_client.parser import text_string_to_metric_families
 
     # Most lines are buckets of histograms, which are not used: not worth parsing.
@@ -118,13 +108,11 @@ def parse_metrics(text: str, taken_s: float) -> Reading:
     for name in (_RUNNING, _WAITING):
         if name not in values:
             raise DownError(f"the answer to /metrics has no {name}: is this a vLLM server?")
-    cache = values.get(_KV, [0.0])
-
-    def total(name: str) -> tuple[float, float]:
-        sums, counts = values.get(f"{name}_sum"), values.get(f"{name}_count")
-        return (0.0, 0.0) if sums is None or counts is None else (sum(sums), sum(counts))
-
-    e2e_s, finished = total(_E2E)
+    cache, sums = values.get(_KV, [0.0]), {}
+    for name, theirs in TIMES.items():
+        totals, counts = values.get(f"{theirs}_sum"), values.get(f"{theirs}_count")
+        sums[name] = (sum(totals), sum(counts)) if totals and counts else (0.0, 0.0)
+    e2e_s, finished = sums["e2e_s"]
     return Reading(
         taken_s=taken_s,
         running_req=sum(values[_RUNNING]),
@@ -134,7 +122,7 @@ def parse_metrics(text: str, taken_s: float) -> Reading:
         e2e_s=e2e_s,
         finished_req=finished,
         started=max((max(values[name]) for name in _STARTED if name in values), default=math.nan),
-        sums={name: total(theirs) for name, theirs in TIMES.items()},
+        sums=sums,
     )
 
 
@@ -142,15 +130,11 @@ class Means:
     """Mean times of the requests that finished between two readings of one server.
 
     A server that was restarted counts from 0 again: the difference is all that it has counted.
-
-    Attributes:
-        mean_s: by name, the last mean; without those of which there was none.
-        taken_s: time of the mean "e2e_s", on the monotonic clock; -inf before there is any.
     """
 
     def __init__(self) -> None:
-        self.mean_s: dict[str, float] = {}
-        self.taken_s = -math.inf
+        self.mean_s: dict[str, float] = {}  # by name, the last one that there was
+        self.taken_s = -math.inf  # time of the mean "e2e_s", on the monotonic clock
         self._last: Reading | None = None
 
     def update(self, reading: Reading) -> None:
@@ -181,23 +165,11 @@ def is_simulated(url: str) -> bool:
         return False
 
 
-def wrong_model(text: str, wanted: str) -> str:
-    """Return why what a server answered to `/v1/models` lacks a model; "" if it does not."""
-    try:
-        served = [str(model["id"]) for model in json.loads(text)["data"]]
-    except _NONSENSE:
-        return f"/v1/models answers no list of models: {text[:_SHOWN]!r}: is this a vLLM server?"
-    return "" if wanted in served else f"serves {', '.join(served) or 'nothing'}, not {wanted}"
-
-
 def facts_of(url: str, models: str, metrics: str) -> dict[str, Any]:
-    """Read what a server of vLLM answers to /v1/models and /metrics.
+    """Return `name`, `url` and the known part of the card (`server`) of a vLLM server.
 
-    Returns:
-        `name`, `url` and what is known of its card, as `server`.
-
-    Raises:
-        ConfigError: it answers something else.
+    They follow from its answers to /v1/models and /metrics; a ConfigError: these are something
+    else.
     """
     line = re.search(r"^vllm:cache_config_info\{.*", metrics, re.MULTILINE)
     cache = dict(re.findall(r'(\w+)="([^"]*)"', line[0])) if line else {}
@@ -205,7 +177,7 @@ def facts_of(url: str, models: str, metrics: str) -> dict[str, Any]:
         model = json.loads(models)["data"][0]
         card: dict[str, Any] = {"max_model_len": int(model["max_model_len"])}
         name = str(model["id"])
-    except (ValueError, LookupError, TypeError):
+    except _NONSENSE:
         words = f"no list of models with their lengths: {models[:80]!r}"
         raise ConfigError(f"--url: {url}/v1/models answers {words}.") from None
     for theirs, ours in (("num_gpu_blocks", "num_kv_blocks"), ("block_size", "block_size")):
@@ -219,22 +191,15 @@ def facts_of(url: str, models: str, metrics: str) -> dict[str, Any]:
 
 
 class WatchedServer:
-    """State of one server, as it was seen last.
-
-    Attributes:
-        alias: of the model.
-        url: of the server.
-        error: why it is down; None: it is up.
-        reading: the last one.
-    """
+    """State of one server, as it was seen last."""
 
     def __init__(self, address: ServerAddress) -> None:
         self.alias, self.url, self.model = address.alias, address.url, address.model
-        self.error: DownError | None = DownError("not checked yet")
+        self.error: DownError | None = DownError("not checked yet")  # None: it is up
         self.reading: Reading | None = None
         self.polled: Reading | None = None  # as of the last poll
         self.means = Means()  # between polls
-        self.published: object = None
+        self.published: tuple[bool, bool] | None = None  # up, asleep: as reported last
         self.misses = 0  # answers that failed to come, in a row
         self.check_now = asyncio.Event()
         self.lock = asyncio.Lock()  # one check at a time: a late answer never undoes a later one
@@ -255,8 +220,7 @@ class WatchedServer:
         return str(self.error or "")
 
 
-@dataclass(frozen=True, slots=True)
-class Beginning:
+class Beginning(NamedTuple):
     """Start of an episode: telemetry is counted from there."""
 
     at_s: float  # on the monotonic clock
@@ -273,10 +237,6 @@ class MetricsWatcher:
         poll_s: interval at which the metrics are read.
         on_change: called on the watcher's thread.
         loop: a thread that runs already; without it the watcher has its own.
-
-    Attributes:
-        up: bit mask of the servers that can be sent to.
-        polls: how often the metrics were read.
     """
 
     def __init__(
@@ -289,9 +249,9 @@ class MetricsWatcher:
         loop: LoopThread | None = None,
     ) -> None:
         require_live()
-        self.up = self.polls = 0
-        self._poll_s, self._settings = poll_s, settings
-        self._on_change = on_change
+        self.up = 0  # bit mask of the servers that can be sent to
+        self.polls = 0  # how often the metrics were read
+        self._poll_s, self._settings, self._on_change = poll_s, settings, on_change
         self._checked = threading.Event()
         self._closed = False
         self._servers = tuple(map(WatchedServer, servers))
@@ -313,11 +273,7 @@ class MetricsWatcher:
         self._checked.wait(_CHECKED_S)
 
     def wait_up(self, timeout_s: float) -> None:
-        """Wait until all servers are up.
-
-        Raises:
-            InfraMindError: they are not, in time; the message says which, and why.
-        """
+        """Wait until all servers are up; an InfraMindError says which are not, and why."""
         over_s = time.monotonic() + timeout_s
         while self.up != (1 << len(self._servers)) - 1:
             if time.monotonic() >= over_s:
@@ -331,11 +287,16 @@ class MetricsWatcher:
         return self._servers
 
     def begin(self) -> Beginning:
-        """Check all servers now, and let the polls count from here.
+        """Check all servers now, and let the polls count from here: one is due in `poll_s`."""
 
-        The next poll is due `poll_s` from now.
-        """
-        return self._loop.run(self._begin())
+        async def begin() -> Beginning:
+            await cancel_all([self._polling])
+            await self._poll(self._servers)  # what finished until here belongs to the time before
+            beginning = Beginning(time.monotonic(), self.polls)
+            self._polling = asyncio.ensure_future(self._poll_forever())
+            return beginning
+
+        return self._loop.run(begin())
 
     def telemetry(self, beginning: Beginning) -> Telemetry:
         """Return the metrics of the last poll since the beginning; does not block."""
@@ -363,8 +324,14 @@ class MetricsWatcher:
         if self._closed:
             return
         self._closed = True
+
+        async def close() -> None:
+            await cancel_all([*self._tasks, self._polling])
+            await self._session.close()
+            await asyncio.sleep(0)
+
         with contextlib.suppress(RuntimeError):  # the loop was stopped
-            self._loop.run(self._close())
+            self._loop.run(close())
         if self._own_loop:
             self._loop.stop()
 
@@ -380,18 +347,6 @@ class MetricsWatcher:
         self._session = open_session(self._settings.answer_s)
         self._tasks = [asyncio.ensure_future(self._check_forever(s)) for s in self._servers]
         self._polling = asyncio.ensure_future(self._poll_forever())
-
-    async def _close(self) -> None:
-        await cancel_all([*self._tasks, self._polling])
-        await self._session.close()
-        await asyncio.sleep(0)
-
-    async def _begin(self) -> Beginning:
-        await cancel_all([self._polling])
-        await self._poll(self._servers)  # what finished until here belongs to the time before
-        beginning = Beginning(time.monotonic(), self.polls)
-        self._polling = asyncio.ensure_future(self._poll_forever())
-        return beginning
 
     async def _check_forever(self, server: WatchedServer) -> None:
         while True:
@@ -418,7 +373,7 @@ class MetricsWatcher:
         self.polls += 1
 
     async def _check(self, server: WatchedServer) -> None:
-        """Find out whether a server is up, and read its metrics; a failure is its state."""
+        """Find out whether a server is up, read its metrics, and report it if it has changed."""
         async with server.lock:
             try:
                 await fetch(self._session, server.url, "/health")
@@ -427,9 +382,15 @@ class MetricsWatcher:
                 if reading.asleep:
                     raise DownError("asleep", asleep=True)
                 if server.error is not None:  # it comes up
-                    served = await fetch(self._session, server.url, "/v1/models")
-                    if wrong := wrong_model(served, server.model):
-                        raise DownError(wrong)
+                    text = await fetch(self._session, server.url, "/v1/models")
+                    try:
+                        served = [str(model["id"]) for model in json.loads(text)["data"]]
+                    except _NONSENSE:
+                        words = f"/v1/models answers no list of models: {text[:80]!r}"
+                        raise DownError(f"{words}: is this a vLLM server?") from None
+                    if server.model not in served:
+                        names = ", ".join(served) or "nothing"
+                        raise DownError(f"serves {names}, not {server.model}")
                 server.misses, server.error, server.reading = 0, None, reading
                 if server.polled is None:
                     server.polled = reading
@@ -444,18 +405,13 @@ class MetricsWatcher:
                 known_down = server.error is not None and not server.asleep
                 if error.at_once or known_down or server.misses >= self._settings.misses:
                     server.error = error
-            self._publish(server)
-
-    def _publish(self, server: WatchedServer) -> None:
-        """Set the mask, and report a server that has changed."""
-        self.up = sum(each.up << m for m, each in enumerate(self._servers))
-        now = (server.up, server.asleep)
-        changed, server.published = now != server.published, now
-        if all(each.published is not None for each in self._servers):
-            self._checked.set()
-        if changed:
-            try:
-                m = self._servers.index(server)
-                self._on_change(m, server.up, server.asleep, server.reason)
-            except Exception:
-                _log.exception("%s: on_change failed", server.alias)
+            self.up = sum(each.up << m for m, each in enumerate(self._servers))
+            before, server.published = server.published, (server.up, server.asleep)
+            if all(each.published is not None for each in self._servers):
+                self._checked.set()
+            if server.published != before:
+                try:
+                    m = self._servers.index(server)
+                    self._on_change(m, server.up, server.asleep, server.reason)
+                except Exception:
+                    _log.exception("%s: on_change failed", server.alias)

@@ -23,6 +23,7 @@ VERSION: Final = 1  # of the models behind the names
 VOCABULARY: Final = 2048  # tokens of a tiny model
 CONTEXT: Final = 32768  # tokens; servers may allow less
 HEAD: Final = 64  # width of an attention head
+_SIZE: Final = re.compile(r"([1-9]\d*)x([1-9]\d*)")
 _SPECIAL: Final = ("<|pad|>", "<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
 _TOKENS: Final = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 _TOKENIZER_CONFIG: Final = {
@@ -43,31 +44,15 @@ _TASKS: Final = Path(__file__).resolve().parents[1] / "tasks" / "data" / "builti
 
 
 def folder(path: str, cache: Path) -> Path | None:
-    """Return the folder of a model with a `path` of a pool; None where it is not made here.
-
-    Raises:
-        ValueError: There is no such size.
-    """
+    """Return the folder of a pool's `path`; None: it is not made here. ValueError: no such size."""
     scheme, _, size = path.partition(":")
     if scheme != "tiny":
         return None
-    parse_size(size)
-    return cache / "tiny-models" / f"tiny-{size}-v{VERSION}"
-
-
-def parse_size(size: str) -> tuple[int, int]:
-    """Return layers and width of a name like "2x128".
-
-    Raises:
-        ValueError: It is no such name, or the width is no multiple of a head's.
-    """
-    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", size)
-    if match is None:
+    if (match := _SIZE.fullmatch(size)) is None:
         raise ValueError(f"{size!r} is no size: wanted LAYERSxWIDTH, such as 2x128")
-    layers, width = int(match[1]), int(match[2])
-    if width % HEAD:
+    if int(match[2]) % HEAD:
         raise ValueError(f"{size!r}: the width must be a multiple of {HEAD}")
-    return layers, width
+    return cache / "tiny-models" / f"tiny-{size}-v{VERSION}"
 
 
 def is_made(made: Path) -> bool:
@@ -76,18 +61,13 @@ def is_made(made: Path) -> bool:
 
 
 def make(path: str, cache: Path) -> Path:
-    """Make the folder of a model, unless it is there, and return it.
-
-    Raises:
-        ValueError: There is no such model.
-        OSError: It cannot be written.
-    """
+    """Make the folder of a model, unless it is there, and return it; ValueError: no such model."""
     target = folder(path, cache)
     if target is None:
         raise ValueError(f"{path!r}: wanted tiny:LAYERSxWIDTH")
     if is_made(target):
         return target
-    layers, width = parse_size(path.partition(":")[2])
+    layers, width = map(int, path.partition(":")[2].split("x"))
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -40,8 +40,17 @@ CACHE_ENV: Final = "INFRAMIND_CACHE"
 CHUNK: Final = 256  # texts between two reports of progress
 
 
-def check_model(folder: Path) -> None:
-    """Raise a TaskError unless `folder` holds the known all-MiniLM-L6-v2, by its hashes."""
+def find_model(folder: Path | None = None) -> Path:
+    """Return the folder of the model, by default the installed one; asks no server.
+
+    Raises:
+        TaskError: there is none, or one whose hashes are not the known ones; says what to do.
+    """
+    if folder is None:
+        spec = importlib.util.find_spec(OFFLINE_PACKAGE)
+        if spec is None or spec.origin is None:
+            raise TaskError(f"the weights of {MODEL_NAME} are not on this machine. {REMEDY}")
+        folder = Path(spec.origin).parent / "model"
     for name in NEEDED_FILES:
         if not (folder / name).is_file():
             raise TaskError(f"the model folder {folder} lacks the file {name!r}. {REMEDY}")
@@ -54,19 +63,6 @@ def check_model(folder: Path) -> None:
                 f"expected {expected}. It is not used. Reinstall it with `pip install "
                 f"--force-reinstall {OFFLINE_PACKAGE.replace('_', '-')}`."
             )
-
-
-def find_model() -> Path:
-    """Return the folder of the model, if its hashes are the known ones; asks no server.
-
-    Raises:
-        TaskError: there is none, or one that is not to be trusted; says what to do.
-    """
-    spec = importlib.util.find_spec(OFFLINE_PACKAGE)
-    if spec is None or spec.origin is None:
-        raise TaskError(f"the weights of {MODEL_NAME} are not on this machine. {REMEDY}")
-    folder = Path(spec.origin).parent / "model"
-    check_model(folder)
     return folder
 
 
@@ -123,16 +119,6 @@ def cache_folder() -> Path:
     return Path(os.environ.get(CACHE_ENV) or Path.home() / ".cache" / "inframind_gym")
 
 
-def cache_key(texts: Sequence[str]) -> str:
-    """Return the name under which the embeddings of these texts by this model are cached."""
-    digest = hashlib.sha256("/".join([MODEL_NAME, *MODEL_HASHES.values()]).encode())
-    for text in texts:
-        content = text.encode()
-        digest.update(b"%d:" % len(content))
-        digest.update(content)
-    return digest.hexdigest()[:40]
-
-
 def embed_texts(texts: Sequence[str], model: MiniLMEmbedder | None = None) -> NDArray[np.float32]:
     """Return the embeddings of texts, from the cache if they are there.
 
@@ -147,7 +133,10 @@ def embed_texts(texts: Sequence[str], model: MiniLMEmbedder | None = None) -> ND
     Raises:
         TaskError: the model is not there (see :class:`MiniLMEmbedder`).
     """
-    path = cache_folder() / f"embeddings-{cache_key(texts)}.npy"
+    key = hashlib.sha256("/".join([MODEL_NAME, *MODEL_HASHES.values()]).encode())
+    for content in (text.encode() for text in texts):
+        key.update(b"%d:" % len(content) + content)
+    path = cache_folder() / f"embeddings-{key.hexdigest()[:40]}.npy"
     try:
         cached: NDArray[Any] = np.load(path, allow_pickle=False)
         if cached.shape == (len(texts), EMBED_DIM):

@@ -333,15 +333,11 @@ def grade(answer: Answer, text: str) -> bool:
     if answer.kind == "choice":
         return final_letter(text, answer.options) == answer.value
     number = final_number(text)
-    return number is not None and numbers_agree(exact_number(answer.value), number)
-
-
-def exact_number(value: str) -> Fraction:
-    """Return the number of an answer ("42", "-0.5", "1e16", "3/7"); TaskError if it is none."""
-    try:
-        return Fraction(value.replace(",", "").replace(" ", ""))
+    try:  # "42", "-0.5", "1e16", "3/7"
+        expected = Fraction(answer.value.replace(",", "").replace(" ", ""))
     except (ValueError, ZeroDivisionError):
-        raise TaskError(f"the answer {value!r} is not a number") from None
+        raise TaskError(f"the answer {answer.value!r} is not a number") from None
+    return number is not None and numbers_agree(expected, number)
 
 
 def numbers_agree(expected: Fraction, number: Fraction) -> bool:
@@ -354,14 +350,6 @@ def numbers_agree(expected: Fraction, number: Fraction) -> bool:
     if whole or expected == 0:
         return abs(expected - number) <= WHOLE_TOLERANCE
     return abs(expected - number) <= DECIMAL_TOLERANCE * min(Fraction(1), abs(expected))
-
-
-def _agree_as_numbers(expected: str, formula: str) -> bool:
-    """Return whether two expressions are plain numbers that agree."""
-    plain = (re.sub(r"\s*,\s*", ",", _plain(text)).strip(" .\\") for text in (expected, formula))
-    matches = map(_NUMBER.fullmatch, plain)
-    first, second = (None if match is None else _value(match) for match in matches)
-    return first is not None and second is not None and numbers_agree(first, second)
 
 
 # Judging
@@ -400,7 +388,13 @@ def judge(answer: Answer, text: str, sandbox: Sandbox, question: str = "", task:
     formula = final_expression(text).strip().rstrip(".")
     if len(formula) > MAX_FORMULA:
         return False
-    if formula == answer.value or _agree_as_numbers(answer.value, formula):
+    if formula == answer.value:
+        return True
+    texts = (answer.value, formula)
+    plain = (re.sub(r"\s*,\s*", ",", _plain(each)).strip(" .\\") for each in texts)
+    matches = map(_NUMBER.fullmatch, plain)
+    first, second = (None if match is None else _value(match) for match in matches)
+    if first is not None and second is not None and numbers_agree(first, second):
         return True
     return sandbox.same_formula(answer.value, formula)
 
@@ -408,16 +402,13 @@ def judge(answer: Answer, text: str, sandbox: Sandbox, question: str = "", task:
 def check_tasks(source: str | Path, packages: Sequence[str] = PACKAGES) -> tuple[str, list[str]]:
     """Read a folder of tasks, or one file, and judge its reference answers in the sandbox.
 
-    Args:
-        source: the folder or file.
-        packages: what code may import beside the standard library.
+    Code may import `packages` beside the standard library.
 
     Returns:
         The share of the references that pass, and a line for each that does not.
 
     Raises:
-        ConfigError: a package is not installed.
-        TaskError: the files cannot be read, or a record is broken; names file, line and key.
+        ConfigError: a package is not installed, or a file or record is broken.
         SandboxError: code cannot be isolated on this machine.
     """
     records = read_folder(Path(source))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,11 +68,7 @@ class TaskRecord:
 
 
 def _number_text(value: object) -> object:
-    """Return a number as the text of an answer, whole ones without a decimal point; else `value`.
-
-    Raises:
-        ValueError: the number is NaN or infinite (JSON files may hold these).
-    """
+    """Return a number as the text of an answer, whole ones without a decimal point."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     if not math.isfinite(value):
@@ -115,6 +111,7 @@ class OwnTask(BaseModel):
 class PublicTask(BaseModel):
     """A task of a public dataset; further keys are ignored."""
 
+    domain: ClassVar[str]
     id: Annotated[Id | None, _alias("id", "task_id", "unique_id", "question_id")] = None
     split: Split | None = None
 
@@ -126,6 +123,7 @@ class PublicTask(BaseModel):
 class MathTask(PublicTask):
     """MATH: ``problem`` and ``answer`` (LaTeX)."""
 
+    domain = "Math"
     problem: Annotated[Text, _alias("problem", "question")]
     answer: Annotated[Text, BeforeValidator(_number_text)]
 
@@ -137,6 +135,7 @@ class MathTask(PublicTask):
 class GsmHardTask(PublicTask):
     """GSM-Hard: ``problem`` and a number ``answer`` (as published: ``input`` and ``target``)."""
 
+    domain = "Math"
     problem: Annotated[Text, _alias("problem", "input", "question")]
     answer: Annotated[str, BeforeValidator(_number_text), _alias("answer", "target")]
 
@@ -151,6 +150,7 @@ class MbppTask(PublicTask):
     All tests, after ``test_imports``, make the answer.
     """
 
+    domain = "Code"
     prompt: Annotated[Text, _alias("prompt", "text")]
     tests: Annotated[Texts, _alias("test_list")]
     imports: Annotated[list[str] | None, _alias("test_imports")] = None
@@ -169,6 +169,7 @@ class MbppTask(PublicTask):
 class HumanEvalTask(PublicTask):
     """HumanEval: ``prompt`` (signature and docstring), ``entry_point``, ``test`` with ``check``."""
 
+    domain = "Code"
     prompt: Text
     entry_point: Text
     test: Text
@@ -185,16 +186,13 @@ class HumanEvalTask(PublicTask):
 class MmluProTask(PublicTask):
     """MMLU-Pro: the text is ``question`` and the lettered ``options``; ``answer`` is a letter."""
 
+    domain = "Commonsense"
     question: Text
     options: Annotated[Texts, Field(max_length=len(LETTERS))]
     answer: Annotated[str, BeforeValidator(lambda value: str(value).strip().upper())]
 
     def read(self) -> tuple[str, Answer]:
-        """See `PublicTask`.
-
-        Raises:
-            TaskError: the answer is no letter of an option.
-        """
+        """See `PublicTask`; a TaskError where the answer is no letter of an option."""
         letters = LETTERS[: len(self.options)]
         if len(self.answer) != 1 or self.answer not in letters:
             raise TaskError(
@@ -205,30 +203,20 @@ class MmluProTask(PublicTask):
         return "\n".join([self.question, *lines]), answer
 
 
-class Format(NamedTuple):
-    """One public dataset."""
-
-    model: type[PublicTask]
-    domain: str
-
-
-FORMATS: Final = {
-    "math": Format(MathTask, "Math"),
-    "gsm_hard": Format(GsmHardTask, "Math"),
-    "mbpp": Format(MbppTask, "Code"),
-    "humaneval": Format(HumanEvalTask, "Code"),
-    "mmlu_pro": Format(MmluProTask, "Commonsense"),
+FORMATS: Final[dict[str, type[PublicTask]]] = {
+    "math": MathTask,
+    "gsm_hard": GsmHardTask,
+    "mbpp": MbppTask,
+    "humaneval": HumanEvalTask,
+    "mmlu_pro": MmluProTask,
 }
 
 
 def format_of(item: Item) -> str | None:
-    """Return the name of a file's public format; None: it is the package's own.
+    """Return the name of a file's public format, by the keys of its first record.
 
-    The keys of its first record decide. MATH and GSM-Hard share theirs; the answers of GSM-Hard are
+    None: it is the package's own. MATH and GSM-Hard share their keys; the answers of GSM-Hard are
     JSON numbers.
-
-    Raises:
-        TaskError: the format is not known.
     """
     keys = item.keys()
     for marks, name in (
@@ -272,7 +260,7 @@ def read_file(path: Path) -> list[TaskRecord]:
                 place = own.id, own.text, own.dataset or stem, str(own.domain)
                 record = TaskRecord(*place, own.answer, own.difficulty, own.split)
             else:
-                task = validate(item, FORMATS[name].model, source="a task")
+                task = validate(item, FORMATS[name], source="a task")
                 text, answer = task.read()
                 place = task.id or f"{stem}/{number}", text, name, FORMATS[name].domain
                 record = TaskRecord(*place, answer, split=task.split)
@@ -332,11 +320,7 @@ def read_folder(source: Path, datasets: Sequence[str] | None = None) -> list[Tas
 def task_set(name: str, records: Sequence[TaskRecord], embeddings: NDArray[np.float32]) -> TaskSet:
     """Return the task set of records, in their order.
 
-    Args:
-        name: of the set.
-        records: n tasks.
-        embeddings: (n, 384) of their texts. The difficulty of a task that gives none comes from
-            these, over its dataset (`folder_difficulty`).
+    The difficulty of a task that gives none comes from the embeddings of its dataset, (n, 384).
     """
     difficulty = np.array([r.difficulty for r in records], dtype=np.float32)  # None: NaN
     for dataset in {r.dataset for r in records if r.difficulty is None}:
@@ -361,11 +345,7 @@ def task_set(name: str, records: Sequence[TaskRecord], embeddings: NDArray[np.fl
 
 
 def builtin_dataset(name: str) -> str:
-    """Return the built-in dataset that stands for a public one: "mbpp" -> "builtin_code".
-
-    Raises:
-        TaskError: neither a built-in nor a public dataset; the nearest one is suggested.
-    """
+    """Return the built-in dataset that stands for a public one: "mbpp" -> "builtin_code"."""
     if name in FORMATS:
         return f"builtin_{FORMATS[name].domain.lower()}"
     if name not in BUILTIN_DATASETS:

@@ -25,53 +25,38 @@ ANSWER_KINDS: tuple[AnswerKind, ...] = ("number", "expression", "choice", "tests
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Right answer of a task, which responses are graded against.
+    """Right answer of a task, which responses are graded against (`grading`).
 
-    Attributes:
-        kind: how it is graded, see :mod:`inframind_gym.tasks.grading`.
-        value: ``number``: a decimal number or a fraction ("42", "-0.5", "3/7"); ``expression``:
-            LaTeX or plain algebra; ``choice``: the letter of the right option; ``tests``: Python
-            source that raises when it is run after a candidate's code and that is wrong.
-        options: ``choice``: the texts of the options, in order of their letters.
-        entry_point: ``tests``: the name of the function that the tests call; "" if not known.
-        reference: ``tests``: the source of a complete module that passes; "" if unknown.
+    The value of a ``number`` is a decimal number or a fraction ("42", "-0.5", "3/7"), of an
+    ``expression`` LaTeX or plain algebra, of a ``choice`` the letter of the right option, and of
+    ``tests`` Python source that raises when it is run after a candidate's code and that is wrong.
     """
 
     kind: AnswerKind
     value: str
-    options: tuple[str, ...] = ()
-    entry_point: str = ""
-    reference: str = ""
+    options: tuple[str, ...] = ()  # texts of a choice, in order of their letters
+    entry_point: str = ""  # name of the function that tests call; "": not known
+    reference: str = ""  # source of a complete module that passes the tests; "": unknown
 
 
 @dataclass(frozen=True, eq=False)
 class TaskSet:
     """Queries with answers, embeddings and latent difficulties; row i of every field is task i.
 
-    Attributes:
-        name: "builtin", or the folder's name.
-        ids: (n,) unique within a dataset.
-        texts: (n,) what is embedded and prompted.
-        datasets: (n,) "math", "mbpp", ...; for the built-in tasks "builtin_math", "builtin_code"
-            and "builtin_commonsense".
-        domain: (n,) int8, index into ``DOMAINS``.
-        difficulty: (n,) float32, standard normal units within the task's dataset (before any split
-            is taken); only partly visible in the embedding. The quality model of the surrogate
-            reads it, no observation shows it.
-        prompt_tokens: (n,) int32, estimated tokens of the text, see :func:`estimate_tokens`.
-        embeddings: (n, 384) float32, L2-normalised where this package made them.
-        answers: (n,)
+    Difficulties are in standard normal units within a task's dataset (before any split is taken),
+    and only partly visible in the embeddings. The quality model of the surrogate reads them, no
+    observation shows them.
     """
 
-    name: str
-    ids: tuple[str, ...]
-    texts: tuple[str, ...]
-    datasets: tuple[str, ...]
-    domain: NDArray[np.int8]
-    difficulty: NDArray[np.float32]
-    prompt_tokens: NDArray[np.int32]
-    embeddings: NDArray[np.float32]
-    answers: tuple[Answer, ...]
+    name: str  # "builtin", or the folder's name
+    ids: tuple[str, ...]  # (n,) unique within a dataset
+    texts: tuple[str, ...]  # (n,) what is embedded and prompted
+    datasets: tuple[str, ...]  # (n,) "math", "mbpp", …; "builtin_math", …
+    domain: NDArray[np.int8]  # (n,) index into DOMAINS
+    difficulty: NDArray[np.float32]  # (n,)
+    prompt_tokens: NDArray[np.int32]  # (n,) see `estimate_tokens`
+    embeddings: NDArray[np.float32]  # (n, 384), L2-normalised where this package made them
+    answers: tuple[Answer, ...]  # (n,)
 
     def __len__(self) -> int:
         return len(self.ids)

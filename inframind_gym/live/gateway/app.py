@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import time
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from pydantic import SecretStr
@@ -31,31 +33,27 @@ _log = logging.getLogger("inframind.gateway")
 PROBES: Final = ("/health", "/ready")  # for those who watch processes: no key, no limits
 
 
-def admission(keys: Mapping[str, SecretStr]) -> Any:
-    """Return the function by which `Guard` admits requests: by their key, where there are keys.
+def admit(keys: Mapping[str, SecretStr], scope: dict[str, Any], headers: dict[str, str]) -> None:
+    """Admit a request: by its header `Authorization: Bearer KEY`, where there are keys.
 
-    The header `Authorization: Bearer KEY` says who asks; to look that up takes the same time
-    whichever key it is. Notes `tenant` and `arrived_s` in the state of a request.
+    To look that up takes the same time whichever key it is. Notes `tenant` and `arrived_s` in the
+    state of the request.
     """
-
-    def admit(scope: dict[str, Any], headers: dict[str, str]) -> None:
-        state = {**scope.get("state", {}), "arrived_s": time.monotonic(), "tenant": "-"}
-        scope["state"] = state
-        if keys and scope["path"] not in PROBES:
-            scheme, _, sent = headers.get("authorization", "").partition(" ")
-            state["tenant"] = ""
-            for name, key in keys.items():
-                if is_secret(sent.strip(), key.get_secret_value()):
-                    state["tenant"] = name
-            if not state["tenant"] or scheme.lower() != "bearer":
-                raise RequestError(
-                    401,
-                    "invalid_api_key",
-                    "no valid key: send the header Authorization: Bearer KEY",
-                    headers={"www-authenticate": "Bearer"},
-                )
-
-    return admit
+    state = {**scope.get("state", {}), "arrived_s": time.monotonic(), "tenant": "-"}
+    scope["state"] = state
+    if keys and scope["path"] not in PROBES:
+        scheme, _, sent = headers.get("authorization", "").partition(" ")
+        state["tenant"] = ""
+        for name, key in keys.items():
+            if is_secret(sent.strip(), key.get_secret_value()):
+                state["tenant"] = name
+        if not state["tenant"] or scheme.lower() != "bearer":
+            raise RequestError(
+                401,
+                "invalid_api_key",
+                "no valid key: send the header Authorization: Bearer KEY",
+                headers={"www-authenticate": "Bearer"},
+            )
 
 
 class Completions:
@@ -65,11 +63,7 @@ class Completions:
         self._gateway, self._teams = gateway, Teams(gateway)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, unless the client goes away: then what is under way is cancelled.
-
-        Raises:
-            RequestError: it is refused before it has an answer.
-        """
+        """Answer a request, unless the client goes away: then what is under way is cancelled."""
         gateway = self._gateway
         if gateway.open_requests >= gateway.config.limits.max_in_flight:
             raise RequestError(503, "overloaded", "too many requests at once", retry_after_s=1.0)
@@ -106,7 +100,7 @@ def make_app(gateway: Gateway) -> Starlette:
         return JSONResponse({})
 
     async def ready(_: Request) -> Response:
-        is_ready = bool(gateway.usable())
+        is_ready = bool(gateway.watcher.up)
         return JSONResponse({"ready": is_ready}, 200 if is_ready else 503)
 
     async def metrics(_: Request) -> Response:
@@ -141,7 +135,7 @@ def make_app(gateway: Gateway) -> Starlette:
         middleware=[
             Middleware(
                 Guard,
-                admit=admission(config.keys),
+                admit=partial(admit, config.keys),
                 loopback_only=not config.keys,
                 most_bytes=config.limits.max_body_bytes,
                 refuse=refuse,
@@ -154,11 +148,7 @@ def make_app(gateway: Gateway) -> Starlette:
 
 
 def run(config: GatewayConfig) -> None:
-    """Serve until a signal; then wait for what is in flight.
-
-    Raises:
-        InfraMindError: the configuration cannot be used, or its port is taken.
-    """
+    """Serve until a signal; then wait for what is in flight."""
     import uvicorn
 
     limits = config.limits
@@ -182,5 +172,7 @@ def run(config: GatewayConfig) -> None:
         )
         where = config.pool, config.policy, config.host, config.port
         _log.info("pool %s, policy %s: http://%s:%d/v1", *where)
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a terminal that goes; not nohup's
+            signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[address])

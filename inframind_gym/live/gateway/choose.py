@@ -92,11 +92,7 @@ def _likened(pool_name: str, workload: str) -> tuple[str, tempfile.TemporaryDire
 
 
 def workload_for(config: GatewayConfig) -> str:
-    """Return the workload of a gateway or, where it lacks models of the pool, one like it.
-
-    Raises:
-        ConfigError: there is no such workload, or none of its models is known by size.
-    """
+    """Return the workload of a gateway or, where it lacks models of the pool, one like it."""
     pool, profiles = load_pool(config.pool), load_profiles(load_workload(config.workload))
     if all(set(pool.aliases) <= set(part.profile.models) for part in profiles.values()):
         return config.workload
@@ -108,13 +104,7 @@ def make_simulation(
 ) -> BackendSimulation:
     """Return a simulation of one query at a time, for its rules and the facts of the run.
 
-    Args:
-        config: of the gateway.
-        requires: of the policy.
-        one_call: the query is one call.
-
-    Raises:
-        ConfigError: pool, workload and policy do not go together.
+    With `one_call` the query is one call. `requires` is the policy's.
     """
     arguments: dict[str, Any] = {"pool": config.pool, "workload": workload_for(config)}
     arguments |= {"split": "all", "num_queries": 1, "observation": "index", **requires}
@@ -134,10 +124,7 @@ def ordinal(count: int) -> int:
 
 
 def typical_tasks(tasks: TaskSet) -> dict[str, int]:
-    """Return, by domain, the task that is nearest to the mean of its embeddings.
-
-    A domain without a task has that of the usual one, or of any other.
-    """
+    """Return, by domain, the task nearest to the mean of its embeddings; any, where it has none."""
     nearest = {}
     for d, domain in enumerate(DOMAINS):
         members = np.flatnonzero(tasks.domain == d)
@@ -149,18 +136,10 @@ def typical_tasks(tasks: TaskSet) -> dict[str, int]:
 
 
 class TimedPolicy:
-    """A policy that is asked for one decision at a time, in a limited time.
+    """A policy that is asked for one decision at a time, in `limit_s`; 0: it has all the time.
 
     All requests wait while it decides. One that hangs is interrupted as soon as it is in Python,
     and is not asked for a minute. Only on the main thread, whose signals these are.
-
-    Args:
-        policy: the policy.
-        simulation: what its decisions are about.
-
-    Attributes:
-        spec: facts of the run.
-        limit_s: for a decision; 0: none.
     """
 
     def __init__(self, policy: Any, simulation: BackendSimulation, limit_s: float = 0.0) -> None:
@@ -170,12 +149,7 @@ class TimedPolicy:
     def ask(
         self, telemetry: Telemetry, in_flight: NDArray[np.int64], context: NDArray[Any]
     ) -> NDArray[np.int64]:
-        """Return the policy's action.
-
-        Args:
-            telemetry: of the servers.
-            in_flight: (M,) the gateway's own calls.
-            context: (1,) CONTEXT, the decision that is due.
+        """Return the policy's action on the decision that is due, a row of CONTEXT.
 
         Raises:
             InfraMindError: it gave no valid one, or none in time.
@@ -203,12 +177,6 @@ class SingleCallPolicy:
     A request is a query with a plan of one agent. The policy sees telemetry as it was polled last,
     and the gateway's own calls in flight. What a request asks is not embedded: it counts as the
     most typical shipped question of its domain.
-
-    Args:
-        config: of the gateway.
-
-    Attributes:
-        spec: facts of the run.
 
     Raises:
         ConfigError: there is no such policy, or it cannot route single calls.
@@ -242,17 +210,7 @@ class SingleCallPolicy:
         self._timed.limit_s = config.limits.policy_s
 
     def decide(self, world: World, arrival_s: float, budget_s: float, domain: str) -> Decision:
-        """Ask the policy for one call.
-
-        Args:
-            world: the servers now.
-            arrival_s: of the request.
-            budget_s: of the request, from its arrival.
-            domain: one of DOMAINS.
-
-        Raises:
-            InfraMindError: the policy gave no valid action.
-        """
+        """Ask the policy for one call of a domain; an InfraMindError: it gave no valid action."""
         spec, now_s, telemetry = self.spec, world.now_s, world.telemetry
         task, deadline_s = self.tasks[domain], arrival_s + budget_s
         context = np.zeros(1, CONTEXT)
@@ -285,22 +243,16 @@ class SingleCallPolicy:
 
 
 class Predictor:
-    """Expected seconds of a call at each of M models, by the rule of `lowest_expected_latency`.
-
-    Args:
-        pool: the server cards are believed.
-        spec: facts of the run, of the policy that routes.
-    """
+    """Expected seconds of a call at each of M models, by the rule of `lowest_expected_latency`."""
 
     def __init__(self, pool: PoolConfig, spec: PolicySpec) -> None:
         layout = ObservationLayout(spec.num_models, "index", ("queue",), queue_norm=spec.queue_norm)
         self._rule = LowestExpectedLatencyPolicy()
         self._rule.reset(replace(spec, layout=layout, level="executor"), [0])
-        cards = [model.server for model in pool.models]
-        self._idle_s = np.array([card.call_s(0.0, 1.0) for card in cards])
-        self._token_s = np.array([card.call_s(0.0, 2.0) for card in cards]) - self._idle_s
-        prefill_s = np.array([card.call_s(1000.0, 1.0) for card in cards]) - self._idle_s
-        self._prompt_s = prefill_s / 1000.0
+        calls = ((0.0, 1.0), (0.0, 2.0), (1000.0, 1.0))  # tokens of prompt and output
+        call_s = np.array([[m.server.call_s(*call) for m in pool.models] for call in calls])
+        self._idle_s, self._token_s = call_s[0], call_s[1] - call_s[0]
+        self._prompt_s = (call_s[2] - call_s[0]) / 1000.0  # a token
         self._polls = -1
         self._own_at_poll = np.zeros(spec.num_models)
 
@@ -316,12 +268,6 @@ class Predictor:
         The load of a server is the gateway's own calls, counted now, and those of others as of the
         last poll. A call that may write fewer tokens than usual, or reads more, takes as much less
         or more of its own time.
-
-        Args:
-            telemetry: of the servers.
-            in_flight: (M,) own calls.
-            prompt_bytes: of the request.
-            max_tokens: of the answer; None: as usual.
         """
         if telemetry.polls != self._polls:
             self._polls, self._own_at_poll = telemetry.polls, in_flight.astype(np.float64)

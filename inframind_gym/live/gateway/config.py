@@ -47,37 +47,22 @@ class Limits(StrictModel):
 
 
 class GatewayConfig(StrictModel):
-    """Keys of `gateway.yaml`; options of `inframind serve` take their place.
+    """Keys of `gateway.yaml`; options of `inframind serve` take their place."""
 
-    Attributes:
-        pool: name or path of a pool.
-        policy: name of a routing policy, or "package.module:Class"; routes `inframind/auto`, plans
-            and routes `inframind/team`.
-        workload: whose abilities and lengths the policy believes in.
-        host: address to listen on; other than this machine's own only with keys.
-        port: to listen on.
-        budget_s: of requests that name none.
-        admission: "refuse" answers 429 where no server can make the budget; "best_effort" serves.
-        log: file of the access log; None: none is written.
-        speed: of simulated servers (`inframind pool up --simulate --speed`): budgets, clocks and
-            predictions are in the servers' seconds.
-        strategies: "prompt" adds the instruction of the chosen strategy to the messages of
-            `inframind/auto`; "off" leaves them as they are.
-        keys: by name of a tenant, which is in logs and metrics; none: everybody on this machine
-            may ask.
-        limits: of requests.
-    """
-
-    pool: str = "b200-2gpu"
+    pool: str = "b200-2gpu"  # name or path
+    # Name or "package.module:Class"; routes `inframind/auto`, plans and routes `inframind/team`.
     policy: str = "adaptive"
-    workload: str = "mixed"
-    host: str = "127.0.0.1"
+    workload: str = "mixed"  # whose abilities and lengths the policy believes in
+    host: str = "127.0.0.1"  # others than this machine's own only with keys
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
-    budget_s: BudgetS = 120.0
-    admission: Literal["refuse", "best_effort"] = "refuse"
-    log: str | None = None
+    budget_s: BudgetS = 120.0  # of requests that name none
+    admission: Literal["refuse", "best_effort"] = "refuse"  # where no server can make the budget
+    log: str | None = None  # file of the access log
+    # Of simulated servers: budgets, clocks and predictions are in the servers' seconds.
     speed: Annotated[float, within(0.01, 1000.0)] = 1.0
+    # "prompt" adds the chosen strategy's instruction to the messages of `inframind/auto`.
     strategies: Literal["prompt", "off"] = "prompt"
+    # By name of a tenant; none: everybody on this machine may ask.
     keys: dict[Name, Annotated[SecretStr, BeforeValidator(_secret)]] = Field({})
     limits: Limits = Limits()
 

@@ -36,18 +36,6 @@ _AGAIN_S: Final = 5.0  # until another attempt makes sense where no server is up
 class Gateway:
     """Servers and decisions. Made on any thread; `open` and `close` on the loop.
 
-    Args:
-        config: checked.
-
-    Attributes:
-        in_flight: (M,) calls at each server, those of workflows included.
-        open_requests: number of requests being answered.
-        names: by name of a model, the bit mask of its servers.
-        models: names that can be asked for.
-        watcher: metrics of the servers, and which are up.
-        log: of requests; None: none is written.
-        epoch_s: time of day when the monotonic clock stood at 0.
-
     Raises:
         InfraMindError: pool, policy and workload do not go together, or the log cannot be written.
     """
@@ -59,18 +47,18 @@ class Gateway:
         self.policy = SingleCallPolicy(config)
         self.predictor = Predictor(self.pool, self.policy.spec)
         count = len(self.pool.models)
-        self.in_flight = np.zeros(count, np.int64)
-        self.open_requests = 0
-        self.names: dict[str, int] = {}
+        self.in_flight = np.zeros(count, np.int64)  # calls, those of workflows included
+        self.open_requests = 0  # requests that are being answered
+        self.names: dict[str, int] = {}  # the bit mask of the servers of a model, by its names
         for m, model in enumerate(self.pool.models):
             for name in dict.fromkeys((model.alias, model.name)):
                 self.names[name] = self.names.get(name, 0) | 1 << m
-        self.models = [AUTO, TEAM, *self.names]
+        self.models = [AUTO, TEAM, *self.names]  # that can be asked for
         self.session: Any = None  # of aiohttp
         self._attempts: list[set[Attempt]] = [set() for _ in range(count)]
         self._loop: asyncio.AbstractEventLoop | None = None
         self.log = None if config.log is None else RequestLogWriter(config.log)
-        self.epoch_s = time.time() - time.monotonic()
+        self.epoch_s = time.time() - time.monotonic()  # when the monotonic clock stood at 0
         self.watcher = MetricsWatcher(
             self.addresses,
             LiveSettings(),
@@ -106,10 +94,6 @@ class Gateway:
         """Return when a request came, as `now_s`."""
         return (query.arrived_s - self.beginning.at_s) * self.config.speed
 
-    def usable(self) -> int:
-        """Return the bit mask of the servers that can be sent to now."""
-        return self.watcher.up
-
     def telemetry(self) -> Telemetry:
         """Return what was polled last, in the servers' seconds."""
         telemetry, speed = self.watcher.telemetry(self.beginning), self.config.speed
@@ -118,15 +102,17 @@ class Gateway:
         taken_s, e2e_s = ([speed * s for s in x] for x in (telemetry.taken_s, telemetry.e2e_s))
         return Telemetry(telemetry.polls, taken_s, telemetry.depth_req, e2e_s, telemetry.kv_frac)
 
-    def begin(self, attempt: Attempt) -> None:
-        """An attempt begins."""
-        self.in_flight[attempt.choice.server] += 1
-        self._attempts[attempt.choice.server].add(attempt)
-
-    def end(self, attempt: Attempt) -> None:
-        """An attempt is over."""
-        self.in_flight[attempt.choice.server] -= 1
-        self._attempts[attempt.choice.server].discard(attempt)
+    @contextlib.contextmanager
+    def under_way(self, attempt: Attempt) -> Iterator[None]:
+        """Count an attempt, which ends with its server."""
+        server = attempt.choice.server
+        self.in_flight[server] += 1
+        self._attempts[server].add(attempt)
+        try:
+            yield
+        finally:
+            self.in_flight[server] -= 1
+            self._attempts[server].discard(attempt)
 
     def _changed(self, server: int, up: bool, asleep: bool, why: str) -> None:
         """End the attempts at a server that went down; on the watcher's thread.
@@ -137,9 +123,10 @@ class Gateway:
         _log.log(level, "%s is %s", alias, "up" if up else f"down: {why}")
 
         def end() -> None:
-            for attempt in list(self._attempts[server]):
-                if not attempt.started:
-                    attempt.end()
+            for attempt in self._attempts[server]:
+                if not (attempt.started or attempt.timer.expired()):
+                    attempt.ended = True
+                    attempt.timer.reschedule(0.0)
 
         if self._loop is not None and not up:
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -173,16 +160,13 @@ class Gateway:
             query: the request.
             wanted: bit mask of the servers of its model.
             excluded: bit mask of the servers that have failed it.
-            admit: refuse it if none of them can make its budget.
+            admit: refuse it (429) if none of them can make its budget.
 
         Returns:
             The servers now, and (M,) the expected latency of a call that begins now; inf: of one
             that it cannot go to.
-
-        Raises:
-            RequestError: no server is up, or there is no time.
         """
-        usable = wanted & self.usable()
+        usable = wanted & self.watcher.up
         up = usable & ~excluded or usable  # at the same server again rather than not at all
         if not up:
             words = "no server of this model is up"
@@ -205,11 +189,7 @@ class Gateway:
         return world, predicted_s
 
     def choose(self, query: Query, excluded: int, *, admit: bool) -> Choice:
-        """Decide where a request goes; arguments are those of `look`.
-
-        Raises:
-            RequestError: no such model, no server, or no time.
-        """
+        """Decide where a request goes, see `look`; a RequestError where it can go nowhere."""
         auto, every = query.model == AUTO, (1 << len(self.pool.models)) - 1
         wanted = every if auto else self.names.get(query.model, 0)
         if not wanted:

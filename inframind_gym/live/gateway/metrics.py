@@ -80,11 +80,7 @@ class Metrics:
         (histogram.labels(*labels) if labels else histogram).observe(value)
 
     def write(self, gauges: Iterable[tuple[str, Sequence[str], float]]) -> bytes:
-        """Return the text of `/metrics`.
-
-        Args:
-            gauges: name, labels and value of each.
-        """
+        """Return the text of `/metrics`, given name, labels and value of each gauge."""
         for name, (_, labels) in GAUGES.items():
             if labels:
                 self._families[name].clear()

@@ -1,4 +1,11 @@
-"""A request from admission to its last token: attempts, here and elsewhere, and what is noted."""
+"""A request from admission to its last token: attempts, here and elsewhere, and what is noted.
+
+The log has one line a request, however it ended, as that of the live environments
+(`request_log.py`) and more. No text of a question, of an answer or of a key is written. `status` is
+"whole" of an answer that was not streamed: its first token has no time. Calibrations of a pool
+count it by its end, those of one model leave it out. Requests that were refused before they were
+read have no line.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +13,20 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 from starlette.types import Send
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.client import ChatStream, StreamError, plausible_tokens
+from inframind_gym.live.client import ChatResult, ChatStream, StreamError, plausible
 from inframind_gym.live.gateway.gateway import Gateway
-from inframind_gym.live.gateway.request import CHAT, Attempt, Choice, Query, log_line
+from inframind_gym.live.gateway.request import CHAT, Attempt, Choice, Query
 from inframind_gym.live.guard import RequestError
+from inframind_gym.live.request_log import log_record
 from inframind_gym.simulator.workflow.topology import STRATEGIES
 
 JSON: Final = {"content-type": "application/json"}
@@ -29,19 +38,13 @@ EVENTS: Final = {
 _PAUSE_S: Final = 0.4  # before a server that has failed a request is asked again; doubles
 _END_S: Final = 1.0  # for the end of a transfer whose answer is complete
 _MOST_BYTES: Final = 64 << 20  # of an answer that is not streamed
-_NO_CHOICES: Final = (b'"choices":[]', b'"choices": []')
+_NO_CHOICES: Final = re.compile(b'"choices": ?\\[\\]')  # the event of the usage
 _REFUSALS: Final = (400, 404, 413, 422)  # the request's fault, wherever it is sent
 _TOO_LONG: Final = (b"maximum context length", b"maximum model length")
-_COUNTS: Final = ("prompt_tokens", "completion_tokens")
 
 
 class ServerError(InfraMindError):
-    """A server gave no answer.
-
-    Args:
-        reason: one of a few words, for metrics.
-        message: in words, for clients and logs: without addresses, and nothing of the answer.
-    """
+    """A server gave no answer; the message holds no address, and nothing of the answer."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -49,25 +52,14 @@ class ServerError(InfraMindError):
 
 
 class Exchange:
-    """One request on its way.
-
-    Args:
-        gateway: its servers.
-        query: the request.
-        send: of ASGI; None: nobody gets the answer, which is in `text`.
-
-    Attributes:
-        attempt: the last one; None before the first.
-        text: of a streamed answer that is whole.
-        http: status that the client got; 0: nothing yet.
-        complete: the client got all of the answer.
-    """
+    """One request on its way; without `send` of ASGI nobody gets the answer, which is in `text`."""
 
     def __init__(self, gateway: Gateway, query: Query, send: Send | None = None) -> None:
         self.gateway, self.query, self._send = gateway, query, send
-        self.attempt: Attempt | None = None
-        self.text: str | None = None
-        self.http, self.complete = 0, False
+        self.attempt: Attempt | None = None  # the last one
+        self.text: str | None = None  # of a streamed answer that is whole
+        self.http = 0  # status that the client got; 0: nothing yet
+        self.complete = False  # the client got all of the answer
         self._attempts = 0
         self._status = "ok"
         self._error: str | None = None
@@ -93,10 +85,9 @@ class Exchange:
         await self.write(body, more=False)
 
     async def answer(self, play: Callable[[Exchange], Awaitable[None]] | None) -> None:
-        """Answer the request. Errors are answers too; what came of it is logged and counted.
+        """Answer the request, by `play` in place of a server.
 
-        Args:
-            play: answers it in place of a server.
+        Errors are answers too. What came of it is logged and counted.
         """
         gateway, query = self.gateway, self.query
         try:
@@ -132,23 +123,37 @@ class Exchange:
 
     def log(self) -> str:
         """Write the request's line into the log; return what became of it."""
-        status, gateway = self._status, self.gateway
-        if status in ("ok", "truncated") and (self.attempt is None or not self.query.stream):
+        status, query, attempt = self._status, self.query, self.attempt
+        if status in ("ok", "truncated") and (attempt is None or not query.stream):
             status = "whole"
-        if gateway.log is not None:
-            ended = {"status": status, "http": self.http, "error": self._error}
-            ended["attempts"] = self._attempts
-            gateway.log.write(log_line(self.query, self.attempt, gateway.epoch_s, **ended))
+        if self.gateway.log is None:
+            return status
+        choice = None if attempt is None else attempt.choice
+        strategy = None if choice is None else choice.strategy
+        line = log_record(
+            query.request_id,
+            None if choice is None else choice.alias,
+            ChatResult(query.arrived_s) if attempt is None else attempt.result,
+            self.gateway.epoch_s,
+            priority=None if choice is None else choice.body.get("priority"),
+            strategy=None if strategy is None else STRATEGIES[strategy],
+            max_tokens=query.max_tokens,
+            asked=query.model[:100],
+            tenant=query.tenant,
+            domain=query.domain,
+            stream=query.stream,
+            budget_s=query.budget_s,
+            predicted_s=None if choice is None else round(choice.predicted_s, 3),
+            http=self.http,
+        )
+        line |= {"status": status, "error": self._error, "attempts": self._attempts}
+        self.gateway.log.write(line | {"submit_ts": round(query.arrived_s, 6)})
         return status
 
     # Servers
 
     async def _carry(self) -> None:
-        """Try servers until one answers.
-
-        Raises:
-            RequestError: none did.
-        """
+        """Try servers until one answers; a RequestError where none did."""
         excluded = 0
         failed: RequestError | None = None
         while failed is None or self._attempts < self.gateway.config.limits.attempts:
@@ -191,19 +196,19 @@ class Exchange:
             async with asyncio.timeout_at(over_s) as timer:
                 self.attempt = attempt = Attempt(choice, timer, over_s)
                 result = attempt.result
-                gateway.begin(attempt)
                 try:
                     result.sent_s, result.attempts = time.monotonic(), 1
-                    async with gateway.session.post(
-                        gateway.addresses[choice.server].url + CHAT,
-                        data=json.dumps(choice.body).encode(),
-                        headers=JSON | {"X-Request-Id": query.request_id},
-                        allow_redirects=False,
-                    ) as response:
-                        if response.status == 200 and query.stream:
-                            await self._pass_on(response, attempt)
-                        else:
-                            await self._read(response, attempt)
+                    with gateway.under_way(attempt):
+                        async with gateway.session.post(
+                            gateway.addresses[choice.server].url + CHAT,
+                            data=json.dumps(choice.body).encode(),
+                            headers=JSON | {"X-Request-Id": query.request_id},
+                            allow_redirects=False,
+                        ) as response:
+                            if response.status == 200 and query.stream:
+                                await self._pass_on(response, attempt)
+                            else:
+                                await self._read(response, attempt)
                     answered = True
                 except StreamError as error:
                     words, _, _ = str(error).partition(": ")  # the rest quotes the answer
@@ -214,7 +219,6 @@ class Exchange:
                     words = os.strerror(number) if number else type(error).__name__
                     raise ServerError(reason, words) from None
                 finally:
-                    gateway.end(attempt)
                     self._count(attempt, answered=answered)
         except TimeoutError:  # of the timer alone
             down, late = ("down", "its server went down"), ("timeout", "no answer in time")
@@ -252,10 +256,7 @@ class Exchange:
         }
 
     async def _pass_on(self, response: aiohttp.ClientResponse, attempt: Attempt) -> None:
-        """Pass a stream on, event by event.
-
-        Nothing is sent before the first token: a server that fails until then can be replaced.
-        """
+        """Pass a stream on, from its first token: a server that fails before it can be replaced."""
         query, loop, rest = self.query, asyncio.get_running_loop(), b""
         stall_s = self.gateway.config.limits.stall_s
         most = self.gateway.pool.models[attempt.choice.server].server.max_model_len
@@ -267,7 +268,7 @@ class Exchange:
                 events += mark
                 if stream.error is not None:
                     raise ServerError("aborted", "the server gave it up")
-                if not all(plausible_tokens(stream.usage.get(name)) for name in _COUNTS):
+                if _impossible(stream.usage):
                     raise ServerError("garbled", "the answer has impossible numbers of tokens")
                 if stream.first_token_s is None and not stream.done:
                     rest = events + rest
@@ -279,8 +280,10 @@ class Exchange:
                         raise ServerError("broken", "the answer has no token")
                     attempt.started = True
                     await self.start(200, self._headers(attempt.choice) | EVENTS)
-                if not query.shows_usage and any(empty in events for empty in _NO_CHOICES):
-                    events = _without_usage(events)
+                if not query.shows_usage and _NO_CHOICES.search(events):  # we asked for it
+                    every = events.split(b"\n\n")
+                    shown = (e for e in every if not (b'"usage"' in e and _NO_CHOICES.search(e)))
+                    events = b"\n\n".join(shown)
                 if events:
                     await self.write(events)
                 attempt.timer.reschedule(min(loop.time() + stall_s, attempt.over_s))
@@ -322,23 +325,19 @@ class Exchange:
             answer = json.loads(data)
             reasons = {each.get("finish_reason") for each in answer["choices"]}
             usage = answer.get("usage") or {}
-            tokens = [usage.get(name) for name in _COUNTS]
-            if not reasons or not all(map(plausible_tokens, tokens)):
+            if not reasons or _impossible(usage):
                 raise ValueError
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise ServerError("garbled", "the answer is garbled") from None
         if reasons & {"abort", "error"}:
             raise ServerError("aborted", "the server gave it up")
-        attempt.result.prompt_tokens, attempt.result.output_tokens = tokens
+        attempt.result.prompt_tokens = usage.get("prompt_tokens")
+        attempt.result.output_tokens = usage.get("completion_tokens")
         attempt.result.status = "truncated" if "length" in reasons else "ok"
         await self.whole(200, self._headers(choice), bytes(data))
 
 
-def _without_usage(events: bytes) -> bytes:
-    """Leave out the event of the usage, which the gateway asked for and the client did not."""
-    shown = [
-        event
-        for event in events.split(b"\n\n")
-        if not (b'"usage"' in event and any(empty in event for empty in _NO_CHOICES))
-    ]
-    return b"\n\n".join(shown)
+def _impossible(usage: dict[str, Any]) -> bool:
+    """Return whether a server reports numbers of tokens that cannot be."""
+    counts = (usage.get(name) for name in ("prompt_tokens", "completion_tokens"))
+    return any(count is not None and plausible(count) is None for count in counts)

@@ -1,11 +1,4 @@
-"""A request, checked as far as the gateway reads it, where it is sent, and its line of the log.
-
-The log has one line a request, however it ended: that of the live environments (`request_log.py`),
-and the fields of `log_line`. No text of a question, of an answer or of a key is written. `status`
-is "whole" of an answer that was not streamed: its first token has no time. Calibrations of a pool
-count it by its end, those of one model leave it out. Requests that were refused before they were
-read have no line.
-"""
+"""A request, checked as far as the gateway reads it, and where it is sent."""
 
 from __future__ import annotations
 
@@ -27,8 +20,6 @@ from inframind_gym.files import parse_json
 from inframind_gym.live.client import ChatResult
 from inframind_gym.live.gateway.config import USUAL_DOMAIN, BudgetS, GatewayConfig
 from inframind_gym.live.guard import RequestError
-from inframind_gym.live.request_log import log_record
-from inframind_gym.simulator.workflow.topology import STRATEGIES
 
 CHAT: Final = "/v1/chat/completions"
 _BUDGET: Final = "x-inframind-budget-s"
@@ -59,46 +50,31 @@ class _Body(BaseModel):
 
 @dataclass(slots=True)
 class Query:
-    """One request.
+    """One request."""
 
-    Attributes:
-        body: as sent, without "inframind" and "priority".
-        model: as asked for.
-        stream: answer as server-sent events.
-        shows_usage: the client wants the usage at the end of a stream.
-        choices: number of answers that were asked for.
-        max_tokens: of an answer; None: the model's.
-        budget_s: seconds from its arrival.
-        domain: one of DOMAINS.
-        tenant: name of the key.
-        arrived_s: on the monotonic clock.
-        prompt_bytes: length of its text, roughly.
-    """
-
-    body: dict[str, Any]
-    model: str
-    stream: bool
-    shows_usage: bool
-    choices: int
-    max_tokens: int | None
-    budget_s: float
-    domain: str
-    tenant: str
+    body: dict[str, Any]  # as sent, without "inframind" and "priority"
+    model: str  # as asked for
+    stream: bool  # answer as server-sent events
+    shows_usage: bool  # the client wants the usage at the end of a stream
+    choices: int  # number of answers that were asked for
+    max_tokens: int | None  # of an answer; None: the model's
+    budget_s: float  # from its arrival
+    domain: str  # one of DOMAINS
+    tenant: str  # name of the key
     request_id: str
-    arrived_s: float
-    prompt_bytes: int
+    arrived_s: float  # on the monotonic clock
+    prompt_bytes: int  # length of its text, roughly
 
 
 async def read_query(request: Request, config: GatewayConfig) -> Query:
     """Read a request, whose body `Guard` limits.
 
     Raises:
-        RequestError: the body is no request, does not come, or is no JSON by its type: a web page
-            may send other types to this machine without asking.
+        RequestError: the body is no request, or does not come.
     """
     headers = request.headers
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    if kind != "application/json":  # a web page may send others to this machine without asking
         raise RequestError(415, "unsupported_media_type", "send Content-Type: application/json")
     try:
         raw = await request.body()
@@ -171,39 +147,3 @@ class Attempt:
     result: ChatResult = field(default_factory=lambda: ChatResult(time.monotonic()))
     ended: bool = False  # its server went down
     started: bool = False  # the client has got part of the answer
-
-    def end(self) -> None:
-        """End it as failed; on its loop."""
-        if not self.timer.expired():
-            self.ended = True
-            self.timer.reschedule(0.0)
-
-
-def log_line(query: Query, attempt: Attempt | None, epoch_s: float, **ended: Any) -> dict[str, Any]:
-    """Return the line of a request that is over.
-
-    Args:
-        query: the request.
-        attempt: the last one; None: none was made.
-        epoch_s: time of day when the monotonic clock stood at 0.
-        ended: how: status (as of the request log, or "whole"), http, attempts, error.
-    """
-    choice = None if attempt is None else attempt.choice
-    result = ChatResult(query.arrived_s) if attempt is None else attempt.result
-    strategy = None if choice is None else choice.strategy
-    line = log_record(
-        query.request_id,
-        None if choice is None else choice.alias,
-        result,
-        epoch_s,
-        priority=None if choice is None else choice.body.get("priority"),
-        strategy=None if strategy is None else STRATEGIES[strategy],
-        max_tokens=query.max_tokens,
-        asked=query.model[:100],
-        tenant=query.tenant,
-        domain=query.domain,
-        stream=query.stream,
-        budget_s=query.budget_s,
-        predicted_s=None if choice is None else round(choice.predicted_s, 3),
-    )
-    return {**line, **ended, "submit_ts": round(query.arrived_s, 6)}

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import InfraMindError
+from inframind_gym.live.client import cancel_all
 from inframind_gym.live.config import LiveConfig
 from inframind_gym.live.gateway.choose import (
     Decision,
@@ -53,11 +54,7 @@ _REFUSED: Final = (
 
 
 class Teams:
-    """Workflows of a gateway.
-
-    Args:
-        gateway: whose servers they use.
-    """
+    """Workflows of a gateway."""
 
     def __init__(self, gateway: Gateway) -> None:
         config = gateway.config
@@ -127,11 +124,7 @@ class Teams:
         await exchange.write(f"{data}data: [DONE]\n\n".encode(), more=False)
 
     async def _play(self, query: Query, question: str) -> tuple[str, np.void]:
-        """Play a workflow to its end; return its answer, and its record.
-
-        Raises:
-            InfraMindError: it has no answer.
-        """
+        """Play a workflow to its end; return its answer, and its record; or an InfraMindError."""
         gateway, simulation = self._gateway, self._idle.popleft()
         number, self._count = self._count, self._count + 1
         calls = _Calls(gateway, query, _OpenPrompts(simulation.tasks, question), number)
@@ -155,7 +148,7 @@ class Teams:
                 raise InfraMindError("the workflow has no answer: its deciding call failed")
             return calls.final, simulation.completed(0)[-1]
         finally:
-            await calls.cancel()
+            await cancel_all(calls.open)
             self._idle.append(simulation)
 
 
@@ -165,19 +158,15 @@ class _Waiting(Exception):  # noqa: N818 (no error: the loop goes on when a call
 
 
 class _Calls:
-    """Calls of one workflow, a `Backend` whose `wait` raises `_Waiting` in place of blocking.
-
-    Attributes:
-        final: text of the deciding call.
-    """
+    """Calls of one workflow, a `Backend` whose `wait` raises `_Waiting` in place of blocking."""
 
     def __init__(self, gateway: Gateway, query: Query, prompts: Prompts, number: int) -> None:
         self._gateway, self._query, self._prompts = gateway, query, prompts
         self._name = f"{query.request_id}-{number}"
         self._texts: dict[int, str] = {}  # by node
-        self._open: set[asyncio.Task[Completion]] = set()
+        self.open: set[asyncio.Task[Completion]] = set()
         self._done: list[Completion] = []
-        self.final: str | None = None
+        self.final: str | None = None  # text of the deciding call
 
     async def drive(self, loop: BackendLoop, mode: int, action: NDArray[np.int64]) -> int:
         """Enter a loop and wait for its calls until an event is there, see `BackendLoop.enter`."""
@@ -189,11 +178,11 @@ class _Calls:
                 go_on, left_s = loop.go_on, None
                 if waiting.until_s is not None:
                     left_s = (waiting.until_s - self.now_s()) / self._gateway.config.speed
-                if not self._open:
+                if not self.open:
                     await asyncio.sleep(max(left_s or 0.0, 0.0))
                     continue
-                over, self._open = await asyncio.wait(
-                    self._open, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+                over, self.open = await asyncio.wait(
+                    self.open, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
                 )
                 self._done += sorted((task.result() for task in over), key=lambda c: c.finish_s)
 
@@ -204,25 +193,20 @@ class _Calls:
         return self._gateway.telemetry()
 
     def models_up(self) -> int:
-        return self._gateway.usable()
+        return self._gateway.watcher.up
 
     def submit(self, call: Call) -> None:
-        self._open.add(asyncio.ensure_future(self._serve(call)))
+        self.open.add(asyncio.ensure_future(self._serve(call)))
 
     def wait(self, until_s: float | None) -> list[Completion]:
         done, self._done = self._done, []
-        if not done and (until_s is None or self.now_s() < until_s) and (self._open or until_s):
+        if not done and (until_s is None or self.now_s() < until_s) and (self.open or until_s):
             raise _Waiting(until_s)
         return done
 
     def close(self) -> None:
-        for task in self._open:
+        for task in self.open:
             task.cancel()
-
-    async def cancel(self) -> None:
-        """Give up what is in flight, and wait until it is."""
-        self.close()
-        await asyncio.gather(*self._open, return_exceptions=True)
 
     async def _serve(self, call: Call) -> Completion:
         """Serve one call; a failure is part of its completion."""
@@ -273,12 +257,7 @@ class _Calls:
 
 
 class _OpenPrompts(Prompts):
-    """Prompts on a question whose answer has no prescribed form.
-
-    Args:
-        tasks: of the loop; the question takes the place of any of them.
-        question: the client's.
-    """
+    """Prompts on a client's question, whose answer has no prescribed form."""
 
     def __init__(self, tasks: TaskSet, question: str) -> None:
         super().__init__(replace(tasks.select([0]), texts=(question,)))
@@ -294,20 +273,12 @@ class _OpenPrompts(Prompts):
 
 
 def _question(query: Query) -> str:
-    """Return the text of a chat: its last message, what came before it above.
-
-    Raises:
-        RequestError: 400; the request wants what no workflow gives.
-    """
+    """Return the text of a chat; a RequestError where it wants what no workflow gives."""
     wrong = [name for name in _REFUSED if query.body.get(name)]
     wrong += ["n"] * (query.choices != 1)
     if wrong:
-        raise RequestError(
-            400,
-            "unsupported_field",
-            f"{wrong[0]}: inframind/team answers with one text and takes no such field",
-            param=wrong[0],
-        )
+        words = f"{wrong[0]}: inframind/team answers with one text and takes no such field"
+        raise RequestError(400, "unsupported_field", words, param=wrong[0])
     texts = []
     for message in query.body["messages"]:
         content = message.get("content")

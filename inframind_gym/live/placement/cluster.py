@@ -112,11 +112,6 @@ class LivePlacement(PlacementSimulation):
             this machine.
         on_transition: called with every phase that ended.
 
-    Attributes:
-        pool: how models are served.
-        traffic: calls on their way.
-        transitions: of the episode, the last 1,000.
-
     Raises:
         ConfigError: pool, cluster or demand cannot be used, or not together.
         InfraMindError: the extra `live` is not installed; in methods, the cluster is not open.
@@ -138,7 +133,7 @@ class LivePlacement(PlacementSimulation):
         self._loop: LoopThread | None = None  # there is one while servers may run
         self._lock = contextlib.ExitStack()
         self._cancelled = False  # starts under way are to be given up
-        self.transitions: deque[Transition] = deque(maxlen=_KEPT)
+        self.transitions: deque[Transition] = deque(maxlen=_KEPT)  # of the episode
         self._instances: dict[tuple[int, int], Instance] = {}  # by leader and model
         self._times_file = Path()  # of the pool that is open
         self._records = Records(self)
@@ -163,8 +158,13 @@ class LivePlacement(PlacementSimulation):
             InfraMindError: another process has a placement of this pool, or no server came up.
         """
         closed = self._loop is None
-        if not closed:
-            self._abandon()
+        if not closed:  # give up all calls, and wait for transitions
+            self.traffic.reset()
+            for instance in self._instances.values():
+                instance.give_up("the episode is over")
+            self.state.server[0]["running"] = 0  # a drain has nothing to wait for
+            self.state.server[0]["queued"] = 0
+            self._settle()
         instances, seen_s = self.state.instance.copy(), self.state.seen_s.copy()
         super().reset(rows, generators, observations)  # draws the jobs, and who begins awake
         wanted = np.zeros(self.num_gpus, np.int64)
@@ -187,13 +187,7 @@ class LivePlacement(PlacementSimulation):
         self._snapshot(observations)
 
     def _bring_up(self, wanted: NDArray[np.int64]) -> None:
-        """Take the pool for this process, and load models by a decision.
-
-        Servers that an earlier run has left, because it was killed, are ended.
-
-        Raises:
-            InfraMindError: another process has it, or none came up.
-        """
+        """Take the pool for this process, end what a killed one has left, load models."""
         from inframind_gym.live.processes import StartedServers
 
         pool = StartedServers(f"{self.pool.name}+placement", self._live.state)
@@ -228,15 +222,6 @@ class LivePlacement(PlacementSimulation):
             self._records.run_tick()
             self._advance()
 
-    def _abandon(self) -> None:
-        """Give up all calls, and wait for transitions."""
-        self.traffic.reset()
-        for instance in self._instances.values():
-            instance.give_up("the episode is over")
-        self.state.server[0]["running"] = 0  # a drain has nothing to wait for
-        self.state.server[0]["queued"] = 0
-        self._settle()
-
     # Intervals
 
     def step(
@@ -255,7 +240,8 @@ class LivePlacement(PlacementSimulation):
         Raises:
             ActionError: an action is not of that form.
         """
-        self._require_open()
+        if self._loop is None:
+            raise InfraMindError("the cluster is closed, or was never begun: begin an episode")
         # Compiled code checks no bounds.
         action = check_actions(actions, np.full(self.num_gpus, len(self.cards) + 1, np.int64), 1)
         records = self._records
@@ -264,22 +250,17 @@ class LivePlacement(PlacementSimulation):
         records.write(events.OPEN)
         records.write(events.DECIDE, action=action[0])
         self._advance()
-        while records.tick < last:
-            self._run_tick()
+        while records.tick < last:  # route, and take events until the next tick
+            records.write(events.ROUTE, now_s=records.now_s)
+            self.traffic.send()
+            records.run_tick()
+            now_s, episode = records.tick * records.tick_length_s, self.state.episode[0]
+            while self.state.arrival_s[0, episode["next_job"]] <= now_s:
+                self.traffic.add_job(int(episode["next_job"]))
+            self._advance()
         records.write(events.CLOSE)
         self._snapshot(observations)
         self._report()
-
-    def _run_tick(self) -> None:
-        """Route, and take events until the next tick."""
-        records, episode = self._records, self.state.episode[0]
-        records.write(events.ROUTE, now_s=records.now_s)
-        self.traffic.send()
-        records.run_tick()
-        now_s = records.tick * records.tick_length_s
-        while self.state.arrival_s[0, episode["next_job"]] <= now_s:
-            self.traffic.add_job(int(episode["next_job"]))
-        self._advance()
 
     def _snapshot(self, observations: NDArray[np.float32]) -> None:
         """Write masks and observation; close blocks to models that failed on them just now."""
@@ -296,15 +277,17 @@ class LivePlacement(PlacementSimulation):
         if (g, m) in self._instances:
             return self._instances[g, m]
 
-        def changed(_: int, up: bool, *__: object) -> None:
-            self._records.put(lambda: self._server_changed(g, m, up))
-
         def connect(address: ServerAddress) -> Connections:
             if self._loop is None:
                 raise InfraMindError("the cluster was closed")
-            poll_s = self.pool.metrics_poll_s
             return Connections(
-                (address,), self._limits, self._loop, poll_s=poll_s, on_change=changed
+                (address,),
+                self._limits,
+                self._loop,
+                poll_s=self.pool.metrics_poll_s,
+                on_change=lambda _, up, *__: self._records.put(
+                    lambda: self._server_changed(g, m, up)
+                ),
             )
 
         name = f"{self.cards[m].alias} on GPU {g}"
@@ -325,18 +308,17 @@ class LivePlacement(PlacementSimulation):
         for g, m in np.argwhere(is_moving(states)).tolist():
             state, instance = int(states[g, m]), self.instance(g, m)
             if state in _PHASES and not instance.busy:
-                self._begin_phase(instance, g, m, state)
+                instance.busy = True
+                name, place = f"placement-{_PHASES[state]}", (instance, g, m, state)
+                instance.phase = threading.Thread(
+                    target=self._run_phase, args=place, name=name, daemon=True
+                )
+                instance.phase.start()
 
-    def _begin_phase(self, instance: Instance, g: int, m: int, state: int) -> None:
-        instance.busy = True
-
-        def run() -> None:
-            outcome = instance.run(state, lambda: self._cancelled)
-            self._records.put(lambda: self._phase_ended(instance, g, m, state, outcome))
-
-        name = f"placement-{_PHASES[state]}"
-        instance.phase = threading.Thread(target=run, name=name, daemon=True)
-        instance.phase.start()
+    def _run_phase(self, instance: Instance, g: int, m: int, state: int) -> None:
+        """Go through a phase; on its thread."""
+        outcome = instance.run(state, lambda: self._cancelled)
+        self._records.put(lambda: self._phase_ended(instance, g, m, state, outcome))
 
     def _phase_ended(
         self, instance: Instance, g: int, m: int, state: int, outcome: Outcome
@@ -371,19 +353,19 @@ class LivePlacement(PlacementSimulation):
 
         def check() -> None:
             if instance.is_gone(serves=state != SLEPT):
-                self._records.put(lambda: self._lost(instance, g, m, state))
+                self._records.put(lost)
+
+        def lost() -> None:
+            """Take back the calls of a server that is gone, and end what is left of it."""
+            same = self._instances.get((g, m)) is instance and self._state(g, m) == state
+            if same and not instance.busy:
+                if state != SLEPT:
+                    self.traffic.take_back(g)
+                self._records.write(events.AWAY, g, m)
+                why = "its server died, hangs, or was put to sleep"
+                self._note(g, m, "lost", 0.0, "absent", why)
 
         threading.Thread(target=check, name="placement-check", daemon=True).start()
-
-    def _lost(self, instance: Instance, g: int, m: int, was: int) -> None:
-        """Take back the calls of a server that is gone, and end what is left of it."""
-        state = self._state(g, m)
-        if self._instances.get((g, m)) is not instance or state != was or instance.busy:
-            return
-        if state != SLEPT:
-            self.traffic.take_back(g)
-        self._records.write(events.AWAY, g, m)
-        self._note(g, m, "lost", 0.0, "absent", "its server died, hangs, or was put to sleep")
 
     def _read_times(self) -> None:
         """Begin with the times that were learned before, of the same weights."""
@@ -411,10 +393,6 @@ class LivePlacement(PlacementSimulation):
             _log.warning("learned times are not kept: %s", error)
 
     # The end
-
-    def _require_open(self) -> None:
-        if self._loop is None:
-            raise InfraMindError("the cluster is closed, or was never begun: begin an episode")
 
     def close(self) -> None:
         """Stop every server that was started, with all its processes. May be called twice.

@@ -233,10 +233,7 @@ def write(
     """Write an event into the records of environment 0.
 
     Args:
-        event: CLEAR, AWAKE, …
-        place: leader.
-        model: the model there.
-        number: as the event says.
+        event: CLEAR, AWAKE, …; they say what `place` (a leader) and `number` are.
         now_s: when it was; of ENDED: what the phase took.
         end_s: when the decision interval is to end.
         action: (G,), read by DECIDE.

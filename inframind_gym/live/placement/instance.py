@@ -16,11 +16,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
 from inframind_gym.live.backend import Connections
-from inframind_gym.live.client import ChatRequest, ChatResult, ask
+from inframind_gym.live.client import ChatResult, ask
 from inframind_gym.live.config import LiveLimits, ServerAddress, server_url
 from inframind_gym.simulator.placement.config import ClusterConfig, ModelCard
 from inframind_gym.simulator.placement.state import LOADING, SLEEPING, VANISHING, WAKING
@@ -39,17 +39,7 @@ _SEEN_UP_S: Final = 60.0  # for a server that says it is up to be seen to be
 
 
 class VllmServer:
-    """A vLLM process of this machine.
-
-    Args:
-        pool: of this one model (`instance_pool`).
-        limits: of phases.
-        state: folder of what was started.
-        python: interpreter that has vLLM.
-
-    Attributes:
-        url: of the server; "" before the first start.
-    """
+    """A vLLM process of this machine, of the one model of a pool (`instance_pool`)."""
 
     def __init__(
         self, pool: PoolConfig, limits: LiveLimits, state: str | None, python: str | None
@@ -57,17 +47,13 @@ class VllmServer:
         from inframind_gym.live.launcher import Launcher  # needs psutil
 
         self.limits = limits
-        self.url = ""
+        self.url = ""  # before the first start
         self._launcher = Launcher(pool, state=state, python=python)
 
     def start(self, cancelled: Callable[[], bool]) -> ServerAddress:
-        """Start the process on a free port; returns when it answers.
+        """Start the process on a free port; returns when it answers, else an InfraMindError.
 
-        Args:
-            cancelled: called now and then; once it is true, what was started is ended.
-
-        Raises:
-            InfraMindError: it did not come up; nothing is left of it.
+        `cancelled` is called now and then; once it is true, what was started is ended.
         """
         from inframind_gym.live.launcher import last_lines
         from inframind_gym.live.processes import free_ports
@@ -94,19 +80,11 @@ class VllmServer:
         self._launcher.down(self.limits.stop_s)
 
     def sleep(self) -> None:
-        """Put it to sleep; requests of others that are in flight are waited for.
-
-        Raises:
-            InfraMindError: it does not sleep.
-        """
+        """Put it to sleep, after requests of others that are in flight; or an InfraMindError."""
         ask(self.url + _SLEEP, method="POST", limit_s=self.limits.sleep_s)
 
     def wake(self) -> None:
-        """Wake it up.
-
-        Raises:
-            InfraMindError: it does not answer.
-        """
+        """Wake it up; an InfraMindError where it does not answer."""
         ask(f"{self.url}/wake_up", method="POST", limit_s=self.limits.wake_s)
 
 
@@ -118,28 +96,16 @@ class Outcome(NamedTuple):
 
 
 class Instance:
-    """One model on one block of GPUs.
-
-    Args:
-        name: for people: "llama-8b on GPU 1".
-        server: its server.
-        connect: makes the connections to a server that is up.
-
-    Attributes:
-        link: the connections; None: there is no server.
-        phase: thread of the last phase.
-        busy: a phase is under way.
-        closed_until_s: it failed to come up, and is not tried again before.
-    """
+    """One model on one block of GPUs; `connect` makes the connections to a server that is up."""
 
     def __init__(
         self, name: str, server: VllmServer, connect: Callable[[ServerAddress], Connections]
     ) -> None:
         self.name, self.server = name, server
-        self.link: Connections | None = None
-        self.phase: threading.Thread | None = None
-        self.busy = False
-        self.closed_until_s = 0.0
+        self.link: Connections | None = None  # None: there is no server
+        self.phase: threading.Thread | None = None  # the last one
+        self.busy = False  # a phase is under way
+        self.closed_until_s = 0.0  # it failed to come up, and is not tried again before
         self._connect = connect
         self._one_ends = threading.Lock()
 
@@ -170,13 +136,13 @@ class Instance:
                 why = f"{why}; {error}"
         return Outcome(took_s, why)
 
-    def send(self, request: ChatRequest, on_result: Callable[[ChatResult], object]) -> None:
-        """Send a call to the server, which is up; `on_result` is called on the loop."""
+    def send(self, on_result: Callable[[ChatResult], object], *request: Any, **more: Any) -> None:
+        """Send a call (`Client.chat`) to the server, which is up; calls `on_result` on the loop."""
         assert self.link is not None
         client = self.link.client
 
         async def chat() -> None:
-            on_result(await client.chat(request))
+            on_result(await client.chat(0, *request, **more))
 
         asyncio.run_coroutine_threadsafe(chat(), self.link.loop.loop)
 
@@ -186,11 +152,7 @@ class Instance:
             self.link.loop.call(self.link.client.give_up, 0, why)
 
     def is_gone(self, *, serves: bool) -> bool:
-        """Return whether it stays away for a while, after it was seen down.
-
-        Args:
-            serves: it should answer; else it may sleep.
-        """
+        """Return whether a server seen down stays away; one that need not serve may sleep."""
         over_s = time.monotonic() + _DEAD_S
         while (link := self.link) is not None and time.monotonic() < over_s:
             (server,) = link.watcher.status()
@@ -211,11 +173,7 @@ class Instance:
 def served_models(
     pool: PoolConfig, cluster: ClusterConfig, cards: Sequence[ModelCard]
 ) -> tuple[ModelConfig, ...]:
-    """Return the pool's entry of each model of a cluster.
-
-    Raises:
-        ConfigError: the pool lacks the models or the GPUs, or disagrees with the cards.
-    """
+    """Return the pool's entry of each model of a cluster; a ConfigError where they disagree."""
     devices = [gpu for gpu in pool.gpus if not gpu.is_cpu]
     if devices and len(devices) < cluster.num_gpus:
         raise ConfigError(

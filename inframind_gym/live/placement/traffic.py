@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.placement import PlacementSimulation
-from inframind_gym.live.client import ChatRequest, ChatResult
+from inframind_gym.live.client import ChatResult
 from inframind_gym.live.config import LiveLimits
 from inframind_gym.live.placement import events
 from inframind_gym.live.placement.instance import Instance
@@ -33,14 +33,7 @@ _HOPELESS: Final = frozenset({"too_long", "rejected", "fault", "cancelled"})  # 
 
 
 class Records:
-    """The simulation's records, written by events of live servers; their clock and queue.
-
-    Args:
-        simulation: the owner of the records.
-
-    Attributes:
-        end_s: when the decision interval is to end, on the clock.
-    """
+    """The records of a simulation, written by events of live servers; their clock and queue."""
 
     def __init__(self, simulation: PlacementSimulation) -> None:
         self.world, self.state = simulation.world, simulation.state
@@ -55,7 +48,7 @@ class Records:
     def start_clock(self) -> None:
         """Set the clock to 0."""
         self.began_s, self.epoch_s = time.monotonic(), time.time()
-        self.end_s = 0.0
+        self.end_s = 0.0  # when the decision interval is to end, on the clock
 
     @property
     def now_s(self) -> float:
@@ -112,23 +105,16 @@ class Records:
 class Traffic:
     """The calls in a cluster.
 
-    Args:
-        records: of the cluster.
-        served: (M,) the pool's entries of the models.
-        limits: of calls.
-        instance_of: the instance of a model on the block that begins at a GPU.
-
-    Attributes:
-        failed: answers that did not come, or were cut; of the episode.
-        lost: calls that were given up; of the episode.
+    `served` are the pool's entries of the models, (M,); `instance_of` is the instance of a model on
+    the block that begins at a GPU.
     """
 
     records: Records
     served: Sequence[ModelConfig]
     limits: LiveLimits
     instance_of: Callable[[int, int], Instance]
-    failed: int = 0
-    lost: int = 0
+    failed: int = 0  # answers of the episode that did not come, or were cut
+    lost: int = 0  # calls of the episode that were given up
     _flights: dict[int, tuple[int, int]] = field(default_factory=dict)  # request: leader, model
     _tokens: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # by slot: of calls
     _tries: dict[int, int] = field(default_factory=dict)  # by request: those that failed before
@@ -169,10 +155,12 @@ class Traffic:
         prompt = max(1, min(prompt, room - max_tokens - _SPARE))
         messages = [{"role": "user", "content": _WORD * prompt}]
         priority = round((records.epoch_s + deadline_s) * 1e6)
-        chat = ChatRequest(0, messages, max_tokens, self.limits.call_s, priority=priority)
-        self.instance_of(g, m).send(
-            chat, lambda result: records.put(lambda: self._ended(identity, flight, result))
-        )
+
+        def ended(result: ChatResult) -> None:
+            records.put(lambda: self._ended(identity, flight, result))
+
+        limit_s = self.limits.call_s
+        self.instance_of(g, m).send(ended, messages, max_tokens, limit_s, priority=priority)
 
     def _ended(self, identity: int, flight: tuple[int, int], result: ChatResult) -> None:
         """Take the result of a call: it is done, waits again, or is lost."""

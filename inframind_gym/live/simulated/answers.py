@@ -33,10 +33,8 @@ END: Final = b"data: [DONE]\n\n"
 class AnswerLengths:
     """Draws the tokens of answers: log-normal, as a workload says of each model and strategy.
 
-    Args:
-        workload: its profiles are drawn by their weights, its models are found by their aliases;
-            one that it does not know has the geometric mean of those that it does.
-        aliases: of the pool's models.
+    Profiles of the workload are drawn by their weights, its models are found by the pool's aliases;
+    one that it does not know has the geometric mean of those that it does.
     """
 
     def __init__(self, workload: WorkloadConfig, aliases: Sequence[str]) -> None:
@@ -54,10 +52,7 @@ class AnswerLengths:
     def draw(self, model: int, key: str, strategy: str | None = None) -> int:
         """Return the tokens of an answer: a function of the arguments.
 
-        Args:
-            model: index in the pool.
-            key: of the random numbers.
-            strategy: whose instruction the prompt holds; None: none's.
+        A strategy is the one whose instruction the prompt holds.
         """
         rng = random.Random(key)
         (profile,) = rng.choices(range(len(self._weights)), self._weights)
@@ -117,19 +112,7 @@ class Request(BaseModel):
 
 
 def read_request(data: bytes, served: str, max_model_len: int) -> tuple[Request, int]:
-    """Check the body of a request.
-
-    Args:
-        data: the body.
-        served: name of the model.
-        max_model_len: tokens of prompt and output.
-
-    Returns:
-        The request, and the most tokens of its answer.
-
-    Raises:
-        RequestError: no server would take it.
-    """
+    """Check the body of a request for the model `served`; return it, and its most tokens."""
     try:
         request = Request.model_validate_json(data)
     except ValidationError as error:
@@ -149,14 +132,7 @@ def read_request(data: bytes, served: str, max_model_len: int) -> tuple[Request,
 
 
 class Answer:
-    """The answer to one request: its words, and its bytes.
-
-    Args:
-        request: what is wanted.
-        served: name of the model.
-        key: of the random words.
-        name: end of its id; None: random.
-    """
+    """The answer to one request: its words, drawn by `key`, and its bytes."""
 
     def __init__(self, request: Request, served: str, key: str, name: str | None) -> None:
         self.request = request
@@ -200,8 +176,8 @@ class Answer:
 
     def _usage(self, tokens: int) -> dict[str, Any]:
         prompt = self.request.prompt_tokens
-        total = prompt + tokens
-        return {"prompt_tokens": prompt, "total_tokens": total, "completion_tokens": tokens}
+        counts = {"prompt_tokens": prompt, "completion_tokens": tokens}
+        return counts | {"total_tokens": prompt + tokens}
 
     def _event(self, choices: list[Any], **more: Any) -> bytes:
         kind = "chat.completion.chunk"

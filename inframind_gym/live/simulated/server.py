@@ -78,14 +78,10 @@ class Engine:
     Between two calls nothing is computed: the kernel catches up with the clock when a request comes
     or goes, and when something is due. It is therefore never late in its own time; clients hear of
     it as late as the loop is.
-
-    Args:
-        card: (M,) server cards.
-        speed: virtual seconds a second.
     """
 
     def __init__(self, card: NDArray[Any], speed: float) -> None:
-        self.speed = speed
+        self.speed = speed  # virtual seconds a second
         self._kernel = OpenLoop(card, MOST_REQUESTS)
         self._began_s = time.monotonic()
         self._flights: dict[int, Flight] = {}  # by request of the kernel
@@ -220,19 +216,9 @@ _NONE: Final = Fault(kind="none", for_s=1.0)
 
 
 class ModelServer:
-    """The server of one model, on the loop that runs.
+    """The server of one model of the engine's pool, on the loop that runs.
 
-    Args:
-        engine: the kernel of the pool.
-        index: of the model in the pool.
-        config: of the model.
-        lengths: draws the tokens of answers.
-        password: that clients have to send; None: none, and requests have to name this machine.
-
-    Attributes:
-        fault: that it has.
-        goes_on: set while it does not hang.
-        completions: so far.
+    Clients have to send a password; None: none, and requests have to name this machine.
     """
 
     def __init__(
@@ -250,7 +236,7 @@ class ModelServer:
         self._runner: web.ServerRunner | None = None
         self._address = ("127.0.0.1", config.port or 0)
         self._cure: asyncio.TimerHandle | None = None
-        self.goes_on = asyncio.Event()
+        self.goes_on = asyncio.Event()  # it does not hang
         self.goes_on.set()
         self.completions = 0
         self._forget()
@@ -262,10 +248,7 @@ class ModelServer:
             ("POST", "/fault"): self._set_fault,
         }
         if config.sleep_mode:  # vLLM has these in its developer mode alone
-            self._routes |= {
-                ("POST", "/sleep"): self._sleep,
-                ("POST", "/wake_up"): self._wake_up,
-            }
+            self._routes |= {("POST", "/sleep"): self._sleep, ("POST", "/wake_up"): self._wake_up}
 
     def _forget(self) -> None:
         """Count from 0, awake."""
@@ -469,13 +452,8 @@ class ModelServer:
     # The rest
 
     async def _models(self, _: web.BaseRequest) -> web.StreamResponse:
-        model = {
-            "id": self.config.name,
-            "object": "model",
-            "created": int(self._born_s),
-            "owned_by": SIMULATED,
-            "max_model_len": self.config.server.max_model_len,
-        }
+        model = {"id": self.config.name, "object": "model", "created": int(self._born_s)}
+        model |= {"owned_by": SIMULATED, "max_model_len": self.config.server.max_model_len}
         return _json({"object": "list", "data": [model]})
 
     async def _health(self, _: web.BaseRequest) -> web.StreamResponse:

@@ -134,14 +134,8 @@ class Sandbox:
     def check(self, *, code: bool = True, formulas: bool = True) -> None:
         """Run a trivial answer, to find out before a run whether answers can be judged here.
 
-        That a sandbox could be made says little: a container can forbid what it needs.
-
-        Args:
-            code: run code against a test.
-            formulas: compare two formulas.
-
-        Raises:
-            SandboxError: it cannot be done; says why.
+        That a sandbox could be made says little: a container can forbid what it needs. Raises the
+        SandboxError that says why.
         """
         trivial = Answer("tests", "assert f(1) == 2", entry_point="f")
         right = "def f(x):\n    return x + 1\n"
@@ -191,7 +185,7 @@ class Sandbox:
         """Run an answer beside the tests; return "passed", "failed" or "broken", and why."""
         preamble_of_tests = f"{_imports(answer.reference)}\n{preamble}"
         provides, plain, words = _task_facts(answer, preamble)
-        tests, lifted = _lifted(answer.value, answer.entry_point, preamble_of_tests, plain)
+        tests, lifted = lift(answer.value, answer.entry_point, preamble_of_tests, plain)
         texts = (preamble, answer.reference, answer.value, code)
         packages = [name for name in self._packages if any(name in text for text in texts)]
         process = Process(
@@ -238,16 +232,12 @@ class Sandbox:
         return "failed", f"no verdict within {self.limits.wall_s:g} s, or the process ended"
 
 
-_lifted = functools.lru_cache(1024)(lift)
-
-
 @functools.lru_cache(1024)
 def _task_facts(answer: Answer, preamble: str) -> tuple[list[str] | None, bool, list[str]]:
     """Return what a task says of the names and objects of its answers.
 
-    Returns:
-        Names that an answer has to define, None where that is not known; whether results are plain
-        data, because the task has no classes; words of the tests, names of exceptions among them.
+    Names that an answer has to define, None where that is not known; whether results are plain
+    data, because the task has no classes; words of the tests, names of exceptions among them.
     """
     words = sorted(set(re.findall(r"[^\W\d]\w*", f"{preamble}\n{answer.value}")))
     source = f"{preamble}\n{answer.reference}"

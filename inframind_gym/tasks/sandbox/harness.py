@@ -31,12 +31,7 @@ class ResultError(Exception):
 
 
 def main(job: dict[str, Any]) -> None:
-    """Lock the process and do its job; the process ends with it.
-
-    Args:
-        job: "part" ("tests" or "formulas"), "nonce", "out" (the pipe), what `lockdown` needs, and
-            what `run_tests` or `compare_formulas` needs.
-    """
+    """Lock the process and do its job (see `process.Process`); the process ends with it."""
     sys.path[:] = [path for path in sys.path if path]
     readable = lockdown.stdlib_paths() if job["landlock"] else []
     sys.path += job["folders"]
@@ -80,16 +75,10 @@ def run_tests(job: dict[str, Any], send: Callable[..., None]) -> None:
 
     Messages: "broken" (the tests cannot be run), "value" (number of a lifted assert and what its
     calls returned), "raised" (an error before the answer was first called: text, line, missing
-    name, names of the answer), "failed", "done".
+    name, names of the answer), "failed", "done". Failure: the tests failed.
 
-    Args:
-        job: "sources" of the answer, "preamble" of the tests, "tests" (with lifted asserts),
-            "entry_point", "plain" (results are plain data: the task has no classes), "words" of
-            the tests.
-        send: sends a message.
-
-    Raises:
-        Failure: the tests failed.
+    The job has "sources" of the answer, "preamble" of the tests, "tests" (with lifted asserts),
+    "entry_point", "plain" (results are plain data: the task has no classes), "words" of the tests.
     """
     names: dict[str, Any] = {"__name__": "tests", "__builtins__": dict(vars(builtins))}
     try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -37,15 +38,15 @@ _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
 class Lifted:
     """An assert that is decided outside.
 
-    Attributes:
-        test: its expression; the answer's calls are the names "_0", "_1", …
-        required: it is run whenever the tests run to their end.
+    In its expression the answer's calls are the names "_0", "_1", …; a required one is run whenever
+    the tests run to their end.
     """
 
     test: CodeType
     required: bool
 
 
+@functools.lru_cache(1024)
 def lift(tests: str, entry_point: str, preamble: str, plain: bool) -> tuple[str, list[Lifted]]:
     """Take out of tests the asserts that can be decided outside.
 
@@ -120,14 +121,8 @@ def _without_calls(
 ) -> ast.expr:
     """Return an expression with the answer's calls as names.
 
-    Args:
-        node: the expression.
-        answers: names of the answer's functions.
-        calls: gets the calls, in the order in which Python carries them out.
-        plain: see `lift`.
-
-    Raises:
-        LookupError: it holds something that is not decided outside.
+    The calls are added to `calls`, in the order in which Python carries them out. LookupError: it
+    holds something that is not decided outside.
     """
 
     def part(child: ast.expr) -> ast.expr:
@@ -190,11 +185,7 @@ def holds(test: CodeType, values: Sequence[Any]) -> bool:
 
 
 def _arithmetic(operation: str, left: Any, right: Any) -> Any:
-    """Carry out arithmetic that takes no longer than reading its operands.
-
-    Raises:
-        ValueError: it could take longer.
-    """
+    """Carry out arithmetic, if it takes no longer than reading its operands; else a ValueError."""
     numbers = all(isinstance(side, (int, float, complex)) for side in (left, right))
     joined = operation == "Add" and type(left) is type(right)
     if not (numbers or joined) or (operation == "Pow" and max(abs(left), abs(right)) > 1000):

@@ -86,9 +86,7 @@ def this_machine() -> tuple[Any, ...] | None:
 def seccomp_program(machine: tuple[Any, ...], may_open: bool) -> bytes:
     """Return the filter as an array of struct sock_filter.
 
-    Args:
-        machine: the processor, of MACHINES.
-        may_open: files may be opened for reading (what can be read is not decided here).
+    With `may_open` files may be opened for reading; which ones is not decided here.
     """
     audit, allowed, opens, listing, fcntl, _ = machine
     code = [

@@ -35,11 +35,7 @@ class Items(list):  # type: ignore[type-arg]
 
 
 class Opaque:
-    """An object of the locked process: it is true or false, and equals nothing.
-
-    Args:
-        truth: its truth.
-    """
+    """An object of the locked process: it is true or false, and equals nothing."""
 
     def __init__(self, truth: bool) -> None:
         self._truth = truth
@@ -64,11 +60,7 @@ _ITERABLE: tuple[Any, ...] = (
 
 
 def encode(value: Any, depth: int = MAX_DEPTH) -> Any:
-    """Return a value as what `json` writes.
-
-    Raises:
-        NotPlainError: it is nested too deeply, or has too many items or digits.
-    """
+    """Return a value as what `json` writes; NotPlainError: too deep, too many items or digits."""
     kind = type(value)
     bases = type.__dict__["__mro__"].__get__(kind)
     if value is None or kind is bool:
@@ -112,11 +104,7 @@ def _all(values: Any, depth: int) -> list[Any]:
 
 
 def decode(item: Any) -> Any:
-    """Return the value of what `encode` made.
-
-    Raises:
-        TypeError, ValueError, IndexError, RecursionError: `encode` did not make it.
-    """
+    """Return the value of what `encode` made; of anything else an error of Python's."""
     if item is None or isinstance(item, bool):
         return item
     letter, *rest = item

@@ -76,14 +76,7 @@ class Process:
     """A locked process: a fresh interpreter with an empty environment and no standard streams.
 
     It is in a session of its own and inherits nothing but the pipe of its messages, and that of
-    requests where the job is "formulas".
-
-    Args:
-        job: its job (`harness.main`), without "nonce", "out" and "requests".
-        packages: installed packages that it may read.
-
-    Raises:
-        SandboxError: the machine cannot start it, or it cannot be locked.
+    requests where the job (see `harness.main`) is "formulas". It may read the given packages.
     """
 
     def __init__(self, job: dict[str, Any], packages: Sequence[str]) -> None:
@@ -178,10 +171,6 @@ class Formulas:
     """Processes that compare formulas by math-verify. Threads can share one.
 
     They stay, because importing SymPy takes most of a second.
-
-    Args:
-        landlock: use the kernel's Landlock.
-        workers: processes at most.
     """
 
     def __init__(self, landlock: bool, workers: int) -> None:
@@ -193,11 +182,7 @@ class Formulas:
         self._closed = False
 
     def same(self, expected: str, candidate: str) -> bool:
-        """Return whether two LaTeX formulas are equal; False after a time limit.
-
-        Raises:
-            SandboxError: math-verify is not installed, or cannot be isolated.
-        """
+        """See `Sandbox.same_formula`."""
         if not candidate.strip() or max(len(expected), len(candidate)) > MAX_FORMULA:
             return False
         with self._slots:

@@ -120,7 +120,7 @@ def running(
         until(lambda: server.started)
         port = int(address.getsockname()[1])
         try:
-            until(lambda: gateway.usable() == 31)
+            until(lambda: gateway.watcher.up == 31)
             yield Rig(gateway, servers, port)
         finally:
             server.should_exit = True

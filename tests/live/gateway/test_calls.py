@@ -199,13 +199,13 @@ def test_servers_that_die_sleep_or_hang_are_left(tmp_path: Path) -> None:
     with running(tmp_path, limits={"answer_s": 5.0}) as rig:
         rig.servers[0].kill()
         rig.servers[1].asleep = True
-        until(lambda: rig.gateway.usable() == 0b11100)
+        until(lambda: rig.gateway.watcher.up == 0b11100)
         for _ in range(10):
             assert rig.ask()[0] == 200
         refused = rig.ask(model="R1")
         assert code(refused) == (503, "no_server") and b"127.0.0.1" not in refused[2]
         rig.servers[0].start()
-        until(lambda: rig.gateway.usable() == 0b11101)
+        until(lambda: rig.gateway.watcher.up == 0b11101)
         assert rig.ask(model="R1")[0] == 200
         rig.servers[2].script = lambda r, n: Answer(hang=True)
         assert code(rig.ask(model="Coder", stream=True)) == (502, "server_timeout")

@@ -122,4 +122,4 @@ def test_tiny_models_are_the_same_everywhere(tmp_path: Path) -> None:
     assert (one / "config.json").read_bytes() == before and (one / "tokenizer.json").exists()
     for wrong in ("2", "0x128", "2x100", "2x128x2"):
         with pytest.raises(ValueError):
-            weights.parse_size(wrong)
+            weights.folder(f"tiny:{wrong}", tmp_path)

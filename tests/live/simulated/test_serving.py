@@ -17,7 +17,7 @@ pytest.importorskip("prometheus_client")
 import aiohttp
 import numpy as np
 
-from inframind_gym.live.client import ChatRequest, ChatResult, Client
+from inframind_gym.live.client import ChatResult, Client
 from inframind_gym.live.config import LiveSettings, ServerAddress
 from inframind_gym.live.watcher import Reading, parse_metrics
 from inframind_gym.simulator.server.open_loop import replay_requests
@@ -93,7 +93,7 @@ def test_latencies_are_the_kernels() -> None:
                 await asyncio.sleep(began_s + arrival_s[i] / speed - time.monotonic())
                 said = [{"role": "user", "content": "x" * (4 * (int(prompt[i]) - 4))}]
                 asked = int(model[i]), said, int(output[i]), 600.0
-                return await client.chat(ChatRequest(*asked, priority=int(priority[i])))
+                return await client.chat(*asked, priority=int(priority[i]))
 
             results = await asyncio.gather(*map(one, range(n)))
             await client.close()
@@ -198,16 +198,16 @@ def test_a_fault_is_met_by_clients(query: dict[str, Any], status: str, after: st
             address = ServerAddress(alias="m", url=servers[0], model=name)
             client = Client([address], LiveSettings(sampling={"ignore_eos": True}))
             await client.open()
-            under_way = asyncio.ensure_future(client.chat(ChatRequest(0, HELLO, 300, 4.0)))
+            under_way = asyncio.ensure_future(client.chat(0, HELLO, 300, 4.0))
             await until_load(session, servers[0], 1, 0)
             await fault(session, servers[0], **query)
             await asyncio.sleep(0.1)  # one that is killed answers first
             patience_s = 0.5 if query["kind"] == "hang" else 10.0
-            came = await client.chat(ChatRequest(0, HELLO, 5, patience_s))
+            came = await client.chat(0, HELLO, 5, patience_s)
             old = await under_way
             if query["kind"] != "kill":
                 await fault(session, servers[0], kind="none")
-            while (await client.chat(ChatRequest(0, HELLO, 5, 5.0))).status != "truncated":
+            while (await client.chat(0, HELLO, 5, 5.0)).status != "truncated":
                 await asyncio.sleep(0.1)  # it heals
             assert "choices" in await chat(session, servers[1], max_tokens=1)
             await client.close()

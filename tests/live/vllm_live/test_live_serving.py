@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from inframind_gym.live.client import ChatRequest, ChatResult
+from inframind_gym.live.client import ChatResult
 from tests.live.vllm_live.rig import LiveRig
 
 pytestmark = pytest.mark.live
@@ -42,9 +42,8 @@ def test_the_waiting_queue_is_in_the_order_of_priorities(rig: LiveRig, send: boo
             return [await each for each in waiting]
 
         async def ask(max_tokens: int, priority: int) -> ChatResult:
-            return await pool.client.chat(
-                ChatRequest(SLOW, QUESTION, max_tokens, 120.0, priority=priority if send else None)
-            )
+            sent = priority if send else None
+            return await pool.client.chat(SLOW, QUESTION, max_tokens, 120.0, priority=sent)
 
         async def until_load(wanted: tuple[int, int]) -> None:
             for _ in range(600):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import pytest
 
 pytest.importorskip("aiohttp")
 
-from inframind_gym.live.client import ChatRequest, ChatResult, Client
+from inframind_gym.live.client import ChatResult, Client
 from inframind_gym.live.config import LiveSettings, ServerAddress
 from tests.live.vllm_server.fake import Answer, FakeServer, Script, until
 
@@ -19,9 +19,9 @@ T = TypeVar("T")
 MESSAGES = [{"role": "user", "content": "What is 6 times 7?"}]
 
 
-def request(**changes: Any) -> ChatRequest:
+def chat(client: Client, **changes: Any) -> Coroutine[Any, Any, ChatResult]:
     fields: dict[str, Any] = {"server": 0, "messages": MESSAGES, "max_tokens": 16, "limit_s": 20.0}
-    return ChatRequest(**(fields | changes))
+    return client.chat(**(fields | changes))
 
 
 def with_client(
@@ -43,9 +43,7 @@ def with_client(
 
 
 def ask(server: FakeServer, settings: dict[str, Any] | None = None, **changes: Any) -> ChatResult:
-    return with_client(
-        lambda client: client.chat(request(**changes)), server.url, settings=settings
-    )
+    return with_client(lambda client: chat(client, **changes), server.url, settings=settings)
 
 
 def test_an_answer_and_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,9 +164,7 @@ def test_nobody_listens() -> None:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     suspects: list[int] = []
-    result = with_client(
-        lambda client: client.chat(request()), f"http://127.0.0.1:{port}", suspect=suspects.append
-    )
+    result = with_client(chat, f"http://127.0.0.1:{port}", suspect=suspects.append)
     assert result.status == "unreachable"
     assert suspects == [0]
 
@@ -187,10 +183,10 @@ def test_a_stale_connection_is_no_failure() -> None:
     with FakeServer() as server:
 
         async def act(client: Client) -> list[str]:
-            first = await asyncio.gather(*(client.chat(request()) for _ in range(5)))
+            first = await asyncio.gather(*(chat(client) for _ in range(5)))
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)
-            again = await asyncio.gather(*(client.chat(request()) for _ in range(5)))
+            again = await asyncio.gather(*(chat(client) for _ in range(5)))
             return [result.status for result in first + again]
 
         assert with_client(act, server.url) == ["ok"] * 10
@@ -202,8 +198,8 @@ def test_sockets_are_bounded_and_what_sleeps_is_given_up() -> None:
     with FakeServer(script) as server:
 
         async def act(client: Client) -> list[list[str]]:
-            answered = await asyncio.gather(*(client.chat(request()) for _ in range(4)))
-            calls = [asyncio.ensure_future(client.chat(request())) for _ in range(5)]
+            answered = await asyncio.gather(*(chat(client) for _ in range(4)))
+            calls = [asyncio.ensure_future(chat(client)) for _ in range(5)]
             while len(server.requests) < 6:
                 await asyncio.sleep(0.005)
             down.add(0)

@@ -18,7 +18,7 @@ from inframind_gym.live.client import ChatResult, DownError, ask
 from inframind_gym.live.config import LiveSettings, ServerAddress
 from inframind_gym.live.watcher import MetricsWatcher
 from tests.live.vllm_server.fake import FakeServer
-from tests.live.vllm_server.test_client import request, with_client
+from tests.live.vllm_server.test_client import chat, with_client
 
 LIMIT_S: Final = 0.3
 HANG: Final = 60.0  # in place of bytes: a pause
@@ -66,8 +66,8 @@ def server(*steps: bytes | float) -> Iterator[str]:
         door.shutdown(socket.SHUT_RDWR)
 
 
-def chat(url: str, limit_s: float = LIMIT_S) -> ChatResult:
-    return with_client(lambda client: client.chat(request(limit_s=limit_s)), url)
+def result_of(url: str, limit_s: float = LIMIT_S) -> ChatResult:
+    return with_client(lambda client: chat(client, limit_s=limit_s), url)
 
 
 def met(url: str, limit_s: float = LIMIT_S) -> str:
@@ -109,7 +109,7 @@ def test_a_fault_of_a_server_is_its_error(fault: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr("inframind_gym.live.client._END_S", 0.1)
     with server(*steps) as url:
         began_s = time.monotonic()
-        result = chat(url, limit_s)
+        result = result_of(url, limit_s)
         assert (result.status, result.text) == (status, None), result
         assert error in (result.error or "")
         assert verdict in met(url, limit_s)
@@ -124,7 +124,7 @@ def test_redirects_are_not_followed(code: int) -> None:
     with FakeServer() as other:
         head = f"HTTP/1.1 {code} X\r\nLocation: {other.url}/health\r\nContent-Length: 0\r\n\r\n"
         with server(head.encode()) as url:
-            result = chat(url)
+            result = result_of(url)
             assert result.status == "server_error"
             assert f"HTTP {code}: a redirect to '{other.url}/health'" in (result.error or "")
             assert met(url) == f"/health says {code}"
