@@ -57,19 +57,15 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Targ
         }
         servers = []
         for name, token in (("studio", None), ("studio with a token", TOKEN)):
-            app, address = (
-                make_app(Launcher(store, Ways()), Boards([]), token=token),
-                listening("127.0.0.1", 0),
-            )
+            app = make_app(Launcher(store, Ways()), Boards([]), token=token)
+            address = listening("127.0.0.1", 0)
             server = uvicorn.Server(uvicorn.Config(app, log_config=None, http=bounded_protocol(8)))
             thread = threading.Thread(target=server.run, args=([address],), daemon=True)
             thread.start()
             until(lambda server=server: server.started)  # type: ignore[misc]
             servers.append((server, thread))
-            port = int(address.getsockname()[1])
-            found[name] = Target(
-                port, "/runs", "/run", '{"task": "x", "budget": VALUE}', token or ""
-            )
+            port, body = int(address.getsockname()[1]), '{"task": "x", "budget": VALUE}'
+            found[name] = Target(port, "/runs", "/run", body, token or "")
         yield found
         for server, thread in servers:
             server.should_exit = True
@@ -138,23 +134,16 @@ def test_heads_are_checked(targets: dict[str, Target], name: str) -> None:
             assert status(target, "GET", path, *head) in (401, 404)
 
 
+VALUES = {"nan": "NaN", "infinite": "1e999", "surrogate": '"\\ud800"', "negative": "-1"}
+VALUES |= {"digits": "9" * 5000, "lists": "[" * 1000 + "]" * 1000}
+VALUES |= {"objects": '{"a":' * 1000 + "1" + "}" * 1000}
+
+
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "value",
-    [
-        "NaN",
-        "1e999",
-        '"\\ud800"',
-        "9" * 5000,
-        "[" * 1000 + "]" * 1000,
-        '{"a":' * 1000 + "1" + "}" * 1000,
-        "-1",
-    ],
-    ids=["nan", "infinite", "surrogate", "digits", "lists", "objects", "negative"],
-)
+@pytest.mark.parametrize("value", VALUES)
 def test_bodies_are_checked(targets: dict[str, Target], name: str, value: str) -> None:
     target = targets[name]
-    body = target.body.replace("VALUE", value).encode()
+    body = target.body.replace("VALUE", VALUES[value]).encode()
     assert 400 <= status(target, "POST", target.post, *right(target), body=body) < 500
     assert status(target, "GET", target.get, *right(target)) == 200
 
@@ -217,11 +206,8 @@ def test_faults_of_a_simulated_server_are_its_machines_alone(targets: dict[str, 
 
 def test_large_bodies_are_not_read(targets: dict[str, Any]) -> None:
     for name in ("gateway", "studio"):
-        head = [
-            b"Host: 127.0.0.1",
-            b"Transfer-Encoding: chunked",
-            b"Content-Type: application/json",
-        ]
+        head = [b"Host: 127.0.0.1", b"Transfer-Encoding: chunked"]
+        head += [b"Content-Type: application/json"]
         lines = [f"POST {targets[name].post} HTTP/1.1".encode(), b"Connection: close", *head]
         chunk = b"%x\r\n%b\r\n" % (1 << 20, b" " * (1 << 20))
         with socket.create_connection(("127.0.0.1", targets[name].port), timeout=20.0) as socket_:

@@ -60,14 +60,12 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = on = CollectorRegistry()
         self._families: dict[str, Any] = {}
-        for name, (text, labels) in COUNTERS.items():
-            self._families[name] = Counter(f"inframind_{name}", text, labels.split(), registry=on)
-        for name, (text, labels) in GAUGES.items():
-            self._families[name] = Gauge(f"inframind_{name}", text, labels.split(), registry=on)
-        for name, (text, labels, buckets) in HISTOGRAMS.items():
-            self._families[name] = Histogram(
-                f"inframind_{name}", text, labels.split(), registry=on, buckets=buckets
-            )
+        tables: Any = ((Counter, COUNTERS), (Gauge, GAUGES), (Histogram, HISTOGRAMS))
+        for kind, table in tables:
+            for name, (text, labels, *buckets) in table.items():
+                more = {"buckets": buckets[0]} if buckets else {}
+                made = kind(f"inframind_{name}", text, labels.split(), registry=on, **more)
+                self._families[name] = made
 
     def count(self, name: str, *labels: str, by: float = 1.0) -> None:
         """Add to a counter."""

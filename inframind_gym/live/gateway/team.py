@@ -102,25 +102,26 @@ class Teams:
             "x-inframind-plan": f"{TOPOLOGIES[done['topology']]} {done['num_agents']}",
             "x-inframind-model": ", ".join(gateway.pool.aliases[m] for m in models),
         }
+        read, written = int(done["prompt_tokens"]), int(done["output_tokens"])
         usage = {
-            "prompt_tokens": int(done["prompt_tokens"]),
-            "completion_tokens": int(done["output_tokens"]),
+            "prompt_tokens": read,
+            "completion_tokens": written,
+            "total_tokens": read + written,
         }
-        usage["total_tokens"] = sum(usage.values())
-        about = {"id": f"chatcmpl-{query.request_id}", "created": int(time.time())}
-        about |= {"model": query.model}
-        choice = {"index": 0, "finish_reason": "stop"}
-        message = {"role": "assistant", "content": text}
+        about: dict[str, Any] = {"model": query.model, "created": int(time.time())}
+        about |= {"id": f"chatcmpl-{query.request_id}"}
+        about |= {"object": "chat.completion.chunk" if query.stream else "chat.completion"}
+        part = "delta" if query.stream else "message"
+        choice = {"index": 0, part: {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        events = [about | {"choices": [choice]}]
         if not query.stream:
-            about |= {"object": "chat.completion", "choices": [{**choice, "message": message}]}
-            await exchange.whole(200, headers, json.dumps({**about, "usage": usage}).encode())
+            await exchange.whole(200, headers, json.dumps({**events[0], "usage": usage}).encode())
             return
         if not exchange.http:
             await exchange.start(200, headers | EVENTS)
-        about |= {"object": "chat.completion.chunk"}
-        events: list[dict[str, Any]] = [{"choices": [{**choice, "delta": message}]}]
-        events += [{"choices": [], "usage": usage}] * query.shows_usage
-        data = "".join(f"data: {json.dumps({**about, **event})}\n\n" for event in events)
+        if query.shows_usage:
+            events.append({**about, "choices": [], "usage": usage})
+        data = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
         await exchange.write(f"{data}data: [DONE]\n\n".encode(), more=False)
 
     async def _play(self, query: Query, question: str) -> tuple[str, np.void]:

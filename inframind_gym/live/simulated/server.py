@@ -16,7 +16,6 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
@@ -44,9 +43,8 @@ _TIMES: Final = (
     *("time_to_first_token_seconds", "inter_token_latency_seconds", "request_queue_time_seconds"),
     *("request_inference_time_seconds", "e2e_request_latency_seconds"),
 )
+_PATHS: Final = ("/v1/chat/completions", "/v1/models", "/health", "/metrics", "/fault")
 _log = logging.getLogger(__name__)
-
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 # The kernel at the pace of the wall clock
@@ -240,15 +238,6 @@ class ModelServer:
         self.goes_on.set()
         self.completions = 0
         self._forget()
-        self._routes: dict[tuple[str, str], Handler] = {
-            ("POST", "/v1/chat/completions"): self._complete,
-            ("GET", "/v1/models"): self._models,
-            ("GET", "/health"): self._health,
-            ("GET", "/metrics"): self._metrics,
-            ("POST", "/fault"): self._set_fault,
-        }
-        if config.sleep_mode:  # vLLM has these in its developer mode alone
-            self._routes |= {("POST", "/sleep"): self._sleep, ("POST", "/wake_up"): self._wake_up}
 
     def _forget(self) -> None:
         """Count from 0, awake."""
@@ -333,11 +322,28 @@ class ModelServer:
                 key = headers.get("authorization", "").removeprefix("Bearer ")
                 if not is_secret(key, self._password):
                     raise RequestError(401, "invalid_api_key", "Unauthorized")
-            handler = self._routes.get((request.method, path))
-            if handler is None:
-                known = any(path == each for _, each in self._routes)
-                raise RequestError(405 if known else 404, "not_found", "not for this path")
-            return await handler(request)
+            sleeps = self.config.sleep_mode  # vLLM's developer mode
+            match request.method, path:
+                case "POST", "/v1/chat/completions":
+                    return await self._complete(request)
+                case "GET", "/v1/models":
+                    model: dict[str, Any] = {"id": self.config.name, "object": "model"}
+                    model |= {"owned_by": SIMULATED, "created": int(self._born_s)}
+                    model |= {"max_model_len": self.config.server.max_model_len}
+                    return _json({"object": "list", "data": [model]})
+                case "GET", "/health":
+                    return web.Response()
+                case "GET", "/metrics":
+                    return web.Response(text=self.metrics())
+                case "POST", "/fault":
+                    return await self._set_fault(request)
+                case "POST", "/sleep" if sleeps:
+                    return await self._sleep(request)
+                case "POST", "/wake_up" if sleeps:
+                    self._asleep = False
+                    self.engine.wake(self.index)
+                    return web.Response()
+            raise RequestError(405 if path in _PATHS else 404, "not_found", "not for this path")
         except RequestError as error:
             return web.Response(
                 status=error.status, body=error.content(), content_type="application/json"
@@ -446,18 +452,7 @@ class ModelServer:
         lines.append(f'vllm:engine_sleep_state{{{model},sleep_state="awake"}} {awake}')
         return "\n".join(lines) + "\n"
 
-    async def _metrics(self, _: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(text=self.metrics())
-
     # The rest
-
-    async def _models(self, _: web.BaseRequest) -> web.StreamResponse:
-        model = {"id": self.config.name, "object": "model", "created": int(self._born_s)}
-        model |= {"owned_by": SIMULATED, "max_model_len": self.config.server.max_model_len}
-        return _json({"object": "list", "data": [model]})
-
-    async def _health(self, _: web.BaseRequest) -> web.StreamResponse:
-        return web.Response()
 
     async def _sleep(self, request: web.BaseRequest) -> web.StreamResponse:
         self.engine.sleep(self.index)
@@ -466,11 +461,6 @@ class ModelServer:
         while any(self.engine.load(self.index)[:2]):  # the step under way, or what it waits for
             await asyncio.sleep(_DRAIN_S)
         self._asleep = True
-        return web.Response()
-
-    async def _wake_up(self, _: web.BaseRequest) -> web.StreamResponse:
-        self._asleep = False
-        self.engine.wake(self.index)
         return web.Response()
 
     async def _set_fault(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -45,7 +45,8 @@ LATE = Answer(first_s=0.5)
 CHAT = "/v1/chat/completions"
 
 
-def test_the_end_loses_no_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_end_loses_no_request(number: signal.Signals, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     with five(lambda r, n: LATE) as servers:
         pool = write_pool(tmp_path, pool_at([server.url for server in servers]))
@@ -60,7 +61,7 @@ def test_the_end_loses_no_request(tmp_path: Path) -> None:
             asking.start()
             until(lambda: any(server.open for server in servers))
             for _ in range(2):  # timeout(1) sends two
-                served.send_signal(signal.SIGTERM)
+                served.send_signal(number)
                 time.sleep(0.05)
             said = served.communicate(timeout=60.0)[1]
             asking.join()

@@ -24,19 +24,11 @@ from inframind_gym.errors import InfraMindError
 from inframind_gym.live.launcher import Launch, Launcher, last_lines, pool_status
 from inframind_gym.live.processes import StartedServers, free_ports, start_of
 from inframind_gym.simulator.server.pool import PoolConfig
-from tests.live.launch.play import (
-    CLI,
-    ENV,
-    command,
-    interpreter,
-    needs_linux,
-    pool_of,
-    session,
-    write_pool,
-)
+from tests.live.launch import play
+from tests.live.launch.play import command, interpreter, pool_of, session, write_pool
 from tests.live.vllm_server.fake import until
 
-pytestmark = needs_linux
+pytestmark = play.needs_linux
 
 
 class Room:
@@ -52,8 +44,7 @@ class Room:
         return Launcher(pool, state=self.state, python=self.python)
 
     def up(self, pool: PoolConfig, **options: Any) -> list[Launch]:
-        launches = self.launcher(pool).up(watch=self.watch, **options)
-        return launches
+        return self.launcher(pool).up(watch=self.watch, **options)
 
     def watch(self, launches: Any) -> None:
         self.seen += [launch.pid for launch in launches if launch.pid]
@@ -87,20 +78,16 @@ def test_up_status_down(room: Room) -> None:
     launches = room.up(pool)
     assert phases(launches) == ["up", "up"]
     rows = pool_status(pool, room.state)
-    assert [row["state"] for row in rows] == ["up", "up"]
-    assert [[row[n] for n in ("running", "waiting", "kv_frac")] for row in rows] == [
-        [2, 1, 0.25]
-    ] * 2
+    for row in rows:
+        found = [row[n] for n in ("state", "running", "waiting", "kv_frac")]
+        assert found == ["up", 2, 1, 0.25]
     assert [row["pid"] for row in rows] == [launch.pid for launch in launches]
     assert len(room.running()) == 4  # each with its engine
     again = room.up(pool)
     assert all(launch.already for launch in again)
     assert [launch.pid for launch in again] == [launch.pid for launch in launches]
-    stopped = room.launcher(pool).down()
-    assert [(each.alias, each.processes, each.killed) for each in stopped] == [
-        ("m0", 2, False),
-        ("m1", 2, False),
-    ]
+    for stopped, alias in zip(room.launcher(pool).down(), ("m0", "m1"), strict=True):
+        assert (stopped.alias, stopped.processes, stopped.killed) == (alias, 2, False)
     assert room.running() == set()
     assert room.launcher(pool).down() == []
     assert states(pool, room) == ["stopped", "stopped"]
@@ -259,9 +246,8 @@ def test_servers_that_share_a_gpu_come_up_one_after_the_other(room: Room) -> Non
 def test_interrupting_up_stops_what_it_started(room: Room, number: signal.Signals) -> None:
     path = write_pool(room.folder, "", "silent")
     arguments = ["up", "--pool", path, "--state", room.state, "--python", room.python]
-    process = subprocess.Popen(
-        [*CLI, *map(str, arguments)], stdout=subprocess.PIPE, text=True, env=ENV
-    )
+    line = [*play.CLI, *map(str, arguments)]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=play.ENV)
     assert process.stdout is not None
     while "m0: up after" not in (line := process.stdout.readline()):
         assert line, "it ended"

@@ -79,19 +79,7 @@ class _Scripted:
 class FakeServer(ModelServer):
     """One server on a port of 127.0.0.1; its attributes may be set from any thread.
 
-    Attributes:
-        model: name of what it serves; several with commas between them.
-        requests: bodies of the chat completions that came.
-        headers: their headers, names in lower case.
-        open: chat completions under way; `most`: at most so far.
-        dropped: those whose client went away before the end.
-        mute: paths that are never answered.
-        asleep: as after POST /sleep; requests that come then hang.
-        hung: so many did.
-        open_at_sleep: chat completions under way at each POST /sleep; they end as aborted.
-        refuses: status with which a path is answered, until it is taken out.
-        dies_of: paths that kill it.
-        finished: latencies, since the start.
+    Its model can be several names with commas between; asleep, requests that come hang.
     """
 
     def __init__(
@@ -103,15 +91,17 @@ class FakeServer(ModelServer):
         self.thread: LoopThread | None = LoopThread("fake-server")
         super().__init__(cast(Engine, self.load), 0, config, cast(AnswerLengths, None))
         self.script = script
-        self.requests: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
+        self.requests: list[dict[str, Any]] = []  # bodies of the chat completions that came
+        self.headers: list[dict[str, str]] = []  # of these, names in lower case
         self.paths: list[str] = []
-        self.most = self.dropped = self.hung = 0
+        self.most = 0  # chat completions under way at most so far
+        self.dropped = 0  # those whose client went away before the end
+        self.hung = 0  # those that came when it was asleep
         self.health = 200
-        self.mute: set[str] = set()
-        self.open_at_sleep: list[int] = []
-        self.refuses: dict[str, int] = {}
-        self.dies_of: set[str] = set()
+        self.mute: set[str] = set()  # paths that are never answered
+        self.open_at_sleep: list[int] = []  # chat completions under way at each POST /sleep
+        self.refuses: dict[str, int] = {}  # status of a path, until it is taken out
+        self.dies_of: set[str] = set()  # paths that kill it
         self.start()
 
     @property
@@ -148,7 +138,7 @@ class FakeServer(ModelServer):
 
     def start(self) -> None:
         """Listen, with counters at 0; on the same port where it did before."""
-        self.finished: list[float] = []
+        self.finished: list[float] = []  # latencies
         assert self.thread is not None
         self._forget()
         self.thread.run(self.listen())

@@ -102,24 +102,10 @@ def ask(backend: VllmBackend, *calls: Call) -> list[Completion]:
 
 
 def call(number: int = 0, **changes: Any) -> Call:
-    fields: dict[str, Any] = {
-        "id": number,
-        "query": 0,
-        "task": 7,
-        "topology": 2,
-        "node": 0,
-        "phase": 0,
-        "model": 0,
-        "strategy": 1,
-        "role": 3,
-        "priority": 50.0,
-        "deadline_s": 50.0,
-        "prompt_tokens": 100,
-        "max_tokens": 16,
-        "reads": (),
-        "sources": (),
-    }
-    return Call(**(fields | changes))
+    fields: dict[str, Any] = {"id": number, "task": 7, "topology": 2, "strategy": 1, "role": 3}
+    fields |= dict.fromkeys(("query", "node", "phase", "model"), 0)
+    fields |= {"priority": 50.0, "deadline_s": 50.0, "prompt_tokens": 100, "max_tokens": 16}
+    return Call(**(fields | {"reads": (), "sources": ()} | changes))
 
 
 class Live:

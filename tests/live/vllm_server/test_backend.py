@@ -55,20 +55,10 @@ def test_one_call(tmp_path: Path) -> None:
     assert body["max_tokens"] == 16
     (line,) = records(log)
     assert line["request_id"] == headers["x-request-id"]
-    expected = {
-        "model": "qwen-14b",
-        "status": "ok",
-        "input_toks": done.prompt_tokens,
-        "output_toks": 2,
-        "priority": body["priority"],
-        "phase": "final",
-        "topology": "Chain",
-        "strategy": "Concise",
-        "right": True,
-        "error": None,
-        "attempts": 1,
-    }
-    assert {name: line[name] for name in expected} == expected
+    expected = {"model": "qwen-14b", "status": "ok", "right": True, "error": None, "attempts": 1}
+    expected |= {"input_toks": done.prompt_tokens, "output_toks": 2, "priority": body["priority"]}
+    expected |= {"phase": "final", "topology": "Chain", "strategy": "Concise"}
+    assert line.items() >= expected.items()
     times = ["submit_ts", "sent_ts", "queued_ts", "scheduled_ts", "first_token_ts"]
     times += ["last_token_ts", "end_ts"]
     assert [line[name] for name in times] == sorted(line[name] for name in times)
@@ -147,19 +137,11 @@ def test_a_call_that_fails_waits_before_it_is_sent_again() -> None:
 
 def test_every_call_completes_once_whatever_happens(tmp_path: Path) -> None:
     """A hundred calls to servers that fail in many ways; the log has a line for each."""
-    ways = [
-        Answer("42"),
-        Answer(finish="abort"),
-        Answer(status=500),
-        Answer(reset_after=1),
-        Answer(status=503),
-        Answer(hang=True),
-        Answer(garble_after=0),
-        Answer(finish="length"),
-    ]
+    ways = [Answer("42"), Answer(finish="abort"), Answer(status=500), Answer(reset_after=1)]
+    ways += [Answer(status=503), Answer(hang=True), Answer(garble_after=0), Answer(finish="length")]
     log = tmp_path / "log"
     script: Script = lambda r, n: ways[n % len(ways)]  # noqa: E731
-    with opened(script, right_if_42, log=log, call_s=5.0) as (backend, _, _):
+    with opened(script, right_if_42, log=log, call_s=5.0, answer_s=20.0) as (backend, _, _):
         calls = [call(n, query=n, model=n % 5) for n in range(100)]
         done = ask(backend, *calls)
         assert backend.wait(backend.now_s() + 0.05) == []

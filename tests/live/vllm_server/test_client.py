@@ -80,6 +80,9 @@ def test_an_answer_and_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (headers["x-request-id"], headers["authorization"]) == ("run-1", "Bearer secret")
 
 
+LONG = "This model's maximum context length is 64 tokens. However, you have 80 input tokens"
+
+
 @pytest.mark.parametrize(
     ("answer", "status", "error"),
     [
@@ -98,23 +101,8 @@ def test_an_answer_and_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
         (Answer(status=500, message="dead"), "server_error", "HTTP 500: dead"),
         (Answer(status=400, message="priority must be int"), "rejected", "priority must be"),
         (Answer(status=404, message="The model `m` does not exist."), "rejected", "not exist"),
-        (
-            Answer(
-                status=400,
-                message="This model's maximum context length is 64 tokens. However, your prompt "
-                "contains 80 input tokens, which exceeds this limit",
-            ),
-            "too_long",
-            "80 input tokens",
-        ),
-        (
-            Answer(
-                status=400,
-                message="The decoder prompt (length 80) is longer than the maximum model length",
-            ),
-            "too_long",
-            "",
-        ),
+        (Answer(status=400, message=LONG), "too_long", "80 input tokens"),
+        (Answer(status=400, message="than the maximum model length"), "too_long", ""),
     ],
 )
 def test_what_comes_of_a_request(answer: Answer, status: str, error: str | None) -> None:
@@ -122,10 +110,7 @@ def test_what_comes_of_a_request(answer: Answer, status: str, error: str | None)
         result = ask(server)
     assert result.status == status, result
     assert result.attempts == 1 == len(server.requests)
-    if error is None:
-        assert result.error is None
-    else:
-        assert error in (result.error or "")
+    assert result.error is None if error is None else error in str(result.error)
     assert (result.text is None) == (status not in ("ok", "truncated"))
 
 
