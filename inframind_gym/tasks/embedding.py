@@ -91,12 +91,7 @@ class MiniLMEmbedder:
                 logging.enable_progress_bar()
 
     def __call__(self, texts: Sequence[str], /) -> NDArray[np.float32]:
-        """Return (n, 384) float32 embeddings of unit length; reports progress on stderr.
-
-        Raises:
-            TaskError: sentence-transformers or the weights are missing, or the weights are not
-                the known ones.
-        """
+        """Return (n, 384) float32 embeddings of unit length; reports progress on stderr."""
         from inframind_gym.progress import ProgressReport
 
         if self._model is None:
@@ -120,18 +115,10 @@ def cache_folder() -> Path:
 
 
 def embed_texts(texts: Sequence[str], model: MiniLMEmbedder | None = None) -> NDArray[np.float32]:
-    """Return the embeddings of texts, from the cache if they are there.
+    """Return the embeddings of n texts, (n, 384) float32, from the cache if they are there.
 
-    Args:
-        texts: n texts.
-        model: one that is loaded already.
-
-    Returns:
-        (n, 384) float32. Cached embeddings are kept, and returned the first time as well, at
-        float16 precision, so that every run sees the same bits.
-
-    Raises:
-        TaskError: the model is not there (see :class:`MiniLMEmbedder`).
+    Cached embeddings are kept, and returned the first time as well, at float16 precision, so that
+    every run sees the same bits. A TaskError: the model is not there (see `find_model`).
     """
     key = hashlib.sha256("/".join([MODEL_NAME, *MODEL_HASHES.values()]).encode())
     for content in (text.encode() for text in texts):

@@ -180,11 +180,8 @@ def final_letter(text: str, options: Sequence[str] = ()) -> str | None:
 
     Looked for in this order: in the last ``\boxed{}``; after the last "answer is", "answer:",
     "option"; a last line that is one letter; a last line, or else a response, that is an option's
-    text; a line's leading "C." or "(C)", and a "(C)" anywhere.
-
-    Args:
-        text: the response.
-        options: the options' texts; letters beyond them do not count.
+    text; a line's leading "C." or "(C)", and a "(C)" anywhere. Letters beyond the options' texts do
+    not count.
     """
     last = chr(ord("A") + len(options) - 1) if options else "Z"
 
@@ -264,10 +261,6 @@ def final_code(text: str, entry_point: str = "") -> str:
     Looked for in this order: the last fenced block of Python that defines `entry_point`; the last
     one that defines a function; the last one; without fences the text from its first definition or
     import on, without the prose behind it.
-
-    Args:
-        text: the response.
-        entry_point: the function that is asked for; "" if that is not known.
     """
     text = text[-MAX_TEXT:]
     fences, blocks = list(_FENCE.finditer(text)), []
@@ -320,15 +313,10 @@ NEARLY_WHOLE = Fraction(1, 10**6)  # floats that stand for whole numbers, as in 
 
 
 def grade(answer: Answer, text: str) -> bool:
-    """Return whether a response is right.
-
-    Args:
-        answer: a task's answer, of the kind "number" or "choice".
-        text: the whole response of a model; the final answer is looked for in it. A response in
-            which none is found is wrong.
+    """Return whether a response is right; one in which no final answer is found is wrong.
 
     Raises:
-        TaskError: the answer itself is not valid.
+        TaskError: the answer, of the kind "number" or "choice", is itself not valid.
     """
     if answer.kind == "choice":
         return final_letter(text, answer.options) == answer.value
@@ -371,8 +359,7 @@ def judge(answer: Answer, text: str, sandbox: Sandbox, question: str = "", task:
         task: the task's name, for messages.
 
     Raises:
-        ConfigError: the task's tests fail before they first call the answer.
-        TaskError: the answer itself is not valid.
+        ConfigError: the answer is not valid, or its tests fail before they first call the answer.
         SandboxError: the sandbox cannot be had; nothing was run.
     """
     text = without_reasoning(text)[-MAX_TEXT:]

@@ -244,10 +244,7 @@ def read_file(path: Path) -> list[TaskRecord]:
     """Read one task file.
 
     A record's id is its ``id`` (``task_id``, ``unique_id``, ``question_id``), or the stem and the
-    line number. A record's ``split`` fixes its split.
-
-    Raises:
-        TaskError: the format is not known, or a record is broken; names file, line and key.
+    line number. A TaskError about a record names file, line and key.
     """
     stem = path.name.removesuffix(".gz").removesuffix(".jsonl")
     name: str | None = None
@@ -271,19 +268,15 @@ def read_file(path: Path) -> list[TaskRecord]:
 
 
 def read_folder(source: Path, datasets: Sequence[str] | None = None) -> list[TaskRecord]:
-    """Read all task files of a folder (not of its subfolders), or one file.
+    """Read all task files of a folder (not of its subfolders), or one file, in their order.
 
     Args:
         source: the folder or file.
         datasets: keep these datasets only.
 
-    Returns:
-        The records in the order of file names and lines.
-
     Raises:
-        TaskError: `source` does not exist or holds no task file; see :func:`read_file`; a dataset
-            that the folder does not hold (the nearest one is suggested), an id that a dataset has
-            twice, and files without tasks.
+        TaskError: `source` does not exist or holds no task; see :func:`read_file`; a dataset that
+            is not there (the nearest one is suggested), or an id that a dataset has twice.
     """
     if not source.exists():
         raise TaskError(

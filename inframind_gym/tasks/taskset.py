@@ -62,11 +62,7 @@ class TaskSet:
         return len(self.ids)
 
     def select(self, mask_or_indices: Sequence[int] | Sequence[bool] | NDArray[Any]) -> TaskSet:
-        """Return a new set of the chosen rows; the arrays are copies.
-
-        Args:
-            mask_or_indices: a boolean mask (n,), or integer row numbers in the order wanted.
-        """
+        """Return a new set of the rows of a mask (n,), or of row numbers in their order; copies."""
         chosen = np.asarray(mask_or_indices)
         rows = np.arange(len(self))[chosen if chosen.size else []].reshape(-1)
         order: list[int] = rows.tolist()
@@ -84,8 +80,7 @@ _COLUMNS = tuple(field.name for field in fields(TaskSet) if field.name != "name"
 def estimate_tokens(text: str) -> int:
     """Estimated tokens of a text: one for every 4 characters, rounded up, at least 1.
 
-    The tokenizers of the Llama, Qwen and Mistral families come to about 4 characters a token, more
-    in prose and fewer in code and LaTeX; an environment needs none of them.
+    So it is for the tokenizers of Llama, Qwen and Mistral; more in prose, fewer in code and LaTeX.
     """
     return max(1, -(-len(text) // 4))
 

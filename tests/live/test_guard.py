@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -13,15 +12,13 @@ import pytest
 
 pytest.importorskip("httptools")
 pytest.importorskip("fastapi")
-import uvicorn
 
 from inframind_gym.live import guard
-from inframind_gym.live.guard import Guard, bounded_protocol, check_head
-from inframind_gym.sockets import listening
+from inframind_gym.live.guard import Guard, check_head
 from inframind_gym.studio.runs import Launcher, Ways
 from inframind_gym.studio.server import Boards, make_app
 from inframind_gym.teams.runs import RunStore
-from tests.live.gateway.rig import KEY, running
+from tests.live.gateway.rig import KEY, running, serving
 from tests.live.simulated.play import served, tiny_pool
 from tests.live.vllm_server.fake import until
 
@@ -48,28 +45,18 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Targ
         running(folder / "keyed", keys={"a": KEY}) as keyed,
         served(tiny_pool(), [0]) as urls,
         RunStore(folder / "runs.sqlite") as store,
+        serving(make_app(Launcher(store, Ways()), Boards([])), 8) as studio,
+        serving(make_app(Launcher(store, Ways()), Boards([]), token=TOKEN), 8) as studio_keyed,
     ):
-        post = "/v1/chat/completions"
-        found = {
+        post, run = "/v1/chat/completions", '{"task": "x", "budget": VALUE}'
+        simulated = int(urls[0].rpartition(":")[2])
+        yield {
             "gateway": Target(open_.port, "/v1/models", post, chat),
             "gateway with keys": Target(keyed.port, "/v1/models", post, chat, KEY),
-            "simulated": Target(int(urls[0].rpartition(":")[2]), "/v1/models", post, chat),
+            "simulated": Target(simulated, "/v1/models", post, chat),
+            "studio": Target(studio, "/runs", "/run", run),
+            "studio with a token": Target(studio_keyed, "/runs", "/run", run, TOKEN),
         }
-        servers = []
-        for name, token in (("studio", None), ("studio with a token", TOKEN)):
-            app = make_app(Launcher(store, Ways()), Boards([]), token=token)
-            address = listening("127.0.0.1", 0)
-            server = uvicorn.Server(uvicorn.Config(app, log_config=None, http=bounded_protocol(8)))
-            thread = threading.Thread(target=server.run, args=([address],), daemon=True)
-            thread.start()
-            until(lambda server=server: server.started)  # type: ignore[misc]
-            servers.append((server, thread))
-            port, body = int(address.getsockname()[1]), '{"task": "x", "budget": VALUE}'
-            found[name] = Target(port, "/runs", "/run", body, token or "")
-        yield found
-        for server, thread in servers:
-            server.should_exit = True
-            thread.join(20.0)
 
 
 def status(target: Target, method: str, path: str, *headers: bytes, body: bytes = b"") -> int:

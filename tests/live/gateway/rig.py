@@ -90,6 +90,23 @@ def code(answer: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
 
 
 @contextlib.contextmanager
+def serving(app: Any, most_connections: int) -> Iterator[int]:
+    """Serve an application on a thread, on a free port: its number."""
+    with listening("127.0.0.1", 0) as address:
+        http = bounded_protocol(most_connections)
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, http=http))
+        thread = threading.Thread(target=server.run, args=([address],), daemon=True)
+        thread.start()
+        until(lambda: server.started)
+        try:
+            yield int(address.getsockname()[1])
+        finally:
+            server.should_exit = True
+            thread.join(20.0)
+            assert not thread.is_alive()
+
+
+@contextlib.contextmanager
 def running(
     folder: Path, script: Script = lambda request, number: Answer("42"), **settings: Any
 ) -> Iterator[Rig]:
@@ -106,26 +123,10 @@ def running(
         config = GatewayConfig.model_validate(
             {"pool": str(path), "policy": "least_loaded", "port": 0} | settings
         )
-        gateway = Gateway(config)
-        address = stack.enter_context(listening("127.0.0.1", 0))
-        server = uvicorn.Server(
-            uvicorn.Config(
-                make_app(gateway),
-                log_config=None,
-                http=bounded_protocol(config.limits.max_connections_per_address),
-            )
-        )
-        thread = threading.Thread(target=server.run, args=([address],), daemon=True)
-        thread.start()
-        until(lambda: server.started)
-        port = int(address.getsockname()[1])
-        try:
-            until(lambda: gateway.watcher.up == 31)
-            yield Rig(gateway, servers, port)
-        finally:
-            server.should_exit = True
-            thread.join(20.0)
-            assert not thread.is_alive()
+        gateway, most = Gateway(config), config.limits.max_connections_per_address
+        port = stack.enter_context(serving(make_app(gateway), most))
+        until(lambda: gateway.watcher.up == 31)
+        yield Rig(gateway, servers, port)
 
 
 @contextlib.contextmanager
