@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -144,6 +145,7 @@ def process(
         env=os.environ | {"PYTHONPATH": os.getcwd()},
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # though nohup runs tests
     )
 
     def ready() -> bool:
