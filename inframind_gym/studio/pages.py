@@ -17,7 +17,7 @@ from nicegui import run as background
 from nicegui import ui
 
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.studio.parts import Live, Row, chip, each, html, put, table
+from inframind_gym.studio.parts import Live, Row, chip, each, errors, html, put, table
 from inframind_gym.studio.runs import CHOICES, SETTINGS, Launcher
 from inframind_gym.studio.server import Boards
 from inframind_gym.studio.views import VIEWS, comparison
@@ -55,7 +55,6 @@ TEAMS: Final = {
     ),
 }
 _LIVE: Final = ("watch_s", "poll_s")  # fields of the pool's form that are those of live servers
-_HIDDEN: Final = ("source",)
 _EXAMPLES: Final = {
     "task": "Write a migration plan from a monolith to three services.",
     "question": "Compare chunked prefill and a separate pool of servers for long prompts.",
@@ -73,13 +72,14 @@ _BOARDS: Final = {
 
 def described(run: Run) -> dict[str, Any]:
     """Return what the pages say of a run: name, status, what it plays, result, start."""
-    template, result = TEAMS[run.team][2:] if run.team in TEAMS else ("{}", "")
+    template, result = TEAMS[run.team][2:]
     if run.settings.get("source", "simulation") != "simulation":
         template, result = "watching the {source}", "{samples} samples"
     summary = run.summary or {}
     result = "{error}" if "error" in summary else result if summary else ""
     return {
-        **{"run_id": run.run_id, "chip": chip(run.status)},
+        "run_id": run.run_id,
+        "chip": chip(run.status),
         "what": template.format_map(Row(run.settings)),
         "result": result.format_map(Row(summary)),
         "started": strftime("%Y-%m-%d %H:%M", localtime(run.started_s)),
@@ -136,7 +136,8 @@ def attach(app: FastAPI, launcher: Launcher, boards: Boards) -> None:
             return missing("No such page")
         with frame(TEAMS[team][0], team):
             put(html("<p>{}</p>", TEAMS[team][1]))
-            sources = launcher.ways.sources() if team == "pool" else [""]
+            live = [name for name in ("pool", "gateway") if getattr(launcher.ways, name)]
+            sources = ["simulation", *live] if team == "pool" else [""]
             if len(sources) > 1:
                 chosen = ui.radio(sources, value=sources[0]).props("inline")
             for source in sources:
@@ -172,7 +173,6 @@ def attach(app: FastAPI, launcher: Launcher, boards: Boards) -> None:
 
 
 def _run_page(launcher: Launcher, run_id: str) -> Any:
-    """Add a run: its status, and its view, drawn again as events come."""
     store = launcher.store
     try:
         run = store.get_run(run_id)
@@ -191,13 +191,12 @@ def _run_page(launcher: Launcher, run_id: str) -> Any:
                 seq = event.seq
             words = (
                 '<div role="status" class="hint" data-events="{seq}">{chip} {simulated} '
-                "started {started}, {seq:,} events</div>{error}"
+                "started {started}, {seq:,} events</div>"
             )
             is_simulated = now.settings.get("provider") in ("simulated", "simulation")
-            error = (now.summary or {}).get("error")
-            parts = {"simulated": chip("simulated") if is_simulated else "", "seq": seq}
-            parts["error"] = html('<p class="error">{}</p>', error) if error else ""
-            status.show([html(words, **described(now), **parts)])
+            simulated, error = chip("simulated") if is_simulated else "", now.summary or {}
+            line = html(words, **described(now), simulated=simulated, seq=seq)
+            status.show([line + errors([error["error"]] if "error" in error else [])])
             stop.set_visibility(run.run_id in launcher.owned())
             view.show(VIEWS[now.team](now, events))
             if now.status != "running":
@@ -208,16 +207,15 @@ def _run_page(launcher: Launcher, run_id: str) -> Any:
 
 def _form(launcher: Launcher, team: str, source: str) -> None:
     """Add the form that starts a run of a team, by its settings; of the pool: of one source."""
-    live = source in ("pool", "gateway")
     controls: dict[str, Any] = {}
     with ui.element("form").classes("order").props(f'aria-label="start {source or team}"'):
         for name, field in SETTINGS[team].model_fields.items():
-            if name in _HIDDEN or (team == "pool" and (name in _LIVE) != live):
+            live = source in ("pool", "gateway")
+            if name == "source" or (source and (name in _LIVE) != live):
                 continue
             default = _EXAMPLES.get(name, field.default)
-            label = re.sub(r" s$", ", s", name.replace("_", " ")) + " (optional)" * (
-                default is None
-            )
+            label = re.sub(r" s$", ", s", name.replace("_", " "))
+            label += " (optional)" if default is None else ""
             if name in CHOICES[team]:
                 controls[name] = ui.select(list(CHOICES[team][name]), value=default, label=label)
             elif name in _EXAMPLES:
@@ -250,14 +248,14 @@ def _runs(store: RunStore, team: str) -> None:
     listed = Live()
 
     def show() -> None:
-        runs = map(described, store.list_runs(team, most=100))
-        listed.show([table("runs", _RUNS, runs)])
+        newest = map(described, store.list_runs(team, most=100))
+        listed.show([table("runs", _RUNS, newest)])
 
     show()
     ui.timer(2.0, show)
-    known = {one.run_id: described(one)["what"][:60] for one in store.list_runs(team)}
-    if team in FORMS and len(known) > 1:
-        names = {run_id: f"{run_id} {what}" for run_id, what in known.items()}
+    runs = store.list_runs(team)
+    names = {run.run_id: f"{run.run_id} {described(run)['what'][:60]}" for run in runs}
+    if team in FORMS and len(names) > 1:
         with ui.element("div").classes("pick"):
             first = ui.select(names, label="A", value=list(names)[1])
             second = ui.select(names, label="B", value=next(iter(names)))

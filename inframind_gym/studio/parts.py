@@ -17,17 +17,15 @@ _GREY: Final = "#7a838d"  # readable on light and on dark
 
 
 class _Gap:
-    """A value that is missing: empty in any format."""
-
     def __format__(self, _: str) -> str:
         return ""
 
 
 class Row(dict[str, Any]):
-    """Values by name for a template; what is missing or None is empty."""
+    """Values by name for a template; what is missing or None is empty in any format."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        super().__init__({key: _Gap() if x is None else x for key, x in values.items()})
+        super().__init__({key: x for key, x in values.items() if x is not None})
 
     def __missing__(self, _: str) -> _Gap:
         return _Gap()
@@ -64,13 +62,10 @@ def folded(text: str) -> Markup:
 
 
 def table(label: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> Markup:
-    """Return a table.
+    """Return a table under a label for screen readers.
 
-    Args:
-        label: name of the table for screen readers.
-        columns: head -> template of a cell; heads of numbers begin with ">", of long texts with
-            "<".
-        rows: values for the templates.
+    Columns are heads with the templates of their cells, which `rows` fill; heads of numbers begin
+    with ">", of long texts with "<".
     """
     kinds = [{">": "number", "<": "wide"}.get(head[:1], "") for head in columns]
     cells = "".join(
@@ -118,25 +113,15 @@ def errors(texts: Iterable[str]) -> Markup:
 
 
 class Lines(NamedTuple):
-    """A line chart.
-
-    Attributes:
-        title: of the chart.
-        x_label: of its axis.
-        x: points of the axis.
-        lines: values of each line by its name; None: no point.
-        marks: vertical lines with their words.
-        dashed: name of the dashed line.
-        step: values hold until the next one.
-    """
+    """A line chart."""
 
     title: str
     x_label: str
     x: Sequence[float]
-    lines: Mapping[str, Sequence[float | None]]
-    marks: Iterable[tuple[float, str]] = ()
-    dashed: str = ""
-    step: bool = False
+    lines: Mapping[str, Sequence[float | None]]  # by name; None: no point
+    marks: Iterable[tuple[float, str]] = ()  # vertical lines with their words
+    dashed: str = ""  # name of the dashed line
+    step: bool = False  # values hold until the next one
 
     def options(self) -> dict[str, Any]:
         """Return the chart in ECharts' words."""
@@ -147,13 +132,15 @@ class Lines(NamedTuple):
             for name, values in self.lines.items()
         }
         text = {"color": _GREY}
-        series: list[dict[str, Any]] = []
-        for name, line in points.items():
-            one: dict[str, Any] = {"name": name, "type": "line", "data": line}
-            one |= {"showSymbol": len(line) < 40 and not self.step}
-            one |= {"step": "end" if self.step else False}
-            one |= {"lineStyle": {"type": "dashed" if name == self.dashed else "solid"}}
-            series.append(one)
+        series: list[dict[str, Any]] = [
+            {
+                **{"name": name, "type": "line", "data": line},
+                "showSymbol": len(line) < 40 and not self.step,
+                "step": "end" if self.step else False,
+                "lineStyle": {"type": "dashed" if name == self.dashed else "solid"},
+            }
+            for name, line in points.items()
+        ]
         marks = [{"xAxis": at, "label": {"formatter": word, **text}} for at, word in self.marks]
         series[0]["markLine"] = {"symbol": "none", "data": marks, "lineStyle": text}
         axis = {"type": "value", "axisLabel": {**text, "hideOverlap": True, "showMaxLabel": False}}

@@ -1,8 +1,7 @@
 """Runs that the studio carries out: their settings, and threads that play them into the run log.
 
 Settings come from the network: policies, pools and workloads are those that are built in, and what
-a run may reach (`Ways`) is fixed by the command line. Runs of teams write the events of the teams;
-pools (a simulated stream of queries, live servers, a gateway) write these:
+a run may reach (`Ways`) is fixed by the command line. Pools write these events:
 
 servers     names, and where they are known GPUs and slots; clock: "simulated" or "wall"
 sample      state of every server at an instant "t" of the clock, in seconds
@@ -53,14 +52,6 @@ SAMPLE_S: Final = 1.0  # of a simulation, between two samples
 _DIGITS: Final = 3
 _ANSWER_S: Final = 5.0  # for a gateway to answer
 Samples = Mapping[str, list[tuple[dict[str, str], float]]]  # labels and values, by metric
-_COUNTERS: Final = {  # of a gateway, by server: key of a sample, metric, labels
-    "running": ("calls_in_flight", {}),
-    "waiting": ("queue_depth_seen_requests", {}),
-    "up": ("server_up", {}),
-    "decisions": ("decisions_total", {}),
-    "failed": ("calls_total", {"outcome": "failed"}),
-    "output_tokens": ("tokens_total", {"kind": "output"}),
-}
 
 
 # Settings
@@ -147,10 +138,6 @@ class Ways:
     gateway: str | None = None  # address; None: there is none to watch
     pool: str | None = None  # of live servers, name or file
 
-    def sources(self) -> list[str]:
-        """Return the pools that can be watched."""
-        return ["simulation", *(name for name in ("pool", "gateway") if getattr(self, name))]
-
     def open(self) -> Provider | None:
         """Return a new way to the models; None: they are simulated."""
         return None if self.provider == SIMULATED else open_provider(self.provider, self.model)
@@ -168,7 +155,7 @@ class StoppableLog(RunLog):
         self.stopping = threading.Event()
 
     def append(self, kind: str, data: Mapping[str, Any]) -> int:
-        """Write an event and return its number; raise `Stopped` if the run has been stopped."""
+        """Write an event and return its number."""
         number = super().append(kind, data)
         self.rest(0.0)
         return number
@@ -180,12 +167,6 @@ class StoppableLog(RunLog):
 
 
 # Pools
-
-
-def _pool(settings: PoolSettings, ways: Ways, log: StoppableLog) -> None:
-    """Play a stream, or watch live servers until the time is over."""
-    players = {"simulation": _play_stream, "pool": _watch_pool, "gateway": _watch_gateway}
-    players[settings.source](settings, ways, log)
 
 
 def _play_stream(settings: PoolSettings, ways: Ways, log: StoppableLog) -> None:
@@ -240,13 +221,13 @@ def _play_stream(settings: PoolSettings, ways: Ways, log: StoppableLog) -> None:
         if observe is not None and len(ended):
             observe(ended, 0)
         solved, in_time = ended["solved"] > 0, ended["latency_s"] <= ended["budget_s"]
-        shares = {"done": solved | True, "solved": solved, "in_time": in_time}
-        for key, outcome in (shares | {"good": solved & in_time}).items():
+        outcomes = {"done": solved | True, "solved": solved, "in_time": in_time}
+        for key, outcome in (outcomes | {"good": solved & in_time}).items():
             counts[key] += int(outcome.sum())
     sample(float(env.simulation.state.stream[0]["now_s"]))
-    count = max(counts["done"], 1)
-    shown = {"goodput": counts["good"] / count, "solved": counts["solved"] / count}
-    log.finish("complete", {"queries": counts["done"], **shown, "slo": counts["in_time"] / count})
+    names = {"goodput": "good", "solved": "solved", "slo": "in_time"}
+    shares = {name: counts[key] / max(counts["done"], 1) for name, key in names.items()}
+    log.finish("complete", {"queries": counts["done"], **shares})
 
 
 def _decision(env: StreamEnv, context: np.void, action: Any) -> dict[str, Any]:
@@ -327,9 +308,8 @@ def scrape(url: str) -> Samples:
     try:
         text = ask(f"{url.rstrip('/')}/metrics", limit_s=_ANSWER_S, key=key)
     except DownError as error:
-        remedy = "Start a gateway: inframind serve --pool POOL"
-        if error.status == 401:
-            remedy = "Give a key of it in INFRAMIND_API_KEY"
+        key_is_wrong = "Give a key of it in INFRAMIND_API_KEY"
+        remedy = key_is_wrong if error.status == 401 else "Start one: inframind serve --pool POOL"
         raise InfraMindError(f"{url}: {error}. {remedy}") from None
     with suppress(ValueError):  # it is something else
         for family in text_string_to_metric_families(text):
@@ -340,12 +320,6 @@ def scrape(url: str) -> Samples:
     return samples
 
 
-def total(samples: Samples, name: str, **labels: str) -> float:
-    """Return the sum of a metric over the samples with the given labels."""
-    rows = samples[f"inframind_{name}"]
-    return sum(value for of, value in rows if labels.items() <= of.items())
-
-
 def _watch_gateway(settings: PoolSettings, ways: Ways, log: StoppableLog) -> None:
     """Watch a gateway by its metrics."""
     url = str(ways.gateway)
@@ -354,27 +328,29 @@ def _watch_gateway(settings: PoolSettings, ways: Ways, log: StoppableLog) -> Non
     names = [labels["model"] for labels, _ in first["inframind_server_up"]]
     log.append("servers", {"names": names, "about": about, "clock": "wall"})
 
-    def counts(seen: Samples) -> dict[str, Any]:
-        by_server = {
-            key: [int(total(seen, metric, model=name, **labels)) for name in names]
-            for key, (metric, labels) in _COUNTERS.items()
-        }
-        answered: dict[str, str] = {"outcome": "answered"}
-        return {
-            **by_server,
-            "kv": [round(total(seen, "kv_cache_seen", model=name), _DIGITS) for name in names],
-            "in_flight": int(total(seen, "queries_in_flight")),
-            "done": int(total(seen, "queries_total", **answered)),
-            "in_time": int(total(seen, "queries_total", in_budget="true", **answered)),
-            "refused": int(total(seen, "refused_total")),
-        }
-
     def look() -> dict[str, Any]:
         try:
-            return counts(scrape(url))
+            seen = scrape(url)
         except InfraMindError as error:  # it may come back
             nothing = {key: [0] * len(names) for key in ("running", "waiting", "kv", "up")}
             return {**nothing, "notes": [str(error)]}
+
+        def total(metric: str, **labels: str) -> float:
+            rows = seen[f"inframind_{metric}"]
+            return sum(value for of, value in rows if labels.items() <= of.items())
+
+        return {
+            "running": [int(total("calls_in_flight", model=name)) for name in names],
+            "waiting": [int(total("queue_depth_seen_requests", model=name)) for name in names],
+            "up": [int(total("server_up", model=name)) for name in names],
+            "kv": [round(total("kv_cache_seen", model=name), _DIGITS) for name in names],
+            "decisions": [int(total("decisions_total", model=name)) for name in names],
+            "failed": [int(total("calls_total", model=name, outcome="failed")) for name in names],
+            "in_flight": int(total("queries_in_flight")),
+            "done": int(total("queries_total", outcome="answered")),
+            "in_time": int(total("queries_total", outcome="answered", in_budget="true")),
+            "refused": int(total("refused_total")),
+        }
 
     _until_over(settings, log, look)
 
@@ -434,7 +410,11 @@ def _coordination(settings: CoordinationSettings, ways: Ways, log: StoppableLog)
     log.finish("failed" if failed else "complete", {"content": response.content, **figures})
 
 
-# Threads
+# By team, or by the source of a pool.
+_PLAYERS: Final[dict[str, Callable[..., None]]] = {
+    **{"simulation": _play_stream, "pool": _watch_pool, "gateway": _watch_gateway},
+    **{"token-budget": _token_budget, "assignment": _assignment, "coordination": _coordination},
+}
 
 
 class BusyError(InfraMindError):
@@ -442,13 +422,7 @@ class BusyError(InfraMindError):
 
 
 class Launcher:
-    """Runs under way, each in a thread.
-
-    Args:
-        store: file of runs.
-        ways: what runs may reach.
-        most_runs: at once.
-    """
+    """Runs under way, each in a thread, `most_runs` at once."""
 
     def __init__(self, store: RunStore, ways: Ways, most_runs: int = MOST_RUNS) -> None:
         self.store, self.ways, self._most = store, ways, most_runs
@@ -465,16 +439,12 @@ class Launcher:
         if team not in SETTINGS:
             raise ConfigError(unknown("team", team, SETTINGS))
         checked: Any = validate(dict(settings), SETTINGS[team], source="settings")
-        players: dict[str, Callable[..., None]] = {"pool": _pool}
-        players |= {"token-budget": _token_budget, "assignment": _assignment}
-        players |= {"coordination": _coordination}
         record = checked.model_dump(mode="json")
-        record["provider"] = record["source"] if team == "pool" else self.ways.provider
-        if team == "pool":
-            if checked.source not in self.ways.sources():
-                words = f"there is no {checked.source} to watch"
-                raise ConfigError(f"{words}. Start the studio with --{checked.source}.")
-        elif self.ways.model is not None:
+        way = record["source"] if team == "pool" else team
+        record["provider"] = way if team == "pool" else self.ways.provider
+        if way in ("pool", "gateway") and getattr(self.ways, way) is None:
+            raise ConfigError(f"there is no {way} to watch. Start the studio with --{way}.")
+        if team != "pool" and self.ways.model is not None:
             record["model"] = self.ways.model
         if team == "token-budget":
             checked.policy()  # before a run is created: it may refuse its arguments
@@ -487,7 +457,7 @@ class Launcher:
             def carry_out() -> None:  # whatever happens, the log finishes the run in the file
                 try:
                     with suppress(Stopped, InfraMindError), log:
-                        players[team](checked, self.ways, log)
+                        _PLAYERS[way](checked, self.ways, log)
                 finally:
                     with self._lock:
                         self._running.pop(log.run_id, None)

@@ -1,15 +1,7 @@
-"""Requests that the studio admits, its REST and WebSocket, and the boards that it shows.
+"""Requests that the studio admits, its REST and WebSocket (docs/studio.md), and its boards.
 
-| | |
-|---|---|
-| ``POST /run?team=TEAM`` | body: settings; starts a run, returns its `run_id` |
-| ``GET /run/ID`` | settings, summary, events and traces of a run |
-| ``GET /runs?team=TEAM`` | runs of a team, the newest first |
-| ``WS /ws/ID?after=N`` | events of a run as they happen, from the N-th on |
-| ``GET /boards/NAME/report`` | report of a results folder |
-
-TEAM is token-budget where it is not given; a run of that team shows its agent steps as events. A
-run belongs to the server: it goes on when clients leave.
+A run of token-budget, the team where none is given, shows its agent steps as events. A run belongs
+to the server: it goes on when clients leave.
 """
 
 from __future__ import annotations
@@ -71,11 +63,7 @@ _SIGN_IN: Final = """<!doctype html><html lang="en"><title>inframind studio</tit
 
 
 class Boards:
-    """Results folders under some folders, and their reports.
-
-    Args:
-        roots: results folders, or folders of them; one that is missing has none.
-    """
+    """Results folders, those under some roots included, and their reports."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self._roots = roots
@@ -106,11 +94,7 @@ class Boards:
         return rows
 
     def report(self, name: str) -> str:
-        """Return the HTML of a folder's report; making it can take seconds.
-
-        Raises:
-            InfraMindError: there is no such folder, it has no results, or cannot be read.
-        """
+        """Return the HTML of a folder's report, an `InfraMindError` without readable results."""
         folder = self.find().get(name)
         if folder is None:
             raise ConfigError(f"there is no results folder {name[:100]!r}")
@@ -120,20 +104,15 @@ class Boards:
             return page.read_text(encoding="utf-8")
 
 
-def session_of(token: str) -> str:
-    """Return the cookie of a browser that has given the token, which it does not show."""
-    return hmac.new(token.encode(), b"inframind studio session", sha256).hexdigest()
-
-
-def _admission(token: str | None) -> dict[str, Any]:
-    """Return how `Guard` admits and refuses: by the token, or by its cookie."""
+def _admission(token: str | None, session: str) -> dict[str, Any]:
+    """Return how `Guard` admits and refuses: by the token, or by the cookie of its session."""
 
     def admit(scope: dict[str, Any], headers: dict[str, str]) -> None:
         if token is None or scope["path"] == "/sign-in":
             return
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        if not (is_secret(cookie, session_of(token)) or is_secret(bearer, token)):
+        if not (is_secret(cookie, session) or is_secret(bearer, token)):
             words = "a token is needed: send `Authorization: Bearer TOKEN`"
             raise RequestError(401, "invalid_token", words)
 
@@ -163,6 +142,8 @@ def _events(store: RunStore, run: Run) -> list[dict[str, Any]]:
 def make_app(launcher: Launcher, boards: Boards, *, token: str | None = None) -> FastAPI:
     """Make the application without its pages, which `pages.attach` adds."""
     store = launcher.store
+    # The cookie of a browser that has given the token, which it does not show.
+    session = hmac.new((token or "").encode(), b"inframind studio session", sha256).hexdigest()
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -170,7 +151,8 @@ def make_app(launcher: Launcher, boards: Boards, *, token: str | None = None) ->
         await asyncio.to_thread(launcher.close)
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(Guard, most_bytes=MOST_BODY_BYTES, headers=_HEADERS, **_admission(token))
+    admission = _admission(token, session)
+    app.add_middleware(Guard, most_bytes=MOST_BODY_BYTES, headers=_HEADERS, **admission)
 
     @app.exception_handler(InfraMindError)
     async def wrong(_: Request, error: InfraMindError) -> JSONResponse:
@@ -222,8 +204,8 @@ def make_app(launcher: Launcher, boards: Boards, *, token: str | None = None) ->
         if token is None or not is_secret(secret, token):
             return HTMLResponse(_SIGN_IN, 401)
         response = RedirectResponse("/", 303)
-        secure, cookie = request.url.scheme == "https", session_of(token)
-        response.set_cookie(COOKIE, cookie, samesite="strict", httponly=True, secure=secure)
+        secure = request.url.scheme == "https"
+        response.set_cookie(COOKIE, session, samesite="strict", httponly=True, secure=secure)
         return response
 
     return app

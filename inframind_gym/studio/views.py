@@ -101,9 +101,6 @@ def token_budget(run: Run, events: Events) -> Parts:
     spent = last["cumulative_tokens"]
     preflight = (events["preflight"] or [{}])[-1]
     allocated = (events["allocation"] or [{}])[-1]
-    used = Counter[str]()
-    for call in calls:
-        used[call["agent"]] += call["tokens"]
     true = {"true_quality": f"{summary['true_quality']:.0f}"} if "true_quality" in summary else {}
     yield stats(
         quality=f"{last['quality']:.0f}",
@@ -118,9 +115,10 @@ def token_budget(run: Run, events: Events) -> Parts:
     yield errors([preflight["warning"]] if "warning" in preflight else [])
     bars = []
     for i, agent in enumerate(BUDGETED):
+        used = sum(call["tokens"] for call in calls if call["agent"] == agent)
         most = allocated.get(agent, budget)
-        bars.append(bar(used[agent] / most, f"{used[agent]:,} of {most:,} allocated", i, agent))
-    overhead = max(spent - used.total(), 0)
+        bars.append(bar(used / most, f"{used:,} of {most:,} allocated", i, agent))
+    overhead = max(spent - sum(call["tokens"] for call in calls), 0)
     bars.append(bar(overhead / budget, f"{overhead:,}", 4, "ratings, pre-flight"))
     bars.append(bar(spent / budget, f"{spent:,} of {budget:,} tokens", 7, "whole budget"))
     yield section("Budget", *bars)
@@ -200,29 +198,24 @@ def assignment(run: Run, events: Events) -> Parts:
     yield Lines("Share of the last 8 tasks", "task", x, recent, dashed="fair share")
     yield Lines("Load penalty", "task", x, {"penalty": values("load_penalty")})
     yield Lines("Imbalance", "task", x, {"imbalance": values("imbalance")})
-    learned = {
-        (s["load_state"], s["task_type"], s["action_idx"]): s["q"]
-        for s in steps
-        if s["q"] is not None
-    }
-    met = [state for state in LOAD_STATES if any(key[0] == state for key in learned)]
-    tables = [section(f"Q-table, {s.replace('_', ' ')}", _q_table(s, learned)) for s in met]
-    yield Markup().join(tables)
-
-
-def _q_table(state: str, learned: Mapping[tuple[str, str, int], float]) -> Markup:
-    """Return values of the actions in a load state; the best one by task type is outlined."""
-    rows, highest = [], max(1e-9, *learned.values())
-    for kind in TASK_TYPES:
-        row: dict[str, Any] = {"kind": kind}
-        by_action = {i: q for (s, k, i), q in learned.items() if (s, k) == (state, kind)}
-        for i, q in by_action.items():
-            best = " best" if q == max(by_action.values()) else ""
-            ink = 8 + 42 * max(q, 0.0) / highest
-            row[_ACTIONS[i]] = html(_HEAT, best, COLOURS[0], ink, q)
-        rows.append(row)
+    # Values of the actions by load state; the best one of a task type is outlined.
+    learned: dict[str, dict[str, dict[int, float]]] = {}
+    for s in steps:
+        if s["q"] is not None:
+            kinds = learned.setdefault(s["load_state"], {name: {} for name in TASK_TYPES})
+            kinds[s["task_type"]][s["action_idx"]] = s["q"]
+    highest = max([1e-9, *(s["q"] or 0.0 for s in steps)])
     columns = {"task type": "{kind}", **{action: f"{{{action}}}" for action in _ACTIONS}}
-    return table(f"values, {state}", columns, rows)
+    for state in sorted(learned, key=LOAD_STATES.index):
+        rows: list[dict[str, Any]] = []
+        for task_type, by_action in learned[state].items():
+            rows.append({"kind": task_type})
+            for i, q in by_action.items():
+                best = " best" if q == max(by_action.values()) else ""
+                heat = html(_HEAT, best, COLOURS[0], 8 + 42 * max(q, 0.0) / highest, q)
+                rows[-1][_ACTIONS[i]] = heat
+        title = f"Q-table, {state.replace('_', ' ')}"
+        yield section(title, table(f"values, {state}", columns, rows))
 
 
 def coordination(run: Run, events: Events) -> Parts:

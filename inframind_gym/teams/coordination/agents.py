@@ -1,8 +1,7 @@
 """Agents at work: each takes a task, calls a model or searches, and hands its result back.
 
-An agent knows its task and the product so far, and nothing of the others, so those that are sent
-out together run at the same time. Whatever goes wrong comes back as a failure of the agent.
-`RuleAnswers` stands in for a model: rules on the words, at the rates of the team's server.
+An agent knows its task and the product so far, so those that are sent out together run at the same
+time. Whatever goes wrong comes back as its failure. `RuleAnswers` stands in for a model.
 """
 
 from __future__ import annotations
@@ -14,7 +13,10 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, cycle, islice, zip_longest
 from typing import Any, Final
+
+import numpy as np
 
 from inframind_gym.errors import InfraMindError, shortened
 from inframind_gym.teams.coordination import prompts, rules
@@ -58,8 +60,8 @@ MOST_QUERIES: Final = 4  # forms of a question that are searched for
 NOTHING_SAID: Final = "The texts say nothing about this."
 NO_SOURCE: Final = "The sources do not answer this."
 NOT_ABOUT: Final = "no source is about the question: say that the sources do not answer it"
-_QUOTING_S: Final = 0.05  # of the fallback's limit, to quote passages where the model is late
-_EXTRACT_CHARS: Final = 300  # of a passage in an answer that no model wrote
+QUOTING_S: Final = 0.05  # of the fallback's limit, to quote passages where the model is late
+EXTRACT_CHARS: Final = 300  # of a passage in an answer that no model wrote
 
 IsAbout = Callable[[str, Sequence[Document]], bool]  # question, passages
 
@@ -120,9 +122,8 @@ class Work:
 
     def merged(self) -> tuple[list[Document], int]:
         """Return the documents of searches in turn, each once, ten at most; number of copies."""
-        lists = [result.documents for result in self.found]
-        longest = max(map(len, lists), default=0)
-        in_turn = [each[i] for i in range(longest) for each in lists if i < len(each)]
+        turns = zip_longest(*(result.documents for result in self.found))
+        in_turn = [document for document in chain.from_iterable(turns) if document is not None]
         once: dict[str, Document] = {}
         for document in in_turn:
             once.setdefault(document.doc_id, document)
@@ -130,11 +131,10 @@ class Work:
 
     def issues(self, is_about: IsAbout) -> tuple[Issue, ...]:
         """Return what rules find wrong with the draft, 20 at most, each of high severity."""
-        abstains = is_abstention(self.query, prompts.cited(self.draft, ())[0])
+        abstains = is_abstention(self.query, self.draft)
         if not abstains and not is_about(self.asked, self.documents):
             return (Issue(type="missing_source", severity="high", description=NOT_ABOUT),)
-        draft = prompts.with_ids(self.draft, self.documents)
-        return tuple(find_issues(self.query, draft, self.documents))[:20]
+        return tuple(find_issues(self.query, self.draft, self.documents))[:20]
 
     def keep(self, report: Report, outcome: Outcome) -> None:
         """Put a result in its place, and its facts into the outcome; what rests on older ones goes.
@@ -210,7 +210,7 @@ class Agents:
         """Carry out one task of the session; it has failed after its `limit_s`."""
         report = Report(str(task["agent"]), int(task["slot"]))
         try:
-            async with asyncio.timeout(self._real(task["limit_s"])):
+            async with asyncio.timeout(None if self.service.is_simulated else task["limit_s"]):
                 report.value = await getattr(self, f"_{report.agent}")(report, task)
         except TimeoutError:
             report.failure = "timeout"
@@ -224,10 +224,6 @@ class Agents:
             report.failure, report.message = "error", f"{type(error).__name__}: {error}"
         report.message, report.ended_s = shortened(report.message, 300), time.monotonic()
         return report
-
-    def _real(self, limit_s: float) -> float | None:
-        """Return a limit of real time; None where time is virtual."""
-        return None if self.service.is_simulated else limit_s
 
     async def _router(self, report: Report, task: Mapping[str, Any]) -> Route:
         prompt = prompts.ask("router", self.work.query, self.work.history)
@@ -246,8 +242,11 @@ class Agents:
         if self.model_queries:
             before = work.merged()[0] if work.is_sequential else ()
             prompt = prompts.ask("retrieval", question, work.history, before)
-            text = await self._ask(report, prompt, question=question)
-            queries = in_order(question, queries, prompts.read_queries(text))
+            proposals = prompts.read_queries(await self._ask(report, prompt, question=question))
+            asked, kept = (set(terms(each)) for each in (question, proposals[0]))
+            # Small models answer, or repeat what they were told: such forms come last.
+            keeps = 2 * len(asked & kept) >= len(asked)
+            queries = [*proposals, *queries] if keeps else [*queries, *proposals]
         queries = list(dict.fromkeys(queries))[:MOST_QUERIES]
         return await self._search(question, queries, task["strategy"], task["top_k"])
 
@@ -259,14 +258,15 @@ class Agents:
         prompt = prompts.ask("synthesis", work.query, work.history, documents, notes)
         text = await self._ask(report, prompt)
         order, missing = prompts.read_merge(text, len(documents), len(work.sub_tasks))
-        metadata = {
-            "sub_results": len(work.found),
-            "documents": len(documents),
-            "duplicates": duplicates,
-            "missing": [work.sub_tasks[i] for i in missing],
-        }
-        ranked = tuple(documents[i] for i in order)
-        return Synthesis(documents=ranked, synthesis_metadata=metadata)
+        return Synthesis(
+            documents=tuple(documents[i] for i in order),
+            synthesis_metadata={
+                "sub_results": len(work.found),
+                "documents": len(documents),
+                "duplicates": duplicates,
+                "missing": [work.sub_tasks[i] for i in missing],
+            },
+        )
 
     async def _draft(self, report: Report, task: Mapping[str, Any]) -> tuple[str, Any]:
         """Write an answer, or mend one; returns text and sources."""
@@ -279,8 +279,8 @@ class Agents:
             written = marked("draft", [work.draft]) + marked("note", notes)
             what = "what the notes say" if issues else "how it says it"
             mend = f" Return the draft with {what} mended."
-        hint = f" Most useful sources: {useful}." if useful else ""
-        details: dict[str, Any] = {"sentences": work.sentences, "hint": hint, "mend": mend}
+        extra = (f" Most useful sources: {useful}." if useful else "") + mend
+        details: dict[str, Any] = {"sentences": work.sentences, "extra": extra}
         prompt = prompts.ask("draft", work.query, work.history, documents, written, **details)
         return _text(await self._ask(report, prompt)), documents
 
@@ -293,13 +293,14 @@ class Agents:
         if self.service.is_simulated:
             return verdict
         by_rules = await asyncio.to_thread(work.issues, self.is_about)
-        changes: dict[str, Any] = {
-            "issues": tuple(dict.fromkeys((*verdict.issues, *by_rules)))[:20]
-        }
-        if by_rules:
-            changes |= {"valid": False, "suggested_action": "regenerate"}
-            changes["confidence"] = min(verdict.confidence, 0.5)
-        return verdict.model_copy(update=changes)
+        if not by_rules:
+            return verdict
+        return Validation(
+            valid=False,
+            confidence=min(verdict.confidence, 0.5),
+            issues=tuple(dict.fromkeys((*verdict.issues, *by_rules)))[:20],
+            suggested_action="regenerate",
+        )
 
     async def _fallback(self, report: Report, task: Mapping[str, Any]) -> tuple[str, Any]:
         """Answer by basic retrieval; without a model in time by what the passages say."""
@@ -307,11 +308,11 @@ class Agents:
         result = await self._search(work.query, [work.asked], "vector", FALLBACK_DOCUMENTS)
         documents = result.documents
         try:
-            left_s = task["limit_s"] - _QUOTING_S - (time.monotonic() - report.began_s)
-            async with asyncio.timeout(self._real(left_s)):
+            left_s = task["limit_s"] - QUOTING_S - (time.monotonic() - report.began_s)
+            async with asyncio.timeout(None if self.service.is_simulated else left_s):
                 # No earlier turns, which no cache may hold, but what binds an answer.
                 bound = [message for message in work.history if message["role"] == "system"]
-                details: dict[str, Any] = {"sentences": SENTENCES["simple"], "hint": "", "mend": ""}
+                details: dict[str, Any] = {"sentences": SENTENCES["simple"], "extra": ""}
                 prompt = prompts.ask("fallback", work.asked, bound, documents, **details)
                 return _text(await self._ask(report, prompt, documents=documents)), documents
         except (TimeoutError, LLMError, BudgetError, prompts.GarbageError):
@@ -320,8 +321,8 @@ class Agents:
         quotes = []
         for number, document in enumerate(documents, 1):
             text = document.text
-            if len(text) > _EXTRACT_CHARS:
-                text = text[:_EXTRACT_CHARS].rsplit(" ", 1)[0] + " …"
+            if len(text) > EXTRACT_CHARS:
+                text = text[:EXTRACT_CHARS].rsplit(" ", 1)[0] + " …"
             quotes.append(f"{text} [{number}]")
         return "\n".join(quotes), documents
 
@@ -372,16 +373,8 @@ def _text(answer: str) -> str:
     return answer.strip()
 
 
-def in_order(question: str, queries: list[str], proposals: list[str]) -> list[str]:
-    """Return forms of a question, by rules and by a model, the best first."""
-    asked = set(terms(question))
-    # Small models answer, or repeat what they were told: such forms come last.
-    keeps = proposals and 2 * len(asked & set(terms(proposals[0]))) >= len(asked)
-    return [*proposals, *queries] if keeps else [*queries, *proposals]
-
-
 class Faulty(Provider):
-    """A provider whose calls for one task go wrong on purpose (`settings.check_fault`)."""
+    """A provider whose calls for one task go wrong on purpose, such as "planner:timeout"."""
 
     def __init__(self, inner: Provider, fault: str) -> None:
         self._agent, _, self._kind = fault.partition(":")
@@ -438,23 +431,7 @@ def complexity_of(query: str) -> int:
     return 1 if _WHY.search(query) or _RELATION.search(query) or words > 14 else 0
 
 
-def route(query: str) -> Route:
-    """Return a route by the words of a query."""
-    complexity = complexity_of(query)
-    strategy: Strategy = "vector"
-    if _RELATION.search(query) and complexity > 0:
-        strategy = "graphrag"
-    elif _EXACT.search(query) or complexity == 2:
-        strategy = "hybrid"
-    return Route(
-        strategy=strategy,
-        complexity=COMPLEXITIES[complexity],
-        needs_planning=complexity == 2,
-        confidence=0.8 if complexity != 1 else 0.6,
-    )
-
-
-def plan(query: str) -> Plan:
+def _parts(query: str) -> list[str]:
     """Return the parts of a query: one for each question, two for a comparison."""
     tasks: list[str] = []
     for clause in _clauses(query):
@@ -467,12 +444,7 @@ def plan(query: str) -> Plan:
         for side in pair.group("one", "two"):
             ends = "" if side.lower().endswith(tail.lower()) else tail
             tasks.append(" ".join(filter(None, (head, side, ends))))
-    return Plan(
-        original_query=query,
-        sub_tasks=tuple(task[:400] for task in dict.fromkeys(tasks))[:MOST_SUB_TASKS],
-        execution_order="parallel",
-        estimated_complexity=("low", "medium", "high")[complexity_of(query)],
-    )
+    return list(dict.fromkeys(tasks))[:MOST_SUB_TASKS]
 
 
 def _clauses(query: str) -> list[str]:
@@ -480,7 +452,7 @@ def _clauses(query: str) -> list[str]:
 
 
 class RuleAnswers(Provider):
-    """A provider whose answers to one query are made by rules, from the product of the team."""
+    """Answers to one query by rules, from the product of the team, at the rates of its server."""
 
     model = "simulated-team"
     is_simulated = True
@@ -493,7 +465,11 @@ class RuleAnswers(Provider):
     async def complete(self, request: LLMRequest) -> Completion:
         """See `Provider`."""
         text, user = self._answer(request.context), request.user
-        cached = max(_shared_chars(user, old) for old in self._read)
+
+        def is_new(length: int) -> bool:  # a beginning that the server has not read
+            return not any(old.startswith(user[:length]) for old in self._read)
+
+        cached = bisect_left(range(1, len(user) + 1), True, key=is_new)
         self._read.append(user)
         prompt, made = estimate_tokens(user[cached:]), estimate_tokens(text)
         seconds = float(rules.call_s(prompt, made, self._settings.server))
@@ -501,12 +477,27 @@ class RuleAnswers(Provider):
 
     def _answer(self, context: Mapping[str, Any]) -> str:
         """Return the answer of the agent that asks."""
-        work = self._work
+        work, complexity = self._work, complexity_of(self._work.query)
         match context["agent"]:
             case "router":
-                return route(work.query).model_dump_json()
+                strategy: Strategy = "hybrid" if complexity == 2 else "vector"
+                if _RELATION.search(work.query) and complexity > 0:
+                    strategy = "graphrag"
+                elif _EXACT.search(work.query):
+                    strategy = "hybrid"
+                return Route(
+                    strategy=strategy,
+                    complexity=COMPLEXITIES[complexity],
+                    needs_planning=complexity == 2,
+                    confidence=0.8 if complexity != 1 else 0.6,
+                ).model_dump_json()
             case "planner":
-                return plan(work.query).model_dump_json(exclude={"original_query"})
+                return Plan(
+                    original_query=work.query,
+                    sub_tasks=tuple(task[:400] for task in _parts(work.query)),
+                    execution_order="parallel",
+                    estimated_complexity=("low", "medium", "high")[complexity],
+                ).model_dump_json(exclude={"original_query"})
             case "retrieval":
                 return json.dumps({"refined": str(context["question"]), "variants": []})
             case "synthesis":
@@ -538,25 +529,13 @@ class RuleAnswers(Provider):
             for sentence in _SENTENCE.split(document.text)
             if len(sentence.split()) > 3 and not sentence.startswith(_GOES_ON)
         ]
-        asked, chosen = [set(terms(question)) for question in questions], []
-        for turn in range(most):
-            wanted = asked[turn % len(asked)]
-
-            def worth(one: tuple[int, str, set[str]], wanted: set[str] = wanted) -> float:
-                number, _, own = one  # less for long sentences and for later documents
-                return float(len(wanted & own) / (4 + len(own)) ** 0.5 - 0.02 * number)
-
-            best = max((one for one in pool if one not in chosen), key=worth, default=None)
-            if best is not None and best[2] & wanted:
-                chosen.append(best)
-        quoted = []
-        for number, sentence, _ in chosen:
+        quoted: list[str] = []
+        for wanted in islice(cycle([set(terms(question)) for question in questions]), most):
+            # Long sentences and later documents are worth less.
+            worth = [len(wanted & own) / (4 + len(own)) ** 0.5 - 0.02 * n for n, _, own in pool]
+            if not worth or not pool[best := int(np.argmax(worth))][2] & wanted:
+                continue
+            number, sentence, _ = pool.pop(best)
             text, end = (sentence[:-1], sentence[-1]) if sentence[-1] in ".!?" else (sentence, ".")
             quoted.append(f"{text} [{number}]{end}")
         return " ".join(quoted) or NO_SOURCE
-
-
-def _shared_chars(text: str, other: str) -> int:
-    """Return the length of the common beginning of two texts."""
-    lengths = range(1, min(len(text), len(other)) + 1)
-    return bisect_left(lengths, True, key=lambda length: not text.startswith(other[:length]))

@@ -148,10 +148,8 @@ class MultiAgentCoordinator(Blocking):
             ConfigError: The query, a message or a setting is wrong.
         """
         began_s = time.monotonic()
-        query, messages = (
-            validate({"query": query}, Query, source="query").query,
-            messages_of(context),
-        )
+        query = validate({"query": query}, Query, source="query").query
+        messages = messages_of(context)
         if not isinstance(settings, QuerySettings):
             settings = validate(settings or {}, QuerySettings, source="settings")
         if reason := screen(query):
@@ -164,7 +162,18 @@ class MultiAgentCoordinator(Blocking):
                 validation_score=0.0,
                 processing_time=0.0,
             )
-        session = self._session(self._screened(query, messages), settings, began_s)
+        work = Work(query)
+        for number, message in enumerate(messages, 1):
+            # Models and tools may pass on what a document said; system messages are instructions.
+            role, turn = message["role"], f"turn {number}"
+            reason = screen(message["content"], "query" if role == "user" else "document")
+            if reason and role != "system":
+                work.withheld = (*work.withheld, (turn, reason))
+                self._log.append("turn_withheld", {"turn": turn, "reason": reason})
+                message = {**message, "content": WITHHELD}
+            work.history.append(message)
+        session = self._session(work, settings)
+        session.began_s = began_s
         await session.play()
         response = self._response(session)
         event = response.model_dump(include={"content", "validation_score", "processing_time"})
@@ -189,22 +198,7 @@ class MultiAgentCoordinator(Blocking):
 
     # One query
 
-    def _screened(self, query: str, messages: list[dict[str, Any]]) -> Work:
-        """Return the work of a query; earlier turns that look like an injection are withheld."""
-        # Models and tools may pass on what a document said; system messages are instructions.
-        work = Work(query)
-        for number, message in enumerate(messages, 1):
-            role, turn = message["role"], f"turn {number}"
-            reason = screen(message["content"], "query" if role == "user" else "document")
-            if reason and role != "system":
-                work.withheld = (*work.withheld, (turn, reason))
-                self._log.append("turn_withheld", {"turn": turn, "reason": reason})
-                message = {**message, "content": WITHHELD}
-            work.history.append(message)
-        return work
-
-    def _session(self, work: Work, options: QuerySettings, began_s: float) -> Session:
-        """Return the session of a query: its agents, and its policy."""
+    def _session(self, work: Work, options: QuerySettings) -> Session:
         settings = self.settings.of_query(options, slow=not self.is_simulated)
         provider = self.provider or RuleAnswers(work, settings, self.is_about)
         if options.fault is not None:
@@ -224,9 +218,7 @@ class MultiAgentCoordinator(Blocking):
             model_queries=options.rewrite == "model",
         )
         refers = bool(work.history) and refers_back(work.query)
-        session = Session(settings, options, agents, complexity_of(work.query), refers, self._ask)
-        session.began_s = began_s
-        return session
+        return Session(settings, options, agents, complexity_of(work.query), refers, self._ask)
 
     def _response(self, session: Session) -> AgentResponse:
         """Return the answer of a session that has ended."""
@@ -234,18 +226,18 @@ class MultiAgentCoordinator(Blocking):
         ended_by = session.ended or REASONS[int(state.reason[0])]
         if not work.draft and ended_by not in UNANSWERED:  # the fallback itself failed
             ended_by = "failed"
-        content = TOO_LONG if ended_by == "context" else NO_ANSWER
+        content, verdict = TOO_LONG if ended_by == "context" else NO_ANSWER, work.validation
         sources, attribution = work.documents[:0], "none"
-        if work.draft and ended_by not in UNANSWERED:
-            is_empty = is_abstention(work.query, cited(work.draft, ())[0])
+        if verdict is not None and any(i.description == NOT_ABOUT for i in verdict.issues):
+            content = NO_SOURCE  # told twice, it still answers
+        elif work.draft and ended_by not in UNANSWERED:
+            is_empty = is_abstention(work.query, work.draft)
             given = () if is_empty else work.documents  # nothing is said of which one is a source
             content, sources = cited(work.draft, given)
             attribution = "cited" if sources else "none"
             if not sources and given:  # the writer had them and named none
                 sources, attribution = given, "given"
-        score, verdict = 0.0, work.validation
-        if verdict is not None and any(i.description == NOT_ABOUT for i in verdict.issues):
-            content, sources, attribution = NO_SOURCE, (), "none"  # told twice, it still answers
+        score = 0.0
         if verdict is not None and state.judged[0]:  # how sure it is that the answer is valid
             score = verdict.confidence
             score = score if verdict.valid else min(score, 1.0 - score)
@@ -275,7 +267,9 @@ class MultiAgentCoordinator(Blocking):
             "history_tokens": self.context.estimate_tokens(work.history),
             "handoffs": len(session.handoffs),
         }
-        if options.output_mode == "structured":
+        if options.output_mode == "full_history":
+            metadata["messages"] = session.handoffs
+        elif options.output_mode == "structured":
             seen = {
                 "output_mode": "structured",
                 "response": content,
@@ -284,8 +278,6 @@ class MultiAgentCoordinator(Blocking):
                 "parallel_tool_calls": int(state.widest[0]) > 1,
             }
             metadata["structured"] = self.context.post_model_hook(seen)
-        if options.output_mode == "full_history":
-            metadata["messages"] = session.handoffs
         return AgentResponse(
             content=content,
             sources=sources,

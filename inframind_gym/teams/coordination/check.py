@@ -13,16 +13,16 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
+from itertools import chain
 from string import Template
 from typing import Final, Literal
 
-from inframind_gym.configs import Fraction, StrictModel, load_yaml_model
+from inframind_gym.files import read_yaml
 from inframind_gym.teams.coordination.retrieval import SHIPPED, STOP_WORDS, stem, terms
 from inframind_gym.teams.coordination.settings import Document, Issue, IssueType
 
-# Prompt injection. Text is brought to a plain form (look-alike letters, invisible characters), then
-# searched for the patterns of `screen.yaml`, each with a weight; a sum of 1 is an attack. Patterns
-# find what they were written for. Passages are marked off as material in prompts besides.
+# Prompt injection: a plain form of the text (look-alike letters, invisible characters) is searched
+# for the patterns of `screen.yaml`, each with a weight; a sum of 1 is an attack.
 
 Where = Literal["query", "document"]
 MOST_CHARS: Final = 200_000  # of a text that is searched
@@ -45,25 +45,14 @@ _QUOTED: Final = re.compile(
 )
 
 
-class _Pattern(StrictModel):
-    rule: str
-    query: Fraction
-    document: Fraction
-    pattern: str
-
-
-class _Patterns(StrictModel):
-    parts: dict[str, str]
-    patterns: tuple[_Pattern, ...]
-
-
 @cache
-def _patterns() -> tuple[tuple[_Pattern, re.Pattern[str]], ...]:
-    content = load_yaml_model(SHIPPED / "screen.yaml", _Patterns)
-    return tuple(
-        (each, re.compile(Template(each.pattern).substitute(content.parts)))
-        for each in content.patterns
-    )
+def _patterns() -> list[tuple[str, dict[str, float], re.Pattern[str]]]:
+    """Return the name of each rule, its weights in a query and in a document, its pattern."""
+    content, _ = read_yaml(SHIPPED / "screen.yaml")
+    return [
+        (each["rule"], each, re.compile(Template(each["pattern"]).substitute(content["parts"])))
+        for each in content["patterns"]
+    ]
 
 
 @lru_cache(maxsize=1024)  # the turns of a conversation come again with each query
@@ -71,25 +60,24 @@ def screen(text: str, where: Where = "query") -> str:
     """Return why a query or passage is a prompt injection: rules and strongest match; "" if not."""
     visible = unicodedata.normalize("NFKC", _INVISIBLE.sub("", text[:MOST_CHARS])).casefold()
     lines = re.sub(r"[^\S\n]+", " ", visible.translate(_LOOK_ALIKE))  # some patterns begin at one
-    best: dict[str, tuple[str, float, str]] = {}  # rule, weight and match of a pattern
+    best: dict[re.Pattern[str], tuple[str, float, str]] = {}  # rule, weight and match
     for form in (lines, re.sub(r"\s+", " ", lines)):
         bare = _QUOTED.sub(" ", form) if _ABOUT.search(form) else form
-        for rule, pattern in _patterns():
-            weight = rule.query if where == "query" else rule.document
+        for rule, weights, pattern in _patterns():
+            weight = weights[where]
             match = pattern.search(bare) if weight else None
             if weight and match is None and bare is not form:
                 match, weight = pattern.search(form), weight * _QUOTED_WEIGHT
-            if match is not None and weight > best.get(rule.pattern, ("", 0.0, ""))[1]:
-                best[rule.pattern] = (rule.rule, weight, match.group()[:80].strip())
+            if match is not None and weight > best.get(pattern, ("", 0.0, ""))[1]:
+                best[pattern] = (rule, weight, match.group()[:80].strip())
     if sum(weight for _, weight, _ in best.values()) < 1.0 - 1e-9:
         return ""
     names = ", ".join(dict.fromkeys(rule for rule, *_ in best.values()))
     return f"{names}: {max(best.values(), key=lambda one: one[1])[2]!r}"
 
 
-# Abstention: sentences that say that the sources do not answer the question, and nothing else. What
-# such a sentence says beyond the words of the question is a claim like any other: a fact in a
-# clause of its own, a number, a name.
+# Abstention: what a sentence that says that the sources do not answer says beyond the words of the
+# question is a claim like any other: a fact in a clause of its own, a number, a name.
 
 _TEXTS: Final = r"(?:sources?|passages?|texts?)"
 _SOURCES: Final = rf"(?:(?:provided|given) (?:documents?|context|{_TEXTS})|{_TEXTS})"
@@ -119,7 +107,6 @@ def is_abstention(query: str, response: str) -> bool:
 
 
 def _abstains(query: str, clause: str) -> bool:
-    """Return True if a clause without citations only says that the sources do not answer."""
     plain = " ".join(clause.replace("\u2019", "'").split())
     match = _ABSTAINS.search(plain)
     if match is None:
@@ -134,7 +121,7 @@ def _claims(query: str, response: str) -> list[str]:
     """Return the sentences of an answer without citations and clauses that abstain."""
     claims = []
     for sentence in _SENTENCE.split(_CITATION.sub("", response).strip()):
-        clauses = _clauses(sentence)
+        clauses = [clause for clause in _CLAUSE.split(sentence) if clause.strip()]
         left = [clause for clause in clauses if not _abstains(query, clause)]
         if len(left) < len(clauses):  # an apology beside it claims nothing either
             idle = frozenset(terms(_IDLE))
@@ -143,9 +130,8 @@ def _claims(query: str, response: str) -> list[str]:
     return [sentence for sentence in claims if terms(sentence)]
 
 
-# Grounding: an answer is cut into sentences, a sentence into clauses. Each sentence is compared
-# with the passage that covers most of its words, weighted by their rarity. What is said in quite
-# other words is not recognised.
+# Grounding: each sentence of an answer is compared with the passage that covers most of its words,
+# weighted by their rarity. What is said in quite other words is not recognised.
 
 COVERED: Final = 0.40  # share of a sentence's words, by rarity, that one passage must have
 ABOUT: Final = 0.16  # share of a question's words that a passage about it has, at least
@@ -155,7 +141,7 @@ NEAR: Final = 0.27  # cosine of a question and the nearest passage, by all-MiniL
 _WRITTEN: Final = """two three four five six seven eight nine ten eleven twelve thirteen fourteen
 fifteen sixteen seventeen eighteen nineteen twenty"""
 _NUMBER_WORDS: Final = {word: number for number, word in enumerate(_WRITTEN.split(), start=2)}
-_CITATION: Final = re.compile(r"\[([^\[\]\s]+)\](?!\()")  # no link of Markdown
+_CITATION: Final = re.compile(r"\[(\d+(?:\s*,\s*\d+)*|[^\[\]\s]+)\](?!\()")  # no link of Markdown
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+")
 _CLAUSE: Final = re.compile(r"[;:]\s+|,\s+(?:but|and|while|whereas|because|since|so|or|which)\s+")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9]+(?:[._,/+'-][A-Za-z0-9]+)*%?|%")
@@ -195,11 +181,12 @@ def find_issues(query: str, response: str, sources: Sequence[Document]) -> list[
     has with another unit (inaccuracy); citations such as ``[engine.md#sleep-mode]`` of passages
     that were not retrieved (missing_source). What a source says the other way round is not found.
     """
-    known = {source.doc_id for source in sources}
+    known = {source.doc_id for source in sources} | {str(i + 1) for i in range(len(sources))}
+    cites = (re.split(r"(?<=\d)\s*,\s*(?=\d)", name) for name in _CITATION.findall(response))
     issues: list[tuple[IssueType, str]] = [
-        ("missing_source", f"cites {cited}, which was not retrieved")
-        for cited in dict.fromkeys(_CITATION.findall(response))
-        if cited not in known and not (cited.isdigit() and 1 <= int(cited) <= len(sources))
+        ("missing_source", f"cites {name}, which was not retrieved")
+        for name in dict.fromkeys(chain.from_iterable(cites))
+        if name not in known
     ]
     evidence, sentences = _Evidence(query, sources), _claims(query, response)
     uncovered = [s for s in sentences if evidence.cover(s)[1] < COVERED]
@@ -249,17 +236,25 @@ class _Evidence:
                 issues.append(("hallucination", f"no source names {name}"))
             elif name.lower() not in own:
                 issues.append(("inaccuracy", f"the source does not name {name}"))
-        why = _numbers_differ(sentence, text, self._query)
-        return issues + [("inaccuracy", each) for each in why]
+        there = _numbers(text)
+        values = {value for value, _ in [*there, *_numbers(self._query)]}
+        known = {unit for _, unit in there}
+        stated = _COUNTED.sub(lambda m: m[0] if stem(m[1].lower()) in known else m[1], sentence)
+        for value, unit in _numbers(stated):
+            units = {its for other, its in there if other == value}
+            named = all(word.isalpha() and word not in STOP_WORDS for word in (unit, *units))
+            why = ""
+            if value not in values:
+                why = f"the source does not have the number {value:g}"
+            elif unit in known and units and unit not in units and named:
+                why = f"the source has {unit} with another number than {value:g}"
+            issues += [("inaccuracy", why)] if why else []
+        return issues
 
 
 def _lower(text: str) -> frozenset[str]:
     words = [token.lower() for token in _TOKEN.findall(text)]
     return frozenset([*words, *(part for word in words for part in re.split(r"[._/+'-]", word))])
-
-
-def _clauses(sentence: str) -> list[str]:
-    return [clause for clause in _CLAUSE.split(sentence) if clause.strip()]
 
 
 def _names(sentence: str) -> list[str]:
@@ -285,22 +280,3 @@ def _numbers(text: str) -> list[tuple[float, str]]:
         elif token.lower() in _NUMBER_WORDS:
             numbers.append((float(_NUMBER_WORDS[token.lower()]), unit))
     return numbers
-
-
-def _numbers_differ(sentence: str, text: str, query: str) -> list[str]:
-    """Say which numbers of a sentence its source does not have."""
-
-    def is_unit(word: str) -> bool:
-        return word.isalpha() and word not in STOP_WORDS
-
-    there, differences = _numbers(text), []
-    values = {value for value, _ in [*there, *_numbers(query)]}
-    known = {unit for _, unit in there}
-    sentence = _COUNTED.sub(lambda m: m[0] if stem(m[1].lower()) in known else m[1], sentence)
-    for value, unit in _numbers(sentence):
-        units = {its for other, its in there if other == value}
-        if value not in values:
-            differences.append(f"the source does not have the number {value:g}")
-        elif unit in known and units and unit not in units and all(map(is_unit, (unit, *units))):
-            differences.append(f"the source has {unit} with another number than {value:g}")
-    return differences

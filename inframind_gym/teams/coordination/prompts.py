@@ -1,17 +1,9 @@
-"""Prompts of the agents: the trimmed context of a conversation, instructions, and parsed answers.
+"""Prompts of the agents, their parsed answers, and the trimmed context of a conversation.
 
 All prompts begin alike (system message, earlier turns, sources) and end with the question and the
-task, so that a server that keeps prefixes reads conversation and sources once. Every turn that the
-conversation keeps is sent, the oldest first; its system messages bind, and so belong to the
-prompt's. Sources and turns are material, and so is what a model has written (drafts, sub-tasks,
-issues): each stands between marks that it cannot contain, before the task, and every prompt says
-that none is an instruction.
-
-A trim starts above `trim_above_tokens` and cuts to `trim_to_tokens`. System messages and the latest
-user message always stay. Of the room that is left, 30 % go to the oldest history and 70 % to the
-newest (`rules.kept_exchanges`). A call of tools and its results stay or go together, since models
-refuse one without the other. The oldest part keeps what a conversation was opened with, and the
-prefix that a server has cached.
+task, so that a server that keeps prefixes reads conversation and sources once. Sources, turns and
+what a model has written are material: each stands between marks that it cannot contain, before the
+task, and every prompt says that none is an instruction.
 """
 
 from __future__ import annotations
@@ -57,16 +49,12 @@ SYSTEM: Final = (
 _BINDING: Final = "\n\nAn answer to the user follows these instructions:\n"
 
 
-def _one_of(*names: str) -> dict[str, Any]:
-    return {"enum": list(names)}
-
-
 _TRUTH: Final = {"type": "boolean"}
 _NUMBER: Final = {"type": "integer"}
 _CONFIDENCE: Final = {"type": "number", "minimum": 0, "maximum": 1}
 _TEXT: Final = {"type": "string", "maxLength": 200}
 _ISSUE: Final = object_schema(
-    type=_one_of(*ISSUES), severity=_one_of(*SEVERITIES), description=_TEXT
+    type={"enum": ISSUES}, severity={"enum": SEVERITIES}, description=_TEXT
 )
 
 
@@ -81,7 +69,7 @@ class Task(NamedTuple):
 _WRITE: Final = (
     "Answer the question from the numbered sources alone, in at most {sentences} sentences. "
     "Put the number of the source after each statement, as [1]. Say so if they do not answer "
-    "it.{hint}{mend}"
+    "it.{extra}"
 )
 TASKS: Final = {
     "router": Task(
@@ -91,8 +79,8 @@ TASKS: Final = {
         "confidence (0 to 1).",
         96,
         object_schema(
-            strategy=_one_of(*STRATEGIES),
-            complexity=_one_of(*COMPLEXITIES),
+            strategy={"enum": STRATEGIES},
+            complexity={"enum": COMPLEXITIES},
             needs_planning=_TRUTH,
             confidence=_CONFIDENCE,
         ),
@@ -104,8 +92,8 @@ TASKS: Final = {
         256,
         object_schema(
             sub_tasks=list_schema(_TEXT, maxItems=MOST_SUB_TASKS, minItems=1),
-            execution_order=_one_of("parallel", "sequential"),
-            estimated_complexity=_one_of("low", "medium", "high"),
+            execution_order={"enum": ["parallel", "sequential"]},
+            estimated_complexity={"enum": ["low", "medium", "high"]},
         ),
     ),
     "retrieval": Task(
@@ -134,7 +122,7 @@ TASKS: Final = {
             valid=_TRUTH,
             confidence=_CONFIDENCE,
             issues=list_schema(_ISSUE, maxItems=5),
-            suggested_action=_one_of("accept", "regenerate", "refine"),
+            suggested_action={"enum": ["accept", "regenerate", "refine"]},
         ),
     ),
     "draft": Task(_WRITE, 256, None),
@@ -159,8 +147,8 @@ def ask(
     material = earlier(history) + marked("source", (f"[{n}] {text}" for n, text in texts))
     binding = "\n".join(str(m["content"]) for m in history if m["role"] == "system")
     system = f"{SYSTEM}{_BINDING}{binding}" if binding else SYSTEM
-    told = TASKS[task].text.format(**details)
-    user = f"{material}Question: {query}\n{written}\nTask: {told}"
+    text = TASKS[task].text.format(**details)
+    user = f"{material}Question: {query}\n{written}\nTask: {text}"
     return Prompt(system, user, TASKS[task].schema)
 
 
@@ -250,17 +238,6 @@ def cited(content: str, documents: Sequence[Document]) -> tuple[str, tuple[Docum
     return text or content, tuple(documents[number - 1] for number in order)
 
 
-def with_ids(content: str, documents: Sequence[Document]) -> str:
-    """Return an answer with the names of its sources in place of their numbers."""
-
-    def name(match: re.Match[str]) -> str:
-        known = [n for n in map(int, match[2].split(",")) if 1 <= n <= len(documents)]
-        marks = "".join(f"[{documents[n - 1].doc_id}]" for n in known)
-        return f"{match[1]}{marks}" if marks else match[0]
-
-    return _CITED.sub(name, content)
-
-
 def _texts(values: Any) -> list[str]:
     """Return those of some values that are texts and not blank."""
     listed = values if isinstance(values, list) else []
@@ -268,8 +245,6 @@ def _texts(values: Any) -> list[str]:
 
 
 # Context of a conversation
-
-_ROLES: Final = {"human": "user", "ai": "assistant"}  # names of LangChain
 
 
 class Trimmed(NamedTuple):
@@ -284,7 +259,10 @@ class ContextManager:
     """Keeps a conversation within the context of a model.
 
     Messages are mappings as OpenAI's chat API has them (``role``, ``content``, ``tool_calls``,
-    ``tool_call_id``) or messages of LangChain.
+    ``tool_call_id``) or messages of LangChain. System messages and the latest user message always
+    stay. Of the room that is left, 30 % go to the oldest history, which a server has cached, and
+    70 % to the newest (`rules.kept_exchanges`). A call of tools and its results stay or go
+    together, since models refuse one without the other.
     """
 
     def __init__(self, limits: ContextLimits | None = None) -> None:
@@ -295,10 +273,7 @@ class ContextManager:
         return sum(map(message_tokens, messages))
 
     def trim(self, messages: Sequence[Any], target_tokens: int | None = None) -> Trimmed:
-        """Cut a conversation to a length, by default `trim_to_tokens`; it may be shorter already.
-
-        Messages that always stay are kept, even where they alone are longer.
-        """
+        """Cut a conversation to a length, by default `trim_to_tokens`, unless it is shorter."""
         target = self.limits.trim_to_tokens if target_tokens is None else target_tokens
         tokens = [message_tokens(message) for message in messages]
         if sum(tokens) <= target:
@@ -317,8 +292,8 @@ class ContextManager:
     def pre_model_hook(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return LangGraph's update of a state before a call of the model, for graphs of yours.
 
-        The reducer of `messages` merges what a node returns into what is there, so that a shorter
-        list changes nothing. The model's input goes by ``llm_input_messages`` instead.
+        The model's input goes by ``llm_input_messages``, since the reducer of `messages` merges:
+        a shorter list changes nothing.
         """
         messages = list(state.get("messages", ()))
         total = self.estimate_tokens(messages)
@@ -331,11 +306,7 @@ class ContextManager:
         }
 
     def post_model_hook(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return LangGraph's update of a state after a call of the model.
-
-        It has ``response`` and ``messages``; an ``output_mode`` other than "structured" changes
-        nothing.
-        """
+        """Return LangGraph's update of a state after a call, if ``output_mode`` is "structured"."""
         if state.get("output_mode") != "structured":
             return {}
         tokens = self.estimate_tokens(state.get("llm_input_messages", state.get("messages", ())))
@@ -375,8 +346,7 @@ def messages_of(context: Any) -> list[dict[str, Any]]:
         raise ConfigError("context: give a list of messages, or a chat memory with a method `get`.")
     messages = []
     for message in listed:
-        content = _field_of(message, "content")
-        names = ("tool_calls", "tool_call_id")
+        content, names = _field_of(message, "content"), ("tool_calls", "tool_call_id")
         tools = {name: value for name in names if (value := _field_of(message, name))}
         if content is None and not tools:
             raise ConfigError(f"context: {message!r:.80} is no message with role and content.")
@@ -385,19 +355,16 @@ def messages_of(context: Any) -> list[dict[str, Any]]:
 
 
 def _role_of(message: Any) -> str:
-    """Return "system", "user", "assistant" or "tool"."""
     role = str(_field_of(message, "role") or _field_of(message, "type") or "user")
-    return _ROLES.get(role, role)
+    return {"human": "user", "ai": "assistant"}.get(role, role)  # names of LangChain
 
 
 def _field_of(message: Any, key: str) -> Any:
-    """Return a field of a message, a mapping or an object; None where it has none."""
     return message.get(key) if isinstance(message, Mapping) else getattr(message, key, None)
 
 
 def _text_of(content: Any) -> str:
-    """Return the text of a message's content, which may be a list of blocks."""
-    if isinstance(content, list | tuple):
+    if isinstance(content, list | tuple):  # blocks
         return "\n".join(filter(None, map(_text_of, content)))
     if isinstance(content, Mapping) and isinstance(content.get("text"), str):
         return str(content["text"])
@@ -410,9 +377,7 @@ def _groups(messages: Sequence[Any], roles: Sequence[str]) -> list[list[int]]:
     waiting: dict[str, list[int]] = {}  # identifiers of calls without results -> their group
     for i, (message, role) in enumerate(zip(messages, roles, strict=True)):
         if role == "tool":
-            group = waiting.pop(str(_field_of(message, "tool_call_id")), None)
-            if group is not None:
-                group.append(i)
+            waiting.pop(str(_field_of(message, "tool_call_id")), []).append(i)
             continue
         groups.append([i])
         if role == "assistant":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import itertools
 import math
 import os
 import re
@@ -26,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from inframind_gym.configs import StrictModel, load_yaml_model, validate
+from inframind_gym.configs import StrictModel, validate
 from inframind_gym.errors import ConfigError, TaskError, require, unknown
-from inframind_gym.files import read_objects, read_text
+from inframind_gym.files import read_objects, read_text, read_yaml
 from inframind_gym.tasks.embedding import MiniLMEmbedder, embed_texts, find_model
 from inframind_gym.teams.coordination.settings import STRATEGIES, Complexity, Document
 
@@ -43,8 +44,6 @@ SEEDS: Final = 5  # passages where a walk on the graph starts
 SAME: Final = 0.8  # Jaccard similarity of the words of passages that count as one
 VARIANT_SHARE: Final = 5  # one of so many passages is a variant's
 Ranking = list[tuple[int, float]]  # passages by number, with their scores, best first
-
-# Words
 
 WORD: Final = re.compile(r"[A-Za-z0-9]+(?:[._/+-][A-Za-z0-9]+)*")
 _STOP: Final = """
@@ -85,9 +84,6 @@ def stem(word: str) -> str:
 def terms(text: str) -> list[str]:
     """Return the stems of a text's words, without stop words."""
     return [stem(word) for word in words(text) if word not in STOP_WORDS]
-
-
-# Passages
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,19 +146,18 @@ def _passages(name: str, text: str) -> Iterator[Passage]:
         if opened and fence in ("", opened[1]):
             fence = "" if fence else opened[1]
         heading = re.match(r"^ {0,3}#{1,6}\s+(.*?)\s*#*\s*$", line)
-        if heading and not fence and not opened and not name.lower().endswith(".txt"):
+        if heading and not fence and not name.lower().endswith(".txt"):
             sections.append((heading[1], []))
         else:
             sections[-1][1].append(line)
-    taken: Counter[str] = Counter()
+    taken: set[str] = set()
     for title, lines in sections:
         for part in _parts("\n".join(lines).strip()):
             slug = re.sub(r"[^\w]+", "-", title.lower()).strip("-")
-            doc_id = base = f"{name}#{slug}" if slug else name
-            while doc_id in taken:  # the heading came before, or another one that ends so
-                taken[base] += 1
-                doc_id = f"{base}-{taken[base]}"
-            taken[doc_id] += 1
+            base = f"{name}#{slug}" if slug else name
+            others = (f"{base}-{number}" for number in itertools.count(2))
+            doc_id = next(each for each in itertools.chain([base], others) if each not in taken)
+            taken.add(doc_id)
             yield Passage(doc_id, title, part, f"{name}: {title}" if title else name)
 
 
@@ -183,14 +178,8 @@ def _parts(body: str) -> list[str]:
     return [" ".join(part) for part in parts if part]
 
 
-# Embeddings
-
-
 class MiniLM:
-    """all-MiniLM-L6-v2; embeddings of passages are cached on disk, those of queries in memory.
-
-    Vectors are of length 1: their products are similarities.
-    """
+    """all-MiniLM-L6-v2; embeddings of passages are cached on disk, those of queries in memory."""
 
     def __init__(self) -> None:
         self._model = MiniLMEmbedder()
@@ -198,12 +187,12 @@ class MiniLM:
         self._queries = lru_cache(maxsize=4096)(lambda text: np.asarray(self._model([text])[0]))
 
     def passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the embeddings of texts, ``(n, 384)``."""
+        """Return the embeddings of texts, ``(n, 384)``, of length 1."""
         with self._one_at_a_time:
             return embed_texts(texts, self._model)
 
     def query(self, text: str) -> NDArray[np.float32]:
-        """Return the embedding of a query, ``(384,)``."""
+        """Return the embedding of a query, ``(384,)``, of length 1."""
         with self._one_at_a_time:
             return self._queries(text)
 
@@ -232,7 +221,12 @@ class EntityGraph:
 
     def __init__(self, passages: Sequence[Passage]) -> None:
         self._networkx: Any = require("networkx", "the graph of entities", "teams")
-        named = [_named(passage) for passage in passages]
+        named = []
+        for passage in passages:
+            tokens = WORD.findall(passage.text)
+            own = {each.lower() for each in tokens if _NAME.match(each) and not each[0].isdigit()}
+            own |= set(words(passage.title)) - STOP_WORDS
+            named.append({stem(word) for word in own if len(word) > 1 and not word.isdigit()})
         most = min(_MOST_AN_ENTITY, max(2.0, _MOST_SHARE * len(passages)))
         self._rarity = {
             entity: math.log(1 + len(passages) / count)
@@ -263,17 +257,6 @@ class EntityGraph:
         return np.array([shares[i] for i in range(self._size)])
 
 
-def _named(passage: Passage) -> set[str]:
-    """Return the names in a text, and the words of its heading, as stems."""
-    tokens = WORD.findall(passage.text)
-    named = {token.lower() for token in tokens if _NAME.match(token) and not token[0].isdigit()}
-    heading = {word for word in words(passage.title) if word not in STOP_WORDS}
-    return {stem(word) for word in named | heading if len(word) > 1 and not word.isdigit()}
-
-
-# Searches
-
-
 class Retriever:
     """Finds passages of a corpus.
 
@@ -283,7 +266,7 @@ class Retriever:
 
     def __init__(self, corpus: Corpus, vectors: Any = None) -> None:
         self.corpus = corpus
-        self.vectors = vectors or available()
+        self.vectors: Any = vectors or available()
 
     def retrieve(
         self, query: str | Sequence[str], strategy: str = "hybrid", top_k: int = TOP_K
@@ -302,14 +285,17 @@ class Retriever:
         if not queries:
             raise ConfigError("the query is empty.")
         first, *others = (self._rank(one, strategy) for one in queries)
-        found = self._documents(first, top_k)
-        if not others:
-            return found
+        found, more = (
+            deduplicate(
+                Document(doc_id=own.doc_id, text=own.text, source=own.source, score=score)
+                for own, score in ((self.corpus.passages[i], score) for i, score in ranking)
+            )[:top_k]
+            for ranking in (first[: 2 * top_k], fuse(others)[: 2 * top_k])
+        )
         room = top_k // VARIANT_SHARE
         kept = {document.doc_id for document in found[: top_k - room]}
-        more = self._documents(fuse(others), top_k)
         new = [document for document in more if document.doc_id not in kept][:room]
-        return deduplicate([*found[: top_k - len(new)], *new])
+        return deduplicate([*found[: top_k - len(new)], *new]) if new else found
 
     def nearness(self, query: str) -> float | None:
         """Return the cosine of a query and the nearest passage; None without the encoder."""
@@ -331,14 +317,6 @@ class Retriever:
         seeds = {i: 1.0 / (1 + rank) for rank, (i, _) in enumerate(both[:SEEDS])}
         return fuse([both, _best(self.graph.walk(query, seeds), above=0.0)])
 
-    def _documents(self, ranking: Ranking, top_k: int) -> list[Document]:
-        """Return the best passages of a ranking, none twice."""
-        found = [(self.corpus.passages[i], score) for i, score in ranking[: 2 * top_k]]
-        return deduplicate(
-            Document(doc_id=own.doc_id, text=own.text, source=own.source, score=score)
-            for own, score in found
-        )[:top_k]
-
     @cached_property
     def graph(self) -> EntityGraph:
         """Passages and their entities."""
@@ -354,9 +332,7 @@ class Retriever:
     @cached_property
     def _embedded(self) -> NDArray[np.float32]:
         texts = [passage.indexed for passage in self.corpus.passages]
-        return (
-            self.vectors.passages(texts) if self.vectors else np.zeros((len(texts), 0), np.float32)
-        )
+        return np.asarray(self.vectors.passages(texts), np.float32)
 
 
 def fuse(rankings: Iterable[Ranking]) -> Ranking:
@@ -414,14 +390,10 @@ def in_context(question: str, history: Sequence[Mapping[str, Any]]) -> str:
     return f"{before[-1][:_MOST_BEFORE_CHARS]} {question}"
 
 
-class _Glossary(StrictModel):
-    abbreviations: dict[str, str]
-    synonyms: dict[str, str]
-
-
 @cache
-def _glossary() -> _Glossary:
-    return load_yaml_model(SHIPPED / "glossary.yaml", _Glossary)
+def _glossary() -> dict[str, dict[str, str]]:
+    """Return what abbreviations and synonyms stand for."""
+    return dict(read_yaml(SHIPPED / "glossary.yaml")[0])
 
 
 def rewrite(query: str, corpus: Corpus) -> list[str]:
@@ -430,25 +402,23 @@ def rewrite(query: str, corpus: Corpus) -> list[str]:
     The corrected query with its abbreviations expanded, and at most two variants: the query with
     synonyms, its parts. The query alone if there is nothing to rewrite.
     """
-    corrected = WORD.sub(lambda match: _corrected(match[0], corpus), query)
-    expanded = _extended(corrected, _glossary().abbreviations, corpus)
+    abbreviations, synonyms = _glossary()["abbreviations"], _glossary()["synonyms"]
+
+    def corrected(match: re.Match[str]) -> str:
+        word, lower = match[0], match[0].lower()
+        known = any(lower in each for each in (STOP_WORDS, counts, abbreviations, synonyms))
+        if known or not lower.isalpha() or len(lower) < 4:
+            return word
+        near = [other for other in counts if other[0] == lower[0] and other.isalpha()]
+        return (difflib.get_close_matches(lower, near, n=1, cutoff=SPELT_ALIKE) or [word])[0]
+
+    counts = corpus.word_counts
+    expanded = _extended(WORD.sub(corrected, query), abbreviations, corpus)
     pieces = [_OPENING.sub("", piece).strip() for piece in _JOINT.split(expanded)]
     pieces = [p for p in pieces if sum(word not in STOP_WORDS for word in words(p)) >= 2]
     parts = pieces[:MOST_VARIANTS] if len(pieces) > 1 else []
-    forms = (expanded, _extended(expanded, _glossary().synonyms, corpus), *parts)
+    forms = (expanded, _extended(expanded, synonyms, corpus), *parts)
     return list(dict.fromkeys(forms))[: 1 + MOST_VARIANTS]
-
-
-def _corrected(word: str, corpus: Corpus) -> str:
-    """Return a word as the corpus writes it, if it is misspelt."""
-    lower, counts, glossary = word.lower(), corpus.word_counts, _glossary()
-    known = lower in STOP_WORDS or lower in counts
-    known = known or lower in glossary.abbreviations or lower in glossary.synonyms
-    if known or not lower.isalpha() or len(lower) < 4:
-        return word
-    near = [other for other in counts if other[0] == lower[0] and other.isalpha()]
-    found = difflib.get_close_matches(lower, near, n=1, cutoff=SPELT_ALIKE)
-    return found[0] if found else word
 
 
 def _extended(query: str, table: Mapping[str, str], corpus: Corpus) -> str:
@@ -460,9 +430,6 @@ def _extended(query: str, table: Mapping[str, str], corpus: Corpus) -> str:
         if missing and all(part in corpus.word_counts for part in missing):
             added.append(meaning)
     return " ".join([query, *dict.fromkeys(added)])
-
-
-# Labelled questions
 
 
 class Question(StrictModel):

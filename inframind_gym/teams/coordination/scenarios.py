@@ -1,7 +1,4 @@
-"""The eight acceptance scenarios on the application: claims of its design, checked one by one.
-
-Their questions in the environment are in `simulate`.
-"""
+"""The eight acceptance scenarios on the application; those of the environment are in `simulate`."""
 
 from __future__ import annotations
 
@@ -48,7 +45,6 @@ _REFERRED: Final = "73,728"  # bytes a token, in the passages that FOLLOW_UP is 
 _LONG_TOKENS: Final = 126_000  # of a conversation near the end of the context
 _HISTORY_CHARS: Final = 2_000  # of one of its messages
 GPU: Final = "RTX-4090-LAPTOP"  # of the design
-_PROMPT_TOKENS: Final = 1024  # of the prefill that is estimated
 
 
 def _decided(response: AgentResponse) -> list[str]:
@@ -91,11 +87,10 @@ def _failing(team: Team, settings: QuerySettings) -> Played:
     settings = settings.model_copy(update={"fault": "planner:timeout"})
     response = team.process_query(COMPARISON, settings=settings)
     limit_s = team.settings.of_query(settings, slow=False).limits.hard_s
-    in_time = response.processing_time <= limit_s and bool(response.sources)
     failed = [failure["agent"] for failure in response.metadata["failures"]]
     checks = {
-        "basic retrieval answered": _decided(response)[-1] == "fallback",
-        f"an answer within {limit_s:g} s": in_time,
+        "basic retrieval answered": _decided(response)[-1] == "fallback" and response.sources != (),
+        f"an answer within {limit_s:g} s": response.processing_time <= limit_s,
         "the failure names its agent": "planner" in failed,
     }
     return Played(response, checks)
@@ -199,21 +194,9 @@ def _parallel(team: Team, settings: QuerySettings) -> Played:
 
 
 def _speed(team: Team, settings: QuerySettings) -> Played:
-    decode, prefill, memory_gb = estimate()
-    checks = {
-        f"{GPU}: memory < 16 GB": memory_gb < 16.0,
-        f"{GPU}: decode >= 100 tok/s": decode >= 100.0,
-        f"{GPU}: prefill >= 800 tok/s": prefill >= 800.0,
-    }
-    note = f"{GPU}: {decode:.0f} tok/s decode, {prefill:,.0f} prefill, {memory_gb:.1f} GB"
-    return Played(None, checks, (f"{note} (estimate)",))
+    """Estimate rates of Qwen3-4B at one call, and its memory with one context of full length.
 
-
-def estimate() -> tuple[float, float, float]:
-    """Return tokens a second of decode and prefill of Qwen3-4B at one call, and the memory in GB.
-
-    They are those of the roofline that `inframind pool new` uses, on the GPU of the design, with
-    weights, keys and values in FP8 and one context of full length.
+    It is the roofline of `inframind pool new`, with weights, keys and values in FP8.
     """
     gpu = find_gpu(GPU)[1]
     model = find_architecture("qwen3-4b").model_copy(update={"quantization": "fp8"})
@@ -221,11 +204,17 @@ def estimate() -> tuple[float, float, float]:
     card = host.card(1e9 * gpu.memory_gb)
     step = card.step.model_copy(update={"per_kv_token_s": card.step.per_kv_token_s / 2})
     card = card.model_copy(update={"step": step})
-    prefill_s = card.call_s(_PROMPT_TOKENS, 1)
-    decode_s = (card.call_s(_PROMPT_TOKENS, 129) - prefill_s) / 128
+    prefill_s = card.call_s(1024, 1)
+    decode, prefill = 128 / (card.call_s(1024, 129) - prefill_s), 1024 / prefill_s
     cache = MOST_CONTEXT * model.kv_token_bytes / 2
     memory_gb = (host.weight_bytes + host.reserved_bytes + cache) / 1e9
-    return 1 / decode_s, _PROMPT_TOKENS / prefill_s, memory_gb
+    checks = {
+        f"{GPU}: memory < 16 GB": memory_gb < 16.0,
+        f"{GPU}: decode >= 100 tok/s": decode >= 100.0,
+        f"{GPU}: prefill >= 800 tok/s": prefill >= 800.0,
+    }
+    note = f"{GPU}: {decode:.0f} tok/s decode, {prefill:,.0f} prefill, {memory_gb:.1f} GB"
+    return Played(None, checks, (f"{note} (estimate)",))
 
 
 # One line about each, and how it is played on a coordinator that is warmed up.

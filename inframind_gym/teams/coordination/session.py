@@ -1,9 +1,8 @@
 """One query under the supervisor: a graph of agents, and the state by the shared rules.
 
 The supervisor keeps the same `CoordinationState` as the environment, and asks any coordination
-policy. What an agent hands back becomes an `Outcome`; nothing else changes the state. LangGraph
-(extra `teams`) is the engine: a StateGraph whose supervisor sends tasks with `Send`, so that tasks
-sent out together run at the same time.
+policy. What an agent hands back becomes an `Outcome`; nothing else changes the state. The engine is
+LangGraph: the supervisor of a StateGraph sends tasks with `Send`; those of a wave run at once.
 """
 
 from __future__ import annotations
@@ -95,20 +94,13 @@ class Session:
         graphs = require("langgraph.graph", "the coordination team", "teams")
         send_to = require("langgraph.types", "the coordination team", "teams").Send
 
-        async def supervise(_: _GraphState) -> dict[str, Any]:
-            tasks = await self._supervise()
-            return {"tasks": tasks, "handoffs": self._handed_over(tasks)}
-
-        async def work(task: Task) -> dict[str, Any]:
-            return {"handoffs": await self._work(task)}
-
         def send(state: _GraphState) -> Any:
             return [send_to(NODES[task["agent"]], task) for task in state["tasks"]] or graphs.END
 
         graph: Any = graphs.StateGraph(_GraphState)
-        graph.add_node(SUPERVISOR, supervise)
+        graph.add_node(SUPERVISOR, self._supervise)
         for name in NODES.values():
-            graph.add_node(name, work)
+            graph.add_node(name, self._work)
             graph.add_edge(name, graphs.END if name == HUMAN else SUPERVISOR)
         graph.add_edge(graphs.START, SUPERVISOR)
         graph.add_conditional_edges(SUPERVISOR, send, [*NODES.values(), graphs.END])
@@ -134,20 +126,17 @@ class Session:
         settings, state = self.settings, self.state
         if not self.agents.service.is_simulated:
             return max(self.now_ms - int(state.elapsed_ms[0]) - int(state.setup_ms[0]), 0)
-        alone = {
-            rules.FALLBACK: settings.fallback_s,
-            rules.TRIM: settings.trim_s,
-            rules.REWRITE: settings.search_s["rewrite"],
-        }
-        seconds = alone.get(action, sum(report.latency_s for report in reports))
+        seconds = sum(report.latency_s for report in reports)
         if rules.is_retrieval(action) and reports:
             read = np.array([[report.input_tokens for report in reports]])
             wrote = np.array([[report.output_tokens for report in reports]])
             wave_s = float(rules.wave_s(read, wrote, settings.server)[0])
-            strategy = STRATEGIES[int(rules.strategy_of(action))]
-            seconds = wave_s + settings.search_s[strategy]
-        late = action != rules.FALLBACK and any(r.failure == "timeout" for r in reports)
-        return int(rules.milliseconds(settings.limits.call_timeout_s if late else seconds))
+            seconds = wave_s + settings.search_s[STRATEGIES[int(rules.strategy_of(action))]]
+        if any(report.failure == "timeout" for report in reports):
+            seconds = settings.limits.call_timeout_s
+        alone = {rules.TRIM: settings.trim_s, rules.REWRITE: settings.search_s["rewrite"]}
+        alone[rules.FALLBACK] = settings.fallback_s
+        return int(rules.milliseconds(alone.get(action, seconds)))
 
     # The supervisor
 
@@ -156,12 +145,26 @@ class Session:
         seen = observe(self.state, _ROW), self.state.rows(_ROW)
         return int(self.policy.act_batch(*seen, _ROW)[0])
 
-    def begin(self, action: int) -> None:
-        """Note that an action begins."""
-        self._action = action
+    async def _supervise(self, _: _GraphState) -> dict[str, Any]:
+        """Send out the tasks of the next wave, all with limits that end by the one deadline."""
+        limits, tasks, messages = self.settings.limits, await self._next_wave(), []
+        self._is_wave_begun = False
+        for task in tasks:
+            task["limit_s"] = min(limits.call_timeout_s, self._left_s)
+            if task["agent"] == "fallback":
+                left_s = limits.hard_s - self.now_ms / 1000.0
+                task["limit_s"] = max(left_s - _HANDING_OVER_S, _LEAST_FALLBACK_S)
+            if task["agent"] == HUMAN:
+                is_answer = REASONS[int(self.state.reason[0])] == "answer"
+                author = "synthesis" if is_answer else "fallback"
+                messages.append(self._message("forward", author, "user", self.work.draft))
+            else:
+                said = task.get("sub_task", self.work.query)
+                messages.append(self._message("handoff", SUPERVISOR, NODES[task["agent"]], said))
+        return {"tasks": tasks, "handoffs": messages}
 
-    async def _supervise(self) -> list[Task]:
-        """Take back what came, decide until there is work to send out, and return it."""
+    async def _next_wave(self) -> list[Task]:
+        """Take back what came, and decide until there is work to send out."""
         is_fine = not any(report.failure for report in self._reports)
         if self._waves and is_fine and self._left_s > 0.0 and not self.ended:
             for report in self._reports:
@@ -173,12 +176,11 @@ class Session:
                 self._join(self._action)
             if self.state.over[0]:
                 return [_task(HUMAN)]
-            action = await self._next_action()
-            self.begin(action)
+            self._action = action = await self._next_action()
             if action == rules.FALLBACK and not self.options.fallback_to_basic_rag:
                 self.ended = "failed"
                 break
-            self._waves = self._waves_of(action)
+            self._waves = self.waves_of(action)
             if self._waves:
                 return self._waves.pop(0)
         return []
@@ -214,7 +216,7 @@ class Session:
         open_ = [rules.NAMES[i] for i in np.flatnonzero(self.state.mask[0])]
         self.log.append("decision", {**step, "open": open_})
 
-    def _waves_of(self, action: int) -> list[list[Task]]:
+    def waves_of(self, action: int) -> list[list[Task]]:
         """Return the tasks of an action, in waves that follow one another."""
         work, drafted = self.work, bool(self.state.drafted[0])
         if rules.is_retrieval(action):  # for sub-tasks that wait; for all if none does
@@ -245,38 +247,19 @@ class Session:
             rules.FALLBACK: [[_task("fallback")]],
         }.get(action, [])
 
-    def _handed_over(self, tasks: list[Task]) -> list[dict[str, Any]]:
-        """Give tasks their limits, and return a message for each; all end by the one deadline."""
-        limits, messages = self.settings.limits, []
-        self._is_wave_begun = False
-        for task in tasks:
-            task["limit_s"] = min(limits.call_timeout_s, self._left_s)
-            if task["agent"] == "fallback":
-                left_s = limits.hard_s - self.now_ms / 1000.0
-                task["limit_s"] = max(left_s - _HANDING_OVER_S, _LEAST_FALLBACK_S)
-            if task["agent"] == HUMAN:
-                is_answer = REASONS[int(self.state.reason[0])] == "answer"
-                author = "synthesis" if is_answer else "fallback"
-                messages.append(self._message("forward", author, "user", self.work.draft))
-            else:
-                said = task.get("sub_task", self.work.query)
-                messages.append(self._message("handoff", SUPERVISOR, NODES[task["agent"]], said))
-        return messages
-
     def _message(self, kind: str, sender: str, receiver: str, content: str) -> dict[str, Any]:
-        """Return a message of the coordination; the first 200 characters of it are kept."""
         fields = {"kind": kind, "sender": sender, "receiver": receiver}
         return {**fields, "iteration": int(self.state.iteration[0]), "content": content[:200]}
 
     # The agents
 
-    async def _work(self, task: Task) -> list[dict[str, Any]]:
+    async def _work(self, task: Task) -> dict[str, Any]:
         """Carry out a task; its report waits for the supervisor."""
         agent, node = task["agent"], NODES[task["agent"]]
         if node in self.options.interrupt_before:
             await self._pause("before", node, self.work.draft)
         if agent == HUMAN or self.ended:
-            return []
+            return {"handoffs": []}
         if not self._is_wave_begun:  # what passed since the last agent: supervisor and graph
             self._is_wave_begun = True
             took_ms = 1000.0 * (time.monotonic() - self._idle_since_s)
@@ -308,10 +291,9 @@ class Session:
             self.log.append("agent_failed", event)
         elif node in self.options.interrupt_after:
             await self._pause("after", node, report.value)
-        if not self.options.add_handoff_back_messages:
-            return []
         said = report.failure or type(report.value).__name__
-        return [self._message("handoff_back", node, SUPERVISOR, said)]
+        back = [self._message("handoff_back", node, SUPERVISOR, said)]
+        return {"handoffs": back if self.options.add_handoff_back_messages else []}
 
     async def _pause(self, when: str, node: str, value: Any) -> None:
         """Ask a person whether to go on; their time does not count."""
@@ -323,10 +305,10 @@ class Session:
         took_s = time.monotonic() - asked_s
         self._idle_since_s += took_s
         self.began_s += took_s
-        event = {"when": when, "node": node, "goes_on": bool(goes_on), "s": took_s}
-        self.log.append("pause", event)
-        if not goes_on:
-            self.ended = "stopped"
+        self.log.append(
+            "pause", {"when": when, "node": node, "goes_on": bool(goes_on), "s": took_s}
+        )
+        self.ended = self.ended if goes_on else "stopped"
 
     def _join(self, action: int) -> None:
         """Record the outcome of the action under way, and put its results into the product."""
@@ -339,10 +321,10 @@ class Session:
         left_ms = int(rules.left_ms(state.elapsed_ms, self.settings)[0])
         needed_ms = int(state.setup_ms[0]) + int(outcome.ms[0])
         is_lost = not is_fallback and needed_ms >= left_ms
+        handoff = self.settings.tokens.handoff * self.options.add_handoff_back_messages
         for report in reports:
             if report.agent != "tools" and not is_fallback:  # the fallback ends the query
-                handed_back = self.options.add_handoff_back_messages
-                outcome.context[0] += self.settings.tokens.handoff if handed_back else 0
+                outcome.context[0] += handoff
             if report.failure and not is_fallback:
                 outcome.failed[0] = AGENTS.index(AGENT_OF.get(report.agent, report.agent))
                 failure = rules.FAILURES.index(report.failure)

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
 from inframind_gym.configs import (
     Fraction,
@@ -21,9 +21,9 @@ from inframind_gym.configs import (
     StrictModel,
     find_config,
     load_yaml_model,
+    whole,
     within,
 )
-from inframind_gym.errors import unknown
 
 Strategy = Literal["vector", "hybrid", "graphrag"]
 Complexity = Literal["simple", "medium", "complex"]
@@ -59,9 +59,7 @@ class ContextLimits(StrictModel):
     oldest_share: Fraction = 0.3  # part of the kept history that is the oldest
 
 
-class Limits(StrictModel):
-    """Deadlines and limits of an episode."""
-
+class _Limits(StrictModel):  # deadlines and limits of an episode
     simple_s: Positive
     target_s: Positive
     hard_s: Positive
@@ -92,9 +90,7 @@ class ServerSettings(StrictModel):
     max_num_seqs: PositiveInt
 
 
-class TokenSettings(StrictModel):
-    """Tokens of prompts and answers."""
-
+class _Token(StrictModel):  # tokens of prompts and answers
     instructions: NonNegativeInt
     query: PositiveInt
     passage: PositiveInt
@@ -113,27 +109,21 @@ class TokenSettings(StrictModel):
     weights: tuple[Positive, ...]
 
 
-class Passages(StrictModel):
-    """Passages of a search."""
-
+class _Passages(StrictModel):  # passages of a search
     whole: PositiveInt
     subtask: PositiveInt
     fallback: PositiveInt
     most: PositiveInt
 
 
-class Failures(StrictModel):
-    """Chances of the failures of one call."""
-
+class _Failures(StrictModel):  # chances of the failures of one call
     timeout: Fraction
     garbage: Fraction
     slow: Fraction
     slow_factor: Positive
 
 
-class Questions(StrictModel):
-    """Questions that are asked."""
-
+class _Questions(StrictModel):  # questions that are asked
     complexity: Three
     facets: tuple[Facets, Facets, Facets]
     kinds: tuple[str, str, str]
@@ -141,24 +131,18 @@ class Questions(StrictModel):
     hint_right: Fraction
 
 
-class Router(StrictModel):
-    """Chances that the router is right; its confidence when it is wrong, and right."""
-
+class _Router(StrictModel):  # its confidence when it is wrong, and right
     complexity_right: Fraction
     strategy_right: Fraction
     confidence: Two
 
 
-class Planner(StrictModel):
-    """Chance that a plan has all of a question; sub-tasks of plans by complexity."""
-
+class _Planner(StrictModel):  # sub-tasks of plans by complexity
     covers_all: Fraction
     subtasks: tuple[Facets, Facets, Facets]
 
 
-class Retrieval(StrictModel):
-    """Chances of a search."""
-
+class _Retrieval(StrictModel):  # chances of a search
     recall: tuple[Three, Three, Three]
     whole: Three
     rewritten_misses: Three
@@ -167,9 +151,7 @@ class Retrieval(StrictModel):
     score_spread: NonNegative
 
 
-class Draft(StrictModel):
-    """Chances of a draft, and what its defects leave of its worth."""
-
+class _Draft(StrictModel):  # chances of a draft, and what its defects leave of its worth
     uses: Two
     hallucinates: Fraction
     per_missing: Fraction
@@ -181,17 +163,13 @@ class Draft(StrictModel):
     without_history: Fraction
 
 
-class Validator(StrictModel):
-    """Chances of a validation, and its confidence when it rejects, and accepts."""
-
+class _Validator(StrictModel):  # its confidence when it rejects, and accepts
     finds: Annotated[dict[IssueType, Fraction], Field(min_length=3)]  # an issue that is there
     false_alarm: Fraction
     confidence: Two
 
 
-class History(StrictModel):
-    """Exchanges before the question of a conversation."""
-
+class _History(StrictModel):  # exchanges before the question of a conversation
     exchanges: Annotated[int, Field(ge=1, le=16)]
     tokens: tuple[NonNegativeInt, PositiveInt]
     refers: Fraction
@@ -203,21 +181,21 @@ class CoordinationSettings(StrictModel):
     name: str
     description: str
     context: ContextLimits
-    limits: Limits
+    limits: _Limits
     reward: RewardSettings
     server: ServerSettings
-    tokens: TokenSettings
-    passages: Passages
+    tokens: _Token
+    passages: _Passages
     search_s: Annotated[dict[Strategy | Literal["rewrite"], NonNegative], Field(min_length=4)]
     trim_s: NonNegative
-    failures: Failures
-    questions: Questions
-    router: Router
-    planner: Planner
-    retrieval: Retrieval
-    draft: Draft
-    validator: Validator
-    history: History
+    failures: _Failures
+    questions: _Questions
+    router: _Router
+    planner: _Planner
+    retrieval: _Retrieval
+    draft: _Draft
+    validator: _Validator
+    history: _History
 
     @property
     def fallback_s(self) -> float:
@@ -268,11 +246,10 @@ def load_settings(name_or_path: str | Path = DEFAULT) -> CoordinationSettings:
 # Settings of a query
 
 
-def check_fault(fault: str) -> str:
-    """Return a fault such as "planner:timeout", if there is one of this name."""
-    if fault not in (names := [f"{task}:{kind}" for task in TASKS for kind in FAULTS]):
-        raise ValueError(unknown("fault", fault, names))
-    return fault
+_FAULT: Final = whole(
+    f"(?:{'|'.join(TASKS)}):(?:{'|'.join(FAULTS)})",
+    f"is no fault: give one of {', '.join(TASKS)}, then : and one of {', '.join(FAULTS)}",
+)
 
 
 class Query(StrictModel):
@@ -310,8 +287,7 @@ class QuerySettings(StrictModel):
     deadline_s: Positive | None = None  # the other deadlines scale with it; None: the team's
     rewrite: Literal["lexical", "model"] = "lexical"  # who rewrites queries for retrieval
     retry: Retry = Field(default_factory=Retry)
-    # Calls that go wrong on purpose, such as "planner:timeout": a task of TASKS, a kind of FAULTS.
-    fault: Annotated[str, AfterValidator(check_fault)] | None = None
+    fault: Annotated[str, _FAULT] | None = None  # calls that go wrong on purpose: "planner:timeout"
 
 
 # What agents hand to one another

@@ -85,9 +85,9 @@ class DrawnSession(Session):
     def decide(self) -> int:
         return int(self.policy_of_test(self.state))
 
-    def begin(self, action: int) -> None:
-        super().begin(action)
+    def waves_of(self, action: int) -> Any:
         self.team.begin(action, self.state)
+        return super().waves_of(action)
 
     def action_ms(self, action: int, reports: Any) -> int:
         return int(self.team.outcome.ms[0])
