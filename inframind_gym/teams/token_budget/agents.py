@@ -1,8 +1,7 @@
 """Planner, executor and critic: a prompt from what there is, an answer read back.
 
-Each agent is one call of a model with a template and the product so far; no tools, no memory.
-Answers of models are read leniently: one that is not of the asked form costs its tokens and
-changes as little as possible. `DrawnAnswers` answers in their place on the simulated provider.
+Each agent is one call of a model with a template and the product so far; no tools, no memory. An
+answer that is not of the asked form costs its tokens and changes as little as possible.
 """
 
 from __future__ import annotations
@@ -203,11 +202,7 @@ def _between(value: object, low: float, high: float) -> float | None:
 
 
 class DrawnAnswers:
-    """Answers of one run, drawn as the environment of the same seed draws them.
-
-    The context of a call says what it is: `agent`; for planner, executor and critic `size`; for a
-    rating `open_flags`, the numbers of the flags that are not resolved.
-    """
+    """Answers of one run, drawn as the environment of the same seed draws them."""
 
     def __init__(self, settings: TeamSettings, seed: int) -> None:
         self._settings = settings
@@ -233,17 +228,17 @@ class DrawnAnswers:
         limit = np.array([request.max_tokens])
         self._last = calls = self.task.call(_ROW, np.array([which]), np.array([size]), limit)
         reason = "length" if calls.cut_off[0] else "stop"
-        tokens = int(calls.prompt[0]), int(calls.completion[0])
-        return Completion(self._text(which, calls), *tokens, reason, self._seconds(tokens[1]))
+        text = self._text(which, calls)
+        return self._completion(text, int(calls.prompt[0]), int(calls.completion[0]), reason)
 
     def _overhead(self, answer: dict[str, Any], tokens: int) -> Completion:
         output = min(OVERHEAD_ANSWER, tokens)
-        seconds = self._seconds(output)
-        return Completion(json.dumps(answer), tokens - output, output, "stop", seconds)
+        return self._completion(json.dumps(answer), tokens - output, output)
 
-    def _seconds(self, tokens: int) -> float:
+    def _completion(self, text: str, prompt: int, output: int, reason: str = "stop") -> Completion:
         seconds = self._settings.simulation.seconds
-        return seconds.first_token + seconds.per_token * tokens
+        latency_s = seconds.first_token + seconds.per_token * output
+        return Completion(text, prompt, output, reason, latency_s)
 
     def _text(self, agent: int, calls: Calls) -> str:
         """Return the text of an answer, of the form that its checklist and flags were drawn for."""
@@ -259,10 +254,11 @@ class DrawnAnswers:
             issues = [f"{MARK} defect {i + 1} of review {number}" for i in range(count)]
             return json.dumps({"flags": [{"issue": issue, "points": points} for issue in issues]})
         full = bool(self.task.has_draft(_ROW)[0]) or share > 0.5
-        parts: dict[str, Any] = {
-            "goal": f"{MARK} answer the task" if full else "",
-            "steps": [f"{MARK} step {i}" for i in (1, 2, 3)],
-            "sections": list(DEFAULT_SECTIONS),
-            "risks": [f"{MARK} a risk"] if full else [],
-        }
-        return json.dumps(parts)
+        return json.dumps(
+            {
+                "goal": f"{MARK} answer the task" if full else "",
+                "steps": [f"{MARK} step {i}" for i in (1, 2, 3)],
+                "sections": DEFAULT_SECTIONS,
+                "risks": [f"{MARK} a risk"] if full else [],
+            }
+        )

@@ -1,10 +1,8 @@
 """The application: pre-flight, allocation, agent calls, scores, and decisions on what they return.
 
-The loop is the environment's, with a model in place of the draws. After each agent step there are
-three proxies of quality: a rating of the product by a model (completeness, clarity, actionability,
-0-100), the critic's flags that the rating says are resolved, and a checklist of the parts that are
-there. A rating that fails, is refused or cannot be read leaves the last one in place; before the
-first, the other proxies count alone.
+The loop is the environment's, with a model in place of the draws. Three proxies score a step: a
+rating of the product by a model (0-100), the critic's flags that the rating says are resolved, and
+a checklist of the parts that are there. Where no rating comes the last one stays in place.
 """
 
 from __future__ import annotations
@@ -78,10 +76,7 @@ def _known(strategy: str) -> str:
 
 
 class Order(StrictModel):
-    """A task with its budget and strategy; also the body of ``POST /run``.
-
-    The strategy is a mode, or a policy of `inframind_gym.policies.token_budget` by name.
-    """
+    """A task with its budget and strategy, a mode or a policy; also the body of ``POST /run``."""
 
     task: Annotated[str, Field(min_length=1, max_length=MOST_TASK_CHARS)]
     budget: Annotated[int, within(LEAST_BUDGET, MOST_BUDGET)] = 20_000  # hard ceiling, in tokens
@@ -102,10 +97,9 @@ class BudgetController:
     """Ledger of one run behind the guard of its `LLMService`: a hard ceiling for every call.
 
     A call may take what is left of the budget after the estimate of its prompt; an agent's call
-    leaves room for the rating that follows. Calls come one after the other. So the ceiling is
-    exceeded by errors in estimates of prompts alone, unless a model ignores its limit; that is
-    charged as well. Once the ceiling is exceeded nothing is sent, not even a rating. An attempt
-    whose outcome is unknown counts as spent in full. The ledger of `state` is written here alone.
+    leaves room for the rating that follows. So the ceiling is exceeded by errors in estimates of
+    prompts alone, unless a model ignores its limit; that is charged as well, and nothing is sent
+    any more. An attempt whose outcome is unknown counts as spent in full.
     """
 
     def __init__(self, state: TeamState) -> None:
@@ -155,11 +149,7 @@ class Orchestrator:
     """
 
     def __init__(
-        self,
-        order: Order,
-        log: EventLog,
-        run_id: str,
-        provider: Provider | None = None,
+        self, order: Order, log: EventLog, run_id: str, provider: Provider | None = None
     ) -> None:
         self.order, self._log, self._run_id = order, log, run_id
         self.settings = settings = load_settings()
@@ -176,10 +166,7 @@ class Orchestrator:
         self._warning: str | None = None
 
     async def run(self) -> dict[str, Any]:
-        """Play the run; returns its summary.
-
-        After an agent's call that fails (`LLMError`), `summary` has what there is until then.
-        """
+        """Play the run and return its summary; an `LLMError` if an agent's call fails."""
         try:
             await self._prepare()
             while not self.state.over[0]:
@@ -237,21 +224,19 @@ class Orchestrator:
             self._log.append("reallocation", {"to": AGENTS[chosen - rules.REALLOCATE], **left})
         self._look()
         self._log.append("trace", {**state.facts(0, chosen), "output": output})
-        event = state.event(0, chosen, self._run_id, output)
-        if event:
+        if event := state.event(0, chosen, self._run_id, output):
             self._log.append(AGENT_STEP, event["data"])
 
     async def _call(self, agent: int, size: int, limit: int) -> str:
         """Call an agent and score its step; returns its answer."""
-        state, name = self.state, AGENTS[agent]
-        prompt = agents.PROMPTS[agent](self.product, limit)
-        before = int(state.used[0, agent])
+        state, name, flags = self.state, AGENTS[agent], list[Flag]()
+        prompt, before = agents.PROMPTS[agent](self.product, limit), int(state.used[0, agent])
         tokens = int(state.estimates[0, agent])
         context = {"agent": name, "size": SIZES[size], "prompt_tokens": tokens}
         response = await self.service.acall(
             *prompt[:2], _WAY, limit, prompt.schema, agent=name, context=context
         )
-        text, flags = response.content, []
+        text = response.content
         if agent == rules.PLANNER:
             fits = agents.take_plan(self.product, text)
         elif agent == rules.EXECUTOR:
@@ -262,32 +247,28 @@ class Orchestrator:
             fits, flags = taken is not None, taken or []
         if not fits:
             self._log.append("malformed", {"agent": name, "answer": text[:500]})
-        evidence = await self._evaluate(flags, is_review=agent == rules.CRITIC)
+        open_flags = [number for number, _ in self.product.open_flags]
+        rating_prompt, resolved = agents.self_eval(self.product), set[int]()
+        answer = await self._ask(SELF_EVAL, rating_prompt, RATING_TOKENS, open_flags=open_flags)
+        rating = None if answer is None else agents.read_rating(answer)
+        if rating is not None:
+            self._rating, numbers = rating
+            if agent != rules.CRITIC:  # a review resolves no flags
+                resolved = set(numbers) & set(open_flags)
+            for number in resolved:
+                self.product.flags[number - 1].is_resolved = True
+        elif answer is not None:
+            self._log.append("malformed", {"agent": SELF_EVAL, "answer": answer[:500]})
+        evidence = Evidence(
+            np.array([self._rating]),
+            np.array([self.product.checklist]),
+            np.array([len(flags)]),
+            np.array([len(resolved)]),
+            np.array([sum(flag.points for flag in flags)], np.float64),
+        )
         spent = np.array([int(state.used[0, agent]) - before])
         state.take(_ROW, np.array([agent]), spent, evidence)
         return text
-
-    async def _evaluate(self, new_flags: list[Flag], *, is_review: bool) -> Evidence:
-        """Rate the product after a step; a review resolves no flags."""
-        open_flags = [number for number, _ in self.product.open_flags]
-        prompt, resolved = agents.self_eval(self.product), 0
-        answer = await self._ask(SELF_EVAL, prompt, RATING_TOKENS, open_flags=open_flags)
-        if answer is not None:
-            rating = agents.read_rating(answer)
-            if rating is None:
-                self._log.append("malformed", {"agent": SELF_EVAL, "answer": answer[:500]})
-            else:
-                self._rating, numbers = rating
-                for number in set(numbers) & set(open_flags) if not is_review else ():
-                    self.product.flags[number - 1].is_resolved = True
-                    resolved += 1
-        return Evidence(
-            np.array([self._rating]),
-            np.array([self.product.checklist]),
-            np.array([len(new_flags)]),
-            np.array([resolved]),
-            np.array([sum(flag.points for flag in new_flags)], np.float64),
-        )
 
     async def _ask(
         self, caller: str, prompt: Prompt, most_tokens: int, **context: Any
@@ -312,7 +293,7 @@ class Orchestrator:
         state, budget = self.state, self.order.budget
         spent = int(state.spent[0])
         cost = self.service.get_cost_summary()
-        summary = {
+        return {
             "output": self.product.draft or self.product.plan,
             "quality": float(state.score[0]),
             "cost_report": {
@@ -329,12 +310,9 @@ class Orchestrator:
             "ended_by": REASONS[int(self.state.reason[0])],
             **{key: cost[key] for key in ("calls", "cost_usd", "unpriced_models")},
             "simulated": self.service.is_simulated,
+            **({"warning": self._warning} if self._warning else {}),
+            **({"true_quality": float(self._task.truth(_ROW)[0])} if self._task else {}),
         }
-        if self._warning:
-            summary["warning"] = self._warning
-        if self._task is not None:
-            summary["true_quality"] = float(self._task.truth(_ROW)[0])
-        return summary
 
 
 async def play(orchestrator: Orchestrator, log: Any) -> dict[str, Any]:

@@ -11,14 +11,7 @@ from rich.console import Console
 
 from inframind_gym.errors import friendly
 from inframind_gym.progress import plain_table, say
-from inframind_gym.teams.runs import (
-    DEFAULT_FILE,
-    AsJson,
-    ProviderName,
-    RunLog,
-    Runs,
-    RunStore,
-)
+from inframind_gym.teams.runs import DEFAULT_FILE, AsJson, ProviderName, RunLog, Runs, RunStore
 
 DEMONSTRATION: Final = "Write a guide for new users of a GPU cluster."  # of a run without a task
 
@@ -67,11 +60,7 @@ def run_token_budget(
 
 
 def _print(run_id: str, summary: dict[str, Any], steps: list[dict[str, Any]]) -> None:
-    """Print the trace, the cost report and the output.
-
-    A review's points are the critic's claim: they have a column of their own, beside the change of
-    quality that was measured.
-    """
+    """Print the trace, the cost report and the output; a review's points are the critic's claim."""
     console, report, before = Console(), summary["cost_report"], 0.0
     table = plain_table(
         "step", ">tokens", ">in all", ">quality", ">change", ">claimed", ">ROI", "ended"

@@ -1,12 +1,11 @@
 """Rules of the token-budget team: the budget, the scores of steps, and what may be done next.
 
-Everything is an array with a row a team: no clock, no I/O and no random numbers. Application and
-environment call the same rules, the application with one row.
+Arrays with a row a team: no clock, no I/O and no random numbers. Application and environment call
+the same rules, the application with one row.
 
 A budget is a hard ceiling for the team. Each agent has an allocation in it, a soft limit: beyond
 its own an agent spends what agents that were cut have returned. An agent call may be answered in
-as many tokens as both limits leave after its prompt, so the team exceeds its budget at most by the
-error in the estimate of a prompt's length.
+as many tokens as both limits leave after the estimate of its prompt.
 """
 
 from __future__ import annotations
@@ -161,13 +160,7 @@ class TeamState(Rows):
     mask: Annotated[Bools, NUM_ACTIONS]  # actions that are open
     truth: Truth | None = None  # for policies with `sees_truth` alone
 
-    def __init__(
-        self,
-        settings: TeamSettings,
-        n: int,
-        self_eval: int,
-        max_steps: int,
-    ) -> None:
+    def __init__(self, settings: TeamSettings, n: int, self_eval: int, max_steps: int) -> None:
         super().__init__(n)
         self.settings, self.weights = settings, settings.proxy_weights
         self.max_tokens = np.array([settings.max_tokens[agent] for agent in AGENTS], np.int64)
@@ -307,7 +300,7 @@ class TeamState(Rows):
         """Return the event of a team's last step, as JSON values that WebSocket clients get.
 
         A reallocation and an action that was refused have none (an empty dict), unless the run ends
-        with them. `status` is "cutoff" when the agent is cut off, "complete" at the end of the run.
+        with them.
         """
         is_open, over = bool(self.was_open[row]), bool(self.over[row])
         if not over and (not is_open or REALLOCATE <= action < STOP):

@@ -28,17 +28,13 @@ Shares3 = tuple[Fraction, Fraction, Fraction]
 Factors = tuple[Positive, Positive, Positive]
 Lengths = tuple[PositiveInt, PositiveInt, PositiveInt]
 Points3 = tuple[NonNegative, NonNegative, NonNegative]
-
-
 AgentName = Literal["planner", "executor", "critic"]
 Complexity = Literal["simple", "moderate", "complex"]
 Strategy = Literal["frontload", "critique_heavy", "adaptive"]
 PerComplexity = Annotated[dict[Complexity, NonNegative], Field(min_length=3)]
 
 
-class Overhead(StrictModel):
-    """Tokens of the calls that are no agent's."""
-
+class _Overhead(StrictModel):  # tokens of the calls that are no agent's
     preflight: NonNegativeInt
     self_eval: NonNegativeInt
 
@@ -51,26 +47,20 @@ class ProxyWeights(StrictModel):
     checklist: NonNegative
 
 
-class Quality(StrictModel):
-    """Points of true quality."""
-
+class _Quality(StrictModel):  # points of true quality
     plan: Points3
     sections: tuple[NonNegative, NonNegative, NonNegative, NonNegative, NonNegative]
     per_defect: NonNegative
 
 
-class PromptTokens(StrictModel):
-    """Tokens of the parts of a prompt."""
-
+class _PromptTokens(StrictModel):  # tokens of the parts of a prompt
     task: NonNegativeInt
     plan: NonNegativeInt
     draft: NonNegativeInt
     per_flag: NonNegativeInt
 
 
-class AnswerLengths(StrictModel):
-    """Tokens that an agent would write, without a limit."""
-
+class _AnswerLengths(StrictModel):  # tokens that an agent would write, without a limit
     planner: Lengths
     executor: Lengths
     revision: Lengths
@@ -88,30 +78,24 @@ class Chance(StrictModel):
     cut: Fraction = 1.0
 
 
-class SelfEval(StrictModel):
-    """Noise of self-evaluations, in points."""
-
+class _SelfEval(StrictModel):  # noise of self-evaluations, in points
     bias: NonNegative  # of all
     plan_bias: NonNegative  # instead of `bias`, while there is only a plan
     run_sd: NonNegative  # common to a run
     step_sd: NonNegative  # of one evaluation
 
 
-class Seconds(StrictModel):
-    """Virtual time of a call."""
-
+class _Seconds(StrictModel):  # virtual time of a call
     first_token: NonNegative
     per_token: NonNegative
 
 
-class SimulationSettings(StrictModel):
-    """The simulated task and team."""
-
+class _Simulation(StrictModel):  # the simulated task and team
     complexity_share: PerComplexity
     preflight_right: Fraction
-    quality: Quality
-    prompt_tokens: PromptTokens
-    lengths: AnswerLengths
+    quality: _Quality
+    prompt_tokens: _PromptTokens
+    lengths: _AnswerLengths
     planner: Chance
     section: Chance
     defect: Chance
@@ -120,10 +104,10 @@ class SimulationSettings(StrictModel):
     find_alone: Fraction
     new_defect: Fraction
     flag: Chance
-    self_eval: SelfEval
+    self_eval: _SelfEval
     claimed_points_per_flag: NonNegative
     checklist_of_plan: Shares3
-    seconds: Seconds
+    seconds: _Seconds
 
 
 class TeamSettings(StrictModel):
@@ -138,10 +122,10 @@ class TeamSettings(StrictModel):
     min_completion_tokens: PositiveInt
     prompt_estimate: Fraction
     reallocation_share: Fraction
-    overhead: Overhead
+    overhead: _Overhead
     max_tokens: Annotated[dict[AgentName, Lengths], Field(min_length=3)]  # by size
     proxy_weights: ProxyWeights
-    simulation: SimulationSettings
+    simulation: _Simulation
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

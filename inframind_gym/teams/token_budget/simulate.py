@@ -7,10 +7,9 @@ call gains nothing by itself, and something at the next revision. Longer answers
 `max_tokens` cuts off does less.
 
 `TaskRules` says what a call can lead to and how likely that is; `SimulatedTask` draws from it, and
-`optimum` sums over it. An agent's rating of the team's own product is too kind and noisy. All draws
-are functions of the run's key and of their place in it (the agent and the number of its call), so
-that every policy meets the same run. The numbers are in `envs_configs/teams/token_budget.yaml`;
-most are priors.
+`optimum` sums over it. All draws are functions of the run's key and of their place in it (the agent
+and the number of its call), so that every policy meets the same run. The numbers are in
+`envs_configs/teams/token_budget.yaml`; most are priors.
 """
 
 from __future__ import annotations
@@ -23,18 +22,8 @@ from numpy.typing import NDArray
 
 from inframind_gym.simulator.rng import uniform_array
 from inframind_gym.teams.state import Bools, Floats, Ints
-from inframind_gym.teams.token_budget.rules import (
-    CRITIC,
-    EXECUTOR,
-    PLANNER,
-    Evidence,
-)
-from inframind_gym.teams.token_budget.settings import (
-    AGENTS,
-    COMPLEXITIES,
-    Chance,
-    TeamSettings,
-)
+from inframind_gym.teams.token_budget.rules import CRITIC, EXECUTOR, PLANNER, Evidence
+from inframind_gym.teams.token_budget.settings import AGENTS, COMPLEXITIES, Chance, TeamSettings
 
 PLANS: Final = 3  # levels
 SECTIONS: Final = 4
@@ -58,12 +47,7 @@ class Product(NamedTuple):
 
 
 class TaskRules:
-    """Tokens, outcomes and worth of the calls of the simulated team.
-
-    Attributes:
-        lengths: (4, 3, K) tokens of an answer: kind of call, size, factor.
-        weights: (K,) distribution function of the factors.
-    """
+    """Tokens, outcomes and worth of the calls of the simulated team."""
 
     def __init__(self, settings: TeamSettings) -> None:
         simulation, unit = settings.simulation, settings.token_unit
@@ -75,6 +59,7 @@ class TaskRules:
         of = simulation.lengths
         mean = np.array([of.planner, of.executor, of.critic, of.revision])[:, :, None]
         units = np.maximum(np.rint(mean * np.array(of.factors) / unit), 1)
+        # Tokens of an answer (4, 3, K): kind of call, size, factor; distribution of factors (K,).
         self.lengths: Ints = (units * unit).astype(np.int64)
         self.weights = np.cumsum(of.weights)
         self.weights[-1] = 1.0
