@@ -146,11 +146,7 @@ class LLMJudge:
 
 
 class LoadTracker:
-    """Counts the last `window_size` assignments and turns them into a state and a penalty.
-
-    An agent is hot above `hot_threshold` times its fair share. Each fair share in excess of the
-    first costs `penalty_weight`, up to `max_penalty`. `lifetime_counts` are for reports only.
-    """
+    """Turns the last `window_size` assignments into a load state and a penalty, see `rules`."""
 
     def __init__(
         self,
@@ -164,7 +160,7 @@ class LoadTracker:
         self.hot_threshold = hot_threshold
         self.penalty_weight, self.max_penalty = penalty_weight, max_penalty
         self.recent: deque[str] = deque(maxlen=window_size)
-        self.lifetime_counts = dict.fromkeys(self.agent_ids, 0)
+        self.lifetime_counts = dict.fromkeys(self.agent_ids, 0)  # for reports
 
     @property
     def counts(self) -> NDArray[np.int64]:

@@ -1,9 +1,7 @@
 """The team as an application: a graph that trains it, and a system that serves with it.
 
 Training is LangGraph's StateGraph of five nodes, once around for each task; production answers
-requests one by one. Both take the steps of `TaskSteps`: an agent is assigned by task type and load,
-answers, is judged and penalised for the load it had, and the coordinator learns. Every step is an
-event `state` of the log.
+requests one by one. Both take the steps of `TaskSteps`, each an event `state` of the log.
 """
 
 from __future__ import annotations
@@ -82,11 +80,7 @@ class WorkflowState(TypedDict):
 
 
 class TaskSteps:
-    """Steps of a task, in training and in production.
-
-    Whether it is `online_learning` decides if it learns from every answer; `state` is the last
-    step that was entered.
-    """
+    """Steps of a task, in training and in production; it learns while `online_learning`."""
 
     names: ClassVar[Mapping[str, str]] = {}  # other names of steps; "": no event
 
@@ -177,16 +171,12 @@ class TaskSteps:
 
 
 class Run(TaskSteps):
-    """A training: the five nodes of its graph, and its results. Arguments are `TaskSteps`'s.
-
-    `final` is the state of the graph at the end, `elapsed_s` the duration, virtual where providers
-    are simulated, `costs` what `LLMService.get_cost_summary` says of it.
-    """
+    """A training: the five nodes of its graph, and its results."""
 
     names: ClassVar = {"Scoring": ""}
-    final: WorkflowState | None = None
-    elapsed_s = 0.0
-    costs: Mapping[str, Any]
+    final: WorkflowState | None = None  # state of the graph at the end
+    elapsed_s = 0.0  # virtual where providers are simulated
+    costs: Mapping[str, Any]  # by `LLMService.get_cost_summary`
 
     def pick_task(self, state: WorkflowState) -> dict[str, Any]:
         """Take the next task of the bank."""
@@ -271,18 +261,18 @@ class Run(TaskSteps):
         assert self.final is not None, "train first"
         load, judged, costs = self.final["load_log"], self.judge.log, self.costs
 
-        def mean(values: list[float]) -> float:
-            return float(sum(values) / len(values))
+        def mean(key: str) -> float:
+            return float(sum(entry[key] for entry in load) / len(load))
 
         return {
             "simulated": self.llm_service.is_simulated,
             "iterations": len(load),
-            "mean_adjusted_reward": mean(self.final["rewards_log"]),
-            "mean_raw_reward": mean([entry["raw_reward"] for entry in load]),
-            "mean_load_penalty": mean([entry["load_penalty"] for entry in load]),
+            "mean_adjusted_reward": float(sum(self.final["rewards_log"]) / len(load)),
+            "mean_raw_reward": mean("raw_reward"),
+            "mean_load_penalty": mean("load_penalty"),
             "final_epsilon": self.coordinator.epsilon,
             "final_imbalance": load[-1]["imbalance"],
-            "mean_imbalance": mean([entry["imbalance"] for entry in load]),
+            "mean_imbalance": mean("imbalance"),
             "assignments": dict(self.load_tracker.lifetime_counts),
             "calls": costs["calls"],
             "cost_usd": costs["cost_usd"],
@@ -350,7 +340,7 @@ class ProductionMultiAgentSystem(TaskSteps):
     reward, and the greedy choice rotates until the whole table is unlearned.
 
     Arguments are those of `TaskSteps`, and a clock for the limit of `options.max_rpm` requests in
-    any 60 s. A simulated run begins at the place `options.iterations`.
+    any 60 s.
     """
 
     names: ClassVar = {
@@ -391,8 +381,7 @@ class ProductionMultiAgentSystem(TaskSteps):
             self.enter("Ready")
             return {"error": "Rate limit exceeded"}
         self.request_times.append(self._clock())
-        result: dict[str, Any] = {}
-        answered = len(self.request_log)
+        result, answered = dict[str, Any](), len(self.request_log)
         try:
             self._answer(description, task_type, result)
         except (LLMError, BudgetError) as error:
@@ -429,8 +418,8 @@ class ProductionMultiAgentSystem(TaskSteps):
         }
         state |= self.judge_output(state)
         penalty, adjusted = self.settle(state, bootstraps=False)
-        rewards = {"reward": adjusted, "raw_reward": state["reward"], "load_penalty": penalty}
-        result |= {**rewards, "scores": state["scores"]}
+        result |= {"reward": adjusted, "raw_reward": state["reward"], "load_penalty": penalty}
+        result["scores"] = state["scores"]
         self.enter("Logging")
         place = {"ordinal": ordinal, "action_idx": state["action_idx"]}
         self.log.append("request", place | result)

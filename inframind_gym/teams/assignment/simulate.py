@@ -1,9 +1,8 @@
 """The simulated team: its constants, tasks that arrive, answers of agents, scores of the judge.
 
-Every number is a function of the run's key and its place in the run
-(`inframind_gym.simulator.rng`): two runs with the same key meet the same tasks, and an agent
-answers a task in the same way, whatever was decided before. The environment draws for many teams at
-once, the simulated provider of the application (`DrawnAnswers`) for one.
+Every number is a function of the run's key and its place in the run (`simulator.rng`): two runs
+with the same key meet the same tasks, and an agent answers a task in the same way, whatever was
+decided before. The environment draws for many teams at once, `DrawnAnswers` for one.
 """
 
 from __future__ import annotations
@@ -66,17 +65,13 @@ ByType = Annotated[dict[TaskType, Number], Field(min_length=len(TASK_TYPES))]
 # Constants, `envs_configs/teams/assignment.yaml`
 
 
-class Quality(StrictModel):
-    """Variation of the true quality of an answer."""
-
+class _Quality(StrictModel):  # variation of the true quality of an answer
     complexity_slope: NonNegative
     task_sd: NonNegative
     answer_sd: NonNegative
 
 
-class SimulatedProvider(StrictModel):
-    """Quality and speed of a provider's model; `envs_configs/prices.yaml` has its price."""
-
+class _Provider(StrictModel):  # quality and speed of a provider's model; prices.yaml has its price
     model: str
     gain: ByType
     output_tokens_median: Positive
@@ -84,9 +79,7 @@ class SimulatedProvider(StrictModel):
     per_token_s: NonNegative
 
 
-class Calls(StrictModel):
-    """Length and latency of the agents' calls."""
-
+class _Calls(StrictModel):  # length and latency of the agents' calls
     max_tokens: PositiveInt
     system_prompt_tokens: NonNegativeInt
     complexity_length: Fraction
@@ -94,9 +87,7 @@ class Calls(StrictModel):
     latency_sd: NonNegative
 
 
-class Judge(StrictModel):
-    """Scores and calls of the judge."""
-
+class _Judge(StrictModel):  # scores and calls of the judge
     provider: Provider
     bias: Number
     noise_sd: NonNegative
@@ -106,9 +97,7 @@ class Judge(StrictModel):
     output_tokens_median: Positive
 
 
-class ArrivalSettings(StrictModel):
-    """Order in which tasks arrive."""
-
+class _Arrivals(StrictModel):  # order in which tasks arrive
     skewed_type: TaskType
     skewed_share: Fraction
     bursty_stay: Fraction
@@ -134,11 +123,11 @@ class AssignmentSettings(StrictModel):
     name: Name
     description: str = ""
     skill: Annotated[dict[Agent, ByType], Field(min_length=len(AGENTS))]
-    quality: Quality
-    providers: Annotated[dict[Provider, SimulatedProvider], Field(min_length=len(PROVIDERS))]
-    calls: Calls
-    judge: Judge
-    arrivals: ArrivalSettings
+    quality: _Quality
+    providers: Annotated[dict[Provider, _Provider], Field(min_length=len(PROVIDERS))]
+    calls: _Calls
+    judge: _Judge
+    arrivals: _Arrivals
     tasks: tuple[BankTask, ...] = Field(min_length=1, max_length=1000)
 
     @field_validator("tasks")
@@ -337,9 +326,8 @@ def _write_normals(keys: Keys, stream: int, a: Ints, b: Ints, out: Floats) -> No
 class DrawnAnswers:
     """Answers of agents and judge in one run, as the environment of the same seed draws them.
 
-    The context of a call says what it is: `call` ("agent" or "judge"), and the place that its
-    numbers belong to: `ordinal` of the task in the run, `task` in the bank, `action`. Arrivals
-    "drifting" also change an agent, timed by `num_tasks` of the run.
+    Numbers belong to the place in a call's context: `ordinal` of the task, `task` in the bank,
+    `action`. Arrivals "drifting" also change an agent, timed by `num_tasks` of the run.
     """
 
     def __init__(self, team: Team, seed: int, arrivals: Arrivals, num_tasks: int) -> None:
