@@ -19,8 +19,7 @@ from inframind_gym.teams.llm import (
     shipped_prices,
 )
 from tests.live.vllm_server.fake import Answer, FakeServer, in_order
-from tests.teams.ceiling import TokenCeiling
-from tests.teams.token_budget.runs import Log
+from tests.teams.token_budget.runs import Log, TokenCeiling
 
 pytest.importorskip("openai")
 SECRET = "secret-of-the-test"

@@ -27,8 +27,7 @@ from inframind_gym.teams.assignment.app import (
 )
 from inframind_gym.teams.assignment.rules import ARRIVALS, TASK_TYPES, Arrivals
 from tests.teams.assignment.scripted import GOOD, learner, service_of
-from tests.teams.ceiling import TokenCeiling
-from tests.teams.token_budget.runs import Log
+from tests.teams.token_budget.runs import Log, TokenCeiling
 
 pytest.importorskip("langgraph")
 

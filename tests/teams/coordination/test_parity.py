@@ -3,87 +3,188 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NamedTuple
+import json
+from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium.utils import seeding
 
-from inframind_gym.envs.coordination import (
-    CoordinationConfig,
-    CoordinationSimulation,
-    observe,
-)
+from inframind_gym.envs.coordination import CoordinationConfig, CoordinationSimulation, observe
 from inframind_gym.envs.core import checked_arguments
 from inframind_gym.policies import resolve_policy
 from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.agents import WAY, Agents, Work
-from inframind_gym.teams.coordination.rules import CoordinationState
+from inframind_gym.teams.coordination.agents import AGENT_OF, WAY, Agents, Work
+from inframind_gym.teams.coordination.retrieval import RRF
+from inframind_gym.teams.coordination.rules import FAILURES, CoordinationState, Outcome
 from inframind_gym.teams.coordination.session import Session
-from inframind_gym.teams.coordination.settings import QuerySettings, load_settings
-from inframind_gym.teams.coordination.simulate import SCENARIOS, Pinned
-from inframind_gym.teams.llm import LLMService
-from tests.teams.coordination.drawn import QUERY, ROW, DrawnTeam
+from inframind_gym.teams.coordination.settings import (
+    AGENTS,
+    COMPLEXITIES,
+    ISSUES,
+    SEVERITIES,
+    STRATEGIES,
+    Document,
+    QuerySettings,
+    load_settings,
+)
+from inframind_gym.teams.coordination.simulate import SCENARIOS, Pinned, SimulatedQuestion
+from inframind_gym.teams.llm import Completion, LLMError, LLMRequest, LLMService
 from tests.teams.token_budget.runs import Log
 
 SETTINGS = load_settings()
+ROW = np.zeros(1, np.int64)
+QUERY = "the whole question"
+TEXT = "x" * 4 * SETTINGS.tokens.passage
 
 
-class Played(NamedTuple):
-    """An episode: its decisions, the state before each and at the end, exchanges that are left."""
+class DrawnTeam:
+    """Model and search of one question that answer as the environment draws them.
 
-    taken: list[int]
-    seen: list[dict[str, Any]]
-    kept: list[int]
+    Texts go through prompts and parsers; numbers are those of the draw. Exchanges before are a
+    message each, since the environment trims exchanges and the application messages.
+    """
+
+    model = "drawn"
+    is_simulated = True
+
+    def __init__(self, seed: int, noise: bool, conversation: float, pinned: Pinned | None) -> None:
+        self.question = SimulatedQuestion(SETTINGS, 1, noise=noise, conversation=conversation)
+        key = seeding.np_random(seed)[0].integers(2**64, dtype=np.uint64)
+        self.question.start(ROW, np.array([key], np.uint64), pinned)
+        self.outcome = Outcome.empty(1)
+        self._failing: set[str] = set()  # sub-tasks whose search fails
+        self._known: list[str] = []  # documents that were found
+        self._copies = self._prompt = self._completion = self._to_come = 0
+
+    def history(self) -> list[dict[str, Any]]:
+        tokens = self.question.history[0]
+        said = ({"content": "four" * n, "place": i} for i, n in enumerate(tokens))
+        return [{"role": "assistant", **each} for each in said] if tokens.any() else []
+
+    def begin(self, action: int, state: CoordinationState) -> None:
+        """Draw what comes of an action."""
+        was_open = self.question.open[0].copy()
+        self.outcome = outcome = self.question.act(ROW, np.array([action]), state)
+        self._prompt, self._completion = int(outcome.prompt[0]), int(outcome.completion[0])
+        self._copies, self._to_come = int(outcome.duplicates[0]), int(outcome.docs[0])
+        width = int(state.pending[0]) if action >= rules.PARALLEL else 1
+        asked = [f"part {i + 1}" for i in np.flatnonzero(was_open)][:width] or [QUERY]
+        came = [f"part {i + 1}" for i in np.flatnonzero(was_open & ~self.question.open[0])]
+        self._failing = set(asked) - set(came or [QUERY] * int(outcome.answered[0] > 0))
+
+    async def complete(self, request: LLMRequest) -> Completion:
+        agent, drawn = str(request.context["agent"]), self.outcome
+        question = str(request.context.get("question", ""))
+        failed = question in self._failing
+        if agent != "retrieval":
+            who = AGENTS.index(AGENT_OF.get(agent, agent))
+            failed = drawn.failed[0] == who and not (agent == "draft" and drawn.drafted[0])
+        if failed and FAILURES[int(drawn.failure[0])] == "timeout":
+            raise LLMError("timeout", "late", "unknown")
+        text = self._text(agent, question)
+        if failed:
+            text = "" if agent == "draft" else "{"
+        prompt, completion = self._prompt, self._completion
+        self._prompt = self._completion = 0
+        return Completion(text, prompt, completion, "stop", 0.0)
+
+    def lost_tokens(self, _: str) -> int:
+        prompt, self._prompt = self._prompt, 0
+        return prompt
+
+    def _text(self, agent: str, question: str) -> str:
+        drawn = self.outcome
+        types = [kind for i, kind in enumerate(ISSUES) for _ in range(int(drawn.issues[0, i]))]
+        grades = [SEVERITIES[max(int(drawn.severity[0]) - 1, 0)], *["low"] * 20]  # the worst first
+        issues = [
+            {"type": kind, "severity": grade, "description": "drawn"}
+            for kind, grade in zip(types, grades, strict=False)
+        ]
+        made: dict[str, Any] = {
+            "router": {
+                "strategy": STRATEGIES[int(drawn.strategy[0])],
+                "complexity": COMPLEXITIES[int(drawn.complexity[0])],
+                "needs_planning": bool(drawn.needs_planning[0]),
+                "confidence": float(drawn.confidence[0]),
+            },
+            "planner": {
+                "sub_tasks": [f"part {i + 1}" for i in range(int(drawn.subtasks[0]))],
+                "execution_order": "parallel",
+                "estimated_complexity": "medium",
+            },
+            "retrieval": {"refined": question, "variants": []},
+            "synthesis": {"order": [1], "missing": []},
+            "validation": {
+                "valid": bool(drawn.valid[0]),
+                "confidence": float(drawn.verdict[0]),
+                "issues": issues,
+                "suggested_action": "accept",
+            },
+        }
+        return json.dumps(made[agent]) if agent in made else "An answer [1]."
+
+    def retrieve(self, query: Any, strategy: str = "hybrid", top_k: int = 10) -> list[Document]:
+        """Documents of one search; copies of known ones come last of all."""
+        score = float(self.outcome.score[0]) * (1.0 if strategy == "vector" else 2.0 / (RRF + 1.0))
+        documents = []
+        for _ in range(top_k):
+            is_copy = 0 < self._to_come <= self._copies
+            self._to_come -= 1
+            if not (is_copy and self._known):
+                self._known.append(f"document {len(self._known)}")
+            name = self._known[0] if is_copy else self._known[-1]
+            documents.append(Document(doc_id=name, text=TEXT, source=name, score=score))
+        return documents
 
 
-def snapshot(state: CoordinationState) -> dict[str, Any]:
-    """Every number of the state, by name."""
-    numbers = {k: v[0].copy() for k, v in vars(state).items() if isinstance(v, np.ndarray)}
-    return numbers | {"observation": observe(state, ROW)[0]}
-
-
-def deciding(name: str, seed: int, played: Played) -> Any:
+class Decider:
     """A policy that trims sooner than policies do, and notes what it sees and does."""
-    policy = resolve_policy(name, family="coordination")
-    policy.reset(SETTINGS, [0])
 
-    def decide(state: CoordinationState) -> int:
-        played.seen.append(snapshot(state))
-        action = int(policy.act_batch(observe(state, ROW), state.rows(ROW), ROW)[0])
-        if state.mask[0, rules.TRIM] and state.iteration[0] == seed % 3:
+    def __init__(self, name: str, seed: int) -> None:
+        self.policy, self.seed = resolve_policy(name, family="coordination"), seed
+        self.policy.reset(SETTINGS, [0])
+        self.taken: list[int] = []
+        self.seen: list[
+            dict[str, Any]
+        ] = []  # every number of the state before each, and at the end
+        self.kept: list[int] = []  # exchanges that are left
+
+    def look(self, state: CoordinationState) -> None:
+        numbers = {k: v[0].copy() for k, v in vars(state).items() if isinstance(v, np.ndarray)}
+        self.seen.append(numbers | {"observation": observe(state, ROW)[0]})
+
+    def __call__(self, state: CoordinationState) -> int:
+        self.look(state)
+        action = int(self.policy.act_batch(observe(state, ROW), state.rows(ROW), ROW)[0])
+        if state.mask[0, rules.TRIM] and state.iteration[0] == self.seed % 3:
             action = int(rules.TRIM)
-        played.taken.append(action)
+        self.taken.append(action)
         return action
-
-    return decide
 
 
 def in_the_environment(
-    name: str, seed: int, noise: bool, conversation: float, pinned: Pinned | None
-) -> Played:
+    decide: Decider, noise: bool, conversation: float, pinned: Pinned | None
+) -> None:
     arguments = {"noise": noise, "conversation": conversation}
     simulation = CoordinationSimulation(checked_arguments(CoordinationConfig, arguments), 1)
-    observations, played = simulation.observations(), Played([], [], [])
-    simulation.scenario = pinned
-    simulation.reset(ROW, [seeding.np_random(seed)[0]], observations)
-    decide = deciding(name, seed, played)
+    observations, simulation.scenario = simulation.observations(), pinned
+    simulation.reset(ROW, [seeding.np_random(decide.seed)[0]], observations)
     while not simulation.state.over[0]:
         simulation.step(ROW, np.array([decide(simulation.state)]), observations)
-    played.seen.append(snapshot(simulation.state))
+    decide.look(simulation.state)
     question = simulation.question
-    played.kept.extend(np.flatnonzero(question.kept[0]) if question.history.any() else ())
-    return played
+    decide.kept.extend(np.flatnonzero(question.kept[0]) if question.history.any() else ())
 
 
 class DrawnSession(Session):
     """A query whose actions are drawn, with their times."""
 
     team: DrawnTeam
-    policy_of_test: Any
+    decider: Decider
 
     def decide(self) -> int:
-        return int(self.policy_of_test(self.state))
+        return self.decider(self.state)
 
     def waves_of(self, action: int) -> Any:
         self.team.begin(action, self.state)
@@ -94,35 +195,27 @@ class DrawnSession(Session):
 
 
 def in_the_application(
-    name: str, seed: int, noise: bool, conversation: float, pinned: Pinned | None
-) -> Played:
-    log, played = Log(), Played([], [], [])
-    team = DrawnTeam(SETTINGS, seed, noise=noise, conversation=conversation, pinned=pinned)
-    work = Work(QUERY, team.history())
-    agents = Agents(
-        LLMService({WAY: team}, log=log),
-        team.retrieve,
-        work,
-        rewrite=lambda question: [],
-        is_about=lambda query, documents: True,
-        log=log,
-        lost_tokens=team.lost_tokens,
-    )
+    decide: Decider, noise: bool, conversation: float, pinned: Pinned | None
+) -> None:
+    log, team = Log(), DrawnTeam(decide.seed, noise, conversation, pinned)
+    service, work = LLMService({WAY: team}, log=log), Work(QUERY, team.history())
+    agents = Agents(service, team.retrieve, work, lambda question: [], lambda *_: True, log)
+    agents.lost_tokens = team.lost_tokens
     refers = bool(team.question.refers_to[0] >= 0)
     session = DrawnSession(SETTINGS, QuerySettings(), agents, int(team.question.hint[0]), refers)
-    session.team, session.policy_of_test = team, deciding(name, seed, played)
+    session.team, session.decider = team, decide
     asyncio.run(session.play())
-    played.seen.append(snapshot(session.state))
-    played.kept.extend(message["place"] for message in work.history)
-    return played
+    decide.look(session.state)
+    decide.kept.extend(message["place"] for message in work.history)
 
 
 def assert_same(
     name: str, seed: int, noise: bool, conversation: float = 0.0, pinned: Pinned | None = None
 ) -> Any:
     """Play a question in both and compare them; returns the last state."""
-    there = in_the_environment(name, seed, noise, conversation, pinned)
-    here = in_the_application(name, seed, noise, conversation, pinned)
+    there, here = Decider(name, seed), Decider(name, seed)
+    in_the_environment(there, noise, conversation, pinned)
+    in_the_application(here, noise, conversation, pinned)
     assert (here.taken, here.kept) == (there.taken, there.kept)
     for app, env in zip(here.seen, there.seen, strict=True):
         assert set(app) == set(env)
