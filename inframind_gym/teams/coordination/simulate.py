@@ -2,11 +2,9 @@
 
 A question is of some complexity and kind, and needs one to three pieces of evidence. In a
 conversation a piece may be in an exchange before, and is gone when that exchange is trimmed. A
-search finds a piece if its luck is below the chance of the strategy for this kind of question;
-searches for the whole of a complex question find less, so that a plan pays. A draft uses some of
-what was found, fewer pieces where several searches were not merged; it may claim what no source
-says, the more the more is missing, and may leave sources out. A validation finds such defects or
-does not; a draft that was told of them has fewer.
+search finds a piece if its luck is below the chance of the strategy for this kind of question. A
+draft uses some of what was found; it may claim what no source says, and may leave sources out. A
+validation finds such defects or does not; a draft that was told of them has fewer.
 
 All draws are functions of the question's key and of their place in it, the agent and the number of
 its call, so that every policy meets the same question. The numbers are in
@@ -87,11 +85,8 @@ def find_scenario(name: str) -> Pinned:
 class SimulatedQuestion:
     """n questions with their agents, evidence and drafts; all arrays have a row a question.
 
-    Args:
-        settings: constants of the team.
-        n: number of questions.
-        conversation: share of the questions with exchanges before.
-        noise: whether lengths vary, calls fail and sub-tasks bring passages again.
+    A share of them has exchanges before (`conversation`). With `noise` lengths vary, calls fail and
+    sub-tasks bring passages again.
     """
 
     def __init__(
@@ -123,8 +118,9 @@ class SimulatedQuestion:
         recall = np.array(retrieval.recall)  # kinds x strategies
         self._best_strategy = recall.argmax(axis=1)
         plain = np.concatenate([np.array(retrieval.whole)[:, None, None] * recall, recall[None]])
-        misses = np.array(retrieval.rewritten_misses) * (1.0 - plain)
-        self._chances = np.stack([plain, 1.0 - misses])
+        self._chances = np.stack(
+            [plain, 1.0 - np.array(retrieval.rewritten_misses) * (1.0 - plain)]
+        )
         self._search_s = np.array([settings.search_s[name] for name in STRATEGIES])
         self._finds = np.array([settings.validator.finds[issue] for issue in ISSUES])
         self._draft_length = np.array(tokens.draft)
@@ -200,11 +196,10 @@ class SimulatedQuestion:
 
     # Calls
 
-    def _draw_luck(self, rows: Ints, places: Ints) -> Floats:
+    def _draw_luck(self, rows: Ints, places: Any) -> Floats:
         """Return the draws of calls (k,) by their places, (k, 9)."""
-        return np.asarray(
-            uniform_array(self.keys[rows, None], _STREAM_CALL, places[:, None], _DRAWS)
-        )
+        keys, places = self.keys[rows, None], np.broadcast_to(places, len(rows))[:, None]
+        return np.asarray(uniform_array(keys, _STREAM_CALL, places, _DRAWS))
 
     def _draw(
         self, rows: Ints, agent: int, number: Ints, lengths: Any, prompt: Ints
@@ -354,11 +349,10 @@ class SimulatedQuestion:
 
     def _answer(self, rows: Ints, actions: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
         """Write a draft where there is none or another is asked for; validate it where asked."""
-        writes = (actions == rules.REGENERATE) | ~state.drafted[rows]
-        fine = np.ones(len(rows), np.bool_)
+        again = actions == rules.REGENERATE
+        writes, fine = again | ~state.drafted[rows], np.ones(len(rows), np.bool_)
         if writes.any():
-            again = actions[writes] == rules.REGENERATE
-            fine[writes] = self._write(rows[writes], again, at[writes], state, outcome)
+            fine[writes] = self._write(rows[writes], again[writes], at[writes], state, outcome)
             outcome.drafted[at] = writes & fine
         judges = fine & (actions == rules.VALIDATE)
         if judges.any():
@@ -431,7 +425,7 @@ class SimulatedQuestion:
         outcome.ms[at] = milliseconds(settings.fallback_s)
         outcome.prompt[at], outcome.completion[at] = tokens.query + docs, tokens.fallback
         outcome.context[at] = docs + tokens.fallback
-        luck = self._draw_luck(rows, np.full(len(rows), (WRITER + 1) * CALLS))[:, 3:]
+        luck = self._draw_luck(rows, (WRITER + 1) * CALLS)[:, 3:]
         has = self._hits(rows, 0, self.complexity[rows], 0)
         guessed = self.luck[rows, 0] < settings.draft.without_history
         has[:, 0] = np.where(self.refers_to[rows] >= 0, guessed, has[:, 0])

@@ -78,8 +78,9 @@ class DrawnTeam:
         question = str(request.context.get("question", ""))
         failed = question in self._failing
         if agent != "retrieval":
-            who = AGENTS.index(AGENT_OF.get(agent, agent))
-            failed = drawn.failed[0] == who and not (agent == "draft" and drawn.drafted[0])
+            who = ("", *AGENTS)[1 + int(drawn.failed[0])]
+            failed = AGENT_OF.get(agent, agent) == who
+            failed &= not (agent == "draft" and drawn.drafted[0])
         if failed and FAILURES[int(drawn.failure[0])] == "timeout":
             raise LLMError("timeout", "late", "unknown")
         text = self._text(agent, question)
