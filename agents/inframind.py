@@ -71,10 +71,10 @@ from inframind_gym.configs import (
 from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.policies import checkpoint
-from inframind_gym.policies.networks import PLAN_DRAWS, Player, draw, kinds
+from inframind_gym.policies.networks import PLAN_DRAWS, Player, draw
 from inframind_gym.progress import ProgressReport
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
-from inframind_gym.simulator.workflow.state import COMPLETED
+from inframind_gym.simulator.workflow.state import COMPLETED, PLAN
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES
 from inframind_gym.simulator.workload import RATES_PER_MIN
 from inframind_gym.tasks import EMBED_DIM
@@ -221,7 +221,8 @@ class Streams:
         contexts = self.env.contexts()
         uniforms = self._rng.random((len(contexts), PLAN_DRAWS))
         actions = np.zeros((len(contexts), PLAN_ACTIONS + 1), np.int64)
-        plan, route = (np.flatnonzero(self.running & due) for due in kinds(contexts))
+        is_plan = contexts["kind"] == PLAN
+        plan, route = (np.flatnonzero(self.running & due) for due in (is_plan, ~is_plan))
         if len(plan):
             drawn = uniforms[plan] if temperature == 1.0 else None
             actions[plan, :PLAN_ACTIONS] = player.plans(contexts[plan], drawn)

@@ -27,6 +27,7 @@ from scipy.special import ndtr
 
 from inframind_gym.policies import Completed, Contexts, PolicySpec
 from inframind_gym.policies.bid_price import Recipe, RecipePolicy, RecipeTable, tabulate
+from inframind_gym.policies.simple import STRATEGY_LOGITS
 from inframind_gym.simulator.item_response import NODES, WEIGHTS, sigmoid
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
@@ -38,7 +39,6 @@ _REFLECTION, _DEBATE = TOPOLOGIES.index("Reflection"), TOPOLOGIES.index("Debate"
 
 # Beliefs before any measurement: abilities are of the workload, all else is the same everywhere.
 DIFFICULTY_SD: Final = 1.7  # spread of questions' difficulty, logits
-STRATEGY_LOGITS: Final = MappingProxyType({"Flash": -0.3, "Concise": 0.0, "DeepThink": 0.15})
 STRATEGY_LOG_S: Final = MappingProxyType({"Flash": -0.1, "Concise": -0.1, "DeepThink": 0.25})
 FINAL_LOG_S: Final = 0.0  # of the call that decides
 REVISION_LOG_S: Final = -0.3  # of a debate's second round
@@ -127,8 +127,6 @@ class AdaptivePolicy(RecipePolicy):
         for array, value in self._first.items():
             getattr(self, array)[rows] = value
 
-    # Choice
-
     def choose(
         self, in_flight: Floats, contexts: Contexts, rows: NDArray[np.int64]
     ) -> NDArray[np.int64]:
@@ -140,7 +138,15 @@ class AdaptivePolicy(RecipePolicy):
     def outlook(self, in_flight: Floats, contexts: Contexts, rows: NDArray[np.int64]) -> Outlook:
         """Return what is expected of every recipe, with calls in flight (n, M)."""
         n, domain = len(rows), contexts["domain"].astype(np.int64)
-        call_s, idle_s = self._call_s(in_flight, contexts, rows, domain)
+        # Seconds of a call on idle servers and now, (n, M, kinds).
+        own, beta = np.minimum(in_flight / self._slots, 1.0), self._coefficients[rows]
+        of_domain = beta[np.arange(n), :, FIRST_DOMAIN + domain]  # (n, M)
+        log_s = of_domain[..., None] + beta[..., FIRST_KIND:]
+        idle_s = self.spec.expected_call_s[:, None] * np.exp(log_s)
+        slow = np.exp(beta[..., OWN] * own + beta[..., SHARED] * (own @ self._together))
+        idle_s[..., -1] *= self._final[rows, domain][:, None]
+        wait_s = self.spec.expected_call_s * slow * self._rounds(in_flight, contexts)
+        call_s = idle_s * slow[..., None] + wait_s[..., None] * (idle_s > 0.0)
         price = self._prices(in_flight, contexts["time_s"], rows)
         log_s = np.log(call_s.reshape(n, -1) @ self._path)
         cost = (price[:, :, None] * idle_s).reshape(n, -1) @ self._work
@@ -166,29 +172,6 @@ class AdaptivePolicy(RecipePolicy):
             self._predicted = np.pad(self._predicted, ((0, 0), (0, more)))
         self._predicted[rows, queries] = outlook.log_s[np.arange(len(rows)), chosen]
         return np.asarray(chosen, np.int64)
-
-    def _features(self, in_flight: Floats) -> tuple[Floats, Floats]:
-        """Return each server's own load and that of the others on its GPU, (n, M) in 0..1."""
-        own = np.minimum(in_flight / self._slots, 1.0)
-        return own, np.minimum(in_flight / self._slots, 1.0) @ self._together
-
-    def _call_s(
-        self,
-        in_flight: Floats,
-        contexts: Contexts,
-        rows: NDArray[np.int64],
-        domain: NDArray[np.int64],
-    ) -> tuple[Floats, Floats]:
-        """Return seconds (n, M, kinds) that a call would take now, and on idle servers."""
-        own, others = self._features(in_flight)
-        beta = self._coefficients[rows]
-        of_domain = beta[np.arange(len(rows)), :, FIRST_DOMAIN + domain]  # (n, M)
-        log_s = of_domain[..., None] + beta[..., FIRST_KIND:]
-        idle = self.spec.expected_call_s[:, None] * np.exp(log_s)
-        slow = np.exp(beta[..., OWN] * own + beta[..., SHARED] * others)
-        idle[..., -1] *= self._final[rows, domain][:, None]
-        wait_s = self.spec.expected_call_s * slow * self._rounds(in_flight, contexts)
-        return idle * slow[..., None] + wait_s[..., None] * (idle > 0.0), idle
 
     def _rounds(self, in_flight: Floats, contexts: Contexts) -> Floats:
         """Return full batches that are served before a call sent now, (n, M)."""
@@ -218,8 +201,6 @@ class AdaptivePolicy(RecipePolicy):
         fading = np.clip((FADED - load) / (FADED - FADES_FROM), 0.0, 1.0) @ self._on_gpu.T
         return np.asarray(price * np.exp(np.where(self._is_shared, alone * fading, 0.0)))
 
-    # Learning
-
     def observe(self, completed: Completed, row: int) -> None:
         """Learn seconds of calls from the queries of a row that have ended."""
         self.learn(completed, np.full(len(completed), row))
@@ -232,7 +213,8 @@ class AdaptivePolicy(RecipePolicy):
         per_node = np.where(completed["topology"] == _REFLECTION, 2, 1)
         in_flight = self.in_flight[rows, query]
         rounds = self._rounds(in_flight, completed)
-        own, others = self._features(in_flight)
+        own = np.minimum(in_flight / self._slots, 1.0)
+        others = own @ self._together
         errors = np.log(np.maximum(completed["latency_s"], 1e-3)) - self._predicted[rows, query]
         decides = completed["calls"] > per_node
         for k, (row, domain) in enumerate(zip(rows, completed["domain"], strict=True)):
@@ -271,29 +253,29 @@ def believed(spec: PolicySpec) -> tuple[RecipeTable, Floats, Floats, Floats]:
         kind (a strategy, a second round, or the call that decides) on the recipe's slowest line;
         the same of all its calls.
     """
-    recipes: list[Recipe] = []
     models, strategies = range(spec.num_models), range(spec.num_strategies)
+    plans: list[tuple[str, tuple[int, ...], int]] = []
     concise = spec.strategy_index("Concise")
     for m in models:
-        recipes += [_recipe("IO", (m,), s) for s in strategies]
-        recipes += [_recipe("Reflection", (m,), s) for s in strategies]
-        recipes += [_recipe("Debate", (m, other), concise) for other in models if other != m]
-        recipes += [_recipe("Debate", (m, m, other, other), concise) for other in models]
+        plans += [("IO", (m,), s) for s in strategies]
+        plans += [("Reflection", (m,), s) for s in strategies]
+        plans += [("Debate", (m, other), concise) for other in models if other != m]
+        plans += [("Debate", (m, m, other, other), concise) for other in models]
+    recipes = [Recipe(TOPOLOGIES.index(t), team, s, RoleRule.CODER) for t, team, s in plans]
     revision, final = spec.num_strategies, spec.num_strategies + 1  # kinds of calls
     chance = np.zeros((len(DOMAINS), len(recipes)))
     path = np.zeros((spec.num_models, final + 1, len(recipes)))
     work = np.zeros_like(path)
     gains = [STRATEGY_LOGITS.get(name, 0.0) for name in spec.strategies]
-    for r, recipe in enumerate(recipes):
-        topology, first, last = TOPOLOGIES[recipe.topology], recipe.models[0], recipe.models[-1]
-        logits, gain, s = spec.ability[last], gains[recipe.strategy], recipe.strategy
-        coders = 0
+    for r, (topology, team, s) in enumerate(plans):
+        first, last, coders = team[0], team[-1], 0
+        logits, gain = spec.ability[last], gains[s]
         path[first, s, r] = work[first, s, r] = 1.0
         if topology == "Reflection":
             gain += REFLECTION_LOGITS
             path[first, s, r] = work[first, s, r] = 2.0
         elif topology == "Debate":
-            coders = len(recipe.models) // 2
+            coders = len(team) // 2
             path[last, revision, r], work[last, revision, r] = 1.0, coders
             work[first, s, r] = coders
         path[first, final, r] = work[first, final, r] = 1.0
@@ -309,10 +291,6 @@ def believed(spec: PolicySpec) -> tuple[RecipeTable, Floats, Floats, Floats]:
     flat = (-1, len(recipes))
     table = tabulate(recipes, spec.num_strategies)
     return table, chance, path.reshape(flat), work.reshape(flat)
-
-
-def _recipe(topology: str, models: tuple[int, ...], strategy: int) -> Recipe:
-    return Recipe(TOPOLOGIES.index(topology), models, strategy, RoleRule.CODER)
 
 
 def _solved(logits: float) -> float:

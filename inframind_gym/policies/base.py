@@ -24,22 +24,16 @@ from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.rng import STREAM_POLICY, uniform_array
 
+# Arguments of an environment that belong to the router: how it plans, what it looks at, in which
+# order it asks the servers to serve. All others are the world's, the same for every policy.
 REQUIRABLE: Final = ("level", "observation", "planner", "scheduler", "system_features")
-"""Arguments of an environment that belong to the router: how it plans, what it looks at, in which
-order it asks the servers to serve. All others are the world's, the same for every policy."""
 
-Context: TypeAlias = np.void
-"""One record of the CONTEXT dtype (`inframind_gym.simulator.workflow.state`)."""
-
-Contexts: TypeAlias = NDArray[np.void]
-"""(n,) structured array of the CONTEXT dtype."""
-
+# Records of `inframind_gym.simulator.workflow.state`.
+Context: TypeAlias = np.void  # one CONTEXT
+Contexts: TypeAlias = NDArray[np.void]  # (n,) CONTEXT
+Completed: TypeAlias = NDArray[np.void]  # (k,) COMPLETED: queries that finished during one step
+# A route, or an array of 8 or 9 numbers at the levels "planner" and "joint".
 Action: TypeAlias = int | NDArray[np.int64]
-"""A route, or an array of 8 or 9 numbers at the levels "planner" and "joint"."""
-
-Completed: TypeAlias = NDArray[np.void]
-"""(k,) structured array of the COMPLETED dtype: queries that finished during one step."""
-
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
@@ -93,26 +87,15 @@ class Policy(Protocol[_Spec, _Seen]):
 
 
 class BasePolicy(Generic[Spec, Seen]):
-    """A policy; a subclass writes `act_batch`. What it remembers must be kept per row.
+    """A policy; a subclass writes `act_batch`. What it remembers must be kept per row."""
 
-    Attributes:
-        name: unique name, under which results are filed.
-        version: raised by a change that alters its actions; results of another are not reused.
-        requires: arguments of the environment that the policy insists on.
-        carries_out_any_plan: whether it routes queries that somebody else has planned.
-        spec: the facts of the run.
-        seeds: (rows,) uint64.
-        decisions: (rows,) decisions that a row has made, where a subclass counts them for
-            `uniform`.
-    """
-
-    name: str = "policy"
-    version: int = 1
-    requires: Mapping[str, Any] = MappingProxyType({})
-    carries_out_any_plan: bool = True
-    spec: Spec
-    seeds: NDArray[np.uint64]
-    decisions: Ints
+    name: str = "policy"  # unique: results are filed under it
+    version: int = 1  # raised by a change that alters actions; results of another are not reused
+    requires: Mapping[str, Any] = MappingProxyType({})  # arguments of the environment
+    carries_out_any_plan: bool = True  # routes queries that somebody else has planned
+    spec: Spec  # the facts of the run
+    seeds: NDArray[np.uint64]  # (rows,)
+    decisions: Ints  # (rows,) made by a row, where a subclass counts them for `uniform`
 
     def reset(self, spec: Spec, seeds: Sequence[int]) -> None:
         """Keep the facts of the run and the seed of every row."""
@@ -152,15 +135,7 @@ class ContextPolicy(BasePolicy[Spec, Seen]):
 
 
 def models_up(contexts: Contexts, num_models: int) -> Bools:
-    """Models that may be chosen.
-
-    Args:
-        contexts: (n,) structured array with the bit mask `models_up`.
-        num_models: number of models M.
-
-    Returns:
-        (n, M) booleans; all true where every model is down, for then no choice is better.
-    """
+    """Models that may be chosen, (n, M); all where every model is down: no choice is better."""
     bits = np.uint32(1) << np.arange(num_models, dtype=np.uint32)
     up: Bools = (np.asarray(contexts["models_up"])[:, None] & bits) != 0
     up[~up.any(axis=1)] = True
@@ -182,27 +157,14 @@ def place_in(mask: Bools, u: Floats) -> Ints:
 
 
 def draw_from(weights: Floats, u: Floats) -> Ints:
-    """Draw one column a row.
-
-    Args:
-        weights: (n, k), not negative, with a positive sum in every row.
-        u: (n,) uniform numbers in (0, 1).
-
-    Returns:
-        (n,) columns; a column of weight 0 is never drawn.
-    """
+    """Draw one column (n,) a row of weights (n, k) with uniform `u` (n,); one of weight 0 never."""
     edges = np.cumsum(weights, axis=1)
     return np.asarray((edges <= (u * edges[:, -1])[:, None]).sum(axis=1), np.int64)
 
 
 def multiplier_of(owner: object) -> float | None:
-    """The λ of a policy or of what trains one, or None where it has none.
-
-    Args:
-        owner: its `multiplier` is a number, or has the number as its `value`.
-    """
-    multiplier = getattr(owner, "multiplier", None)
-    value = getattr(multiplier, "value", multiplier)
+    """The λ of a policy, a number that is its `multiplier`; None where it has none."""
+    value = getattr(owner, "multiplier", None)
     return float(value) if isinstance(value, Real) else None
 
 

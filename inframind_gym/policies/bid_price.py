@@ -146,8 +146,7 @@ def role_orders(
         role_embeddings: (R, 384), in the order of ROLES.
 
     Returns:
-        (T, domains, rules, MAX_AGENTS) positions within the domain's roles; where
-        there are fewer roles than agents they repeat.
+        (T, domains, rules, MAX_AGENTS) positions within the domain's roles; too few roles repeat.
     """
     fit = task_embeddings.astype(np.float64) @ role_embeddings.astype(np.float64).T
     out = np.zeros((len(fit), len(DOMAINS), len(RoleRule), MAX_AGENTS), np.int8)
@@ -204,20 +203,6 @@ class Prices(NamedTuple):
 _LOAD, _LATE_VALUE, _CAUTION, _PATIENCE_S, _DOUBT, _BASE = range(6)  # in `packed`
 
 
-def between(packed: Floats, row: Ints, place: Floats) -> Floats:
-    """Return sets (n, 5 + M) of `Prices.packed` (C, K, 5 + M).
-
-    Args:
-        packed: sets.
-        row: (n,) in 0..C-1.
-        place: (n,) in 0..K-1; between two columns their numbers are interpolated.
-    """
-    below = place.astype(np.int64)
-    low, high = packed[row, below], packed[row, np.minimum(below + 1, packed.shape[1] - 1)]
-    low += (place - below)[:, None] * (high - low)
-    return low
-
-
 def edges(values: Floats) -> Floats:
     """Boundaries (K - 1,) at which the nearest in ratio of K rising positive values changes."""
     return np.asarray(np.sqrt(values[:-1] * values[1:]), np.float64)
@@ -225,27 +210,16 @@ def edges(values: Floats) -> Floats:
 
 def choose(
     known: Estimates,
-    prices: Floats,
-    needs: NDArray[np.uint32],
-    in_flight: Floats,
-    budget_s: Floats,
-    domain: Ints,
-    ease: Floats,
-    models_up: NDArray[np.uint32],
-    call: Bound | None = None,
+    prices: Floats,  # (n, 5 + M) that each query pays, see `Prices.packed`
+    needs: NDArray[np.uint32],  # (R,) bit masks of the models that recipes use
+    in_flight: Floats,  # (n, M) calls at each model
+    budget_s: Floats,  # (n,) that are left
+    domain: Ints,  # (n,)
+    ease: Floats,  # (n,) log odds by which the question looks easier than others of its domain
+    models_up: NDArray[np.uint32],  # (n,) bit masks
+    call: Bound | None = None,  # of `choose_each`, by who calls often; `known` is `as_taken` then
 ) -> Ints:
     """Choose the recipe of the best expected balance of success and price for each of n queries.
-
-    Args:
-        known: estimates.
-        prices: (n, 5 + M) that each query pays, see `Prices.packed`.
-        needs: (R,) bit masks of the models that recipes use.
-        in_flight: (n, M) calls at each model.
-        budget_s: (n,) seconds that are left.
-        domain: (n,).
-        ease: (n,) log odds by which the question looks easier than others of its domain.
-        models_up: (n,) bit masks.
-        call: `Bound(choose_each)`, by who calls often; the estimates are `as_taken` then.
 
     Returns:
         (n,) recipes; the first one where all need a model that is down.
@@ -253,10 +227,8 @@ def choose(
     chosen = np.zeros(len(in_flight), np.int64)
     if call is None:
         known, needs, call = as_taken(known), as_taken(needs), Bound(choose_each)
-    tiers, scratch = (
-        np.searchsorted(edges(known.budgets_s), budget_s),
-        np.zeros((3, in_flight.shape[1])),
-    )
+    tiers = np.searchsorted(edges(known.budgets_s), budget_s)
+    scratch = np.zeros((3, in_flight.shape[1]))
     queries = (as_taken(part) for part in (domain, ease, models_up))
     load = as_taken(in_flight), as_taken(budget_s), tiers
     call(known, as_taken(prices), needs, *load, *queries, scratch, chosen)
@@ -374,13 +346,7 @@ def from_tensors(
 
 
 def save_model(folder: str | Path, model: BidPriceModel, about: Mapping[str, Any]) -> None:
-    """Write a checkpoint.
-
-    Args:
-        folder: of the checkpoint.
-        model: with the prices of one candidate.
-        about: JSON values: configuration and seed of the training.
-    """
+    """Write a checkpoint of a model with one candidate's prices; `about` is of the training."""
     facts: dict[str, Any] = {"algorithm": ALGORITHM, "format": FORMAT}
     facts |= {"models": list(model.models), "strategies": model.strategies}
     tensors = {
@@ -417,12 +383,8 @@ class BidPriceCheckpoint(BaseModel):
     strategies: NonNegativeInt = 0  # how many there are
 
 
-def read_about(folder: Path) -> BidPriceCheckpoint:
-    """Read the configuration of a checkpoint.
-
-    Raises:
-        ConfigError: it is malformed, or of another algorithm or format.
-    """
+def _read_about(folder: Path) -> BidPriceCheckpoint:
+    """Read the configuration of a checkpoint; one of another algorithm or format is an error."""
     path = folder / checkpoint.CONFIG_FILE
     about = validate(read_json(path), BidPriceCheckpoint, source=str(path))
     if (about.algorithm, about.format) != (ALGORITHM, FORMAT):
@@ -440,7 +402,7 @@ def load_model(folder: str | Path) -> BidPriceModel:
         ConfigError: there is none, or it is damaged or of another algorithm or format.
     """
     tensors, _ = checkpoint.load(folder)
-    about = read_about(Path(folder))
+    about = _read_about(Path(folder))
     models = len(about.models)
     sizes = {"E": EMBED_DIM, "D": len(DOMAINS), "N": MAX_NODES, "M": models, "+": models + 1}
     sizes["1"] = 1
@@ -456,27 +418,22 @@ def load_model(folder: str | Path) -> BidPriceModel:
     ):
         array = tensors[f"recipes.{name}"]
         if array.size == 0 or array.min() < low or array.max() >= count:
-            numbers = f"numbers from {low} to {count - 1}"
-            raise ConfigError(f"{folder}: recipes.{name} must hold {numbers}.")
+            wanted = f"must hold numbers from {low} to {count - 1}"
+            raise ConfigError(f"{folder}: recipes.{name} {wanted}.")
     return from_tensors(tensors, about.models, about.strategies)
 
 
 class RecipePolicy(BasePolicy):
     """Carries out a recipe for every query: its plan first, then the route of every node.
 
-    Recipes are drawn at random here; subclasses choose them.
-
-    Args:
-        recipes: those that it draws from.
-
-    Attributes:
-        assigned: (rows, queries) recipe of each query by its ordinal.
-        in_flight: (rows, queries, M) calls at each model when the query was planned.
+    Recipes are drawn at random here, from `recipes`; subclasses choose them.
     """
 
     name = "random_recipes"
     requires: Mapping[str, Any] = MappingProxyType(REQUIRES)
     carries_out_any_plan = False
+    assigned: Ints  # (rows, queries) recipe of each query by its ordinal
+    in_flight: Floats  # (rows, queries, M) calls at each model when the query was planned
 
     def __init__(self, recipes: RecipeTable) -> None:
         self.recipes = recipes
@@ -508,7 +465,7 @@ class RecipePolicy(BasePolicy):
         if not alone.any():
             raise ConfigError(f"policy {self.name!r} has no recipe of one call")
         needs = as_taken(np.where(alone, self.recipes.needs, _NEVER))
-        self.recipes = RecipeTable(**{**self.recipes._asdict(), "needs": needs})
+        self.recipes = self.recipes._replace(needs=needs)
 
     def choose(self, in_flight: Floats, contexts: Contexts, rows: Ints) -> Ints:
         """Return recipes (n,) for queries that have just arrived, with calls in flight (n, M)."""
@@ -565,7 +522,7 @@ class BidPricePolicy(RecipePolicy):
         self.name = "bid_price" if checkpoint is None else f"bid_price:{checkpoint}"
         self._root = Path(checkpoint) if checkpoint else SHIPPED
         self._given, self._candidate = model, candidate
-        if model is None and not [*map(read_about, _folders(self._root))]:
+        if model is None and not [*map(_read_about, _folders(self._root))]:
             raise ConfigError(f"{self._root}: holds no checkpoint. {TRAIN}")
 
     @property
@@ -589,25 +546,28 @@ class BidPricePolicy(RecipePolicy):
         first = np.zeros(len(seeds), np.int64)
         self._of_row = first if self._candidate is None else self._candidate
 
-    def rate_per_min(self, contexts: Contexts, rows: Ints) -> Floats:
-        """Estimate arrival rates (n,) from the last arrivals, this one included, and a prior."""
-        now_s, queries = contexts["arrival_s"], contexts["query"]
+    def choose(self, in_flight: Floats, contexts: Contexts, rows: Ints) -> Ints:
+        """Return the recipes of the best balance of success and price, (n,)."""
+        # The arrival rate, from the last arrivals, this one included, and a prior.
+        rates, now_s, queries = self.model.rates_per_min, contexts["arrival_s"], contexts["query"]
         self._arrivals_s[rows, queries % _WINDOW] = now_s
         back = np.minimum(queries, _WINDOW - 1)
         elapsed_s = now_s - self._arrivals_s[rows, (queries - back) % _WINDOW]
-        prior_s = 60.0 * _PRIOR_QUERIES / float(self.model.rates_per_min[-1])
-        rate: Floats = 60.0 * (back + _PRIOR_QUERIES) / (elapsed_s + prior_s)
-        return rate
+        prior_s = 60.0 * _PRIOR_QUERIES / float(rates[-1])
+        rate = 60.0 * (back + _PRIOR_QUERIES) / (elapsed_s + prior_s)
 
-    def choose(self, in_flight: Floats, contexts: Contexts, rows: Ints) -> Ints:
-        """Return the recipes of the best balance of success and price, (n,)."""
-        model, domain = self.model, contexts["domain"].astype(np.int64)
-        rate, rates = self.rate_per_min(contexts, rows), model.rates_per_min
+        # The prices at that rate: between two rates their numbers are interpolated.
         place = np.interp(np.log(rate), np.log(rates), np.arange(len(rates)))
-        left_s = contexts["budget_s"] - (contexts["time_s"] - contexts["arrival_s"])
-        chosen: Ints = choose(
+        below, of_row = place.astype(np.int64), self._of_row[rows]
+        prices = self._packed[of_row, below]
+        above = self._packed[of_row, np.minimum(below + 1, len(rates) - 1)]
+        prices += (place - below)[:, None] * (above - prices)
+
+        domain = contexts["domain"].astype(np.int64)
+        left_s = contexts["budget_s"] - (contexts["time_s"] - now_s)
+        return choose(
             self._known,
-            between(self._packed, self._of_row[rows], place),
+            prices,
             self.recipes.needs,
             in_flight,
             np.maximum(left_s, 1e-3),
@@ -616,7 +576,6 @@ class BidPricePolicy(RecipePolicy):
             contexts["models_up"],
             self._choose,
         )
-        return chosen
 
     def model_for(self, spec: PolicySpec) -> BidPriceModel:
         """Return the checkpoint for the workload of a run, or that for all, on its servers.

@@ -87,29 +87,18 @@ AGENTS: Final = len(rules.AGENTS)
 
 
 class ExpectedRewards(NamedTuple):
-    """Expected rewards of K tasks by action and load penalty.
+    """Expected rewards of K tasks by action and load penalty."""
 
-    Attributes:
-        levels: (L,) penalties that windows can give, in order.
-        reward: (K, 8, L) mean of max(0, raw - penalty).
-    """
-
-    levels: Floats
-    reward: Floats
+    levels: Floats  # (L,) penalties that windows can give, in order
+    reward: Floats  # (K, 8, L) mean of max(0, raw - penalty)
 
 
 class Optimum(NamedTuple):
-    """The optimum of a run.
+    """The optimum of a run: best actions by window and task."""
 
-    Attributes:
-        value: expected return of a run from its start.
-        first: for each of the first tasks, while the window fills, the best actions (windows, K).
-        full: with a full window, for each number of tasks to go, from 1 on, the best actions
-            (65,536, K); the last of them holds for more tasks to go, too.
-    """
-
-    value: float
-    first: tuple[NDArray[np.int8], ...]
+    value: float  # expected return of a run from its start
+    first: tuple[NDArray[np.int8], ...]  # (windows, K) of each task while the window fills
+    # (65,536, K) by the tasks to go, from 1 on; the last one holds for more tasks to go, too
     full: tuple[NDArray[np.int8], ...]
 
 
@@ -136,12 +125,8 @@ def solve(team_name: str, arrivals: Arrivals, num_tasks: int) -> Optimum:
     Without queues the state at a decision is the window of the last eight assignments and the task:
     at most 4^8 = 65,536 windows times the tasks of the bank. Rewards depend on the window through
     the load penalty alone, so that of the two providers the better one is known beforehand.
-    Expected rewards are means over simulated answers; their standard error is below 0.001.
-
-    Args:
-        team_name: name or path of the team's constants.
-        arrivals: order of arrival; not "drifting", whose state holds more.
-        num_tasks: tasks of a run.
+    Expected rewards are means over simulated answers; their standard error is below 0.001. The
+    state of "drifting" arrivals holds more: there is no optimum for them.
     """
     team, expected = simulate.team(team_name), expected_rewards(team_name)
     by_agent = expected.reward.reshape(len(team.task_type), AGENTS, len(rules.PROVIDERS), -1)
@@ -185,25 +170,15 @@ def _penalties(size: int) -> Floats:
 
 @make_jit(Path(__file__))
 def _back_up(
-    reward: Floats,
-    provider: Any,
-    level: Any,
-    task_type: Any,
-    ahead: Floats,
-    value: Floats,
-    action: Any,
+    reward: Floats,  # (K, 4, L) with the better provider
+    provider: Any,  # (K, 4, L) the better one
+    level: Any,  # (windows, 4) place of each agent's penalty
+    task_type: Any,  # (K,)
+    ahead: Floats,  # (next windows, T) expected value after a task of a type
+    value: Floats,  # (windows, K), written
+    action: Any,  # (windows, K), written
 ) -> None:
-    """Write the value and the best action of every window and task.
-
-    Args:
-        reward: (K, 4, L) with the better provider.
-        provider: (K, 4, L) the better one.
-        level: (windows, 4) place of each agent's penalty.
-        task_type: (K,)
-        ahead: (next windows, T) expected value after a task of a type.
-        value: (windows, K), written.
-        action: (windows, K), written.
-    """
+    """Write the value and the best action of every window and task."""
     windows, agents = level.shape
     most = ahead.shape[0] // agents  # windows without their oldest agent, once they are full
     for w in range(windows):

@@ -38,9 +38,8 @@ def recipe_action(spec: PolicySpec, recipe: Mapping[str, Any]) -> Ints:
         ConfigError: the pool has no such model, or there is no such strategy.
     """
     action = np.zeros(PLAN_ACTIONS + 1, np.int64)
-    action[0] = TOPOLOGIES.index(recipe["topology"])
-    action[1] = int(recipe["num_agents"]) - 1
     roles = recipe.get("roles", range(MAX_AGENTS))
+    action[:2] = TOPOLOGIES.index(recipe["topology"]), int(recipe["num_agents"]) - 1
     action[2 : 2 + len(roles)] = roles
     model, strategy = recipe["model"], recipe["strategy"]
     action[PLAN_ACTIONS] = spec.action(spec.model_index(model), spec.strategy_index(strategy))
@@ -48,14 +47,11 @@ def recipe_action(spec: PolicySpec, recipe: Mapping[str, Any]) -> Ints:
 
 
 class ConstantRecipes(BasePolicy):
-    """Plays recipes that are chosen without looking at the query.
-
-    Attributes:
-        actions: (R, 9) plans and routes of the recipes.
-    """
+    """Plays recipes that are chosen without looking at the query."""
 
     requires = MappingProxyType({"level": "joint"})
     carries_out_any_plan = False
+    actions: Ints  # (R, 9) plans and routes of the recipes
 
     def prepare(self, spec: PolicySpec, recipes: Sequence[Mapping[str, Any]]) -> None:
         """Make `actions` of the recipes.
@@ -103,7 +99,7 @@ class FixedRecipePolicy(ConstantRecipes):
         if not any(parts):
             self.fingerprint = CHOSEN.read_text(encoding="utf-8")
             return
-        if not all(part is not None for part in parts):
+        if None in parts:
             raise ConfigError(
                 "fixed_recipe: give all of topology, agents, model and strategy, for example "
                 "fixed_recipe:Reflection:1:qwen-14b:DeepThink, or none of them"

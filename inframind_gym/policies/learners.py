@@ -7,6 +7,7 @@ run depends on its seed alone.
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final
@@ -52,16 +53,10 @@ _EXPLORE, _ACTION, _NEXT_TYPE = range(3)  # uses of draws
 
 
 class Ridge:
-    """Ridge regressions of the reward on features, one an arm and row.
+    """Ridge regressions of the reward on d features, one for each of A arms of every row.
 
     A row's regression of arm a is A_a = ridge·I + Σ x xᵀ, b_a = Σ reward·x, θ_a = A_a⁻¹ b_a. A⁻¹ is
     kept and updated by Sherman and Morrison's formula, d² operations a decision.
-
-    Args:
-        rows: number of rows.
-        arms: A.
-        size: d, features.
-        ridge: weight of the identity in A_a at the start.
     """
 
     def __init__(self, rows: int, arms: int, size: int, ridge: float) -> None:
@@ -103,7 +98,7 @@ class Learner(BasePolicy[Any, Any]):
         self.fingerprint = self.settings.model_dump_json()
 
 
-class RoutingLearner(Learner):
+class RoutingLearner(Learner, ABC):
     """A router whose decisions wait for their query to finish."""
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
@@ -126,13 +121,13 @@ class RoutingLearner(Learner):
         for query, reward in zip(completed["query"].tolist(), rewards, strict=True):
             self.learn(row, query, reward)
 
+    @abstractmethod
     def rewards(self, completed: Completed) -> NDArray[np.float64]:
         """Return the reward of each finished query, (k,)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def learn(self, row: int, query: int, reward: float) -> None:
         """Give every open decision of a query its reward."""
-        raise NotImplementedError
 
 
 class LinUcbSettings(StrictModel):
@@ -175,7 +170,9 @@ class LinUCBPolicy(RoutingLearner):
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Start one untaught learner for every row."""
         super().reset(spec, seeds)
-        self._fit_axes(load_tasks("builtin", split="train").embeddings)
+        self._knows_tasks = self.components > 0 and len(spec.task_embeddings) > 0
+        if self._knows_tasks:
+            self._fit_axes(load_tasks("builtin", split="train").embeddings.astype(np.float64))
         size = 5 + len(DOMAINS) + self.components
         self.ridge = Ridge(len(seeds), spec.num_actions, size, self.settings.ridge)
         self._deadlines: list[list[tuple[float, int]]] = [[] for _ in seeds]  # heaps, with queries
@@ -204,7 +201,7 @@ class LinUCBPolicy(RoutingLearner):
         return actions
 
     def rewards(self, completed: Completed) -> NDArray[np.float64]:
-        """Return the reward of each finished query, (k,)."""
+        """Return solved - cost_weight·cost in time, -cost_weight when late, (k,)."""
         cost, weight = completed["cost"], self.settings.cost_weight
         return np.asarray(np.where(cost <= 1.0, completed["solved"] - weight * cost, -weight))
 
@@ -234,12 +231,8 @@ class LinUCBPolicy(RoutingLearner):
         every = np.broadcast_to(shared[:, None], (n, spec.num_actions, shared.shape[1]))
         return np.concatenate([every, np.repeat(of_model, spec.num_strategies, axis=1)], axis=2)
 
-    def _fit_axes(self, known: NDArray[np.float32]) -> None:
+    def _fit_axes(self, tasks: NDArray[np.float64]) -> None:
         """Find the principal axes of known tasks, each scaled to unit variance."""
-        self._knows_tasks = self.components > 0 and len(self.spec.task_embeddings) > 0
-        if not self._knows_tasks:
-            return
-        tasks = known.astype(np.float64)
         self._mean = tasks.mean(axis=0)
         centred = tasks - self._mean
         variances, axes = np.linalg.eigh(centred.T @ centred / len(tasks))

@@ -47,13 +47,7 @@ class SpecCosts(NamedTuple):
 
 
 def spec_costs(spec: PlacementSpec, context: PlacementContext, row: int) -> SpecCosts:
-    """Return the arcs of the network for one decision.
-
-    Args:
-        spec: the facts of the run.
-        context: decisions of several rows.
-        row: which of them.
-    """
+    """Return the arcs of the network for the decision of one row of a context."""
     state, active = context.state[row], context.active[row]
     demand, awake = context.outstanding[row], active != NONE
     sleep = context.sleep_s[row] + demand * context.wake_s[row]  # and to wake it for its requests
@@ -145,14 +139,8 @@ def request_seconds(load: Load, most: int, horizon_s: float, tail_s: float) -> F
     S = work · (base + per_seq · b) in a batch of b = S · r / k, where r = min(λ + n / H, k·μ) of
     them end in a second; solved for S, service(k) = r · H · S.
 
-    Args:
-        load: the models' loads.
-        most: largest number of copies K.
-        horizon_s: H.
-        tail_s: T.
-
     Returns:
-        (M, K + 1) request-seconds.
+        (M, K + 1) request-seconds, with K `most`, H `horizon_s` and T `tail_s`.
     """
     copies = np.arange(most + 1)[None, :]
     n, rate, work = (x[:, None] for x in (load.waiting, load.rate, load.work))
@@ -399,8 +387,7 @@ def assign(switch: Ints, gain: Ints, model: Ints) -> Ints:
     Returns:
         (G,) the model of each GPU.
     """
-    models, result = switch.shape[1], model.astype(np.int64)
-    nodes = models + 1
+    models, nodes, result = switch.shape[1], switch.shape[1] + 1, model.astype(np.int64)
     flow = Flow(
         switch=np.ascontiguousarray(switch),
         gain=np.pad(gain, ((0, 0), (0, 1))),
@@ -472,15 +459,9 @@ class PlusFlowPlacement(BasePlacementPolicy):
     def decide(self, context: PlacementContext, row: int) -> Ints:
         """Learn from the interval, compute the worth of copies, solve the flow."""
         self._learn(context, row)
-        spec = self.spec
-        load = Load(
-            waiting=context.waiting[0].astype(np.float64),
-            rate=self._rate[row] / max(self._weight[row], 1e-9) / spec.decision_interval_s,
-            work=self._work[row],
-            base_s=spec.base_s,
-            per_seq_s=spec.per_seq_s,
-            slots=spec.slots,
-        )
+        spec, waiting = self.spec, context.waiting[0].astype(np.float64)
+        rate = self._rate[row] / max(self._weight[row], 1e-9) / spec.decision_interval_s
+        load = Load(waiting, rate, self._work[row], spec.base_s, spec.per_seq_s, spec.slots)
         gains = copy_gains(load, spec.num_gpus, HORIZON_S, TAIL_S)
         active, state = context.active[0], context.state[0]
         coming = is_coming(state)
@@ -505,8 +486,7 @@ class PlusFlowPlacement(BasePlacementPolicy):
         spec = self.spec
         now_s, active = context.time_s[0], context.active[0]
         if now_s == 0.0:
-            self._rate[row] = 0.0
-            self._weight[row] = 0.0
+            self._rate[row] = self._weight[row] = 0.0
             self._since_s[row] = -np.inf
             self._was[row] = active
             self._work[row] = context.latency_s[0] / (spec.base_s + spec.per_seq_s * spec.slots / 2)

@@ -52,14 +52,13 @@ COUNT_SPREAD: Final = 0.7  # agents: standard deviation of the count around 6 * 
 
 DEFAULT_CHECKPOINT: Final = SHIPPED / "masrouter"
 SAMPLE, LIKELIEST = "sample", "likeliest"
+PLAYED: Final = {"system_state", "predicted_latency", "draw_count"}  # arguments of `Player`
 # Length of an answer over the mean: middle of the ranges measured on the published testbed.
 STRATEGY_LENGTH: Final = {"Flash": 0.94, "Concise": 0.87, "DeepThink": 1.19}
 TRAIN: Final = "Train one with `inframind train masrouter`"
 LAYER_NORM_EPS: Final = 1e-5
 
-DRAW_MODE: Final = 0  # columns of `uniforms`
-DRAW_COUNT: Final = 1
-DRAW_ROLE: Final = 2  # and the five that follow
+DRAW_MODE, DRAW_COUNT, DRAW_ROLE = range(3)  # columns of a plan's draws; of six roles the last
 PLAN_DRAWS: Final = DRAW_ROLE + MAX_AGENTS
 DRAW_ROUTE: Final = 0  # uses of a row's draws in InfraMind; the parts of a plan follow
 DRAW_MODEL: Final = PLAN_DRAWS  # uses of a query's numbers in MasRouter: 0..7 the plan, 8..13 the
@@ -69,21 +68,16 @@ ROLE_START: Final = np.array([roles_of(domain)[0] for domain in DOMAINS])
 ROLE_DOMAIN: Final = np.array([DOMAINS.index(role.domain) for role in ROLES])
 
 
-def subset(weights: Weights, prefix: str) -> dict[str, Floats]:
-    """Return the weights whose names start with `prefix`, without it, as float64."""
-    return {name: np.asarray(value, np.float64) for name, value in part(weights, prefix).items()}
-
-
 class Candidates:
     """A selector: candidates given by texts, and the cosine of each with a fused context.
 
     Args:
-        weights: of the torch module of the same name.
+        weights: of the torch module of the same name, with `prefix`.
     """
 
-    def __init__(self, weights: Weights) -> None:
-        self._weights = weights
-        self.latents: Floats = encode(weights, "vae.", weights["texts"])  # (n, 64)
+    def __init__(self, weights: Weights, prefix: str) -> None:
+        self._weights = weights = subset(weights, prefix)
+        self.latents = encode(weights, "vae.", weights["texts"])  # (n, 64)
         self._keys = linear(weights, "fusion.key", self.latents)
         self._values = linear(weights, "fusion.value", self.latents)
         self._units = unit(self.latents)
@@ -117,8 +111,8 @@ class NumpyPlanner:
 
     def __init__(self, weights: Weights) -> None:
         self._weights = subset(weights, "")
-        self.modes = Candidates(subset(weights, "collab_mode."))
-        self.roles = Candidates(subset(weights, "role_selector."))
+        self.modes = Candidates(weights, "collab_mode.")
+        self.roles = Candidates(weights, "role_selector.")
         latent = self.encode(np.zeros((1, EMBED_DIM)))
         self.plan(latent, np.zeros(1, np.int64))  # fails here, if it does
 
@@ -136,20 +130,13 @@ class NumpyPlanner:
 
     def plan(
         self,
-        latent: Floats,
-        domain: Ints,
-        uniforms: Floats | None = None,
+        latent: Floats,  # (B, 64) of `encode`
+        domain: Ints,  # (B,) whose roles are chosen from
+        uniforms: Floats | None = None,  # (B, 8) of topology, count, six roles; None: the likeliest
         *,
-        draw_count: bool = True,
+        draw_count: bool = True,  # False: the likeliest agent count even where the rest is drawn
     ) -> tuple[Ints, Ints, Ints]:
         """Return plans of B queries.
-
-        Args:
-            latent: (B, 64) of `encode`.
-            domain: (B,) whose roles are chosen from.
-            uniforms: (B, 8) numbers in (0, 1) for topology, count and six roles; None: nothing is
-                drawn.
-            draw_count: False: the most likely agent count even where the rest is drawn.
 
         Returns:
             Topology (B,), agent count (B,) and roles (B, 6), counted within the domain's; 0 beyond
@@ -181,6 +168,11 @@ class NumpyPlanner:
         present = np.arange(MAX_AGENTS) < count[:, None]
         mean: Floats = (chosen * present[..., None]).sum(axis=1) / count[:, None]
         return mean
+
+
+def subset(weights: Weights, prefix: str) -> dict[str, Floats]:
+    """Return the weights whose names start with `prefix`, without it, as float64."""
+    return {name: np.asarray(value, np.float64) for name, value in part(weights, prefix).items()}
 
 
 def encode(weights: Weights, prefix: str, x: Floats) -> Floats:
@@ -221,12 +213,7 @@ def executor_shapes(
 ) -> dict[str, tuple[int, ...]]:
     """Return name -> shape of every parameter that chooses routes, as in torch.
 
-    Args:
-        models: M.
-        strategies: S.
-        system: numbers of telemetry, such as queue depth and latency of each model.
-        dual_pathway: budget and telemetry have a pathway of their own.
-        joint_head: one logit a pair of model and strategy; otherwise M + S logits.
+    Arguments are those of `agents.inframind.ExecutorNet`.
     """
     texts = 2 * EMBED_DIM  # query and role
     layers: dict[str, tuple[int, ...]] = {
@@ -277,17 +264,11 @@ class Player:
         self._of_role = spec.role_embeddings @ of_role + self._w["semantic.bias"]
 
     def plans(self, contexts: Contexts, uniforms: Floats | None = None) -> Ints:
-        """Return plans (n, 8): topology, agents less one, roles.
-
-        Args:
-            contexts: (n,) of queries that have arrived.
-            uniforms: (n, 8) numbers in (0, 1) that draw them; None: the likeliest, part by part.
-        """
+        """Return plans (n, 8): topology, agents less one, roles; `uniforms` as in `plan`."""
         latent = self.planner.encode(self.spec.task_embeddings[contexts["task"]])
         domain = contexts["domain"].astype(np.int64)
-        topology, count, roles = self.planner.plan(
-            latent, domain, uniforms, draw_count=self.draw_count
-        )
+        plan = self.planner.plan(latent, domain, uniforms, draw_count=self.draw_count)
+        topology, count, roles = plan
         return np.column_stack([topology, count - 1, roles])
 
     def resource(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -313,12 +294,7 @@ class Player:
         return resource
 
     def log_probs(self, resource: NDArray[np.float32], contexts: Contexts) -> Floats:
-        """Return log-probabilities (n, M·S) of routes; those to models that are down are -inf.
-
-        Args:
-            resource: (n, 1 + M·F) of `resource`.
-            contexts: (n,) of calls that are ready.
-        """
+        """Return log-probabilities (n, M·S) of routes; those to models that are down are -inf."""
         query = self.spec.task_embeddings[contexts["task"]].astype(np.float64)
         hidden, x = query @ self._of_query + self._of_role[contexts["role"]], resource.astype("f8")
         if len(self._of_resource):  # a single pathway
@@ -423,20 +399,14 @@ class InfraMindPolicy(BasePolicy):
                 f"policy {self.name!r} plans and routes: make the environment with "
                 'level="joint", observation="index" and what else `requires` says.'
             )
-        c = self.config
-        self._player = Player(
-            self._tensors,
-            spec,
-            system_state=c.system_state,
-            predicted_latency=c.predicted_latency,
-            draw_count=c.draw_count,
-        )
+        changes = self.config.model_dump(include=PLAYED)
+        self._player = Player(self._tensors, spec, **changes)
 
     def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
         """Return the actions (n, 9) of `rows`: a plan or a route, whichever is due."""
         actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
-        plan, route = (np.flatnonzero(due) for due in kinds(contexts))
-        uniforms = None
+        is_plan, uniforms = contexts["kind"] == PLAN, None
+        plan, route = np.flatnonzero(is_plan), np.flatnonzero(~is_plan)
         if len(plan):
             if self.sample:
                 uses = range(DRAW_ROUTE + 1, DRAW_ROUTE + 1 + PLAN_DRAWS)
@@ -458,12 +428,6 @@ class InfraMindV2Policy(InfraMindPolicy):
     version = 4
 
 
-def kinds(contexts: Contexts) -> tuple[Bools, Bools]:
-    """Return (n,) which decisions are plans, and which are routes."""
-    is_plan = np.asarray(contexts["kind"] == PLAN)
-    return is_plan, ~is_plan
-
-
 def log_softmax(logits: Floats) -> Floats:
     """Return log-probabilities (n, A) of logits (n, A)."""
     shifted = logits - logits.max(axis=1, keepdims=True)
@@ -472,25 +436,15 @@ def log_softmax(logits: Floats) -> Floats:
 
 
 def draw(log_probs: Floats, uniforms: Floats | None, temperature: float = 1.0) -> Ints:
-    """Return one column a row of log-probabilities (n, A).
+    """Return one column a row of log-probabilities (n, A), drawn with `uniforms` (n,).
 
-    Args:
-        log_probs: (n, A).
-        uniforms: (n,) numbers in (0, 1); None: the likeliest column.
-        temperature: of the draws: 1 as likely as log_probs says, below sharper.
+    Without them it is the likeliest column; a temperature below 1 makes draws sharper.
     """
     if uniforms is None:
         return np.asarray(log_probs.argmax(axis=1), np.int64)
     if temperature != 1.0:
         log_probs = log_softmax(log_probs / temperature)
     return draw_from(np.exp(log_probs), uniforms)
-
-
-class MasRouterCheckpoint(BaseModel):
-    """Keys of `config.json` that are read."""
-
-    algorithm: str = ""
-    models: tuple[str, ...] = ()
 
 
 class TextRouter(BasePolicy):
@@ -516,7 +470,7 @@ class TextRouter(BasePolicy):
         self, tensors: Tensors, models: Sequence[str], *, draw_count: bool = False
     ) -> None:
         self.planner = NumpyPlanner(part(tensors, "planner."))
-        self.routers = Candidates(subset(tensors, "llm_router."))
+        self.routers = Candidates(tensors, "llm_router.")
         self.models, self.draw_count = tuple(models), draw_count
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
@@ -577,13 +531,21 @@ class TextRouter(BasePolicy):
     def _route(self, contexts: Contexts, rows: Ints) -> Ints:
         """Return routes (n,): an agent's model is the same in all of its turns."""
         query, node = contexts["query"].astype(np.int64), contexts["node"].astype(np.int64)
-        agent = agent_of(node, contexts["num_agents"].astype(np.int64))
+        # In a debate of K agents node K + k is the second turn of agent k.
+        agent = np.minimum(node % np.maximum(contexts["num_agents"], 1), MAX_AGENTS - 1)
         up = models_up(contexts, self.spec.num_models)
         of_models = self._probabilities[rows, query] * up
         model = draw_from(of_models, self.draw(rows, query, DRAW_MODEL + agent))
         share = np.broadcast_to(self.spec.strategy_share, (len(rows), self.spec.num_strategies))
         strategy = draw_from(share, self.draw(rows, query, DRAW_STRATEGY + node))
         return np.asarray(self.spec.action(model, strategy), np.int64)
+
+
+class MasRouterCheckpoint(BaseModel):
+    """Keys of `config.json` that are read."""
+
+    algorithm: str = ""
+    models: tuple[str, ...] = ()
 
 
 class MasRouterPolicy(TextRouter):
@@ -618,8 +580,3 @@ class MasRouterPolicy(TextRouter):
             )
         self.name = "masrouter" if checkpoint_folder is None else f"masrouter:{checkpoint_folder}"
         self.fingerprint = fingerprint(folder)  # results of other weights are not these
-
-
-def agent_of(node: Ints, count: Ints) -> Ints:
-    """Return the agents (n,) that execute nodes: in Debate, node K + k is agent k's second turn."""
-    return np.minimum(node % np.maximum(count, 1), MAX_AGENTS - 1)

@@ -91,12 +91,7 @@ class Query(NamedTuple):
 
 
 def make_oracle(params: EnvParams, card: NDArray[Any]) -> Oracle:
-    """Return an oracle for idle servers, each alone on its GPU: no call can be faster.
-
-    Args:
-        params: constants of the run.
-        card: (M,) CARD.
-    """
+    """Return an oracle for idle servers (M,) CARD, each alone on its GPU: no call can be faster."""
     card = linear_cards(card)
     step_s = card["base_s"] + card["per_seq_s"] + card["per_new_token_s"]
     for m in np.flatnonzero(card["sparse_s"] > 0.0):
@@ -164,50 +159,27 @@ def best_role(params: EnvParams, task: int, kind: int) -> int:
 def send(
     oracle: Oracle,
     query: Query,
-    node: int,
-    phase: int,
-    route: int,
-    reads: Any,
-    right: Any,
-    messages: int,
+    node: int,  # that calls
+    phase: int,  # FIRST, SECOND or FINAL
+    route: int,  # model and strategy, m * S + s
+    reads: Any,  # bit mask of the nodes whose answers it reads
+    right: Any,  # and of those whose answer is right
+    messages: int,  # tokens of the answers that it reads
 ) -> tuple[int, float, bool]:
-    """Make a call; return its tokens, its seconds and whether its answer is right.
-
-    Args:
-        node: that calls.
-        phase: FIRST, SECOND or FINAL.
-        route: model and strategy, m * S + s.
-        reads: bit mask of the nodes whose answers it reads; `right` of those that are right.
-        messages: tokens of these answers.
-    """
+    """Make a call; return its tokens, its seconds and whether its answer is right."""
     params, outcome = oracle.params, oracle.outcome[0]
     tables, task = params.response, query.task
     model, strategy = divmod(route, params.strategy_cdf.shape[1])
     call = call_id(node, phase, model, strategy)
     profile = int(tables.task_profile[task])
-    prompt = (
-        params.task_tokens[task]
-        + params.overhead_tokens[profile]
-        + int(params.message_frac[profile] * messages)
-    )
+    read_tokens = int(params.message_frac[profile] * messages)
+    prompt = params.task_tokens[task] + params.overhead_tokens[profile] + read_tokens
     prompt = int(min(prompt, params.max_prompt_tokens[model]))
-    key, ordinal = query.key, query.ordinal
-    tokens, cut = answer_tokens(
-        tables, key, ordinal, task, query.length_z, call, phase, model, strategy
-    )
+    key, ordinal, z, role = query.key, query.ordinal, query.length_z, query.role
+    tokens, cut = answer_tokens(tables, key, ordinal, task, z, call, phase, model, strategy)
     work_s, seconds = call_cost_s(oracle.card[model], oracle.step_s[model], prompt, tokens)
-    bonus = answer_bonus(
-        tables,
-        params.role_fit,
-        task,
-        query.role,
-        node,
-        phase,
-        strategy,
-        query.structure,
-        reads,
-        right,
-    )
+    fit, graph = params.role_fit, query.structure
+    bonus = answer_bonus(tables, fit, task, role, node, phase, strategy, graph, reads, right)
     if phase != FINAL or params.settings[0].execution != SEQUENTIAL:
         oracle.work_s[model] += work_s
     outcome.calls += 1
@@ -217,17 +189,10 @@ def send(
 
 @inner
 def play(oracle: Oracle, key: Any, ordinal: int, task: int, recipe: Any) -> None:
-    """Carry out a query by a recipe, without servers.
+    """Carry out the query of an ordinal in an episode by a RECIPE, without servers.
 
     It writes the oracle's `outcome` and `work_s`. In sequential execution the deciding call is not
     waited for, and its work is left out.
-
-    Args:
-        oracle: constants and servers.
-        key: of the episode.
-        ordinal: of the query in it.
-        task: of the query.
-        recipe: a RECIPE record.
     """
     params, outcome = oracle.params, oracle.outcome[0]
     node_tokens, node_end_s = oracle.node[0], oracle.node[1]
@@ -311,22 +276,14 @@ def play(oracle: Oracle, key: Any, ordinal: int, task: int, recipe: Any) -> None
 @jit
 def play_all(
     oracle: Oracle,
-    key: int,
-    ordinals: NDArray[np.int64],
-    tasks: NDArray[np.int64],
-    recipes: NDArray[Any],
-    outcomes: NDArray[Any],
-    work_s: NDArray[np.float64],
+    key: int,  # of the episode
+    ordinals: NDArray[np.int64],  # (n,) of the queries
+    tasks: NDArray[np.int64],  # (n,) of the queries
+    recipes: NDArray[Any],  # (r,) RECIPE
+    outcomes: NDArray[Any],  # (r, n) OUTCOME, written
+    work_s: NDArray[np.float64],  # (r, n, M) written
 ) -> None:
-    """Carry out every query of an episode by every recipe.
-
-    Args:
-        key: of the episode.
-        ordinals: (n,) positions of the queries; `tasks` (n,) likewise.
-        recipes: (r,) RECIPE.
-        outcomes: (r, n) OUTCOME, written.
-        work_s: (r, n, M) written.
-    """
+    """Carry out every query of an episode by every recipe."""
     for q in range(tasks.shape[0]):
         for i in range(recipes.shape[0]):
             play(oracle, key, ordinals[q], tasks[q], recipes[i])
@@ -337,13 +294,7 @@ def play_all(
 
 @jit
 def work_of_calls(oracle: Oracle, calls: NDArray[Any], work_s: NDArray[np.float64]) -> None:
-    """Add up the work of the calls of every query.
-
-    Args:
-        oracle: has the servers' cards.
-        calls: (c,) CALL.
-        work_s: (queries, M), added to.
-    """
+    """Add the work of calls (c,) CALL to that of their queries and servers, (queries, M)."""
     for i in range(calls.shape[0]):
         call = calls[i]
         m = call.model
@@ -356,10 +307,7 @@ def outcomes_of(
 ) -> tuple[NDArray[Any], NDArray[np.float64]]:
     """Return the outcome and the work of queries by every recipe, (r, n) OUTCOME and (r, n, M).
 
-    Args:
-        key: of the episode, uint64.
-        tasks: (n,) of its queries from ordinal `first` on.
-        recipes: (r,) RECIPE.
+    The queries are those of an episode's key (uint64) from ordinal `first` on, of `tasks` (n,).
     """
     shape = (len(recipes), len(tasks))
     outcomes, work_s = np.zeros(shape, OUTCOME), np.zeros((*shape, len(oracle.card)))

@@ -116,17 +116,14 @@ class PolicyEntry(NamedTuple):
     bound: bool  # it knows what no policy can know: listed with the contestants, never ranked
 
 
-def _entries(places: dict[str, str]) -> dict[str, PolicyEntry]:
-    entries = {}
-    for usage, place in places.items():
-        name, *arguments = usage.split(":")
-        path = f"{__package__}.{place}"
-        entries[name] = PolicyEntry(path, tuple(arguments), name in _BOUNDS)
-    return entries
-
-
-POLICIES: Final = {family: _entries(places) for family, places in _BUILT_IN.items()}
-"""Family -> name -> entry of the built-in policies."""
+# Family -> name -> entry of the built-in policies.
+POLICIES: Final[dict[str, dict[str, PolicyEntry]]] = {
+    family: {
+        name: PolicyEntry(f"{__package__}.{place}", tuple(arguments), name in _BOUNDS)
+        for (name, *arguments), place in ((usage.split(":"), at) for usage, at in places.items())
+    }
+    for family, places in _BUILT_IN.items()
+}
 
 
 def policy_names(family: str = ROUTING) -> tuple[str, ...]:
@@ -153,8 +150,7 @@ def resolve_policy(
     """
     noun, text = _noun(family), name_or_path.strip()
     name, *arguments = text.split(":")
-    entry = POLICIES[family].get(name)
-    if entry is not None:
+    if (entry := POLICIES[family].get(name)) is not None:
         what = f"{noun} {name_or_path!r}"
         if len(arguments) > len(entry.args):
             usage = ":".join((name, *(arg.upper() for arg in entry.args)))
@@ -217,14 +213,13 @@ def _import_class(path: str, what: str, names: tuple[str, ...]) -> type[Any]:
         module = importlib.import_module(module_name)
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if not missing or not f"{module_name}.".startswith(f"{missing}."):
-            message = f"{what}: importing {module_name} failed with {error!r}"
-            raise ConfigError(message) from error
-        hint = did_you_mean(module_name, names)
-        if module_name.endswith(".py"):
-            hint = f" Write it without the ending: {module_name.removesuffix('.py')}"
-        message = f"{what}: no module named {module_name!r}, also not in {cwd}.{hint}"
-        raise ConfigError(message) from error
+        problem = f"importing {module_name} failed with {error!r}"
+        if missing and f"{module_name}.".startswith(f"{missing}."):
+            hint = did_you_mean(module_name, names)
+            if module_name.endswith(".py"):
+                hint = f" Write it without the ending: {module_name.removesuffix('.py')}"
+            problem = f"no module named {module_name!r}, also not in {cwd}.{hint}"
+        raise ConfigError(f"{what}: {problem}") from error
     cls = getattr(module, class_name, None)
     if not inspect.isclass(cls):
         classes = [name for name, value in vars(module).items() if inspect.isclass(value)]

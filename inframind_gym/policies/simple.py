@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from inframind_gym.configs import StrictModel, validate
 from inframind_gym.envs.layout import PolicySpec
@@ -49,6 +49,7 @@ STRATEGY_LOGITS: Final = MappingProxyType({"Flash": -0.3, "Concise": 0.0, "DeepT
 ANSWER_VALUE: Final = 30.0
 PUBLISHED_AGGREGATOR: Final = "deepseek-32b"
 SWARM: Final = Path(__file__).parent / "data" / "gptswarm.json"
+CALLS_PER_NODE: Final = np.array([graph(name, 1).calls_per_node for name in TOPOLOGIES])
 
 Floats = NDArray[np.float64]
 Edge = tuple[int, int]
@@ -64,16 +65,9 @@ class Decisions(NamedTuple):
 
 
 class Heuristic(BasePolicy, ABC):
-    """A policy that picks a model for every row and then, unless told otherwise, a strategy.
+    """A policy that picks a model for every row and then, unless told otherwise, a strategy."""
 
-    Args:
-        strategy: name of a strategy, or "mix" for the measured mix of the workload.
-    """
-
-    def __init__(self, strategy: str = MIX) -> None:
-        self.strategy = strategy
-        name = type(self).name
-        self.name = name if strategy == MIX else f"{name}:{strategy}"
+    strategy: str = MIX  # of every call, or "mix": drawn from the workload's measured mix
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Prepare for `len(seeds)` rows.
@@ -112,13 +106,23 @@ class Heuristic(BasePolicy, ABC):
         return draw_from(lowest.astype(np.float64), self.uniform(due.rows, DRAW_TIE))
 
 
+class OfOneStrategy(Heuristic):
+    """A policy whose strategy can be given.
+
+    Args:
+        strategy: name of a strategy, or "mix".
+    """
+
+    def __init__(self, strategy: str = MIX) -> None:
+        self.strategy = strategy
+        if strategy != MIX:
+            self.name = f"{type(self).name}:{strategy}"
+
+
 class RandomPolicy(Heuristic):
     """Every model that is up and every strategy with equal probability."""
 
     name = "random"
-
-    def __init__(self) -> None:
-        super().__init__()
 
     def choose_models(self, due: Decisions) -> Ints:
         """A uniform draw among the models that are up."""
@@ -130,7 +134,7 @@ class RandomPolicy(Heuristic):
         return draw_from(equal, self.uniform(due.rows, DRAW_STRATEGY))
 
 
-class RoundRobinPolicy(Heuristic):
+class RoundRobinPolicy(OfOneStrategy):
     """One model after the other in the pool's order; a model that is down loses its turn."""
 
     name = "round_robin"
@@ -156,8 +160,7 @@ class StaticPolicy(Heuristic):
     """
 
     def __init__(self, model: str = "qwen-14b", strategy: str = "Concise") -> None:
-        super().__init__(strategy)
-        self.model = model
+        self.model, self.strategy = model, strategy
         self.name = f"static:{model}:{strategy}"
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
@@ -183,9 +186,6 @@ class StaticMixPolicy(Heuristic):
 
     name = "static_mix"
 
-    def __init__(self) -> None:
-        super().__init__()
-
     def choose_models(self, due: Decisions) -> Ints:
         """A draw from the models' shares, renormalised over those that are up."""
         share = self.spec.model_share * due.up
@@ -207,10 +207,7 @@ class MixtureOfAgentsPolicy(Heuristic):
 
     name = "moa"
     requires = MappingProxyType({"planner": {"topology": "IO", "num_agents": 5}})
-
-    def __init__(self) -> None:
-        super().__init__("Concise")
-        self.name = type(self).name
+    strategy = "Concise"
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Order the pool's models, the aggregator first."""
@@ -244,6 +241,13 @@ class Swarm(StrictModel):
     probabilities: tuple[float, ...] = ()
     training: dict[str, Any] = Field(default_factory=dict)
 
+    @model_validator(mode="after")
+    def _edges_lead_on(self) -> Swarm:
+        for edge in self.edges:
+            if edge not in edges_of(count := len(self.models)):
+                raise ValueError(f"edges: {list(edge)} must go to a later node of the {count}")
+        return self
+
 
 def edges_of(num_nodes: int) -> tuple[Edge, ...]:
     """All possible edges (i, j), i < j: ten for five nodes."""
@@ -256,19 +260,7 @@ def load_swarm(path: Path) -> Swarm:
     Raises:
         ConfigError: the file cannot be read or is no such graph; names it and the key.
     """
-    if not path.is_file():
-        raise ConfigError(
-            f"{path}: cannot be read (no such file); train a graph with "
-            f"`inframind train gptswarm --out {path.parent}`"
-        )
-    swarm = validate(read_json(path), Swarm, source=str(path))
-    for edge in swarm.edges:
-        if edge not in edges_of(len(swarm.models)):
-            raise ConfigError(
-                f"{path}: edges: {list(edge)} must go from a node to a later one of the "
-                f"{len(swarm.models)}"
-            )
-    return swarm
+    return validate(read_json(path), Swarm, source=str(path))
 
 
 class GPTSwarmPolicy(Heuristic):
@@ -281,14 +273,15 @@ class GPTSwarmPolicy(Heuristic):
     up. Every model is used once, so the workflow's final call goes to the model of node 0.
 
     Args:
-        edges: JSON file of a trained graph; the shipped one if None.
+        edges: JSON file of a trained graph (`inframind train gptswarm`); the shipped one if None.
 
     Raises:
         ConfigError: the file is no trained graph.
     """
 
+    strategy = "Concise"  # with which the shipped edges were learned
+
     def __init__(self, edges: str | None = None) -> None:
-        super().__init__("Concise")  # with which the shipped edges were learned
         self.name = f"gptswarm:{edges}" if edges else "gptswarm"
         self.swarm = load_swarm(SWARM if edges is None else Path(edges))
         graph_edges = [list(edge) for edge in self.swarm.edges]
@@ -317,12 +310,9 @@ class QueueAware(Heuristic):
     Telemetry is as old as the last poll (5 s by default). A router that trusts it alone sends a
     whole interval's calls to the same idle server. Calls that follow without a decision (a node's
     second call, the final one) show at the next poll, as does everybody else's traffic.
-
-    Attributes:
-        sent: (rows, M) calls that were sent.
     """
 
-    sent: Ints | Floats
+    sent: Ints | Floats  # (rows, M) calls that were sent
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Prepare for `len(seeds)` rows.
@@ -358,7 +348,7 @@ class QueueAware(Heuristic):
         return depth + self.sent[rows]
 
 
-class LeastLoadedPolicy(QueueAware):
+class LeastLoadedPolicy(OfOneStrategy, QueueAware):
     """The model with the fewest calls per slot: the join-the-shortest-queue rule."""
 
     name = "least_loaded"
@@ -411,10 +401,6 @@ class BudgetGreedyPolicy(LowestExpectedLatencyPolicy):
 
     name = "budget_greedy"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._calls_per_node = np.array([graph(name, 1).calls_per_node for name in TOPOLOGIES])
-
     def choose_models(self, due: Decisions) -> Ints:
         """The strongest model that is up and fits, else the fastest that is up."""
         expected = self.expected_latency_s(due.observations, due.rows)
@@ -435,7 +421,7 @@ class BudgetGreedyPolicy(LowestExpectedLatencyPolicy):
     def stages_left(self, contexts: Contexts) -> Ints:
         """Calls that still follow one another, (n,), this one and the final decision included."""
         waves = contexts["num_waves"].astype(np.int64) - contexts["wave"]
-        calls = np.maximum(waves, 1) * self._calls_per_node[contexts["topology"]]
+        calls = np.maximum(waves, 1) * CALLS_PER_NODE[contexts["topology"]]
         return np.asarray(calls + 1, np.int64)
 
 
@@ -453,19 +439,19 @@ class OneAgentRule(BasePolicy, ABC):
             "observation": "index",
         }
     )
-    strategy: ClassVar[str] = "Concise"  # of every call
-    calls: ClassVar[float] = 2.0  # of a query with one agent: its answer, and the call that decides
+    strategy = "Concise"  # of every call
+    calls = 2.0  # of a query with one agent: its answer, and the call that decides
 
     def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
         """Return routes, (n,)."""
         spec, up = self.spec, models_up(contexts, self.spec.num_models)
         in_flight = spec.layout.in_flight_req(observations)
         scores = self.scores(in_flight, Decisions(observations, contexts, rows, up))
-        if scores.ndim == 2:
-            models = np.where(up, scores, -np.inf).argmax(axis=1)
-            return np.asarray(spec.action(models, spec.strategy_index(self.strategy)), np.int64)
-        scores = np.where(up[..., None], scores, -np.inf)
-        return np.asarray(scores.reshape(len(rows), -1).argmax(axis=1), np.int64)
+        if scores.ndim == 3:
+            scores = np.where(up[..., None], scores, -np.inf).reshape(len(rows), -1)
+            return np.asarray(scores.argmax(axis=1), np.int64)
+        models = np.where(up, scores, -np.inf).argmax(axis=1)
+        return np.asarray(spec.action(models, spec.strategy_index(self.strategy)), np.int64)
 
     @abstractmethod
     def scores(self, in_flight: Floats, due: Decisions) -> Floats:
