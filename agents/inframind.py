@@ -36,9 +36,8 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, cast
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -46,7 +45,6 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-import inframind_gym  # noqa: F401
 from agents.lagrangian import Multiplier
 from agents.planner_network import PlannerNet, plan_of
 from agents.runs import (
@@ -179,21 +177,16 @@ class Batch(NamedTuple):
 
 
 class Streams:
-    """A stream of queries in every row, and notes of every decision.
+    """A stream of queries in each of E rows, and notes of every decision.
 
-    Args:
-        config: of the training.
-        split: of the tasks, "train" or "val".
-        rows: E.
-        changes: arguments of the environment.
+    The split of the tasks is "train" or "val"; `changes` are arguments of the environment.
     """
 
     def __init__(self, config: InfraMindConfig, split: str, rows: int, **changes: Any) -> None:
         arguments = config.env.arguments(split) | {"level": "joint", "observation": "index"}
         if split == "train" and config.budgets == "log_uniform":  # 64 equal steps of log β
             changes |= {"budget_s": np.geomspace(5.0, 300.0, 64).tolist()}
-        made = gym.make_vec("InfraMind-Stream-v0", num_envs=rows, **(arguments | changes))
-        self.env = cast(StreamVectorEnv, made.unwrapped)
+        self.env = StreamVectorEnv(rows, **(arguments | changes))
         self.spec = self.env.policy_spec()
         size = (rows, self.env.simulation.num_queries)
         self.records = np.zeros(size, COMPLETED)
@@ -213,10 +206,8 @@ class Streams:
     def step(self, player: Player, temperature: float = 1.0) -> Array:
         """Take one decision in every running row; returns the (row, query) pairs (k, 2) answered.
 
-        Args:
-            player: plans queries that have arrived and routes calls that are ready.
-            temperature: of routes that are drawn; 0 takes the likeliest. Plans are drawn at 1 and
-                the likeliest below.
+        Routes are drawn at a temperature; 0 takes the likeliest. Plans are drawn at 1 and the
+        likeliest below.
         """
         contexts = self.env.contexts()
         uniforms = self._rng.random((len(contexts), PLAN_DRAWS))
@@ -250,11 +241,6 @@ class Streams:
         return Batch(records, of, node, *notes)
 
 
-def late(records: Array) -> Array:
-    """Return (Q,) whether queries took longer than their budget."""
-    return np.asarray(records["latency_s"] > records["budget_s"])
-
-
 def measures(records: Array) -> dict[str, float]:
     """Return means over queries."""
     is_late = late(records)
@@ -266,6 +252,11 @@ def measures(records: Array) -> dict[str, float]:
         "latency_s": float(records["latency_s"].mean()),
         "num_agents": float(records["num_agents"].mean()),
     }
+
+
+def late(records: Array) -> Array:
+    """Return (Q,) whether queries took longer than their budget."""
+    return np.asarray(records["latency_s"] > records["budget_s"])
 
 
 # Networks.
@@ -335,11 +326,7 @@ def system_width(config: InfraMindConfig, spec: PolicySpec) -> int:
 
 
 class Agent(nn.Module):
-    """Executor and planner.
-
-    Raises:
-        ConfigError: `planner.init` is no checkpoint, or its planner has other shapes.
-    """
+    """Executor and planner; a `planner.init` that is no checkpoint of one is a `ConfigError`."""
 
     def __init__(self, config: InfraMindConfig, spec: PolicySpec, seed: int) -> None:
         super().__init__()
@@ -374,14 +361,10 @@ def approx_kl(log_ratio: Tensor) -> float:
 
 
 class Learner:
-    """Networks, optimiser and multiplier.
+    """Networks, optimiser and multiplier."""
 
-    Attributes:
-        updates: batches that were learned from.
-        warming_up: λ is 0 and does not move.
-    """
-
-    warming_up = False
+    updates: int  # batches that were learned from
+    warming_up = False  # λ is 0 and does not move
 
     def __init__(self, config: InfraMindConfig, seed: int, spec: PolicySpec) -> None:
         self.config, self.seed, self.spec, self.updates = config, seed, spec, 0
@@ -434,13 +417,7 @@ class Learner:
         }
 
     def update_executor(self, batch: Batch, q: Array, weight: float) -> dict[str, float]:
-        """PPO: K steps on the whole batch.
-
-        Args:
-            batch: Q queries.
-            q: (Q,) what they earn.
-            weight: λ.
-        """
+        """PPO: K steps on the whole batch of queries, which earn q (Q,); the weight is λ."""
         c, net = self.config.executor, self.agent.executor
         query = torch.from_numpy(self.spec.task_embeddings[batch.column("task")])
         role = torch.from_numpy(self.spec.role_embeddings[batch.column("role")])

@@ -23,9 +23,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple, cast
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -33,7 +32,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-import inframind_gym  # noqa: F401
 from agents.planner_network import Candidates, PlannerNet, plan_of, present, text_embeddings
 from agents.runs import BEST, EnvChoice, Run, load_state, seed_of, state_of, weights_of
 from inframind_gym.configs import NonNegative, Positive, PositiveInt, StrictModel
@@ -92,13 +90,8 @@ class IdleQueries:
     def __init__(
         self, environment: Mapping[str, Any], rows: int, usd_per_million_tokens: Mapping[str, float]
     ) -> None:
-        made = gym.make_vec(
-            "InfraMind-Stream-v0",
-            num_envs=rows,
-            **{**environment, "num_queries": 1, "level": "joint", "observation": "index"},
-            record_calls=True,
-        )
-        self.env = cast(StreamVectorEnv, made.unwrapped)
+        alone = {"num_queries": 1, "level": "joint", "observation": "index", "record_calls": True}
+        self.env = StreamVectorEnv(rows, **{**environment, **alone})
         self.spec = self.env.policy_spec()
         for alias in self.spec.models:
             if alias not in usd_per_million_tokens:
@@ -148,17 +141,11 @@ class MasRouterNet(nn.Module):
     def forward(
         self, query: Tensor, records: NDArray[Any], noise: torch.Generator, *, of_count: bool = True
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Judge how B queries were answered.
-
-        Args:
-            query: (B, 384) embeddings.
-            records: (B,) COMPLETED.
-            noise: of the encoders' loss.
-            of_count: the agent count was drawn, too.
+        """Judge how B queries of embeddings (B, 384) were answered, by COMPLETED (B,).
 
         Returns:
-            Log-probabilities (B,) of plans and models, logits (B, 3) of the domain, and the
-            encoders' loss ().
+            Log-probabilities (B,) of plans, with `of_count` of drawn counts, and models; logits
+            (B, 3) of the domain; and the encoders' loss ().
         """
         plan = plan_of(records)
         out = self.planner(query, torch.from_numpy(records["domain"].astype(np.int64)), noise)
@@ -174,12 +161,7 @@ class MasRouterNet(nn.Module):
 
 
 class Learner:
-    """The network, its optimiser and the queries.
-
-    Args:
-        config: what to train.
-        seed: of everything random.
-    """
+    """The network, its optimiser and the queries."""
 
     def __init__(self, config: MasRouterConfig, seed: int) -> None:
         self.config, self.seed, self.updates = config, seed, 0

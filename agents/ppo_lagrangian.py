@@ -23,14 +23,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple, cast
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.utils import seeding
 from pydantic import Field
 from torch import Tensor, nn
 
-import inframind_gym  # noqa: F401
 from agents.runs import (
     BEST,
     Array,
@@ -43,6 +41,7 @@ from agents.runs import (
     weights_of,
 )
 from inframind_gym.configs import Fraction, NonNegative, Positive, PositiveInt, StrictModel
+from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.evaluation.queries import Window, stream_length
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.networks import draw, log_softmax
@@ -60,7 +59,6 @@ from inframind_gym.policies.ppo_lagrangian import (
 from inframind_gym.progress import ProgressReport
 from inframind_gym.simulator.workflow.dispatch import DECISION
 
-ENV_ID: Final = "InfraMind-Stream-v0"
 WEIGHTS, EPISODES, BATCHES, VALIDATION = range(4)  # uses of a seed
 SETTLED_S: Final = 200.0  # before and after the queries that a validation scores
 OVERRUN: Final = 0.5  # share of late queries of a row that begins anew
@@ -158,11 +156,7 @@ class Explorer(PpoLagrangianPolicy):
 class World:
     """Rows of the closed loop in one pool and workload, and the policy that plays them.
 
-    Args:
-        config: of the training.
-        place: pool and workload.
-        split: of the tasks, "train" or "val".
-        queries: N of a stream.
+    The split of the tasks is "train" or "val"; a stream has so many queries.
     """
 
     def __init__(
@@ -176,7 +170,7 @@ class World:
             **{"pool": place.pool, "workload": place.workload, "num_queries": queries},
             **{"system_features": ("in_flight",), "level": "joint", "observation": "index"},
         }
-        env: Any = gym.make_vec(ENV_ID, num_envs=rows, **arguments).unwrapped
+        env = StreamVectorEnv(rows, **arguments)
         self.simulation, self.spec = env.simulation, env.policy_spec()
         self.place, self.rows, self.every = place, rows, np.arange(rows)
         self.load = self.every % len(loads)

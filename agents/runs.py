@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from inframind_gym.envs.routing import StreamVectorEnv
+    from inframind_gym.policies import Policy
+
 Array = NDArray[Any]
 
 STATE, BEST = "state", "best"  # folders of checkpoints: where to go on from, and what to use
@@ -82,6 +85,40 @@ class EnvChoice(WorldChoice):
 
     num_queries: PositiveInt | None = None  # in one episode; without it the workload's
     system_features: tuple[Literal["queue", "e2e", "kv", "in_flight"], ...] = ("queue", "e2e")
+
+
+def episodes(
+    env: StreamVectorEnv, policy: Policy, seeds: Sequence[int], rates_per_min: Array
+) -> tuple[Array, Array]:
+    """Play one episode in every row of an environment at level "joint".
+
+    Args:
+        env: with observations by index.
+        policy: plays all rows.
+        seeds: (rows,) of the episodes and of the policy's draws.
+        rates_per_min: (rows,) arrival rates.
+
+    Returns:
+        Rows (n,) and records (n,) COMPLETED of all queries, in the order of rows and queries.
+    """
+    options = {"arrival_rate_per_min": rates_per_min}
+    observations, _ = env.reset(seed=list(seeds), options=options)
+    policy.reset(env.policy_spec(), seeds)
+    actions = np.zeros((env.num_envs, 9), np.int64)
+    running = np.ones(env.num_envs, np.bool_)
+    found = []
+    while running.any():
+        rows, contexts = np.flatnonzero(running), env.contexts()
+        if len(rows) < env.num_envs:  # else there is nothing to leave out, and nothing to copy
+            observations, contexts = observations[rows], contexts[rows]
+        actions[rows] = policy.act_batch(observations, contexts, rows)
+        observations, _, over, _, _ = env.step(actions)
+        of, records = env.completed()
+        found.append((of[running[of]], records[running[of]]))
+        running &= ~over
+    row, records = (np.concatenate(column) for column in zip(*found, strict=True))
+    order = np.lexsort((records["query"], row))
+    return row[order], records[order]
 
 
 @dataclass

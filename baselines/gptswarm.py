@@ -21,14 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Final, Literal
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-import inframind_gym  # noqa: F401
 from agents.runs import Run
 from inframind_gym.configs import Fraction, Positive, PositiveInt, StrictModel
 from inframind_gym.envs.routing import StreamVectorEnv
@@ -96,9 +94,8 @@ class PlayedUtility:
         return solved / (config.rows * config.queries_per_row)
 
     def _make(self, edges: tuple[Edge, ...]) -> StreamVectorEnv:
-        env = gym.make_vec(
-            "InfraMind-Stream-v0",
-            num_envs=self.config.rows,
+        return StreamVectorEnv(
+            self.config.rows,
             **self.config.env.model_dump(),
             observation="index",
             num_queries=self.config.queries_per_row,
@@ -106,13 +103,12 @@ class PlayedUtility:
             budget_s=NO_HURRY_S,
             planner={"edges": [list(edge) for edge in edges], "num_agents": len(self.models)},
         )
-        return cast(StreamVectorEnv, env.unwrapped)
 
 
 def learn_edges(
     utility: Utility, num_nodes: int, config: GptSwarmConfig, seed: int, log: Log = lambda *_: None
 ) -> NDArray[np.float64]:
-    """Learn the probability of every edge.
+    """Return the probability of every edge of N nodes, (N·(N-1)/2,) in the order of `edges_of`.
 
     Args:
         utility: what a graph is worth; its second argument is the seed of the update.
@@ -120,9 +116,6 @@ def learn_edges(
         config: of the training.
         seed: of the graphs that are drawn and of the updates.
         log: takes the number of every update and its metrics.
-
-    Returns:
-        (N·(N-1)/2,) probabilities, in the order of `edges_of`.
     """
     edges, start, decay = edges_of(num_nodes), config.start_probability, config.baseline_decay
     logits = np.full(len(edges), np.log(start / (1.0 - start)))
@@ -164,10 +157,8 @@ def train(config: GptSwarmConfig, run: Run) -> dict[str, Any]:
         raise ConfigError(
             f"pool {config.env.pool!r} has one model; a graph needs two nodes at least"
         )
-    edges, report = (
-        edges_of(len(utility.models)),
-        ProgressReport(config.steps, 0, "gptswarm", "updates"),
-    )
+    edges = edges_of(len(utility.models))
+    report = ProgressReport(config.steps, 0, "gptswarm", "updates")
     with run.tracker(-1) as tracker, report:
 
         def log(step: int, metrics: dict[str, float]) -> None:

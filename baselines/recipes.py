@@ -9,17 +9,20 @@ again, longer, and of them the best are written down: over all rates, and at eve
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from agents import runs
 from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.envs.routing_simulation import MOST_ROLES
 from inframind_gym.files import replace_text
-from inframind_gym.policies import PolicySpec
+from inframind_gym.policies import BasePolicy, Contexts, PolicySpec
 from inframind_gym.policies.fixed_recipe import BY_RATE, CHOSEN
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, distinct_plans
@@ -63,6 +66,23 @@ def recast(actions: NDArray[np.int64], num_roles: int) -> NDArray[np.int64]:
     return cast
 
 
+class RecipeOfRow(BasePolicy):
+    """Plays a recipe in every row: actions (E, 9)."""
+
+    name = "recipes"
+    requires: Mapping[str, Any] = MappingProxyType({"level": "joint"})
+    carries_out_any_plan = False
+
+    def __init__(self, actions: NDArray[np.int64]) -> None:
+        self.actions = actions
+
+    def act_batch(
+        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the actions of `rows`."""
+        return self.actions[rows]
+
+
 def solved_in_time(
     workload: str, actions: NDArray[np.int64], episodes: int, seed: int, split: str
 ) -> NDArray[np.float64]:
@@ -75,29 +95,14 @@ def solved_in_time(
         seed: of the first episode; the others have the numbers that follow.
         split: of the questions.
     """
-    rates = np.repeat(RATES_PER_MIN, episodes)
-    count = len(actions)
-    env = StreamVectorEnv(
-        count * len(rates),
-        level="joint",
-        observation="index",
-        workload=workload,
-        split=split,
-        num_queries=QUERIES,
-    )
-    env.reset(
-        seed=[seed + i for i in range(len(rates))] * count,
-        options={"arrival_rate_per_min": np.tile(rates, count)},
-    )
-    chosen = np.repeat(actions, len(rates), axis=0)
-    running = np.ones(env.num_envs, np.bool_)
-    good = np.zeros(env.num_envs)
-    while running.any():
-        _, _, over, _, _ = env.step(chosen)
-        of, records = env.completed()
-        in_time = (records["solved"] == 1) & (records["latency_s"] <= records["budget_s"])
-        np.add.at(good, of[running[of]], in_time[running[of]])
-        running &= ~over
+    count, rates = len(actions), np.repeat(RATES_PER_MIN, episodes)
+    place = {"level": "joint", "observation": "index", "workload": workload, "split": split}
+    env = StreamVectorEnv(count * len(rates), num_queries=QUERIES, **place)
+    seeds = [seed + i for i in range(len(rates))] * count
+    policy = RecipeOfRow(np.repeat(actions, len(rates), axis=0))
+    row, records = runs.episodes(env, policy, seeds, np.tile(rates, count))
+    in_time = (records["solved"] == 1) & (records["latency_s"] <= records["budget_s"])
+    good = np.bincount(row, in_time, env.num_envs)
     mean = good.reshape(count, len(RATES_PER_MIN), episodes).mean(axis=2)
     return np.asarray(mean / QUERIES, np.float64)
 

@@ -12,17 +12,16 @@ then every plan plays with it, then the best three in longer streams.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from baselines.recipes import MOST_AGENTS, candidates
+from baselines.recipes import MOST_AGENTS, RecipeOfRow, candidates
 from inframind_gym.errors import unknown
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.family import Cell, Place, name_of
@@ -30,7 +29,7 @@ from inframind_gym.evaluation.queries import names_of
 from inframind_gym.evaluation.scenarios import Fit, add_fits, load_refits, load_track
 from inframind_gym.evaluation.track_board import SCORE
 from inframind_gym.evaluation.tracks import TRACKS, Stream, TrackPlayer, TrackSuite
-from inframind_gym.policies import BasePolicy, Contexts, Policy, PolicySpec, resolve_policy
+from inframind_gym.policies import Policy, PolicySpec, resolve_policy
 from inframind_gym.progress import say
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES, distinct_plans
 
@@ -38,35 +37,12 @@ POLICIES: Final = ("fixed_recipe", "fixed_recipe_by_rate")
 _MOST_PLACES: Final = 500_000  # queries of all rows of an environment
 
 
+@dataclass
 class Budget:
-    """Simulated queries that a fit may use.
+    """Simulated queries that a fit may use."""
 
-    Args:
-        queries: All of them.
-
-    Attributes:
-        used: Those that it has used.
-    """
-
-    def __init__(self, queries: int) -> None:
-        self.queries, self.used = queries, 0
-
-
-class _Recipes(BasePolicy):
-    """Plays a recipe in every row: actions (E, 9)."""
-
-    name = "recipes"
-    requires: Mapping[str, Any] = MappingProxyType({"level": "joint"})
-    carries_out_any_plan = False
-
-    def __init__(self, actions: NDArray[np.int64]) -> None:
-        self.actions = actions
-
-    def act_batch(
-        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """Return the actions of `rows`."""
-        return self.actions[rows]
+    queries: int
+    used: int = 0
 
 
 class _Player(TrackPlayer):
@@ -107,13 +83,8 @@ def fit_recipes(
 ) -> dict[str, dict[str, Fit]]:
     """Return the recipes for a scenario: one for all of its loads, and one for each.
 
-    Args:
-        suite: Of the validation split.
-        track: Name of a track.
-        scenario: Of the track; with `fit_on` the recipe is chosen on the track's scenarios of
-            those workloads.
-        queries: Budget of all.
-        rounds: Of the search.
+    The suite is of the validation split. With `fit_on` the recipe is chosen on the track's
+    scenarios of those workloads.
 
     Returns:
         Policy -> place -> fit, as `Refits.fits` has them.
@@ -124,23 +95,28 @@ def fit_recipes(
     """
     loads = suite.at(track, scenario, 1.0).track.loads
     sources, budget = _sources(suite, track, scenario), Budget(queries)
-    spec, actions = _recipes(suite, (track, sources[0], loads[0]))
-    actions = np.random.default_rng(0).permutation(actions)
+    kwargs = suite.env_kwargs((track, sources[0], loads[0]), resolve_policy("random"))
+    env: Any = gym.make_vec(TRACKS.env_id, num_envs=1, **kwargs).unwrapped
+    spec: PolicySpec = env.policy_spec()
+    actions = np.random.default_rng(0).permutation(candidates(spec.num_actions))
     places = [[(track, one, load) for one in sources] for load in loads]
     scores = np.zeros((len(actions), len(loads)))
-    for of in rounds:
+    for number, of in enumerate(rounds, 1):
+        last = number == len(rounds)
         once = sum(_played(suite, place, of).arrivals for own in places for place in own)
         left = queries - budget.used
-        share = left if of is rounds[-1] else left // 2  # longer streams need the rest
+        share = left if last else left // 2  # longer streams need the rest
         if share < once:
             raise BenchmarkError(
-                f"{track}/{scenario}: a recipe takes {once:,} queries in round {of.number + 1} of "
+                f"{track}/{scenario}: a recipe takes {once:,} queries in round {number} of "
                 f"{len(rounds)}, and {share:,} of {queries:,} are left for it."
             )
         actions = actions[: share // once]  # the best of the round before come first
         episodes = min(of.episodes, share // once // len(actions))
-        scores = _round(suite, places, actions, of._replace(episodes=episodes), budget)
-        if of is not rounds[-1]:
+        of = of._replace(episodes=episodes)
+        at_loads = [[_play(suite, at, actions, of, budget) for at in own] for own in places]
+        scores = np.asarray(np.mean(at_loads, axis=1).T, np.float64)
+        if not last:
             keep = _leading(scores, of.kept)
             actions, scores = actions[keep], scores[keep]
     mean = scores.mean(axis=1)
@@ -200,18 +176,6 @@ def fit_router(suite: TrackSuite, track: str, scenario: str, router: str, querie
     return Fit(policy=policy, queries=budget.used, score=round(found[best], 4))
 
 
-def _round(
-    suite: TrackSuite,
-    places: Sequence[Sequence[tuple[str, str, float]]],
-    actions: NDArray[np.int64],
-    of: Round,
-    budget: Budget,
-) -> NDArray[np.float64]:
-    """Return the scores (C, L) of actions, means over the places of each of L loads."""
-    at_loads = [[_play(suite, place, actions, of, budget) for place in own] for own in places]
-    return np.asarray(np.mean(at_loads, axis=1).T, np.float64)
-
-
 def _played(suite: TrackSuite, place: Place, of: Round) -> Stream:
     """Return what is played at a place in a round."""
     return replace(suite.at(*place), count=of.scored, most_s=of.most_s)
@@ -232,14 +196,6 @@ def _sources(suite: TrackSuite, track: str, scenario: str) -> list[str]:
     return found
 
 
-def _recipes(suite: TrackSuite, place: Place) -> tuple[PolicySpec, NDArray[np.int64]]:
-    """Return the facts of a scenario's pool, and the actions (C, 9) of all recipes."""
-    kwargs = suite.env_kwargs(place, resolve_policy("random"))
-    env: Any = gym.make_vec(TRACKS.env_id, num_envs=1, **kwargs).unwrapped
-    spec: PolicySpec = env.policy_spec()
-    return spec, candidates(spec.num_actions)
-
-
 def _play(
     suite: TrackSuite,
     place: tuple[str, str, float],
@@ -257,7 +213,7 @@ def _play(
     player.round = of
     at_once = max(1, _MOST_PLACES // played.num_queries)
     for start in range(0, len(chosen), at_once):
-        player.recipes = _Recipes(chosen[start : start + at_once])
+        player.recipes = RecipeOfRow(chosen[start : start + at_once])
         rows = range(start, min(start + at_once, len(chosen)))
         cells = [TRACKS.cell(str(row), *place, seed=seeds[row]) for row in rows]
         scores[start : start + at_once] = _scores(player, cells)
@@ -316,11 +272,11 @@ def refit_places(
     A scenario that the file has is passed over, so that the command can be given again.
 
     Args:
-        places: Tracks and scenarios.
-        queries: Budget of a scenario.
-        out: File of refits.
-        rounds: Of the search for recipes.
-        routers: Names of routers, which get plans; empty: the recipes are fitted.
+        places: tracks and scenarios.
+        queries: budget of a scenario.
+        out: file of refits.
+        rounds: of the search for recipes.
+        routers: names of routers, which get plans; empty: the recipes are fitted.
 
     Raises:
         InfraMindError: A fit is not possible, or the file has another budget.

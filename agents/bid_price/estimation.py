@@ -24,18 +24,17 @@ _MIN_FULL: Final = 100  # calls from which waiting is estimated, for all budgets
 _MIN_TURNS: Final = 0.02
 
 
-def easiness_of_questions(played: Played, right: Array, num_tasks: int) -> Array:
+def easiness_of_questions(
+    played: Played,
+    right: Array,  # (D, R) share of right answers of the recipes, see `survey.Surveyed`
+    num_tasks: int,  # T, of the split
+) -> Array:
     """Fit an item-response model, by turns for the questions and for the recipes.
 
     The log odds of a right answer are the recipe's ability plus the question's easiness. Each
     recipe's mean chance over the questions that it was asked is its share of right answers;
     questions are drawn towards the average of their domain. Source: G. Rasch, "Probabilistic Models
     for Some Intelligence and Attainment Tests", 1960.
-
-    Args:
-        played: queries.
-        right: (D, R) share of right answers of the recipes, see `survey.Surveyed`.
-        num_tasks: of the split, T.
 
     Returns:
         Easiness (T,); 0 of a question that was never asked.
@@ -61,12 +60,8 @@ def easiness_of_questions(played: Played, right: Array, num_tasks: int) -> Array
 def log_odds(played: Played, right: Array, ease: Array) -> Array:
     """Return each recipe's log odds of a right answer to a question of mean ease, (D, R).
 
-    Each recipe's mean chance over the questions that it was asked is its share of right answers.
-
-    Args:
-        played: queries.
-        right: (D, R) share of right answers of the recipes.
-        ease: (n,) of the question of each query.
+    Each recipe's mean chance over the questions that it was asked, of `ease` (n,), is its share of
+    right answers (D, R).
     """
     cell, wanted = _cells(played, right), right.clip(0.01, 0.99).ravel()
     logit = np.log(wanted / (1.0 - wanted))
@@ -75,12 +70,7 @@ def log_odds(played: Played, right: Array, ease: Array) -> Array:
     return np.asarray(logit.reshape(right.shape), np.float64)
 
 
-def _newton_step(
-    logit: Array,
-    ease: Array,
-    cell: Array,
-    wanted: Array,
-) -> Array:
+def _newton_step(logit: Array, ease: Array, cell: Array, wanted: Array) -> Array:
     """Move the log odds of each cell towards those whose mean chance is the wanted one."""
     p, cells = _logistic(logit[cell] + ease), len(logit)
     count = np.bincount(cell, minlength=cells)
@@ -103,14 +93,10 @@ def _logistic(x: Array) -> Array:
 def ease_of_questions(
     played: Played, easiness: Array, task_embeddings: Array
 ) -> tuple[Array, Array]:
-    """Estimate from embeddings how easy questions look, by ridge regression within the domains.
+    """Estimate from embeddings (T, 384) how easy questions look, by ridge regression.
 
-    The penalty is the one with the smallest error on tasks that are left out, one at a time.
-
-    Args:
-        played: queries.
-        easiness: (T,) of the questions, see `easiness_of_questions`.
-        task_embeddings: (T, 384).
+    It explains the easiness (T,) within the domains. The penalty is the one with the smallest error
+    on tasks that are left out, one at a time.
 
     Returns:
         Weights (384,) and the mean score of each domain's tasks (D,).
@@ -152,13 +138,10 @@ def first_calls(recipes: RecipeTable, played: Played) -> Calls:
     records, recipe = played.records, played.recipe
     once = (recipes.topology != _REFLECTION) & (recipes.roles != RoleRule.DOUBLE)
     query, node = np.nonzero(once[recipe][:, None] & (recipes.waves[recipe] == 0))
-    return Calls(
-        seconds=records["node_latency_s"][query, node].astype(np.float64),
-        domain=records["domain"][query].astype(np.int64),
-        model=records["model"][query, node].astype(np.int64),
-        strategy=records["strategy"][query, node].astype(np.int64),
-        query=query,
-    )
+    seconds = records["node_latency_s"][query, node].astype(np.float64)
+    domain = records["domain"][query].astype(np.int64)
+    model, strategy = (records[of][query, node].astype(np.int64) for of in ("model", "strategy"))
+    return Calls(seconds, domain, model, strategy, query)
 
 
 def seconds_of_calls(calls: Calls, num_models: int, num_strategies: int) -> Array:
@@ -172,12 +155,12 @@ def seconds_of_calls(calls: Calls, num_models: int, num_strategies: int) -> Arra
 
 
 def congestion(
-    calls: Calls,
-    in_flight: Array,
-    budget_s: Array,
-    idle_s: Array,
-    slots: Array,
-    budgets_s: Array,
+    calls: Calls,  # see `first_calls`
+    in_flight: Array,  # (n, M) of the queries of `calls.query`
+    budget_s: Array,  # (n,) of the same
+    idle_s: Array,  # (D, M, S) seconds at idle servers
+    slots: Array,  # (M,)
+    budgets_s: Array,  # (B,) for which waiting is estimated; a call counts for the nearest
 ) -> tuple[Array, Array]:
     """Estimate how load stretches calls: see `Estimates.slowdown` and `.turns`.
 
@@ -185,14 +168,6 @@ def congestion(
     the models that are busy and on the fill of its own batch. Where none was, the rest is waiting,
     which is regressed on the rounds of slots that were ahead. Waiting depends on the budget too:
     servers may take the earliest deadline first.
-
-    Args:
-        calls: see `first_calls`.
-        in_flight: (n, M) of the queries of `calls.query`.
-        budget_s: (n,) of the same.
-        idle_s: (D, M, S) seconds at idle servers.
-        slots: (M,).
-        budgets_s: (B,) for which waiting is estimated; a call counts for the nearest.
 
     Returns:
         Slowdown (M, M + 1) and turns (B, M).

@@ -23,6 +23,7 @@ from inframind_gym.configs import Fraction, NonNegative, Number, Positive, Stric
 from inframind_gym.evaluation.bounds import maximise
 from inframind_gym.policies.bid_price import BY_RECIPE, Estimates, Prices
 
+EASE_CLASSES: Final = 3  # of the questions of a domain
 AT_CAPACITY: Final = 0.9  # of the value on idle servers, as in the benchmark
 # A second of a slot of models that are left out, in right answers: more than any price that rises
 # with the load, or a queue would bring calls to these models, which slow the others further.
@@ -63,25 +64,16 @@ class Plan(NamedTuple):
 
 
 def demand_of(
-    share: Array,
-    ease: Sequence[Array],
-    tiers_s: Array,
-    patience_s: float,
-    classes: int = 3,
+    share: Array,  # (D,) of the queries
+    ease: Sequence[Array],  # log odds of the questions of every domain
+    tiers_s: Array,  # budgets, each as often as it is drawn
+    patience_s: float,  # budgets above count as this
 ) -> Demand:
-    """Return the kinds of queries.
-
-    Args:
-        share: (D,) of the queries.
-        ease: of the questions of every domain, log odds.
-        tiers_s: budgets, each as often as it is drawn.
-        patience_s: budgets above count as this.
-        classes: of ease, E.
-    """
-    mean = np.zeros((len(share), classes))
+    """Return the kinds of queries."""
+    mean = np.zeros((len(share), EASE_CLASSES))
     for d, own in enumerate(ease):
         if len(own):
-            mean[d] = [part.mean() for part in np.array_split(np.sort(own), classes)]
+            mean[d] = [part.mean() for part in np.array_split(np.sort(own), EASE_CLASSES)]
     budgets_s, count = np.unique(np.minimum(tiers_s, patience_s), return_counts=True)
     return Demand(share, mean, budgets_s, count / count.sum())
 
@@ -105,25 +97,16 @@ def slowdown_of(known: Estimates, in_flight: Array) -> Array:
 
 
 class PriceProgram:
-    """The linear programs of one set of models.
-
-    Args:
-        known: estimates of R recipes.
-        allowed: recipes that need no other models.
-        demand: kinds of queries.
-        choice: numbers of the choice beside the prices.
-        work: (M,) GPU-seconds of a second of a slot.
-        cap_s: GPU-seconds that a query may take in the mean.
-    """
+    """The linear programs of one set of models."""
 
     def __init__(
         self,
-        known: Estimates,
-        allowed: Array,
+        known: Estimates,  # of R recipes
+        allowed: Array,  # recipes that need no other models
         demand: Demand,
         choice: ChoiceConfig,
-        work: Array,
-        cap_s: float,
+        work: Array,  # (M,) GPU-seconds of a second of a slot
+        cap_s: float,  # GPU-seconds that a query may take in the mean
     ) -> None:
         domains = np.flatnonzero(demand.share)
         tables = {n: getattr(known, n)[np.ix_(domains, allowed)] for n in BY_RECIPE}
@@ -140,15 +123,6 @@ class PriceProgram:
         self._work, self._cap_s = work, cap_s
         self._once = sparse.kron(sparse.eye(kinds), np.ones((1, len(allowed)))).tocsr()
 
-    def _on_time(self, slow: Array) -> Array:
-        """Return chances (D, 1, B, R) of answers in time, as `choose` has them without queues."""
-        known, choice = self.known, self._choice
-        stretch = (known.path_s @ slow) / known.path_s.sum(axis=2)
-        log_s = (known.log_latency + np.log(stretch) + choice.caution)[:, None]
-        sigma = np.sqrt(known.spread**2 + choice.doubt)[:, None]
-        chance: Array = ndtr((np.log(self._demand.budgets_s)[:, None] - log_s) / sigma)
-        return chance[:, None]
-
     def solve(self, rate_per_min: float, in_flight: Array, rounds: int) -> Plan:
         """Return the plan at a rate.
 
@@ -157,10 +131,16 @@ class PriceProgram:
             in_flight: (M,) by which calls are slowed at first.
             rounds: solutions after the first, each with the slowdown by the one before.
         """
-        known, late = self.known, self._choice.late_value
+        known, choice = self.known, self._choice
+        late, log_budget = choice.late_value, np.log(self._demand.budgets_s)[:, None]
+        sigma = np.sqrt(known.spread**2 + choice.doubt)[:, None]
         slow = slowdown_of(known, in_flight)
         for _ in range(rounds + 1):
-            worth = self._right * (late + (1.0 - late) * self._on_time(slow))
+            # Chances (D, B, R) of answers in time, as `choose` has them without queues.
+            stretch = (known.path_s @ slow) / known.path_s.sum(axis=2)
+            log_s = (known.log_latency + np.log(stretch) + choice.caution)[:, None]
+            on_time = ndtr((log_budget - log_s) / sigma)
+            worth = self._right * (late + (1.0 - late) * on_time[:, None])
             load = self._work_s * (rate_per_min / 60.0)
             rows, limit = [self._once, sparse.csr_matrix((load * slow).T)], [known.slots]
             if np.isfinite(self._cap_s):
@@ -177,25 +157,16 @@ class PriceProgram:
 
 
 class Planner:
-    """Plans at arrival rates, each for the best set of models.
-
-    Args:
-        known: estimates of R recipes.
-        needs: (R,) bit masks of the models that they use.
-        demand: kinds of queries.
-        choice: numbers of the choice beside the prices.
-        work: (M,) GPU-seconds of a second of a slot, without a cap not looked at.
-        cap_s: GPU-seconds that a query may take in the mean.
-    """
+    """Plans at arrival rates, each for the best set of models."""
 
     def __init__(
         self,
-        known: Estimates,
-        needs: Array,
+        known: Estimates,  # of R recipes
+        needs: Array,  # (R,) bit masks of the models that they use
         demand: Demand,
         choice: ChoiceConfig,
-        work: Array,
-        cap_s: float = np.inf,
+        work: Array,  # (M,) GPU-seconds of a second of a slot, without a cap not looked at
+        cap_s: float = np.inf,  # GPU-seconds that a query may take in the mean
     ) -> None:
         models = len(known.slots)
         self._slots, self._programs = known.slots, dict[int, PriceProgram]()
@@ -217,9 +188,13 @@ class Planner:
 
         finalists = sorted(full, key=lambda chosen: -value(chosen, 0))[:_FINALISTS]
         best = max(finalists, key=lambda chosen: value(chosen, _ROUNDS))
-        program = self._programs[best]
-        plan = program.solve(rate_per_min, full[best], _ROUNDS)
-        price = np.maximum(plan.price, _harm(program.known, plan)) + plan.work_price
+        known = self._programs[best].known
+        plan = self._programs[best].solve(rate_per_min, full[best], _ROUNDS)
+        # What a second of each model's calls costs the calls of others that it slows, [o, m] by a
+        # share of o's pace. The dual variables do not show that: a program has fixed slowdowns.
+        slowed = 1.0 - np.exp(-known.slowdown[:, : len(known.slots)])
+        harm = (plan.price * plan.in_flight) @ slowed / np.maximum(plan.in_flight, 1.0)
+        price = np.maximum(plan.price, harm) + plan.work_price
         return plan._replace(price=np.where(self._inside(best) > 0.0, price, TOO_DEAR))
 
     def capacity_per_min(self) -> float:
@@ -235,24 +210,8 @@ class Planner:
         return float(rate * _STEP ** (part - 1.0))
 
 
-def _harm(known: Estimates, plan: Plan) -> Array:
-    """Return what a second of each model's calls costs the calls of others that it slows, (M,).
-
-    The dual variables do not show that: the slowdown is fixed while a program is solved.
-    """
-    models = len(known.slots)
-    slowed = 1.0 - np.exp(-known.slowdown[:, :models])  # [o, m]: share of o's pace that m takes
-    return (plan.price * plan.in_flight) @ slowed / np.maximum(plan.in_flight, 1.0)
-
-
 def prices_of(plans: Sequence[Plan], slots: Array, choice: ChoiceConfig) -> Prices:
-    """Return prices (1, K): those of K plans where the servers are as full as planned.
-
-    Args:
-        plans: one a rate.
-        slots: (M,).
-        choice: numbers of the choice beside the prices, the same at all rates.
-    """
+    """Return prices (1, K): those of K plans, one a rate, where servers are as full as planned."""
     price = np.maximum([plan.price for plan in plans], _LOWEST)
     planned = np.array([plan.in_flight for plan in plans]) / slots
     numbers = {name: np.full((1, len(plans)), value) for name, value in choice.model_dump().items()}

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from agents.runs import Array
+from agents.runs import Array, episodes
 from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.policies import PolicySpec
 from inframind_gym.policies.bid_price import (
@@ -54,9 +54,9 @@ def candidates(
         single_calls: those of one agent that makes one call, alone.
     """
     if single_calls:
-        alone = TOPOLOGIES.index("IO"), RoleRule.SINGLE
         routes = itertools.product(range(num_models), range(num_strategies))
-        return [Recipe(alone[0], (model,), strategy, alone[1]) for model, strategy in routes]
+        io = TOPOLOGIES.index("IO")
+        return [Recipe(io, (model,), strategy, RoleRule.SINGLE) for model, strategy in routes]
     found = []
     for topology, agents in distinct_plans():
         name = TOPOLOGIES[topology]
@@ -66,31 +66,19 @@ def candidates(
             if (rule != RoleRule.DOUBLE or (name != "Reflection" and agents <= _MAX_DOUBLE))
             and (rule != RoleRule.CODER or code)
         ]
-        for team in _teams(num_models, agents, topology):
-            for models in _castings(name, team, num_models):
-                found += [
-                    Recipe(topology, models, strategy, rule)
-                    for strategy in range(num_strategies)
-                    for rule in rules
-                ]
+        teams = list(itertools.combinations_with_replacement(range(num_models), agents))
+        if len(teams) > _MAX_TEAMS:
+            order = np.random.default_rng([topology, agents]).permutation(len(teams))
+            teams = [teams[i] for i in np.sort(order[:_MAX_TEAMS])]
+        for team in teams:
+            castings = [team]  # choices of models for the nodes
+            if name == "Debate":
+                castings = [team + (second,) * len(team) for second in range(num_models)]
+            elif name in ("Chain", "FullConnected"):
+                castings = list(dict.fromkeys((team, team[::-1])))
+            every = itertools.product(castings, range(num_strategies), rules)
+            found += [Recipe(topology, models, strategy, rule) for models, strategy, rule in every]
     return found
-
-
-def _teams(num_models: int, agents: int, topology: int) -> list[tuple[int, ...]]:
-    teams = list(itertools.combinations_with_replacement(range(num_models), agents))
-    if len(teams) <= _MAX_TEAMS:
-        return teams
-    rng = np.random.default_rng([topology, agents])
-    return [teams[i] for i in np.sort(rng.permutation(len(teams))[:_MAX_TEAMS])]
-
-
-def _castings(name: str, team: tuple[int, ...], num_models: int) -> list[tuple[int, ...]]:
-    """Return the choices of models for the nodes of a team."""
-    if name == "Debate":
-        return [team + (second,) * len(team) for second in range(num_models)]
-    if name in ("Chain", "FullConnected"):
-        return list(dict.fromkeys((team, team[::-1])))
-    return [team]
 
 
 class Played(NamedTuple):
@@ -113,13 +101,6 @@ class Job:
     result: Callable[[Played], Any] | None = None  # of the finished queries; None returns them
 
 
-def play_job(numbered: tuple[int, Job]) -> Any:
-    """Return the result of a job, which comes with its number."""
-    _, job = numbered
-    played = play(environment(len(job.seeds), job.env), job.policy, job.seeds, job.rates_per_min)
-    return played if job.result is None else job.result(played)
-
-
 def environment(num_envs: int, arguments: dict[str, Any]) -> StreamVectorEnv:
     """Return an environment with these arguments; the last ones are reused."""
     return _environment(num_envs, json.dumps(arguments, sort_keys=True))
@@ -130,43 +111,14 @@ def _environment(num_envs: int, arguments: str) -> StreamVectorEnv:
     return StreamVectorEnv(num_envs, **json.loads(arguments))
 
 
-def play(
-    env: StreamVectorEnv,
-    policy: RecipePolicy,
-    seeds: Sequence[int],
-    rates_per_min: Array | float,
-) -> Played:
-    """Play one episode in every row of an environment.
-
-    Args:
-        env: at level "joint", with observations by index.
-        policy: plays all rows.
-        seeds: (rows,) of the episodes and of the policy's draws.
-        rates_per_min: (rows,) arrival rates, or one for all.
-    """
-    options = {"arrival_rate_per_min": rates_per_min}
-    observations, _ = env.reset(seed=list(seeds), options=options)
-    policy.reset(env.policy_spec(), seeds)
-    actions = np.zeros((env.num_envs, 9), np.int64)
-    running = np.ones(env.num_envs, np.bool_)
-    found = []
-    while running.any():
-        rows, contexts = np.flatnonzero(running), env.contexts()
-        if len(rows) < env.num_envs:  # else there is nothing to leave out, and nothing to copy
-            observations, contexts = observations[rows], contexts[rows]
-        actions[rows] = policy.act_batch(observations, contexts, rows)
-        observations, _, over, _, _ = env.step(actions)
-        of, records = env.completed()
-        first_episode = running[of]
-        if first_episode.any():
-            found.append((of[first_episode], records[first_episode]))
-        running &= ~over
-    row = np.concatenate([rows for rows, _ in found])
-    records = np.concatenate([part for _, part in found])
-    order = np.lexsort((records["query"], row))
-    row, records = row[order], records[order]
-    queries = records["query"]
-    return Played(row, policy.assigned[row, queries], policy.in_flight[row, queries], records)
+def play_job(numbered: tuple[int, Job]) -> Any:
+    """Play one episode in every row; return the result of a job, which comes with its number."""
+    _, job = numbered
+    env, policy = environment(len(job.seeds), job.env), job.policy
+    row, records = episodes(env, policy, job.seeds, job.rates_per_min)
+    at = row, records["query"]
+    played = Played(row, policy.assigned[at], policy.in_flight[at], records)
+    return played if job.result is None else job.result(played)
 
 
 def joined(parts: Sequence[Played]) -> Played:
@@ -253,23 +205,16 @@ def surveyed(played: Played, recipes: RecipeTable, spec: PolicySpec) -> Surveyed
 
 
 def worth_keeping(
-    found: Surveyed,
-    needs: Array,
-    keep: int,
-    patience_s: float,
-    rng: np.random.Generator,
+    found: Surveyed,  # of R recipes
+    needs: Array,  # (R,) bit masks of the models that they use
+    keep: int,  # most recipes, shared among the domains; at least one each
+    patience_s: float,  # budgets above count as this
+    rng: np.random.Generator,  # of the situations
 ) -> Array:
     """Return the recipes that are chosen under some prices, some load and some budget.
 
     Such situations are drawn. The recipes that are chosen in them are kept, most often chosen ones
     first, then those that are chosen when the former are left out, until there are enough.
-
-    Args:
-        found: survey of R recipes.
-        needs: (R,) bit masks of the models that they use.
-        keep: most recipes, shared among the domains; at least one each.
-        patience_s: budgets above count as this.
-        rng: of the situations.
 
     Returns:
         (at most keep,) recipes, in their order.

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import expit, logit, ndtr
 
 from inframind_gym.policies import Completed, Contexts, PolicySpec
 from inframind_gym.policies.bid_price import Recipe, RecipePolicy, RecipeTable, tabulate
@@ -66,6 +66,9 @@ MOST_LOAD: Final = 4.0  # beyond which they rise no more
 # A half-empty batch costs a shared GPU as many steps as a full one: its places cost more, up to 6
 # times. In overload, between these loads, that ends, for every batch fills.
 FADES_FROM, FADED = 2.0, 3.0
+
+
+SHIFT_SD: Final = 1.0  # of the log odds of a model's answers around the believed ones
 
 
 class Outlook(NamedTuple):
@@ -243,6 +246,49 @@ class AdaptivePolicy(RecipePolicy):
         self._coefficients[row, m] = np.linalg.solve(
             self._precision[row, m], self._moment[row, m, :, None]
         )[..., 0]
+
+
+class AdaptiveFeedbackPolicy(AdaptivePolicy):
+    """`adaptive` that corrects what it believes of the models by the answers that it has seen.
+
+    The log odds of a right answer are the believed ones plus a shift of the model that answers last
+    in the question's domain. Shifts are normal, 0 ± SHIFT_SD before any answer; each answer moves
+    one by a step of online Bayesian logistic regression, v ← v / (1 + v·p·(1 - p)) and
+    shift ← shift + v·(right - p). Without `observe` it chooses as `adaptive` does.
+
+    Attributes:
+        shift: (rows, M, domains) in log odds; `variance` of the same shape.
+    """
+
+    name = "adaptive_feedback"
+    version = 1
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Forget what was learned and prepare for `len(seeds)` rows."""
+        super().reset(spec, seeds)
+        shape = (len(seeds), spec.num_models, len(DOMAINS))
+        self.shift, self.variance = np.zeros(shape), np.full(shape, SHIFT_SD**2)
+        self._first |= {"shift": np.zeros(shape[1:]), "variance": self.variance[0].copy()}
+        self._log_odds, models = logit(self._chance), self.recipes.models
+        self._last = models[np.arange(len(models)), (models >= 0).sum(axis=1) - 1]
+
+    def outlook(self, in_flight: Floats, contexts: Contexts, rows: NDArray[np.int64]) -> Outlook:
+        """Return what is expected of every recipe, with the shifts of these rows."""
+        domain = contexts["domain"].astype(np.int64)
+        shift = self.shift[rows, :, domain][:, self._last]
+        chance = expit(self._log_odds[domain] + shift)
+        return super().outlook(in_flight, contexts, rows)._replace(chance=chance)
+
+    def learn(self, completed: Completed, rows: NDArray[np.int64]) -> None:
+        """Learn seconds of calls and shifts of models from queries (k,) that have ended."""
+        super().learn(completed, rows)
+        graded = completed["failed_calls"] == 0
+        for row, query in zip(rows[graded].tolist(), completed[graded], strict=True):
+            recipe, domain = self.assigned[row, query["query"]], query["domain"]
+            at = row, self._last[recipe], domain
+            p = expit(self._log_odds[domain, recipe] + self.shift[at])
+            self.variance[at] /= 1.0 + self.variance[at] * p * (1.0 - p)
+            self.shift[at] += self.variance[at] * (query["solved"] - p)
 
 
 def believed(spec: PolicySpec) -> tuple[RecipeTable, Floats, Floats, Floats]:

@@ -39,6 +39,7 @@ _BUILT_IN: Final = {
         "spill": "simple:SpillPolicy",
         "backpressure": "simple:BackpressurePolicy",
         "adaptive": "adaptive:AdaptivePolicy",
+        "adaptive_feedback": "adaptive:AdaptiveFeedbackPolicy",
         "moa": "simple:MixtureOfAgentsPolicy",
         "q_learning_load_tracker": "learners:QLearningLoadTrackerPolicy",
         "linucb": "learners:LinUCBPolicy",

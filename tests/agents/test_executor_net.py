@@ -98,19 +98,6 @@ def masrouter_planner():
     return {f"planner.{name}": array for name, array in weights_of(PlannerNet()).items()}
 
 
-def test_first_weights_are_orthogonal_with_the_gains_of_their_layers():
-    first = weights_of(make_net())
-    gains = {"policy": 1e-4, "value": 1.0}  # squared; 2 elsewhere
-    for name, weight in first.items():
-        layer, kind = name.split(".")
-        if weight.ndim == 2:
-            short = weight if len(weight) <= weight.shape[1] else weight.T
-            expected = np.eye(len(short)) * gains.get(layer, 2.0)
-            assert short @ short.T == pytest.approx(expected, abs=1e-5), name
-        else:
-            assert (weight == (layer.endswith("norm") and kind == "weight")).all(), name
-
-
 def test_draws_follow_the_probabilities():
     log_probs = np.log(np.array([[0.5, 0.25, 0.25]]))
     picked = [draw(log_probs, np.array([u]))[0] for u in (0.0, 0.49, 0.51, 0.76, 0.999999)]

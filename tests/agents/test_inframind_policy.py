@@ -63,14 +63,6 @@ def test_it_decides_as_in_training(learner, folder):
     assert len(np.unique(expected["model"][:, 0])) > 1
 
 
-def test_a_row_alone_does_the_same(folder):
-    for mode in (None, "sample"):
-        together = play(InfraMindPolicy(str(folder), mode))
-        alone = play(InfraMindPolicy(str(folder), mode), rows=1)
-        assert np.array_equal(together[0]["model"], alone[0]["model"])
-        assert np.array_equal(together[0]["topology"], alone[0]["topology"])
-
-
 def test_sampling_draws(folder):
     likely = play(InfraMindPolicy(str(folder)))
     drawn = play(InfraMindPolicy(str(folder), "sample"))
@@ -99,14 +91,6 @@ def test_predicted_latency_grows_with_the_queue_and_the_length(learner):
         0.87 * spec.expected_call_s, rel=1e-3
     )
     assert (full > idle).all() and (idle[:, 2] > idle[:, 0]).all()
-
-
-def test_models_that_are_down_are_not_chosen(folder):
-    policy = InfraMindPolicy(str(folder))
-    used = np.unique(play(policy)["model"])
-    down = int(used[used >= 0][0])
-    alias = policy.config.models[down]
-    assert down not in play(policy, down_models=[alias])["model"]
 
 
 @pytest.mark.parametrize(

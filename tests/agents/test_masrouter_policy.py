@@ -55,12 +55,6 @@ def test_an_agent_keeps_its_model_and_queries_differ(folder):
         np.testing.assert_array_equal(record["model"][:k], record["model"][k : 2 * k])
 
 
-def test_models_that_are_down_are_never_chosen(folder):
-    down = ("deepseek-32b", "llama-3b")
-    for record in play(MasRouterPolicy(folder), 2, down_models=down):
-        assert not {0, 4} & set(record["model"][: record["num_nodes"]].tolist())
-
-
 def test_the_pool_may_order_its_models_otherwise(folder):
     """A model's probabilities follow its name."""
     policy = MasRouterPolicy(folder)

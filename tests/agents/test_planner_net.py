@@ -47,18 +47,6 @@ def drawn(net, queries, uniforms):
     return Plan(*map(torch.tensor, player.plan(player.encode(queries[0]), queries[1], uniforms)))
 
 
-def test_plans_are_in_range(net, queries):
-    query, domain = tensors(queries)
-    plan = drawn(net, queries, np.random.default_rng(0).random((len(query), PLAN_DRAWS)))
-    assert plan.topology.unique().tolist() == list(range(6))
-    assert ((plan.num_agents >= 1) & (plan.num_agents <= MAX_AGENTS)).all()
-    assert (plan.roles < torch.tensor(ROLE_COUNT)[domain][:, None]).all()
-    assert (plan.roles >= 0).all()
-    beyond = torch.arange(MAX_AGENTS) >= plan.num_agents[:, None]
-    assert (plan.roles[beyond] == 0).all()
-    assert (net.log_prob(net(query, domain, torch.Generator()), plan) < 0).all()
-
-
 def test_probabilities_of_all_plans_of_one_and_two_agents_sum_to_those_of_the_counts(net, queries):
     query = torch.tensor(queries[0][:1])
     code, noise = DOMAINS.index("Code"), torch.Generator()

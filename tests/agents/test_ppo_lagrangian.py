@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -19,10 +17,8 @@ from agents.ppo_lagrangian import (
     Learner,
     PpoLagrangianConfig,
     World,
-    train,
 )
-from agents.runs import Run
-from inframind_gym.policies import checkpoint, models_up, resolve_policy
+from inframind_gym.policies import resolve_policy
 from inframind_gym.policies.networks import log_softmax
 from inframind_gym.policies.ppo_lagrangian import (
     MOST_LAMBDA,
@@ -225,50 +221,3 @@ def test_untrained_it_plays_as_adaptive_does() -> None:
     policy.use(policy.weights, 0.0)
     ours = play(policy, 2, 3, workload="math")
     assert (ours == play(resolve_policy("adaptive"), 2, 3, workload="math")).all()
-
-
-@pytest.mark.parametrize("mode", ["", ":sample"])
-def test_a_row_alone_is_played_as_among_others(mode: str) -> None:
-    name = f"ppo_lagrangian:{checkpoint.SHIPPED / 'ppo_lagrangian'}{mode}"
-    among = play(resolve_policy(name), 3, 5, workload="math")
-    alone = play(resolve_policy(name), 1, 5, workload="math")
-    assert (among[:, :1] == alone).all()
-
-
-def test_models_that_are_down_are_not_chosen() -> None:
-    policy = resolve_policy("ppo_lagrangian::sample")
-    env: Any = gym.make_vec(
-        "InfraMind-Stream-v0",
-        num_envs=4,
-        **{**policy.requires, "observation": "index", "down_models": ["deepseek-32b", "llama-3b"]},
-    ).unwrapped
-    observations, _ = env.reset(seed=0)
-    policy.reset(env.policy_spec(), [0, 1, 2, 3])
-    policy.act_batch(observations, env.contexts(), np.arange(4))
-    assert not models_up(env.contexts(), 5)[:, [0, 4]].any()
-    needs = policy.recipes.needs[policy.assigned[:, 0]]
-    assert not (needs & 0b10001).any()
-
-
-def test_a_training_resumes_to_the_same_bits_and_its_curves_are_written(tmp_path: Path) -> None:
-    whole, halves = tmp_path / "whole", tmp_path / "halves"
-    train(settings("steps=2"), Run(whole))
-    config = settings("steps=2")
-    run, steps = Run(halves), []
-    original = Learner.update
-
-    def stop(self: Learner, batches: Any) -> Any:
-        steps.append(self.updates)
-        if len(steps) == 2:
-            raise KeyboardInterrupt
-        return original(self, batches)
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Learner, "update", stop)
-        train(config, run)
-    train(config, Run(halves, resume=True))
-    one, two = (checkpoint.load(folder / "state")[0] for folder in (whole, halves))
-    assert all((one[name] == two[name]).all() for name in one)
-    lines = [json.loads(line) for line in (halves / "metrics.jsonl").read_text().splitlines()]
-    assert {"lagrange/lambda", "lagrange/mu/load/1.1", "charts/goodput"} <= set(lines[0])
-    assert any("validation/in_time" in line for line in lines)

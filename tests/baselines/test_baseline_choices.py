@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 import baselines
+from inframind_gym.errors import ConfigError
+from inframind_gym.policies import requires_of
 from inframind_gym.policies.base import draw_from
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
-from tests.policies.synthetic import act_all, make_contexts, make_spec, observe
+from tests.policies.synthetic import act_all, make_contexts, make_spec, observe, random_run
 
 N = 4000
 DEEPSEEK, MISTRAL, QWEN, LLAMA_8B, LLAMA_3B = range(5)
@@ -149,3 +151,39 @@ def test_moa_asks_every_model_once_the_aggregator_first() -> None:
     contexts["models_up"] = 0b11001
     models, _ = models_and_strategies(policy, observe(spec, n=5), contexts)
     assert models.tolist() == [DEEPSEEK, LLAMA_8B, LLAMA_8B, LLAMA_8B, LLAMA_3B]
+
+
+# Those that play in any spec; others need embeddings, plan, or count their own calls.
+PLAIN = [
+    name
+    for name in baselines.names()
+    if not name.startswith(("sb3_", "fixed_recipe", "planned"))
+    and not {"level", "system_features"} & set(requires_of(baselines.resolve_policy(name)))
+]
+
+
+@pytest.mark.parametrize("name", [*PLAIN, "static:deepseek-32b:DeepThink"])
+def test_one_model_up_takes_all_and_none_up_is_no_error(name) -> None:
+    spec = make_spec()
+    policy = ready(name, rows=7)
+    observations, contexts = random_run(spec, 7, 4)[3]
+    for model in range(5):
+        contexts["models_up"] = 1 << model
+        models, _ = models_and_strategies(policy, observations, contexts)
+        assert (models == model).all()
+    contexts["models_up"] = 0
+    models, _ = models_and_strategies(policy, observations, contexts)
+    assert ((models >= 0) & (models < 5)).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("static:qwen-14:Flash", r"unknown model 'qwen-14'\. Did you mean 'qwen-14b'"),
+        ("static:qwen-14b:Flush", r"unknown strategy 'Flush'\. Did you mean 'Flash'"),
+        ("round_robin:concise", r"Did you mean 'Concise'"),
+    ],
+)
+def test_unknown_models_and_strategies(name, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ready(name)

@@ -81,6 +81,8 @@ def sweep(env: Any, policy: Policy, seeds: Sequence[int], **options: Any) -> lis
         owners, records = env.completed()
         for row in np.unique(owners[running[owners]]).tolist():
             done[row].append(records[owners == row])
+            if hasattr(policy, "observe"):
+                policy.observe(records[owners == row], row)
         running &= ~over
     joined = [np.concatenate(parts) for parts in done]
     return [records[np.argsort(records["query"])] for records in joined]

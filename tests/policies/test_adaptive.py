@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from inframind_gym.policies import PolicySpec
-from inframind_gym.policies.adaptive import AdaptivePolicy
+from inframind_gym.policies.adaptive import AdaptiveFeedbackPolicy, AdaptivePolicy
 from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.simulator.workflow.state import COMPLETED, PLAN
 from tests.policies.synthetic import make_contexts, make_spec
@@ -71,8 +72,11 @@ def test_a_full_gpu_sends_queries_to_the_other_one_although_their_servers_are_id
     assert chosen == [1, 0]
 
 
-def completed(policy: AdaptivePolicy, query: int, slow: int) -> Any:
-    """Record of a query whose calls took what a card says, four times that on the model `slow`."""
+def completed(policy: AdaptivePolicy, query: int, slow: int = -1, wrong: int = -1) -> Any:
+    """Record of a query whose calls took what a card says, four times that on the model `slow`.
+
+    Answers are right but for those of the model `wrong`.
+    """
     record = np.zeros(1, COMPLETED)
     recipe = policy.assigned[0, query]
     m, s = policy.recipes.models[recipe, 0], policy.recipes.strategy[recipe]
@@ -82,32 +86,24 @@ def completed(policy: AdaptivePolicy, query: int, slow: int) -> Any:
     record["model"][0, 0], record["strategy"][0, 0] = m, s
     seconds = policy.spec.expected_call_s[m] * (4.0 if m == slow else 1.0)
     record["node_latency_s"][0, 0], record["latency_s"] = seconds, 2 * seconds
+    record["solved"] = m != wrong
     return record
 
 
-def test_a_server_that_is_slower_than_its_card_says_is_left() -> None:
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [(AdaptivePolicy, "slow"), (AdaptiveFeedbackPolicy, "slow"), (AdaptiveFeedbackPolicy, "wrong")],
+)
+def test_a_model_that_is_slower_or_worse_than_believed_is_left(kind: Any, fault: str) -> None:
     favourite, chosen = -1, []
     for learns in (False, True):
-        policy = AdaptivePolicy()
+        policy = kind()
         policy.reset(spec_of(), [0])
         for query in range(200):
             recipe = plan(policy, [[0] * 5], query=query, budget_s=30.0)[0]
             favourite = int(policy.recipes.models[recipe, 0]) if favourite < 0 else favourite
             if learns:
-                policy.observe(completed(policy, query, slow=favourite), 0)
+                policy.observe(completed(policy, query, **{fault: favourite}), 0)
         chosen.append(int(policy.recipes.models[policy.assigned[0, 199], 0]))
     assert chosen[0] == favourite
     assert chosen[1] != favourite
-
-
-def test_rows_do_not_touch_one_another() -> None:
-    alone, together = AdaptivePolicy(), AdaptivePolicy()
-    alone.reset(spec_of(), [5])
-    together.reset(spec_of(), [4, 5, 6])
-    rng = np.random.default_rng(0)
-    for query in range(60):
-        in_flight = rng.integers(0, 30, (3, 5))
-        times = {"time_s": float(query), "arrival_s": float(query), "query": query}
-        three = plan(together, in_flight, [0, 1, 2], budget_s=60.0, **times)
-        one = plan(alone, in_flight[1:2], [0], budget_s=60.0, **times)
-        assert one[0] == three[1]

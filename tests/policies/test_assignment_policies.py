@@ -16,31 +16,12 @@ from tests.policies.rollout import play_assignment as play
 EVERY = tuple(POLICIES["assignment"])
 
 
-def actions(name: str, seeds: list[int], **arguments: Any) -> np.ndarray:
-    """(tasks, rows)"""
-    found = np.full((arguments.get("num_tasks", 50), len(seeds)), -1)
-    for done in play(resolve_policy(name, family="assignment"), seeds, **arguments):
-        found[done.ordinal, done.row] = done.action
-    assert (found >= 0).all()
-    return found
-
-
 def rewards(name: str, seeds: range, **arguments: Any) -> np.ndarray:
     """(rows,) mean reward of a task."""
     total = np.zeros(len(seeds))
     for done in play(resolve_policy(name, family="assignment"), seeds, **arguments):
         np.add.at(total, done.row, done.reward)
     return total / arguments.get("num_tasks", 50)
-
-
-@pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("load", ["window", "queue"])
-def test_a_row_does_not_depend_on_its_company(name: str, load: str) -> None:
-    if name == "optimum" and load == "queue":
-        pytest.skip("has no optimum")
-    arguments = {"arrivals": "skewed", "load": load, "num_tasks": 20}
-    together = actions(name, [3, 4, 5], **arguments)
-    assert np.array_equal(together[:, 1:2], actions(name, [4], **arguments))
 
 
 def test_q_seed_is_the_source_s_loop() -> None:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
-import pytest
 from gymnasium.utils import seeding
 
 from inframind_gym.envs.coordination import CoordinationConfig, CoordinationSimulation
 from inframind_gym.envs.core import checked_arguments
-from inframind_gym.policies import policy_names, resolve_policy
+from inframind_gym.policies import resolve_policy
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.simulate import SCENARIOS
-from tests.policies.rollout import play_coordination as play
 
 SEEDS = range(200)
-
-
-@cache
-def played(name: str, scenario: str | None = None, **arguments: Any) -> dict[str, Any]:
-    return play(resolve_policy(name, family="coordination"), SEEDS, scenario, **arguments)
 
 
 def steps(name: str, seed: int, scenario: str | None = None, **arguments: Any) -> list[str]:
@@ -37,15 +29,6 @@ def steps(name: str, seed: int, scenario: str | None = None, **arguments: Any) -
         done.append(rules.NAMES[int(action[0])])
         simulation.step(row, action, observations)
     return done
-
-
-@pytest.mark.parametrize("name", policy_names("coordination"))
-def test_a_row_plays_the_same_alone(name: str) -> None:
-    together = played(name)
-    for seed in (0, 5, 11):
-        alone = play(resolve_policy(name, family="coordination"), [seed])
-        for key, values in alone.items():
-            assert values[0] == together[key][seed], key
 
 
 def test_the_designs_order() -> None:

@@ -19,15 +19,6 @@ SETTINGS = load_settings()
 ALL = (*policy_names("token_budget"), "optimum")
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_a_row_gets_the_same_actions_alone_or_in_a_batch(name: str) -> None:
-    batch = play(resolve_policy(name, family="token_budget"), range(6), budget=[3000, 20_000])
-    for seed in (1, 4):
-        alone = play(resolve_policy(name, family="token_budget"), [seed], budget=[3000, 20_000])
-        for key, value in alone.items():
-            assert value[0] == batch[key][seed], key
-
-
 def test_what_the_policies_are_named_for() -> None:
     results = {name: play(resolve_policy(name, family="token_budget"), range(300)) for name in ALL}
     assert set(results["single_shot"]["calls"]) == {1}
