@@ -96,8 +96,8 @@ def solved_in_time(
         split: of the questions.
     """
     count, rates = len(actions), np.repeat(RATES_PER_MIN, episodes)
-    place = {"level": "joint", "observation": "index", "workload": workload, "split": split}
-    env = StreamVectorEnv(count * len(rates), num_queries=QUERIES, **place)
+    place: dict[str, Any] = {"workload": workload, "split": split, "num_queries": QUERIES}
+    env = StreamVectorEnv(count * len(rates), level="joint", observation="index", **place)
     seeds = [seed + i for i in range(len(rates))] * count
     policy = RecipeOfRow(np.repeat(actions, len(rates), axis=0))
     row, records = runs.episodes(env, policy, seeds, np.tile(rates, count))
