@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from inframind_gym.envs.core import (
     Float32s,
     ObservationForm,
     Places,
+    Rngs,
     Simulation,
     VectorEnv,
     write_columns,
@@ -108,22 +108,22 @@ class AssignmentContext(Rows):
 class Completed(NamedTuple):
     """Tasks that ended in a step, (k,) each; without queues one in every row."""
 
-    row: NDArray[np.int64]
-    ordinal: NDArray[np.int64]
-    task_type: NDArray[np.int64]
-    complexity: NDArray[np.float64]
-    load_state: NDArray[np.int64]  # at the decision
-    next_load_state: NDArray[np.int64]  # after the assignment was recorded
-    action: NDArray[np.int64]
-    scores: NDArray[np.float64]  # (k, 4)
-    quality: NDArray[np.float64]  # the true one, for reports
-    raw_reward: NDArray[np.float64]
-    load_penalty: NDArray[np.float64]
-    reward: NDArray[np.float64]
-    cost_usd: NDArray[np.float64]
-    latency_s: NDArray[np.float64]
-    wait_s: NDArray[np.float64]  # before the server took the call; 0 without queues
-    tokens: NDArray[np.int64]  # prompt and answer
+    row: Ints
+    ordinal: Ints
+    task_type: Ints
+    complexity: Floats
+    load_state: Ints  # at the decision
+    next_load_state: Ints  # after the assignment was recorded
+    action: Ints
+    scores: Floats  # (k, 4)
+    quality: Floats  # the true one, for reports
+    raw_reward: Floats
+    load_penalty: Floats
+    reward: Floats
+    cost_usd: Floats
+    latency_s: Floats
+    wait_s: Floats  # before the server took the call; 0 without queues
+    tokens: Ints  # prompt and answer
 
     def of(self, chosen: NDArray[np.bool_]) -> Completed:
         """Return those of the tasks that `chosen` (k,) marks."""
@@ -194,11 +194,6 @@ def write_flat(context: AssignmentContext, queues: bool) -> NDArray[np.float32]:
 class AssignmentSimulation(Simulation):
     """E teams with the same constants and settings; NumPy computes all rows at once.
 
-    Args:
-        config: the environment's arguments.
-        num_envs: E.
-        num_threads: not used.
-
     Attributes:
         team: constants of the simulated team.
         servers: of the queueing form; None without queues.
@@ -217,11 +212,8 @@ class AssignmentSimulation(Simulation):
         if config.observation == "tabular":
             form = StateForm()
         super().__init__(num_envs, form, spaces.Discrete(NUM_ACTIONS))
-        self.config = config
-        self.team = team(config.team)
-        self.servers: AgentServers | None = None
-        if config.queues:
-            self.servers = AgentServers(num_envs, config.num_tasks)
+        self.config, self.team = config, team(config.team)
+        self.servers = AgentServers(num_envs, config.num_tasks) if config.queues else None
         # What is known of tasks from their assignment until they end, (E, num_tasks) each.
         self._open: dict[str, NDArray[Any]] = {}
         self.key = np.zeros(num_envs, np.uint64)
@@ -233,17 +225,10 @@ class AssignmentSimulation(Simulation):
         self.totals = {name: np.zeros(num_envs) for name in TOTALS}
         self.last_completed = Completed._make(np.zeros(0) for _ in Completed._fields)
 
-    def reset(
-        self,
-        rows: Ints,
-        generators: Sequence[np.random.Generator],
-        observations: Float32s,
-        *,
-        first: bool = True,
-    ) -> None:
+    def reset(self, rows: Ints, rngs: Rngs, observations: Float32s, *, first: bool = True) -> None:
         """Begin new episodes; see `Simulation`."""
         if first or self.config.episode == "run":  # a request goes on with load and task
-            self.key[rows] = [draw_key(generator)[0] for generator in generators]
+            self.key[rows] = [draw_key(rng)[0] for rng in rngs]
             self.state.clear(rows)
             self.state.window[rows] = EMPTY
             self.imbalance[rows] = 0.0
@@ -298,7 +283,7 @@ class AssignmentSimulation(Simulation):
             last = ordinals + 1 >= config.num_tasks
             until_s = np.where(last, np.inf, self.servers.now_s[rows] + gap_s)
             tokens = drawn.input_tokens, drawn.output_tokens
-            ended = self.servers.advance(rows, actions, ordinals, *tokens, until_s)
+            ended = self.servers.advance(rows, actions, ordinals, tokens, until_s)
             known = {name: part[ended[0], ended[1]] for name, part in self._open.items()}
             penalty = waiting_penalty(ended[3])
         row, ordinal, latency_s, wait_s = ended

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,10 +35,10 @@ def agent_pool() -> PoolConfig:
 
 
 class AgentServers:
-    """The servers of E environments with queues: a task is a request to one of eight servers.
+    """The servers of E environments with queues, those of `inframind_gym.simulator.server`.
 
-    They are those of `inframind_gym.simulator.server`: continuous batching, a queue where all slots
-    are taken, and two models on each agent's GPU that slow each other.
+    Continuous batching, a queue where all slots are taken, and two models on each agent's GPU that
+    slow each other.
 
     Args:
         num_envs: E.
@@ -71,13 +71,7 @@ class AgentServers:
         _reset(self.cluster, rows)
 
     def advance(
-        self,
-        rows: Ints,
-        actions: Ints,
-        ordinals: Ints,
-        prompt_tokens: Ints,
-        output_tokens: Ints,
-        until_s: Floats,
+        self, rows: Ints, actions: Ints, ordinals: Ints, tokens: tuple[Ints, Ints], until_s: Floats
     ) -> tuple[Ints, Ints, Floats, Floats]:
         """Submit a call in each of `rows` and let time run, (k,) each.
 
@@ -85,25 +79,15 @@ class AgentServers:
             rows: environments.
             actions: servers that take the calls.
             ordinals: of the tasks.
-            prompt_tokens, output_tokens: of the calls.
+            tokens: of prompts and of answers.
             until_s: time up to which the servers run; infinity: until all calls have ended.
 
         Returns:
             Row, ordinal, latency and wait of the calls that ended, (k,) each, row by row in the
             order in which they ended.
         """
-        count = _advance(
-            self.cluster,
-            self.now_s,
-            rows,
-            actions,
-            ordinals,
-            prompt_tokens,
-            output_tokens,
-            until_s,
-            self._ended,
-            self._times_s,
-        )
+        calls = (rows, actions, ordinals, *tokens, until_s)
+        count = _advance(self.cluster, self.now_s, *calls, self._ended, self._times_s)
         (row, ordinal), (latency_s, wait_s) = self._ended[:, :count], self._times_s[:, :count]
         return row.copy(), ordinal.copy(), latency_s.copy(), wait_s.copy()
 
@@ -126,22 +110,17 @@ def _reset(cluster: Cluster, rows: NDArray[np.int64]) -> None:
 @_jit
 def _advance(
     cluster: Cluster,
-    now_s: NDArray[np.float64],
-    rows: NDArray[np.int64],
-    actions: NDArray[np.int64],
-    ordinals: NDArray[np.int64],
-    prompt_tokens: NDArray[np.int64],
-    output_tokens: NDArray[np.int64],
-    until_s: NDArray[np.float64],
-    ended: NDArray[Any],
-    times_s: NDArray[np.float64],
+    now_s: Floats,
+    rows: Ints,
+    actions: Ints,
+    ordinals: Ints,
+    prompt_tokens: Ints,
+    output_tokens: Ints,
+    until_s: Floats,
+    ended: Ints,
+    times_s: Floats,
 ) -> int:
-    """Carry out `AgentServers.advance`; returns how many calls ended.
-
-    Args:
-        ended: (2, most) rows and ordinals, written.
-        times_s: (2, most) latencies and waits, written.
-    """
+    """Carry out `AgentServers.advance`, write `ended` and `times_s`, (2, most); return how many."""
     count = 0
     for i in range(rows.shape[0]):
         e = rows[i]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.envs.core import Float32s, Ints
 from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.envs.routing_kernel import show
 from inframind_gym.envs.routing_simulation import Load, RoutingSimulation
@@ -58,10 +59,6 @@ class BackendSimulation(RoutingSimulation):
         super().__init__(config, 1, one_query=one_query)
 
     def close(self) -> None:
-        """Give up the stream; see `end_stream`."""
-        self.end_stream()
-
-    def end_stream(self) -> None:
         """Give up the stream and close its backend."""
         if self._loop is not None:
             self._loop.backend.close()
@@ -80,12 +77,10 @@ class BackendSimulation(RoutingSimulation):
             for busy, depth, kv_frac in zip(running, depths, read.kv_frac, strict=True)
         )
 
-    def seen(self, e: int) -> NDArray[np.float32]:
+    def seen(self, e: int) -> Float32s:
         """The metrics as they were polled last, (3, M)."""
-        if self._loop is None:
-            return np.zeros((3, len(self.pool.models)), np.float32)
-        seen: NDArray[np.float32] = self._loop.seen[0]
-        return seen
+        nothing = np.zeros((3, len(self.pool.models)), np.float32)
+        return nothing if self._loop is None else self._loop.seen[0]
 
     def _open_servers(self) -> int:
         """The servers are the backend's; while all are down, every query can come to wait."""
@@ -95,16 +90,11 @@ class BackendSimulation(RoutingSimulation):
         """Faults are the backend's."""
 
     def drive(
-        self,
-        mode: int,
-        rows: NDArray[np.int64],
-        starts: NDArray[Any],
-        actions: NDArray[np.int64],
-        observations: NDArray[np.float32],
+        self, mode: int, rows: Ints, starts: NDArray[Any], actions: Ints, observations: Float32s
     ) -> None:
         """Run to the next decision; see `RoutingSimulation.drive`."""
         if mode == BEGIN:
-            self.end_stream()
+            BackendSimulation.close(self)  # the stream before; what the streams share stays
             self._loop = BackendLoop(
                 self.params,
                 self.state,
@@ -120,13 +110,7 @@ class BackendSimulation(RoutingSimulation):
         charged = mode == STEP and status == DECISION and self.one_query
         self.show(self._loop.read_metrics(), observations, charged=charged)
 
-    def show(
-        self,
-        seen: NDArray[np.float32],
-        observations: NDArray[np.float32],
-        *,
-        charged: bool = False,
-    ) -> None:
+    def show(self, seen: Float32s, observations: Float32s, *, charged: bool = False) -> None:
         """Write what a step ends with: observation, decision, reward and cost.
 
         Args:
@@ -134,13 +118,5 @@ class BackendSimulation(RoutingSimulation):
             observations: (1, d), written.
             charged: the tagged query still runs and pays for its latency so far.
         """
-        self._show(
-            self.params,
-            self.state,
-            seen,
-            charged,
-            observations[0],
-            self.decisions,
-            self.rewards,
-            self.costs,
-        )
+        written = observations[0], self.decisions, self.rewards, self.costs
+        self._show(self.params, self.state, seen, charged, *written)

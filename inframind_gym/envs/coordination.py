@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
@@ -15,6 +14,7 @@ from inframind_gym.envs.core import (
     Env,
     Float32s,
     ObservationForm,
+    Rngs,
     Simulation,
     VectorEnv,
     box_of,
@@ -138,11 +138,6 @@ def observe(state: CoordinationState, rows: Ints) -> NDArray[np.float32]:
 class CoordinationSimulation(Simulation):
     """E questions with the same settings; NumPy computes all rows at once.
 
-    Args:
-        config: the environment's arguments.
-        num_envs: E.
-        num_threads: not used.
-
     Attributes:
         settings: constants of the team.
         scenario: facts of the questions that are given; None: questions are drawn.
@@ -163,10 +158,7 @@ class CoordinationSimulation(Simulation):
         self.scenario: Pinned | None = None
         self.settings = config.settings()
         self.question = SimulatedQuestion(
-            self.settings,
-            num_envs,
-            conversation=float(config.conversation),
-            noise=config.noise,
+            self.settings, num_envs, conversation=float(config.conversation), noise=config.noise
         )
         self.state = CoordinationState(self.settings, num_envs)
         self.action = np.zeros(num_envs, np.int64)
@@ -185,17 +177,10 @@ class CoordinationSimulation(Simulation):
         name = check_options(options, ("scenario",)).get("scenario")
         self.scenario = None if name is None else find_scenario(str(name))
 
-    def reset(
-        self,
-        rows: Ints,
-        generators: Sequence[np.random.Generator],
-        observations: Float32s,
-        *,
-        first: bool = True,
-    ) -> None:
+    def reset(self, rows: Ints, rngs: Rngs, observations: Float32s, *, first: bool = True) -> None:
         """Begin new episodes; see `Simulation`."""
         # `random_raw` is `integers(2**64, dtype=np.uint64)`, ten times as fast.
-        keys = np.array([rng.bit_generator.random_raw() for rng in generators], np.uint64)
+        keys = np.array([rng.bit_generator.random_raw() for rng in rngs], np.uint64)
         question, scenario = self.question, self.scenario
         model = self.config.supervisor == "model"
         question.start(rows, keys, scenario)

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import gymnasium as gym
 import numpy as np
@@ -46,6 +46,7 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Float32s = NDArray[np.float32]
 Places = dict[str, Ints]
+Rngs = Sequence[np.random.Generator]
 Parameters = dict[str, tuple[Any, Any]]  # default and type by name
 Seeds = int | Sequence[int | None] | None  # of environment 0, or one an environment
 # Observations, rewards, terminations, truncations and infos of a step.
@@ -166,19 +167,12 @@ class Simulation(ABC):
         return
 
     @abstractmethod
-    def reset(
-        self,
-        rows: Ints,
-        generators: Sequence[np.random.Generator],
-        observations: Float32s,
-        *,
-        first: bool = True,
-    ) -> None:
+    def reset(self, rows: Ints, rngs: Rngs, observations: Float32s, *, first: bool = True) -> None:
         """Begin new episodes.
 
         Args:
             rows: (k,) environments.
-            generators: k sources of randomness, one an environment.
+            rngs: k sources of randomness, one an environment.
             observations: (E, d), written at `rows`.
             first: False for episodes that follow others, without a seed or options.
         """
@@ -270,11 +264,7 @@ class Simulation(ABC):
 
 
 def checked_arguments(model: type[BaseModel], arguments: Mapping[str, Any]) -> Any:
-    """Return arguments as a model of them.
-
-    Raises:
-        ConfigError: an argument is unknown or has an impossible value; says what is possible.
-    """
+    """Return arguments as a model of them; `ConfigError` says what is possible."""
     return validate(dict(arguments), model, source="environment")
 
 
@@ -324,11 +314,7 @@ class Env(gym.Env[Any, Any]):
     def simulation_of(
         cls, arguments: Mapping[str, Any], num_envs: int, num_threads: int = 1
     ) -> Any:
-        """Make the simulation of E environments from their arguments.
-
-        Raises:
-            ConfigError: an argument is unknown or has an impossible value; says what is possible.
-        """
+        """Make the simulation of E environments from their arguments, which are checked."""
         config = checked_arguments(cls.arguments, arguments)
         return cls.simulate(config, num_envs, num_threads=num_threads)
 
@@ -368,8 +354,7 @@ class Env(gym.Env[Any, Any]):
         self._started = self._running = True
         self._episode_cost = self._episode_reward = 0.0
         self._decisions.clear()
-        observation = simulation.form.of(self._observations[0].copy())
-        return observation, {"cost": 0.0, **simulation.reset_info(), **self._mask()}
+        return self._shown(), {"cost": 0.0, **simulation.reset_info(), **self._mask()}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Carry out a decision and let time run to the next one.
@@ -398,8 +383,10 @@ class Env(gym.Env[Any, Any]):
             sums = {"episode_reward": self._episode_reward, "episode_cost": self._episode_cost}
             summaries = simulation.summaries(self._row, *(np.array([s]) for s in sums.values()))
             info |= sums | {name: values[0].item() for name, values in summaries.items()}
-        observation = simulation.form.of(self._observations[0].copy())
-        return observation, reward, terminated, truncated, info
+        return self._shown(), reward, terminated, truncated, info
+
+    def _shown(self) -> Any:
+        return self.simulation.form.of(self._observations[0].copy())
 
     def _mask(self) -> dict[str, Any]:
         simulation = self.simulation
@@ -420,13 +407,11 @@ class Env(gym.Env[Any, Any]):
 
     def describe(self, action: Any) -> tuple[str, str]:
         """Return an action in words, and what it decides; called before its step."""
-        described: tuple[str, str] = self.simulation.describe(action)
-        return described
+        return cast("tuple[str, str]", self.simulation.describe(action))
 
     def frame(self) -> Frame:
         """Return what `render` shows: tables and bars; the simulation does not change."""
-        frame: Frame = self.simulation.frame()
-        return frame
+        return cast("Frame", self.simulation.frame())
 
     def close(self) -> None:
         """Give up what the simulation holds."""
@@ -479,12 +464,7 @@ class VectorEnv(_VectorEnv):
             cls.__signature__ = _signature(arguments, of_batch, {})  # type: ignore[attr-defined]
 
     def __init__(
-        self,
-        num_envs: int = 1,
-        *,
-        num_threads: int = 1,
-        render_mode: None = None,
-        **arguments: Any,
+        self, num_envs: int = 1, *, num_threads: int = 1, render_mode: None = None, **arguments: Any
     ) -> None:
         for name, number, most in (
             ("num_envs", num_envs, MOST_ENVS),
@@ -528,15 +508,11 @@ class VectorEnv(_VectorEnv):
             self._generators = [seeding.np_random(s)[0] for s in row_seeds(seed, self.num_envs)]
         self._episode_costs[:] = self._episode_rewards[:] = 0.0
         observations = self.simulation.observations()
-        self._begin(self._every_row, observations, first=True)
+        self.simulation.reset(self._every_row, self._generators, observations)
         infos: dict[str, Any] = {"cost": np.zeros(self.num_envs)}
         if self.simulation.split is not None:
             infos["split"] = np.full(self.num_envs, self.simulation.split)
         return self.simulation.form.of(observations), self._everywhere(infos)
-
-    def _begin(self, rows: Ints, observations: Float32s, *, first: bool) -> None:
-        generators = [self._generators[row] for row in rows.tolist()]
-        self.simulation.reset(rows, generators, observations, first=first)
 
     def step(self, actions: Any) -> BatchStep:
         """Carry out one action in every environment.
@@ -569,7 +545,8 @@ class VectorEnv(_VectorEnv):
                 final_obs[row] = simulation.form.of(observations[row].copy())
             infos |= {"final_obs": final_obs, "_final_obs": over}
             infos |= {"final_info": self._final_info(rows, costs), "_final_info": over.copy()}
-            self._begin(rows, observations, first=False)
+            rngs = [self._generators[row] for row in rows.tolist()]
+            simulation.reset(rows, rngs, observations, first=False)
         infos = self._everywhere(of_step) | infos
         return simulation.form.of(observations), rewards, terminated, truncated, infos
 
@@ -581,7 +558,7 @@ class VectorEnv(_VectorEnv):
 
     def _final_info(self, rows: Ints, costs: Floats) -> dict[str, NDArray[Any]]:
         """Return the infos of the episodes that are over, whose sums begin again."""
-        over = np.isin(self._every_row, rows)
+        over = self.simulation.over()
         rewards, sums = self._episode_rewards[rows], self._episode_costs[rows]
         self._episode_rewards[rows] = self._episode_costs[rows] = 0.0
         values = {"cost": costs[rows], "episode_cost": sums, "episode_reward": rewards}

@@ -6,8 +6,7 @@ metrics. Decisions are counted with their query, when it ends.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, SupportsFloat
 
 import gymnasium as gym
@@ -119,7 +118,7 @@ class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConst
             name: Histogram(name, text, labels.split(), registry=self.registry, buckets=buckets)
             for name, (text, labels, buckets) in HISTOGRAMS.items()
         }
-        self._age_s = math.nan
+        self._age_s: float | None = None
         self._remaining_s: float | None = None  # of the decision that is due
         self.registry.register(self)
         try:
@@ -194,32 +193,29 @@ class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConst
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The gauges that are known now; the registry asks on any thread."""
-        multiplier = multiplier_of(self._policy)
-        if multiplier is not None:
-            yield self._gauge("inframind_lambda", [((), multiplier)])
+        from prometheus_client.core import GaugeMetricFamily
+
         simulation = self._env.simulation
         stream, up = simulation.state.stream[0], simulation.models_up_now()
         policy = str(getattr(self._policy, "name", ""))
         run = (simulation.title, simulation.pool.name, simulation.workload.name, policy)
-        yield self._gauge("inframind_router_info", [(run, 1.0)])
-        if not math.isnan(self._age_s):
-            yield self._gauge("inframind_telemetry_age_seconds", [((), self._age_s)])
-        in_flight = max(int(stream["arrived"]) - int(stream["finished"]), 0)
-        yield self._gauge("inframind_queries_in_flight", [((), in_flight)])
+        known: dict[str, Any] = {  # by labels
+            "inframind_lambda": {(): multiplier_of(self._policy)},
+            "inframind_router_info": {run: 1.0},
+            "inframind_telemetry_age_seconds": {(): self._age_s},
+            "inframind_queries_in_flight": {(): max(stream["arrived"] - stream["finished"], 0)},
+        }
         depth_req = simulation.seen(0)[QUEUE] * simulation.pool.queue_norm
         for name, values in (
             ("inframind_queue_depth_seen_requests", depth_req),
             ("inframind_calls_in_flight", simulation.state.in_flight[0, ALL]),
             ("inframind_server_up", [up >> m & 1 for m in range(len(self.models))]),
         ):
-            pairs = zip(self.models, values, strict=False)
-            yield self._gauge(name, [((model,), float(value)) for model, value in pairs])
-
-    def _gauge(self, name: str, values: Iterable[tuple[Sequence[str], float]]) -> GaugeMetricFamily:
-        from prometheus_client.core import GaugeMetricFamily
-
-        text, labels = GAUGES[name]
-        family = GaugeMetricFamily(name, text, labels=labels.split())
-        for of, value in values:
-            family.add_metric(of, value)
-        return family
+            known[name] = {(m,): value for m, value in zip(self.models, values, strict=False)}
+        for name, (text, labels) in GAUGES.items():
+            family = GaugeMetricFamily(name, text, labels=labels.split())
+            for of, value in known[name].items():
+                if value is not None:
+                    family.add_metric(of, float(value))
+            if family.samples:
+                yield family

@@ -223,16 +223,14 @@ def _float64(values: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.asarray(values, np.float64)
 
 
-def _no_embeddings() -> NDArray[np.float32]:
-    return np.zeros((0, EMBED_DIM), np.float32)
+_NO_EMBEDDINGS: Final = np.zeros((0, EMBED_DIM), np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class PolicySpec:
-    """The public facts of a run. M models, S strategies, T budget tiers.
+    """The public facts of a run, none of its seed. M models, S strategies, T budget tiers.
 
-    Nothing here depends on the run's seed: a policy may use all of it. Arrays are copied to the
-    stated type and made read-only.
+    Arrays are copied to the stated type and made read-only.
     """
 
     models: tuple[str, ...]  # (M,) aliases in the order of the action, for example "qwen-14b"
@@ -253,28 +251,23 @@ class PolicySpec:
     metrics_poll_s: float = 5.0  # between two polls of the telemetry
     level: str = "executor"  # whose decisions are the policy's: or "planner", "joint"
     # (T, 384) what the query index of an "index" observation points to; (R, 384) its role index.
-    task_embeddings: NDArray[np.float32] = field(default_factory=_no_embeddings)
-    role_embeddings: NDArray[np.float32] = field(default_factory=_no_embeddings)
+    task_embeddings: NDArray[np.float32] = field(default_factory=lambda: _NO_EMBEDDINGS)
+    role_embeddings: NDArray[np.float32] = field(default_factory=lambda: _NO_EMBEDDINGS)
 
     def __post_init__(self) -> None:
         """Convert every field."""
         if not len(self.gpu):
             object.__setattr__(self, "gpu", np.arange(len(self.models)))
-        for name, dtype in (
-            ("budget_tiers_s", np.float64),
-            ("model_share", np.float64),
-            ("strategy_share", np.float64),
-            ("expected_call_s", np.float64),
-            ("ability", np.float64),
-            ("max_num_seqs", np.int64),
-            ("gpu", np.int64),
-        ):
-            object.__setattr__(self, name, np.array(getattr(self, name), dtype))
+        shares = "budget_tiers_s", "model_share", "strategy_share", "expected_call_s", "ability"
+        own: dict[str, NDArray[Any]] = {
+            name: np.array(getattr(self, name), np.float64) for name in shares
+        }
+        own |= {name: np.array(getattr(self, name), np.int64) for name in ("max_num_seqs", "gpu")}
         for name in ("task_embeddings", "role_embeddings"):  # large: not copied
-            object.__setattr__(self, name, np.asarray(getattr(self, name), np.float32).view())
-        for array in vars(self).values():
-            if isinstance(array, np.ndarray):
-                array.flags.writeable = False
+            own[name] = np.asarray(getattr(self, name), np.float32).view()
+        for name, array in own.items():
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
         for name in ("models", "strategies"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
@@ -306,24 +299,18 @@ class PolicySpec:
         return action % self.num_strategies
 
     def model_index(self, model: str) -> int:
-        """Position of a model's alias.
-
-        Raises:
-            ConfigError: the pool has no such model; names the nearest.
-        """
-        if model not in self.models:
-            raise ConfigError(unknown("model", model, self.models))
-        return self.models.index(model)
+        """Position of a model's alias; `ConfigError` names the nearest where there is none."""
+        return _place("model", model, self.models)
 
     def strategy_index(self, strategy: str) -> int:
-        """Position of a strategy's name.
+        """Position of a strategy's name; `ConfigError` names the nearest where there is none."""
+        return _place("strategy", strategy, self.strategies)
 
-        Raises:
-            ConfigError: there is no such strategy; names the nearest.
-        """
-        if strategy not in self.strategies:
-            raise ConfigError(unknown("strategy", strategy, self.strategies))
-        return self.strategies.index(strategy)
+
+def _place(kind: str, name: str, known: tuple[str, ...]) -> int:
+    if name not in known:
+        raise ConfigError(unknown(kind, name, known))
+    return known.index(name)
 
 
 class Compact:
@@ -370,19 +357,15 @@ class Compact:
         out = np.empty((len(rows), 2 + spec.num_models * len(COMPACT)), np.float32)
         out[:, 0] = np.log(left_s) / _LOG_SCALE
         out[:, 1] = np.minimum(np.log1p(per_min) / _LOG_SCALE, MOST_ARRIVALS)
-        numbers = np.empty((len(rows), spec.num_models, len(COMPACT)))
-        for i, values in enumerate(
-            (
-                own,
-                own @ self._same_gpu,
-                layout.queue_depth_req(seen) / spec.max_num_seqs,
-                seen[:, layout.system("e2e")],
-                (np.log(left_s)[:, None] - self._log_call - np.log1p(own)) / 3.0,
-                self._log_call / _LOG_SCALE,
-                spec.ability,
-            )
-        ):
-            numbers[:, :, i] = values
+        numbers = np.empty((len(COMPACT), len(rows), spec.num_models))
+        numbers[0] = own
+        numbers[1] = own @ self._same_gpu
+        numbers[2] = layout.queue_depth_req(seen) / spec.max_num_seqs
+        numbers[3] = seen[:, layout.system("e2e")]
+        numbers[4] = (np.log(left_s)[:, None] - self._log_call - np.log1p(own)) / 3.0
+        numbers[5] = self._log_call / _LOG_SCALE
+        numbers[6] = spec.ability
+        numbers = np.moveaxis(numbers, 0, -1)
         out[:, 2:] = np.clip(numbers, self._low, self._high).reshape(len(rows), -1)
         return out
 

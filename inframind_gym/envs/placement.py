@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -10,7 +10,17 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from inframind_gym.envs import render
-from inframind_gym.envs.core import Env, ObservationForm, Simulation, VectorEnv
+from inframind_gym.envs.core import (
+    Bools,
+    Env,
+    Float32s,
+    Floats,
+    Ints,
+    ObservationForm,
+    Rngs,
+    Simulation,
+    VectorEnv,
+)
 from inframind_gym.envs.placement_kernel import (
     BEGIN,
     GPU_FEATURES,
@@ -55,16 +65,16 @@ class PlacementSpec(NamedTuple):
     """Facts of a run; G GPUs, M models."""
 
     models: tuple[str, ...]  # (M,) aliases, in the order of the actions
-    tp: NDArray[np.int64]  # (M,) GPUs of an instance
-    slots: NDArray[np.int64]  # (M,) calls that run at once
-    queue: NDArray[np.int64]  # (M,) calls that may wait in a server
-    active_mb: NDArray[np.float64]  # (M,) per GPU
-    slept_mb: NDArray[np.float64]  # (M,) per GPU, at the model's own tp
-    slept_tp1_mb: NDArray[np.float64]  # (M,) the cards' slept_mem_tp1_MB
-    base_s: NDArray[np.float64]  # (M,) engine step
-    per_seq_s: NDArray[np.float64]  # (M,)
-    vram_mb: NDArray[np.float64]  # (G,)
-    slept_limit_mb: NDArray[np.float64]  # (G,) alpha times vram
+    tp: Ints  # (M,) GPUs of an instance
+    slots: Ints  # (M,) calls that run at once
+    queue: Ints  # (M,) calls that may wait in a server
+    active_mb: Floats  # (M,) per GPU
+    slept_mb: Floats  # (M,) per GPU, at the model's own tp
+    slept_tp1_mb: Floats  # (M,) the cards' slept_mem_tp1_MB
+    base_s: Floats  # (M,) engine step
+    per_seq_s: Floats  # (M,)
+    vram_mb: Floats  # (G,)
+    slept_limit_mb: Floats  # (G,) alpha times vram
     decision_interval_s: float
     routing_interval_s: float
 
@@ -82,26 +92,26 @@ class PlacementSpec(NamedTuple):
 class PlacementContext(NamedTuple):
     """One decision in each of n rows. The arrays are the caller's own."""
 
-    time_s: NDArray[np.float64]  # (n,)
+    time_s: Floats  # (n,)
     state: NDArray[np.int8]  # (n, G, M) of each model on each GPU (ABSENT, ACTIVE, …)
-    stable: NDArray[np.bool_]  # (n, G)
-    active: NDArray[np.int64]  # (n, G) model that is ACTIVE, or -1
-    drain_s: NDArray[np.float64]  # (n, G) from the last interval's latencies; 0 without a server
-    drain_total_s: NDArray[np.float64]  # (n, G) from all latencies since the server woke up
-    in_flight: NDArray[np.int64]  # (n, G) calls running and queued in the server on the GPU
-    free_mb: NDArray[np.float64]  # (n, G)
-    foreign_mb: NDArray[np.float64]  # (n, G) held by other processes
-    waiting: NDArray[np.int64]  # (n, M) calls in waiting_for_scheduling
-    age_sum_s: NDArray[np.float64]  # (n, M) their summed ages
-    outstanding: NDArray[np.int64]  # (n, M) calls in potential and in waiting_for_scheduling
-    arrived: NDArray[np.int64]  # (n, M) calls that became ready in the last interval
-    loading: NDArray[np.bool_]  # (n, M) an instance is QUEUED, WAKING or LOADING
-    latency_s: NDArray[np.float64]  # (n, M) observed latency of a call in a server
-    wake_s: NDArray[np.float64]  # (n, M) observed times
-    sleep_s: NDArray[np.float64]  # (n, M)
-    load_s: NDArray[np.float64]  # (n, M)
-    offload_s: NDArray[np.float64]  # (n, M)
-    mask: NDArray[np.bool_]  # (n, G, M + 1) choices that are open to each GPU
+    stable: Bools  # (n, G)
+    active: Ints  # (n, G) model that is ACTIVE, or -1
+    drain_s: Floats  # (n, G) from the last interval's latencies; 0 without a server
+    drain_total_s: Floats  # (n, G) from all latencies since the server woke up
+    in_flight: Ints  # (n, G) calls running and queued in the server on the GPU
+    free_mb: Floats  # (n, G)
+    foreign_mb: Floats  # (n, G) held by other processes
+    waiting: Ints  # (n, M) calls in waiting_for_scheduling
+    age_sum_s: Floats  # (n, M) their summed ages
+    outstanding: Ints  # (n, M) calls in potential and in waiting_for_scheduling
+    arrived: Ints  # (n, M) calls that became ready in the last interval
+    loading: Bools  # (n, M) an instance is QUEUED, WAKING or LOADING
+    latency_s: Floats  # (n, M) observed latency of a call in a server
+    wake_s: Floats  # (n, M) observed times
+    sleep_s: Floats  # (n, M)
+    load_s: Floats  # (n, M)
+    offload_s: Floats  # (n, M)
+    mask: Bools  # (n, G, M + 1) choices that are open to each GPU
 
 
 MOST_JOBS: Final = 2_000_000  # expected in an episode of all environments of a batch, 1 kB each
@@ -109,11 +119,6 @@ MOST_JOBS: Final = 2_000_000  # expected in an episode of all environments of a 
 
 class PlacementSimulation(Simulation):
     """E clusters with the same GPUs, models, demand and settings.
-
-    Args:
-        config: the environment's arguments.
-        num_envs: E.
-        num_threads: threads that share the environments; results do not depend on it.
 
     Attributes:
         cluster_config: the GPUs.
@@ -148,7 +153,7 @@ class PlacementSimulation(Simulation):
             for _ in range(num_threads - 1)
         ]
         self._threads = ThreadPool(drive, [self.state, *others], place=1)
-        gpus, models = len(self.world.gpu), len(self.world.model)
+        gpus, models = self.num_gpus, self.num_models
         size, places = observation_size(gpus, models), None
         if config.observation == "dict":
             every, of_gpus = np.arange(size), gpus * (STATES * models + GPU_FEATURES)
@@ -176,17 +181,10 @@ class PlacementSimulation(Simulation):
         """M."""
         return len(self.world.model)
 
-    def reset(
-        self,
-        rows: NDArray[np.int64],
-        generators: Sequence[np.random.Generator],
-        observations: NDArray[np.float32],
-        *,
-        first: bool = True,
-    ) -> None:
+    def reset(self, rows: Ints, rngs: Rngs, observations: Float32s, *, first: bool = True) -> None:
         """Begin new episodes; see `Simulation`."""
         state = self.state
-        for e, rng in zip(rows.tolist(), generators, strict=True):
+        for e, rng in zip(rows.tolist(), rngs, strict=True):
             state.episode[e]["key"] = rng.integers(2**64, dtype=np.uint64)
             ranking = np.arange(self.num_models, dtype=np.int32)
             state.rank[e] = rng.permutation(ranking) if self.demand.shuffle else ranking
@@ -194,12 +192,7 @@ class PlacementSimulation(Simulation):
         self.truncated[rows] = False
         self._drive(BEGIN, rows, self._no_actions, observations)
 
-    def step(
-        self,
-        rows: NDArray[np.int64],
-        actions: NDArray[np.int64],
-        observations: NDArray[np.float32],
-    ) -> None:
+    def step(self, rows: Ints, actions: Ints, observations: Float32s) -> None:
         """Carry out a decision in the environments `rows`; see `Simulation`."""
         if len(rows) < self.num_envs:
             self.terms[:] = 0.0
@@ -212,19 +205,12 @@ class PlacementSimulation(Simulation):
         self.costs = self.state.episode["late"].astype(np.float64)
         self.truncated = self.state.episode["decision"] >= self.config.num_decisions
 
-    def _drive(
-        self,
-        mode: int,
-        rows: NDArray[np.int64],
-        actions: NDArray[np.int64],
-        observations: NDArray[np.float32],
-    ) -> None:
-        self._threads.run(
-            len(rows), self.world, self.state, mode, rows, actions, observations, self.terms
-        )
+    def _drive(self, mode: int, rows: Ints, actions: Ints, observations: Float32s) -> None:
+        state = self.world, self.state
+        self._threads.run(len(rows), *state, mode, rows, actions, observations, self.terms)
 
     @property
-    def mask(self) -> NDArray[np.bool_]:
+    def mask(self) -> Bools:
         """Choices that are open to each GPU, (E, G·(M + 1))."""
         return self.state.mask.reshape(self.num_envs, -1)
 
@@ -238,22 +224,16 @@ class PlacementSimulation(Simulation):
 
     def info(self) -> dict[str, Any]:
         """Return the number of illegal choices and the time."""
-        illegal = int(self.state.episode[0]["illegal"])
-        return {"illegal": illegal, "time_s": float(self.now_s()[0])}
+        return {"illegal": int(self.state.episode[0]["illegal"]), "time_s": float(self.now_s()[0])}
 
-    def summaries(
-        self,
-        rows: NDArray[np.int64],
-        rewards: NDArray[np.float64],
-        costs: NDArray[np.float64],
-    ) -> dict[str, NDArray[Any]]:
+    def summaries(self, rows: Ints, *_: Any) -> dict[str, NDArray[Any]]:
         """Return the numbers of `summary`, (k,) each."""
         summaries = [self.summary(row) for row in rows.tolist()]
         return {name: np.array([one[name] for one in summaries]) for name in summaries[0]}
 
-    def now_s(self) -> NDArray[np.float64]:
+    def now_s(self) -> Floats:
         """Return the virtual time of each environment, (E,)."""
-        now: NDArray[np.float64] = self.state.episode["tick"] * self.config.routing_interval_s
+        now: Floats = self.state.episode["tick"] * self.config.routing_interval_s
         return now
 
     def completed(self, e: int) -> NDArray[Any]:
@@ -266,13 +246,13 @@ class PlacementSimulation(Simulation):
         """Return the jobs of environment `e`'s episode that ended so far, (k,) JOB_DONE."""
         return self.state.done[e, : int(self.state.episode[e]["jobs_done"])].copy()
 
-    def held_mb(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    def held_mb(self, rows: Ints) -> Floats:
         """Return the memory in MB that models hold on each GPU of `rows`, (n, G)."""
         held = np.empty((len(rows), self.num_gpus))
         write_held(self.world, self.state, rows, held)
         return held
 
-    def state_on_gpus(self, rows: NDArray[np.int64]) -> NDArray[np.int8]:
+    def state_on_gpus(self, rows: Ints) -> NDArray[np.int8]:
         """Return the state of each model on each GPU of `rows`, (n, G, M)."""
         tp = self.world.model["tp"].astype(np.int64)
         leader = first_gpu(np.arange(self.num_gpus)[:, None], tp)
@@ -285,15 +265,13 @@ class PlacementSimulation(Simulation):
         `mean_latency_s` is of the jobs that ended, which favours a policy that never serves some;
         `mean_call_latency_s`, request-seconds over calls that became ready, counts all.
         """
-        done = self.finished(e)
-        episode = self.state.episode[e]
-        arrived = int(episode["next_job"])
+        done, episode = self.finished(e), self.state.episode[e]
+        arrived, calls = int(episode["next_job"]), max(int(episode["requests_made"]), 1)
         return {
             "jobs": len(done),
             "jobs_arrived": arrived,
             "mean_latency_s": float(done["latency_s"].mean()) if len(done) else 0.0,
-            "mean_call_latency_s": float(episode["spent_s"])
-            / max(int(episode["requests_made"]), 1),
+            "mean_call_latency_s": float(episode["spent_s"]) / calls,
             "late_share": int(episode["jobs_late"]) / max(arrived, 1),
             **self.counters(e),
         }
@@ -306,11 +284,9 @@ class PlacementSimulation(Simulation):
     def policy_spec(self) -> PlacementSpec:
         """Return the facts of the run that a policy is reset with."""
         model, gpu = self.world.model, self.world.gpu
-        facts: dict[str, Any] = {
-            name: model[name].astype(np.int64) for name in ("tp", "slots", "queue")
-        }
-        for name in ("active_mb", "slept_mb", "base_s", "per_seq_s"):
-            facts[name] = model[name].copy()
+        floats = ("active_mb", "slept_mb", "base_s", "per_seq_s")
+        facts: dict[str, Any] = {name: model[name].copy() for name in floats}
+        facts |= {name: model[name].astype(np.int64) for name in ("tp", "slots", "queue")}
         return PlacementSpec(
             models=tuple(card.alias for card in self.cards),
             **facts,
@@ -320,33 +296,29 @@ class PlacementSimulation(Simulation):
             routing_interval_s=self.config.routing_interval_s,
         )
 
-    def contexts(self, rows: NDArray[np.int64], *, truth: bool = False) -> PlacementContext:
+    def contexts(self, rows: Ints, *, truth: bool = False) -> PlacementContext:
         """Return the state of `rows` at the decisions that they wait for."""
-        world, state = self.world, self.state
-        on_gpu = self.state_on_gpus(rows)
-        host = state.host[rows]
+        state, on_gpu = self.state, self.state_on_gpus(rows)
+        host, waiting = state.host[rows], state.waiting[rows]
         served = host != NONE
         server = np.take_along_axis(state.server[rows], np.where(served, host, 0), axis=1)
-        active = np.where((on_gpu == ACTIVE).any(-1), (on_gpu == ACTIVE).argmax(-1), NONE)
+        is_active = on_gpu == ACTIVE
         in_flight = np.where(served, server["running"] + server["queued"], 0)
         counted = np.where(served, server["latency_count"], 0)
         total_mean = server["latency_sum_s"] / np.maximum(counted, 1)
         total_mean = np.where(counted > 0, total_mean, server["mean_s"])
-        waiting = state.waiting[rows]
-        now_s = self.now_s()[rows]
-        count = waiting["count"].astype(np.int64)
+        now_s, count = self.now_s()[rows], waiting["count"].astype(np.int64)
         ages = np.maximum(count * now_s[:, None] - waiting["stamp_sum_s"], 0.0)
-        foreign = state.foreign_mb[rows]
-        held = self.held_mb(rows)
+        foreign, seen_s = state.foreign_mb[rows], state.seen_s[rows]
         return PlacementContext(
             time_s=now_s,
             state=on_gpu,
             stable=state.moving[rows] == 0,
-            active=active.astype(np.int64),
+            active=np.where(is_active.any(-1), is_active.argmax(-1), NONE).astype(np.int64),
             drain_s=np.where(served, in_flight * server["mean_s"], 0.0),
             drain_total_s=np.where(served, in_flight * total_mean, 0.0),
             in_flight=in_flight.astype(np.int64),
-            free_mb=world.gpu["vram_mb"] - held - foreign,
+            free_mb=self.world.gpu["vram_mb"] - self.held_mb(rows) - foreign,
             foreign_mb=foreign,
             waiting=count,
             age_sum_s=np.where(count > 0, ages, 0.0),
@@ -354,26 +326,25 @@ class PlacementSimulation(Simulation):
             arrived=waiting["arrived"].astype(np.int64),
             loading=waiting["loading"] > 0,
             latency_s=waiting["latency_s"].copy(),
-            wake_s=state.seen_s[rows][..., WAKE],
-            sleep_s=state.seen_s[rows][..., SLEEP],
-            load_s=state.seen_s[rows][..., LOAD],
-            offload_s=state.seen_s[rows][..., OFFLOAD],
+            wake_s=seen_s[..., WAKE],
+            sleep_s=seen_s[..., SLEEP],
+            load_s=seen_s[..., LOAD],
+            offload_s=seen_s[..., OFFLOAD],
             mask=state.mask[rows],
         )
 
     # Pictures
 
-    def describe(self, action: NDArray[np.int64]) -> tuple[str, str]:
+    def describe(self, action: Ints) -> tuple[str, str]:
         """Return the models that GPUs are to hold."""
-        cards = self.cards
-        wanted = [f"GPU {g}: {cards[m - 1].alias}" for g, m in enumerate(action.tolist()) if m]
+        models = [card.alias for card in self.cards]
+        wanted = [f"GPU {g}: {models[m - 1]}" for g, m in enumerate(action.tolist()) if m]
         return ", ".join(wanted) or "leave all", f"{self.now_s()[0]:.0f} s"
 
     def frame(self) -> render.Frame:
         """Return a row a GPU and a row a model."""
         config, state, episode = self.config, self.state, self.state.episode[0]
         gpus: list[tuple[render.Cell, ...]] = []
-        models: list[tuple[render.Cell, ...]] = []
         row = np.zeros(1, np.int64)
         held = self.held_mb(row)[0] / self.world.gpu["vram_mb"]
         for g, states in enumerate(self.state_on_gpus(row)[0]):
@@ -390,11 +361,15 @@ class PlacementSimulation(Simulation):
             memory = render.Bar(float(held[g]), f"{held[g]:.0%}", render.CACHE)
             gpus.append((name, "" if kind == ABSENT else STATE_NAMES[kind], calls, memory))
         full = max(20, int(state.waiting[0]["count"].max()))
-        for card, waiting in zip(self.cards, state.waiting[0], strict=True):
-            bar = render.Bar(waiting["count"] / full, str(waiting["count"]), render.WAITING)
-            models.append(
-                (card.alias, str(waiting["active"] or "-"), bar, str(waiting["potential"]))
+        models = [
+            (
+                card.alias,
+                str(waiting["active"] or "-"),
+                render.Bar(waiting["count"] / full, str(waiting["count"]), render.WAITING),
+                str(waiting["potential"]),
             )
+            for card, waiting in zip(self.cards, state.waiting[0], strict=True)
+        ]
         decided = f"decision {episode['decision']} of {config.num_decisions}"
         return render.Frame(
             "InfraMind Placement",

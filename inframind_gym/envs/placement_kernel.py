@@ -161,25 +161,6 @@ def observe(world: ClusterParams, cluster: ClusterState, e: int, out: NDArray[np
         at = observe_model(world, cluster, e, m, out, at)
 
 
-@inner
-def run_interval(
-    world: ClusterParams,
-    cluster: ClusterState,
-    e: int,
-    action: NDArray[np.int64],
-    terms: NDArray[np.float64],
-) -> None:
-    """Carry out a decision, let one decision interval pass and write its reward."""
-    settings = world.settings[0]
-    end_s = (cluster.episode[e].tick + settings.ticks) * settings.routing_s
-    open_interval(world, cluster, e, end_s)
-    decide(world, cluster, e, action)
-    for _ in range(settings.ticks):
-        run_tick(world, cluster, e, end_s)
-    close_interval(world, cluster, e, end_s)
-    write_reward(world, cluster, e, terms)
-
-
 @placement_jit
 def drive(
     world: ClusterParams,
@@ -202,12 +183,19 @@ def drive(
         terms: (E, 3) of the reward, in the order of TERMS, written at `rows` in a step.
         first, last: the share of the rows.
     """
+    settings = world.settings[0]
     for i in range(first, last):
         e = rows[i]
         if mode == BEGIN:
             begin_episode(world, cluster, e)
         else:
-            run_interval(world, cluster, e, actions[e], terms[e])
+            end_s = (cluster.episode[e].tick + settings.ticks) * settings.routing_s
+            open_interval(world, cluster, e, end_s)
+            decide(world, cluster, e, actions[e])
+            for _ in range(settings.ticks):
+                run_tick(world, cluster, e, end_s)
+            close_interval(world, cluster, e, end_s)
+            write_reward(world, cluster, e, terms[e])
         write_mask(world, cluster, e)
         observe(world, cluster, e, observations[e])
 

@@ -45,11 +45,6 @@ class PlannerConfig(EnvConfig):
 class PlannerSimulation(RoutingSimulation):
     """E closed loops in which a step is one plan, carried out to the end of its query.
 
-    Args:
-        config: what to simulate, and who carries out the plans.
-        num_envs: E.
-        num_threads: as of `RoutingSimulation`.
-
     Attributes:
         config: as it was given.
         layout: of the planner's observation.
@@ -68,7 +63,7 @@ class PlannerSimulation(RoutingSimulation):
         infra = config.system_features if config.observe == "infra" else ()
         shown: tuple[str, ...] = ()  # telemetry that the executor sees
         if config.executor not in self.built_in:
-            self._policy, requires = _executor(config, self.built_in)
+            self._policy, requires = self._executor(config)
             usual = tuple(dict.fromkeys((*USUAL_FEATURES, *config.system_features)))
             shown = tuple(requires.get("system_features", usual))
         changes = {
@@ -134,19 +129,16 @@ class PlannerSimulation(RoutingSimulation):
         self._executor_is_stale = True
 
     def drive(
-        self,
-        mode: int,
-        rows: Ints,
-        starts: NDArray[Any],
-        actions: Ints,
-        observations: Float32s,
+        self, mode: int, rows: Ints, starts: NDArray[Any], actions: Ints, observations: Float32s
     ) -> None:
         """Run to the next decision; see `RoutingSimulation.drive`."""
         if mode == BEGIN and self._policy is not None and self._executor_is_stale:
             self._executor_is_stale = False
-            keys = [(key, _SEED_OF_EXECUTOR) for key in starts["key"].tolist()]
-            seeds = [np.random.SeedSequence(key).generate_state(1, np.uint64) for key in keys]
-            self._policy.reset(self.executor_spec(), [int(seed[0]) for seed in seeds])
+            seeds = []
+            for key in starts["key"].tolist():
+                sequence = np.random.SeedSequence((key, _SEED_OF_EXECUTOR))
+                seeds.append(int(sequence.generate_state(1, np.uint64)[0]))
+            self._policy.reset(self.executor_spec(), seeds)
         if self._policy is None or mode != STEP:
             super().drive(mode, rows, starts, actions, self._wide)
         else:
@@ -172,44 +164,42 @@ class PlannerSimulation(RoutingSimulation):
             costs[running] += self.costs[running]
             running = running[self.status[running] == DECISION]
             if len(running):
-                self._joint[running, PLAN_ACTIONS] = self._routes(policy, running)
+                seen = self._wide[np.ix_(running, self._seen)]
+                routes = np.asarray(policy.act_batch(seen, self.decisions[running], running))
+                if self._executor_level == "joint":
+                    routes = routes[:, PLAN_ACTIONS]
+                checked = check_actions(routes, np.array([self.num_routes]), len(running))
+                self._joint[running, PLAN_ACTIONS] = checked[:, 0]
                 self.decisions[running] = _NO_CONTEXT  # an episode that is over leaves no decision
         self.rewards[rows], self.costs[rows] = rewards[rows], costs[rows]
         if self._feedback is not None:
             for row in rows.tolist():
                 self._feedback(self.completed(row), row)
 
-    def _routes(self, policy: Policy, rows: Ints) -> Ints:
-        """The executor's routes for the calls that wait in `rows`, (n,)."""
-        seen = self._wide[np.ix_(rows, self._seen)]
-        actions = np.asarray(policy.act_batch(seen, self.decisions[rows], rows))
-        routes = actions[:, PLAN_ACTIONS] if self._executor_level == "joint" else actions
-        return check_actions(routes, np.array([self.num_routes]), len(rows))[:, 0]
-
-
-def _executor(config: PlannerConfig, built_in: tuple[str, ...]) -> tuple[Policy, dict[str, Any]]:
-    """Return the executor, and the arguments that it insists on, which must suit the config's."""
-    name = f"executor {config.executor!r}"
-    try:
-        policy = resolve_policy(config.executor)
-    except ConfigError as error:
-        known = f" Built in: {', '.join(built_in)}." if built_in else ""
-        raise ConfigError(f"executor: {error}{known}") from error
-    requires = requires_of(policy)
-    if "planner" in requires or not getattr(policy, "carries_out_any_plan", True):
-        raise ConfigError(
-            f"{name} insists on plans of its own, {requires.get('planner', 'query by query')}, and "
-            "cannot carry out those of another; choose one that routes the calls of any plan"
-        )
-    if requires.get("level") == "planner":
-        raise ConfigError(f"{name} plans and does not route; choose one that routes calls")
-    scheduler = requires.get("scheduler", config.scheduler)
-    if config.scheduler not in (None, scheduler):
-        raise ConfigError(
-            f"{name} insists on scheduler={scheduler!r}, the environment was made with "
-            f"scheduler={config.scheduler!r}; leave it out or give the same"
-        )
-    return policy, requires
+    def _executor(self, config: PlannerConfig) -> tuple[Policy, dict[str, Any]]:
+        """Return the executor, and the arguments that it insists on, which suit the config's."""
+        name = f"executor {config.executor!r}"
+        try:
+            policy = resolve_policy(config.executor)
+        except ConfigError as error:
+            known = f" Built in: {', '.join(self.built_in)}." if self.built_in else ""
+            raise ConfigError(f"executor: {error}{known}") from error
+        requires = requires_of(policy)
+        if "planner" in requires or not getattr(policy, "carries_out_any_plan", True):
+            raise ConfigError(
+                f"{name} insists on plans of its own, {requires.get('planner', 'query by query')}, "
+                "and cannot carry out those of another; choose one that routes the calls of any "
+                "plan"
+            )
+        if requires.get("level") == "planner":
+            raise ConfigError(f"{name} plans and does not route; choose one that routes calls")
+        scheduler = requires.get("scheduler", config.scheduler)
+        if config.scheduler not in (None, scheduler):
+            raise ConfigError(
+                f"{name} insists on scheduler={scheduler!r}, the environment was made with "
+                f"scheduler={config.scheduler!r}; leave it out or give the same"
+            )
+        return policy, requires
 
 
 class PlannerEnv(RoutingEnv):

@@ -112,12 +112,9 @@ def text(frame: Frame) -> str:
         cells = [heads, *([_words(cell) for cell in row] for row in table.rows)]
         widths = [max(len(row[i]) for row in cells) for i in range(len(heads))]
         lines.append("")
-        for row in cells:
-            first, *others = (
-                word.ljust(width) if i == 0 else word.rjust(width)
-                for i, (word, width) in enumerate(zip(row, widths, strict=True))
-            )
-            lines.append("  ".join((first, *others)).rstrip())
+        for first, *others in cells:
+            padded = [w.rjust(width) for w, width in zip(others, widths[1:], strict=True)]
+            lines.append("  ".join((first.ljust(widths[0]), *padded)).rstrip())
         lines += [table.note] if table.note else []
     lines += [""] * bool(frame.decisions)
     lines += [f"{choice}  {detail}".rstrip() for choice, detail in frame.decisions]
@@ -150,7 +147,10 @@ def picture(frame: Frame) -> NDArray[np.uint8]:
         canvas.table(footed, frame.tables[1], card=False)
     else:
         canvas.decisions(footed, frame.decisions)
-    canvas.footer(box, frame.results, frame.sums)
+    left, end, width = box[0] + 14, right - 14, right - box[0] - 28
+    canvas.draw.line((left, box[3] - 64, end, box[3] - 64), fill=LINE)
+    canvas.text((left, box[3] - 45), frame.results, 14, width=width)
+    canvas.text((left, box[3] - 22), frame.sums, 13, GREY, width=width)
     return np.array(canvas.image, dtype=np.uint8)
 
 
@@ -198,11 +198,8 @@ class Canvas:
         left, top, right, bottom = box
         if card:
             self.card(box)
-        self.text(
-            (left + 14, top + 20), table.title, 16, bold=True, width=int((right - left) * 0.24)
-        )
-        shown = table.rows[:MOST_ROWS]
-        name = int((right - left) * 0.24)
+        shown, name = table.rows[:MOST_ROWS], int((right - left) * 0.24)
+        self.text((left + 14, top + 20), table.title, 16, bold=True, width=name)
         parts = [
             1 + any(isinstance(row[i + 1], Bar) for row in shown) for i in range(len(table.columns))
         ]
@@ -244,13 +241,6 @@ class Canvas:
             y += 38
         if not decisions:
             self.text((left + 14, y), "none yet", 13, GREY)
-
-    def footer(self, box: Box, results: str, sums: str) -> None:
-        """Write two lines below a rule at the end of a card."""
-        left, _, right, bottom = box
-        self.draw.line((left + 14, bottom - 64, right - 14, bottom - 64), fill=LINE)
-        self.text((left + 14, bottom - 45), results, 14, width=right - left - 28)
-        self.text((left + 14, bottom - 22), sums, 13, GREY, width=right - left - 28)
 
     def text(
         self,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
-from inframind_gym.configs import StrictModel, validate, within
+from inframind_gym.configs import StrictModel, within
 from inframind_gym.errors import ConfigError, require_within, unknown
 from inframind_gym.simulator.faults import Fault
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, Graph, custom_graph
@@ -23,10 +22,8 @@ RANGES: Final = {
     "arrival_rate_per_min": (0.01, 100_000.0),
     "budget_s": (0.001, 1e6),  # what an observation can show
     "num_queries": (1, 1_000_000),
-    "metrics_poll_s": (0.001, 1e6),
-    "call_timeout_s": (0.001, 1e6),
-    "call_attempts": (1, 1000),
 }
+Seconds = Annotated[float, within(0.001, 1e6)]
 
 
 def _budget(value: Any) -> float | tuple[float, ...]:
@@ -92,13 +89,13 @@ class EnvConfig(StrictModel):
     background: Literal["static_mix", "round_robin", "least_loaded", "none"] = "static_mix"
     level: Literal["executor", "planner", "joint"] = "executor"
     reward: Literal["solved", "goodput"] = "solved"
-    truncate_overrun_s: Annotated[float, within(*RANGES["budget_s"])] | None = None
+    truncate_overrun_s: Seconds | None = None
     observation: Literal["full", "index", "compact", "dict"] = "full"
     credit: bool = False
     system_features: tuple[Literal["queue", "e2e", "kv", "in_flight"], ...] = ("queue", "e2e")
-    metrics_poll_s: Annotated[float, within(*RANGES["metrics_poll_s"])] | None = None
-    call_timeout_s: Annotated[float, within(*RANGES["call_timeout_s"])] | None = None
-    call_attempts: Annotated[int, within(*RANGES["call_attempts"])] = 3
+    metrics_poll_s: Seconds | None = None
+    call_timeout_s: Seconds | None = None
+    call_attempts: Annotated[int, within(1, 1000)] = 3
     record_calls: bool = False
     down_models: tuple[str, ...] = ()
     faults: tuple[Fault, ...] = ()
@@ -115,15 +112,6 @@ class EnvConfig(StrictModel):
         return "full" if self.observation == "dict" else self.observation
 
 
-def env_config(arguments: Mapping[str, Any]) -> EnvConfig:
-    """Check the keyword arguments of a routing environment.
-
-    Raises:
-        ConfigError: an argument that is unknown or has an impossible value; says what is possible.
-    """
-    return validate(dict(arguments), EnvConfig, source="environment")
-
-
 def draw_from(config: EnvConfig, datasets: list[str]) -> tuple[TaskSet, NDArray[np.int32]]:
     """The tasks of each dataset; built-in tasks stand in for a dataset by its domain.
 
@@ -137,8 +125,7 @@ def draw_from(config: EnvConfig, datasets: list[str]) -> tuple[TaskSet, NDArray[
         groups = [np.flatnonzero(tasks.domain == domain) for domain in domains]
     else:
         tasks = load_tasks(config.tasks, datasets=datasets, split=config.split)
-        of = np.asarray(tasks.datasets)
-        groups = [np.flatnonzero(of == name) for name in datasets]
+        groups = [np.flatnonzero(np.asarray(tasks.datasets) == name) for name in datasets]
     for name, group in zip(datasets, groups, strict=True):
         if not len(group):
             raise ConfigError(

@@ -86,15 +86,9 @@ def running_cost(params: EnvParams, state: EnvState, e: int) -> float:
 
 @inner
 def observe(params: EnvParams, state: EnvState, seen: Any, e: int, row: Any, context: Any) -> None:
-    """Write the observation and the context of the decision that waits, or of a stream's end.
+    """Write the decision that waits, or a stream's end: observation (d,) and CONTEXT record.
 
-    Args:
-        params: constants.
-        state: state.
-        seen: (E, 3, M) telemetry as it was noted last.
-        e: environment of the batch.
-        row: (d,) the observation.
-        context: a CONTEXT record.
+    `seen` is the telemetry as it was noted last, (E, 3, M).
     """
     stream = state.stream[e]
     settings = params.settings[0]
@@ -157,15 +151,11 @@ def observe(params: EnvParams, state: EnvState, seen: Any, e: int, row: Any, con
 def write_system(
     out: Any, seen: Any, e: int, features: Any, in_flight: Any, queue_norm: float
 ) -> None:
-    """Write what is known of the servers into `out`, a float32 array, M numbers a feature.
+    """Write what is known of the servers into `out`, float32, M numbers a feature.
 
     Args:
-        out: (F · M,) at least.
-        seen: (E, 3, M).
-        e: environment of the batch.
         features: (F,) which features, in order: QUEUE, E2E, KV or IN_FLIGHT.
         in_flight: (M,) the agent's calls, sent to each model and not answered.
-        queue_norm: calls at which IN_FLIGHT is 1.
     """
     models = seen.shape[2]
     for f in range(features.shape[0]):
@@ -242,8 +232,6 @@ def show(
     """Write what a step of environment 0 ends with.
 
     Args:
-        params: constants.
-        state: state.
         seen: (1, 3, M) normalised metrics.
         charged: the tagged query still runs and pays for its latency so far.
         observation: (d,), context (1,), reward (1,), cost (1,): written.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -18,6 +17,7 @@ from inframind_gym.envs.core import (
     Floats,
     Ints,
     ObservationForm,
+    Rngs,
     Simulation,
     check_actions,
     check_options,
@@ -64,12 +64,7 @@ from inframind_gym.simulator.workflow.state import (
     EnvState,
     allocate_state,
 )
-from inframind_gym.simulator.workflow.topology import (
-    MAX_AGENTS,
-    MAX_NODES,
-    STRATEGIES,
-    TOPOLOGIES,
-)
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, STRATEGIES, TOPOLOGIES
 from inframind_gym.simulator.workload import drift_of, load_profiles, load_workload
 
 MOST_PLACES: Final = 10_000_000  # queries of all environments of a batch, 1.5 kB each
@@ -320,14 +315,7 @@ class RoutingSimulation(Simulation):
             chosen[key] = rows
         self.rates_per_min, self.budgets_s = chosen["arrival_rate_per_min"], chosen["budget_s"]
 
-    def reset(
-        self,
-        rows: Ints,
-        generators: Sequence[np.random.Generator],
-        observations: Float32s,
-        *,
-        first: bool = True,
-    ) -> None:
+    def reset(self, rows: Ints, rngs: Rngs, observations: Float32s, *, first: bool = True) -> None:
         """Begin new episodes and run to their first decision.
 
         A tagged query follows another in the running stream; a new stream begins after the last,
@@ -342,10 +330,10 @@ class RoutingSimulation(Simulation):
         if self.one_query and not first and (self.status[rows] != DECISION).all():
             self.drive(RESUME, rows, self._no_starts, self._actions, observations)
             over = self.status[rows] == STREAM_OVER
-            generators = [g for g, ended in zip(generators, over.tolist(), strict=True) if ended]
+            rngs = [rng for rng, ended in zip(rngs, over.tolist(), strict=True) if ended]
             rows, inside = rows[over], False
         if len(rows):
-            self.begin_streams(rows, generators, observations, inside=inside)
+            self._begin_streams(rows, rngs, observations, inside=inside)
         if self._is_compact:
             self._show_compact(every, observations)
 
@@ -358,18 +346,13 @@ class RoutingSimulation(Simulation):
         compact = self._compact.of(observations[rows], self.decisions[rows], rows)
         observations[rows, : self.layout.size] = compact
 
-    def begin_streams(
-        self,
-        rows: Ints,
-        generators: Sequence[np.random.Generator],
-        observations: Float32s,
-        *,
-        inside: bool,
+    def _begin_streams(
+        self, rows: Ints, rngs: Rngs, observations: Float32s, *, inside: bool
     ) -> None:
         """Begin new streams; `inside` puts the first tagged query at a random place of them."""
         starts = np.zeros(len(rows), START)
         queries = 1 if self._alone else self.num_queries
-        for i, (e, rng) in enumerate(zip(rows.tolist(), generators, strict=True)):
+        for i, (e, rng) in enumerate(zip(rows.tolist(), rngs, strict=True)):
             starts[i]["key"] = rng.integers(2**64, dtype=np.uint64)
             starts[i]["tagged_from"] = rng.integers(queries) if inside else 0
             arrival_s = self.arrivals.sample(float(self.rates_per_min[e]), queries, rng)
@@ -432,29 +415,12 @@ class RoutingSimulation(Simulation):
             self._show_compact(rows, observations)
 
     def drive(
-        self,
-        mode: int,
-        rows: Ints,
-        starts: NDArray[Any],
-        actions: Ints,
-        observations: Float32s,
+        self, mode: int, rows: Ints, starts: NDArray[Any], actions: Ints, observations: Float32s
     ) -> None:
         """Run the environments `rows` to their next decision (`routing_kernel.drive`)."""
-        self._threads.run(
-            len(rows),
-            self.params,
-            self.state,
-            self.cluster,
-            mode,
-            rows,
-            starts,
-            actions,
-            observations,
-            self.decisions,
-            self.rewards,
-            self.costs,
-            self.status,
-        )
+        state = self.params, self.state, self.cluster
+        written = observations, self.decisions, self.rewards, self.costs, self.status
+        self._threads.run(len(rows), *state, mode, rows, starts, actions, *written)
 
     # Results, and information for policies
 

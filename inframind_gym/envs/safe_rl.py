@@ -60,8 +60,8 @@ class InfraMindCMDP(core.CMDP):  # type: ignore[misc]
         if len(self._highs):
             self._action_space = spaces.Box(-1.0, 1.0, (int(self._highs.sum()),))
 
-    def _numbers(self, *values: Any) -> list[Any]:
-        return [torch.as_tensor(v, dtype=torch.float32, device=self._device) for v in values]
+    def _number(self, value: Any) -> Any:
+        return torch.as_tensor(value, dtype=torch.float32, device=self._device)
 
     def step(self, action: Any) -> tuple[Any, ...]:
         """Return observation (d,), reward, cost, terminated, truncated, all float32, and info."""
@@ -73,13 +73,14 @@ class InfraMindCMDP(core.CMDP):  # type: ignore[misc]
             if not isinstance(self._env.action_space, spaces.MultiDiscrete):
                 choice = choice[0]
         seen, reward, terminated, truncated, info = self._env.step(choice)
-        return *self._numbers(seen, reward, info["cost"], terminated, truncated), info
+        numbers = map(self._number, (seen, reward, info["cost"], terminated, truncated))
+        return *numbers, info
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Return the first observation of an episode, and its info."""
         chosen, self._seed = seed if seed is not None else self._seed, None
         seen, info = self._env.reset(seed=chosen, options=options)
-        return self._numbers(seen)[0], info
+        return self._number(seen), info
 
     def set_seed(self, seed: int) -> None:
         """Take a seed for the next reset."""

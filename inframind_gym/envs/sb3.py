@@ -96,9 +96,7 @@ class SB3VecEnv(VecEnv):
         """Keep the actions (E,) or (E, a) for `step_wait`."""
         self._actions = actions
 
-    def step_wait(
-        self,
-    ) -> tuple[Any, NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
+    def step_wait(self) -> tuple[Any, NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
         """Carry out the actions.
 
         Returns:
@@ -153,7 +151,16 @@ class SB3VecEnv(VecEnv):
         return [getattr(self.batch, attr_name) for _ in rows]
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Set an attribute of the vector environment, which all rows share."""
+        """Set an attribute of the vector environment, which all rows share.
+
+        Raises:
+            ConfigError: `indices` name some of the rows.
+        """
+        if len(set(self._get_indices(indices))) < self.num_envs:
+            raise ConfigError(
+                f"set_attr: all {self.num_envs} rows share {attr_name!r}, got indices={indices!r}; "
+                "leave them out"
+            )
         setattr(self.batch, attr_name, value)
 
     def env_method(

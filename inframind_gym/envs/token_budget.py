@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from pydantic import AfterValidator
+from pydantic import model_validator
 
 from inframind_gym.configs import StrictModel, within
 from inframind_gym.envs import render
@@ -17,6 +16,7 @@ from inframind_gym.envs.core import (
     Env,
     Float32s,
     ObservationForm,
+    Rngs,
     Simulation,
     VectorEnv,
     box_of,
@@ -54,20 +54,11 @@ MOST_BUDGET: Final = 200_000
 _Tokens = Annotated[int, within(LEAST_BUDGET, MOST_BUDGET)]
 
 
-def _ordered(ends: tuple[int, int]) -> tuple[int, int]:
-    if ends[0] > ends[1]:
-        raise ValueError(f"a range of budgets goes up, got {list(ends)}")
-    return ends
-
-
-_Range = Annotated[tuple[_Tokens, _Tokens], AfterValidator(_ordered)]
-
-
 class TokenBudgetConfig(StrictModel):
     """Arguments of `TokenBudgetEnv`, described there, with the values that they may have."""
 
     team: str = DEFAULT
-    budget: _Tokens | _Range = 20_000
+    budget: _Tokens | tuple[_Tokens, _Tokens] = 20_000
     strategy: Literal["frontload", "critique_heavy", "adaptive"] = "adaptive"
     price: Annotated[float, within(0.0, 1.0)] = 0.001
     overhead: bool = True
@@ -77,9 +68,14 @@ class TokenBudgetConfig(StrictModel):
     @property
     def budget_range(self) -> tuple[int, int]:
         """Least and largest budget."""
-        if isinstance(self.budget, tuple):
-            return self.budget
-        return self.budget, self.budget
+        return self.budget if isinstance(self.budget, tuple) else (self.budget, self.budget)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> TokenBudgetConfig:
+        low, high = self.budget_range
+        if low > high:
+            raise ValueError(f"budget: a range goes up, got {[low, high]}")
+        return self
 
 
 class TokenBudgetSpec(NamedTuple):
@@ -154,11 +150,6 @@ _ORDER: Final = np.array([[0, 1, 2], [1, 2, 0], [2, 1, 0]])  # who is called, an
 class TokenBudgetSimulation(Simulation):
     """E teams with the same settings; NumPy computes all rows at once.
 
-    Args:
-        config: the environment's arguments.
-        num_envs: E.
-        num_threads: not used.
-
     Attributes:
         settings: constants of the team.
         task: what the calls do.
@@ -174,8 +165,9 @@ class TokenBudgetSimulation(Simulation):
 
     def __init__(self, config: TokenBudgetConfig, num_envs: int, num_threads: int = 1) -> None:
         self.has_mask = config.action == "discrete"
-        discrete, numbers = spaces.Discrete(NUM_ACTIONS), (CONTINUOUS_SIZE,)
-        choices = discrete if self.has_mask else spaces.Box(-1.0, 1.0, numbers, np.float32)
+        choices: spaces.Space[Any] = spaces.Discrete(NUM_ACTIONS)
+        if not self.has_mask:
+            choices = spaces.Box(-1.0, 1.0, (CONTINUOUS_SIZE,), np.float32)
         super().__init__(num_envs, ObservationForm(_BOX), choices)
         self.config = config
         self.settings: TeamSettings = load_settings(config.team)
@@ -183,12 +175,7 @@ class TokenBudgetSimulation(Simulation):
         overhead = self.settings.overhead
         self.preflight = overhead.preflight if config.overhead else 0
         self.self_eval = overhead.self_eval if config.overhead else 0
-        self.state = TeamState(
-            self.settings,
-            num_envs,
-            self.self_eval,
-            config.max_steps,
-        )
+        self.state = TeamState(self.settings, num_envs, self.self_eval, config.max_steps)
         self.tokens, self.action, self._turn = np.zeros((3, num_envs), np.int64)
         self._area = np.zeros(num_envs)
 
@@ -215,21 +202,14 @@ class TokenBudgetSimulation(Simulation):
             raise ActionError(f"actions must be {shape}, got {actions!r:.80}")
         return numbers
 
-    def reset(
-        self,
-        rows: Ints,
-        generators: Sequence[np.random.Generator],
-        observations: Float32s,
-        *,
-        first: bool = True,
-    ) -> None:
+    def reset(self, rows: Ints, rngs: Rngs, observations: Float32s, *, first: bool = True) -> None:
         """Begin new episodes; see `Simulation`."""
         low, high = self.config.budget_range
         unit = self.settings.token_unit
-        keys = np.array([rng.integers(2**64, dtype=np.uint64) for rng in generators])
+        keys = np.array([rng.integers(2**64, dtype=np.uint64) for rng in rngs])
         budget = np.full(len(rows), low // unit * unit)
         if high > low:
-            ratio = np.array([rng.random() for rng in generators])
+            ratio = np.array([rng.random() for rng in rngs])
             budget = np.floor(low * (high / low) ** ratio / unit).astype(np.int64) * unit
         self.task.start(rows, keys)
         strategy = STRATEGIES.index(self.config.strategy)

@@ -37,7 +37,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.routing import StreamEnv
-from inframind_gym.envs.routing_config import env_config
 from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.scenarios import (
@@ -244,7 +243,7 @@ def _groups(simulation: RoutingSimulation) -> tuple[NDArray[np.int64], NDArray[n
     regression on the embeddings of the training tasks: about what a learned router can know.
     """
     arguments = {**simulation.config.model_dump(), "split": "train", "num_queries": 1}
-    train = RoutingSimulation(env_config(arguments), 1, one_query=False)
+    train = StreamEnv.simulation_of(arguments, 1)
     of, train_of = simulation.params.response.task_profile, train.params.response.task_profile
     weights = [part.weight for part in load_profiles(simulation.workload).values()]
     group = np.zeros(len(of), np.int64)

@@ -51,7 +51,7 @@ class LiveSimulation(BackendSimulation):
 
     def close(self) -> None:
         """Give up the episode; close sandbox and connections. May be called twice."""
-        self.end_stream()
+        super().close()
         if self.servers is not None:
             self.servers.close()
             self.servers = None

@@ -102,9 +102,7 @@ class BurstArrivals(ArrivalProcess):
         quiet_s = self.period_s - self.duration_s
         knots = np.array([0.0, quiet_s, self.period_s])
         counts = rate_per_s * np.array([0.0, quiet_s, quiet_s + self.factor * self.duration_s])
-        periods, rest = np.divmod(_unit_poisson(n, rng), counts[-1])
-        times: Times = periods * self.period_s + np.interp(rest, counts, knots)
-        return times
+        return _periodic(_unit_poisson(n, rng), knots, counts)
 
 
 class DiurnalArrivals(ArrivalProcess):
@@ -121,7 +119,7 @@ class DiurnalArrivals(ArrivalProcess):
         steps = 48
         middles = (np.arange(steps) + 0.5) / steps
         rates = rate_per_s * (1.0 + self.amplitude * np.sin(2.0 * np.pi * middles))
-        return _periodic(_unit_poisson(n, rng), rates, self.period_s)
+        return _periodic(_unit_poisson(n, rng), *_cumulative(rates, self.period_s))
 
 
 class ProfileArrivals(ArrivalProcess):
@@ -139,8 +137,9 @@ class ProfileArrivals(ArrivalProcess):
         rates = rate_per_s * np.array(self.rates) / np.mean(self.rates)
         period_s = len(rates) * self.step_s
         start_s = rng.uniform(0.0, period_s)
-        before = np.interp(start_s, *_cumulative(rates, period_s))
-        return _periodic(before + _unit_poisson(n, rng), rates, period_s) - start_s
+        knots, counts = _cumulative(rates, period_s)
+        before = np.interp(start_s, knots, counts)
+        return _periodic(before + _unit_poisson(n, rng), knots, counts) - start_s
 
 
 class MmppArrivals(ArrivalProcess):
@@ -261,11 +260,10 @@ def _cumulative(rates: NDArray[np.float64], period_s: float) -> tuple[Times, Tim
     return np.linspace(0.0, period_s, len(rates) + 1), counts
 
 
-def _periodic(targets: Times, rates: NDArray[np.float64], period_s: float) -> Times:
-    """Map arrivals of rate 1 to a rate that goes through equal steps, over and over."""
-    knots, counts = _cumulative(rates, period_s)
+def _periodic(targets: Times, knots: Times, counts: Times) -> Times:
+    """Map arrivals of rate 1 to a period that repeats, with `counts` expected until `knots`."""
     periods, rest = np.divmod(targets, counts[-1])
-    times: Times = periods * period_s + np.interp(rest, counts, knots)
+    times: Times = periods * knots[-1] + np.interp(rest, counts, knots)
     return times
 
 

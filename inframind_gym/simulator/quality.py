@@ -165,19 +165,13 @@ def answer_bonus(
     """Gain of an answer beyond the model's own ability, in logits.
 
     Strategy, role and the answers that it reads: right ones help and wrong ones mislead. The call
-    that decides has the gain of the workflow's structure, which the answers do not explain.
+    that decides has the gain of the workflow's structure, which the answers do not explain. That a
+    SECOND call reads its own first answer counts as the gain of reflection.
 
     Args:
-        role_fit: (T, R) how well a role suits a task.
-        task: what is asked.
-        role: who answers; not read in the FINAL phase.
-        node: the execution that the call belongs to.
-        phase: FIRST, SECOND or FINAL.
-        strategy: of the call; the FINAL one has FINAL_STRATEGY.
-        structure: of the workflow, index into STRUCTURES; read in the FINAL phase alone.
-        reads: bit mask of the nodes whose answers are in the prompt. That a SECOND call reads its
-            own first answer counts as the gain of reflection.
-        right: bit mask of the nodes whose answer is right.
+        role_fit: (T, R) how well a role suits a task; not read in the FINAL phase.
+        structure: index into STRUCTURES; read in the FINAL phase alone.
+        reads, right: bit masks of the nodes whose answers are in the prompt, and right.
     """
     p = tables.task_profile[task]
     profile = tables.profile[p]
@@ -205,12 +199,6 @@ def answer_bonus(
 
 
 @inner
-def latent_probability(z: float) -> float:
-    """Φ(z): turns a standard normal latent into a uniform number."""
-    return 0.5 * math.erfc(-z * _SQRT_HALF)
-
-
-@inner
 def answer_right(
     tables: ResponseTables,
     key: int,
@@ -221,17 +209,7 @@ def answer_right(
     bonus: float,
     truncated: bool,
 ) -> bool:
-    """Return whether an answer is right.
-
-    Args:
-        key: of the stream's random numbers.
-        ordinal: the query's position in the stream.
-        task: what it asks.
-        call: `call_id` of the call.
-        model: who answers.
-        bonus: logits for strategy, role and the answers read.
-        truncated: the answer was cut.
-    """
+    """Return whether the answer of a call (`call_id`) is right; `bonus` is `answer_bonus`."""
     p = tables.task_profile[task]
     profile = tables.profile[p]
     logit = profile.discrimination * (
@@ -244,4 +222,4 @@ def answer_right(
     probability = 1.0 / (1.0 + math.exp(-logit))
     if truncated:
         probability *= profile.truncated_right_frac
-    return latent_probability(z) < probability
+    return 0.5 * math.erfc(-z * _SQRT_HALF) < probability  # Φ(z), which is uniform

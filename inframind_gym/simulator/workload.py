@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, cast
@@ -369,17 +368,11 @@ def _read_once(path: Path, draw: int | None, _: tuple[int | None, ...]) -> Workl
     return workload.model_copy(update={"draw": draw})
 
 
-@dataclass(frozen=True, eq=False)
-class Drift:
-    """A mix whose weights go back and forth, linearly, while queries arrive.
+class Drift(NamedTuple):
+    """A mix whose weights go back and forth, linearly, while queries arrive."""
 
-    Attributes:
-        ends: (2, P) weights at both ends; each row sums to 1.
-        queries: from one end to the other and back.
-    """
-
-    ends: NDArray[np.float64]
-    queries: int
+    ends: NDArray[np.float64]  # (2, P) weights at both ends; each row sums to 1
+    queries: int  # from one end to the other and back
 
     def weights(self, ordinal: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the weights (n, P) of queries by their place in the stream (n,)."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.policies import BasePolicy, Contexts, Policy
 
+Seen, Rows = NDArray[np.float32], NDArray[np.int64]
 STREAM = "InfraMind-Stream-v0"
 EXECUTOR = "InfraMind-Executor-v0"
 PLANNER = "InfraMind-Planner-v0"
@@ -30,9 +31,7 @@ class Cycle(BasePolicy):
         super().reset(spec, seeds)
         self.taken = np.zeros(len(seeds), np.int64)
 
-    def act_batch(
-        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def act_batch(self, observations: Seen, contexts: Contexts, rows: Rows) -> Rows:
         chosen = self.actions[self.taken[rows] % len(self.actions)]
         self.taken[rows] += 1
         return chosen
@@ -46,9 +45,7 @@ class ByPlace(BasePolicy):
     def __init__(self, salt: int = 0, num_actions: int = 15) -> None:
         self.salt, self.num_actions = salt, num_actions
 
-    def act_batch(
-        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def act_batch(self, observations: Seen, contexts: Contexts, rows: Rows) -> Rows:
         place = contexts["query"].astype(np.int64) * 31 + contexts["node"] * 7 + self.salt * 101
         return place * 2654435761 % 1000003 % self.num_actions
 
@@ -61,11 +58,8 @@ def make_batch(num_envs: int, **arguments: Any) -> Any:
 def sweep(env: Any, policy: Policy, seeds: Sequence[int], **options: Any) -> list[NDArray[Any]]:
     """One sweep of every row under a policy.
 
-    Args:
-        env: a vector Stream environment with as many rows as there are seeds.
-        policy: what decides.
-        seeds: of the rows; the policy gets the same ones.
-        options: of `reset`; they hold until they are changed.
+    The environment has as many rows as there are seeds, and the policy gets the same ones; the
+    options of `reset` hold until they are changed.
 
     Returns:
         Per row, its completed queries in the order of the sweep.

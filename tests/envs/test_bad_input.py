@@ -87,9 +87,6 @@ def test_actions_that_are_none(made: tuple[Any, Any]) -> None:
     single.reset(seed=0)
     with refused(ActionError, "action 15", "it must be in 0..14"):
         single.step(15)
-    for action in ((), [1, 2], np.float32(2.0), "1", 10**30):
-        with pytest.raises(ActionError):
-            single.step(action)
     batch.reset(seed=0)
     with refused(ActionError, "action 15 of environment 2", "it must be in 0..14"):
         batch.step(np.array([0, 14, 15]))

@@ -90,6 +90,10 @@ def test_masks_and_contexts_are_those_of_the_row():
     assert method() == envs.batch.contexts()[1]
     assert envs.env_method("policy_spec", indices=[0, 3])[1].num_models == 5
     assert envs.get_attr("num_envs", indices=[0, 1]) == [4, 4]
+    envs.set_attr("marked", 7)
+    assert envs.get_attr("marked") == [7] * 4
+    with pytest.raises(ConfigError, match="all 4 rows share 'marked'"):
+        envs.set_attr("marked", 8, indices=[1])
 
 
 def test_wrong_use_is_a_clear_error():

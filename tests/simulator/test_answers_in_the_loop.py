@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import baselines
-from tests.envs.streams import ByPlace, make_batch, sweep
+from tests.envs.streams import ByPlace, Rows, Seen, make_batch, sweep
 
 SEEDS = (0, 1, 2, 3)
 
@@ -65,9 +64,7 @@ def test_the_same_decisions_in_another_order_have_the_same_outcome() -> None:
 
 def test_one_changed_decision_changes_no_other_query(mixed: Any) -> None:
     class OneChanged(ByPlace):
-        def act_batch(
-            self, observations: NDArray[np.float32], contexts: Any, rows: NDArray[np.int64]
-        ) -> NDArray[np.int64]:
+        def act_batch(self, observations: Seen, contexts: Any, rows: Rows) -> Rows:
             chosen = super().act_batch(observations, contexts, rows)
             changed = (contexts["query"] == 17) & (contexts["node"] == 0)
             return np.where(changed, (chosen + 4) % 15, chosen)

@@ -13,12 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.simulator.arrivals import (
-    BurstArrivals,
-    MmppArrivals,
-    load_trace,
-    make_arrivals,
-)
+from inframind_gym.simulator.arrivals import BurstArrivals, MmppArrivals, load_trace, make_arrivals
 
 PROFILE = {"kind": "profile", "rates": [1, 3, 2, 2], "step_s": 10}
 SPECS: list[Any] = ["poisson", "burst", "diurnal", "mmpp", PROFILE]

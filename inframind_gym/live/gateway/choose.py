@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.backend import BackendSimulation
-from inframind_gym.envs.core import check_actions
+from inframind_gym.envs.core import check_actions, checked_arguments
 from inframind_gym.envs.layout import ObservationLayout, PolicySpec, observe
-from inframind_gym.envs.routing_config import env_config
+from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.gateway.config import USUAL_DOMAIN, GatewayConfig
 from inframind_gym.policies import requires_of, resolve_policy
@@ -114,7 +114,7 @@ def make_simulation(
     def no_backend(simulation: BackendSimulation, key: int) -> Any:
         raise InfraMindError("its servers are the gateway's")
 
-    return BackendSimulation(env_config(arguments), no_backend, one_query=False)
+    return BackendSimulation(checked_arguments(EnvConfig, arguments), no_backend, one_query=False)
 
 
 def ordinal(count: int) -> int:

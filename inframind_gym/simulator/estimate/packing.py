@@ -187,16 +187,10 @@ def make_pool(
     """
     limits = limits or Limits()
     placed, shares = _place(wanted, devices, limits, placing)
-    slowdown = hardware().factors.colocation_slowdown
-    gpus = [
-        {
-            "name": f"gpu{index}",
-            "device": find_gpu(device)[0],
-            "memory_gb": find_gpu(device)[1].memory_gb,
-            "colocation_slowdown": slowdown,
-        }
-        for index, device in enumerate(devices)
-    ]
+    gpus: list[dict[str, Any]] = []
+    for index, (device, gpu) in enumerate(map(find_gpu, devices)):
+        known = {"name": f"gpu{index}", "device": device, "memory_gb": gpu.memory_gb}
+        gpus.append(known | {"colocation_slowdown": hardware().factors.colocation_slowdown})
     models = []
     for port, each in enumerate(wanted, start=_FIRST_PORT):
         (server, on), share = placed[each.alias], shares[each.alias]
@@ -284,7 +278,14 @@ def _place(
                 free[index] -= least[each.alias]
             continue
         server = min(splits.values(), key=lambda server: server.tensor_parallel)
-        lacking.append(_lack(each.alias, server, [free[i] for i in free if gpus[i] == server.gpu]))
+        gpu_gb, ranks = server.gpu.memory_gb, server.tensor_parallel
+        left = [free[i] for i in free if gpus[i] == server.gpu]
+        lacking.append(
+            f"{each.alias} needs {server.least_bytes / 1e9:.1f} GB on each of {ranks} GPUs"
+            f"{' of its own' if ranks > 1 else ''} ({server.weight_bytes / 1e9:.1f} of them "
+            f"weights); {len(left)} GPUs have at most {max(left) * gpu_gb / _STEPS:.1f} of "
+            f"{gpu_gb:g} GB left."
+        )
     if lacking:
         raise ConfigError(
             f"the models do not fit on {_counted(devices)}:\n  " + "\n  ".join(lacking) + "\n"
@@ -315,16 +316,6 @@ def _split(server: Server, ranks: int | None, room: int) -> Server:
             words = f"has {heads} attention heads, {kept} of them for keys"
             raise ConfigError(f"--models: it {words}: they cannot be split over {number} GPUs.")
     return server
-
-
-def _lack(alias: str, server: Server, free: Sequence[int]) -> str:
-    """Return what a model lacks on GPUs with so much memory left, in thousandths."""
-    gpu_gb, ranks = server.gpu.memory_gb, server.tensor_parallel
-    return (
-        f"{alias} needs {server.least_bytes / 1e9:.1f} GB on each of {ranks} GPUs"
-        f"{' of its own' if ranks > 1 else ''} ({server.weight_bytes / 1e9:.1f} of them weights); "
-        f"{len(free)} GPUs have at most {max(free) * gpu_gb / _STEPS:.1f} of {gpu_gb:g} GB left."
-    )
 
 
 def pool_yaml(pool: PoolConfig, wanted: Sequence[Wanted], command: str) -> str:

@@ -23,7 +23,7 @@ from inframind_gym.simulator.placement.instances import (
     redraw_foreign,
     wake_up,
 )
-from inframind_gym.simulator.placement.jobs import create_job, pass_deadlines, poll, route, serve
+from inframind_gym.simulator.placement.jobs import create_job, mark_late, poll, route, serve
 from inframind_gym.simulator.placement.state import (
     ACTIVE,
     EPISODE,
@@ -169,7 +169,9 @@ def close_interval(world: ClusterParams, cluster: ClusterState, e: int, end_s: f
     for g in range(world.gpu.shape[0]):
         if cluster.server[e, g].model != NONE:
             poll(world, cluster, e, g)
-    pass_deadlines(cluster, e, end_s)
+    for slot in range(episode.used_jobs):
+        if cluster.deadline_s[e, slot] <= end_s:
+            mark_late(cluster, e, slot)
     episode.decision += 1
     episode.waiting_s = max(episode.waiting_s, 0.0)  # rounding may leave a little less than none
     episode.service_s = max(episode.service_s, 0.0)

@@ -50,7 +50,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.simulator.jit import inner
-from inframind_gym.simulator.placement.jobs import open_server
 from inframind_gym.simulator.placement.state import (
     ABSENT,
     ACTIVE,
@@ -67,6 +66,7 @@ from inframind_gym.simulator.placement.state import (
     NONE,
     OFFLOAD,
     QUEUED,
+    SERVER,
     SLEEP,
     SLEEPING,
     SLEPT,
@@ -84,6 +84,7 @@ from inframind_gym.simulator.rng import normal, uniform
 STREAM_FOREIGN: Final = 106
 STREAM_SPREAD: Final = 107
 STREAM_NOISE: Final = 108
+_SERVER: Final = np.zeros(1, SERVER)
 
 # Memory
 
@@ -278,7 +279,13 @@ def wake_up(
 ) -> None:
     """Make an instance serve, from now on."""
     cluster.waiting[e, m].active += 1
-    open_server(cluster, e, leader, m, now_s)
+    cluster.server[e, leader] = _SERVER[0]
+    server = cluster.server[e, leader]
+    server.model = m
+    server.next_finish = np.inf
+    server.last_s = now_s
+    server.mean_s = cluster.waiting[e, m].latency_s
+    server.next_slot = NONE
     for g in range(leader, leader + world.model[m].tp):
         cluster.host[e, g] = leader
 

@@ -36,20 +36,15 @@ decision interval.
 from __future__ import annotations
 
 import math
+from functools import reduce
+from operator import or_
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.simulator.jit import inner
-from inframind_gym.simulator.placement.state import (
-    ACTIVE,
-    DAG,
-    NONE,
-    SERVER,
-    ClusterParams,
-    ClusterState,
-)
+from inframind_gym.simulator.placement.state import ACTIVE, DAG, NONE, ClusterParams, ClusterState
 from inframind_gym.simulator.rng import normal, uniform
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, graph
 
@@ -62,7 +57,6 @@ STREAM_PROMPT: Final = 105
 ONE_STEP: Final = 1e-9  # on the clock: answers that are so close end with the same step
 
 _ONE: Final = np.uint32(1)
-_SERVER: Final = np.zeros(1, SERVER)
 
 
 def dag_table() -> NDArray[Any]:
@@ -73,7 +67,14 @@ def dag_table() -> NDArray[Any]:
     table = np.zeros(len(TOPOLOGIES) * MAX_AGENTS, DAG)
     for t, topology in enumerate(TOPOLOGIES):
         for agents in range(1, MAX_AGENTS + 1):
-            masks, callers = _calls(topology, agents)
+            shape = graph(topology, agents)
+            masks, callers = list(shape.predecessors), list(shape.agents)
+            if shape.calls_per_node == 2:  # nodes read nothing: their second calls follow them
+                masks += [1 << node for node in range(len(callers))]
+                callers += callers
+            read = reduce(or_, masks)
+            masks.append(sum(1 << call for call in range(len(masks)) if not read >> call & 1))
+            callers.append(MAX_AGENTS)
             row = table[t * MAX_AGENTS + agents - 1]
             row["calls"] = len(masks)
             row["predecessors"][: len(masks)] = masks
@@ -83,20 +84,6 @@ def dag_table() -> NDArray[Any]:
                     if mask >> other & 1:
                         row["successors"][other] |= 1 << call
     return table
-
-
-def _calls(topology: str, agents: int) -> tuple[list[int], list[int]]:
-    """Return, per call, a bit mask of the calls that it reads, and its agent."""
-    shape = graph(topology, agents)
-    masks, callers = list(shape.predecessors), list(shape.agents)
-    if shape.calls_per_node == 2:  # nodes read nothing: their second calls follow them
-        masks += [1 << node for node in range(len(callers))]
-        callers += callers
-    read = 0
-    for mask in masks:
-        read |= mask
-    unread = sum(1 << call for call in range(len(masks)) if not read >> call & 1)
-    return [*masks, unread], [*callers, MAX_AGENTS]
 
 
 @inner
@@ -115,49 +102,6 @@ def tokens(log_median: float, sigma: float, z: float, most: float) -> float:
 
 
 @inner
-def take_slot(cluster: ClusterState, e: int) -> int:
-    """Return a free slot for a job that comes."""
-    episode = cluster.episode[e]
-    if episode.free_jobs > 0:
-        episode.free_jobs -= 1
-        return int(cluster.free_job[e, episode.free_jobs])
-    slot = int(episode.used_jobs)
-    episode.used_jobs += 1
-    return slot
-
-
-@inner
-def enter_job(
-    world: ClusterParams,
-    cluster: ClusterState,
-    e: int,
-    slot: int,
-    ordinal: int,
-    arrival_s: float,
-    ideal_s: float,
-    deadline_s: float,
-    tick_s: float,
-    end_s: float,
-) -> None:
-    """Begin a job whose graph, models and work are written: its first calls wait."""
-    job = cluster.job[e, slot]
-    dag = world.dag[job.dag]
-    job.arrival_s = arrival_s
-    job.ideal_s = ideal_s
-    job.deadline_s = deadline_s
-    job.ordinal = ordinal
-    job.left = dag.calls
-    job.late = 0
-    job.done = np.uint32(0)
-    cluster.deadline_s[e, slot] = deadline_s
-    for call in range(dag.calls):
-        cluster.waiting[e, job.model[call]].potential += 1
-    for call in range(dag.calls):
-        if dag.predecessors[call] == np.uint32(0):
-            make_ready(cluster, e, slot, call, arrival_s, tick_s, end_s)
-
-
-@inner
 def create_job(
     world: ClusterParams, cluster: ClusterState, e: int, ordinal: int, tick_s: float, end_s: float
 ) -> int:
@@ -168,8 +112,14 @@ def create_job(
         next job comes.
     """
     settings = world.settings[0]
-    key = cluster.episode[e].key
-    slot = take_slot(cluster, e)
+    episode = cluster.episode[e]
+    key = episode.key
+    slot = int(episode.used_jobs)
+    if episode.free_jobs > 0:
+        episode.free_jobs -= 1
+        slot = int(cluster.free_job[e, episode.free_jobs])
+    else:
+        episode.used_jobs += 1
     job = cluster.job[e, slot]
     arrival_s = cluster.arrival_s[e, ordinal]
     topology = pick(world.topology_cdf, uniform(key, STREAM_TOPOLOGY, ordinal, 0))
@@ -210,7 +160,19 @@ def create_job(
         job.work[call] = output
         job.prefill_s[call] = prefill_s
     deadline_s = arrival_s + settings.slo_factor * longest_s + settings.slo_grace_s
-    enter_job(world, cluster, e, slot, ordinal, arrival_s, longest_s, deadline_s, tick_s, end_s)
+    job.arrival_s = arrival_s
+    job.ideal_s = longest_s
+    job.deadline_s = deadline_s
+    job.ordinal = ordinal
+    job.left = dag.calls
+    job.late = 0
+    job.done = np.uint32(0)
+    cluster.deadline_s[e, slot] = deadline_s
+    for call in range(dag.calls):
+        cluster.waiting[e, job.model[call]].potential += 1
+    for call in range(dag.calls):
+        if dag.predecessors[call] == np.uint32(0):
+            make_ready(cluster, e, slot, call, arrival_s, tick_s, end_s)
     return slot
 
 
@@ -273,14 +235,30 @@ def call_done(
     episode.requests_done += 1
     job.done |= _ONE << np.uint32(call)
     job.left -= 1
-    if job.left == 0:
-        finish_job(cluster, e, slot, dag.calls, now_s)
+    if job.left > 0:
+        for other in range(call + 1, dag.calls):
+            if dag.successors[call] >> np.uint32(other) & _ONE:
+                reads = dag.predecessors[other]
+                if job.done & reads == reads:
+                    make_ready(cluster, e, slot, other, now_s, tick_s, end_s)
         return
-    for other in range(call + 1, dag.calls):
-        if dag.successors[call] >> np.uint32(other) & _ONE:
-            reads = dag.predecessors[other]
-            if job.done & reads == reads:
-                make_ready(cluster, e, slot, other, now_s, tick_s, end_s)
+    if now_s > job.deadline_s:
+        mark_late(cluster, e, slot)
+    done = cluster.done[e, episode.jobs_done]
+    done.arrival_s = job.arrival_s
+    done.finish_s = now_s
+    done.latency_s = now_s - job.arrival_s
+    done.ideal_s = job.ideal_s
+    done.slo_s = job.deadline_s - job.arrival_s
+    done.job = job.ordinal
+    done.calls = dag.calls
+    done.late = job.late
+    done.topology = job.dag // MAX_AGENTS
+    done.num_agents = job.dag % MAX_AGENTS + 1
+    episode.jobs_done += 1
+    cluster.deadline_s[e, slot] = np.inf
+    cluster.free_job[e, episode.free_jobs] = slot
+    episode.free_jobs += 1
 
 
 @inner
@@ -294,51 +272,7 @@ def mark_late(cluster: ClusterState, e: int, slot: int) -> None:
         cluster.deadline_s[e, slot] = np.inf
 
 
-@inner
-def finish_job(cluster: ClusterState, e: int, slot: int, calls: int, now_s: float) -> None:
-    """Record a job that is over and give its place back."""
-    episode = cluster.episode[e]
-    job = cluster.job[e, slot]
-    if now_s > job.deadline_s:
-        mark_late(cluster, e, slot)
-    done = cluster.done[e, episode.jobs_done]
-    done.arrival_s = job.arrival_s
-    done.finish_s = now_s
-    done.latency_s = now_s - job.arrival_s
-    done.ideal_s = job.ideal_s
-    done.slo_s = job.deadline_s - job.arrival_s
-    done.job = job.ordinal
-    done.calls = calls
-    done.late = job.late
-    done.topology = job.dag // MAX_AGENTS
-    done.num_agents = job.dag % MAX_AGENTS + 1
-    episode.jobs_done += 1
-    cluster.deadline_s[e, slot] = np.inf
-    cluster.free_job[e, episode.free_jobs] = slot
-    episode.free_jobs += 1
-
-
-@inner
-def pass_deadlines(cluster: ClusterState, e: int, now_s: float) -> None:
-    """Note the jobs in the cluster whose deadline has passed by now, each once."""
-    for slot in range(cluster.episode[e].used_jobs):
-        if cluster.deadline_s[e, slot] <= now_s:
-            mark_late(cluster, e, slot)
-
-
 # Routing and serving
-
-
-@inner
-def open_server(cluster: ClusterState, e: int, g: int, m: int, now_s: float) -> None:
-    """Put an empty server of model `m` at leader `g`."""
-    cluster.server[e, g] = _SERVER[0]
-    server = cluster.server[e, g]
-    server.model = m
-    server.next_finish = np.inf
-    server.last_s = now_s
-    server.mean_s = cluster.waiting[e, m].latency_s
-    server.next_slot = NONE
 
 
 @inner

@@ -174,15 +174,7 @@ def computing_s(card: Any, tokens: int) -> float:
 
 @inner
 def step_cost_s(card: Any, seqs: int, kv_tokens: int, tokens: int, attention: float) -> float:
-    """Duration of a step without neighbours (`StepCost`).
-
-    Args:
-        card: of the server.
-        seqs: sequences that it serves.
-        kv_tokens: cached tokens that it reads.
-        tokens: that it computes.
-        attention: its prefilled tokens times the context that they attend to.
-    """
+    """Duration of a step without neighbours (`StepCost`) that computes `tokens` tokens."""
     cost_s = (
         card.base_s
         + card.per_seq_s * seqs
@@ -343,11 +335,7 @@ def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) 
 
 @inner
 def decodes_after_lead(cluster: Cluster, e: int, m: int, evictions: int, steps: int) -> bool:
-    """Return whether all running requests just decode after the planned leading step.
-
-    They do until the first of them ends, if nobody is partly prefilled, nobody can be admitted and
-    the cache lasts.
-    """
+    """Return whether all running requests decode after the lead, until the first of them ends."""
     server = cluster.server[e, m]
     if evictions > 0 or steps <= 1 or server.partial != NO_REQUEST:
         return False

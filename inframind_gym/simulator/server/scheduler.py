@@ -149,14 +149,6 @@ def blocks_held_by(cluster: Cluster, e: int, m: int, index: int) -> int:
 
 
 @inner
-def blocks_new_in_step(cluster: Cluster, e: int, m: int, index: int) -> int:
-    """Blocks that an already served decoding request was given in the step being planned."""
-    size = cluster.card[m].block_size
-    computed = int(cluster.base_tokens[e, m, index]) + cluster.server[e, m].clock
-    return blocks_for(computed + 1, size) - blocks_for(computed, size)
-
-
-@inner
 def keep_blocks(cluster: Cluster, e: int, m: int, held: int, full_blocks: int) -> None:
     """Put full blocks at the end of the free queue, when `held` were in use until now."""
     server = cluster.server[e, m]
@@ -178,18 +170,6 @@ def findable_tokens(cluster: Cluster, e: int, m: int, index: int, served: bool) 
     if served or server.seen_s == NEVER_S:
         return computed
     return max(int(cluster.request[e, cluster.running[e, m, index]].computed), computed - 1)
-
-
-@inner
-def leave_blocks(cluster: Cluster, e: int, m: int, identity: int, held: int) -> None:
-    """An evicted request, whose `computed` tokens are findable, frees its blocks."""
-    server = cluster.server[e, m]
-    if server.evicted == 0:
-        server.cached_blocks = cluster.card[m].usable_blocks
-    server.evicted += 1
-    cluster.freed_before[e, identity] = server.freed_blocks
-    full_blocks = cluster.request[e, identity].computed // cluster.card[m].block_size
-    keep_blocks(cluster, e, m, held, full_blocks)
 
 
 @inner
@@ -241,11 +221,9 @@ def last_leaving(cluster: Cluster, e: int, m: int, victim: int) -> int:
 
 @inner
 def release_leaving(cluster: Cluster, e: int, m: int, index: int, held: int, known: bool) -> int:
-    """Free the blocks of a leaving request, and return how many.
+    """Free the blocks of a leaving request, of the `held` ones in use; return how many.
 
-    Args:
-        held: Blocks in use, its own included.
-        known: Whether its last step is over for the scheduler, too.
+    Where it is `known` its last step is over for the scheduler, too.
     """
     server = cluster.server[e, m]
     size = cluster.card[m].block_size
@@ -278,11 +256,7 @@ def see_the_last_step(cluster: Cluster, e: int, m: int) -> None:
 def hide_unseen(cluster: Cluster, e: int, m: int, hidden: int) -> int:
     """Lay aside the requests before the first one that the step being planned sees.
 
-    Args:
-        hidden: How many have been laid aside so far, at the far end of the queue's array.
-
-    Returns:
-        How many there are now.
+    Of those there are `hidden` so far, at the far end of the queue's array; returns the new count.
     """
     server = cluster.server[e, m]
     heap = cluster.waiting[e, m]
@@ -340,11 +314,9 @@ def last_served(cluster: Cluster, e: int, m: int) -> int:
 
 @inner
 def evict(cluster: Cluster, e: int, m: int, index: int, held: int, served: bool) -> None:
-    """Send the running request at `index` back to the queue.
+    """Send the running request at `index` back to the queue; `held` blocks are in use.
 
-    Args:
-        held: Blocks in use, its own included.
-        served: Whether it was given its token of the step being planned.
+    Where it is `served` it was given its token of the step being planned.
     """
     server = cluster.server[e, m]
     identity = cluster.running[e, m, index]
@@ -357,8 +329,13 @@ def evict(cluster: Cluster, e: int, m: int, index: int, held: int, served: bool)
         request.computed = findable_tokens(cluster, e, m, index, served)
         still_to_emit = cluster.finish_clock[e, m, index] - server.clock
         request.generated = request.output_tokens - still_to_emit
-    if cluster.card[m].prefix_caching:
-        leave_blocks(cluster, e, m, identity, held)
+    card = cluster.card[m]
+    if card.prefix_caching:
+        if server.evicted == 0:
+            server.cached_blocks = card.usable_blocks
+        server.evicted += 1
+        cluster.freed_before[e, identity] = server.freed_blocks
+        keep_blocks(cluster, e, m, held, request.computed // card.block_size)
     else:
         request.computed = 0
     request.evictions += 1
@@ -436,7 +413,8 @@ def serve_running_contended(cluster: Cluster, e: int, m: int) -> tuple[int, int,
             lost = blocks_held_by(cluster, e, m, victim)
             served = victim < index
             if served:  # it had its tokens already: they go back to the budget
-                lost += blocks_new_in_step(cluster, e, m, victim)
+                had = int(cluster.base_tokens[e, m, victim]) + server.clock
+                lost += blocks_for(had + 1, card.block_size) - blocks_for(had, card.block_size)
                 budget += 1
                 index -= 1
             itself = victim == index and cluster.running[e, m, victim] == identity
@@ -482,12 +460,9 @@ def serve_running_contended(cluster: Cluster, e: int, m: int) -> tuple[int, int,
 def admit_waiting(
     cluster: Cluster, e: int, m: int, now_s: float, budget: int, decoders: int, chunked: int
 ) -> tuple[int, float, int, int, bool]:
-    """Admit waiting requests while the budget, the slots and the cache last.
+    """Admit waiting requests while the budget of tokens, the slots and the cache last.
 
-    Args:
-        budget: tokens left after the running requests were served.
-        decoders: running requests that decode in this step.
-        chunked: prompt tokens that the step computes for a running request.
+    The step has `decoders` and computes `chunked` prompt tokens of a running request already.
 
     Returns:
         (prefill tokens, attention units, requests admitted, tokens found in the cache, whether

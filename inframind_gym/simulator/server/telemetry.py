@@ -40,13 +40,8 @@ def note(
     Args:
         seen: (E, 3, M) float32. QUEUE: depth / queue_norm, clipped at queue_high; E2E:
             log(1 + s) / log 300; KV: share of the cache in use.
-        m: the server's model.
-        depth_req: requests running and waiting.
         e2e_s: mean latency of the requests that finished between two readings; NaN where none
             did: the last value is held.
-        kv_frac: 0..1.
-        queue_norm: requests at which QUEUE is 1.
-        queue_high: bound of QUEUE.
     """
     seen[e, QUEUE, m] = np.float32(min(depth_req / queue_norm, queue_high))
     if e2e_s == e2e_s:  # not NaN

@@ -312,28 +312,12 @@ def call_done(params: EnvParams, state: EnvState, cluster: Cluster, e: int, iden
 
 
 @inner
-def call_times_out(
-    params: EnvParams, state: EnvState, cluster: Cluster, e: int, identity: int
-) -> None:
-    """The client has waited for a call long enough: abort it, and send it again or do without."""
-    request = cluster.request[e, identity]
-    stream = state.stream[e]
-    settings = params.settings[0]
-    unwatch(cluster, e, identity)
-    if settings.call_streams and request.first_token_s <= stream.now_s:
-        return
-    call_fails(params, state, cluster, e, identity, False)
-
-
-@inner
 def call_fails(
     params: EnvParams, state: EnvState, cluster: Cluster, e: int, identity: int, lost: bool
 ) -> None:
     """No answer will come of a call: send it again or do without.
 
-    Args:
-        identity: its request, which nobody waits for any more.
-        lost: its server has gone down; otherwise it is aborted there.
+    Its request, which nobody waits for, is `lost` with its server; otherwise it is aborted there.
     """
     request = cluster.request[e, identity]
     stream = state.stream[e]
@@ -427,7 +411,10 @@ def advance(params: EnvParams, state: EnvState, cluster: Cluster, e: int) -> int
         elif kind == CHANGES:
             fault_happens(params, state, cluster, e)
         elif kind == TIMES_OUT:
-            call_times_out(params, state, cluster, e, which)
+            unwatch(cluster, e, which)
+            begun_s = cluster.request[e, which].first_token_s
+            if not (settings.call_streams and begun_s <= next_s):  # it streams: the client waits on
+                call_fails(params, state, cluster, e, which, False)
         else:
             poll(params, state, cluster, e)
 

@@ -74,7 +74,12 @@ def start_query(params: EnvParams, state: EnvState, e: int) -> None:
     own = stream.expecting == 1 and ordinal >= stream.tagged_from
     agents = own or not settings.one_query
     stream.arrived += 1
-    slot = new_slot(state, e)
+    slot = int(stream.used_slots)
+    if stream.free_slots > 0:
+        stream.free_slots -= 1
+        slot = int(state.free[e, stream.free_slots])
+    else:
+        stream.used_slots += 1
     state.query[e, slot] = _QUERY[0]
     query = state.query[e, slot]
     key = stream.key
@@ -111,25 +116,6 @@ def start_query(params: EnvParams, state: EnvState, e: int) -> None:
 
 
 @inner
-def new_slot(state: EnvState, e: int) -> int:
-    """A free slot of the pool of queries."""
-    stream = state.stream[e]
-    if stream.free_slots > 0:
-        stream.free_slots -= 1
-        return int(state.free[e, stream.free_slots])
-    stream.used_slots += 1
-    return int(stream.used_slots) - 1
-
-
-@inner
-def release_slot(state: EnvState, e: int, slot: int) -> None:
-    """Give a slot back."""
-    stream = state.stream[e]
-    state.free[e, stream.free_slots] = slot
-    stream.free_slots += 1
-
-
-@inner
 def push_ready(state: EnvState, e: int, slot: int, node: int) -> None:
     """A decision has become possible."""
     stream = state.stream[e]
@@ -157,10 +143,6 @@ def set_plan(
 
     The caller has written the roles of the agents, counted within the query's domain, into the
     first nodes; here they become indices into ROLES, one for every node.
-
-    Args:
-        topology: index into TOPOLOGIES.
-        num_agents: 1..MAX_AGENTS.
     """
     query = state.query[e, slot]
     graphs = params.graphs
@@ -252,14 +234,7 @@ def complete_call(
     right: bool,
     failed: bool,
 ) -> int:
-    """A call of the query is done, now.
-
-    Args:
-        node: the execution it belonged to.
-        phase: FIRST, SECOND or FINAL.
-        tokens: length of the answer.
-        right: whether the answer is right, where the backend can tell.
-        failed: there is no answer.
+    """A call of the query is done, now; one that `failed` has no answer.
 
     Returns:
         The phase of the call that follows from this one (SECOND of the same node, or FINAL);
@@ -401,18 +376,6 @@ def is_judged(params: EnvParams, query: Any) -> bool:
 
 
 @inner
-def model_up(params: EnvParams, state: EnvState, e: int, model: int) -> int:
-    """The model, or the next one that is up where it is down; itself where none is up."""
-    up = state.stream[e].models_up
-    models = params.max_prompt_tokens.shape[0]
-    for step in range(models):
-        other = (model + step) % models
-        if up >> np.uint32(other) & _ONE:
-            return int(other)
-    return int(model)
-
-
-@inner
 def prepare_call(
     params: EnvParams, state: EnvState, e: int, slot: int, node: int, phase: int
 ) -> tuple[int, int, int, float]:
@@ -423,8 +386,13 @@ def prepare_call(
     """
     query = state.query[e, slot]
     stream = state.stream[e]
-    routed, strategy = route_of(state, e, slot, node, phase)
-    model = model_up(params, state, e, routed)
+    model, strategy = route_of(state, e, slot, node, phase)
+    models = params.max_prompt_tokens.shape[0]
+    for step in range(models):  # the model itself where none is up
+        other = int(model + step) % models
+        if stream.models_up >> np.uint32(other) & _ONE:
+            model = other
+            break
     if phase == FINAL:
         query.final_model = model
     else:
@@ -464,8 +432,6 @@ def end_call(
     Args:
         answer: a record with the call's `query` (slot), `node` and `phase`, and what the server
             says of it: a REQUEST of the surrogate or a CALL of another backend.
-        truncated: the answer was cut.
-        failed: there is no answer.
         right: whether the answer is right; False where nobody reads that (`is_judged`).
         again: send a failed call again.
 
@@ -483,7 +449,24 @@ def end_call(
     if failed:
         query.failed_calls += 1
     if stream.recorded_calls < state.call.shape[1]:
-        record_call(state, e, answer, model, strategy, truncated, failed, right)
+        record = state.call[e, stream.recorded_calls]
+        stream.recorded_calls += 1
+        record.submit_s = answer.submit_s
+        record.admitted_s = answer.admitted_s
+        record.first_token_s = answer.first_token_s
+        record.finish_s = stream.now_s
+        record.priority = answer.priority
+        record.query = query.ordinal
+        record.prompt_tokens = answer.prompt_tokens
+        record.output_tokens = answer.output_tokens
+        record.evictions = answer.evictions
+        record.node = node
+        record.phase = phase
+        record.model = model
+        record.strategy = strategy
+        record.truncated = 1 if truncated else 0
+        record.failed = 1 if failed else 0
+        record.right = 1 if right else 0
     if failed and again:
         query.calls += 1
         return phase
@@ -493,39 +476,6 @@ def end_call(
     if follows == OVER:
         query_over(params, state, e, slot)
     return int(follows)
-
-
-@inner
-def record_call(
-    state: EnvState,
-    e: int,
-    answer: Any,
-    model: int,
-    strategy: int,
-    truncated: bool,
-    failed: bool,
-    right: bool,
-) -> None:
-    """Keep the record of a call that is done."""
-    stream = state.stream[e]
-    record = state.call[e, stream.recorded_calls]
-    stream.recorded_calls += 1
-    record.submit_s = answer.submit_s
-    record.admitted_s = answer.admitted_s
-    record.first_token_s = answer.first_token_s
-    record.finish_s = stream.now_s
-    record.priority = answer.priority
-    record.query = state.query[e, answer.query].ordinal
-    record.prompt_tokens = answer.prompt_tokens
-    record.output_tokens = answer.output_tokens
-    record.evictions = answer.evictions
-    record.node = answer.node
-    record.phase = answer.phase
-    record.model = model
-    record.strategy = strategy
-    record.truncated = 1 if truncated else 0
-    record.failed = 1 if failed else 0
-    record.right = 1 if right else 0
 
 
 @inner
@@ -568,4 +518,5 @@ def query_over(params: EnvParams, state: EnvState, e: int, slot: int) -> None:
         record.node_latency_s[node] = 0.0
     if query.is_controlled and params.settings[0].one_query:
         stream.tagged_slot = NO_SLOT
-    release_slot(state, e, slot)
+    state.free[e, stream.free_slots] = slot
+    stream.free_slots += 1

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from inframind_gym.envs.backend import BackendSimulation
-from inframind_gym.envs.routing_config import env_config
+from inframind_gym.envs.core import checked_arguments
+from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.live.backend import Judge, VllmBackend, VllmServers
 from inframind_gym.live.config import LiveSettings
 from inframind_gym.simulator.server.pool import PoolConfig, Scheduler, load_pool
@@ -121,5 +122,8 @@ class Live:
             return self.opened[-1]
 
         self.simulation = BackendSimulation(
-            env_config(defaults | arguments), open_backend, one_query=False, retries=retries
+            checked_arguments(EnvConfig, defaults | arguments),
+            open_backend,
+            one_query=False,
+            retries=retries,
         )

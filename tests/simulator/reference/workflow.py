@@ -107,16 +107,10 @@ def run_query(
     execution: str,
     twice: Collection[int] = (),
 ) -> QueryResult:
-    """Carry one query out.
+    """Carry one query out, `parallel` or `sequential`.
 
-    Args:
-        topology: One of the six.
-        num_agents: Agents, at least 1; Debate runs each of them twice.
-        budget_s: Latency budget of the query.
-        decide: The policy, called once per node in the order of the decisions.
-        call_latency: Seconds from the start to the end of a call.
-        execution: `parallel` or `sequential`.
-        twice: Agents whose role makes two calls in every node, whatever the topology.
+    `decide` is called once per node in the order of the decisions; the roles of the agents in
+    `twice` make two calls in every node, whatever the topology.
     """
     nodes = [
         replace(node, num_calls=2) if node.agent in twice else node

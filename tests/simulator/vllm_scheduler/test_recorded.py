@@ -52,7 +52,6 @@ def test_the_recording_has_what_is_hard(
         for request in trace.scenario.requests:
             chunks_of_prompts.append(request.prompt_tokens / server.max_num_batched_tokens)
         for decision in trace.decisions:
-            assert decision.computed is not None and decision.chunks is not None
             found_tokens += [decision.computed[i] - decision.chunks[i] for i in decision.admitted]
     assert sum(decision.evictions for decision in decisions) >= 20
     assert sum(decision.evictions > 1 for decision in decisions) >= 1

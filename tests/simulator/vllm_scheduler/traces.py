@@ -6,7 +6,7 @@ import gzip
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -14,10 +14,24 @@ from typing import Any, Final
 import numpy as np
 
 from inframind_gym.simulator.server.pool import StepCost
-from tests.simulator.vllm_scheduler.decisions import Decision
 from tests.simulator.vllm_scheduler.scenarios import Scenario, from_json
 
 RECORDED: Final = Path(__file__).with_name("traces.jsonl.gz")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a scheduler decides on one engine step: it computes tokens, or at least evicts."""
+
+    admitted: tuple[int, ...]  # requests in order of admission; evicted ones come back here, too
+    evicted: tuple[int, ...]  # requests that have to start anew, in order of their ids
+    # as the server counts them: with async scheduling, a request may be evicted while its last step
+    # is computed, and loses nothing
+    evictions: int
+    finished: tuple[int, ...]  # requests that emit their last token, in order of their ids
+    chunks: dict[int, int]  # tokens computed, of each request that is served
+    # tokens in the cache after the step, of each request that is served; the reference tells none
+    computed: dict[int, int] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -59,7 +73,7 @@ class Trace:
     @property
     def decisions(self) -> list[Decision]:
         """Without the calls that found nothing to do."""
-        return [c.decision for c in self.calls if c.decision.new_tokens or c.decision.evicted]
+        return [c.decision for c in self.calls if c.decision.chunks or c.decision.evicted]
 
     def serve(self, cost: StepCost, seed: int) -> list[Served]:
         """The requests' fates on a server whose steps cost so much. A step without tokens is free.
@@ -90,9 +104,8 @@ class Trace:
             for i in decision.evicted:
                 served[i].evictions += 1
                 progress[i].computed = 0
-            if not decision.new_tokens:
+            if not decision.chunks:
                 continue
-            assert decision.chunks is not None and decision.computed is not None
             start_s = max(now_s, end_s)
             for i in decision.admitted:
                 progress[i].prefill_tokens = requests[i].prompt_tokens + progress[i].emitted
@@ -153,7 +166,6 @@ def _read_trace(fields: dict[str, Any]) -> Trace:
             evicted=tuple(i for i in call["evicted"] if i not in ended),
             evictions=len(call["evicted"]),
             finished=tuple(sorted(call["finished"])),
-            new_tokens=sum(chunks.values()),
             chunks=chunks,
             computed={i: cached[i] for i in chunks},
         )

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.backend import BackendSimulation
-from inframind_gym.envs.routing_config import env_config
+from inframind_gym.envs.core import checked_arguments
+from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.simulator.workflow.backend import Backend, Call, Outage, Reply, ScriptedBackend
 from inframind_gym.simulator.workflow.dispatch import (
@@ -55,7 +56,7 @@ def play(
     generators = [np.random.default_rng(seed)]
     simulation.set_options({"arrival_rate_per_min": rate_per_min, "budget_s": budget_s})
     # Tagged queries from the first on.
-    simulation.begin_streams(rows, generators, observations, inside=False)
+    simulation._begin_streams(rows, generators, observations, inside=False)
     seen: list[list[Any]] = [[], [], [], [], []]
     completed = []
     while True:
@@ -140,7 +141,7 @@ class Scripted:
             return self.opened[-1]
 
         self.simulation = BackendSimulation(
-            env_config({**defaults, **arguments}),
+            checked_arguments(EnvConfig, {**defaults, **arguments}),
             open_backend,
             one_query=False,
             retries=retries,
@@ -155,7 +156,7 @@ class Scripted:
 def both(one_query: bool, seed: int, rate_per_min: float, **arguments: Any) -> tuple[Sweep, Sweep]:
     """The same sweep, compiled and driven."""
     defaults = {"num_queries": 30, "observation": "index", "record_calls": True}
-    config = env_config({**defaults, **arguments})
+    config = checked_arguments(EnvConfig, {**defaults, **arguments})
     compiled = RoutingSimulation(config, 1, one_query=one_query)
     driven = BackendSimulation(config, SurrogateBackend, one_query=one_query)
     ours, theirs = (

@@ -10,7 +10,8 @@ import yaml
 from numpy.typing import NDArray
 
 from inframind_gym.configs import find_config
-from inframind_gym.envs.routing_config import env_config
+from inframind_gym.envs.core import checked_arguments
+from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.simulator.workflow.topology import FINAL, TOPOLOGIES, graph
@@ -31,7 +32,9 @@ def workload(folder: Path, name: str, **agents: Any) -> str:
 
 def sweep(path: str, **arguments: Any) -> Sweep:
     defaults = {"num_queries": QUERIES, "observation": "index", "record_calls": True}
-    config = env_config({**defaults, "workload": path, "level": "joint", **arguments})
+    config = checked_arguments(
+        EnvConfig, {**defaults, "workload": path, "level": "joint", **arguments}
+    )
     simulation = RoutingSimulation(config, 1, one_query=False)
     return play(simulation, at_random(simulation, 4), seed=7, rate_per_min=30.0)
 

@@ -39,16 +39,8 @@ def test_plans_alone(background: str) -> None:
 
 
 def test_all_telemetry_full_observations_and_models_that_are_down() -> None:
-    same_sweep(
-        *both(
-            False,
-            13,
-            120.0,
-            observation="full",
-            system_features=["queue", "e2e", "kv"],
-            down_models=["llama-8b", "deepseek-32b"],
-        )
-    )
+    all_of_it = {"observation": "full", "system_features": ["queue", "e2e", "kv"]}
+    same_sweep(*both(False, 13, 120.0, down_models=["llama-8b", "deepseek-32b"], **all_of_it))
 
 
 @pytest.mark.parametrize("execution", ["parallel", "sequential"])
@@ -56,15 +48,8 @@ def test_all_telemetry_full_observations_and_models_that_are_down() -> None:
 def test_clients_that_abort_calls_and_send_them_again(
     execution: str, call_timeout_s: float, attempts: int
 ) -> None:
-    ours, theirs = both(
-        False,
-        3,
-        600.0,
-        level="joint",
-        execution=execution,
-        call_timeout_s=call_timeout_s,
-        call_attempts=attempts,
-    )
+    client = {"call_timeout_s": call_timeout_s, "call_attempts": attempts}
+    ours, theirs = both(False, 3, 600.0, level="joint", execution=execution, **client)
     same_sweep(ours, theirs)
     calls, completed = ours.calls, ours.completed
     failed = calls[calls["failed"] == 1]

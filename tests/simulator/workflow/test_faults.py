@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
-from inframind_gym.envs.routing_config import env_config
+from inframind_gym.envs.core import checked_arguments
+from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.server.state import LOST
@@ -51,19 +52,9 @@ def faults(draw: st.DrawFn) -> list[dict[str, Any]]:
 def test_the_driver_agrees_with_the_compiled_loop(
     drawn: list[dict[str, Any]], seed: int, execution: str, impatient: bool
 ) -> None:
-    same_sweep(
-        *both(
-            False,
-            seed,
-            300.0,
-            level="joint",
-            execution=execution,
-            system_features=["queue", "e2e", "kv"],
-            call_timeout_s=7.3 if impatient else None,
-            call_attempts=2,
-            faults=drawn,
-        )
-    )
+    client = {"call_timeout_s": 7.3 if impatient else None, "call_attempts": 2}
+    loops = {"level": "joint", "execution": execution, "system_features": ["queue", "e2e", "kv"]}
+    same_sweep(*both(False, seed, 300.0, faults=drawn, **client, **loops))
 
 
 def test_nothing_is_decided_while_no_model_is_up() -> None:
@@ -105,7 +96,9 @@ def test_a_lost_call_is_sent_again_at_once_to_the_next_model_that_is_up() -> Non
     )
 
 
-MODELS_IN_POOL = tuple(RoutingSimulation(env_config({}), 1, one_query=False).pool.aliases)
+MODELS_IN_POOL = tuple(
+    RoutingSimulation(checked_arguments(EnvConfig, {}), 1, one_query=False).pool.aliases
+)
 
 
 def telemetry(delay_s: float | None) -> tuple[Seen, Seen]:
@@ -114,7 +107,9 @@ def telemetry(delay_s: float | None) -> tuple[Seen, Seen]:
         fault["delay_s"] = delay_s
     sweeps = []
     for given_faults in ([], [fault]):
-        config = env_config({"num_queries": 200, "observation": "index", "faults": given_faults})
+        config = checked_arguments(
+            EnvConfig, {"num_queries": 200, "observation": "index", "faults": given_faults}
+        )
         config = config.model_copy(update={"record_calls": True})
         simulation = RoutingSimulation(config, 1, one_query=False)
         # Always the same routes: with and without the fault the servers do the same.
@@ -160,7 +155,9 @@ def test_telemetry_that_is_lost_stays_as_it_was() -> None:
 def test_bad_faults_are_refused(fault: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         RoutingSimulation(
-            env_config({"faults": [fault], "down_models": ["llama-3b"]}), 1, one_query=False
+            checked_arguments(EnvConfig, {"faults": [fault], "down_models": ["llama-3b"]}),
+            1,
+            one_query=False,
         )
 
 
@@ -171,7 +168,7 @@ def test_faults_of_one_server_add_up() -> None:
         {"kind": "telemetry", "model": "qwen-14b", "from_s": 2, "to_s": 3, "delay_s": 6},
         {"kind": "telemetry", "from_s": 5, "to_s": 9},
     ]
-    config = env_config({"faults": entries, "down_models": ["llama-3b"]})
+    config = checked_arguments(EnvConfig, {"faults": entries, "down_models": ["llama-3b"]})
     simulation = RoutingSimulation(config, 1, one_query=False)
     changes = simulation.faults.changes(0, 0.0)
     mine = changes[changes["model"] == simulation.pool.index("qwen-14b")]
