@@ -7,21 +7,20 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.simulator.jit import record
 from inframind_gym.simulator.workflow.topology import MAX_NODES
 
 # One decision of a query that ended in a step, and what the query has earned.
-EARNED: Final = np.dtype(
-    [
-        ("row", "i8"),  # of the batch
-        ("query", "i8"),  # ordinal in the stream
-        ("node", "i8"),  # of its workflow; -1: the plan
-        ("ago", "i8"),  # steps of its row between the decision and this one
-        ("reward", "f8"),  # of the query
-        ("cost", "f8"),  # of the query: latency / budget
-        ("late", "i8"),  # 1: it ended after its deadline
-        ("model", "i8"),  # that the decision chose; -1: the plan
-        ("seconds", "f8"),  # of the decision's calls at that model's server, queue included
-    ]
+EARNED: Final = record(
+    "i8: row",  # of the batch
+    "i8: query",  # ordinal in the stream
+    "i8: node",  # of its workflow; -1: the plan
+    "i8: ago",  # steps of its row between the decision and this one
+    "f8: reward",  # of the query
+    "f8: cost",  # of the query: latency / budget
+    "i8: late",  # 1: it ended after its deadline
+    "i8: model",  # that the decision chose; -1: the plan
+    "f8: seconds",  # of the decision's calls at that model's server, queue included
 )
 
 

@@ -179,6 +179,12 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     return np.asarray(raw[start : start + size].view(dtype).reshape(shape))
 
 
+def record(*fields: str) -> np.dtype[Any]:
+    """Return the type of aligned records; each text is "TYPE: NAME NAME …", in NumPy's terms."""
+    groups = (text.split(": ") for text in fields)
+    return np.dtype([(name, kind) for kind, names in groups for name in names.split()], align=True)
+
+
 def _words_of(value: Any) -> list[int]:
     """Return the block of an array, or the blocks of a NamedTuple of arrays."""
     if isinstance(value, tuple):

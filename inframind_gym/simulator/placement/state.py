@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.jit import inner
+from inframind_gym.simulator.jit import inner, record
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES
 
 Whole = TypeVar("Whole", int, NDArray[np.int64])
@@ -87,59 +87,36 @@ C_OFFLOADS: Final = 3
 C_FAILED_WAKES: Final = 4
 C_FAILED_LOADS: Final = 5
 
-SETTINGS: Final = np.dtype(
-    [
-        ("routing_s", "f8"),  # δt1
-        ("request_norm", "f8"),  # request-seconds that cost a reward of 1
-        ("illegal_penalty", "f8"),
-        ("ema", "f8"),
-        ("timing_spread", "f8"),
-        ("timing_noise", "f8"),
-        ("foreign_mb", "f8"),  # upper end of the foreign memory
-        ("shift_s", "f8"),  # infinity: the ranking of models stays
-        ("prompt_log", "f8"),  # logarithm of the median
-        ("prompt_sigma", "f8"),
-        ("output_log", "f8"),
-        ("output_sigma", "f8"),
-        ("max_tokens", "f8"),
-        ("slo_factor", "f8"),
-        ("slo_grace_s", "f8"),
-        ("ticks", "i4"),  # routing intervals of a decision interval
-        ("decisions", "i4"),  # of an episode
-        ("foreign_ticks", "i4"),
-        ("shift_by", "i4"),
-        ("initial", "i4"),  # EMPTY, SPREAD or EVERYWHERE
-        ("traced", "i4"),  # 1: numbers of tokens are the trace's
-    ],
-    align=True,
+SETTINGS: Final = record(
+    "f8: routing_s",  # δt1
+    "f8: request_norm",  # request-seconds that cost a reward of 1
+    "f8: illegal_penalty ema timing_spread timing_noise",
+    "f8: foreign_mb",  # upper end of the foreign memory
+    "f8: shift_s",  # infinity: the ranking of models stays
+    "f8: prompt_log",  # logarithm of the median
+    "f8: prompt_sigma output_log output_sigma max_tokens slo_factor slo_grace_s",
+    "i4: ticks",  # routing intervals of a decision interval
+    "i4: decisions",  # of an episode
+    "i4: foreign_ticks shift_by",
+    "i4: initial",  # EMPTY, SPREAD or EVERYWHERE
+    "i4: traced",  # 1: numbers of tokens are the trace's
 )
 
-MODEL: Final = np.dtype(
-    [
-        ("time_s", "f8", (TIMES + 1,)),  # WAKE, SLEEP, LOAD, OFFLOAD, FIRST_SLEEP
-        ("active_mb", "f8"),
-        ("slept_mb", "f8"),
-        ("base_s", "f8"),
-        ("per_seq_s", "f8"),
-        ("prefill_token_s", "f8"),  # to compute a token of a prompt
-        ("latency_s", "f8"),  # of a call of mean length, alone: what is believed at the start
-        ("tp", "i4"),
-        ("slots", "i4"),
-        ("queue", "i4"),
-    ],
-    align=True,
+MODEL: Final = record(
+    f"({TIMES + 1},)f8: time_s",  # WAKE, SLEEP, LOAD, OFFLOAD, FIRST_SLEEP
+    "f8: active_mb slept_mb base_s per_seq_s",
+    "f8: prefill_token_s",  # to compute a token of a prompt
+    "f8: latency_s",  # of a call of mean length, alone: what is believed at the start
+    "i4: tp slots queue",
 )
 
 GPU: Final = np.dtype([("vram_mb", "f8"), ("slept_limit_mb", "f8")], align=True)
 
-DAG: Final = np.dtype(
-    [
-        ("predecessors", "u4", (MAX_CALLS,)),  # bit masks of calls
-        ("successors", "u4", (MAX_CALLS,)),
-        ("agent", "i4", (MAX_CALLS,)),  # who makes the call; MAX_AGENTS for the one that decides
-        ("calls", "i4"),
-    ],
-    align=True,
+DAG: Final = record(
+    f"({MAX_CALLS},)u4: predecessors",  # bit masks of calls
+    f"({MAX_CALLS},)u4: successors",
+    f"({MAX_CALLS},)i4: agent",  # who makes the call; MAX_AGENTS for the one that decides
+    "i4: calls",
 )
 
 
@@ -157,130 +134,86 @@ class ClusterParams(NamedTuple):
     trace_output: NDArray[np.float64]  # (T,)
 
 
-EPISODE: Final = np.dtype(
-    [
-        ("key", "u8"),  # of all random numbers
-        ("waiting_s", "f8"),  # request-seconds of the step: ready, not running
-        ("service_s", "f8"),  # running
-        ("spent_s", "f8"),  # request-seconds of the episode, both kinds
-        ("tick", "i8"),
-        ("decision", "i4"),
-        ("next_job", "i4"),
-        ("jobs_done", "i4"),
-        ("jobs_done_before", "i4"),  # the same before the step
-        ("jobs_late", "i4"),  # jobs whose deadline passed before they were done
-        ("requests_done", "i4"),
-        ("requests_made", "i4"),
-        ("waiting", "i4"),  # requests now: ready, not running
-        ("serving", "i4"),
-        ("moving", "i4"),  # instances in transition
-        ("illegal", "i4"),  # choices of the step
-        ("late", "i4"),  # deadlines that passed in the step
-        ("free_jobs", "i4"),
-        ("used_jobs", "i4"),
-        ("free_requests", "i4"),
-        ("used_requests", "i4"),
-        ("counter", "i4", (len(COUNTERS),)),
-    ],
-    align=True,
+EPISODE: Final = record(
+    "u8: key",  # of all random numbers
+    "f8: waiting_s",  # request-seconds of the step: ready, not running
+    "f8: service_s",  # running
+    "f8: spent_s",  # request-seconds of the episode, both kinds
+    "i8: tick",
+    "i4: decision next_job jobs_done",
+    "i4: jobs_done_before",  # the same before the step
+    "i4: jobs_late",  # jobs whose deadline passed before they were done
+    "i4: requests_done requests_made",
+    "i4: waiting",  # requests now: ready, not running
+    "i4: serving",
+    "i4: moving",  # instances in transition
+    "i4: illegal",  # choices of the step
+    "i4: late",  # deadlines that passed in the step
+    "i4: free_jobs used_jobs free_requests used_requests",
+    f"({len(COUNTERS)},)i4: counter",
 )
 
-INSTANCE: Final = np.dtype(
-    [
-        ("begun_s", "f8"),  # when the present phase began
-        ("until_s", "f8"),  # when it ends (SLEEPING, VANISHING, WAKING, LOADING)
-        ("turns", "i4"),  # transitions so far
-        ("state", "i1"),
-        ("fate", "i1"),  # of a DRAINING one
-        ("slept_before", "i1"),  # its process has slept
-        ("from_slept", "i1"),  # QUEUED: it wakes (1) or loads (0)
-        ("heavy", "i1"),  # VANISHING: it holds the memory of one that is awake
-    ],
-    align=True,
+INSTANCE: Final = record(
+    "f8: begun_s",  # when the present phase began
+    "f8: until_s",  # when it ends (SLEEPING, VANISHING, WAKING, LOADING)
+    "i4: turns",  # transitions so far
+    "i1: state",
+    "i1: fate",  # of a DRAINING one
+    "i1: slept_before",  # its process has slept
+    "i1: from_slept",  # QUEUED: it wakes (1) or loads (0)
+    "i1: heavy",  # VANISHING: it holds the memory of one that is awake
 )
 
-SERVER: Final = np.dtype(
-    [
-        ("clock", "f8"),  # engine steps so far
-        ("prefill_s", "f8"),  # until the prompts of the running are computed: the clock stands
-        ("next_finish", "f8"),  # least finish clock among the running
-        ("last_s", "f8"),  # when its last call ended
-        ("latency_sum_s", "f8"),  # of its finished calls, from submission on
-        ("polled_sum_s", "f8"),  # the same at the last decision
-        ("mean_s", "f8"),  # latency of the calls that finished in the last interval with any
-        ("latency_count", "i4"),
-        ("polled_count", "i4"),
-        ("model", "i4"),  # NONE: there is none
-        ("running", "i4"),
-        ("next_slot", "i4"),  # slot of `next_finish`
-        ("queued", "i4"),
-        ("queue_head", "i4"),
-    ],
-    align=True,
+SERVER: Final = record(
+    "f8: clock",  # engine steps so far
+    "f8: prefill_s",  # until the prompts of the running are computed: the clock stands
+    "f8: next_finish",  # least finish clock among the running
+    "f8: last_s",  # when its last call ended
+    "f8: latency_sum_s",  # of its finished calls, from submission on
+    "f8: polled_sum_s",  # the same at the last decision
+    "f8: mean_s",  # latency of the calls that finished in the last interval with any
+    "i4: latency_count polled_count",
+    "i4: model",  # NONE: there is none
+    "i4: running",
+    "i4: next_slot",  # slot of `next_finish`
+    "i4: queued queue_head",
 )
 
 # Requests of one model that wait for a server, and what is known of the model.
-QUEUE: Final = np.dtype(
-    [
-        ("stamp_sum_s", "f8"),
-        ("latency_s", "f8"),  # EMA of the latency of its calls
-        ("head", "i4"),
-        ("tail", "i4"),
-        ("count", "i4"),
-        ("potential", "i4"),  # calls of jobs in the cluster whose turn has not come
-        ("arrived", "i4"),  # became ready in the step
-        ("loading", "i4"),  # instances QUEUED, WAKING or LOADING
-        ("active", "i4"),  # instances ACTIVE
-    ],
-    align=True,
+QUEUE: Final = record(
+    "f8: stamp_sum_s",
+    "f8: latency_s",  # EMA of the latency of its calls
+    "i4: head tail count",
+    "i4: potential",  # calls of jobs in the cluster whose turn has not come
+    "i4: arrived",  # became ready in the step
+    "i4: loading",  # instances QUEUED, WAKING or LOADING
+    "i4: active",  # instances ACTIVE
 )
 
-REQUEST: Final = np.dtype(
-    [
-        ("ready_s", "f8"),
-        ("stamp_s", "f8"),  # tick at which it was put into waiting_for_scheduling
-        ("submit_s", "f8"),
-        ("work", "f8"),  # engine steps: tokens of its answer
-        ("prefill_s", "f8"),  # that computing its prompt adds to a step
-        ("job", "i4"),
-        ("call", "i4"),
-        ("next", "i4"),  # behind it in the model's queue
-    ],
-    align=True,
+REQUEST: Final = record(
+    "f8: ready_s",
+    "f8: stamp_s",  # tick at which it was put into waiting_for_scheduling
+    "f8: submit_s",
+    "f8: work",  # engine steps: tokens of its answer
+    "f8: prefill_s",  # that computing its prompt adds to a step
+    "i4: job call",
+    "i4: next",  # behind it in the model's queue
 )
 
-JOB: Final = np.dtype(
-    [
-        ("arrival_s", "f8"),
-        ("deadline_s", "f8"),
-        ("ideal_s", "f8"),
-        ("ordinal", "i4"),
-        ("dag", "i4"),
-        ("left", "i4"),  # calls to go
-        ("late", "i4"),  # 1: its deadline has passed
-        ("done", "u4"),  # bit mask of calls
-        ("model", "i1", (MAX_CALLS,)),
-        ("work", "f8", (MAX_CALLS,)),
-        ("prefill_s", "f8", (MAX_CALLS,)),
-    ],
-    align=True,
+JOB: Final = record(
+    "f8: arrival_s deadline_s ideal_s",
+    "i4: ordinal dag",
+    "i4: left",  # calls to go
+    "i4: late",  # 1: its deadline has passed
+    "u4: done",  # bit mask of calls
+    f"({MAX_CALLS},)i1: model",
+    f"({MAX_CALLS},)f8: work prefill_s",
 )
 
 # One job that is over: what the benchmark and learners read.
-JOB_DONE: Final = np.dtype(
-    [
-        ("arrival_s", "f8"),
-        ("finish_s", "f8"),
-        ("latency_s", "f8"),
-        ("ideal_s", "f8"),
-        ("slo_s", "f8"),
-        ("job", "i4"),
-        ("calls", "i4"),
-        ("late", "i4"),
-        ("topology", "i4"),
-        ("num_agents", "i4"),
-    ],
-    align=True,
+JOB_DONE: Final = record(
+    "f8: arrival_s finish_s latency_s ideal_s slo_s",
+    "i4: job calls late topology num_agents",
 )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.simulator.jit import Bound, inner, jit
+from inframind_gym.simulator.jit import Bound, inner, jit, record
 from inframind_gym.simulator.server.engine import (
     finish_stretch,
     flush,
@@ -57,39 +57,27 @@ from inframind_gym.simulator.server.state import (
 )
 from inframind_gym.simulator.server.telemetry import NO_NEWS, kv_use, news_of, read_metrics
 
-_LOOP: Final = np.dtype(
-    [
-        ("now_s", "f8"),
-        ("next_token_s", "f8"),
-        ("poll_s", "f8"),  # infinity: nobody polls
-        ("timeout_s", "f8"),  # of requests; infinity: none
-        ("polls", "i8"),
-        ("planned", "i8"),  # planned requests that have been submitted
-        ("gathers", "i8"),  # 1: go on when requests end, whose records stand at their places
-        ("refused", "i8"),  # 1: a request was sent to a server that is down
-    ]
+_LOOP: Final = record(
+    "f8: now_s next_token_s",
+    "f8: poll_s",  # infinity: nobody polls
+    "f8: timeout_s",  # of requests; infinity: none
+    "i8: polls",
+    "i8: planned",  # planned requests that have been submitted
+    "i8: gathers",  # 1: go on when requests end, whose records stand at their places
+    "i8: refused",  # 1: a request was sent to a server that is down
 )
-PLANNED: Final = np.dtype(
-    [
-        ("submit_s", "f8"),
-        ("priority", "f8"),
-        ("server", "i4"),
-        ("prompt_tokens", "i4"),
-        ("output_tokens", "i4"),
-    ],
-    align=True,
+PLANNED: Final = record(
+    "f8: submit_s priority",
+    "i4: server prompt_tokens output_tokens",
 )
-ENDED: Final = np.dtype(
-    [
-        ("submit_s", "f8"),
-        ("admitted_s", "f8"),  # NaN: never
-        ("first_token_s", "f8"),
-        ("finish_s", "f8"),
-        ("request", "i4"),
-        ("call", "i4"),  # the caller's number; of a planned request its place
-        ("evictions", "i4"),
-        ("failed", "i4"),  # 1: it timed out, or its server went down
-    ]
+ENDED: Final = record(
+    "f8: submit_s",
+    "f8: admitted_s",  # NaN: never
+    "f8: first_token_s finish_s",
+    "i4: request",
+    "i4: call",  # the caller's number; of a planned request its place
+    "i4: evictions",
+    "i4: failed",  # 1: it timed out, or its server went down
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.jit import aligned
+from inframind_gym.simulator.jit import aligned, record
 from inframind_gym.simulator.server.pool import PoolConfig, ServerCard
 
 NO_REQUEST: Final = -1
@@ -20,121 +20,90 @@ FAR_CLOCK: Final = 2**31 - 1  # finish clock of a request that doesn't decode ye
 NEVER_S: Final = np.inf
 
 # Constants of one server, from its card.
-CARD: Final = np.dtype(
-    [
-        # step time = (base^p + (per_new_token·N)^p)^(1/p) + per_seq·B + per_kv_token·KV + …
-        ("base_s", "f8"),
-        ("per_seq_s", "f8"),
-        ("per_kv_token_s", "f8"),
-        ("per_new_token_s", "f8"),
-        ("per_attention_unit_s", "f8"),
-        ("sparse_s", "f8"),
-        ("sparse_tokens", "f8"),
-        ("roofline_power", "f8"),  # p
-        ("slowdown", "f8"),  # relative, per co-located model that has work
-        ("max_num_seqs", "i4"),  # this and the next two: of all data-parallel engines together
-        ("max_num_batched_tokens", "i4"),
-        ("usable_blocks", "i4"),  # KV blocks less the reserved one and the shared prefix
-        ("block_size", "i4"),
-        ("peers", "u4"),  # bit mask of the other servers on the same GPU
-        ("shared_prefix_tokens", "i4"),  # head of every prompt that is in the cache already
-        ("prefix_caching", "i4"),  # 1: what an evicted request leaves in the cache, it finds again
-        ("async_scheduling", "i4"),  # 1: a step is scheduled while the one before it runs
-    ],
-    align=True,
+CARD: Final = record(
+    # step time = (base^p + (per_new_token·N)^p)^(1/p) + per_seq·B + per_kv_token·KV + …
+    "f8: base_s per_seq_s per_kv_token_s per_new_token_s per_attention_unit_s sparse_s",
+    "f8: sparse_tokens",
+    "f8: roofline_power",  # p
+    "f8: slowdown",  # relative, per co-located model that has work
+    "i4: max_num_seqs",  # this and the next two: of all data-parallel engines together
+    "i4: max_num_batched_tokens",
+    "i4: usable_blocks",  # KV blocks less the reserved one and the shared prefix
+    "i4: block_size",
+    "u4: peers",  # bit mask of the other servers on the same GPU
+    "i4: shared_prefix_tokens",  # head of every prompt that is in the cache already
+    "i4: prefix_caching",  # 1: what an evicted request leaves in the cache, it finds again
+    "i4: async_scheduling",  # 1: a step is scheduled while the one before it runs
 )
 
 # One server's progress. Between two events it runs a *stretch* of `steps` engine steps: if `lead`
 # is 1, first a step of its own kind, usually one that also prefills, of lead_s; then steps in which
 # the same requests decode, step j of them taking step_s + growth_s·j.
-SERVER: Final = np.dtype(
-    [
-        ("start_s", "f8"),  # when the stretch began
-        ("lead_s", "f8"),
-        ("step_s", "f8"),
-        ("growth_s", "f8"),
-        ("seen_s", "f8"),  # the step planned next serves what was submitted until then
-        ("e2e_sum_s", "f8"),  # totals since the start, as vLLM's histogram counts them
-        ("polled_e2e_sum_s", "f8"),  # the same at the last poll
-        ("finished", "i4"),
-        ("polled_finished", "i4"),
-        ("steps", "i4"),
-        ("lead", "i4"),
-        ("lead_tokens", "i4"),  # tokens computed in the leading step
-        ("decoders", "i4"),  # requests that emit one token in every further step
-        ("clock", "i4"),  # engine steps completed
-        ("running", "i4"),
-        ("waiting", "i4"),
-        ("partial", "i4"),  # request whose prefill is under way (always the last of running)
-        ("next_finish", "i4"),  # least finish clock among the running
-        ("ending", "i4"),  # request that has it; a hint of what is needed next
-        ("kv_tokens", "i4"),  # tokens of the running requests in the cache
-        ("leaving", "i4"),  # ended with the last step, while the next was scheduled (async)
-        ("leaving_blocks", "i4"),  # that they hold
-        ("evicted", "i4"),  # evicted requests that wait (prefix caching; likewise the next two)
-        ("cached_blocks", "i4"),  # at the end of the queue of free blocks: full of known tokens
-        ("freed_blocks", "i4"),  # put there so far, less those found again
-    ],
-    align=True,
+SERVER: Final = record(
+    "f8: start_s",  # when the stretch began
+    "f8: lead_s step_s growth_s",
+    "f8: seen_s",  # the step planned next serves what was submitted until then
+    "f8: e2e_sum_s",  # totals since the start, as vLLM's histogram counts them
+    "f8: polled_e2e_sum_s",  # the same at the last poll
+    "i4: finished polled_finished steps lead",
+    "i4: lead_tokens",  # tokens computed in the leading step
+    "i4: decoders",  # requests that emit one token in every further step
+    "i4: clock",  # engine steps completed
+    "i4: running waiting",
+    "i4: partial",  # request whose prefill is under way (always the last of running)
+    "i4: next_finish",  # least finish clock among the running
+    "i4: ending",  # request that has it; a hint of what is needed next
+    "i4: kv_tokens",  # tokens of the running requests in the cache
+    "i4: leaving",  # ended with the last step, while the next was scheduled (async)
+    "i4: leaving_blocks",  # that they hold
+    "i4: evicted",  # evicted requests that wait (prefix caching; likewise the next two)
+    "i4: cached_blocks",  # at the end of the queue of free blocks: full of known tokens
+    "i4: freed_blocks",  # put there so far, less those found again
 )  # 128 bytes: two lines of a processor's cache
 
 # One call in a server, waiting or running.
-REQUEST: Final = np.dtype(
-    [
-        ("priority", "f8"),  # lower first
-        ("submit_s", "f8"),
-        ("admitted_s", "f8"),  # start of the step that first scheduled it (NaN before)
-        ("first_token_s", "f8"),
-        ("seq", "i4"),  # order of submission, breaks ties
-        ("prompt_tokens", "i4"),
-        ("output_tokens", "i4"),
-        ("generated", "i4"),  # tokens emitted before it was last (re)admitted
-        ("computed", "i4"),  # tokens in the cache: while it is prefilled; findable, when evicted
-        ("query", "i4"),  # the call that it serves: query slot, node, phase
-        ("node", "i2"),
-        ("phase", "i1"),
-        ("server", "i1"),
-        ("evictions", "i4"),
-    ],
-    align=True,
+REQUEST: Final = record(
+    "f8: priority",  # lower first
+    "f8: submit_s",
+    "f8: admitted_s",  # start of the step that first scheduled it (NaN before)
+    "f8: first_token_s",
+    "i4: seq",  # order of submission, breaks ties
+    "i4: prompt_tokens output_tokens",
+    "i4: generated",  # tokens emitted before it was last (re)admitted
+    "i4: computed",  # tokens in the cache: while it is prefilled; findable, when evicted
+    "i4: query",  # the call that it serves: query slot, node, phase
+    "i2: node",
+    "i1: phase server",
+    "i4: evictions",
 )
 
 WAITING: Final = np.dtype([("priority", "f8"), ("seq", "i4"), ("request", "i4")], align=True)
 
 # A call whose client waits (`faults.py`).
-TIMER: Final = np.dtype(
-    [
-        ("older", "i4"),  # the calls sent before and after it that are waited for, or NO_REQUEST
-        ("newer", "i4"),
-        ("attempt", "i2"),  # 1 for the first
-        ("watched", "i2"),  # 1: it is in the list
-    ],
-    align=True,
+TIMER: Final = record(
+    "i4: older",  # the calls sent before and after it that are waited for, or NO_REQUEST
+    "i4: newer",
+    "i2: attempt",  # 1 for the first
+    "i2: watched",  # 1: it is in the list
 )
 
 # A change of a server's condition; a stream's changes are sorted by time, the last at infinity.
-FAULT: Final = np.dtype(
-    [
-        ("at_s", "f8"),
-        ("pace", "f8"),  # its steps take so many times as long
-        ("late_polls", "i4"),  # its readings arrive so much later, or LOST
-        ("model", "i2"),
-        ("down", "i2"),  # 1: it is down
-    ],
-    align=True,
+FAULT: Final = record(
+    "f8: at_s",
+    "f8: pace",  # its steps take so many times as long
+    "i4: late_polls",  # its readings arrive so much later, or LOST
+    "i2: model",
+    "i2: down",  # 1: it is down
 )
 LOST: Final = 1 << 30  # polls
 
 # The present condition of a server, and which of its readings is shown.
-CONDITION: Final = np.dtype(
-    [
-        ("pace", "f8"),
-        ("taken_s", "f8"),  # when the reading that is shown was taken
-        ("late_polls", "i4"),
-        ("shown", "i4"),  # the poll that is shown
-        ("down", "i4"),
-    ],
-    align=True,
+CONDITION: Final = record(
+    "f8: pace",
+    "f8: taken_s",  # when the reading that is shown was taken
+    "i4: late_polls",
+    "i4: shown",  # the poll that is shown
+    "i4: down",
 )
 
 # A call that ended with the last step, while the next one was scheduled already.

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.simulator.jit import Bound, inner, jit
+from inframind_gym.simulator.jit import Bound, inner, jit, record
 from inframind_gym.simulator.server.state import E2E, KV, QUEUE
 from inframind_gym.simulator.server.telemetry import note
 from inframind_gym.simulator.workflow.backend import Backend, Call, Completion
@@ -45,25 +45,17 @@ HOLD_S = 1.0  # how often to look whether a model is back when all are down
 
 
 # A call to be sent.
-ORDER: Final = np.dtype(
-    [
-        ("priority", "f8"),
-        ("deadline_s", "f8"),
-        ("slot", "i4"),  # of the query
-        ("query", "i4"),  # its ordinal
-        ("task", "i4"),
-        ("prompt_tokens", "i4"),
-        ("reads", "u4"),  # bit mask of nodes
-        ("sources", "i1", (MAX_NODES,)),  # by node: who wrote its answer
-        ("node", "i2"),
-        ("phase", "i1"),
-        ("topology", "i1"),
-        ("structure", "i1"),  # index into STRUCTURES
-        ("model", "i1"),
-        ("strategy", "i1"),
-        ("role", "i1"),
-    ],
-    align=True,
+ORDER: Final = record(
+    "f8: priority deadline_s",
+    "i4: slot",  # of the query
+    "i4: query",  # its ordinal
+    "i4: task prompt_tokens",
+    "u4: reads",  # bit mask of nodes
+    f"({MAX_NODES},)i1: sources",  # by node: who wrote its answer
+    "i2: node",
+    "i1: phase topology",
+    "i1: structure",  # index into STRUCTURES
+    "i1: model strategy role",
 )
 _AS_ORDERED: Final = (  # fields that a `Call` has from its order as they are
     *("priority", "deadline_s", "query", "task", "prompt_tokens", "node", "phase", "topology"),

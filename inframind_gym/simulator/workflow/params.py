@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.simulator.jit import record
 from inframind_gym.simulator.quality import ResponseTables, response_tables
 from inframind_gym.simulator.server.pool import MOST_MODELS, PoolConfig
 from inframind_gym.simulator.workflow.roles import ROLES, roles_of
@@ -29,28 +30,23 @@ LEVELS: Final = ("executor", "planner", "joint")
 EMBED_DIM: Final = 384  # numbers of the embedding of a query or a role
 NO_LIMIT: Final = 1 << 30  # tokens of an answer, more than any has
 
-SETTINGS: Final = np.dtype(
-    [
-        ("poll_s", "f8"),
-        ("queue_norm", "f8"),
-        ("queue_high", "f8"),
-        ("call_timeout_s", "f8"),  # after which a client aborts a call; infinity: never
-        ("call_attempts", "i4"),  # how often a call is sent until it has failed
-        ("call_streams", "i4"),  # 1: the client waits so long for the first token, 0: for all
-        ("max_output_tokens", "i4"),
-        ("execution", "i4"),  # index into EXECUTIONS
-        ("scheduler", "i4"),  # index into SCHEDULERS
-        ("router", "i4"),  # index into ROUTERS: routes the queries that are not the agent's
-        ("controlled_router", "i4"),  # the same for the agent's queries, at level "planner"
-        ("level", "i4"),  # index into LEVELS
-        ("in_time", "i4"),  # 1: a solved query is rewarded within its budget alone
-        ("one_query", "i4"),  # 1: the agent has one query at a time, the rest is background
-        ("fixed_topology", "i4"),  # -1: drawn from the workload's mix
-        ("fixed_agents", "i4"),  # -1: drawn
-        ("embeddings", "i4"),  # 1: observations hold embeddings, 0: their indices
-        ("slots", "i4", (MOST_MODELS,)),  # calls that each server runs at once
-    ],
-    align=True,
+SETTINGS: Final = record(
+    "f8: poll_s queue_norm queue_high",
+    "f8: call_timeout_s",  # after which a client aborts a call; infinity: never
+    "i4: call_attempts",  # how often a call is sent until it has failed
+    "i4: call_streams",  # 1: the client waits so long for the first token, 0: for all
+    "i4: max_output_tokens",
+    "i4: execution",  # index into EXECUTIONS
+    "i4: scheduler",  # index into SCHEDULERS
+    "i4: router",  # index into ROUTERS: routes the queries that are not the agent's
+    "i4: controlled_router",  # the same for the agent's queries, at level "planner"
+    "i4: level",  # index into LEVELS
+    "i4: in_time",  # 1: a solved query is rewarded within its budget alone
+    "i4: one_query",  # 1: the agent has one query at a time, the rest is background
+    "i4: fixed_topology",  # -1: drawn from the workload's mix
+    "i4: fixed_agents",  # -1: drawn
+    "i4: embeddings",  # 1: observations hold embeddings, 0: their indices
+    f"({MOST_MODELS},)i4: slots",  # calls that each server runs at once
 )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.jit import aligned
+from inframind_gym.simulator.jit import aligned, record
 from inframind_gym.simulator.workflow.topology import FINAL as FINAL  # phases of a call
 from inframind_gym.simulator.workflow.topology import FIRST as FIRST
 from inframind_gym.simulator.workflow.topology import MAX_NODES
@@ -40,175 +40,97 @@ ROUTE: Final = 0
 PLAN: Final = 1
 
 # One query in flight; its nodes lie beside it, each in one line of the processor's cache.
-QUERY: Final = np.dtype(
-    [
-        ("arrival_s", "f8"),
-        ("budget_s", "f8"),
-        ("latency_s", "f8"),  # as the protocol counts it, so far
-        ("charged_s", "f8"),  # the part of it that earlier steps have paid for
-        ("ordinal", "i4"),  # position in the stream
-        ("task", "i4"),
-        ("length_z", "f4"),  # the query's own share of the answers' lengths, standard normal
-        ("topology", "i1"),
-        ("num_agents", "i1"),
-        ("num_nodes", "i1"),
-        ("domain", "i1"),
-        ("profile", "i1"),
-        ("is_controlled", "i1"),  # 1: decided by the agent, 0: by the background router
-        ("final_model", "i1"),
-        ("solved", "i1"),
-        ("pushed", "u2"),  # bit masks over nodes
-        ("done", "u2"),
-        ("right", "u2"),
-        ("lost", "u2"),  # whose last call failed: nobody reads them
-        ("proven", "u2"),  # whose answer is code that the tests in the prompt prove right
-        ("prompt_tokens", "i4"),
-        ("output_tokens", "i4"),
-        ("calls", "i2"),
-        ("truncated_calls", "i2"),
-        ("failed_calls", "i2"),
-    ],
-    align=True,
+QUERY: Final = record(
+    "f8: arrival_s budget_s",
+    "f8: latency_s",  # as the protocol counts it, so far
+    "f8: charged_s",  # the part of it that earlier steps have paid for
+    "i4: ordinal",  # position in the stream
+    "i4: task",
+    "f4: length_z",  # the query's own share of the answers' lengths, standard normal
+    "i1: topology num_agents num_nodes domain profile",
+    "i1: is_controlled",  # 1: decided by the agent, 0: by the background router
+    "i1: final_model solved",
+    "u2: pushed",  # bit masks over nodes
+    "u2: done right",
+    "u2: lost",  # whose last call failed: nobody reads them
+    "u2: proven",  # whose answer is code that the tests in the prompt prove right
+    "i4: prompt_tokens output_tokens",
+    "i2: calls truncated_calls failed_calls",
 )
 
 # One execution of a query in flight.
-NODE: Final = np.dtype(
-    [
-        ("start_s", "f8"),  # when its first call was sent
-        ("path_s", "f8"),  # latency of the node and its slowest line of ancestors
-        ("latency_s", "f4"),
-        ("tokens", "i4"),  # length of its answer
-        ("source", "i1"),  # the node that wrote it: another where it was handed on
-        ("role", "i1"),
-        ("model", "i1"),
-        ("strategy", "i1"),
-    ],
-    align=True,
+NODE: Final = record(
+    "f8: start_s",  # when its first call was sent
+    "f8: path_s",  # latency of the node and its slowest line of ancestors
+    "f4: latency_s",
+    "i4: tokens",  # length of its answer
+    "i1: source",  # the node that wrote it: another where it was handed on
+    "i1: role model strategy",
 )
 
 # The decision that is due, for policies, beside the observation.
-CONTEXT: Final = np.dtype(
-    [
-        ("time_s", "f8"),
-        ("arrival_s", "f8"),
-        ("budget_s", "f8"),
-        ("telemetry_age_s", "f8"),
-        ("poll", "i4"),  # polls of the metrics so far
-        ("query", "i4"),  # ordinal in the stream
-        ("task", "i4"),
-        ("node", "i2"),  # ordinal of the execution in the workflow
-        ("num_nodes", "i2"),
-        ("wave", "i2"),
-        ("num_waves", "i2"),
-        ("role", "i2"),  # index into ROLES
-        ("kind", "i1"),  # ROUTE or PLAN
-        ("topology", "i1"),
-        ("num_agents", "i1"),
-        ("domain", "i1"),
-        ("models_up", "u4"),  # bit mask
-    ],
-    align=True,
+CONTEXT: Final = record(
+    "f8: time_s arrival_s budget_s telemetry_age_s",
+    "i4: poll",  # polls of the metrics so far
+    "i4: query",  # ordinal in the stream
+    "i4: task",
+    "i2: node",  # ordinal of the execution in the workflow
+    "i2: num_nodes wave num_waves",
+    "i2: role",  # index into ROLES
+    "i1: kind",  # ROUTE or PLAN
+    "i1: topology num_agents domain",
+    "u4: models_up",  # bit mask
 )
 
 # One query that is over.
-COMPLETED: Final = np.dtype(
-    [
-        ("arrival_s", "f8"),
-        ("finish_s", "f8"),
-        ("latency_s", "f8"),
-        ("budget_s", "f8"),
-        ("cost", "f8"),  # latency / budget
-        ("query", "i4"),
-        ("task", "i4"),
-        ("prompt_tokens", "i4"),
-        ("output_tokens", "i4"),
-        ("right", "u4"),  # bit mask: which nodes were right
-        ("calls", "i2"),
-        ("truncated_calls", "i2"),
-        ("failed_calls", "i2"),
-        ("domain", "i1"),
-        ("topology", "i1"),
-        ("num_agents", "i1"),
-        ("num_nodes", "i1"),
-        ("solved", "i1"),
-        ("final_model", "i1"),
-        ("is_controlled", "i1"),
-        ("model", "i1", (MAX_NODES,)),  # decisions, by node; -1 (latency 0) beyond num_nodes
-        ("strategy", "i1", (MAX_NODES,)),
-        ("role", "i1", (MAX_NODES,)),
-        ("node_latency_s", "f4", (MAX_NODES,)),
-    ],
-    align=True,
+COMPLETED: Final = record(
+    "f8: arrival_s finish_s latency_s budget_s",
+    "f8: cost",  # latency / budget
+    "i4: query task prompt_tokens output_tokens",
+    "u4: right",  # bit mask: which nodes were right
+    "i2: calls truncated_calls failed_calls",
+    "i1: domain topology num_agents num_nodes solved final_model is_controlled",
+    f"({MAX_NODES},)i1: model",  # decisions, by node; -1 (latency 0) beyond num_nodes
+    f"({MAX_NODES},)i1: strategy role",
+    f"({MAX_NODES},)f4: node_latency_s",
 )
 
 # One call that is over.
-CALL: Final = np.dtype(
-    [
-        ("submit_s", "f8"),
-        ("admitted_s", "f8"),
-        ("first_token_s", "f8"),
-        ("finish_s", "f8"),
-        ("priority", "f8"),
-        ("query", "i4"),
-        ("prompt_tokens", "i4"),
-        ("output_tokens", "i4"),
-        ("evictions", "i4"),
-        ("node", "i2"),
-        ("phase", "i1"),
-        ("model", "i1"),
-        ("strategy", "i1"),
-        ("truncated", "i1"),
-        ("failed", "i1"),  # no answer came: a live server's error, or the client's time-out
-        ("right", "i1"),
-    ],
-    align=True,
+CALL: Final = record(
+    "f8: submit_s admitted_s first_token_s finish_s priority",
+    "i4: query prompt_tokens output_tokens evictions",
+    "i2: node",
+    "i1: phase model strategy truncated",
+    "i1: failed",  # no answer came: a live server's error, or the client's time-out
+    "i1: right",
 )
 
 # One stream: the run of an environment from empty servers to the last query.
-STREAM: Final = np.dtype(
-    [
-        ("key", "u8"),  # of all random numbers of the stream
-        ("now_s", "f8"),
-        ("next_poll_s", "f8"),
-        ("last_poll_s", "f8"),
-        ("budget_s", "f8"),  # NaN: drawn from the tiers
-        ("num_queries", "i4"),
-        ("arrived", "i4"),
-        ("finished", "i4"),
-        ("reported", "i4"),  # of the finished, those that ended before the last step
-        ("free_slots", "i4"),
-        ("used_slots", "i4"),
-        ("ready_head", "i4"),
-        ("ready_tail", "i4"),
-        ("polls", "i4"),
-        ("recorded_calls", "i4"),
-        ("routed", "i4"),  # decisions of the background router
-        (
-            "controlled_routed",
-            "i4",
-        ),  # those of the agent's own built-in router, where it is another one
-        ("slot", "i4"),  # the agent's present or last decision
-        ("node", "i4"),
-        ("tagged_slot", "i4"),  # tagged-query mode: the agent's query in flight, or NO_SLOT
-        ("tagged_from", "i4"),  # tagged-query mode: the agent's query is none before this ordinal
-        ("models_up", "u4"),
-        ("expecting", "i1"),  # tagged-query mode: the next arrival is the agent's
-        ("live", "i1"),  # whether that decision IS_DUE or IS_TAKEN
-    ],
-    align=True,
+STREAM: Final = record(
+    "u8: key",  # of all random numbers of the stream
+    "f8: now_s next_poll_s last_poll_s",
+    "f8: budget_s",  # NaN: drawn from the tiers
+    "i4: num_queries arrived finished",
+    "i4: reported",  # of the finished, those that ended before the last step
+    "i4: free_slots used_slots ready_head ready_tail polls recorded_calls",
+    "i4: routed",  # decisions of the background router
+    "i4: controlled_routed",  # those of the agent's own built-in router, where it is another one
+    "i4: slot",  # the agent's present or last decision
+    "i4: node",
+    "i4: tagged_slot",  # tagged-query mode: the agent's query in flight, or NO_SLOT
+    "i4: tagged_from",  # tagged-query mode: the agent's query is none before this ordinal
+    "u4: models_up",
+    "i1: expecting",  # tagged-query mode: the next arrival is the agent's
+    "i1: live",  # whether that decision IS_DUE or IS_TAKEN
 )
 
 
 # What a stream starts with.
-START: Final = np.dtype(
-    [
-        ("key", "u8"),
-        ("budget_s", "f8"),
-        ("num_queries", "i4"),
-        ("tagged_from", "i4"),
-        ("models_up", "u4"),
-    ],
-    align=True,
+START: Final = record(
+    "u8: key",
+    "f8: budget_s",
+    "i4: num_queries tagged_from",
+    "u4: models_up",
 )
 
 
