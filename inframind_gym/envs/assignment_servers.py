@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -11,8 +10,7 @@ from numpy.typing import NDArray
 from inframind_gym.configs import find_config
 from inframind_gym.envs.core import Floats, Ints
 from inframind_gym.errors import ConfigError
-from inframind_gym.simulator.jit import make_jit
-from inframind_gym.simulator.server import engine
+from inframind_gym.simulator.jit import jit
 from inframind_gym.simulator.server.engine import (
     finish_stretch,
     release_request,
@@ -25,8 +23,6 @@ from inframind_gym.simulator.server.state import NEVER_S, Cluster, allocate, car
 
 POOL: Final = "team-4gpu"  # eight models, in the order of the actions
 MOST_IN_FLIGHT: Final = 2_000_000  # tasks of all environments of a batch
-
-_jit: Final = make_jit(Path(engine.__file__).parent, Path(__file__))
 
 
 def agent_pool() -> PoolConfig:
@@ -101,13 +97,13 @@ class AgentServers:
         return self.cluster.server["waiting"][rows].astype(np.int64)
 
 
-@_jit
+@jit
 def _reset(cluster: Cluster, rows: NDArray[np.int64]) -> None:
     for i in range(rows.shape[0]):
         reset_cluster(cluster, rows[i])
 
 
-@_jit
+@jit
 def _advance(
     cluster: Cluster,
     now_s: Floats,

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.jit import inner, placement_jit
+from inframind_gym.simulator.jit import inner, jit
 from inframind_gym.simulator.placement.episode import (
     begin_episode,
     close_interval,
@@ -161,7 +161,7 @@ def observe(world: ClusterParams, cluster: ClusterState, e: int, out: NDArray[np
         at = observe_model(world, cluster, e, m, out, at)
 
 
-@placement_jit
+@jit
 def drive(
     world: ClusterParams,
     cluster: ClusterState,
@@ -200,7 +200,7 @@ def drive(
         observe(world, cluster, e, observations[e])
 
 
-@placement_jit
+@jit
 def write_held(
     world: ClusterParams,
     cluster: ClusterState,

@@ -28,7 +28,7 @@ from inframind_gym.files import read_json
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.base import BasePolicy, Contexts, Ints
 from inframind_gym.policies.checkpoint import folders as _folders
-from inframind_gym.simulator.jit import Bound, as_taken, make_jit
+from inframind_gym.simulator.jit import Bound, as_taken, jit
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.roles import ROLES, RoleRule, roles_of
 from inframind_gym.simulator.workflow.state import PLAN
@@ -235,7 +235,7 @@ def choose(
     return chosen
 
 
-@make_jit(Path(__file__))
+@jit
 def choose_each(
     known: Estimates,
     prices: Floats,

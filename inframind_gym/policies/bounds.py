@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -29,7 +28,7 @@ from inframind_gym.policies.teams import (
     penalties,
     request,
 )
-from inframind_gym.simulator.jit import make_jit
+from inframind_gym.simulator.jit import jit
 from inframind_gym.simulator.placement.config import GpuGroup, build_params
 from inframind_gym.simulator.placement.state import EVERYWHERE, ClusterParams
 from inframind_gym.teams.assignment import rules, simulate
@@ -168,7 +167,7 @@ def _penalties(size: int) -> Floats:
     return np.asarray(np.round(np.stack(agents, axis=1), 12), np.float64)
 
 
-@make_jit(Path(__file__))
+@jit
 def _back_up(
     reward: Floats,  # (K, 4, L) with the better provider
     provider: Any,  # (K, 4, L) the better one

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from inframind_gym.envs.placement import PlacementContext, PlacementSpec
 from inframind_gym.policies.base import Bools, Ints
 from inframind_gym.policies.placement import BasePlacementPolicy
-from inframind_gym.simulator.jit import inner, make_jit
+from inframind_gym.simulator.jit import inner, jit
 from inframind_gym.simulator.placement.state import ACTIVE, NONE, SLEPT, first_gpu, is_coming
 
 Floats = NDArray[np.float64]
@@ -336,7 +335,7 @@ def find_cycle(flow: Flow) -> int:
     return int(last)
 
 
-@make_jit(Path(__file__))
+@jit
 def exchange(flow: Flow) -> None:
     """Improve an assignment along negative cycles until it is optimal."""
     hub = flow.copies.shape[0]

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.jit import SIMULATOR, inner, make_jit
+from inframind_gym.simulator.jit import inner, jit
 from inframind_gym.simulator.quality import (
     FINAL_STRATEGY,
     answer_bonus,
@@ -36,8 +35,6 @@ from inframind_gym.simulator.workflow.lifecycle import SEQUENTIAL
 from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.topology import FINAL, FIRST, MAX_NODES, SECOND
-
-jit: Final = make_jit(*SIMULATOR, Path(__file__))
 
 RECIPE: Final = np.dtype(
     [

@@ -1,9 +1,9 @@
 """Compiled code from Python: decorators, calls by one address, machine code on disk, threads.
 
 A function of ours is compiled together with everything that it calls and with the constants that
-it names, in other files too. So what is kept of it carries the digest of all sources that are
-compiled in: stale code is never found. A test checks that no entry point uses another file.
-`compiler` makes the machine code, and is imported where something has to be compiled.
+it names, in other files too. So what is kept of it carries the digest of all of that (`digest_of`):
+stale code is never found. `compiler` makes the machine code, and is imported where something has to
+be compiled.
 
 A compiled rule takes NamedTuples of arrays, more than five hundred numbers in all. Unpacking them
 from Python objects takes longer than most steps. Here they are written once, in the form in which
@@ -24,7 +24,6 @@ import fcntl
 import hashlib
 import math
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +33,7 @@ from functools import cache, partial
 from importlib.metadata import version
 from operator import is_
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -46,65 +46,21 @@ V = TypeVar("V")
 
 CACHE_LINE: Final = 64  # bytes
 _PACKAGE: Final = Path(__file__).parents[1]
-# Sources of the kernels of the routing environments.
-SIMULATOR: Final = tuple(
-    _PACKAGE / source
-    for source in (
-        "simulator/rng.py",
-        "simulator/quality.py",
-        "simulator/server",
-        "simulator/workflow",
-        "envs/routing_kernel.py",
-    )
-)
 # Sources of the compiler, which every entry point is made by.
-COMPILER: Final = (Path(__file__), Path(__file__).with_name("compiler.py"))
+_COMPILER: Final = (Path(__file__), Path(__file__).with_name("compiler.py"))
 
 
 # Decorators
 
 
-@cache
-def source_digest(sources: tuple[Path, ...]) -> str:
-    """Return the digest of Python sources, those of the compiler included.
+def jit(function: F) -> F:
+    """Make a function a compiled entry point.
 
-    Args:
-        sources: modules, and folders in place of the modules right in them.
+    It is compiled at its first call with all that it calls, unless its machine code is kept. It
+    takes numbers, arrays and NamedTuples of arrays, and returns a number or nothing. It allocates
+    nothing: scratch space is handed in, which is faster where many arrays are passed on.
     """
-    digest = hashlib.sha256()
-    for source in (*COMPILER, *sources):
-        for path in sorted(source.glob("*.py")) if source.is_dir() else [source]:
-            digest.update(f"{path.name}\n".encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-# Every compiled entry point, and the sources that are compiled in.
-entry_points: Final[dict[Any, tuple[Path, ...]]] = {}
-
-
-def make_jit(*sources: Path) -> Callable[[F], F]:
-    """Return the decorator of compiled entry points that use these sources.
-
-    A function is compiled at its first call with all that it calls, unless its machine code is
-    kept. It takes numbers, arrays and NamedTuples of arrays, and returns a number or nothing. It
-    allocates nothing: scratch space is handed in, which is faster where many arrays are passed on.
-
-    Args:
-        sources: modules and folders whose text is compiled in; a change of one recompiles.
-    """
-
-    def decorate(function: F) -> F:
-        entry = Entry(function, source_digest(sources))
-        entry_points[entry] = sources
-        return cast(F, entry)
-
-    return decorate
-
-
-jit: Final = make_jit(*SIMULATOR)  # for the routing environments
-placement_jit: Final = make_jit(
-    *SIMULATOR, _PACKAGE / "simulator/placement", _PACKAGE / "envs/placement_kernel.py"
-)
+    return cast(F, Entry(function))
 
 
 def inner(function: F) -> F:
@@ -193,15 +149,10 @@ def _words_of(value: Any) -> list[int]:
 
 
 class Program(NamedTuple):
-    """Machine code of an entry point for arguments of some kinds.
+    """Machine code of an entry point for arguments of some kinds."""
 
-    Attributes:
-        address: of a function ``int32 (int64 *words)``.
-        result: kind of what it returns: "i", "f", "b", or "" for nothing.
-    """
-
-    address: int
-    result: str
+    address: int  # of a function ``int32 (int64 *words)``
+    result: str  # kind of what it returns: "i", "f", "b", or "" for nothing
 
 
 class Entry:
@@ -209,16 +160,15 @@ class Entry:
 
     Args:
         function: What is compiled.
-        digest: Of the sources that are compiled in.
     """
 
-    def __init__(self, function: Callable[..., object], digest: str) -> None:
-        self.py_func, self.digest = function, digest
+    def __init__(self, function: Callable[..., object]) -> None:
+        self.py_func: Any = function
         self.__module__ = function.__module__
         self.programs: dict[tuple[Any, ...], Program] = {}  # by kinds of arguments
 
     def __reduce__(self) -> str:
-        return self.py_func.__qualname__  # the same one in every copy
+        return str(self.py_func.__qualname__)  # the same one in every copy
 
     def __call__(self, *arguments: Any) -> Any:
         """Call it once; who calls it often with the same arrays keeps a `Bound`."""
@@ -233,7 +183,7 @@ class Bound:
     Not to be called by two threads at a time.
 
     Args:
-        entry: an entry point, as `make_jit` returns it.
+        entry: an entry point, as `jit` returns it.
     """
 
     def __init__(self, entry: Any) -> None:
@@ -360,8 +310,37 @@ class ThreadPool:
 # keeps the result; others wait for it.
 
 
-_STALE_S: Final = 7 * 86_400.0  # without a start that uses a folder, after which it is deleted
+_STALE_S: Final = 7 * 86_400.0  # without a start that uses a file, after which it is deleted
 _one_thread: Final = threading.RLock()
+
+
+def digest_of(function: Any) -> str:
+    """Return the digest of all that a function is compiled from: code and constants, by name."""
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in _COMPILER))
+    waiting, known = [function], {function}
+    while waiting:
+        here = waiting.pop()
+        code, names = here.__code__, here.__globals__
+        constants = code.co_consts[here.__doc__ is not None :]
+        said = here.__module__, here.__qualname__, code.co_varnames, code.co_names, constants
+        digest.update(repr((*said, code.co_code.hex(), here.__defaults__)).encode())
+        for name in code.co_names:
+            value = names.get(name)
+            if isinstance(value, FunctionType):
+                waiting += [value] if value not in known else []
+                known.add(value)
+            elif isinstance(value, np.ndarray | np.generic):
+                digest.update(repr((name, value.dtype, value.tobytes())).encode())
+            elif not isinstance(value, ModuleType):
+                digest.update(repr((name, value)).encode())
+    return digest.hexdigest()
+
+
+def _layout(kind: Any) -> Any:
+    """Return a kind of argument with the names of the fields of NamedTuples."""
+    if isinstance(kind, tuple) and isinstance(kind[0], type):
+        return getattr(kind[0], "_fields", ()), *map(_layout, kind[1:])
+    return kind
 
 
 def load_program(entry: Entry, kinds: tuple[Any, ...]) -> Program:
@@ -372,7 +351,7 @@ def load_program(entry: Entry, kinds: tuple[Any, ...]) -> Program:
         kinds: of its arguments (`kind_of`).
     """
     function = entry.py_func
-    text = repr((function.__module__, function.__qualname__, entry.digest, kinds))
+    text = repr((digest_of(function), *map(_layout, kinds)))
     symbol = f"{function.__name__}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     with _one_thread:
         data = _compiled(entry, kinds, symbol)
@@ -386,8 +365,8 @@ def load_program(entry: Entry, kinds: tuple[Any, ...]) -> Program:
 
 def described() -> str:
     """Return where machine code is kept, for people."""
-    kept = _folder("").parent
-    return f"compiled code: numba {version('numba')} makes it at first use, and keeps it in {kept}"
+    how = f"compiled code: numba {version('numba')} makes it at first use"
+    return f"{how}, and keeps it in {_folder()}"
 
 
 def _compiled(entry: Entry, kinds: tuple[Any, ...], symbol: str) -> bytes:
@@ -400,9 +379,7 @@ def _compiled(entry: Entry, kinds: tuple[Any, ...], symbol: str) -> bytes:
     if features is None:
         features = llvm.get_host_cpu_features().flatten()
     made_for = repr((cpu, features, version("numba"), version("llvmlite")))
-    path = (
-        _folder(entry.digest) / f"{symbol}-{hashlib.sha256(made_for.encode()).hexdigest()[:8]}.bin"
-    )
+    path = _folder() / f"{symbol}-{hashlib.sha256(made_for.encode()).hexdigest()[:8]}.bin"
     if data := _read(path):
         return data
     with _alone(path, entry.py_func.__name__):
@@ -415,6 +392,10 @@ def _compiled(entry: Entry, kinds: tuple[Any, ...], symbol: str) -> bytes:
         result, code = compile_entry(entry.py_func, kinds, symbol, cpu, features)
         say(f"inframind_gym: compiled {what} in {time.monotonic() - start_s:.0f} s")
         data = result.ljust(1).encode() + code
+        for other in path.parent.iterdir():
+            with suppress(OSError):
+                if time.time() - other.stat().st_mtime > _STALE_S:
+                    other.unlink()
         new = path.with_name(f"{path.name}.{os.getpid()}")
         try:
             new.write_bytes(data + hashlib.sha256(data).digest())
@@ -435,6 +416,8 @@ def _read(path: Path) -> bytes | None:
         data = path.read_bytes()
     except OSError:
         return None
+    with suppress(OSError):
+        os.utime(path)  # it is used
     return data[:-32] if hashlib.sha256(data[:-32]).digest() == data[-32:] else None
 
 
@@ -461,12 +444,11 @@ def _alone(path: Path, name: str) -> Iterator[None]:
         yield
 
 
-def _folder(digest: str) -> Path:
-    """Return the folder of machine code from sources of that digest.
+def _folder() -> Path:
+    """Return the folder of machine code; code that is made deletes what was not used for a week.
 
     It is below NUMBA_CACHE_DIR where that is set, else in the package, or in the user's cache where
-    the package cannot be written to. A new one deletes those that no process has started with for
-    a week: every change of the sources makes one.
+    the package cannot be written to.
     """
     own = _PACKAGE / "__pycache__"
     if setting := os.environ.get("NUMBA_CACHE_DIR"):
@@ -476,15 +458,7 @@ def _folder(digest: str) -> Path:
     else:
         home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         base = Path(home if os.path.isabs(home) else os.devnull) / "inframind_gym"  # no home: none
-    folder = base / f"kernels-{digest}"
-    with suppress(OSError):
-        os.utime(folder)
-        return folder
-    for other in base.glob("kernels-*"):
-        with suppress(OSError):
-            if time.time() - other.stat().st_mtime > _STALE_S:
-                shutil.rmtree(other)
-    return folder
+    return base / "kernels"
 
 
 @cache

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 import gc
 import importlib
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +20,10 @@ from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401  (registers the environments)
 from inframind_gym.simulator import compiler, jit
-from inframind_gym.simulator.jit import Bound, ThreadPool, entry_points, make_jit, source_digest
+from inframind_gym.simulator.jit import Bound, ThreadPool, digest_of
 
 ROOT = Path(jit.__file__).parents[2]
 PACKAGES = ("inframind_gym", "agents", "baselines")
-DECORATORS = ("@jit", "@make_jit", "@placement_jit")
 RECORD = np.dtype([("small", "i2"), ("large", "f8")], align=True)
 
 
@@ -44,7 +40,7 @@ class World(NamedTuple):
     record: NDArray[Any]
 
 
-@make_jit(Path(__file__))
+@jit.jit
 def read(
     world: World, whole: int, real: float, flag: bool, key: Any, out: NDArray[np.float64]
 ) -> int:
@@ -61,7 +57,7 @@ def read(
     return table.shape[1] + table.size
 
 
-@make_jit(Path(__file__))
+@jit.jit
 def fill(out: Any) -> None:
     """Write the number of axes everywhere, and the value 7 into the first element."""
     value = 7
@@ -70,7 +66,7 @@ def fill(out: Any) -> None:
         value = out.ndim
 
 
-@make_jit(Path(__file__))
+@jit.jit
 def flatten(out: Any) -> None:
     """Write a number through a view, which numba makes by a C function of its own."""
     out.reshape(out.size)[0] = 7
@@ -82,7 +78,7 @@ class Notes(NamedTuple):
     done: NDArray[np.int64]  # (1,) rows
 
 
-@make_jit(Path(__file__))
+@jit.jit
 def double(
     rows: NDArray[np.int64], notes: Notes, out: NDArray[np.int64], first: int, last: int
 ) -> None:
@@ -167,98 +163,71 @@ def test_code_may_lie_far_from_its_constants(pages: int) -> None:
     assert done.returncode == 0, done.stderr[-500:]
 
 
-# Sources: stale code is never found
+# What code rests on: stale code is never found
 
 
-def source_of(module: str) -> Path | None:
-    path = ROOT / module.replace(".", "/")
-    return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
+def kernels() -> dict[str, str]:
+    """Digests of entry points, those of every environment among them."""
+    from inframind_gym.envs import assignment_servers, placement_kernel, routing_kernel
+    from inframind_gym.live.placement import events
+
+    entries = (routing_kernel.drive, placement_kernel.drive, assignment_servers._advance)
+    return {f"{e.__module__}": digest_of(e.py_func) for e in (*entries, events.write)}
 
 
-@cache
-def names_of(path: Path) -> tuple[dict[str, tuple[Path, str]], dict[str, set[str]]]:
-    """What a module takes from others of ours, and which names each of its own rests on."""
-    taken: dict[str, tuple[Path, str]] = {}
-    own: dict[str, set[str]] = {}
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGES):
-            source = source_of(node.module or "")
-            taken |= {a.asname or a.name: (source, a.name) for a in node.names if source}
-        elif isinstance(node, ast.FunctionDef):
-            own[node.name] = {name for part in node.body for name in named_in(part)}
-        elif isinstance(node, ast.ClassDef):
-            own[node.name] = set()
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for name in (n for target in targets for n in named_in(target)):
-                own[name] = set(named_in(node.value))
-    return taken, own
+def test_every_constant_and_function_is_in_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    from inframind_gym.simulator import rng
+    from inframind_gym.simulator.placement import jobs
+    from inframind_gym.simulator.server import engine
+
+    before = kernels()
+    assert len(set(before.values())) == 4
+    for module, name, value, concerned in (
+        (jobs, "ONE_STEP", 1e-8, {"placement_kernel", "events"}),
+        (engine, "_ONE", np.uint32(2), {"routing_kernel", "assignment_servers"}),
+        (engine, "bits", engine.stretch_s, {"routing_kernel", "assignment_servers"}),
+        (rng, "_mix", rng.normal, {"routing_kernel", "placement_kernel", "events"}),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, value)
+            changed = {of for of, digest in kernels().items() if digest != before[of]}
+        assert {of.rpartition(".")[2] for of in changed} == concerned, name
+    assert kernels() == before
 
 
-def named_in(node: ast.AST) -> Iterator[str]:
-    return (n.id for n in ast.walk(node) if isinstance(n, ast.Name))
+def test_other_processes_have_the_same_digests_and_fields_are_part_of_the_name() -> None:
+    code = "from tests.simulator.test_jit import kernels; print(kernels())"
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == str(kernels()), done.stderr
+
+    class Swapped(NamedTuple):
+        table: NDArray[np.int32]
+        numbers: NDArray[np.float64]
+
+    arrays = np.zeros(1), np.zeros(1)
+    kinds = [jit._layout(jit.kind_of(pair(*arrays))) for pair in (Part, Swapped)]
+    assert kinds[0] != kinds[1] and kinds[0][1:] == kinds[1][1:]
 
 
-def files_used_by(path: Path, name: str) -> set[Path]:
-    """The files of ours that a name of a module is compiled from."""
-    found: set[tuple[Path, str]] = set()
-    waiting = [(path, name)]
-    while waiting:
-        here = waiting.pop()
-        if here in found:
-            continue
-        found.add(here)
-        taken, own = names_of(here[0])
-        if here[1] in taken:
-            waiting.append(taken[here[1]])
-        waiting += [(here[0], other) for other in own.get(here[1], ())]
-    return {path for path, name in found if name in {**names_of(path)[0], **names_of(path)[1]}}
-
-
-def test_entry_points_use_the_one_decorator_and_no_file_outside_of_their_sources() -> None:
+def test_numba_is_called_in_one_file_alone() -> None:
     for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
-        text = path.read_text("utf-8")
-        assert path.name == "compiler.py" or "njit" not in text, path
-        if any(line.startswith(DECORATORS) for line in text.splitlines()):
-            importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
-    ours = [e for e in entry_points if e.py_func.__module__.partition(".")[0] in PACKAGES]
-    assert len(ours) > 20
-    for entry in ours:
-        own = Path(entry.py_func.__code__.co_filename)
-        rooms = {*jit.COMPILER}
-        for room in entry_points[entry]:
-            rooms |= set(room.glob("*.py")) if room.is_dir() else {room}
-        assert files_used_by(own, entry.py_func.__name__) <= rooms, entry.py_func
-
-
-def test_a_changed_constant_of_another_file_changes_the_digest(tmp_path: Path) -> None:
-    kernel = source_of("inframind_gym.envs.placement_kernel")
-    state = source_of("inframind_gym.simulator.placement.state")
-    assert kernel is not None and state in files_used_by(kernel, "drive")
-    drive: Any = importlib.import_module("inframind_gym.envs.placement_kernel").drive
-    package, twin = ROOT / "inframind_gym", tmp_path / "inframind_gym"
-    shutil.copytree(package, twin, ignore=shutil.ignore_patterns("__pycache__", "*.npy", "*.gz"))
-    copied = tuple(twin / room.relative_to(package) for room in entry_points[drive])
-    assert source_digest(copied) == drive.digest
-    path = twin / "simulator/placement/state.py"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace("NONE: Final = -1", "NONE: Final = -2"), encoding="utf-8")
-    source_digest.cache_clear()
-    assert source_digest(copied) != drive.digest
+        assert path.name == "compiler.py" or "njit" not in path.read_text("utf-8"), path
 
 
 # Machine code on disk: what is damaged or locked stops no run
 
 
 SOURCE = """
-from pathlib import Path
-from inframind_gym.simulator.jit import make_jit
+from inframind_gym.simulator.jit import jit
 
-@make_jit(Path(__file__))
+@jit
 def twice(x):
     return 2 * x
 
-@make_jit(Path(__file__))
+@jit
 def wrong(x):
     return x, x
 """
@@ -321,8 +290,7 @@ def test_code_is_compiled_once_and_again_when_damaged_or_changed(
         path.write_bytes(damage(path.read_bytes()))
         assert compilations(fresh(folder), monkeypatch) == 1
         assert compilations(fresh(folder), monkeypatch) == 0
-    (folder / "twice.py").write_text(SOURCE.replace("2 * x", "x + x"))
-    source_digest.cache_clear()
+    (folder / "twice.py").write_text(SOURCE.replace("2 * x", "x + 1 * x"))
     assert compilations(fresh(folder), monkeypatch) == 1
     assert len(list(folder.rglob("*.bin"))) == 2
 

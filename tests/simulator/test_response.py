@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.jit import SIMULATOR, make_jit
+from inframind_gym.simulator.jit import jit
 from inframind_gym.simulator.quality import (
     ResponseTables,
     answer_bonus,
@@ -24,10 +23,9 @@ from inframind_gym.tasks import load_tasks
 ALIASES = ("deepseek-32b", "mistral-24b", "qwen-14b", "llama-8b", "llama-3b")
 N = 40_000
 MISTRAL, QWEN = 1, 2
-compiled = make_jit(*SIMULATOR, Path(__file__))
 
 
-@compiled
+@jit
 def draw_lengths(
     tables: ResponseTables,
     task: int,
@@ -45,7 +43,7 @@ def draw_lengths(
         )
 
 
-@compiled
+@jit
 def draw_answers(
     tables: ResponseTables,
     key: np.uint64,
@@ -60,7 +58,7 @@ def draw_answers(
         right[ordinal] = answer_right(tables, key, ordinal, task, call, model, bonus, truncated)
 
 
-@compiled
+@jit
 def bonus_of(
     tables: ResponseTables,
     role_fit: NDArray[np.float32],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
@@ -13,21 +12,20 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from inframind_gym.simulator import rng
-from inframind_gym.simulator.jit import SIMULATOR, make_jit
+from inframind_gym.simulator.jit import jit
 from inframind_gym.simulator.rng import normal_quantile, uniform
 
 U64 = st.integers(0, 2**64 - 1)
 PLACE = st.integers(0, 2**40)
-compiled = make_jit(*SIMULATOR, Path(__file__))
 
 
-@compiled
+@jit
 def write_uniforms(key: Any, stream: int, a: NDArray[np.int64], b: int, out: Any) -> None:
     for i in range(a.shape[0]):
         out[i] = uniform(key, stream, a[i], b)
 
 
-@compiled
+@jit
 def write_quantiles(p: NDArray[np.float64], out: NDArray[np.float64]) -> None:
     for i in range(p.shape[0]):
         out[i] = normal_quantile(p[i])

@@ -16,16 +16,13 @@ The differences, because the end of a phase is not known before:
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs import placement_kernel
 from inframind_gym.envs.placement_kernel import observe, write_reward
-from inframind_gym.simulator import placement
-from inframind_gym.simulator.jit import SIMULATOR, inner, make_jit
+from inframind_gym.simulator.jit import inner, jit
 from inframind_gym.simulator.placement.episode import (
     begin_awake,
     clear,
@@ -211,12 +208,7 @@ def go_away(world: ClusterParams, cluster: ClusterState, e: int, g: int, m: int)
     vanish(cluster, e, g, m, was != SLEPT, now_s)
 
 
-@make_jit(
-    *SIMULATOR,
-    Path(placement.__file__).parent,
-    Path(placement_kernel.__file__),
-    Path(__file__),
-)
+@jit
 def write(
     world: ClusterParams,
     cluster: ClusterState,

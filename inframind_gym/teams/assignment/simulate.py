@@ -31,7 +31,7 @@ from inframind_gym.configs import (
     load_yaml_model,
 )
 from inframind_gym.simulator import rng
-from inframind_gym.simulator.jit import make_jit
+from inframind_gym.simulator.jit import jit
 from inframind_gym.simulator.rng import normal
 from inframind_gym.teams.assignment.rules import (
     AGENTS,
@@ -317,7 +317,7 @@ def normals(keys: Keys, stream: int, a: Ints, b: Ints | int) -> Floats:
     return out
 
 
-@make_jit(Path(rng.__file__), Path(__file__))
+@jit
 def _write_normals(keys: Keys, stream: int, a: Ints, b: Ints, out: Floats) -> None:
     for i in range(out.shape[0]):
         out[i] = normal(keys[i], stream, a[i], b[i])

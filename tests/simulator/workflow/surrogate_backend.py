@@ -6,13 +6,11 @@ live servers does exactly the same.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.backend import BackendSimulation
-from inframind_gym.simulator.jit import SIMULATOR, make_jit
+from inframind_gym.simulator.jit import jit
 from inframind_gym.simulator.quality import (
     ResponseTables,
     answer_bonus,
@@ -121,7 +119,7 @@ class SurrogateBackend:
         """Nothing to let go of."""
 
 
-@make_jit(*SIMULATOR, Path(__file__))
+@jit
 def _draw(
     tables: ResponseTables,
     role_fit: NDArray[np.float32],
