@@ -183,7 +183,7 @@ def test_every_constant_and_function_is_in_the_digest(monkeypatch: pytest.Monkey
     before = kernels()
     assert len(set(before.values())) == 4
     for module, name, value, concerned in (
-        (jobs, "ONE_STEP", 1e-8, {"placement_kernel", "events"}),
+        (jobs, "ONE_STEP", 1e-8, {"placement_kernel"}),
         (engine, "_ONE", np.uint32(2), {"routing_kernel", "assignment_servers"}),
         (engine, "bits", engine.stretch_s, {"routing_kernel", "assignment_servers"}),
         (rng, "_mix", rng.normal, {"routing_kernel", "placement_kernel", "events"}),

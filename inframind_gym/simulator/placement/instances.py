@@ -81,9 +81,7 @@ from inframind_gym.simulator.placement.state import (
 )
 from inframind_gym.simulator.rng import normal, uniform
 
-STREAM_FOREIGN: Final = 106
-STREAM_SPREAD: Final = 107
-STREAM_NOISE: Final = 108
+STREAM_FOREIGN, STREAM_SPREAD, STREAM_NOISE = range(106, 109)
 _SERVER: Final = np.zeros(1, SERVER)
 
 # Memory

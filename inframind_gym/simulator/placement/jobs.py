@@ -48,11 +48,7 @@ from inframind_gym.simulator.placement.state import ACTIVE, DAG, NONE, ClusterPa
 from inframind_gym.simulator.rng import normal, uniform
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, graph
 
-STREAM_TOPOLOGY: Final = 101
-STREAM_AGENTS: Final = 102
-STREAM_MODEL: Final = 103
-STREAM_OUTPUT: Final = 104
-STREAM_PROMPT: Final = 105
+STREAM_TOPOLOGY, STREAM_AGENTS, STREAM_MODEL, STREAM_OUTPUT, STREAM_PROMPT = range(101, 106)
 
 ONE_STEP: Final = 1e-9  # on the clock: answers that are so close end with the same step
 

@@ -66,10 +66,7 @@ TO_SLEEP: Final = 0
 TO_VANISH: Final = 1
 
 # Kinds of times that cards hold and that are observed.
-WAKE: Final = 0
-SLEEP: Final = 1
-LOAD: Final = 2
-OFFLOAD: Final = 3
+WAKE, SLEEP, LOAD, OFFLOAD = range(4)
 FIRST_SLEEP: Final = 4  # drawn like a sleep, never averaged into the observed times
 TIMES: Final = 4
 
@@ -80,12 +77,7 @@ EVERYWHERE: Final = 2  # of the bound: every model awake on GPUs of its own
 
 # Counters of an episode, in the order of `COUNTERS`.
 COUNTERS: Final = ("wakes", "loads", "sleeps", "offloads", "failed_wakes", "failed_loads")
-C_WAKES: Final = 0
-C_LOADS: Final = 1
-C_SLEEPS: Final = 2
-C_OFFLOADS: Final = 3
-C_FAILED_WAKES: Final = 4
-C_FAILED_LOADS: Final = 5
+C_WAKES, C_LOADS, C_SLEEPS, C_OFFLOADS, C_FAILED_WAKES, C_FAILED_LOADS = range(6)
 
 SETTINGS: Final = record(
     "f8: routing_s",  # δt1

@@ -48,11 +48,7 @@ from inframind_gym.simulator.server.state import (
 ABORTED = -1  # as `query` of a request that nobody waits for
 
 # What happens next at the servers (`next_event`), in the order in which it does at one instant.
-STRETCH_ENDS = 0
-OUTSIDE = 1
-CHANGES = 2
-TIMES_OUT = 3
-POLL = 4
+STRETCH_ENDS, OUTSIDE, CHANGES, TIMES_OUT, POLL = range(5)
 
 
 @inner

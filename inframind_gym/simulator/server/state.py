@@ -138,19 +138,10 @@ class Cluster(NamedTuple):
 
 
 # Values of a reading; the first three are those of `inframind_gym.envs.layout.SYSTEM_FEATURES`.
-QUEUE: Final = 0
-E2E: Final = 1
-KV: Final = 2
-TAKEN: Final = 3  # when it was taken, s
+QUEUE, E2E, KV, TAKEN = range(4)  # TAKEN: when, s
 
 # Places of `counts`.
-FREE_IDS: Final = 0
-USED_IDS: Final = 1
-NEXT_SEQ: Final = 2
-DIRTY: Final = 3
-OLDEST: Final = 4
-NEWEST: Final = 5
-NEXT_FAULT: Final = 6
+FREE_IDS, USED_IDS, NEXT_SEQ, DIRTY, OLDEST, NEWEST, NEXT_FAULT = range(7)
 
 
 def card_record(card: ServerCard, slowdown: float = 0.0, peers: int = 0) -> NDArray[Any]:
