@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, Final, Literal, Self
 
 import typer
@@ -62,10 +61,9 @@ class Event:
 
 
 class RunStore:
-    """A file of runs. Several threads and processes may use it at once.
+    """A file of runs, made where it is missing. Several threads and processes may use it at once.
 
-    It is made with its folders where it is missing, unless it `must_exist`. What cannot be opened
-    is a `ConfigError`.
+    What cannot be opened, or is missing and `must_exist`, is a `ConfigError`.
     """
 
     def __init__(self, path: str | Path = DEFAULT_FILE, *, must_exist: bool = False) -> None:
@@ -187,14 +185,9 @@ class RunLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if not self._is_finished and kind is not None:
-            status: Status = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed"
+    def __exit__(self, kind: Any, error: BaseException | None, _: object) -> None:
+        if not self._is_finished and error is not None:
+            status: Status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
             self.finish(status, {"error": str(error) or str(kind)})
 
 
