@@ -1,8 +1,7 @@
 """The one way to models: prompts, providers, prices, and the service that every call goes through.
 
-A provider is any server that speaks OpenAI's chat completions, through OpenAI's SDK: the vendor's,
-Anthropic's compatible address, vLLM, llama.cpp, a gateway; or answers that are drawn. Keys of
-providers appear in no event and no error.
+A provider is any server that speaks OpenAI's chat completions, through OpenAI's SDK, or answers
+that are drawn. Keys of providers appear in no event and no error.
 """
 
 from __future__ import annotations
@@ -39,9 +38,6 @@ ResultT = TypeVar("ResultT")
 def estimate_tokens(text: str) -> int:
     """Return the tokens of a text by its length, rounded up."""
     return -(-len(text) // CHARS_PER_TOKEN)
-
-
-# Prompts that ask for an object, and the object that an answer holds
 
 
 class Prompt(NamedTuple):
@@ -189,10 +185,8 @@ class OpenAICompatible(Provider):
                 "which needs none."
             )
         self.model, self._vendor = model, vendor
-        base_url = url or _URLS[vendor or "openai"]
-        self._client = self._sdk.AsyncOpenAI(
-            api_key=self._key or "none", base_url=base_url, timeout=None
-        )
+        way = {"api_key": self._key or "none", "base_url": url or _URLS[vendor or "openai"]}
+        self._client = self._sdk.AsyncOpenAI(**way, timeout=None)
 
     async def complete(self, request: LLMRequest) -> Completion:
         """See `Provider`."""
@@ -217,13 +211,11 @@ class OpenAICompatible(Provider):
         try:
             client = self._client.with_options(max_retries=request.max_retries)
             reply = await client.chat.completions.create(**options)
-            choice, usage = reply.choices[0], reply.usage
-            return Completion(
-                choice.message.content or "",
-                None if usage is None else max(0, usage.prompt_tokens),
-                None if usage is None else max(0, usage.completion_tokens),
-                str(choice.finish_reason or "stop"),
-            )
+            choice, usage, tokens = reply.choices[0], reply.usage, (None, None)
+            if usage is not None:
+                tokens = max(0, usage.prompt_tokens), max(0, usage.completion_tokens)
+            reason = str(choice.finish_reason or "stop")
+            return Completion(choice.message.content or "", *tokens, reason)
         except sdk.APIStatusError as error:
             outcome, text, spent = f"http_{error.status_code}", str(error.message), "nothing"
             text += " Is the model's name right? Vendors retire models." * ("404" in outcome)
@@ -378,9 +370,9 @@ class Blocking:
 class LLMService(Blocking):
     """The single gateway to models: every call of a team goes through it.
 
-    Each call asks the guard first and is settled once, so nothing is spent twice; each is an event
-    (`llm_attempt`). Its time-out is final; what a server refuses or breaks off, a provider tries
-    again. `call_log` has a mapping for each call that was answered, in order.
+    Each call asks the guard first and is settled once; each is an event (`llm_attempt`). Its
+    time-out is final; what a server refuses or breaks off, a provider tries again. `call_log` has a
+    mapping for each call that was answered, in order.
     """
 
     def __init__(
@@ -524,14 +516,13 @@ class LLMService(Blocking):
                 "cost_usd": sum((call["cost_usd"] for call in calls), 0.0),
             }
 
-        summary = total(self.call_log)
-        for group in ("model", "agent"):
-            names = dict.fromkeys(call[group] for call in self.call_log)
-            summary[f"by_{group}"] = {
-                name: total([c for c in self.call_log if c[group] == name]) for name in names
-            }
+        def by(key: str) -> dict[str, Any]:
+            groups = dict.fromkeys(call[key] for call in self.call_log)
+            return {name: total([c for c in self.call_log if c[key] == name]) for name in groups}
+
+        groups = {"by_model": by("model"), "by_agent": by("agent")}
         unpriced = {call["model"] for call in self.call_log if call.get("unpriced")}
-        return {**summary, "unpriced_models": sorted(unpriced)}
+        return {**total(self.call_log), **groups, "unpriced_models": sorted(unpriced)}
 
     async def aclose(self) -> None:
         """Close connections, from inside of an event loop."""

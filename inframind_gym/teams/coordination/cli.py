@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from inframind_gym.teams.coordination.settings import AgentResponse
 
 DEMONSTRATION: Final = "How does continuous batching change the latency of a request?"
-# Variables of the process, and the settings of queries that they give; --set wins.
-VARIABLES: Final = {
+VARIABLES: Final = {  # of the process, and the settings of queries that they give; --set wins
     "ENABLE_MULTI_AGENT": "enable_multi_agent",
     "AGENT_DECISION_TIMEOUT": "agent_decision_timeout_ms",
     "FALLBACK_TO_BASIC_RAG": "fallback_to_basic_rag",
@@ -119,22 +118,19 @@ def run_coordination(
 
 def _finish(played: Played, scenario: str | None, log: RunLog, as_json: bool) -> bool:
     """Finish the run of a question or a scenario, and print it; returns whether it failed."""
-    response, summary = played.response, dict[str, Any]()
-    metadata: dict[str, Any] = {} if response is None else response.metadata
-    if scenario is None:
-        fails = metadata["ended_by"] in ("failed", "context")
-        summary |= {k: v for k, v in metadata.items() if isinstance(v, str | int | float)}
-    else:
-        fails = not all(played.checks.values())
-        summary |= {"scenario": scenario, "checks": played.checks, "notes": played.notes}
+    response, metadata = played.response, dict[str, Any]()
+    summary: dict[str, Any] = {"scenario": scenario, "checks": played.checks, "notes": played.notes}
+    fails = not all(played.checks.values())
     if response is not None:
+        metadata = response.metadata
+        if scenario is None:
+            fails = metadata["ended_by"] in ("failed", "context")
+            summary = {k: v for k, v in metadata.items() if isinstance(v, str | int | float)}
         summary["content"] = response.content
     log.finish("failed" if fails and scenario is None else "complete", summary)
     if as_json:
-        output = {"passed": not fails, **summary}
-        if response is not None and scenario is None:
-            output = response.model_dump(mode="json")
-        print(json.dumps({"run_id": log.run_id, **output}))
+        whole = response.model_dump(mode="json") if response is not None and not scenario else {}
+        print(json.dumps({"run_id": log.run_id, **(whole or {"passed": not fails, **summary})}))
         return fails
     simulated = " [simulated]" if metadata.get("simulated") else ""
     _say(f"run {log.run_id}{simulated}{f': {scenario}' if scenario else ''}")
@@ -155,7 +151,6 @@ def _ask(when: str, node: str, value: Any) -> bool:
 
 
 def _print_answer(response: AgentResponse) -> None:
-    """Print an answer with its sources, its decisions and what it took."""
     metadata = response.metadata
     _say(response.content)
     if "reason" in metadata:  # it was refused

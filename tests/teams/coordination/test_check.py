@@ -56,7 +56,7 @@ QUESTION = "How much memory does the card have?"
     "answer",
     [
         "The memory of the H200 is 141 GB, at 4.8 TB/s [gpu.md#h200].",
-        "Latency rises while the queue is longer than 16 requests [1].",
+        "Latency rises while the queue is longer than 16 requests [1, 2].",
         "It does not need water cooling.",
         "",
         # Abstentions need no source.
@@ -83,7 +83,7 @@ def test_answers_of_the_sources_and_abstentions_have_no_issue(answer: str) -> No
         ("The H200 has 141 GB of memory. Chefs recommend basil.", "hallucination", "Chefs"),
         ("Chefs recommend basil.", "missing_source", "no source"),
         ("The H200 has 141 GB [cpu.md#none].", "missing_source", "cpu.md#none"),
-        ("The H200 has 141 GB [3].", "missing_source", "3"),
+        ("The H200 has 141 GB [1, 3].", "missing_source", "cites 3"),
         # What is said beside an abstention is checked.
         ("The sources do not answer this, but the H200 has 96 GB of memory.", "inaccuracy", "96"),
         ("The sources do not answer this: the card has 96 GB.", "missing_source", "96"),
