@@ -194,9 +194,9 @@ def _run_page(launcher: Launcher, run_id: str) -> Any:
                 "started {started}, {seq:,} events</div>"
             )
             is_simulated = now.settings.get("provider") in ("simulated", "simulation")
-            simulated, error = chip("simulated") if is_simulated else "", now.summary or {}
+            simulated, summary = chip("simulated") if is_simulated else "", now.summary or {}
             line = html(words, **described(now), simulated=simulated, seq=seq)
-            status.show([line + errors([error["error"]] if "error" in error else [])])
+            status.show([line + errors([summary["error"]] if "error" in summary else [])])
             stop.set_visibility(run.run_id in launcher.owned())
             view.show(VIEWS[now.team](now, events))
             if now.status != "running":
@@ -210,8 +210,7 @@ def _form(launcher: Launcher, team: str, source: str) -> None:
     controls: dict[str, Any] = {}
     with ui.element("form").classes("order").props(f'aria-label="start {source or team}"'):
         for name, field in SETTINGS[team].model_fields.items():
-            live = source in ("pool", "gateway")
-            if name == "source" or (source and (name in _LIVE) != live):
+            if name == "source" or (source and (name in _LIVE) != (source != "simulation")):
                 continue
             default = _EXAMPLES.get(name, field.default)
             label = re.sub(r" s$", ", s", name.replace("_", " "))
@@ -221,8 +220,6 @@ def _form(launcher: Launcher, team: str, source: str) -> None:
             elif name in _EXAMPLES:
                 area = ui.textarea(label, value=default).props("autogrow")
                 controls[name] = area.classes("wide")
-            elif isinstance(default, bool):
-                controls[name] = ui.checkbox(label, value=default)
             else:
                 controls[name] = ui.number(label, value=default)
 
