@@ -11,33 +11,23 @@ from numpy.typing import NDArray
 
 from inframind_gym.envs.placement import PlacementSimulation
 from inframind_gym.envs.placement_kernel import TERMS
-from inframind_gym.simulator.placement.config import PlacementConfig
 from inframind_gym.simulator.placement.state import ABSENT, COUNTERS, SLEPT
 from tests.placement.reference import ReferenceCluster
-from tests.placement.toys import masked_action, tight_cluster, write_demand
+from tests.placement.toys import ROW, some_action, started, tight_cluster, write_demand
 
 DECISIONS = 40
-
-ROW = np.zeros(1, np.int64)
 
 
 def play(arguments: dict[str, Any], seed: int, kind: str) -> dict[str, int]:
     """One episode of both under random actions; what happened in it."""
-    simulation = PlacementSimulation(PlacementConfig.model_validate(arguments), 1)
-    observations = simulation.observations()
+    simulation, observations = started(arguments, seed)
     rng = np.random.default_rng(seed)
-    simulation.reset(np.zeros(1, np.int64), [np.random.default_rng(seed)], observations)
     plain = ReferenceCluster(simulation)
     compare(simulation, plain, observations)
-    tp = simulation.world.model["tp"].astype(np.int64)
     for decision in range(simulation.config.num_decisions):
         action = np.zeros(simulation.num_gpus, np.int64)
         if decision % 3 == 0:
-            if kind == "wild":
-                action = rng.integers(0, simulation.num_models + 1, simulation.num_gpus)
-            else:
-                mask = simulation.state.mask[0].ravel()
-                action = masked_action(rng, mask, simulation.num_gpus, tp)
+            action = some_action(rng, simulation, wild=kind == "wild")
         simulation.step(ROW, action[None], observations)
         terms = plain.step(action.tolist())
         assert simulation.terms[0] == pytest.approx(terms, rel=1e-7, abs=1e-9), TERMS
@@ -129,11 +119,7 @@ def test_the_comparison_can_fail(tmp_path: Path) -> None:
         def time(self, instance: Any, kind: str) -> float:
             return 1.01 * super().time(instance, kind)
 
-    simulation = PlacementSimulation(
-        PlacementConfig.model_validate({"cluster": tight_cluster(tmp_path), "initial": "empty"}), 1
-    )
-    observations = simulation.observations()
-    simulation.reset(np.zeros(1, np.int64), [np.random.default_rng(0)], observations)
+    simulation, observations = started({"cluster": tight_cluster(tmp_path), "initial": "empty"})
     plain = Wrong(simulation)
     assert set(np.unique(simulation.state.instance["state"])) <= {ABSENT, SLEPT}
     action = np.array([1, 2, 5, 1])

@@ -13,11 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inframind_gym.envs.placement import PlacementSimulation
-from inframind_gym.simulator.placement.config import PlacementConfig
 from inframind_gym.simulator.placement.state import ACTIVE, DRAINING, NONE, QUEUED, SLEPT
-from tests.placement.toys import masked_action, tight_cluster, write_demand
+from tests.placement.toys import ROW, some_action, started, tight_cluster, write_demand
 
-ROW = np.zeros(1, np.int64)
 EPS_MB = 1e-6
 
 
@@ -42,22 +40,12 @@ def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 def test_invariants(
     tight: dict[str, Any], seed: int, wild: bool, initial: str, load: float
 ) -> None:
-    simulation = PlacementSimulation(
-        PlacementConfig.model_validate({**tight, "initial": initial, "load": load}), 1
-    )
-    observations = simulation.observations()
-    simulation.reset(ROW, [np.random.default_rng(seed)], observations)
+    simulation, observations = started({**tight, "initial": initial, "load": load}, seed)
     rng = np.random.default_rng(seed)
-    tp = simulation.world.model["tp"].astype(np.int64)
     finished: list[float] = []
     now_s = -1.0
     for _ in range(simulation.config.num_decisions):
-        if wild:
-            action = rng.integers(0, simulation.num_models + 1, simulation.num_gpus)
-        else:
-            mask = simulation.state.mask[0].ravel()
-            action = masked_action(rng, mask, simulation.num_gpus, tp)
-        simulation.step(ROW, action[None], observations)
+        simulation.step(ROW, some_action(rng, simulation, wild)[None], observations)
         check_memory(simulation)
         check_servers(simulation)
         check_requests(simulation)

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.placement import PlacementSimulation
 from inframind_gym.live.placement import events
-from inframind_gym.simulator.placement.config import PlacementConfig
 from inframind_gym.simulator.placement.state import (
     FIRST_SLEEP,
     LOAD,
@@ -22,7 +20,7 @@ from inframind_gym.simulator.placement.state import (
     WAKE,
     WAKING,
 )
-from tests.placement.toys import masked_action, tight_cluster, write_demand
+from tests.placement.toys import ROW, some_action, started, tight_cluster, write_demand
 
 LEAVE, COME = {SLEEPING: SLEEP, VANISHING: OFFLOAD}, {WAKING: WAKE, LOADING: LOAD}
 
@@ -30,11 +28,8 @@ LEAVE, COME = {SLEEPING: SLEEP, VANISHING: OFFLOAD}, {WAKING: WAKE, LOADING: LOA
 class Events:
     """A simulation whose records are written by events, by a clock that we turn."""
 
-    def __init__(self, arguments: dict[str, Any], seed: int) -> None:
-        self.simulation = PlacementSimulation(PlacementConfig.model_validate(arguments), 1)
-        self.observations = self.simulation.observations()
-        rng = [np.random.default_rng(seed)]
-        self.simulation.reset(np.zeros(1, np.int64), rng, self.observations)
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        self.simulation, self.observations = started(arguments)
         self.end_s = 0.0
 
     @property
@@ -95,15 +90,11 @@ def test_phases_leave_what_those_of_the_simulation_leave(tmp_path: Path) -> None
         "foreign_memory": {"max_MB": 0.0},
         "initial": "empty",
     }
-    ours = Events(arguments, 0)
-    plain = PlacementSimulation(PlacementConfig.model_validate(arguments), 1)
-    observations = plain.observations()
-    plain.reset(np.zeros(1, np.int64), [np.random.default_rng(0)], observations)
-    rng, tp = np.random.default_rng(1), plain.world.model["tp"].astype(np.int64)
-    slept = False
+    ours, (plain, observations) = Events(arguments), started(arguments)
+    rng, slept = np.random.default_rng(1), False
     for _ in range(plain.config.num_decisions):
-        action = masked_action(rng, plain.state.mask[0].ravel(), plain.num_gpus, tp)
-        plain.step(np.zeros(1, np.int64), action[None], observations)
+        action = some_action(rng, plain)
+        plain.step(ROW, action[None], observations)
         ours.step(action)
         for field in ("state", "begun_s", "slept_before", "from_slept", "heavy"):
             one, other = (s.state.instance[0][field] for s in (ours.simulation, plain))

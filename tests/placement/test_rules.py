@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inframind_gym.envs.placement import PlacementSimulation
-from inframind_gym.simulator.placement.config import PlacementConfig
 from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, SLEPT
-from tests.placement.toys import card, write_cluster, write_demand
+from tests.placement.toys import ROW, card, started, write_cluster, write_demand
 
-ROW = np.zeros(1, np.int64)
 EXACT: dict[str, Any] = {
     "timing_spread": 0.0,
     "timing_noise": 0.0,
@@ -34,9 +31,7 @@ class Toy:
             **EXACT,
             **changes,
         }
-        self.simulation = PlacementSimulation(PlacementConfig.model_validate(arguments), 1)
-        self.observations = self.simulation.observations()
-        self.simulation.reset(ROW, [np.random.default_rng(0)], self.observations)
+        self.simulation, self.observations = started(arguments)
 
     def step(self, *action: int, times: int = 1) -> None:
         for _ in range(times):

@@ -12,9 +12,12 @@ import yaml
 from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
+from inframind_gym.envs.placement import PlacementSimulation
 from inframind_gym.policies import Policy
+from inframind_gym.simulator.placement.config import PlacementConfig
 
 PLACEMENT = "InfraMind-Placement-v0"
+ROW = np.zeros(1, np.int64)
 DEMAND: dict[str, Any] = {
     "name": "toy",
     "jobs_per_gpu_per_min": 20,
@@ -96,16 +99,24 @@ def decisions(
         yield contexts, actions, rewards, infos
 
 
-def masked_action(
-    rng: np.random.Generator, mask: NDArray[np.bool_], gpus: int, tp: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """A random action that keeps to the mask and chooses whole blocks.
+def started(
+    arguments: dict[str, Any], seed: int = 0
+) -> tuple[PlacementSimulation, NDArray[np.float32]]:
+    """A simulation of one cluster whose episode has begun, and its observations (1, d)."""
+    simulation = PlacementSimulation(PlacementConfig.model_validate(arguments), 1)
+    observations = simulation.observations()
+    simulation.reset(ROW, [np.random.default_rng(seed)], observations)
+    return simulation, observations
 
-    Args:
-        mask: (G·(M + 1),).
-        tp: (M,).
-    """
-    table = mask.reshape(gpus, -1)
+
+def some_action(
+    rng: np.random.Generator, simulation: PlacementSimulation, wild: bool = False
+) -> NDArray[np.int64]:
+    """A random action (G,): any where it is wild, else whole blocks that the mask leaves open."""
+    gpus, table = simulation.num_gpus, simulation.state.mask[0]
+    if wild:
+        return rng.integers(0, simulation.num_models + 1, gpus)
+    tp = simulation.world.model["tp"].astype(np.int64)
     action = np.zeros(gpus, np.int64)
     taken = np.zeros(gpus, np.bool_)
     for g in rng.permutation(gpus).tolist():
