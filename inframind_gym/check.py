@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from inframind_gym.configs import find_config, list_configs, load_yaml_model
+from inframind_gym.configs import KINDS, find_config, list_configs, load_yaml_model
 from inframind_gym.errors import (
     ConfigError,
     InfraMindError,
@@ -20,7 +20,7 @@ from inframind_gym.errors import (
     shortened,
     unknown,
 )
-from inframind_gym.evaluation.scenarios import TrackConfig, load_track
+from inframind_gym.evaluation.scenarios import load_track
 from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.files import read_yaml
 from inframind_gym.policies import POLICIES, policy_names, resolve_policy
@@ -28,8 +28,8 @@ from inframind_gym.simulator import jit
 from inframind_gym.simulator.arrivals import load_trace
 from inframind_gym.simulator.placement import config as placement
 from inframind_gym.simulator.posterior import draws_of, split_draw
-from inframind_gym.simulator.server.pool import PoolConfig, load_pool
-from inframind_gym.simulator.workload import WorkloadConfig, estimates, load_workload
+from inframind_gym.simulator.server.pool import load_pool
+from inframind_gym.simulator.workload import estimates, load_workload
 from inframind_gym.tasks.grading import check_tasks
 from inframind_gym.tasks.loaders import read_folder
 from inframind_gym.tasks.sandbox import PACKAGES
@@ -38,6 +38,17 @@ from inframind_gym.teams.coordination.settings import load_settings as load_coor
 from inframind_gym.teams.token_budget.settings import load_settings
 
 _PACKAGE: Final = Path(__file__).parent
+_OTHERS: Final = ("traces", "questions", "policies", "tasks")  # kinds beside the configurations
+_KEYS: Final[dict[str, set[str]]] = {  # the first kind that has one of the keys of a file
+    "suites": {"policies"},
+    "tracks": {"loads"},
+    "placement/clusters": {"catalogue"},
+    "placement/demands": {"jobs_per_gpu_per_min"},
+    "pools": {"gpus"},
+    "teams": {"skill", "retrieval", "token_unit"},
+    "workloads": {"mix", "quality", "dataset", "output"},
+    "placement/catalogues": {"models"},
+}
 TAKEN: Final = (
     "YAML of a pool, workload, suite, track, cluster, demand or catalogue (.yaml); an arrival "
     "trace (.csv); questions, a file (.jsonl, .jsonl.gz) or a folder; the name of a configuration "
@@ -94,108 +105,107 @@ def check(target: str, kind: str | None = None, *, packages: Sequence[str] = PAC
     """
     if kind is None and target == "install":
         return [f"inframind-gym {version('inframind-gym')}, {_PACKAGE}", jit.described()]
-    kinds = _kinds_of(target) if kind is None else [kind]
     lines = []
-    for one in kinds:
-        if one in _CONFIGURATIONS:
-            load, said = _CONFIGURATIONS[one]
+    for one in kinds_of(target) if kind is None else [kind]:
+        if one in KINDS:
             name, draw = split_draw(target) if one == "workloads" else (target, None)
             path = Path(f"{find_config(one, name)}{'' if draw is None else f'#{draw}'}")
-            lines += f"{path}: {said(load(path))}".splitlines()
+            lines += f"{path}: {_configuration(one, path)}".splitlines()
+        elif one == "traces":
+            trace = load_trace(target)
+            lines += [
+                f"{target}: arrival trace, {len(trace)} requests in {trace.times_s[-1]:.0f} s "
+                f"({trace.rate_per_min:.1f} a minute)",
+                f"mean tokens: {trace.input_tokens.mean():.0f} of a prompt, "
+                f"{trace.output_tokens.mean():.0f} of an answer",
+            ]
+        elif one == "questions":
+            records = read_folder(Path(target))
+            datasets, splits, answers = (
+                _listed(Counter(values))
+                for values in zip(
+                    *((r.dataset, r.actual_split, r.answer.kind) for r in records), strict=True
+                )
+            )
+            lines += [f"{target}: {len(records)} questions, {datasets}"]
+            lines += [f"splits: {splits}; answers: {answers}"]
         elif one == "tasks":
-            lines += _tasks(target, packages)
-        elif one in _OTHERS:
-            lines += _OTHERS[one](target)
+            share, failed = check_tasks(target, packages)
+            lines += [f"{target}: {share}", *failed]
+            if failed:
+                raise CheckFailedError("\n  ".join(lines))
+        elif one == "policies":
+            lines += [_policy(target)]
         else:
-            raise ConfigError(unknown("kind", one, (*_CONFIGURATIONS, *_OTHERS, "tasks")))
+            raise ConfigError(unknown("kind", one, (*KINDS, *_OTHERS)))
     return lines
 
 
-def _kinds_of(target: str) -> list[str]:
+def kinds_of(target: str) -> list[str]:
     """Return the kind of a file or folder, or the kinds of which there is something so called."""
     path = Path(target)
     if os.path.exists(target):
-        if path.suffix in (".yaml", ".yml"):
-            return [_kind_of_yaml(path)]
         if path.suffix == ".csv":
             return ["traces"]
         if path.is_dir() or path.name.endswith((".jsonl", ".jsonl.gz")):
             return ["questions"]
-        raise _unknown(f"{target}: is of no kind that is known.")
+        if path.suffix not in (".yaml", ".yml"):
+            raise _unknown(f"{target}: is of no kind that is known.")
+        data, _ = read_yaml(path)
+        if not isinstance(data, dict) or not data:
+            raise _unknown(f"{path}: wanted `key: value` lines.")
+        known = [kind for kind, keys in _KEYS.items() if data.keys() & keys]
+        if not known:
+            names = ", ".join(map(str, data))[:200]
+            raise _unknown(f"{path}: its keys {names} are those of no file that is known.")
+        return known[:1]
     if split_draw(target)[1] is not None:
         return ["workloads"]
     looks_like_path = "/" in target or target.endswith((".yaml", ".csv", ".json", ".jsonl", ".gz"))
     if looks_like_path and ":" not in target:
         near = [one.name for one in path.parent.glob("*")] if path.parent.is_dir() else []
         raise ConfigError(f"{target}: no such file or folder.{did_you_mean(path.name, near)}")
-    return [kind for kind in _CONFIGURATIONS if target in list_configs(kind)] or ["policies"]
+    return [kind for kind in KINDS if target in list_configs(kind)] or ["policies"]
 
 
-def _unknown(problem: str) -> ConfigError:
-    return ConfigError(f"{problem} Taken are: {TAKEN}.")
-
-
-def _kind_of_yaml(path: Path) -> str:
-    data, _ = read_yaml(path)
-    if not isinstance(data, dict) or not data:
-        raise _unknown(f"{path}: wanted `key: value` lines.")
-    for kind, keys in _KEYS.items():
-        if data.keys() & keys:
-            return kind
-    names = ", ".join(map(str, data))[:200]
-    raise _unknown(f"{path}: its keys {names} are those of no file that is known.")
-
-
-# What files hold
-
-
-def _pool_said(pool: PoolConfig) -> str:
-    held = f"pool, {_count(pool.aliases, 'model')} on {_count(pool.gpus, 'GPU')}"
-    return "; ".join((held, *(f"no model is on {gpu}" for gpu in pool.idle_gpus), *pool.notes))
-
-
-def _load_workload(path: Path) -> tuple[Path, WorkloadConfig]:
-    return path, load_workload(path)
-
-
-def _workload_said(loaded: tuple[Path, WorkloadConfig]) -> str:
-    path, workload = loaded
-    asks = f"questions of {workload.dataset}" if workload.mix is None else _listed(workload.mix)
-    said = f"workload, {workload.num_queries} queries an episode, {asks}"
-    said = "; ".join([said, *estimates(workload)])
-    if workload.draw is not None:
-        return f"{said}\nwith draw {workload.draw} of its quality"
-    parts = [find_config("workloads", part) for part in workload.mix or [path]]
-    if draws := set.intersection(*(set(draws_of(part)) for part in parts)):
-        said += f"\n{len(draws)} draws of its quality: {path.stem}#{min(draws)} to #{max(draws)}"
-    return said
-
-
-def _load_suite(path: Path) -> Any:
-    suite = load_suite(str(path))
-    try:
-        return suite.resolve()
-    except InfraMindError as error:
-        raise ConfigError(f"{path}: {error}") from None
-
-
-def _suite_said(suite: Any) -> str:
-    return (
-        f"suite of {suite.kind}, {_count(suite.policies, 'policy')}, "
-        f"{len(list(suite.places()))} cells of {len(suite.seed_list)} episodes each"
-    )
-
-
-def _track_said(track: TrackConfig) -> str:
-    return f"track, {_count(track.scenarios, 'scenario')} at {_count(track.loads, 'load')}"
-
-
-def _cluster_said(loaded: Any) -> str:
-    cluster, cards = loaded
-    return f"cluster, {cluster.num_gpus} GPUs, {_count(cards, 'model')}"
-
-
-def _load_team(path: Path) -> str:
+def _configuration(kind: str, path: Path) -> str:
+    """Read a configuration file, and say what it holds."""
+    if kind in ("pools", "teams/pools"):
+        pool = load_pool(path)
+        held = f"pool, {_count(pool.aliases, 'model')} on {_count(pool.gpus, 'GPU')}"
+        return "; ".join((held, *(f"no model is on {gpu}" for gpu in pool.idle_gpus), *pool.notes))
+    if kind == "workloads":
+        workload = load_workload(path)
+        asks = f"questions of {workload.dataset}"
+        asks = asks if workload.mix is None else _listed(workload.mix)
+        said = f"workload, {workload.num_queries} queries an episode, {asks}"
+        said = "; ".join([said, *estimates(workload)])
+        if workload.draw is not None:
+            return f"{said}\nwith draw {workload.draw} of its quality"
+        parts = [find_config("workloads", part) for part in workload.mix or [path]]
+        draws = set.intersection(*(set(draws_of(part)) for part in parts))
+        of = f"\n{len(draws)} draws of its quality: {path.stem}#"
+        return f"{said}{of}{min(draws)} to #{max(draws)}" if draws else said
+    if kind == "suites":
+        suite = load_suite(str(path))
+        try:
+            suite = suite.resolve()
+        except InfraMindError as error:
+            raise ConfigError(f"{path}: {error}") from None
+        cells, episodes = len(list(suite.places())), len(suite.seed_list)
+        policies = _count(suite.policies, "policy")
+        return f"suite of {suite.kind}, {policies}, {cells} cells of {episodes} episodes each"
+    if kind == "tracks":
+        track = load_track(path)
+        return f"track, {_count(track.scenarios, 'scenario')} at {_count(track.loads, 'load')}"
+    if kind == "placement/clusters":
+        cluster, cards = placement.load_cluster(path)
+        return f"cluster, {cluster.num_gpus} GPUs, {_count(cards, 'model')}"
+    if kind == "placement/demands":
+        rate = placement.load_demand(path).jobs_per_gpu_per_min
+        return f"demand, {rate:g} jobs per GPU and minute"
+    if kind == "placement/catalogues":
+        return f"catalogue, {_count(load_yaml_model(path, placement.Catalogue).models, 'model')}"
     data, _ = read_yaml(path)
     keys = data if isinstance(data, dict) else {}
     if "retrieval" in keys:
@@ -205,38 +215,11 @@ def _load_team(path: Path) -> str:
     return f"token-budget team, {_count(load_settings(path).strategies, 'strategy')}"
 
 
-def _trace(target: str) -> list[str]:
-    trace = load_trace(target)
-    return [
-        f"{target}: arrival trace, {len(trace)} requests in {trace.times_s[-1]:.0f} s "
-        f"({trace.rate_per_min:.1f} a minute)",
-        f"mean tokens: {trace.input_tokens.mean():.0f} of a prompt, "
-        f"{trace.output_tokens.mean():.0f} of an answer",
-    ]
-
-
-def _questions(target: str) -> list[str]:
-    records = read_folder(Path(target))
-    splits = Counter(record.actual_split for record in records)
-    return [
-        f"{target}: {len(records)} questions, {_listed(Counter(r.dataset for r in records))}",
-        f"splits: {_listed(splits)}; answers: {_listed(Counter(r.answer.kind for r in records))}",
-    ]
-
-
-def _tasks(target: str, packages: Sequence[str]) -> list[str]:
-    share, failed = check_tasks(target, packages)
-    lines = [f"{target}: {share}", *failed]
-    if failed:
-        raise CheckFailedError("\n  ".join(lines))
-    return lines
-
-
-def _policy(target: str) -> list[str]:
+def _policy(target: str) -> str:
     of_placement = target.split(":")[0] in policy_names("placement")
     names = [*policy_names("placement"), *POLICIES["routing"]]
     if ":" not in target and target not in names:
-        shipped = [name for kind in _CONFIGURATIONS for name in list_configs(kind)]
+        shipped = [name for kind in KINDS for name in list_configs(kind)]
         hint = did_you_mean(target, [*names, *shipped, *os.listdir()])
         raise _unknown(f"{shortened(target)!r} is nothing that is known.{hint}")
     try:
@@ -245,7 +228,11 @@ def _policy(target: str) -> list[str]:
         if not of_placement:
             raise
         policy = resolve_policy(target, family="placement")
-    return [f"{target}: policy {policy.name} ({type(policy).__module__})"]
+    return f"{target}: policy {policy.name} ({type(policy).__module__})"
+
+
+def _unknown(problem: str) -> ConfigError:
+    return ConfigError(f"{problem} Taken are: {TAKEN}.")
 
 
 def _count(items: Iterable[Any], what: str) -> str:
@@ -256,34 +243,3 @@ def _count(items: Iterable[Any], what: str) -> str:
 
 def _listed(counts: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {count:g}" for name, count in counts.items())
-
-
-# Kind -> how a file of it is read, and what is said of it.
-_CONFIGURATIONS: Final[dict[str, tuple[Callable[[Path], Any], Callable[[Any], str]]]] = {
-    "pools": (load_pool, _pool_said),
-    "workloads": (_load_workload, _workload_said),
-    "suites": (_load_suite, _suite_said),
-    "tracks": (load_track, _track_said),
-    "placement/clusters": (placement.load_cluster, _cluster_said),
-    "placement/demands": (
-        placement.load_demand,
-        lambda demand: f"demand, {demand.jobs_per_gpu_per_min:g} jobs per GPU and minute",
-    ),
-    "placement/catalogues": (
-        lambda path: load_yaml_model(path, placement.Catalogue),
-        lambda catalogue: f"catalogue, {_count(catalogue.models, 'model')}",
-    ),
-    "teams": (_load_team, str),
-    "teams/pools": (load_pool, _pool_said),
-}
-_KEYS: Final[dict[str, set[str]]] = {  # the first kind that has one of the keys of a file
-    "suites": {"policies"},
-    "tracks": {"loads"},
-    "placement/clusters": {"catalogue"},
-    "placement/demands": {"jobs_per_gpu_per_min"},
-    "pools": {"gpus"},
-    "teams": {"skill", "retrieval", "token_unit"},
-    "workloads": {"mix", "quality", "dataset", "output"},
-    "placement/catalogues": {"models"},
-}
-_OTHERS: Final = {"traces": _trace, "questions": _questions, "policies": _policy}

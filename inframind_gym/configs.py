@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import types
-import typing
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, reduce
@@ -19,21 +18,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import yaml
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from inframind_gym.errors import ConfigError, did_you_mean, require_within, shortened, unknown
 from inframind_gym.files import MOST_YAML_BYTES, parse_yaml, read_text
 
 _PACKAGE = Path(__file__).resolve().parent
 _ROOTS = (_PACKAGE / "_configs", _PACKAGE.parent / "envs_configs")  # in a wheel, in a checkout
-_SINGULAR = {
+KINDS = {
     "pools": "pool",
     "workloads": "workload",
     "suites": "suite",
@@ -99,11 +91,10 @@ Name = Annotated[  # also of a folder or file
 
 def list_configs(kind: str) -> tuple[str, ...]:
     """Return the names of the shipped configurations of a kind, a folder of `envs_configs`."""
-    _check_kind(kind)
-    names = {
-        path.stem for root in _ROOTS for path in (root / kind).glob("*") if path.suffix in _SUFFIXES
-    }
-    return tuple(sorted(names))
+    if kind not in KINDS:
+        raise ConfigError(unknown("kind of configuration", kind, KINDS))
+    found = (path for root in _ROOTS for path in (root / kind).glob("*"))
+    return tuple(sorted({path.stem for path in found if path.suffix in _SUFFIXES}))
 
 
 def find_config(kind: str, name_or_path: str | Path) -> Path:
@@ -117,27 +108,22 @@ def find_config(kind: str, name_or_path: str | Path) -> Path:
     Raises:
         ConfigError: If there is no such file; the message suggests the nearest name.
     """
-    _check_kind(kind)
-    text = str(name_or_path)
+    known, text = list_configs(kind), str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(_SUFFIXES) or "/" in text or "\\" in text:
         path = Path(name_or_path)
         if os.path.isfile(path):
             return path
         if os.path.isdir(path):
-            raise ConfigError(f"{path}: is a folder, wanted the YAML file of a {_SINGULAR[kind]}.")
+            raise ConfigError(f"{path}: is a folder, wanted the YAML file of a {KINDS[kind]}.")
         neighbours = [p.name for p in path.parent.glob("*") if p.suffix in _SUFFIXES]
         raise ConfigError(
-            f"{path}: no such {_SINGULAR[kind]} file.{did_you_mean(path.name, sorted(neighbours))} "
+            f"{path}: no such {KINDS[kind]} file.{did_you_mean(path.name, sorted(neighbours))} "
             "Relative paths start at the working folder."
         )
-    known = list_configs(kind)
     if text in known:
-        for root in _ROOTS:
-            for suffix in _SUFFIXES:
-                path = root / kind / f"{text}{suffix}"
-                if path.is_file():
-                    return path
-    message = unknown(_SINGULAR[kind], text, known)
+        paths = (root / kind / f"{text}{suffix}" for root in _ROOTS for suffix in _SUFFIXES)
+        return next(path for path in paths if path.is_file())
+    message = unknown(KINDS[kind], text, known)
     raise ConfigError(f"{message} A path to a YAML file of your own is taken as well.")
 
 
@@ -243,37 +229,28 @@ def validate(
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        found = _deepest(error.errors())
+        items = error.errors()
+        places = [tuple(item["loc"]) for item in items]
+        found = [  # but for what follows from another error, further down at the same place
+            item
+            for item, place in zip(items, places, strict=True)
+            if not any(len(other) > len(place) and other[: len(place)] == place for other in places)
+        ]
         lines = [_describe(item, model, source, root) for item in found[:_MOST_ERRORS]]
         if len(found) > _MOST_ERRORS:
             lines.append(f"{source}: {len(found) - _MOST_ERRORS} more errors like these.")
         raise ConfigError("\n".join(lines)) from None
 
 
-def _check_kind(kind: str) -> None:
-    if kind not in _SINGULAR:
-        raise ConfigError(unknown("kind of configuration", kind, _SINGULAR))
-
-
-def _deepest(errors: Sequence[typing.Mapping[str, Any]]) -> list[typing.Mapping[str, Any]]:
-    """Leave out what only follows from another error, further down at the same place."""
-    places = [tuple(item["loc"]) for item in errors]
-    return [
-        item
-        for item, place in zip(errors, places, strict=True)
-        if not any(len(other) > len(place) and other[: len(place)] == place for other in places)
-    ]
-
-
 def _describe(
-    item: typing.Mapping[str, Any], model: type[BaseModel], source: str, root: yaml.Node | None
+    item: Mapping[str, Any], model: type[BaseModel], source: str, root: yaml.Node | None
 ) -> str:
     """Return one line for one pydantic error: source, line, dotted key, what is wrong, remedy."""
     loc = [part for part in item["loc"] if part != "[key]"]
     dotted = ".".join(shortened(part) for part in loc)
     line = "" if root is None else f":{_line(root, loc)}"
     head = f"{source}{line}: {dotted}: " if dotted else f"{source}: "
-    kind, context = item["type"], item.get("ctx", {})
+    kind = item["type"]
     if kind == "extra_forbidden":
         known = _keys_at(model, loc[:-1])
         hint = did_you_mean(loc[-1], known)
@@ -281,7 +258,8 @@ def _describe(
     if kind == "missing":
         return f"{head}this key is required. Add it."
     if kind == "literal_error":
-        known = [part.strip(" '") for part in context["expected"].replace(" or ", ", ").split(",")]
+        expected = item["ctx"]["expected"].replace(" or ", ", ")
+        known = [part.strip(" '") for part in expected.split(",")]
         hint = did_you_mean(str(item["input"]), known)
         return f"{head}{_shown(item['input'])} is not valid.{hint} Valid: {', '.join(known)}."
     message = str(item["msg"]).removeprefix("Value error, ")
@@ -321,31 +299,20 @@ def _line(node: yaml.Node, loc: Sequence[str | int]) -> int:
 def _keys_at(model: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
     """Return the keys that are valid where `loc` points in a model."""
     current: Any = model
-    for part in loc:
-        current = _strip(current)
-        if isinstance(current, type) and issubclass(current, BaseModel):
+    for part in (*loc, None):
+        while (origin := get_origin(current)) is Annotated or origin in (Union, types.UnionType):
+            kept = [a for a in get_args(current) if a is not type(None)]  # X of `X | None`
+            current = kept[0]
+        is_model = isinstance(current, type) and issubclass(current, BaseModel)
+        if part is None:
+            break
+        if is_model:
             field = current.model_fields.get(str(part))
             current = None if field is None else field.annotation
         else:  # a list or a dict: the type of its values
-            arguments = typing.get_args(current)
-            current = arguments[-1] if arguments and arguments[-1] is not ... else arguments[:1]
-            current = current[0] if isinstance(current, tuple) and current else current
-    current = _strip(current)
-    is_model = isinstance(current, type) and issubclass(current, BaseModel)
+            arguments = [a for a in get_args(current) if a is not ...]
+            current = arguments[-1] if arguments else None
     return list(current.model_fields) if is_model else []
-
-
-def _strip(annotation: Any) -> Any:
-    """Return what `X | None`, `Annotated[X, ...]` wrap."""
-    while True:
-        origin = typing.get_origin(annotation)
-        if origin is Annotated:
-            annotation = typing.get_args(annotation)[0]
-        elif origin in (Union, types.UnionType):
-            kept = [a for a in typing.get_args(annotation) if a is not type(None)]
-            annotation = kept[0] if kept else None
-        else:
-            return annotation
 
 
 def without_checks(kind: Any) -> Any:

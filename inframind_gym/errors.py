@@ -55,27 +55,16 @@ def install_command(extra: str) -> str:
 
 
 def needs(what: str, package: str, extra: str) -> str:
-    """Return the message for a package that is missing.
-
-    Args:
-        what: What needs it, e.g. "--track wandb"; it opens the message.
-        package: Its name.
-        extra: The extra of this package that installs it.
-    """
+    """Return the message that something (`--track wandb`) needs a package of an extra."""
     command = install_command(extra)
     return f"{what} needs {package}, which is not installed. Install the extra `{extra}`: {command}"
 
 
 def require(module: str, what: str, extra: str) -> Any:
-    """Return a module that an extra of this package brings.
-
-    Args:
-        module: Name of the module, e.g. "networkx".
-        what: What needs it, to open the message.
-        extra: The extra that brings it, e.g. "teams".
+    """Return a module that an extra of this package brings, for something that needs it.
 
     Raises:
-        ConfigError: It is not; says how to install it.
+        ConfigError: It is not installed; says how to install it.
     """
     try:
         return import_module(module)
@@ -105,26 +94,14 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
 
 
 def unknown(kind: str, name: object, known: Iterable[object]) -> str:
-    """Return the message for an unknown name: what it is, the nearest known one, all known ones.
-
-    Args:
-        kind: What the name names, e.g. "pool" or "policy".
-        name: The name that was asked for.
-        known: The valid names, listed in this order.
-    """
+    """Return the message for an unknown name of a kind ("pool"), with the nearest one and all."""
     names = [str(candidate) for candidate in known]
     listing = ", ".join(names) if names else "none"
     return f"unknown {kind} {shortened(name)!r}.{did_you_mean(name, names)} Known: {listing}."
 
 
 def require_within(value: object, low: float, high: float, name: str = "") -> float:
-    """Return `value`, if it is a number from `low` to `high`.
-
-    Args:
-        value: What the caller passed.
-        low: Least number that is allowed.
-        high: Greatest number that is allowed.
-        name: The argument's name with its unit; it opens the message.
+    """Return `value`, if it is a number from `low` to `high`; the name opens the message.
 
     Raises:
         ConfigError: If `value` is not a number, or is outside.

@@ -162,7 +162,12 @@ def parse_json(text: str, source: str, most_chars: int = MOST_JSON_BYTES) -> Any
             raise ValueError(f"more than {most_chars:,} characters")
         data = _JSON.decode(text)
         if text.count("[") + text.count("{") > MOST_DEPTH:
-            _check_depth(data)
+            level, depth = [data], -1
+            while level:
+                if (depth := depth + 1) > MOST_DEPTH:
+                    raise RecursionError
+                containers = [item for item in level if isinstance(item, dict | list)]
+                level = [v for c in containers for v in (c.values() if isinstance(c, dict) else c)]
         if "\\u" in text:  # half of a pair of surrogates
             json.dumps(data, ensure_ascii=False).encode()
     except RecursionError:
@@ -205,7 +210,16 @@ def parse_yaml(text: str, path: str | Path) -> tuple[Any, yaml.Node | None]:
     except ConfigError:
         raise
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # of an escaped character
-        raise ConfigError(_yaml_message(path, error)) from None
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+        where, place = "", ""
+        if mark is not None:
+            where = f":{mark.line + 1}:{mark.column + 1}"
+            place = f" at line {mark.line + 1}, column {mark.column + 1}"
+        raise ConfigError(
+            f"{path}{where}: malformed YAML{place}: {problem:.300}. Check the indentation (spaces, "
+            "no tabs), the colons and the quotes there."
+        ) from None
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -263,17 +277,6 @@ def _whole(text: str) -> int:
 _JSON: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_whole)
 
 
-def _check_depth(data: object) -> None:
-    """Raise RecursionError for what is nested too deeply."""
-    level = [data]
-    for _ in range(MOST_DEPTH + 1):
-        containers = [item for item in level if isinstance(item, dict | list)]
-        level = [v for c in containers for v in (c.values() if isinstance(c, dict) else c)]
-        if not level:
-            return
-    raise RecursionError
-
-
 class _YamlLoader(yaml.SafeLoader):
     """Plain YAML: no anchors, no tags, no dates, no merged keys; bounded depth and size."""
 
@@ -327,12 +330,3 @@ class _YamlLoader(yaml.SafeLoader):
     def _refuse(self, place: Any, problem: str) -> NoReturn:
         mark = place.start_mark
         raise ConfigError(f"{self._path}:{mark.line + 1}:{mark.column + 1}: {problem}.")
-
-
-def _yaml_message(path: str | Path, error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
-    where = "" if mark is None else f":{mark.line + 1}:{mark.column + 1}"
-    place = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
-    remedy = "Check the indentation (spaces, no tabs), the colons and the quotes there."
-    return f"{path}{where}: malformed YAML{place}: {problem:.300}. {remedy}"

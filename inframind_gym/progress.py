@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -14,14 +15,7 @@ _LINE_EVERY_S = 10.0
 
 
 class ProgressReport:
-    """Counter of the parts of long work that are done; a context manager.
-
-    Args:
-        total: Parts of the whole.
-        done: Parts that earlier runs have finished.
-        what: Heading.
-        unit: Name of a part, in the plural.
-    """
+    """Counter of the parts of long work that are done, some by earlier runs; a context manager."""
 
     def __init__(self, total: int, done: int, what: str, unit: str) -> None:
         from rich import progress as bars
@@ -79,11 +73,16 @@ def say(message: str, end: str = "\n") -> None:
         print(message, file=sys.stderr, end=end, flush=True)
 
 
-def plain_table(*columns: str) -> Table:
+def plain_table(
+    *columns: str, rows: Iterable[Sequence[str]] = (), title: str = "", caption: str | None = None
+) -> Table:
     """Return a table without lines; heads that begin with ">" are of numbers, set to the right."""
     from rich.table import Table
 
     table = Table(show_header=bool(columns), box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.title, table.caption = title or None, caption
     for column in columns:
         table.add_column(column.lstrip(">"), justify="right" if column[:1] == ">" else "left")
+    for row in rows:
+        table.add_row(*row)
     return table

@@ -118,9 +118,7 @@ def read_config(
 
     The annotation of its argument `config` is the pydantic model that checks the file.
 
-    Args:
-        name_or_path: of the YAML file.
-        changes: "key=value" or "group.key=value", the value as in YAML.
+    Changes are "key=value" or "group.key=value", the value as in YAML.
 
     Raises:
         ConfigError: there is no such file, algorithm or key, a value is wrong, or a package is

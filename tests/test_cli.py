@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 import inframind_gym
-from inframind_gym.check import _kind_of_yaml
+from inframind_gym.check import kinds_of
 from inframind_gym.cli import app
-from inframind_gym.configs import _SINGULAR, find_config, list_configs
+from inframind_gym.configs import KINDS, find_config, list_configs
 from inframind_gym.policies.checkpoint import SHIPPED
 
 ROOT = str(Path(__file__).parents[1])
@@ -39,11 +39,7 @@ def test_the_version_loads_nothing_heavy() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [
-        ([], "bench"),
-        (["bench"], "leaderboard"),
-        (["submit", "prepare"], "--training-queries"),
-    ],
+    [([], "bench"), (["bench"], "leaderboard"), (["submit", "prepare"], "--training-queries")],
 )
 def test_every_command_shows_its_help(arguments: list[str], expected: str) -> None:
     done = CliRunner().invoke(app, [*arguments, "--help"])
@@ -94,11 +90,11 @@ def test_what_a_file_is_and_holds(
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [(kind, name) for kind in _SINGULAR for name in list_configs(kind)]
+    ("kind", "name"), [(kind, name) for kind in KINDS for name in list_configs(kind)]
 )
 def test_every_shipped_file_is_known_by_its_keys(kind: str, name: str) -> None:
     known_as = {"teams/pools": "pools"}.get(kind, kind)  # pools like any other
-    assert _kind_of_yaml(find_config(kind, name)) == known_as
+    assert kinds_of(str(find_config(kind, name))) == [known_as]
 
 
 @pytest.mark.parametrize(
@@ -131,10 +127,7 @@ def test_what_is_wrong_with_a_file(
 
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
-    [
-        (["--help"], 0, "bench"),
-        (["check", "βudget"], 2, "udget' is nothing that is known"),
-    ],
+    [(["--help"], 0, "bench"), (["check", "βudget"], 2, "udget' is nothing that is known")],
 )
 def test_an_ascii_locale_prints(arguments: list[str], status: int, said: str) -> None:
     ascii_only = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}

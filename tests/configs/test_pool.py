@@ -23,15 +23,6 @@ def plain(name: str = "b200-2gpu", kind: str = "pools") -> dict[str, Any]:
     return data
 
 
-def refused(folder: Path, data: dict[str, Any]) -> str:
-    path = folder / "pool.yaml"
-    path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
-    with pytest.raises(ConfigError) as caught:
-        load_pool(path)
-    assert "pool.yaml" in str(caught.value)
-    return str(caught.value)
-
-
 @pytest.mark.parametrize("name", list_configs("pools"))
 def test_shipped_pools_are_valid(name: str) -> None:
     pool = load_pool(name)
@@ -66,72 +57,54 @@ def test_call_seconds_by_hand() -> None:
     assert card.call_s(200, 11) == pytest.approx(0.042 + 10 * (0.0111 + 205.5e-6))
 
 
-@pytest.mark.parametrize(
-    ("section", "key", "value"), [("models", "alias", "llama-8b"), ("models", "port", 8001)]
-)
-def test_repeated_names_are_refused(tmp_path: Path, section: str, key: str, value: object) -> None:
-    data = plain()
-    data[section][3][key] = value
-    data[section][4][key] = value
-    assert f"{key} {value!r} is used more than once" in refused(tmp_path, data)
+GPUS = ["gpu0", "gpu1"]
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "part"),
+    ("changes", "part"),
     [
-        ("max_num_batched_tokens", 8, "must be at least max_num_seqs (16)"),
-        ("num_kv_blocks", 1024, "must hold at least one sequence of max_model_len (16384)"),
-        ("max_model_len", 2048, "must exceed the pool's max_output_tokens (2048)"),
-        ("shared_prefix_tokens", 16, "needs prefix_caching: true"),
-    ],
-)
-def test_wrong_server_cards(tmp_path: Path, key: str, value: object, part: str) -> None:
-    data = plain()
-    data["models"][1]["server"][key] = value
-    assert part in refused(tmp_path, data)
-
-
-@pytest.mark.parametrize(
-    ("change", "part"),
-    [
+        ({"models.3.alias": "llama-8b", "models.4.alias": "llama-8b"}, "alias 'llama-8b' is used"),
+        ({"models.3.port": 8001, "models.4.port": 8001}, "port 8001 is used more than once"),
+        ({"models.1.server.max_num_batched_tokens": 8}, "must be at least max_num_seqs (16)"),
+        ({"models.1.server.num_kv_blocks": 1024}, "one sequence of max_model_len (16384)"),
+        ({"models.1.server.max_model_len": 2048}, "exceed the pool's max_output_tokens (2048)"),
+        ({"models.1.server.shared_prefix_tokens": 16}, "needs prefix_caching: true"),
         ({"scheduler": "efd"}, "Did you mean 'edf'?"),
-        ({"models": [model for _ in range(7) for model in plain()["models"]]}, "at most 32 items"),
+        ({"models": [m for _ in range(7) for m in plain()["models"]]}, "at most 32 items"),
         ({"schedular": "edf"}, "schedular: unknown key. Did you mean 'scheduler'?"),
-    ],
-)
-def test_wrong_pools(tmp_path: Path, change: dict[str, Any], part: str) -> None:
-    assert part in refused(tmp_path, plain() | change)
-
-
-def test_memory_is_not_given_away_twice(tmp_path: Path) -> None:
-    data = plain()
-    data["models"][0]["gpu_memory_frac"] = 0.9
-    assert "on gpu0 add up to 1.08" in refused(tmp_path, data)
-
-
-def test_how_servers_are_started_is_checked(tmp_path: Path) -> None:
-    def with_model(**keys: Any) -> dict[str, Any]:
-        data = plain()
-        data["models"][0] |= keys
-        return data
-
-    for keys, wanted in (
-        ({"extra_args": ["--seed", "4\0"]}, "models.0.extra_args.1: '4\\x00' holds a NUL"),
-        ({"name": "--host=0.0.0.0"}, "models.0.name: '--host=0.0.0.0' is empty, begins with"),
-        ({"env": {"A": True}}, "models.0.env.A: input should be a valid string"),
-        ({"path": "tiny:small"}, "tiny:LAYERSxWIDTH"),
+        ({"models.0.gpu_memory_frac": 0.9}, "on gpu0 add up to 1.08"),
+        ({"models.0.extra_args": ["--seed", "4\0"]}, "models.0.extra_args.1: '4\\x00' holds a NUL"),
+        ({"models.0.name": "--host=0.0.0.0"}, "name: '--host=0.0.0.0' is empty, begins with"),
+        ({"models.0.env": {"A": True}}, "models.0.env.A: input should be a valid string"),
+        ({"models.0.path": "tiny:small"}, "tiny:LAYERSxWIDTH"),
         (
-            {"tensor_parallel": 2},
+            {"models.0.tensor_parallel": 2},
             "tensor_parallel is 2 and server.data_parallel_size 1: name 2 GPUs",
         ),
-        ({"gpus": ["gpu0", "gpu1"]}, "name 1 GPUs under `gpus`, not 2"),
-        ({"tensor_parallel": 2, "gpus": ["gpu0", "gpu0"]}, "gpus: names one twice"),
-        ({"tensor_parallel": 2, "gpus": ["gpu1", "gpu0"]}, "the first must be the model's gpu"),
-        ({"tensor_parallel": 2, "gpus": ["gpu0", "gpu2"]}, "unknown gpu 'gpu2'"),
+        ({"models.0.gpus": GPUS}, "name 1 GPUs under `gpus`, not 2"),
+        ({"models.0.tensor_parallel": 2, "models.0.gpus": ["gpu0", "gpu0"]}, "names one twice"),
+        ({"models.0.tensor_parallel": 2, "models.0.gpus": GPUS[::-1]}, "must be the model's gpu"),
+        (
+            {"models.0.tensor_parallel": 2, "models.0.gpus": ["gpu0", "gpu2"]},
+            "unknown gpu 'gpu2'",
+        ),
         # 0.50 on both GPUs, beside 0.30 + 0.15 + 0.12 on the second
-        ({"tensor_parallel": 2, "gpus": ["gpu0", "gpu1"]}, "on gpu1 add up to 1.07"),
-    ):
-        assert wanted in refused(tmp_path, with_model(**keys)), keys
+        ({"models.0.tensor_parallel": 2, "models.0.gpus": GPUS}, "on gpu1 add up to 1.07"),
+    ],
+)
+def test_wrong_pools_are_refused(tmp_path: Path, changes: dict[str, Any], part: str) -> None:
+    data = plain()
+    for dotted, value in changes.items():
+        *groups, key = dotted.split(".")
+        inner: Any = data
+        for group in groups:
+            inner = inner[int(group) if group.isdecimal() else group]
+        inner[key] = value
+    path = tmp_path / "pool.yaml"
+    path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_pool(path)
+    assert "pool.yaml" in str(caught.value) and part in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,7 @@ from inframind_gym.configs import (
     find_config,
     load_yaml_model,
 )
-from inframind_gym.errors import (
-    ConfigError,
-    require_within,
-)
+from inframind_gym.errors import ConfigError, require_within
 
 
 class Wheel(StrictModel):
