@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.family import Axis, Cell, Family, Place, in_order
+from inframind_gym.evaluation.family import Cell, Family, Place, in_order
 from inframind_gym.evaluation.metrics import Layout
 from inframind_gym.evaluation.stats import (
     CONFIDENCE,
@@ -31,26 +31,17 @@ Strata = dict[Place, dict[int, tuple[Episode, ...]]]  # by place and seed, one o
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A results folder.
+    """A results folder."""
 
-    Attributes:
-        folder: Where it is.
-        header: Content of ``run.json``.
-        family: Family of its cells.
-        layout: Of the sums.
-        episodes: The finished cells, but for those of policies that were left out.
-        missing: Coordinates of the planned cells that are not there, by policy.
-        damaged: Files of records that cannot be read.
-        has_tails: Whether episodes have the values that the tail of a metric follows from.
-    """
-
-    folder: Path
-    header: dict[str, Any]
-    family: Family
-    layout: Layout
+    folder: Path  # where it is
+    header: dict[str, Any]  # content of ``run.json``
+    family: Family  # family of its cells
+    layout: Layout  # of the sums
+    # The finished cells, but for those of policies that were left out
     episodes: dict[Cell, Episode]
-    missing: dict[str, list[str]]
-    damaged: int = 0
+    missing: dict[str, list[str]]  # coordinates of the planned cells that are not there, by policy
+    damaged: int = 0  # files of records that cannot be read
+    # Whether episodes have the values that the tail of a metric follows from
     has_tails: bool = True
 
     @property
@@ -148,10 +139,6 @@ def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict
     budget). Averages give each place the same weight, over the places that every policy has
     finished, so that policies stay comparable while a run goes on.
 
-    Args:
-        results: A results folder.
-        num_resamples: Resamples of the bootstrap.
-
     Returns:
         ``rows``; ``ranking`` and one table for each axis, for routing ``by_workload``, ``by_rate``
         and ``by_budget`` (averages, best score first); ``notes`` for the reader; numbers of
@@ -168,9 +155,10 @@ def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict
     common = [place for place in first if all(place in other for other in others)]
     rows: list[dict[str, Any]] = []
     scored: dict[str, dict[Place, Estimate]] = {policy: {} for policy in strata}
-    # (table, value on its axis) -> policy -> average over the places with that value
-    averages: dict[tuple[str, Any], dict[str, Estimate]] = {}
-    tables = ("ranking", *(axis.table for axis in family.axes))
+    # Table -> value on its axis -> policy -> average over the places with that value
+    averages: dict[str, dict[Any, dict[str, Estimate]]] = {
+        table: {} for table in ("ranking", *(axis.table for axis in family.axes))
+    }
     for policy, by_place in strata.items():
         for place, episodes in by_place.items():
             estimate = Estimate.of(
@@ -182,9 +170,27 @@ def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict
             if place not in common:
                 continue
             scored[policy][place] = estimate.only(family.score)
-            for group in zip(tables, (None, *place), strict=True):
-                peers = averages.setdefault(group, {})
+            for of_table, value in zip(averages.values(), ("", *place), strict=True):
+                peers = of_table.setdefault(value, {})
                 peers[policy] = peers[policy] + estimate if policy in peers else estimate
+    score, tables = family.metrics[family.score], dict[str, list[dict[str, Any]]]()
+    for (table, of_table), axis in zip(averages.items(), (None, *family.axes), strict=True):
+        tables[table] = []
+        for value in sorted(of_table, key=lambda value: in_order((value,))):
+            peers = of_table[value]
+            ranked = [
+                {
+                    **{"policy": policy, "bound": policy in bounds},
+                    **({axis.name: value} if axis else {}),
+                    **{"cells": one.strata, "missing": len(results.missing.get(policy, ()))},
+                    **one.to_json(),
+                    **_to_bound(one, peers, bounds, family),
+                }
+                for policy, one in peers.items()
+            ]
+            tables[table] += sorted(
+                ranked, key=lambda row: (-score.signed(row[score.name]), row["policy"])
+            )
     return {
         "folder": str(results.folder),
         "suite": header["suite"]["name"],
@@ -205,7 +211,7 @@ def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict
         },
         "notes": results.notes() + _notes(list(strata.values()), common),
         "rows": rows,
-        **_ranked(results, averages),
+        **tables,
         **(family.scores(header, scored) if family.scores else {}),
     }
 
@@ -246,32 +252,6 @@ def leaderboard_tables(board: Mapping[str, Any]) -> list[Table]:
     return family.tables(board, tables)
 
 
-def _ranked(
-    results: Results, averages: Mapping[tuple[str, Any], Mapping[str, Estimate]]
-) -> dict[str, list[dict[str, Any]]]:
-    """Return the ranking and a table for each axis, best score first for each of its values."""
-    family, bounds = results.family, set(results.header.get("bounds", ()))
-    score = family.metrics[family.score]
-    axes: dict[str, Axis | None] = {"ranking": None, **{axis.table: axis for axis in family.axes}}
-    tables: dict[str, list[dict[str, Any]]] = {table: [] for table in axes}
-    for group in sorted(averages, key=lambda of: in_order(() if of[1] is None else of[1:])):
-        (table, value), peers = group, averages[group]
-        axis = axes[table]
-        ranked = [
-            {
-                **{"policy": policy, "bound": policy in bounds},
-                **({axis.name: value} if axis else {}),
-                **{"cells": one.strata, "missing": len(results.missing.get(policy, ()))},
-                **one.to_json(),
-                **_to_bound(one, peers, bounds, family),
-            }
-            for policy, one in peers.items()
-        ]
-        ranked.sort(key=lambda row: (-score.signed(row[score.name]), row["policy"]))
-        tables[table] += ranked
-    return tables
-
-
 def _to_bound(
     average: Estimate, peers: Mapping[str, Estimate], bounds: set[str], family: Family
 ) -> dict[str, Any]:
@@ -307,8 +287,8 @@ def _notes(strata: Sequence[Strata], common: Sequence[Place]) -> list[str]:
     every = {place for by_place in strata for place in by_place}
     if len(common) < len(every):
         notes.append(
-            f"averages are over the {len(common)} of {len(every)} cells "
-            "that every policy has finished"
+            f"averages are over the {len(common)} of {len(every)} cells that every policy has "
+            "finished"
         )
     fewest = min(len(seeds) for by_place in strata for seeds in by_place.values())
     if fewest == 1:

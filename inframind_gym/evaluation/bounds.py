@@ -15,12 +15,10 @@ second. Of n busy models on a GPU each runs at 1 / (1 + s (n - 1)) of its speed,
 at most max over n of n / (1 + s (n - 1)) seconds of work a second. No schedule can do more.
 
 `SteadyBound` shares out the queries among the recipes in steady load: the work of the queries that
-arrive in a second fits into a second of the servers. No query is early or late, so only the load
-counts, and which queries are worth the work. Where the rate changes, the bound is that of arrivals
-as they come, the mean over some streams (`SteadyBound.of_arrivals`). *Capacity* is the rate at
-which the bound in steady load has fallen to 90 % of that on idle servers. There is no rate beyond
-which nothing works: ever cheaper recipes serve ever more queries, ever worse. ``inframind bench
-limits`` writes both for the scenarios of tracks.
+arrive in a second fits into a second of the servers. Where the rate changes, the bound is the mean
+over some streams of that of arrivals as they come (`SteadyBound.of_arrivals`). *Capacity* is the
+rate at which the bound in steady load has fallen to 90 % of that on idle servers. There is no rate
+beyond which nothing works: ever cheaper recipes serve ever more queries, ever worse.
 """
 
 from __future__ import annotations
@@ -80,6 +78,7 @@ _MORE_BUDGETS_S: Final = (5.0, 20.0, 60.0)  # of shipped scenarios, beside the p
 _HEAD: Final = """\
 # Written by `inframind bench limits {name}`: capacities and bounds of the track's scenarios, by
 # linear programming for the constants of their pools and workloads.
+scenarios:
 """
 
 
@@ -97,24 +96,22 @@ class Resources:
 
 def resources_of(pool: PoolConfig) -> Resources:
     """Return the resources of a pool."""
-    names = list(pool.aliases)
-    columns = [np.eye(len(names))]
-    rates = [1.0] * len(names)
+    names, models = list(pool.aliases), len(pool.models)
+    uses, rates = np.eye(models), [1.0] * models
     for g, gpu in enumerate(pool.gpus):
         on_it = np.array(pool.gpu_index) == g
-        models = int(on_it.sum())
-        if models > 1:
+        if (residents := int(on_it.sum())) > 1:
             names.append(gpu.name)
-            columns.append(on_it[:, None].astype(np.float64))
+            uses = np.column_stack([uses, on_it])
             slowdown = gpu.colocation_slowdown
-            rates.append(max(n / (1.0 + slowdown * (n - 1)) for n in range(1, models + 1)))
-    uses, rate = np.concatenate(columns, axis=1), np.array(rates)
+            rates.append(max(n / (1.0 + slowdown * (n - 1)) for n in range(1, residents + 1)))
+    rate, gpus = np.array(rates), range(models, len(names))
     binding = [  # a server is no limit of its own where its GPU does no more work than it
         k
         for k in range(len(names))
         if not any(
             other != k and rate[other] <= rate[k] and (uses[:, other] >= uses[:, k]).all()
-            for other in range(len(pool.models), len(names))
+            for other in gpus
         )
     ]
     return Resources(tuple(names[k] for k in binding), uses[:, binding], rate[binding])
@@ -141,21 +138,6 @@ def maximise(
 
 
 # Recipes
-
-
-def _role_kinds(simulation: RoutingSimulation) -> tuple[int, ...]:
-    """Return the kinds of role that differ in this workload."""
-    params = simulation.params
-    kinds = [RoleRule.SINGLE]
-    roles = [
-        np.arange(params.role_start[d], params.role_start[d] + params.role_count[d])
-        for d in np.unique(params.task_domain)
-    ]
-    if (params.role_codes[np.concatenate(roles)] == 1).any():
-        kinds.append(RoleRule.CODER)
-    if (params.role_calls > 1).any():
-        kinds.append(RoleRule.DOUBLE)
-    return tuple(kinds)
 
 
 def first_recipes(routes: int, kinds: Sequence[int]) -> list[RecipeKey]:
@@ -198,11 +180,6 @@ class Tables(NamedTuple):
     good: NDArray[np.float64]  # (R, G, B) share solved within each budget on idle servers
     work_s: NDArray[np.float64]  # (R, G, M) mean work of each server
 
-    def joined(self, other: Tables) -> Tables:
-        """Return both tables' recipes."""
-        arrays = zip(self[1:], other[1:], strict=True)
-        return Tables(self.keys + other.keys, *map(np.concatenate, arrays))
-
 
 def _sampler(
     simulation: RoutingSimulation,
@@ -220,17 +197,14 @@ def _sampler(
     tasks, groups_of = np.tile(np.arange(len(group)), draws), np.tile(group, draws)
     count = np.maximum(np.bincount(groups_of), 1)
 
-    def mean(values: NDArray[Any]) -> NDArray[np.float64]:  # (n, k) -> (G, k)
-        sums = [np.bincount(groups_of, weights=column) for column in values.T]
-        return np.asarray(np.transpose(sums) / count[:, None], np.float64)
-
     def play(keys: Sequence[RecipeKey]) -> Tables:
         rows = []
         for recipe in recipes_of(keys)[:, None]:
             (outcomes,), (work_s,) = outcomes_of(oracle, key, tasks, recipe)
-            solved = (outcomes["solved"] == 1)[:, None]
-            in_time = solved & (outcomes["latency_s"][:, None] <= budgets_s)
-            rows.append([mean(in_time), mean(work_s)])
+            in_time = outcomes["latency_s"][:, None] <= budgets_s
+            good = (outcomes["solved"] == 1)[:, None] & in_time
+            sums = [[np.bincount(groups_of, column) for column in of.T] for of in (good, work_s)]
+            rows.append([np.transpose(of) / count[:, None] for of in sums])
         return Tables(list(keys), *(np.array(part) for part in zip(*rows, strict=True)))
 
     return play
@@ -265,25 +239,12 @@ def _groups(simulation: RoutingSimulation) -> tuple[NDArray[np.int64], NDArray[n
 # The search
 
 
-def _price_vectors(resources: Resources) -> NDArray[np.float64]:
-    """Return prices of a second of work, in queries, from 0 to prohibitive, also uneven, (V, K)."""
-    k = len(resources.names)
-    slants = [np.ones(k)]
-    for i in range(k):
-        for factor in (0.1, 0.3):
-            dear, cheap = np.full(k, factor), np.ones(k)
-            dear[i], cheap[i] = 1.0, factor
-            slants += [dear, cheap]
-    prices = (np.array(PRICES)[:, None, None] * np.array(slants)).reshape(-1, k)
-    return np.asarray(np.unique([np.zeros(k), *prices], axis=0), np.float64)
-
-
 def _winners(
     tables: Tables, prices: NDArray[np.float64], resources: Resources, places: int
 ) -> tuple[NDArray[np.int64], float]:
-    """Return the `places` recipes that are worth most at each price (V, K), group and budget.
+    """Return the `places` best recipes at each price (V, K), group and budget, most frequent first.
 
-    First come those that win most often; beside them stands the mean worth of the best.
+    The second value is the mean worth of the best.
     """
     use = tables.work_s @ resources.uses
     count = np.zeros(len(tables.keys), np.int64)
@@ -309,9 +270,23 @@ class Informed:
         self.simulation = simulation
         self.budgets_s = budgets_s
         self.resources = resources_of(simulation.pool)
-        prices = _price_vectors(self.resources)
-        routes, kinds = simulation.num_routes, _role_kinds(simulation)
         group, self.share = _groups(simulation)
+        params, routes, k = simulation.params, simulation.num_routes, len(self.resources.names)
+        kinds = [RoleRule.SINGLE]  # of role, those that differ in this workload
+        ranges = zip(params.role_start, params.role_count, strict=True)
+        roles = [np.arange(first, first + count) for first, count in ranges]
+        codes = [params.role_codes[roles[d]] for d in np.unique(params.task_domain)]
+        if (np.concatenate(codes) == 1).any():
+            kinds.append(RoleRule.CODER)
+        if (params.role_calls > 1).any():
+            kinds.append(RoleRule.DOUBLE)
+        slants = [np.ones(k)]  # of prices: even ones, and those of a resource that differs
+        for i, factor in product(range(k), (0.1, 0.3)):
+            dear, cheap = np.full(k, factor), np.ones(k)
+            dear[i], cheap[i] = 1.0, factor
+            slants += [dear, cheap]
+        scaled = (np.array(PRICES)[:, None, None] * np.array(slants)).reshape(-1, k)
+        prices = np.unique([np.zeros(k), *scaled], axis=0)
         search = _sampler(simulation, group, budgets_s, SEARCH_DRAWS, seed=1)
         tables = search(first_recipes(routes, kinds))
         have = set(tables.keys)
@@ -326,8 +301,9 @@ class Informed:
             if not tried:
                 break
             have.update(tried)
-            tables = tables.joined(search(list(tried)))
-            before = worth
+            keys, *worths = search(list(tried))
+            joined = map(np.concatenate, zip(tables[1:], worths, strict=True))
+            tables, before = Tables(tables.keys + keys, *joined), worth
             best, worth = _winners(tables, prices, self.resources, 1)
             if worth - before < _WORTH:
                 break
@@ -364,23 +340,18 @@ class SteadyBound:
         gpus = [len(model.all_gpus) for model in informed.simulation.pool.models]
         self._use = informed.tables.work_s @ self.resources.uses  # (R, G, K)
         self._paid_s = informed.tables.work_s @ np.array(gpus, np.float64)  # (R, G)
-        self._columns = np.nonzero(self._undominated())  # (n,) recipe, group and budget
-
-    def _undominated(self) -> NDArray[np.bool_]:
-        """Return (R, G, B) where no other recipe is as good for as little of every resource."""
+        # Recipes than which no other is as good for as little of every resource.
         kept = np.ones(self.good.shape, np.bool_)
         earlier = np.tri(len(self.good), k=-1, dtype=np.bool_).T  # [j, i]: j comes before i
         for g in range(self.good.shape[1]):
             cost = np.column_stack([self._use[:, g], self._paid_s[:, g]])  # (R, K + 1)
             no_dearer = (cost[:, None] <= cost[None]).all(axis=2)
             cheaper = no_dearer & ~no_dearer.T
-            for b in range(self.good.shape[2]):
-                good = self.good[:, g, b]
-                better = good[:, None] > good[None]
-                as_good = good[:, None] >= good[None]
+            for b, good in enumerate(self.good[:, g].T):
+                better, as_good = good[:, None] > good[None], good[:, None] >= good[None]
                 beats = no_dearer & as_good & (better | cheaper | earlier)
                 kept[:, g, b] = ~beats.any(axis=0)
-        return kept
+        self._columns = np.nonzero(kept)  # (n,) recipe, group and budget
 
     @property
     def reach(self) -> NDArray[np.float64]:
@@ -394,7 +365,7 @@ class SteadyBound:
         *,
         weights: tuple[float, ...] | None = None,
         worst: bool = False,
-        cap_s: float = float("inf"),
+        cap_s: float = math.inf,
     ) -> SteadyPlan:
         """Return the optimum at a rate.
 
@@ -543,7 +514,7 @@ def compute_limits(
         The file.
     """
     track, (path, kept) = load_track(name_or_path), kept_limits(name_or_path)
-    text = _HEAD.format(name=track.name) + "scenarios:\n"
+    text = _HEAD.format(name=track.name)
     for name, scenario in track.scenarios.items():
         limits = kept.get(name)
         if limits is not None and limits.constants != scenario.constants():
@@ -551,7 +522,15 @@ def compute_limits(
         if limits is None or again or not set(track.loads) <= set(limits.informed):
             limits = _limits(track, scenario, bound_of(scenario), limits)
             say(f"{name}: {limits.capacity_per_min:g} queries/min")
-        text += _as_yaml(name, limits)
+        informed = ", ".join(f"{load:g}: {score:.4f}" for load, score in limits.informed.items())
+        text += (
+            f"  {name}:\n"
+            f"    constants: '{limits.constants}'\n"
+            f"    capacity_per_min: {limits.capacity_per_min:g}\n"
+            f"    work_s: {limits.work_s:g}\n"
+            f"    reach: [{', '.join(f'{share:.4f}' for share in limits.reach)}]\n"
+            f"    informed: {{{informed}}}\n"
+        )
     path.parent.mkdir(exist_ok=True)
     replace_text(path, text)
     return path
@@ -563,40 +542,25 @@ def _limits(
     """Compute the limits of a scenario; of `known` capacity, work and reach stay."""
     if known is None:
         capacity_per_min = float(f"{bound.capacity_per_min():.3g}")
-        work_s = float(f"{bound.plan(capacity_per_min).work_s:.3g}")
-        reach = tuple(round(float(share), 4) for share in bound.reach)
-    else:
-        capacity_per_min, work_s, reach = known.capacity_per_min, known.work_s, known.reach
-    cap_s = float("inf") if scenario.work_cap is None else scenario.work_cap * work_s
-    options: dict[str, Any] = {"worst": track.counts == "worst", "cap_s": cap_s}
-    informed, process = {}, make_arrivals(scenario.arrivals)
-    base = capacity_per_min / process.mean_rate_factor()
-    for load in sorted({*track.loads, *(known.informed if known else ())}):  # also of suites
-        score = bound.plan(load * capacity_per_min, weights=scenario.weights, **options).score
-        if process.kind != "poisson" and not options["worst"]:
+        known = Limits(
+            constants=scenario.constants(),
+            capacity_per_min=capacity_per_min,
+            work_s=float(f"{bound.plan(capacity_per_min).work_s:.3g}"),
+            reach=tuple(round(float(share), 4) for share in bound.reach),
+            informed={},
+        )
+    cap_s = math.inf if scenario.work_cap is None else scenario.work_cap * known.work_s
+    worst, process, informed = track.counts == "worst", make_arrivals(scenario.arrivals), {}
+    for load in sorted({*track.loads, *known.informed}):  # also those of suites
+        rate_per_min = load * known.capacity_per_min
+        if process.kind == "poisson" or worst:
+            given: dict[str, Any] = {"weights": scenario.weights, "worst": worst, "cap_s": cap_s}
+            score = bound.plan(rate_per_min, **given).score
+        else:
+            base = load * (known.capacity_per_min / process.mean_rate_factor())
             streams = map(np.random.default_rng, range(STREAMS))
-            came = [process.sample(load * base, 3000, stream) for stream in streams]
-            score = float(
-                np.mean([bound.of_arrivals(arrival_s, scenario.weights) for arrival_s in came])
-            )
+            came = [process.sample(base, 3000, stream) for stream in streams]
+            scores = [bound.of_arrivals(arrival_s, scenario.weights) for arrival_s in came]
+            score = float(np.mean(scores))
         informed[load] = min(round(score, 4), 1.0)
-    return Limits(
-        constants=scenario.constants(),
-        capacity_per_min=capacity_per_min,
-        work_s=work_s,
-        reach=reach,
-        informed=informed,
-    )
-
-
-def _as_yaml(name: str, limits: Limits) -> str:
-    """Return limits as lines of their file, on few lines."""
-    informed = ", ".join(f"{load:g}: {score:.4f}" for load, score in limits.informed.items())
-    return (
-        f"  {name}:\n"
-        f"    constants: '{limits.constants}'\n"
-        f"    capacity_per_min: {limits.capacity_per_min:g}\n"
-        f"    work_s: {limits.work_s:g}\n"
-        f"    reach: [{', '.join(f'{share:.4f}' for share in limits.reach)}]\n"
-        f"    informed: {{{informed}}}\n"
-    )
+    return known.model_copy(update={"informed": informed})

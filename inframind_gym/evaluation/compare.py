@@ -21,15 +21,10 @@ from inframind_gym.evaluation.tables import Table
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison: a policy of a results folder.
+    """One side of a comparison: a policy of a results folder."""
 
-    Attributes:
-        results: The folder.
-        policy: The policy.
-    """
-
-    results: Results
-    policy: str
+    results: Results  # the folder
+    policy: str  # the policy
 
     def __post_init__(self) -> None:
         """Check that the folder has the policy."""
@@ -107,15 +102,10 @@ def estimates(
 
 
 def compare(a: Side, b: Side, *, num_resamples: int = NUM_RESAMPLES) -> dict[str, Any]:
-    """Compute differences b - a over the episodes that both have, paired by place and seed.
+    """Compute differences b - a (the baseline) over the episodes that both have, in pairs.
 
     Both sides of a pair ran on the same queries or jobs, arrivals and latent outcomes, so that most
     of the noise cancels; the bootstrap draws the same episodes for both.
-
-    Args:
-        a: The baseline.
-        b: What is compared with it.
-        num_resamples: Resamples of the bootstrap.
 
     Returns:
         ``overall`` and ``rows`` (one for each place): for each metric ``a``,
@@ -141,13 +131,22 @@ def compare(a: Side, b: Side, *, num_resamples: int = NUM_RESAMPLES) -> dict[str
     names = tuple(name for name in family.metrics if name in of_both)
     left, right = (estimates(one, common, names, num_resamples) for one in (a, b))
     pairs = {place: (left[place], right[place]) for place in left}
+    folders = {str(side.results.folder): side.results for side in (a, b)}
+    notes = [f"{name}: {note}" for name, results in folders.items() for note in results.notes()]
+    notes += [f"{a.policy} is compared with itself"] * (a.policy == b.policy)
+    places = {**a.results.strata(a.policy), **b.results.strata(b.policy)}
+    if len(common) < len(places):
+        notes.append(f"compared are the {len(common)} of {len(places)} cells that both have")
+    # A lone episode is cut into more units than it has seeds.
+    if any(1 < len(seeds) < MIN_SEEDS for seeds in common.values()):
+        notes.append(f"some cells have fewer than {MIN_SEEDS} seeds: their intervals are rough")
     return {
         "a": {"folder": str(a.results.folder), "policy": a.policy},
         "b": {"folder": str(b.results.folder), "policy": b.policy},
         "cells": len(pairs),
         "overall": _differences(*(reduce(add, side.values()) for side in (left, right))),
         "rows": [{**family.describe(p), **_differences(*pair)} for p, pair in pairs.items()],
-        "notes": _notes(a, b, common),
+        "notes": notes + run_differences(a.results, b.results),
         "kind": family.kind,
     }
 
@@ -161,43 +160,27 @@ def _differences(a: Estimate, b: Estimate) -> dict[str, Any]:
     }
 
 
-def _notes(a: Side, b: Side, common: Mapping[Place, Sequence[int]]) -> list[str]:
-    folders = {str(side.results.folder): side.results for side in (a, b)}
-    notes = [f"{name}: {note}" for name, results in folders.items() for note in results.notes()]
-    notes += [f"{a.policy} is compared with itself"] * (a.policy == b.policy)
-    strata = {**a.results.strata(a.policy), **b.results.strata(b.policy)}
-    if len(common) < len(strata):
-        notes.append(f"compared are the {len(common)} of {len(strata)} cells that both have")
-    # A lone episode is cut into more units than it has seeds.
-    if any(1 < len(seeds) < MIN_SEEDS for seeds in common.values()):
-        notes.append(f"some cells have fewer than {MIN_SEEDS} seeds: their intervals are rough")
-    return notes + run_differences(a.results, b.results)
-
-
 def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
     """Make the tables of a comparison: every metric overall, then the main ones cell by cell."""
     a, b = comparison["a"], comparison["b"]
     sides = f"A = {a['policy']} in {a['folder']}, B = {b['policy']} in {b['folder']}"
-    family = family_of(comparison)
-    metrics, overall = family.metrics, comparison["overall"]
+    family, overall = family_of(comparison), comparison["overall"]
     body = []
     for name, d in overall.items():
-        one = metrics[name]
+        one = family.metrics[name]
         body.append([one.heading, one.text(d["a"]), one.text(d["b"]), *difference_text(one, d)])
     caption = "Better or worse where the interval leaves 0 out; an interval for each metric alone."
     title = f"{sides}: paired means over {comparison['cells']} cells"
     tables = [Table(title, ["metric", "A", "B", "B - A", "95 % interval", ""], body, caption)]
     if len(comparison["rows"]) > 1:
-        shown = [metrics[name] for name in family.compared if name in overall]
+        shown = [family.metrics[name] for name in family.compared if name in overall]
         headings = [*(axis.label for axis in family.axes), *(metric.heading for metric in shown)]
-        body = [
-            [
-                *(axis.text(row[axis.name]) for axis in family.axes),
-                *(" ".join(difference_text(metric, row[metric.name])[:2]) for metric in shown),
-            ]
-            for row in comparison["rows"]
-        ]
-        tables.append(Table(f"B - A by cell, {sides}", headings, body))
+        cells = []
+        for row in comparison["rows"]:
+            place = [axis.text(row[axis.name]) for axis in family.axes]
+            texts = (difference_text(metric, row[metric.name])[:2] for metric in shown)
+            cells.append([*place, *map(" ".join, texts)])
+        tables.append(Table(f"B - A by cell, {sides}", headings, cells))
     return tables
 
 
@@ -214,10 +197,7 @@ def difference_text(metric: Metric, d: Mapping[str, Any]) -> list[str]:
 
 
 def compare_all(sides: Sequence[tuple[int, Side]]) -> dict[str, Any] | None:
-    """Compare every two policies of runs of one family, paired by place and seed.
-
-    Args:
-        sides: Number of the run, and the policy in it.
+    """Compare every two policies of (numbered) runs of one family, paired by place and seed.
 
     Returns:
         ``kind``, ``episodes``, ``sides``, ``notes`` and ``metrics``: by name rows, of which
@@ -227,20 +207,17 @@ def compare_all(sides: Sequence[tuple[int, Side]]) -> dict[str, Any] | None:
     common = common_episodes([side for _, side in sides]) if len(sides) > 1 else {}
     if not common:
         return None
-    runs = {i: side.results for i, side in sides}
-    first, *others = runs.values()
-    family = first.family
-    names = tuple(
-        name for name in family.compared if all(name in run.measured for run in runs.values())
-    )
+    first, *others = runs = list({i: side.results for i, side in sides}.values())
+    metrics = first.family.metrics
+    names = tuple(n for n in first.family.compared if all(n in run.measured for run in runs))
     totals = [reduce(add, estimates(side, common, names).values()) for _, side in sides]
     between = [[_differences(other, one) for other in totals] for one in totals]
     return {
-        "kind": family.kind,
+        "kind": first.family.kind,
         "episodes": sum(map(len, common.values())),
         "sides": [{"run": i, "policy": side.policy} for i, side in sides],
         "metrics": {
-            name: [[difference_text(family.metrics[name], d[name]) for d in row] for row in between]
+            name: [[difference_text(metrics[name], d[name]) for d in row] for row in between]
             for name in names
         },
         "notes": [note for run in others for note in run_differences(first, run)],

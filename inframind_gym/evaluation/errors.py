@@ -18,10 +18,7 @@ class BenchmarkError(InfraMindError):
 class PolicyFailedError(BenchmarkError):
     """A policy cannot play, raised an error, or gave no valid action or none in time.
 
-    Args:
-        policy: Its name.
-        reason: One line.
-        trace: Traceback of an error that is neither wrong input nor a wrong action.
+    It has a trace of an error that is neither wrong input nor a wrong action.
     """
 
     def __init__(self, policy: str, reason: str, trace: str = "") -> None:

@@ -30,47 +30,29 @@ Place = tuple[Any, ...]  # the coordinates of a cell between policy and seed
 
 
 class Axis(NamedTuple):
-    """A coordinate of a cell.
+    """A coordinate of a cell."""
 
-    Attributes:
-        name: Key in JSON.
-        setting: The suite's field with its values.
-        label: Heading in tables.
-        table: Key of the leaderboard's averages along it.
-        title: Of its tables on a board: with "{}" a table of metrics for each value, without it
-            one of scores by value; empty: none.
-        is_file: Whether the suite names configuration files, of which cells have the names.
-        text: Formats a value.
-        read: Makes a value from JSON; float: the axis is a load.
-    """
-
-    name: str
-    setting: str
-    label: str
-    table: str
+    name: str  # key in JSON
+    setting: str  # the suite's field with its values
+    label: str  # heading in tables
+    table: str  # key of the leaderboard's averages along it
+    # Of its tables on a board: with "{}" a table of metrics for each value, without it one of
+    # scores by value; empty: none
     title: str = ""
-    is_file: bool = False
-    text: Callable[[Any], str] = str
-    read: Callable[[Any], Any] = str
+    is_file: bool = False  # the suite names configuration files, cells have their names
+    text: Callable[[Any], str] = str  # formats a value
+    read: Callable[[Any], Any] = str  # makes a value from JSON; float: the axis is a load
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One policy in one episode; made by `Family.cell`.
+    """One policy in one episode; made by `Family.cell`."""
 
-    Attributes:
-        policy: Name or ``package.module:Class``, as given on the command line or in the suite.
-        place: Coordinates along `axes`.
-        seed: Index of the repetition.
-        training: Which of its trainings plays, where a policy was trained with several seeds.
-        axes: Of its family.
-    """
-
-    policy: str
-    place: Place
-    seed: int
-    training: int = 0
-    axes: tuple[Axis, ...] = field(default=(), compare=False, repr=False)
+    policy: str  # name or ``package.module:Class``, as given on the command line or in the suite
+    place: Place  # coordinates along `axes`
+    seed: int  # index of the repetition
+    training: int = 0  # which of its trainings plays, where a policy was trained with several seeds
+    axes: tuple[Axis, ...] = field(default=(), compare=False, repr=False)  # of its family
 
     @property
     def sort_key(self) -> tuple[Any, ...]:
@@ -118,56 +100,33 @@ class Cell:
 
 @dataclass(frozen=True)
 class Family:
-    """A family of environments.
+    """A family of environments."""
 
-    Attributes:
-        kind: Its name in suite files.
-        env_id: Of the environment.
-        axes: Coordinates of a cell.
-        metrics: By name, in the order in which they are explained.
-        score: Name of the metric that ranks.
-        main: Names of the metrics that the ranking shows.
-        compared: Names of the metrics that a comparison shows cell by cell.
-        unit: Name of a record, in the plural.
-        caption: Of the ranking; "{cells}" is their number.
-        batch: Class of the `inframind_gym.evaluation.play.Batch` that keeps the records of cells.
-        layout: Makes the layout of sums from the header of a folder.
-        play: Class of its player; None: `inframind_gym.evaluation.play.Player`.
-        together: Number of leading axes that the rows of one batch have in common.
-        beside: Metric in brackets beside the score, in tables by value of an axis; empty: its
-            interval.
-        title: Of the ranking: "{suite}", "{records}" and "{about}".
-        about: Returns what else the title says.
-        shown: Settings that are copied into a leaderboard.
-        regret: Bound to which a leaderboard has the difference, in place of the ratio to the best
-            one, for scores that have no zero; empty: it has the ratio.
-        scores: Returns what a leaderboard has beside averages of metrics, from the header and the
-            score of every policy at the places that all have finished.
-        tables: Puts the tables of a board together, from the board and those of every family.
-        policies: Family of the policies that play; empty: its own.
-    """
-
-    kind: str
-    env_id: str
-    axes: tuple[Axis, ...]
-    metrics: Mapping[str, Metric]
-    score: str
-    main: Sequence[str]
-    compared: Sequence[str]
-    unit: str
-    caption: str
-    batch: type[Any]
-    layout: Callable[[Mapping[str, Any]], Layout]
-    play: type[Any] | None = None
-    together: int = 1
-    beside: str = ""
-    title: str = "{suite}: {records}{about}"
-    about: Callable[[Mapping[str, Any]], str] = lambda board: ""
-    shown: Sequence[str] = ()
+    kind: str  # its name in suite files
+    env_id: str  # of the environment
+    axes: tuple[Axis, ...]  # coordinates of a cell
+    metrics: Mapping[str, Metric]  # by name, in the order in which they are explained
+    score: str  # name of the metric that ranks
+    main: Sequence[str]  # names of the metrics that the ranking shows
+    compared: Sequence[str]  # names of the metrics that a comparison shows cell by cell
+    unit: str  # name of a record, in the plural
+    caption: str  # of the ranking; "{cells}" is their number
+    batch: type[Any]  # the `play.Batch` that keeps the records of cells
+    layout: Callable[[Mapping[str, Any]], Layout]  # of sums, from the header of a folder
+    together: int = 1  # number of leading axes that the rows of one batch have in common
+    beside: str = ""  # metric in brackets behind the score, by value of an axis; or its interval
+    title: str = "{suite}: {records}{about}"  # of the ranking: "{suite}", "{records}" and "{about}"
+    about: Callable[[Mapping[str, Any]], str] = lambda board: ""  # returns what else the title says
+    shown: Sequence[str] = ()  # settings that are copied into a leaderboard
+    # Bound to which a leaderboard has the difference, in place of the ratio to the best one, for
+    # scores that have no zero; empty: it has the ratio
     regret: str = ""
+    # Returns what a leaderboard has beside averages of metrics, from the header and the score of
+    # every policy at the places that all have finished
     scores: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] | None = None
+    # Puts the tables of a board together, from the board and those of every family
     tables: Callable[[Mapping[str, Any], list[Table]], list[Table]] = lambda board, tables: tables
-    policies: str = ""
+    policies: str = ""  # family of the policies that play; empty: its own
 
     def cell(self, policy: str, *place: Any, seed: int, training: int = 0) -> Cell:
         """Return the cell of a policy, a place and a seed."""

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import gymnasium as gym
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError, blame
+from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
 from inframind_gym.evaluation.family import Cell
-from inframind_gym.evaluation.play import Batch, Played
-from inframind_gym.evaluation.queries import LIVE_ID, QueryBatch, RoutingPlayer
-from inframind_gym.policies.base import interruptible
+from inframind_gym.evaluation.play import Batch, Played, Player
+from inframind_gym.evaluation.queries import QueryBatch
 from inframind_gym.progress import say
+
+LIVE_ID: Final = "InfraMind-StreamLive-v0"
 
 
 class LiveBatch(QueryBatch):
     """An episode on live servers."""
 
-    ungraded = 0
+    def begin(self) -> None:
+        """Open the window; the servers count the answers of all episodes."""
+        super().begin()
+        self.ungraded = self.simulation.ungraded
 
     def columns(self, row: int) -> Any:
         """Return the queries; say which calls failed and which answers were not graded."""
@@ -35,16 +39,11 @@ class LiveBatch(QueryBatch):
         return super().columns(row)
 
 
-class LivePlayer(RoutingPlayer):
-    """Plays episodes on a pool's servers, as `RoutingPlayer` does on simulated ones.
+class LivePlayer(Player):
+    """Plays episodes on a pool's servers, as `Player` does on simulated ones.
 
     Every policy meets the same queries, arrivals and budgets; answers and latencies are the
-    servers' own.
-
-    Args:
-        suite: Settings that all cells share.
-        progress: Called with the number of queries that have finished.
-        log: File that every call is appended to; None: none.
+    servers' own. Every call is appended to the file `log`.
     """
 
     def __init__(
@@ -75,20 +74,14 @@ class LivePlayer(RoutingPlayer):
 
     def check(self, cell: Cell) -> None:
         """Check that a policy can play a cell, without the servers."""
-        batch = self.make([cell])
-        with blame([cell]), interruptible() as within:
-            within(self.suite.policy_limit_s)
-            self.reset_policy(batch)
+        self.reset_policy(self.make([cell]))
 
     def begin(self, cells: Sequence[Cell]) -> Any:
-        """Begin an episode."""
+        """Begin an episode; servers that do not answer are not the policy's fault."""
         batch = self.make(cells)
         self.reset(batch)
         batch.begin()
-        batch.ungraded = batch.simulation.ungraded
-        with blame(cells), interruptible() as within:
-            within(self.suite.policy_limit_s)
-            self.reset_policy(batch)
+        self.reset_policy(batch)
         return batch
 
     def play(self, batch: Batch) -> list[Played]:

@@ -17,21 +17,15 @@ Columns = Mapping[str, NDArray[Any]]  # records of an episode by field, ``(num_r
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Description of a metric.
+    """Description of a metric."""
 
-    Attributes:
-        name: Key in JSON.
-        label: Heading in tables, without the unit.
-        unit: "s", "%" (of a share, which JSON holds between 0 and 1), or "" for plain numbers.
-        better: Direction of improvement; None where neither end is better.
-        decimals: Of plain numbers below 100.
-    """
-
-    name: str
-    label: str
+    name: str  # key in JSON
+    label: str  # heading in tables, without the unit
+    # "s", "%" (of a share, which JSON holds between 0 and 1), or "" for plain numbers
     unit: Literal["s", "%", ""] = ""
+    # Direction of improvement; None where neither end is better
     better: Literal["higher", "lower"] | None = None
-    decimals: int = 2
+    decimals: int = 2  # of plain numbers below 100
 
     @property
     def heading(self) -> str:

@@ -9,13 +9,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from inframind_gym.configs import Positive, PositiveInt
-from inframind_gym.envs.core import checked_arguments
-from inframind_gym.envs.placement import PlacementSimulation
 from inframind_gym.evaluation.family import Axis, Cell, Family, Place, content_hash
 from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
-from inframind_gym.evaluation.play import Batch, Fields, Player
+from inframind_gym.evaluation.play import Batch, Fields
 from inframind_gym.evaluation.suite import Suite
-from inframind_gym.simulator.placement.config import PlacementConfig, load_cluster, load_demand
+from inframind_gym.simulator.placement.config import load_cluster, load_demand
 from inframind_gym.simulator.placement.state import C_LOADS, C_WAKES, NONE
 
 METRICS: Final = by_name(
@@ -121,15 +119,6 @@ class PlacementBatch(Batch):
         return {"decision": number, **numbers, "job_latency_s": latencies_s}
 
 
-class PlacementPlayer(Player):
-    """Plays episodes of a cluster; a bound brings its own kind of cluster."""
-
-    def simulate(self, policy: Any, kwargs: dict[str, Any], rows: int) -> PlacementSimulation:
-        """Make clusters."""
-        kind: type[PlacementSimulation] = getattr(policy, "simulation", PlacementSimulation)
-        return kind(checked_arguments(PlacementConfig, kwargs), rows)
-
-
 PLACEMENT: Final = Family(
     kind="placement",
     env_id="InfraMind-Placement-v0",
@@ -153,28 +142,20 @@ PLACEMENT: Final = Family(
     "included; SLO: share of jobs whose deadline did not pass; job s, job p95 s: of jobs that "
     "ended; done: their share of all jobs; of bound: the bound's latency over the policy's.",
     batch=PlacementBatch,
-    play=PlacementPlayer,
     layout=lambda header: DecisionLayout(),
 )
 
 
 class PlacementSuite(Suite):
-    """A suite of `InfraMind-Placement-v0`.
-
-    Attributes:
-        clusters: Names or paths of clusters.
-        demands: Names or paths of demands.
-        load: Factor on the demands' rates.
-        num_decisions: Decisions of one episode.
-    """
+    """A suite of `InfraMind-Placement-v0`."""
 
     family: ClassVar = PLACEMENT
 
     kind: Literal["placement"] = "placement"
-    clusters: tuple[str, ...] = Field(min_length=1)
-    demands: tuple[str, ...] = Field(min_length=1)
-    load: Positive = 1.0
-    num_decisions: PositiveInt = 120
+    clusters: tuple[str, ...] = Field(min_length=1)  # names or paths of clusters
+    demands: tuple[str, ...] = Field(min_length=1)  # names or paths of demands
+    load: Positive = 1.0  # factor on the demands' rates
+    num_decisions: PositiveInt = 120  # decisions of one episode
 
     def length(self, cell: Cell) -> int:
         """Return the decisions of an episode."""

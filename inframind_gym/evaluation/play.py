@@ -9,13 +9,14 @@ simulation is still there to be read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from inframind_gym.envs.core import check_actions
+from inframind_gym.envs.core import check_actions, checked_arguments
 from inframind_gym.evaluation.errors import PolicyFailedError, blame
 from inframind_gym.evaluation.family import Cell
 from inframind_gym.policies.base import interruptible
@@ -25,21 +26,13 @@ Played = tuple[Cell, Fields]
 
 
 class Batch:
-    """Cells of one group, begun on one simulation; keeps the records of their episodes.
+    """Cells of one group, begun on one simulation; keeps the records of their episodes."""
 
-    Attributes:
-        suite: Of the cells.
-        cells: One a row.
-        policy: Reset for them.
-        simulation: Of all rows.
-        observations: (E, d), written by every step.
-        actions: (E, a), those of the last step.
-    """
-
-    def __init__(self, suite: Any, cells: Sequence[Cell], policy: Any, simulation: Any) -> None:
-        self.suite, self.cells, self.policy, self.simulation = suite, cells, policy, simulation
-        self.observations = simulation.observations()
-        self.actions = np.zeros((len(cells), len(simulation.highs)), np.int64)
+    def __init__(self, player: Any, cells: Sequence[Cell], policy: Any, simulation: Any) -> None:
+        self.player, self.suite = player, player.suite
+        self.cells, self.policy, self.simulation = cells, policy, simulation  # a cell a row
+        self.observations = simulation.observations()  # (E, d), written by every step
+        self.actions = np.zeros((len(cells), len(simulation.highs)), np.int64)  # of the last step
 
     def begin(self) -> None:
         """Prepare for records; the simulation has been reset."""
@@ -57,23 +50,21 @@ class Batch:
         """Return the records of a row's episode, which is over."""
         raise NotImplementedError
 
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Blame the policy for what goes wrong in a block, or takes longer than it may."""
+        with blame(self.cells), interruptible() as within:
+            within(self.suite.policy_limit_s)
+            yield
+
 
 class Player:
-    """Plays batches of cells of a suite.
-
-    Args:
-        suite: Settings that all cells share.
-        progress: Called with the number of records that have been finished.
-
-    Attributes:
-        batch: Class of the batches, that of the family.
-        arguments: Of the environment, beside those of the suite.
-    """
+    """Plays batches of cells of a suite; `progress` is called with numbers of finished records."""
 
     def __init__(self, suite: Any, progress: Callable[[int], None] = lambda _: None) -> None:
         self.suite, self.progress = suite, progress
         self.batch: type[Any] = suite.family.batch
-        self.arguments: dict[str, Any] = {}
+        self.arguments: dict[str, Any] = {}  # of the environment, beside those of the suite
         self._last: tuple[Any, Any] | None = None  # arguments of a simulation, and itself
 
     def run(self, cells: Sequence[Cell]) -> list[Played]:
@@ -93,9 +84,7 @@ class Player:
         batch = self.make(cells)
         with blame(cells):
             self.reset(batch)
-        with blame(cells), interruptible() as within:
-            within(self.suite.policy_limit_s)
-            self.reset_policy(batch)
+        self.reset_policy(batch)
         batch.begin()
         return batch
 
@@ -158,13 +147,12 @@ class Player:
         kwargs: dict[str, Any] = self.suite.env_kwargs(cells[0].place, policy)
         return kwargs
 
-    def options(self, cells: Sequence[Cell]) -> dict[str, Any] | None:
-        """Return the options of the reset."""
-        return None
-
     def simulate(self, policy: Any, kwargs: dict[str, Any], rows: int) -> Any:
-        """Make a simulation from the arguments of the environment."""
-        return self.suite.environment().simulation_of(kwargs, rows)
+        """Make a simulation from the arguments of the environment; a bound may bring its own."""
+        environment = self.suite.environment()
+        if (kind := getattr(policy, "simulation", None)) is not None:
+            return kind(checked_arguments(environment.arguments, kwargs), rows)
+        return environment.simulation_of(kwargs, rows)
 
     def make(self, cells: Sequence[Cell]) -> Any:
         """Make the policy of cells and their simulation, which is the last one if that fits."""
@@ -175,17 +163,20 @@ class Player:
             if self._last is None or self._last[0] != key:
                 Player.close(self)
                 self._last = (key, self.simulate(policy, kwargs, len(cells)))
-            return self.batch(self.suite, cells, policy, self._last[1])
+            return self.batch(self, cells, policy, self._last[1])
 
     def reset(self, batch: Batch) -> None:
         """Begin the episodes of a batch."""
         simulation, cells = batch.simulation, batch.cells
-        simulation.set_options(self.options(cells))
+        simulation.set_options(self.suite.options(cells))
         simulation.seeded()
         generators = [seeding.np_random(cell.episode_seed)[0] for cell in cells]
         simulation.reset(np.arange(len(cells)), generators, batch.observations)
 
     def reset_policy(self, batch: Batch) -> None:
-        """Show the policy of a batch what it is to play."""
-        seeds = [cell.policy_seed for cell in batch.cells]
-        batch.policy.reset(batch.simulation.policy_spec(), seeds)
+        """Show the policy of a batch what it is to play; in the division "route" single calls."""
+        with batch.calling():
+            seeds = [cell.policy_seed for cell in batch.cells]
+            batch.policy.reset(batch.simulation.policy_spec(), seeds)
+            if getattr(self.suite, "division", None) == "route":
+                getattr(batch.policy, "plan_single_calls", lambda: None)()

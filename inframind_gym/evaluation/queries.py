@@ -11,17 +11,13 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.evaluation.errors import blame
-from inframind_gym.evaluation.family import Cell
 from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
-from inframind_gym.evaluation.play import Batch, Fields, Player
-from inframind_gym.policies.base import interruptible
+from inframind_gym.evaluation.play import Batch, Fields
 from inframind_gym.simulator.workflow.dispatch import DECISION
 from inframind_gym.simulator.workflow.state import COMPLETED
 from inframind_gym.simulator.workflow.topology import CUSTOM, STRATEGIES, TOPOLOGIES
 from inframind_gym.tasks.taskset import DOMAINS
 
-LIVE_ID: Final = "InfraMind-StreamLive-v0"
 SLO_TARGETS_S: Final = (10, 30, 50, 100, 200, 300)
 SHARES: Final = ("model_share", "strategy_share", "topology_share")
 METRICS: Final = by_name(
@@ -56,6 +52,7 @@ FIELDS: Final = (  # of the environment's records of queries, as they are
     *("calls", "truncated_calls", "prompt_tokens", "output_tokens"),
     *("final_model", "model", "strategy"),
 )
+_MEANS: Final = PLAIN_SUMS.index("prompt_tokens")  # sums up to here are shown over the queries
 _MARGIN: Final = 1.5  # of the arrivals that are drawn over those that are expected
 
 
@@ -64,19 +61,13 @@ _MARGIN: Final = 1.5  # of the arrivals that are drawn over those that are expec
 
 @dataclass(frozen=True, slots=True)
 class QueryLayout(Layout):
-    """Layout of a row of sums over queries.
-
-    Attributes:
-        models: Aliases of the pool's models.
-        strategies: Prompt strategies.
-        topologies: Collaboration topologies.
-    """
+    """Layout of a row of sums over queries."""
 
     tail: ClassVar[str] = "latency_p95_s"
 
-    models: tuple[str, ...]
-    strategies: tuple[str, ...]
-    topologies: tuple[str, ...]
+    models: tuple[str, ...]  # aliases of the pool's models
+    strategies: tuple[str, ...]  # prompt strategies
+    topologies: tuple[str, ...]  # collaboration topologies
 
     @classmethod
     def of(cls, header: Mapping[str, Any]) -> Self:
@@ -116,21 +107,21 @@ class QueryLayout(Layout):
 
     def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Compute all metrics but ``latency_p95_s`` from sums ``(..., width)``, ``(...)`` each."""
-        total = dict(zip(PLAIN_SUMS, np.moveaxis(sums, -1, 0), strict=False))
-        queries = total.pop("queries")
-        tokens = ("prompt_tokens", "output_tokens", "truncated_calls")
-        prompt, output, cut = (total.pop(name) for name in tokens)
-        last = (total.pop(name) for name in PLAIN_SUMS[-7:])
-        calls, wait_s, avoidable_s, generated, wasted, busy_s, offered_s = last
+        of = dict(zip(PLAIN_SUMS, np.moveaxis(sums, -1, 0), strict=False))
+        means = {name: of[name] / of["queries"] for name in PLAIN_SUMS[1:_MEANS]}
+
+        def per(part: str, whole: str, least: float = 1.0) -> NDArray[np.float64]:
+            return np.asarray(of[part] / np.maximum(of[whole], least))
+
         return {
-            **{name: value / queries for name, value in total.items()},
-            "tokens_per_query": (prompt + output) / queries,
-            "output_tokens_per_query": output / queries,
-            "truncated_share": cut / np.maximum(total["calls_per_query"], 1.0),
-            "wait_s": wait_s / np.maximum(calls, 1.0),
-            "avoidable_s": avoidable_s / np.maximum(calls, 1.0),
-            "wasted_share": wasted / np.maximum(generated, 1.0),
-            "idle_share": 1.0 - busy_s / np.maximum(offered_s, 1e-9),
+            **means,
+            "tokens_per_query": (of["prompt_tokens"] + of["output_tokens"]) / of["queries"],
+            "output_tokens_per_query": of["output_tokens"] / of["queries"],
+            "truncated_share": per("truncated_calls", "calls_per_query"),
+            "wait_s": per("wait_s", "ended_calls"),
+            "avoidable_s": per("avoidable_s", "ended_calls"),
+            "wasted_share": per("wasted_tokens", "generated_tokens"),
+            "idle_share": 1.0 - per("busy_s", "offered_s", 1e-9),
             "imbalance": imbalance(sums[..., self.share_slices()["model_share"][0]]),
         }
 
@@ -173,28 +164,16 @@ def names_of(models: Sequence[str]) -> dict[str, list[str]]:
 
 @dataclass
 class Window:
-    """Scored queries k to k + n of every row of a batch.
+    """Scored queries k to k + n of every row of a batch."""
 
-    Attributes:
-        first: (E,) k.
-        count: n.
-        until_s: (E,) time at which a row ends, whatever is unanswered.
-        left: (E,) scored queries that have no answer yet.
-    """
-
-    first: NDArray[np.int64]
-    count: int
-    until_s: NDArray[np.float64]
-    left: NDArray[np.int64] = field(init=False)
+    first: NDArray[np.int64]  # (E,) k
+    count: int  # n
+    until_s: NDArray[np.float64]  # (E,) time at which a row ends, whatever is unanswered
+    left: NDArray[np.int64] = field(init=False)  # (E,) scored queries that have no answer yet
 
     def __post_init__(self) -> None:
         """Begin with no answer."""
         self.left = np.full(len(self.first), self.count)
-
-    @classmethod
-    def whole(cls, rows: int, num_queries: int) -> Self:
-        """Return the window of all queries."""
-        return cls(np.zeros(rows, np.int64), num_queries, np.full(rows, np.inf))
 
     @classmethod
     def steady(cls, arrival_s: NDArray[np.float64], count: int, longest_s: float) -> Self:
@@ -236,21 +215,18 @@ def stream_length(rate_per_min: float, count: int, longest_s: float) -> int:
 
 
 class QueryBatch(Batch):
-    """Streams of queries; a record is a query, in the order of arrival.
-
-    Attributes:
-        window: Scored queries.
-        done: (E, n) their COMPLETED.
-    """
+    """Streams of queries; a record is a query, in the order of arrival."""
 
     def begin(self) -> None:
         """Open the window."""
         self.window = self.scored()
-        self.done = np.zeros((len(self.cells), self.window.count), COMPLETED)
+        self.done = np.zeros((len(self.cells), self.window.count), COMPLETED)  # (E, n)
 
     def scored(self) -> Window:
         """Return the queries that are scored."""
-        return Window.whole(len(self.cells), self.simulation.num_queries)
+        rows = len(self.cells)
+        every = np.zeros(rows, np.int64)
+        return Window(every, self.simulation.num_queries, np.full(rows, np.inf))
 
     def note(self, rows: NDArray[np.int64]) -> int:
         """Keep the queries that ended, and show them to a policy that learns from them."""
@@ -259,8 +235,7 @@ class QueryBatch(Batch):
             here = np.isin(of, rows)
             of, records = of[here], records[here]
         if (observe := getattr(self.policy, "observe", None)) is not None:
-            with blame(self.cells), interruptible() as within:
-                within(self.suite.policy_limit_s)
+            with self.calling():
                 for row in np.unique(of).tolist():
                     observe(records[of == row], row)
         return self.window.keep(self.done, of, records)
@@ -273,26 +248,6 @@ class QueryBatch(Batch):
     def columns(self, row: int) -> Fields:
         """Return the queries of a row."""
         return columns_of(self.simulation, self.done[row], self.simulation.calls(row))
-
-
-class StreamPlayer(Player):
-    """Plays streams of queries; in the division "route" policies are held to one agent."""
-
-    def reset_policy(self, batch: Batch) -> None:
-        """Show the policy what it is to play, and that it is to plan single calls."""
-        super().reset_policy(batch)
-        if self.suite.division == "route":
-            getattr(batch.policy, "plan_single_calls", lambda: None)()
-
-
-class RoutingPlayer(StreamPlayer):
-    """Plays streams at the rates and budgets of their cells."""
-
-    def options(self, cells: Sequence[Cell]) -> dict[str, Any]:
-        """Return rate and budget of every row."""
-        _, rates, budgets = zip(*(cell.place for cell in cells), strict=True)
-        budgets_s = [np.nan if budget == "tiers" else budget for budget in budgets]
-        return {"arrival_rate_per_min": np.array(rates), "budget_s": np.array(budgets_s)}
 
 
 def columns_of(simulation: Any, completed: NDArray[np.void], calls: NDArray[Any]) -> Fields:

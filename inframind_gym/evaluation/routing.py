@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
+import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from inframind_gym.configs import StrictModel, list_configs, within
@@ -29,14 +30,7 @@ from inframind_gym.evaluation.family import (
     name_of,
 )
 from inframind_gym.evaluation.play import Player
-from inframind_gym.evaluation.queries import (
-    METRICS,
-    SHARES,
-    QueryBatch,
-    QueryLayout,
-    RoutingPlayer,
-    names_of,
-)
+from inframind_gym.evaluation.queries import METRICS, SHARES, QueryBatch, QueryLayout, names_of
 from inframind_gym.evaluation.suite import Suite
 from inframind_gym.evaluation.tables import Table, short
 from inframind_gym.live.config import LiveSettings, addresses
@@ -66,19 +60,13 @@ Budgets = Annotated[
 
 
 class StreamSuite(Suite):
-    """Settings of suites of streams.
+    """Settings of suites of streams."""
 
-    Attributes:
-        tasks: "builtin", or a folder of questions.
-        split: Part of the tasks that is asked.
-        division: "orchestrate": policies plan, or have the plan that they require; "route": all
-            have one agent a query, the plan IO x 1.
-        scheduler: Order of the servers' queues; null takes the pool's.
-    """
-
-    tasks: str = "builtin"
-    split: str = "test"
-    scheduler: Scheduler | None = None
+    tasks: str = "builtin"  # "builtin", or a folder of questions
+    split: str = "test"  # part of the tasks that is asked
+    scheduler: Scheduler | None = None  # order of the servers' queues; null takes the pool's
+    # "orchestrate": policies plan, or have the plan that they require; "route": all have one agent
+    # a query, the plan IO x 1
     division: Annotated[
         Literal["orchestrate", "route"],
         Field(exclude_if=lambda division: division == "orchestrate"),
@@ -216,7 +204,6 @@ ROUTING: Final = Family(
     "solved within the query's own budget; SLO: answered within it; cost: latency over budget.",
     about=_about,
     batch=QueryBatch,
-    play=RoutingPlayer,
     layout=QueryLayout.of,
     shown=("tasks", "backend", "pool"),
     tables=lambda board, tables: [*tables, _used_table(board["ranking"])],
@@ -231,39 +218,33 @@ class WorkloadSettings(StrictModel):
 
 
 class RoutingSuite(StreamSuite):
-    """A suite of `InfraMind-Stream-v0`.
-
-    Attributes:
-        pool: Name or path of the pool of servers.
-        workloads: Names or paths of workloads; `math#7` is `math` under the posterior draw 7 of its
-            quality (`posterior.py`), on the same episodes.
-        rates_per_min: Mean arrival rates.
-        budgets_s: Latency budgets; "tiers" draws every query's budget from the workload's tiers.
-        num_queries: Queries of one episode; null takes each workload's own number.
-        by_workload: Budgets and numbers of queries of single workloads in place of these, by name.
-        arrivals: An arrival process: "poisson", "burst", a CSV file of recorded arrivals, whose
-            rate becomes that of the cell, or a mapping such as ``{kind: burst, factor: 3}``.
-        execution: Order of a workflow's calls: "parallel" (the nodes of a wave run at once) or
-            "sequential" (one call after the other, the final call not counted: as published); null
-            takes each workload's own.
-        backend: "surrogate", or "vllm": the pool's live servers, on the wall clock.
-        live: Settings of calls to live servers.
-    """
+    """A suite of `InfraMind-Stream-v0`."""
 
     family: ClassVar = ROUTING
 
     kind: Literal["routing"] = "routing"
-    pool: str = "b200-2gpu"
+    pool: str = "b200-2gpu"  # name or path of the pool of servers
+    # Names or paths of workloads; `math#7` is `math` under the posterior draw 7 of its quality
+    # (`posterior.py`), on the same episodes
     workloads: tuple[str, ...] = Field(min_length=1)
-    rates_per_min: tuple[Rate, ...] = Field(min_length=1)
+    rates_per_min: tuple[Rate, ...] = Field(min_length=1)  # mean arrival rates
+    # Latency budgets; "tiers" draws every query's budget from the workload's tiers
     budgets_s: Budgets
+    # Queries of one episode; null takes each workload's own number
     num_queries: NumQueries | None = None
+    # Budgets and numbers of queries of single workloads in place of these, by name
     by_workload: dict[str, WorkloadSettings] = Field(default_factory=dict)
+    # An arrival process: "poisson", "burst", a CSV file of recorded arrivals, whose rate becomes
+    # that of the cell, or a mapping such as ``{kind: burst, factor: 3}``
     arrivals: str | dict[str, Any] = "poisson"
+    # Order of a workflow's calls: "parallel" (the nodes of a wave run at once) or "sequential" (one
+    # call after the other, the final call not counted: as published); null takes each workload's
+    # own
     execution: Literal["parallel", "sequential"] | None = None
     split: Literal["train", "val", "test", "all"] = "test"
+    # "surrogate", or "vllm": the pool's live servers, on the wall clock
     backend: Literal["surrogate", "vllm"] = "surrogate"
-    live: LiveSettings = LiveSettings()
+    live: LiveSettings = LiveSettings()  # settings of calls to live servers
 
     @model_validator(mode="after")
     def _plays_what_it_sets(self) -> Self:
@@ -390,10 +371,16 @@ class RoutingSuite(StreamSuite):
             notes[name] = estimates(load_workload(self.source("workloads", name)))
         return {"estimates": notes} | super().header()
 
+    def options(self, cells: Sequence[Cell]) -> dict[str, Any]:
+        """Return rate and budget of every row."""
+        _, rates, budgets = zip(*(cell.place for cell in cells), strict=True)
+        budgets_s = [np.nan if budget == "tiers" else budget for budget in budgets]
+        return {"arrival_rate_per_min": np.array(rates), "budget_s": np.array(budgets_s)}
+
     def player(self, progress: Callable[[int], None] = lambda _: None, **live: Any) -> Player:
         """Make the player: on simulated servers, or on those of the pool."""
         if self.backend == "surrogate":
-            return RoutingPlayer(self, progress)
+            return super().player(progress)
         from inframind_gym.evaluation.live import LivePlayer
 
         return LivePlayer(self, progress, **live)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
 from inframind_gym.evaluation.family import Cell, without_draw
@@ -27,21 +27,13 @@ J = TypeVar("J")
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """Summary of a run.
+    """Summary of a run."""
 
-    Attributes:
-        cells: Cells of the suite.
-        computed: Cells that this run has computed.
-        kept: Cells that earlier runs had computed.
-        wall_s: Seconds that this run took.
-        stopped: Whether it was stopped before the end.
-    """
-
-    cells: int
-    computed: int
-    kept: int
-    wall_s: float
-    stopped: bool
+    cells: int  # cells of the suite
+    computed: int  # cells that this run has computed
+    kept: int  # cells that earlier runs had computed
+    wall_s: float  # seconds that this run took
+    stopped: bool  # whether it was stopped before the end
 
 
 def run(
@@ -70,13 +62,11 @@ def run(
             are no live servers to show metrics of.
     """
     began = time.monotonic()
-    workers = workers or available_cores()
     header, ids = plan(suite, command)
     computed, stopped = 0, False
     with ResultStore(folder, header) as store:
         todo = {cell: name for cell, name in ids.items() if name not in store.finished}
-        kept = len(ids) - len(todo)
-        if kept:
+        if kept := len(ids) - len(todo):
             say(f"{folder}: {kept} of {len(ids)} cells are there, {len(todo)} to go")
 
         def leave_out(error: PolicyFailedError) -> None:
@@ -90,7 +80,7 @@ def run(
                 for batch in play(
                     suite,
                     todo,
-                    workers=workers,
+                    workers=workers or available_cores(),
                     max_rows=max_rows,
                     progress=report.advance,
                     failed=leave_out,
@@ -117,19 +107,11 @@ def play(
     failed: Callable[[PolicyFailedError], None],
     **live: Any,
 ) -> Iterator[list[Finished]]:
-    """Play cells, after every policy has been reset in every environment.
+    """Play the cells of `ids`, after every policy has been reset in every environment.
 
-    Args:
-        suite: A resolved suite.
-        ids: Its cells that are wanted, with their ids.
-        workers: See `run`; so is `max_rows`.
-        max_rows: Most cells in lock-step.
-        progress: Called with the number of records since its last call.
-        failed: Called once for each policy that cannot play, whose other cells are left out.
-        live: Options of a player on live servers.
-
-    Yields:
-        Batches of finished cells, in no particular order.
+    Yields batches of finished cells, in no particular order. `progress` is called with the number
+    of records since its last call, `failed` once for each policy that cannot play, whose other
+    cells are left out. `live` are options of a player on live servers; the rest is as in `run`.
     """
     out: set[str] = set()
 
@@ -138,8 +120,7 @@ def play(
             out.add(error.policy)
             failed(error)
 
-    player = suite.player(progress, **live)
-    family = suite.family
+    player, family = suite.player(progress, **live), suite.family
     try:
         # Posterior draws of quality make no other environment: the first one stands for all.
         first = {
@@ -148,12 +129,16 @@ def play(
         }
         for error in player.refused(sorted(first.values(), key=lambda c: family.group_of(c)[1:])):
             leave_out(error)
-        cells = [cell for cell in ids if cell.policy not in out]
+        cells = sorted((cell for cell in ids if cell.policy not in out), key=lambda c: c.sort_key)
         if not cells:
             return
         if getattr(suite, "backend", None) == "vllm":  # there is one set of servers
             workers, max_rows = 1, 1
-        jobs = _batches(suite, cells, min(max_rows, math.ceil(len(cells) / workers)))
+        # A batch is played in lock-step; episodes of one place end at about the same step.
+        size, groups = min(max_rows, math.ceil(len(cells) / workers)), dict[Any, list[Cell]]()
+        for cell in cells:
+            groups.setdefault(family.group_of(cell), []).append(cell)
+        jobs = [own[i : i + size] for own in groups.values() for i in range(0, len(own), size)]
         workers = min(workers, len(jobs))
         elsewhere = workers > 1
         work: Callable[[list[Cell]], Any] = partial(_played, player)
@@ -171,17 +156,6 @@ def play(
             yield [Finished(cell, ids[cell], columns) for cell, columns in played]
     finally:
         player.close()
-
-
-def _batches(suite: Suite, cells: Sequence[Cell], size: int) -> list[list[Cell]]:
-    """Group cells that can be played in lock-step, at most `size` each, those of a place together.
-
-    Episodes of one place end at about the same step.
-    """
-    groups: dict[tuple[Any, ...], list[Cell]] = {}
-    for cell in sorted(cells, key=lambda cell: cell.sort_key):
-        groups.setdefault(suite.family.group_of(cell), []).append(cell)
-    return [own[i : i + size] for own in groups.values() for i in range(0, len(own), size)]
 
 
 def _played(player: Any, batch: list[Cell]) -> Any:
@@ -212,13 +186,9 @@ def in_parallel(
     workers: int,
     wanted: Callable[[J], bool] = lambda job: True,
 ) -> Iterator[tuple[J, Any]]:
-    """Yield jobs with their results as they come.
+    """Yield jobs with their results as they come, from as many processes; one is this one.
 
-    Args:
-        work: A function of a module.
-        jobs: In the order in which they are begun.
-        workers: Processes, at most; one is this one.
-        wanted: Whether a job that is about to begin is still to be done.
+    Jobs are begun in their order, if they are still `wanted` then; `work` is a module's function.
 
     Raises:
         BenchmarkError: A process has died.
@@ -260,14 +230,10 @@ def _numbered(work: Callable[[Any], Any], number: int, job: Any) -> tuple[int, A
 @contextmanager
 def _sigterm() -> Iterator[None]:
     """Take SIGTERM for Ctrl-C, for the time of a block in the main thread."""
-
-    def interrupt(*_: Any) -> NoReturn:
-        raise KeyboardInterrupt
-
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:

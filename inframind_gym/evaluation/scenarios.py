@@ -7,8 +7,8 @@ it, written by ``inframind bench limits``.
 A file of refits names, for a policy and a place, the same policy with arguments: a recipe, or the
 folder of a checkpoint. ``python -m benchmarks refit`` writes it. All fits of a file have the same
 budget: the simulated queries that each could use for one scenario. Of a policy that was trained
-with several seeds a fit names every training. Each plays every episode, a board has one row of
-them, and its intervals resample trainings and episodes.
+with several seeds a fit names every training: each plays every episode, and intervals resample
+trainings and episodes.
 """
 
 from __future__ import annotations
@@ -50,41 +50,28 @@ Load = Annotated[float, within(0.01, 10.0)]
 
 
 class Tenant(StrictModel):
-    """A tenant: the sender of queries with one budget.
+    """A tenant: the sender of queries with one budget."""
 
-    Attributes:
-        budget_s: Its SLO. No two tenants have the same: a router tells them apart by it.
-        share: Of the queries; a multiple of 0.05.
-        weight: Of a query that is solved in time, over that of others.
-    """
-
-    budget_s: Positive
-    share: Fraction
-    weight: Positive = 1.0
+    budget_s: Positive  # its SLO. No two tenants have the same: a router tells them apart by it
+    share: Fraction  # of the queries; a multiple of 0.05
+    weight: Positive = 1.0  # of a query that is solved in time, over that of others
 
 
 class Scenario(StrictModel):
-    """A stream of queries at a pool.
+    """A stream of queries at a pool."""
 
-    Attributes:
-        workload: Name or path.
-        pool: Name or path.
-        arrivals: Arrival process; its mean rate is the load's.
-        budgets_s: Budgets that queries draw from; null takes the workload's tiers.
-        tenants: Senders in place of budgets.
-        work_cap: Cap on the GPU-seconds of a query, as a share of what the informed optimum spends
-            at capacity; null: none.
-        faults: Of the servers, as the environments' argument; the limits are of healthy servers.
-        fit_on: Workloads on which policies are fitted for this scenario; empty: on its own.
-    """
-
-    workload: str
-    pool: str = "b200-2gpu"
-    arrivals: str | dict[str, Any] = "poisson"
+    workload: str  # name or path
+    pool: str = "b200-2gpu"  # name or path
+    arrivals: str | dict[str, Any] = "poisson"  # arrival process; its mean rate is the load's
+    # Budgets that queries draw from; null takes the workload's tiers
     budgets_s: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = None
-    tenants: dict[Name, Tenant] = Field(default_factory=dict)
+    tenants: dict[Name, Tenant] = Field(default_factory=dict)  # senders in place of budgets
+    # Cap on the GPU-seconds of a query, as a share of what the informed optimum spends at capacity;
+    # null: none
     work_cap: Positive | None = None
+    # Of the servers, as the environments' argument; the limits are of healthy servers
     faults: tuple[Fault, ...] = ()
+    # Workloads on which policies are fitted for this scenario; empty: on its own
     fit_on: tuple[str, ...] = ()
 
     @model_validator(mode="after")
@@ -139,22 +126,15 @@ class Scenario(StrictModel):
 
 
 class Limits(StrictModel):
-    """Limits of a scenario, by linear programming (`inframind_gym.evaluation.bounds`).
+    """Limits of a scenario, by linear programming (`inframind_gym.evaluation.bounds`)."""
 
-    Attributes:
-        constants: `Scenario.constants` for which they were computed.
-        capacity_per_min: Rate at which the informed bound has fallen to 90 % of that on idle
-            servers.
-        work_s: GPU-seconds a query that the optimum spends at capacity.
-        reach: Share of the queries with each budget that the optimum solves on idle servers.
-        informed: Informed bound on the track's score, by load.
-    """
-
-    constants: str
+    constants: str  # `Scenario.constants` for which they were computed
+    # Rate at which the informed bound has fallen to 90 % of that on idle servers
     capacity_per_min: Positive
-    work_s: Positive
+    work_s: Positive  # GPU-seconds a query that the optimum spends at capacity
+    # Share of the queries with each budget that the optimum solves on idle servers
     reach: tuple[NonNegative, ...]
-    informed: dict[float, Fraction]
+    informed: dict[float, Fraction]  # informed bound on the track's score, by load
 
 
 class TrackLimits(StrictModel):
@@ -164,24 +144,17 @@ class TrackLimits(StrictModel):
 
 
 class TrackConfig(StrictModel):
-    """A track.
+    """A track."""
 
-    Attributes:
-        name: Its name.
-        description: One or two sentences.
-        version: Of the track: results of different versions are not compared.
-        counts: What a cell scores: "mean", the (weighted) goodput; "worst", the smallest over its
-            budgets of goodput over what is possible on idle servers.
-        loads: Shares of the capacity at which every scenario is played.
-        scenarios: By name.
-    """
-
-    name: Name
-    description: str = ""
-    version: PositiveInt = 1
+    name: Name  # its name
+    description: str = ""  # one or two sentences
+    version: PositiveInt = 1  # of the track: results of different versions are not compared
+    # What a cell scores: "mean", the (weighted) goodput; "worst", the smallest over its budgets of
+    # goodput over what is possible on idle servers
     counts: Literal["mean", "worst"] = "mean"
+    # Shares of the capacity at which every scenario is played
     loads: Annotated[tuple[Load, ...], Field(min_length=1)]
-    scenarios: Annotated[dict[Name, Scenario], Field(min_length=1)]
+    scenarios: Annotated[dict[Name, Scenario], Field(min_length=1)]  # by name
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -236,17 +209,12 @@ def load_limits(name_or_path: str) -> dict[str, Limits]:
 
 
 class Fit(StrictModel):
-    """A fitted policy.
+    """A fitted policy."""
 
-    Attributes:
-        policy: Name with arguments; of several trainings a list.
-        queries: Simulated queries that its fit has used, that of one training.
-        score: Score on the validation split, as the fit has found it.
-    """
-
+    # Name with arguments; of several trainings a list
     policy: str | Annotated[tuple[str, ...], Field(min_length=1)]
-    queries: NonNegativeInt
-    score: float | None = None
+    queries: NonNegativeInt  # simulated queries that its fit has used, that of one training
+    score: float | None = None  # score on the validation split, as the fit has found it
 
     @property
     def plays(self) -> tuple[str, ...]:
@@ -255,24 +223,20 @@ class Fit(StrictModel):
 
 
 class Refits(StrictModel):
-    """Content of a file of refits.
+    """Content of a file of refits."""
 
-    Attributes:
-        budget_queries: Most simulated queries of the fit for one scenario.
-        fits: Policy -> "track/scenario" or "track/scenario/load" -> fit.
-    """
-
-    budget_queries: NonNegativeInt = 0
+    budget_queries: NonNegativeInt = 0  # most simulated queries of the fit for one scenario
+    # Policy -> "track/scenario" or "track/scenario/load" -> fit
     fits: dict[str, dict[str, Fit]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name, own in self.fits.items():
-            counts = {len(fit.plays) for fit in own.values()} - {1}
+            counts = sorted({len(fit.plays) for fit in own.values()} - {1})
             if len(counts) > 1:
                 raise ValueError(
-                    f"fits.{name}: has {' and '.join(map(str, sorted(counts)))} trainings; give "
-                    "each place the same number of them, or one"
+                    f"fits.{name}: has {' and '.join(map(str, counts))} trainings; give each place "
+                    "the same number of them, or one"
                 )
         return self
 
@@ -285,11 +249,6 @@ class Refits(StrictModel):
     def queries(self) -> dict[str, int]:
         """Return the most queries that any fit of a policy has used, by policy."""
         return {name: max(fit.queries for fit in own.values()) for name, own in self.fits.items()}
-
-    def as_yaml(self) -> str:
-        """Return the text of a file of refits."""
-        plain = self.model_dump(mode="json", exclude_none=True)
-        return yaml.safe_dump(plain, sort_keys=True, width=100)
 
 
 def load_refits(path: Path) -> Refits:
@@ -324,23 +283,20 @@ def add_fits(path: Path, budget_queries: int, fits: Mapping[str, Mapping[str, Fi
                     f"{path} is {budget_queries:,}."
                 )
     content = {"budget_queries": budget_queries, "fits": merged}
-    replace_text(path, validate(content, Refits, source=str(path)).as_yaml())
+    plain = validate(content, Refits, source=str(path)).model_dump(mode="json", exclude_none=True)
+    replace_text(path, yaml.safe_dump(plain, sort_keys=True, width=100))
 
 
 def enter_fit(path: Path, text: str, places: Sequence[str], budget_queries: int) -> None:
-    """Add a policy that was fitted elsewhere.
+    """Add a policy that was fitted elsewhere, for places "track/scenario".
 
-    Args:
-        path: File of refits.
-        text: POLICY=PLAYS:QUERIES, or POLICY=PLAYS,PLAYS:QUERIES of several trainings.
-        places: "track/scenario" that it plays.
-        budget_queries: Budget of the file.
+    The text is POLICY=PLAYS:QUERIES, or POLICY=PLAYS,PLAYS:QUERIES of several trainings.
 
     Raises:
         InfraMindError: The text is not of that form, or `add_fits` refuses.
     """
-    policy, _, plays = text.partition("=")
-    plays, _, queries = plays.rpartition(":")
+    policy, _, rest = text.partition("=")
+    plays, _, queries = rest.rpartition(":")
     if not policy or not plays or not queries.isdecimal():
         raise BenchmarkError(
             f"--enter: {text!r} is not POLICY=PLAYS:QUERIES, for example "

@@ -102,9 +102,8 @@ def _tail(parts: Sequence[tuple[float, int, int]], confidence: float) -> float:
     if total <= 0.0:
         return 0.0
     df = math.floor(total**2 / sum(v**2 / df for v, _, df in known) + 1e-9)
-    widened = sum(v * n / df for v, n, df in known) / total
-    stretch = math.sqrt(widened) * stdtrit(max(1, df), 0.5 + confidence / 2.0)
-    return float(ndtr(-stretch))
+    stretch = math.sqrt(sum(v * n / df for v, n, df in known) / total)
+    return float(ndtr(-stretch * stdtrit(max(1, df), 0.5 + confidence / 2.0)))
 
 
 def pooled_quantile(
@@ -126,30 +125,25 @@ def pooled_quantile(
         Quantiles, ``(num_resamples,)``.
     """
     order = np.argsort(values, kind="stable")
-    ascending = values[order]
     num_units = counts.shape[1]
     below = np.zeros((values.size + 1, num_units), np.int64)  # of each unit among the first v
     np.cumsum(unit[order][:, None] == np.arange(num_units), axis=0, out=below[1:])
+
+    def value_of(rank: NDArray[np.int64]) -> NDArray[np.float64]:  # from 0, in each resample
+        first = np.zeros(rank.size, dtype=np.int64)
+        last = np.full(rank.size, values.size - 1, dtype=np.int64)
+        while np.any(first < last):
+            middle = (first + last) // 2
+            enough = np.einsum("bu,bu->b", below[middle + 1], counts) > rank
+            last = np.where(enough, middle, last)
+            first = np.where(enough, first, middle + 1)
+        return values[order[first]]
+
     size = counts @ below[-1]
     position = (size - 1) * quantile
     lower = np.floor(position).astype(np.int64)
-    low = ascending[_rank_index(below, counts, lower)]
-    high = ascending[_rank_index(below, counts, np.minimum(lower + 1, size - 1))]
+    low, high = value_of(lower), value_of(np.minimum(lower + 1, size - 1))
     return np.asarray(low + (high - low) * (position - lower), dtype=np.float64)
-
-
-def _rank_index(
-    below: NDArray[np.int64], counts: NDArray[np.int64], rank: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Index of the sorted value that holds ``rank`` (from 0) in each resample."""
-    first = np.zeros(rank.size, dtype=np.int64)
-    last = np.full(rank.size, below.shape[0] - 2, dtype=np.int64)
-    while np.any(first < last):
-        middle = (first + last) // 2
-        enough = np.einsum("bu,bu->b", below[middle + 1], counts) > rank
-        last = np.where(enough, middle, last)
-        first = np.where(enough, first, middle + 1)
-    return first
 
 
 # Episodes, and what is estimated from them
@@ -157,19 +151,13 @@ def _rank_index(
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One finished cell: sums over its records, and the values of its tail.
+    """One finished cell: sums over its records, and the values of its tail."""
 
-    Attributes:
-        records: Number of its records: queries in the order of arrival, or decisions.
-        sums: Sums over each of ten stretches of them, ``(NUM_PARTS, width)``.
-        values: Numbers whose tail is a metric, such as every query's latency, ``(num_values,)``.
-        part: Stretch of each of them, ``(num_values,)``.
-    """
-
-    records: int
-    sums: NDArray[np.float64]
+    records: int  # number of its records: queries in the order of arrival, or decisions
+    sums: NDArray[np.float64]  # sums over each of ten stretches of them, ``(NUM_PARTS, width)``
+    # Numbers whose tail is a metric, such as every query's latency, ``(num_values,)``
     values: NDArray[np.float64]
-    part: NDArray[np.int64]
+    part: NDArray[np.int64]  # stretch of each of them, ``(num_values,)``
 
     @classmethod
     def of(cls, layout: Layout, columns: Columns) -> Self:
@@ -196,38 +184,25 @@ def _generator(of: object) -> np.random.Generator:
 def _different_resamples(
     place: Place, units: int, num_resamples: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the different resamples (k, units) of a place, and which one each is.
-
-    Few units give few of them (five seeds: 126), and each is evaluated once.
-    """
+    """Return the different resamples (k, units) of a place, and which one each is."""
     drawn = resample_counts(_generator(place), units, num_resamples)
-    counts, which = np.unique(drawn, axis=0, return_inverse=True)
+    counts, which = np.unique(drawn, axis=0, return_inverse=True)  # few: of five seeds 126
     return counts, which.ravel().astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Metrics of a stratum, or sums of them over several with the same weight, and their draws.
+    """Metrics of a stratum, or sums of them over several with the same weight, and their draws."""
 
-    Attributes:
-        names: The metrics, M of them.
-        sums: Sums of their values over the strata, ``(M,)``.
-        draw_sums: The same for every resample, ``(num_resamples, M)``.
-        training_sums: The same for every training, ``(num_trainings, M)``.
-        units: Resampled units of each stratum.
-        records: Number of records behind it.
-        shares: Sums over the strata of shares of what was used.
-        strata: Number of strata.
-    """
-
-    names: tuple[str, ...]
-    sums: NDArray[np.float64]
-    draw_sums: NDArray[np.float64]
-    training_sums: NDArray[np.float64]
-    units: tuple[int, ...]
-    records: int = 0
+    names: tuple[str, ...]  # the metrics, M of them
+    sums: NDArray[np.float64]  # sums of their values over the strata, ``(M,)``
+    draw_sums: NDArray[np.float64]  # the same for every resample, ``(num_resamples, M)``
+    training_sums: NDArray[np.float64]  # the same for every training, ``(num_trainings, M)``
+    units: tuple[int, ...]  # resampled units of each stratum
+    records: int = 0  # number of records behind it
+    # Sums over the strata of shares of what was used
     shares: dict[str, dict[str, float]] = field(default_factory=dict)
-    strata: int = 1
+    strata: int = 1  # number of strata
 
     @classmethod
     def of(
@@ -247,11 +222,11 @@ class Estimate:
             _of_training(names, layout, training, place, num_resamples)
             for training in zip(*episodes, strict=True)
         ]
-        if len(alone) == 1:
+        if (count := len(alone)) == 1:
             return alone[0]
-        drawn = resample_counts(_generator(policy), len(alone), num_resamples) / len(alone)
+        drawn = resample_counts(_generator(policy), count, num_resamples) / count
         weighted = (one.draw_sums * own[:, None] for one, own in zip(alone, drawn.T, strict=True))
-        pooled, count = reduce(add, alone), len(alone)
+        pooled = reduce(add, alone)
         return replace(
             pooled,
             sums=pooled.sums / count,
@@ -333,15 +308,9 @@ def _of_training(
     place: Place,
     num_resamples: int,
 ) -> Estimate:
-    """Estimate metrics from the episodes of one training at a place, units that are resampled.
-
-    A lone episode is cut into ten stretches of consecutive queries, which are its units (the method
-    of batch means): neighbours share their queues, distant stretches hardly do.
-
-    The resamples are the same for every policy and independent of those of other strata.
-    """
+    """Estimate metrics from the episodes of one training at a place, units that are resampled."""
     records = sum(episode.records for episode in episodes)
-    if len(episodes) == 1:
+    if len(episodes) == 1:  # method of batch means: its stretches are the units
         used = np.unique(_parts(records))
         sums, unit = episodes[0].sums[used], np.searchsorted(used, episodes[0].part)
     else:

@@ -57,12 +57,7 @@ _UNREADABLE: Final = (OSError, ValueError, LookupError, TypeError, AttributeErro
 
 
 def plan(suite: Suite, command: Sequence[str] = ()) -> tuple[dict[str, Any], dict[Cell, str]]:
-    """Return the content of ``run.json``, and the cells of a suite with their ids.
-
-    Args:
-        suite: A resolved suite.
-        command: The command line, for the record.
-    """
+    """Return the content of ``run.json``, and the cells of a resolved suite with their ids."""
     policies = {name: suite.resolve_policy(name) for name in suite.policies}
     settings, origin = settings_of(suite), provenance()
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -121,10 +116,8 @@ def policy_fingerprint(policy: Any) -> dict[str, Any]:
     """
     kind, source = type(policy), None
     if kind.__module__.partition(".")[0] != PACKAGE.name:
-        try:
+        with contextlib.suppress(TypeError, OSError):  # built in, or of an interactive session
             source = inspect.getsourcefile(kind)
-        except (TypeError, OSError):  # built in, or made in an interactive session
-            source = None
     return {
         "class": kind.__qualname__,
         "version": getattr(kind, "version", 1),
@@ -153,12 +146,10 @@ def provenance() -> dict[str, Any]:
                 for what in (["rev-parse", "HEAD"], ["status", "--porcelain"])
             )
             git = {"commit": commit, "dirty": bool(changes)}
+    packages = {name: version(name) for name in ("gymnasium", "numba", "numpy")}
     return {
         "python": platform.python_version(),
-        "packages": {
-            "inframind-gym": inframind_gym.__version__,
-            **{name: version(name) for name in ("gymnasium", "numba", "numpy")},
-        },
+        "packages": {"inframind-gym": inframind_gym.__version__, **packages},
         "machine": {
             "processor": next(iter(names), platform.processor() or "unknown"),
             "cores": available_cores(),
@@ -216,12 +207,7 @@ def read_header(folder: Path) -> dict[str, Any]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """List what keeps the results of two runs out of one folder, in words.
-
-    Args:
-        old: Content of the folder's ``run.json``.
-        new: What the new run would write there.
-    """
+    """List what keeps a run that would write another ``run.json`` out of a folder, in words."""
 
     def changes(of: str, there: Any, now: Any) -> list[str]:
         return [
@@ -247,19 +233,12 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A finished cell.
+    """A finished cell."""
 
-    Attributes:
-        cell: Its coordinates.
-        cell_id: Its id.
-        columns: Its records by field, ``(num_records,)`` or ``(num_records, k)`` each.
-        digest: SHA-256 of the records as they were played.
-    """
-
-    cell: Cell
-    cell_id: str
-    columns: Columns
-    digest: str = ""
+    cell: Cell  # its coordinates
+    cell_id: str  # its id
+    columns: Columns  # its records by field, ``(num_records,)`` or ``(num_records, k)`` each
+    digest: str = ""  # SHA-256 of the records as they were played
 
     def __post_init__(self) -> None:
         """Take the digest of records that were just played."""
@@ -395,45 +374,43 @@ def finished_ids(folder: Path) -> set[str]:
 class ResultStore:
     """A results folder open for one run; a context manager.
 
-    Attributes:
-        folder: Created if needed.
-        header: Content of ``run.json``. Its "settings" must equal those of a folder with results;
-            policies, files, planned cells, bounds and specs are merged with those of earlier runs.
-        finished: Ids of the cells that need not be run again.
+    The settings of the header must equal those of a folder with results; policies, files, planned
+    cells, bounds and specs are merged with those of earlier runs.
 
     Raises:
         BenchmarkError: The folder belongs to other settings, is in use, or cannot be written.
     """
 
-    folder: Path
-    header: dict[str, Any]
-    finished: set[str] = field(default_factory=set, init=False)
+    folder: Path  # created if needed
+    header: dict[str, Any]  # content of ``run.json``
+    finished: set[str] = field(default_factory=set, init=False)  # ids of cells that are there
 
     def __enter__(self) -> Self:
-        try:
-            (self.folder / RECORDS).mkdir(parents=True, exist_ok=True)
-            self._lock = (self.folder / _LOCK).open("w")
-        except OSError as error:
-            raise BenchmarkError(f"{self.folder} cannot be written: {error.strerror}.") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.ExitStack() as stack:
+            try:
+                (self.folder / RECORDS).mkdir(parents=True, exist_ok=True)
+                self._lock = stack.enter_context((self.folder / _LOCK).open("w"))
+            except OSError as error:
+                raise BenchmarkError(
+                    f"{self.folder} cannot be written: {error.strerror}."
+                ) from None
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BenchmarkError(
+                    f"{self.folder} is in use by another run. Wait for it, or choose another "
+                    "folder."
+                ) from None
             self._open()
-        except BlockingIOError:
-            self._lock.close()
-            raise BenchmarkError(
-                f"{self.folder} is in use by another run. Wait for it, or choose another folder."
-            ) from None
-        except BaseException:
-            self._lock.close()
-            raise
+            stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._lock.close()
 
     def _open(self) -> None:
-        """Merge the header with that of earlier runs, and read what they have finished."""
-        damaged = []
+        """Read what earlier runs have finished, and merge the header with theirs."""
+        damaged, header = [], self.header
         for path in (self.folder / RECORDS).glob("*.parquet"):
             try:
                 self.finished |= {one["id"] for one in _read(path)[2]}
@@ -441,14 +418,23 @@ class ResultStore:
                 damaged.append(path)
         if (self.folder / HEADER).exists():
             old = read_header(self.folder)
-            differing = differences(old, self.header)
+            differing = differences(old, header)
             if differing and self.finished:
                 raise BenchmarkError(
                     f"{self.folder} holds results of other settings: {'; '.join(differing)}. "
                     "Choose another folder, or delete this one to start over."
                 )
             if not differing:
-                self._merge(old)
+                for key in ("policies", *family_of(header["suite"]).files()):
+                    header[key] = {**old.get(key, {}), **header[key]}
+                for key in {"estimates", "places"} & header.keys():
+                    header[key] = {**header[key], **old.get(key, {}), **header[key]}
+                for policy, cells in old.get("planned", {}).items():
+                    header["planned"][policy] = {**cells, **header["planned"].get(policy, {})}
+                left_out, asked = old.get("left_out", {}), header["suite"]["policies"]
+                header["left_out"] = {of: why for of, why in left_out.items() if of not in asked}
+                header["bounds"] = sorted({*old.get("bounds", ()), *header["bounds"]})
+                header["runs"] = [*old["runs"], *header["runs"]]
         elif self.finished:
             raise BenchmarkError(
                 f"{self.folder} has results, but no {HEADER}. Choose another folder."
@@ -456,23 +442,6 @@ class ResultStore:
         for path in damaged:
             path.unlink()
         self._write_header()
-
-    def _merge(self, old: Mapping[str, Any]) -> None:
-        """Add what earlier runs have planned to the header."""
-        header = self.header
-        for key in ("policies", *family_of(header["suite"]).files()):
-            header[key] = {**old.get(key, {}), **header[key]}
-        for key in {"estimates", "places"} & header.keys():
-            header[key] = {**header[key], **old.get(key, {}), **header[key]}
-        for policy, cells in old.get("planned", {}).items():
-            header["planned"][policy] = {**cells, **header["planned"].get(policy, {})}
-        header["left_out"] = {  # policies of this run are asked again
-            policy: reason
-            for policy, reason in old.get("left_out", {}).items()
-            if policy not in header["suite"]["policies"]
-        }
-        header["bounds"] = sorted({*old.get("bounds", ()), *header["bounds"]})
-        header["runs"] = [*old["runs"], *header["runs"]]
 
     def _write_header(self) -> None:
         text = json.dumps(self.header, indent=2, allow_nan=False) + "\n"

@@ -21,7 +21,7 @@ import random
 import secrets
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import chdir
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,21 +32,12 @@ from pydantic import BaseModel, Field
 
 from inframind_gym.configs import Name, NonNegativeInt, StrictModel, list_configs, validate
 from inframind_gym.errors import InfraMindError, shortened, unknown
+from inframind_gym.evaluation import store
 from inframind_gym.evaluation.board import Results
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
 from inframind_gym.evaluation.family import Cell, content_hash
 from inframind_gym.evaluation.runner import play as play_cells
 from inframind_gym.evaluation.stats import Episode
-from inframind_gym.evaluation.store import (
-    HEADER,
-    available_cores,
-    differences,
-    enter_cells,
-    plan,
-    read_cells,
-    read_header,
-    settings_of,
-)
 from inframind_gym.evaluation.suite import Suite, load_suite
 from inframind_gym.files import read_json, read_objects, replace_text
 from inframind_gym.policies import POLICIES, checkpoint
@@ -55,31 +46,23 @@ from inframind_gym.progress import ProgressReport, say
 MANIFEST, CELLS = "submission.json", "cells.jsonl.gz"
 MOST_SUBMITTED_BYTES: Final = 50_000_000
 SHARE: Final = 3  # one cell of so many is played again
-_PARTS: Final = (MANIFEST, HEADER, CELLS)
+_PARTS: Final = (MANIFEST, store.HEADER, CELLS)
 _SUFFIXES: Final = (".json", ".safetensors")  # of checkpoints
 _PACKAGES: Final = ("numpy", "numba")  # of the run; the records say whether another one matters
 
 
 class Submission(StrictModel):
-    """Content of ``submission.json``.
+    """Content of ``submission.json``."""
 
-    Attributes:
-        format: Of the submission.
-        name: Name on the board; that of the folder.
-        suite: A shipped suite; name of the folder above.
-        policy: What plays, as the run was given it.
-        authors: Who submits.
-        training_queries: Simulated queries of its training or fit; null: it is not stated.
-        files: SHA-256 of every other file, by its path.
-    """
-
-    format: Literal[4] = 4
-    name: Name
-    suite: Name
+    format: Literal[4] = 4  # of the submission
+    name: Name  # name on the board; that of the folder
+    suite: Name  # a shipped suite; name of the folder above
+    # What plays, as the run was given it
     policy: Annotated[str, Field(min_length=1, max_length=300)]
-    authors: Annotated[str, Field(min_length=1, max_length=300)]
+    authors: Annotated[str, Field(min_length=1, max_length=300)]  # who submits
+    # Simulated queries of its training or fit; null: it is not stated
     training_queries: NonNegativeInt | None = None
-    files: dict[str, str] = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)  # SHA-256 of every other file, by its path
 
 
 class _Line(BaseModel):
@@ -93,25 +76,15 @@ class _Line(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A submission that is complete and of this version.
+    """A submission that is complete and of this version."""
 
-    Attributes:
-        folder: Where it is.
-        submission: Its manifest.
-        suite: The shipped suite, with the one policy.
-        header: Content of ``run.json``, as this version of the package plans the run.
-        ids: All cells of the suite, with their ids.
-        digests: SHA-256 of the records of each cell.
-        episodes: Sums of each cell; a submission has no values for the tail.
-    """
-
-    folder: Path
-    submission: Submission
-    suite: Suite
-    header: dict[str, Any]
-    ids: dict[Cell, str]
-    digests: dict[Cell, str]
-    episodes: dict[Cell, Episode]
+    folder: Path  # where it is
+    submission: Submission  # its manifest
+    suite: Suite  # the shipped suite, with the one policy
+    header: dict[str, Any]  # content of ``run.json``, as this version of the package plans the run
+    ids: dict[Cell, str]  # all cells of the suite, with their ids
+    digests: dict[Cell, str]  # SHA-256 of the records of each cell
+    episodes: dict[Cell, Episode]  # sums of each cell; a submission has no values for the tail
 
 
 # The check of everything but the records
@@ -140,7 +113,7 @@ def check(folder: Path) -> Checked:
         raise BenchmarkError(
             f"{folder}: the submission belongs into a folder {submission.suite}/{submission.name}."
         )
-    stated = read_header(folder)
+    stated = store.read_header(folder)
     with chdir(folder):
         suite, header, ids = _planned(submission, stated)
     checked = Checked(folder, submission, suite, header, ids, {}, {})
@@ -223,23 +196,23 @@ def _planned(
         raise BenchmarkError(f"{policy}: names a path outside of the submission.")
     if getattr(suite.resolve_policy(policy), "bound", False):
         raise BenchmarkError(f"{policy} is a bound: it knows what no policy may, and has no rank.")
-    there, here = stated["settings"], settings_of(suite)
+    there, here = stated["settings"], store.settings_of(suite)
     if there.get("simulator") != here["simulator"]:
         raise BenchmarkError(
             f"{submission.name} was made with simulator version {there.get('simulator')}, this is "
             f"version {here['simulator']}. Run the suite again."
         )
     command = ["bench", "run", "--suite", submission.suite, "--policies", policy]
-    header, _ = plan(suite, command)
+    header, _ = store.plan(suite, command)
     # How live servers would be called matters to no simulated result.
     header["settings"] = here | {n: there[n] for n in (*_PACKAGES, "live") if n in there}
-    if differing := differences(stated, header):
+    if differing := store.differences(stated, header):
         raise BenchmarkError(
             f"{submission.name} is not a run of the suite {submission.suite} as it is shipped here:"
             f" {shortened('; '.join(differing), 600)}."
         )
     header["settings_hash"] = content_hash(header["settings"])
-    ids = enter_cells(suite, header)
+    ids = store.enter_cells(suite, header)
     origin = ("python", "packages", "machine", "git")
     header |= {key: stated[key] for key in origin if key in stated}
     runs = [{key: run[key] for key in ("started", "git") if key in run} for run in stated["runs"]]
@@ -262,13 +235,7 @@ def prepare(
 ) -> Path:
     """Write the submission of one policy of a run, made in the working directory.
 
-    Args:
-        run: Folder of its results.
-        out: Folder of all submissions.
-        name: Name on the board.
-        authors: Who submits.
-        policy: As the run was given it; None: the only one.
-        training_queries: Of its training; None: it is not stated.
+    Arguments are as of `Submission`; without a policy it is the only one of the run.
 
     Returns:
         The folder, SUITE/NAME in `out`; one of that name is replaced.
@@ -277,7 +244,7 @@ def prepare(
         InfraMindError: The run is no complete run of a shipped suite of this version, or something
             that plays is missing or cannot be published.
     """
-    stated = read_header(run)
+    stated = store.read_header(run)
     known, suite = list(stated["policies"]), stated["suite"]
     if policy is None and len(known) != 1:
         raise BenchmarkError(f"{run} has {', '.join(known)}. Choose one with --policy.")
@@ -308,9 +275,9 @@ def prepare(
                     shutil.copyfile(file, folder / file)
         with chdir(folder):
             planned, header, ids = _planned(submission, stated)
-        (folder / HEADER).write_text(json.dumps(header, indent=2) + "\n")
+        (folder / store.HEADER).write_text(json.dumps(header, indent=2) + "\n")
         layout, lines = planned.family.layout(header), []
-        for one in read_cells(run):
+        for one in store.read_cells(run):
             if one is not None and one.cell_id in ids.values():
                 episode = Episode.of(layout, one.columns)
                 line = {"id": one.cell_id, **one.cell.to_json(), "records": episode.records}
@@ -335,45 +302,39 @@ def prepare(
 def verify(
     folder: Path, *, full: bool = False, seed: int | None = None, workers: int | None = 1
 ) -> str:
-    """Check a submission, and play a random third of its cells again.
+    """Check a submission, play a random third of its cells again, or all; say what was compared.
 
-    Args:
-        folder: Of the submission.
-        full: Whether all cells are played.
-        seed: Of the choice; None: nobody can know it beforehand.
-        workers: Processes; None: one for each core.
-
-    Returns:
-        A sentence on what was compared.
+    Without a `seed` of the choice nobody can know it beforehand; `workers` None: one for each core.
 
     Raises:
         InfraMindError: It cannot be accepted; says why.
     """
     checked = check(folder)
-    submission, suite = checked.submission, checked.suite
-    seed, workers = seed if seed is not None else secrets.randbits(32), workers or available_cores()
-    cells = list(checked.digests)
+    submission, suite, digest_of = checked.submission, checked.suite, checked.digests
+    seed = secrets.randbits(32) if seed is None else seed
+    cells = list(digest_of)
     count = len(cells) if full else math.ceil(len(cells) / SHARE)
-    sample = random.Random(seed).sample(cells, count)
-    again: dict[str, str] = {}
+    ids = {cell: checked.ids[cell] for cell in random.Random(seed).sample(cells, count)}
 
     def fail(error: PolicyFailedError) -> None:
         raise BenchmarkError(f"{submission.policy} cannot play: {error.reason}")
 
-    total, layout = sum(map(suite.length, sample)), suite.family.layout(checked.header)
-    ids, unit = {cell: checked.ids[cell] for cell in sample}, suite.family.unit
-    with chdir(checked.folder), ProgressReport(total, 0, "replay", unit) as report:
-        for batch in play_cells(suite, ids, workers=workers, progress=report.advance, failed=fail):
+    wrong, layout = set(ids), suite.family.layout(checked.header)
+    report = ProgressReport(sum(map(suite.length, ids)), 0, "replay", suite.family.unit)
+    with chdir(checked.folder), report:
+        given: dict[str, Any] = {"workers": workers or store.available_cores(), "failed": fail}
+        for batch in play_cells(suite, ids, progress=report.advance, **given):
             for one in batch:
                 sums = Episode.of(layout, one.columns).sums
                 same = np.array_equal(sums, checked.episodes[one.cell].sums)
-                again[one.cell_id] = one.digest if same else "other sums"
-    wrong = [c.where for c in sample if again.get(checked.ids[c]) != checked.digests[c]]
+                if same and one.digest == digest_of[one.cell]:
+                    wrong.discard(one.cell)
     if wrong:
         versions = ", ".join(f"{name} {checked.header['settings'][name]}" for name in _PACKAGES)
+        named = sorted(cell.where for cell in wrong)
         raise BenchmarkError(
             f"{len(wrong)} of {count} cells have other records when they are played again: "
-            f"{'; '.join(sorted(wrong)[:3])}. Made with {versions}; choice {seed}."
+            f"{'; '.join(named[:3])}. Made with {versions}; choice {seed}."
         )
     return (
         f"{submission.suite}/{submission.name}: {len(cells)} cells, complete; {count} played "
@@ -405,23 +366,21 @@ def merged(folder: Path) -> list[Results]:
             f"{folder} has no submission that can be shown. Make one: inframind submit prepare RUN "
             "--name NAME --authors NAMES"
         )
-    return [_as_one_run(entries) for entries in by_suite.values()]
-
-
-def _as_one_run(entries: Sequence[Checked]) -> Results:
-    """Return the results of submissions to one suite."""
-    first, family = entries[0], entries[0].suite.family
-    header: dict[str, Any] = {**first.header, "runs": [], "policies": {}, "planned": {}}
-    fits: dict[str, int] = {}
-    episodes: dict[Cell, Episode] = {}
-    for one in entries:
-        name, policy = one.submission.name, one.submission.policy
-        for key in ("policies", "planned"):
-            header[key][name] = one.header[key][policy]
-        if one.submission.training_queries is not None:
-            fits[name] = one.submission.training_queries
-        episodes |= {replace(cell, policy=name): own for cell, own in one.episodes.items()}
-    if "fits" in header:
-        header["fits"] = {"budget_queries": max(fits.values(), default=0), "queries": fits}
-    suite, layout = Path(first.suite.name), family.layout(header)
-    return Results(suite, header, family, layout, episodes, {}, has_tails=False)
+    found = []
+    for suite, entries in by_suite.items():
+        family = entries[0].suite.family
+        header: dict[str, Any] = {**entries[0].header, "runs": [], "policies": {}, "planned": {}}
+        fits: dict[str, int] = {}
+        episodes: dict[Cell, Episode] = {}
+        for one in entries:
+            name, policy = one.submission.name, one.submission.policy
+            for key in ("policies", "planned"):
+                header[key][name] = one.header[key][policy]
+            if one.submission.training_queries is not None:
+                fits[name] = one.submission.training_queries
+            episodes |= {replace(cell, policy=name): own for cell, own in one.episodes.items()}
+        if "fits" in header:
+            header["fits"] = {"budget_queries": max(fits.values(), default=0), "queries": fits}
+        layout = family.layout(header)
+        found.append(Results(Path(suite), header, family, layout, episodes, {}, has_tails=False))
+    return found

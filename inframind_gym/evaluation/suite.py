@@ -52,24 +52,18 @@ class Suite(StrictModel):
 
     A family adds a field for each axis, and what all cells share; cells, seeds and results have the
     names of configuration files alone (`name_of`).
-
-    Attributes:
-        family: What its cells are and how they are measured.
-        kind: Name of the family in suite files.
-        name: Name of the results.
-        description: One or two sentences.
-        policies: Names of policies, or ``package.module:Class``.
-        seeds: Number of repetitions (0, 1, ...), or a list of their indices.
-        policy_limit_s: Seconds after which a policy that has not answered a call is left out.
     """
 
-    family: ClassVar[Family]
+    family: ClassVar[Family]  # what its cells are and how they are measured
 
-    kind: str
-    name: str
-    description: str = ""
+    kind: str  # name of the family in suite files
+    name: str  # name of the results
+    description: str = ""  # one or two sentences
+    # Names of policies, or ``package.module:Class``
     policies: tuple[str, ...] = Field(min_length=1)
+    # Number of repetitions (0, 1, ...), or a list of their indices
     seeds: int | tuple[int, ...] = 5
+    # Seconds after which a policy that has not answered a call is left out
     policy_limit_s: Annotated[float, within(0.001, 1e6)] = 3600.0
 
     @field_validator("seeds", mode="before")
@@ -177,7 +171,7 @@ class Suite(StrictModel):
         """Return the family's part of ``run.json``."""
         return {}
 
-    # How a cell is played: a scenario, its plan and its policy come together in `env_kwargs`
+    # How a cell is played: scenario, plan and policy come together in `env_kwargs`
 
     def env_kwargs(self, place: Place, policy: Any) -> dict[str, Any]:
         """Return the JSON arguments of the environment in which a policy plays a place."""
@@ -193,14 +187,13 @@ class Suite(StrictModel):
         """Make a policy from its name or ``package.module:Class``."""
         return resolve_policy(name, family=cls.family.policies or cls.family.kind)
 
-    def player(self, progress: Callable[[int], None] = lambda _: None, **live: Any) -> Any:
-        """Make the player of the suite's cells.
+    def options(self, cells: Sequence[Cell]) -> dict[str, Any] | None:
+        """Return the options of the reset, in which the cells of a batch may differ."""
+        return None
 
-        Args:
-            progress: Called with the number of records since its last call.
-            live: Options of a player on live servers, which others ignore.
-        """
-        return (self.family.play or Player)(self, progress)
+    def player(self, progress: Callable[[int], None] = lambda _: None, **live: Any) -> Player:
+        """Make the player of the suite's cells; `live` are options of one on live servers."""
+        return Player(self, progress)
 
 
 # Files and command lines

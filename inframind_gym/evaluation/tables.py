@@ -21,23 +21,15 @@ _BOUNDED: Final = {"of_bound": "of bound %", "regret": "regret"}
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table before it is rendered.
+    """A table before it is rendered."""
 
-    Attributes:
-        title: Heading.
-        headings: One for each column; the first columns up to `left` are text, the others numbers.
-        rows: Cells as text.
-        caption: Explanation below it.
-        left: Number of left-aligned columns.
-        best: Row and column of the best values.
-    """
-
-    title: str
+    title: str  # heading
+    # One for each column; the first columns up to `left` are text, the others numbers
     headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    caption: str = ""
-    left: int = 1
-    best: set[tuple[int, int]] = field(default_factory=set)
+    rows: Sequence[Sequence[str]]  # cells as text
+    caption: str = ""  # explanation below it
+    left: int = 1  # number of left-aligned columns
+    best: set[tuple[int, int]] = field(default_factory=set)  # row and column of the best values
 
 
 # Renderings
@@ -109,10 +101,7 @@ def with_margin(row: Mapping[str, Any], metric: Metric) -> str:
 def of_planned(board: Mapping[str, Any], unit: str, policies: int = 1) -> str:
     """Count the records and episodes of a leaderboard, and those that there should be.
 
-    Args:
-        board: A leaderboard.
-        unit: Its records, in words.
-        policies: Number of those that had the same records; with 1 they are counted together.
+    Records of several policies, which had the same ones, are counted as their product.
     """
     each, over = divmod(board["records"], policies)
     counted = f"{each:,} {unit} x {policies} policies, {board['cells']:,}"
@@ -147,10 +136,15 @@ def metrics_table(
     for r, row in enumerate(rows):
         rank = "" if row.get("bound") else str(ranked.index(row) + 1)
         name = short(row["policy"]) + (" *" if row["missing"] else "")
-        cells = [rank, name, *(own[r] for _, _, *own in columns)]
-        if bounded:
-            cells.append(_of_bound(row, bounded))
-        body.append(cells)
+        body.append([rank, name, *(own[r] for _, _, *own in columns)])
+        if bounded and (row.get("bound") or bounded not in row):
+            body[-1].append("")
+        elif bounded:  # what the policy reaches of the bound, or loses to it
+            value, (low, high) = row[bounded], row[f"{bounded}_ci95"]
+            scale = 1.0 if bounded == "regret" else 100.0
+            decimals = 3 if bounded == "regret" and abs(value) < 10 else 1
+            half = f"{scale * ((high - low) / 2):.{decimals}f}"
+            body[-1].append(f"{scale * value:.{decimals}f}±{half}")
     if any(row["missing"] for row in rows):
         caption += " * Unfinished: some of the policy's episodes are missing."
     shown = enumerate((same[0] for same in columns.values()), start=2)
@@ -164,17 +158,6 @@ def _best(rows: Sequence[Mapping[str, Any]], metric: Metric) -> list[int]:
         r: metric.signed(row[metric.name]) for r, row in enumerate(rows) if not row.get("bound")
     }
     return [r for r, value in values.items() if value == max(values.values())]
-
-
-def _of_bound(row: Mapping[str, Any], column: str) -> str:
-    """Format what a policy reaches of the bound, or loses to it."""
-    if row.get("bound") or column not in row:
-        return ""
-    value, (low, high) = row[column], row[f"{column}_ci95"]
-    scale, decimals = 100.0, 1
-    if column == "regret":
-        scale, decimals = 1.0, 1 if abs(value) >= 10 else 3
-    return f"{scale * value:.{decimals}f}±{scale * ((high - low) / 2):.{decimals}f}"
 
 
 def matrix(

@@ -17,12 +17,11 @@ from inframind_gym.configs import Name
 from inframind_gym.envs.assignment_servers import agent_pool
 from inframind_gym.envs.core import checked_arguments
 from inframind_gym.errors import InfraMindError
-from inframind_gym.evaluation.errors import BenchmarkError, blame
+from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.family import Axis, Cell, Family, Place
 from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
 from inframind_gym.evaluation.play import Batch, Fields
 from inframind_gym.evaluation.suite import Suite
-from inframind_gym.policies.base import interruptible
 from inframind_gym.teams.assignment.rules import BALANCED
 from inframind_gym.teams.assignment.simulate import load_team
 from inframind_gym.teams.token_budget.settings import load_settings
@@ -31,21 +30,14 @@ _OF_TASKS: Final = ("reward", "quality", "load_penalty", "latency_s")  # fields 
 
 
 class MeanLayout(Layout):
-    """Layout of sums over records, from which metrics follow as means.
-
-    Args:
-        fields: Numbers of a record.
-        tail: Metric that is the quantile of one of them.
-        tail_of: The number.
-        ratios: Metrics that are a quotient of two of them.
-    """
+    """Layout of sums over records, from which metrics follow as means."""
 
     def __init__(
         self,
-        fields: tuple[str, ...],
-        tail: str,
+        fields: tuple[str, ...],  # numbers of a record
+        tail: str,  # metric that is the quantile of one of them
         tail_of: str,
-        ratios: Mapping[str, tuple[str, str]],
+        ratios: Mapping[str, tuple[str, str]],  # metrics that are a quotient of two of them
     ) -> None:
         self.fields, self.tail_of, self.ratios = fields, tail_of, ratios
         self.tail = tail  # type: ignore[misc]  # of the class in other layouts
@@ -107,8 +99,7 @@ class TaskBatch(Batch):
         records["hot"][:, self._ordinal] = simulation.state.load_state != BALANCED
         records["imbalance"][:, self._ordinal] = simulation.imbalance
         if hasattr(self.policy, "observe"):
-            with blame(self.cells), interruptible() as within:
-                within(self.suite.policy_limit_s)
+            with self.calling():
                 self.policy.observe(done, done.row)
         self._ordinal += 1
         return len(rows)
@@ -121,26 +112,15 @@ class TaskBatch(Batch):
 def _team(
     kind: str,
     env_id: str,
-    metrics: Sequence[Metric],
-    tail: tuple[str, str],
-    about: str,
+    metrics: Sequence[Metric],  # the first ranks; those but tail and ratios are fields of a record
+    tail: tuple[str, str],  # the metric that is the tail of a field, and the field
+    about: str,  # explanation of the columns
     *,
-    main: int = 7,
-    ratios: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+    main: int = 7,  # leading metrics that the ranking shows; JSON has all
+    ratios: Mapping[str, tuple[str, str]] = MappingProxyType({}),  # metrics: quotients of others
     **others: Any,
 ) -> Family:
-    """Return the family of a team.
-
-    Args:
-        kind: Its name.
-        env_id: Of its environment.
-        metrics: The first of them ranks; those but tail and ratios are fields of a record.
-        tail: The metric that is the tail of a field, and the field.
-        about: Explanation of the columns.
-        main: Number of leading metrics that the ranking shows; JSON has all.
-        ratios: Metrics that are quotients of two others.
-        others: Further attributes of the family.
-    """
+    """Return the family of a team."""
     named, best = by_name(*metrics), metrics[0]
     fields = tuple(name for name in named if name not in {tail[0], *ratios})
     title = f"Mean {best.label} by scenario"
@@ -237,15 +217,11 @@ COORDINATION: Final = _team(
 
 
 class TeamSuite(Suite):
-    """A suite of a team's environment.
+    """A suite of a team's environment."""
 
-    Attributes:
-        fixed: Arguments of every scenario.
-        scenarios: Arguments of the environment, by the scenario's name.
-    """
+    fixed: ClassVar[Mapping[str, Any]] = {}  # arguments of every scenario
 
-    fixed: ClassVar[Mapping[str, Any]] = {}
-
+    # Arguments of the environment, by the scenario's name
     scenarios: dict[Name, dict[str, Any]] = Field(min_length=1)
 
     def config(self, scenario: str) -> Any:

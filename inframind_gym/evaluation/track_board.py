@@ -140,11 +140,7 @@ def _aggregate(cells: Sequence[Estimate], informed: NDArray[np.float64]) -> Esti
 
 
 def track_scores(header: Mapping[str, Any], estimates: Estimates) -> dict[str, Any]:
-    """Return what a leaderboard of tracks has beside its metrics.
-
-    Args:
-        header: Of a results folder of tracks.
-        estimates: Scores of every policy at the places that all have finished.
+    """Return what a leaderboard of tracks has beside its metrics, from the policies' scores.
 
     Returns:
         ``tracks`` (AGGREGATES of every policy on every track, best first, with the scores of its

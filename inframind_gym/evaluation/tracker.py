@@ -122,9 +122,12 @@ class Tracker:
         if self._events is not None:
             self._events.flush()
 
-    def show(self, tables: Sequence[Table], page: Path | None = None) -> None:
-        """Write tables, and for W&B a page of HTML."""
+    def show(
+        self, tables: Sequence[Table], means: Mapping[str, float], page: Path | None = None
+    ) -> None:
+        """Write tables; for W&B also the results of the whole and a page of HTML."""
         if self._wandb is not None:
+            self._wandb.summary.update(dict(means))
             shown: dict[str, Any] = {
                 table.title: self._api.Table(
                     columns=[heading.replace("\n", " ") or "#" for heading in table.headings],
@@ -142,11 +145,6 @@ class Tracker:
             for i, table in enumerate(tables, start=1):
                 text = text_pb(f"board/{i:02} {table.title}", to_markdown(table))
                 self._add(0, summary=text)
-
-    def summarise(self, metrics: Mapping[str, float]) -> None:
-        """Note the results of the whole: W&B's summary."""
-        if self._wandb is not None:
-            self._wandb.summary.update(dict(metrics))
 
     def rewind(self, step: int) -> None:
         """Drop the lines after a step, which a training that is resumed writes again."""
@@ -188,12 +186,8 @@ def track_board(results: Results, board: dict[str, Any], trackers: Sequence[str]
     Metrics are POLICY/METRIC/SERIES: the series "mean" over all cells, at step 0, and of families
     with a load the averages along it ("by_rate", "by_load"), whose steps are the load. Steps are
     whole numbers: shares of the capacity, and rates that are not whole, are in hundredths.
-
-    Args:
-        results: The run.
-        board: Its leaderboard.
-        trackers: Of TRACKERS; TensorBoard's events go into the results folder's own folder
-            `tensorboard`, in place of earlier ones.
+    TensorBoard's events go into the results folder's own folder `tensorboard`, in place of earlier
+    ones.
     """
     from inframind_gym.evaluation.board import leaderboard_tables
     from inframind_gym.evaluation.report.page import write_report
@@ -222,8 +216,7 @@ def track_board(results: Results, board: dict[str, Any], trackers: Sequence[str]
         for step, metrics in sorted(by_step.items()):
             tracker.log(step, metrics)
         tracker.flush()
-        tracker.summarise(means)
-        tracker.show(leaderboard_tables(board), page)
+        tracker.show(leaderboard_tables(board), means, page)
     where = {"tensorboard": f"tensorboard --logdir {folder}"}
     where["wandb"] = f"W&B: project {PROJECT}; report: {page}"
     say(f"tracked: {'; '.join(where[name] for name in trackers)}")

@@ -6,7 +6,7 @@ where a scenario, its plan and a policy come together, `track_board` has the col
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,16 +18,11 @@ from pydantic import Field
 
 from inframind_gym.configs import list_configs
 from inframind_gym.errors import unknown
+from inframind_gym.evaluation import track_board
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
 from inframind_gym.evaluation.family import Axis, Cell, Family, Place, content_hash, name_of
-from inframind_gym.evaluation.play import Fields, Played
-from inframind_gym.evaluation.queries import (
-    QueryBatch,
-    StreamPlayer,
-    Window,
-    columns_of,
-    stream_length,
-)
+from inframind_gym.evaluation.play import Fields, Played, Player
+from inframind_gym.evaluation.queries import QueryBatch, Window, columns_of, stream_length
 from inframind_gym.evaluation.routing import NumQueries, StreamSuite, datasets_of
 from inframind_gym.evaluation.scenarios import (
     Limits,
@@ -40,15 +35,6 @@ from inframind_gym.evaluation.scenarios import (
     load_track,
 )
 from inframind_gym.evaluation.store import policy_fingerprint
-from inframind_gym.evaluation.track_board import (
-    CAPTION,
-    MAIN,
-    METRICS,
-    SCORE,
-    TrackLayout,
-    track_scores,
-    track_tables,
-)
 from inframind_gym.policies import resolve_policy
 from inframind_gym.policies.oracle import make_oracle, work_of_calls
 from inframind_gym.progress import say
@@ -65,22 +51,14 @@ STREAMS: Final = 2  # version of the length of streams, on which their random nu
 
 @dataclass(frozen=True)
 class Stream:
-    """Streams of a place: a scenario at a load.
+    """Streams of a place: a scenario at a load."""
 
-    Attributes:
-        track: Its track.
-        scenario: Its scenario.
-        limits: Of the scenario.
-        rate_per_min: Mean arrival rate.
-        count: Scored queries.
-        most_s: Most seconds of warm-up and patience, in which searches stop short.
-    """
-
-    track: TrackConfig
-    scenario: Scenario
-    limits: Limits
-    rate_per_min: float
-    count: int
+    track: TrackConfig  # its track
+    scenario: Scenario  # its scenario
+    limits: Limits  # of the scenario
+    rate_per_min: float  # mean arrival rate
+    count: int  # scored queries
+    # Most seconds of warm-up and patience, in which searches stop short
     most_s: float = float("inf")
 
     @property
@@ -107,13 +85,13 @@ class Stream:
 
 
 class TrackBatch(QueryBatch):
-    """Streams whose middle is scored.
+    """Streams whose middle is scored."""
 
-    Attributes:
-        stream: What is played.
-    """
-
-    stream: Stream
+    @cached_property
+    def stream(self) -> Stream:
+        """Streams of the batch."""
+        stream: Stream = self.player.at(self.cells[0])
+        return stream
 
     def scored(self) -> Window:
         """Return the scored queries."""
@@ -123,8 +101,8 @@ class TrackBatch(QueryBatch):
     def columns(self, row: int) -> Fields:
         """Return the scored queries of a row, those without an answer too."""
         simulation, stream, scenario = self.simulation, self.stream, self.stream.scenario
-        first = int(self.window.first[row])
-        done = with_unanswered(self.done[row], simulation, row, first, stream.longest_s)
+        first, longest_s = int(self.window.first[row]), stream.longest_s
+        done = with_unanswered(self.done[row], simulation, row, first, longest_s)
         calls, models = simulation.calls(row), self.suite.models  # of all pools
         columns = columns_of(simulation, done, calls)
         of_pool = [*(models.index(alias) for alias in simulation.pool.aliases), -1]
@@ -132,8 +110,7 @@ class TrackBatch(QueryBatch):
             columns[name] = np.array(of_pool, np.int8)[columns[name]]
         # GPU-seconds of a call: its share of steps as full as its server allows, on every GPU of it
         seconds = np.zeros((simulation.num_queries, len(simulation.pool.models)))
-        oracle = make_oracle(simulation.params, cards(simulation.pool))
-        work_of_calls(oracle, calls, seconds)
+        work_of_calls(make_oracle(simulation.params, cards(simulation.pool)), calls, seconds)
         work_s = seconds @ [len(model.all_gpus) for model in simulation.pool.models]
         group = np.searchsorted(scenario.groups_s, columns["budget_s"]).astype(np.int8)
         cap_s = stream.cap_s if np.isfinite(stream.cap_s) else 0.0  # 0: none
@@ -174,7 +151,7 @@ def with_unanswered(
     return out
 
 
-class TrackPlayer(StreamPlayer):
+class TrackPlayer(Player):
     """Plays streams of scenarios; their windows are scored.
 
     A policy that cannot play a scenario, for example on models that it was not made for, leaves
@@ -198,17 +175,6 @@ class TrackPlayer(StreamPlayer):
     def arguments_of(self, cells: Sequence[Cell], policy: Any) -> dict[str, Any]:
         """Return the arguments of the environment of cells."""
         return super().arguments_of(cells, policy) | {"num_queries": self.at(cells[0]).num_queries}
-
-    def options(self, cells: Sequence[Cell]) -> dict[str, Any]:
-        """Return the base rate of every row's arrivals."""
-        factor = make_arrivals(self.at(cells[0]).scenario.arrivals).mean_rate_factor()
-        return {"arrival_rate_per_min": np.array([self.at(c).rate_per_min for c in cells]) / factor}
-
-    def make(self, cells: Sequence[Cell]) -> Any:
-        """Make the policy and the simulation of cells."""
-        batch = super().make(cells)
-        batch.stream = self.at(cells[0])
-        return batch
 
     def refused(self, cells: Iterable[Cell]) -> Iterator[PolicyFailedError]:
         """Yield the errors of policies that can play no cell; note those that can play some."""
@@ -236,21 +202,18 @@ class TrackPlayer(StreamPlayer):
             try:
                 batch = self.begin(group)
             except PolicyFailedError:
-                played += self._unanswered(group)
-            else:
+                batch = None
+            if batch is not None:
                 played += self.play(batch)
-        return played
-
-    def _unanswered(self, cells: Sequence[Cell]) -> list[Played]:
-        random = resolve_policy("random")
-        simulation = self.simulate(random, self.arguments_of(cells, random), len(cells))
-        batch: Any = self.batch(self.suite, cells, random, simulation)
-        batch.stream = self.at(cells[0])
-        self.reset(batch)
-        batch.begin()
-        self.progress(len(cells) * batch.window.count)
-        played: list[Played] = [(cell, batch.columns(row)) for row, cell in enumerate(cells)]
-        simulation.close()
+                continue
+            random = resolve_policy("random")
+            simulation = self.simulate(random, self.arguments_of(group, random), len(group))
+            batch = self.batch(self, group, random, simulation)
+            self.reset(batch)
+            batch.begin()
+            self.progress(len(group) * batch.window.count)
+            played += [(cell, batch.columns(row)) for row, cell in enumerate(group)]
+            simulation.close()
         return played
 
 
@@ -263,19 +226,18 @@ TRACKS: Final = Family(
         Axis("load", "loads", "load", "by_load", text="ρ {:g}".format, read=float),
     ),
     together=2,
-    metrics=METRICS,
-    score=SCORE,
-    main=MAIN,
-    compared=(SCORE, "goodput", "accuracy", "slo_own", "work_s_per_query"),
+    metrics=track_board.METRICS,
+    score=track_board.SCORE,
+    main=track_board.MAIN,
+    compared=(track_board.SCORE, "goodput", "accuracy", "slo_own", "work_s_per_query"),
     unit="queries",
     title="Metrics, means over all cells",
-    caption=CAPTION,
+    caption=track_board.CAPTION,
     batch=TrackBatch,
-    play=TrackPlayer,
-    layout=TrackLayout.of,
+    layout=track_board.TrackLayout.of,
     shown=("tasks", "split", "num_queries"),
-    scores=track_scores,
-    tables=track_tables,
+    scores=track_board.track_scores,
+    tables=track_board.track_tables,
     policies="routing",
 )
 
@@ -285,26 +247,22 @@ class TrackSuite(StreamSuite):
 
     A stream is scored from the time on that the longest budget has passed; arrivals go on until
     the last scored query is answered, or late by any budget.
-
-    Attributes:
-        tracks: Names or paths of tracks.
-        scenarios: Scenarios that are played, `math` or `steady/math`; null: all of every track.
-        loads: Loads that are played; null: those of every track.
-        num_queries: Scored queries of one episode.
-        split: Questions and seeds: "test", or "val" to choose and compare while developing.
-        refits: File of fitted policies (`Refits`); null: every policy plays as it is shipped.
-        scheduler: Order of the servers' queues; plain EDF collapses where servers are full.
     """
 
     family: ClassVar = TRACKS
 
     kind: Literal["tracks"] = "tracks"
-    tracks: tuple[str, ...] = Field(min_length=1)
+    tracks: tuple[str, ...] = Field(min_length=1)  # names or paths of tracks
+    # Scenarios that are played, `math` or `steady/math`; null: all of every track
     scenarios: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    # Loads that are played; null: those of every track
     loads: Annotated[tuple[Load, ...], Field(min_length=1)] | None = None
-    num_queries: NumQueries = 3000
+    num_queries: NumQueries = 3000  # scored queries of one episode
+    # Questions and seeds: "test", or "val" to choose and compare while developing
     split: Literal["test", "val", "train"] = "test"
+    # File of fitted policies (`Refits`); null: every policy plays as it is shipped
     refits: str | None = None
+    # Order of the servers' queues; plain EDF collapses where servers are full
     scheduler: Scheduler | None = "edf_late_last"
 
     # A scenario at a load, its plan and a policy
@@ -349,6 +307,16 @@ class TrackSuite(StreamSuite):
     def length(self, cell: Cell) -> int:
         """Return the scored queries of an episode."""
         return self.num_queries
+
+    def options(self, cells: Sequence[Cell]) -> dict[str, Any]:
+        """Return the base rate of every row's arrivals."""
+        factor = make_arrivals(self.at(*cells[0].place).scenario.arrivals).mean_rate_factor()
+        rates = np.array([self.at(*cell.place).rate_per_min for cell in cells])
+        return {"arrival_rate_per_min": rates / factor}
+
+    def player(self, progress: Callable[[int], None] = lambda _: None, **live: Any) -> Player:
+        """Make the player."""
+        return TrackPlayer(self, progress)
 
     @cached_property
     def fitted(self) -> Refits:

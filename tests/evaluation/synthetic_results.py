@@ -99,10 +99,7 @@ def plan_of(cells: Iterable[Cell]) -> dict[str, dict[str, str]]:
 
 
 def write_folder(
-    folder: Path,
-    cells: Iterable[Cell],
-    make: Callable[[Cell], np.ndarray],
-    **changes: Any,
+    folder: Path, cells: Iterable[Cell], make: Callable[[Cell], np.ndarray], **changes: Any
 ) -> None:
     with ResultStore(folder, header(**changes)) as store:
         for cell in cells:

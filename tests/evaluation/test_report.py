@@ -13,13 +13,7 @@ from typing import Any
 import pytest
 
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
-from inframind_gym.evaluation.report.page import (
-    FORMAT,
-    lean,
-    render,
-    report_data,
-    write_report,
-)
+from inframind_gym.evaluation.report.page import FORMAT, lean, render, report_data, write_report
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.evaluation.tables import to_markdown

@@ -7,14 +7,6 @@ from scipy.special import stdtrit
 from inframind_gym.evaluation.stats import interval, pooled_quantile, resample_counts
 
 
-def test_counts_are_multinomial_and_seeded() -> None:
-    counts = resample_counts(np.random.default_rng(0), 5, 20_000)
-    assert (counts.sum(axis=1) == 5).all()
-    assert counts.mean(axis=0) == pytest.approx(np.ones(5), abs=0.03)
-    assert counts.var(axis=0) == pytest.approx(np.full(5, 0.8), abs=0.03)  # n p (1 - p)
-    assert np.array_equal(counts, resample_counts(np.random.default_rng(0), 5, 20_000))
-
-
 def test_interval_of_a_mean_is_the_t_interval() -> None:
     """For a mean of many values the expanded percentile interval is Student's."""
     values = np.random.default_rng(3).normal(size=30)

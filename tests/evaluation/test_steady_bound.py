@@ -9,13 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from inframind_gym.evaluation.bounds import (
-    Informed,
-    Resources,
-    SteadyBound,
-    Tables,
-    compute_limits,
-)
+from inframind_gym.evaluation.bounds import Informed, Resources, SteadyBound, Tables, compute_limits
 from inframind_gym.evaluation.scenarios import load_limits
 
 ONE = Resources(("server",), np.ones((1, 1)), np.ones(1))

@@ -12,21 +12,13 @@ import pytest
 
 from inframind_gym.configs import list_configs
 from inframind_gym.errors import ConfigError
+from inframind_gym.evaluation import scenarios
 from inframind_gym.evaluation import track_board as score
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.family import Cell
 from inframind_gym.evaluation.queries import Window, sum_of_earlier, time_with_an_empty_server
 from inframind_gym.evaluation.runner import run
-from inframind_gym.evaluation.scenarios import (
-    Fit,
-    TrackConfig,
-    add_fits,
-    enter_fit,
-    load_limits,
-    load_refits,
-    load_track,
-)
 from inframind_gym.evaluation.stats import Estimate
 from inframind_gym.evaluation.store import read_cells
 from inframind_gym.evaluation.suite import load_suite
@@ -339,8 +331,8 @@ def test_mean_and_worst_cell_stand_beside_the_interquartile_mean(played: Path) -
 
 def test_a_fitted_policy_plays_under_the_name_of_its_policy(played: Path, tmp_path: Path) -> None:
     path = tmp_path / "refits.yaml"
-    fit = Fit(policy="static:llama-3b:Flash", queries=900)
-    add_fits(path, 1000, {"random": {"mine/plain": fit, "mine/shared/1.5": fit}})
+    fit = scenarios.Fit(policy="static:llama-3b:Flash", queries=900)
+    scenarios.add_fits(path, 1000, {"random": {"mine/plain": fit, "mine/shared/1.5": fit}})
     config = suite(played, refits=str(path))
     plays = {
         (place[1], place[2]): config.fitted.of("random", *place)[0] for place in config.places()
@@ -365,8 +357,8 @@ def test_a_fitted_policy_plays_under_the_name_of_its_policy(played: Path, tmp_pa
 def test_trainings_of_a_policy_share_episodes_and_a_row(played: Path, tmp_path: Path) -> None:
     path = tmp_path / "refits.yaml"
     trainings = ("static:llama-3b:Flash", "static:llama-8b:Flash", "random")
-    fit = Fit(policy=trainings, queries=0)
-    add_fits(path, 1000, {"random": {"mine/plain": fit}})
+    fit = scenarios.Fit(policy=trainings, queries=0)
+    scenarios.add_fits(path, 1000, {"random": {"mine/plain": fit}})
     config = suite(played, refits=str(path))
     summary = run(config, tmp_path / "r")
     assert summary.cells == 2 * 2 * (3 + 1) + 2 * 4  # loads, seeds, trainings; the other policy
@@ -393,17 +385,17 @@ def test_trainings_of_a_policy_share_episodes_and_a_row(played: Path, tmp_path: 
 
 def test_fits_of_one_file_have_one_budget(tmp_path: Path) -> None:
     path = tmp_path / "refits.yaml"
-    enter_fit(path, "static=static:llama-3b:Flash:900", ["steady/math"], 1000)
-    enter_fit(path, "random=random,static:llama-3b:Flash:0", ["steady/mbpp"], 1000)
-    found = load_refits(path)
+    scenarios.enter_fit(path, "static=static:llama-3b:Flash:900", ["steady/math"], 1000)
+    scenarios.enter_fit(path, "random=random,static:llama-3b:Flash:0", ["steady/mbpp"], 1000)
+    found = scenarios.load_refits(path)
     assert found.of("static", "steady", "math", 0.9) == ("static:llama-3b:Flash",)
     assert found.of("random", "steady", "mbpp", 0.9) == ("random", "static:llama-3b:Flash")
     assert found.queries() == {"static": 900, "random": 0}
     for text, queries in (("random=random:0", 2000), ("random=random:1001", 1000)):
         with pytest.raises(BenchmarkError):
-            enter_fit(path, text, ["steady/gsm_hard"], queries)
+            scenarios.enter_fit(path, text, ["steady/gsm_hard"], queries)
     with pytest.raises(ConfigError, match="has 2 and 3 trainings"):
-        enter_fit(path, "random=random,random,random:0", ["steady/gsm_hard"], 1000)
+        scenarios.enter_fit(path, "random=random,random,random:0", ["steady/gsm_hard"], 1000)
 
 
 # Files.
@@ -411,7 +403,7 @@ def test_fits_of_one_file_have_one_budget(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_tracks_have_limits_of_the_present_constants(name: str) -> None:
-    track, limits = load_track(name), load_limits(name)
+    track, limits = scenarios.load_track(name), scenarios.load_limits(name)
     for scenario, content in track.scenarios.items():
         found = limits[scenario]
         assert found.constants == content.constants(), f"inframind bench limits {name}"
@@ -428,7 +420,7 @@ def test_a_tracks_version_and_limits_are_part_of_the_results(tmp_path: Path) -> 
     changed = write(tmp_path, version=2)
     config = TrackSuite(name="s", policies=("random",), tracks=(changed,))
     assert config.fingerprint("tracks", "mine") != before
-    assert isinstance(load_track(changed), TrackConfig)
+    assert isinstance(scenarios.load_track(changed), scenarios.TrackConfig)
 
 
 @pytest.mark.parametrize("name", ["standard", "standard_quick"])

@@ -105,12 +105,9 @@ def report_data(runs: Sequence[Results]) -> dict[str, Any]:
             if run["kind"] == kind
         ]
         compared.append(compare_all(sides[:MOST_SIDES]))
-    return {
-        "format": FORMAT,
-        "version": inframind_gym.__version__,
-        "runs": data,
-        "comparisons": [one for one in compared if one],
-    }
+    comparisons = [one for one in compared if one]
+    version = inframind_gym.__version__
+    return {"format": FORMAT, "version": version, "runs": data, "comparisons": comparisons}
 
 
 def _run(results: Results) -> dict[str, Any]:
@@ -118,24 +115,36 @@ def _run(results: Results) -> dict[str, Any]:
     family, header, measured = results.family, results.header, results.measured
     board = leaderboard(results)
     ranked = [row["policy"] for row in board["ranking"]] or list(results.policies)
-    places = {cell.place for cell in results.episodes}
     axes = []
     for i, axis in enumerate(family.axes):
-        values = sorted({place[i] for place in places}, key=lambda value: in_order((value,)))
+        found = {cell.place[i] for cell in results.episodes}
+        values = sorted(found, key=lambda value: in_order((value,)))
         numeric = all(isinstance(value, int | float) for value in values)
         texts = [[value, axis.text(value)] for value in values]
         known = {"name": axis.name, "label": axis.label, "table": axis.table}
         axes.append({**known, "numeric": numeric, "values": texts})
+    metrics = {}
+    for name in measured:
+        metric = family.metrics[name]
+        about = {"unit": metric.unit, "better": metric.better, "decimals": metric.decimals}
+        metrics[name] = {"label": metric.label.replace("\n", " "), **about}
     words = json.loads((files(__package__) / "glossary.json").read_text(encoding="utf-8"))
     targets = {
         f"≤{target} s": f"Share of queries answered within {target} s."
         for target in SLO_TARGETS_S
         if f"slo_{target}s" in measured
     }
+    of_queries = words["routing"] if targets else {}
     tables = [dataclasses.asdict(table) for table in leaderboard_tables(board)]
     for table in tables:
         table["headings"] = [heading.replace("\n", " ") for heading in table["headings"]]
         table["best"] = sorted(map(list, table["best"]))
+    bounds = header.get("bounds", ())
+    commands = [
+        {"started": made.get("started", ""), "command": shlex.join(made["command"])}
+        for made in header["runs"]
+    ]
+    versions = {"simulator": header["settings"]["simulator"], **header["packages"]}
     run: dict[str, Any] = lean(
         {
             "name": header["suite"]["name"],
@@ -143,38 +152,15 @@ def _run(results: Results) -> dict[str, Any]:
             "kind": board["kind"],
             "unit": family.unit,
             "score": family.score,
-            "metrics": {
-                name: {
-                    "label": family.metrics[name].label.replace("\n", " "),
-                    **{
-                        key: getattr(family.metrics[name], key)
-                        for key in ("unit", "better", "decimals")
-                    },
-                }
-                for name in measured
-            },
-            "terms": {
-                **(words["routing"] if targets else {}),
-                **targets,
-                **words[board["kind"]],
-                **words["everywhere"],
-            },
+            "metrics": metrics,
+            "terms": {**of_queries, **targets, **words[board["kind"]], **words["everywhere"]},
             "axes": axes,
-            "policies": [
-                {"name": name, "bound": name in header.get("bounds", ())} for name in ranked
-            ],
+            "policies": [{"name": name, "bound": name in bounds} for name in ranked],
             "board": board,
             "tables": tables,
             "made": {
-                "commands": [
-                    {"started": made.get("started", ""), "command": shlex.join(made["command"])}
-                    for made in header["runs"]
-                ],
-                "versions": {
-                    "simulator": header["settings"]["simulator"],
-                    **header["packages"],
-                    "python": header["python"],
-                },
+                "commands": commands,
+                "versions": {**versions, "python": header["python"]},
                 "machine": header["machine"],
             },
         }
