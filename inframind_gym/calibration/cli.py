@@ -14,6 +14,7 @@ from rich.console import Console
 
 from inframind_gym.errors import ConfigError, friendly, require_within, unknown
 from inframind_gym.files import replace_text
+from inframind_gym.progress import plain_table
 
 # Simulator and fits are imported when a command runs: they compile and load much.
 
@@ -106,7 +107,6 @@ def _calibrate_pool(
 ) -> None:
     """Fit the cards of a pool to the first part of a log, and compare on the rest."""
     from inframind_gym.calibration import live_pool
-    from inframind_gym.calibration.report import table
     from inframind_gym.simulator.server.pool import load_pool
     from inframind_gym.simulator.server.state import cards
 
@@ -133,8 +133,8 @@ def _calibrate_pool(
             call_s = (end_s - rest["submit_s"])[mine]
             row.append(f"{call_s.mean():.2f}" if mine.any() else "-")
         rows.append(row)
-    headings = ["model", "calls", "ms a step, before", "fitted", "call, s", "predicted"]
-    Console().print(table("", headings, rows))
+    headings = ("model", ">calls", ">ms a step, before", ">fitted", ">call, s", ">predicted")
+    Console().print(plain_table(*headings, rows=rows))
     before, after = mismatch["checked"]["before"], mismatch["checked"]["fitted"]
     typer.echo(
         f"mismatch of the {len(rest)} calls that were not fitted: {before:.3f} before, "
@@ -227,7 +227,9 @@ def fit(
             mix[f"./{path.name}"] = len(table.questions)
             shown.append(of.figures(found))
         if len(tables) > 1:
-            texts[out] = of.mix_yaml(out.stem, outcomes.name, mix)
+            content = {"name": out.stem, "description": f"Fitted to {outcomes.name}", "mix": mix}
+            texts[out] = "# Fitted by `inframind workload fit`; weights: questions.\n"
+            texts[out] += of.plain_yaml(content)
         _refuse_to_overwrite(force, *texts, report)
         for path, text in texts.items():
             replace_text(path, text)

@@ -102,9 +102,7 @@ def mismatch_of(pool: PoolConfig, calls: Calls) -> float:
 def fit_pool(pool: PoolConfig, calls: Calls) -> tuple[PoolConfig, tuple[str, ...]]:
     """Fit the step costs of the models and the slowdown of every GPU that several share.
 
-    Args:
-        pool: Launch options; the search starts from its step costs.
-        calls: Answered by its servers.
+    The search starts from the pool's own step costs.
 
     Returns:
         The pool with fitted cards, and the aliases of the models that keep theirs: those with fewer
@@ -152,13 +150,7 @@ def fit_pool(pool: PoolConfig, calls: Calls) -> tuple[PoolConfig, tuple[str, ...
 
 
 def pool_yaml(source: str, fitted: PoolConfig, origin: str) -> str:
-    """Return the text of a pool's file, with the cards of `fitted` in place of its own.
-
-    Args:
-        source: Name or path of the file that the pool was read from.
-        fitted: The pool with fitted cards.
-        origin: What they were fitted by, for the comment.
-    """
+    """Return the text of a pool's file, with the cards of `fitted`; a comment has their origin."""
     path = Path(find_config("pools", source))
     data, _ = read_yaml(path)
     data["name"] = f"{fitted.name}-fitted"

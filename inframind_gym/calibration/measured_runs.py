@@ -17,14 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from inframind_gym.configs import Fraction, NonNegative, Number, Positive, validate
 from inframind_gym.errors import ConfigError, unknown

@@ -73,10 +73,6 @@ class Outcomes:
     unit: str = "tokens"  # or "characters"
     prompt_tokens: float | None = None  # mean
 
-    def without(self, held_out: NDArray[np.bool_]) -> Outcomes:
-        """Return the outcomes with some cells (M, Q) taken away."""
-        return replace(self, right=np.where(held_out, np.nan, self.right))
-
 
 @dataclass(frozen=True)
 class Rasch:
@@ -87,11 +83,6 @@ class Rasch:
     difficulty_sd: float  # logits
     difficulty_sd_error: float  # standard error
     posterior: Array  # (Q, K) weights of NODES, which times `difficulty_sd` are difficulties
-
-    @property
-    def difficulty(self) -> Array:
-        """Posterior means of the questions' difficulties, (Q,) logits."""
-        return np.asarray(self.difficulty_sd * (self.posterior @ NODES))
 
     def chances(self) -> Array:
         """Return P(right) of each model on each question, (M, Q)."""
@@ -310,7 +301,8 @@ def hold_out(outcomes: Outcomes, share: float, seed: int = 0) -> HeldOut:
     drawn = np.random.default_rng(seed).random(outcomes.right.shape) < share
     asked = ~np.isnan(outcomes.right)
     held_out, fitted = drawn & asked, ~drawn & asked
-    chances = fit_rasch(outcomes.without(held_out)).chances()
+    shown = replace(outcomes, right=np.where(held_out, np.nan, outcomes.right))
+    chances = fit_rasch(shown).chances()
     count, others = held_out.sum(axis=1), fitted.sum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         variance = (chances * (1.0 - chances) * held_out).sum(axis=1) / count  # of one outcome
@@ -416,12 +408,7 @@ def workload_yaml(
 ) -> str:
     """Return a workload as YAML, with the origin and the errors of its numbers in comments.
 
-    Args:
-        fit: Of one domain.
-        source: What was fitted, for the comment.
-        name: Of the workload.
-        dataset: Of the questions.
-        aliases: Alias -> name in the table, of the models to write.
+    It has the models of `aliases`: alias -> name in the table.
     """
     like = load_workload(LIKE[fit.domain]).profile
     index = [fit.outcomes.models.index(model) for model in aliases.values()]
@@ -462,11 +449,11 @@ def workload_yaml(
             f"# Fitted by `inframind workload fit` to {source}:",
             f"# {len(fit.outcomes.models)} models, {len(fit.outcomes.questions)} questions, "
             f"{asked.sum()} outcomes.",
-            _plain(head | {"dataset": dataset, "domain": fit.domain}),
+            plain_yaml(head | {"dataset": dataset, "domain": fit.domain}),
             f"# Assumed, as the shipped workload {like.name} has it: a table of single calls does "
             "not show it.",
             f"# overhead_tokens: {overhead}. visible_tests: none.",
-            _plain(taken),
+            plain_yaml(taken),
             "# Fitted: median answer length and ability (Rasch model), each with its standard "
             f"error{chars}.",
             f"# Add a model without outcomes by its score (percent right) on {dataset}:",
@@ -476,21 +463,16 @@ def workload_yaml(
             "",
             "# Fitted: sigma_query, sigma_call, difficulty_slope (log length). Assumed: "
             "strategy_factor, final_factor.",
-            _plain({"output": output}),
+            plain_yaml({"output": output}),
             f"# Fitted: difficulty_sd, ± {rasch.difficulty_sd_error:.2g}. Assumed: the gains and "
             "the other numbers.",
-            _plain({"quality": quality}),
+            plain_yaml({"quality": quality}),
         ]
     )
 
 
-def mix_yaml(name: str, source: str, mix: Mapping[str, int]) -> str:
-    """Return the YAML of a workload that mixes others, by their files beside it."""
-    content = {"name": name, "description": f"Fitted to {source}", "mix": dict(mix)}
-    return f"# Fitted by `inframind workload fit`; weights: questions.\n{_plain(content)}"
-
-
-def _plain(sections: Mapping[str, Any]) -> str:
+def plain_yaml(sections: Mapping[str, Any]) -> str:
+    """Return sections of a workload as YAML."""
     return yaml.safe_dump(dict(sections), sort_keys=False, allow_unicode=True, width=100)
 
 
@@ -512,12 +494,15 @@ def figures(fit: DomainFit) -> dict[str, Any]:
         "held_out_predicted": checked.predicted,
         "held_out_chance_sd": checked.chance_sd,
     }
-    rows = [
-        {"model": model, **{name: _number(values[m]) for name, values in columns.items()}}
-        for m, model in enumerate(fit.outcomes.models)
-    ]
+    rows: list[dict[str, Any]] = [{"model": model} for model in fit.outcomes.models]
+    for name, values in columns.items():
+        for row, value in zip(rows, values.tolist(), strict=True):
+            row[name] = float(f"{value:.6g}") if math.isfinite(value) else None
     error = 100.0 * np.abs(checked.predicted - checked.measured)[checked.count > 0]
     chance = 100.0 * checked.chance_sd[checked.count > 0]
+    mean, square, by_chance = (
+        float(of.mean()) if len(of) else 0.0 for of in (error, error**2, chance**2)
+    )
     return {
         "domain": fit.domain,
         "questions": len(fit.outcomes.questions),
@@ -529,20 +514,12 @@ def figures(fit: DomainFit) -> dict[str, Any]:
             "difficulty_slope": lengths.slope_pooled,
         },
         "held_out_points": {
-            "mean_abs": _mean(error),
-            "rms": math.sqrt(_mean(error**2)),
-            "rms_by_chance": math.sqrt(_mean(chance**2)),
+            "mean_abs": mean,
+            "rms": math.sqrt(square),
+            "rms_by_chance": math.sqrt(by_chance),
             "worst": float(error.max(initial=0.0)),
             "within_2": int((error <= 2.0).sum()),
             "models": len(error),
         },
         "models": rows,
     }
-
-
-def _number(value: Any) -> float | None:
-    return float(f"{value:.6g}") if math.isfinite(value) else None
-
-
-def _mean(values: Any) -> float:
-    return float(values.mean()) if len(values) else 0.0

@@ -115,10 +115,10 @@ class Harness:
 
     execution: Literal["parallel", "sequential", "serial"]
     scheduler: Literal["edf", "fcfs"]
-    has_roles: bool = False  # agents with roles, whose rules are the workload's `agents`
-    adaptive: bool = (
-        False  # prompt strategies, and choices by the load; otherwise prompts are plain
-    )
+    # Agents with roles, whose rules are the workload's `agents`; CALL_TIMEOUT_S is for the first
+    # token, not for the whole answer.
+    has_roles: bool = False
+    adaptive: bool = False  # prompt strategies, and choices by the load; else prompts are plain
     # With roles CALL_TIMEOUT_S is for the first token, not for the whole answer.
 
 
@@ -151,18 +151,14 @@ def profile_for(
             aggregating call is as long as a plain answer of its model.
         aggregation_gain: Logits of the call that decides, where the method has no roles.
     """
-    harness = HARNESSES[method]
-    if harness.adaptive:
+    if HARNESSES[method].adaptive:
         return profile
     gain = dict.fromkeys(STRATEGIES, 0.0)
     factors = {**dict.fromkeys(STRATEGIES, 1.0), STRATEGIES[_PLAIN]: length_factor}
     output: dict[str, Any] = {"strategy_factor": factors}
     update: dict[str, Any] = {}
-    if not harness.has_roles:
-        lengths = {
-            "overhead_tokens": BARE_PROMPT_TOKENS,
-            "final_message_tokens": PROPOSAL_TOKENS,
-        }
+    if not HARNESSES[method].has_roles:
+        lengths = {"overhead_tokens": BARE_PROMPT_TOKENS, "final_message_tokens": PROPOSAL_TOKENS}
         update = {"agents": AgentProfile(), "prompt": profile.prompt.model_copy(update=lengths)}
         gain[STRATEGIES[0]] = aggregation_gain  # the strategy of the deciding call
         output["final_factor"] = 1.0
@@ -199,15 +195,12 @@ def quota(shares: Sequence[float], count: int, rng: np.random.Generator) -> Ints
 
 
 def choose(
-    cell: MeasuredCell,
-    pool: PoolConfig,
-    profile: TaskProfile,
-    count: int,
-    rng: np.random.Generator,
+    cell: MeasuredCell, pool: PoolConfig, profile: TaskProfile, count: int, rng: np.random.Generator
 ) -> Choices:
     """Draw the decisions of a cell's method in an episode of `count` queries, by quota.
 
-    Shares that a cell lacks are taken from the workload's profile of the oblivious router.
+    Shares that a cell lacks are taken from the workload's profile of the oblivious router; models
+    and strategies are independent where no route was measured.
 
     Raises:
         ConfigError: The cell names a model, strategy or topology that is unknown.
@@ -223,14 +216,27 @@ def choose(
     mean = mean_agents(cell, profile)
     low = int(mean + 1e-9)  # the whole numbers next to the mean
     num_agents = low + quota([1.0 - (mean - low), max(mean - low, 0.0)], count, rng)
+    of_models = [profile.models[alias].share for alias in pool.aliases]
+    if cell.model_share is not None:
+        of_models = [0.0] * models
+        for name_of, share in cell.model_share.items():
+            of_models[_model_index(cell, pool, name_of)] += share
     if HARNESSES[cell.method].adaptive:
-        shares = _route_shares(cell, pool, profile)
+        mix = cell.strategy_share or profile.strategy_mix
+        shares = [share * mix.get(name, 0.0) for share in of_models for name in STRATEGIES]
+        if cell.route_share is not None:
+            shares = [0.0] * (models * len(STRATEGIES))
+            for route_name, share in cell.route_share.items():
+                model_name, _, strategy = route_name.rpartition("|")
+                if strategy not in STRATEGIES:
+                    raise ConfigError(f"{cell.source}: {unknown('strategy', strategy, STRATEGIES)}")
+                of = _model_index(cell, pool, model_name) * len(STRATEGIES)
+                shares[of + STRATEGIES.index(strategy)] += share
         each = quota(shares, count * MAX_NODES, rng).reshape(count, MAX_NODES)
         of_query = quota(shares, count, rng)[:, None]
         route = np.where(rng.random(each.shape) < ROUTE_AFFINITY, of_query, each)
         return Choices(topology, num_agents, role, route)
-    share = _model_shares(cell, pool, profile)
-    model = quota(share, count * MAX_AGENTS, rng).reshape(count, MAX_AGENTS)
+    model = quota(of_models, count * MAX_AGENTS, rng).reshape(count, MAX_AGENTS)
     agent = np.tile(np.arange(MAX_NODES), (count, 1))
     debates = topology == _DEBATE
     agent[debates] %= num_agents[debates, None]
@@ -260,31 +266,6 @@ def _topology_shares(cell: MeasuredCell, profile: TaskProfile) -> list[float]:
         if name not in TOPOLOGIES:
             raise ConfigError(f"{cell.source}: {unknown('topology', name, TOPOLOGIES)}")
     return [shares.get(name, 0.0) for name in TOPOLOGIES]
-
-
-def _model_shares(cell: MeasuredCell, pool: PoolConfig, profile: TaskProfile) -> list[float]:
-    if cell.model_share is None:
-        return [profile.models[alias].share for alias in pool.aliases]
-    shares = [0.0] * len(pool.models)
-    for name, share in cell.model_share.items():
-        shares[_model_index(cell, pool, name)] += share
-    return shares
-
-
-def _route_shares(cell: MeasuredCell, pool: PoolConfig, profile: TaskProfile) -> list[float]:
-    """Return (M x S) shares; models and strategies are independent where no route was measured."""
-    if cell.route_share is None:
-        strategies = cell.strategy_share or profile.strategy_mix
-        shares = _model_shares(cell, pool, profile)
-        return [share * strategies.get(name, 0.0) for share in shares for name in STRATEGIES]
-    shares = [0.0] * (len(pool.models) * len(STRATEGIES))
-    for name, share in cell.route_share.items():
-        model, _, strategy = name.rpartition("|")
-        if strategy not in STRATEGIES:
-            raise ConfigError(f"{cell.source}: {unknown('strategy', strategy, STRATEGIES)}")
-        index = _model_index(cell, pool, model) * len(STRATEGIES) + STRATEGIES.index(strategy)
-        shares[index] += share
-    return shares
 
 
 def _model_index(cell: MeasuredCell, pool: PoolConfig, name: str) -> int:
@@ -324,12 +305,7 @@ class Prediction(NamedTuple):
 def load_constants(
     pool: str | Path, datasets: Sequence[str], workloads: Path | None = None
 ) -> Constants:
-    """Read the pool and the workloads of some datasets.
-
-    Args:
-        pool: Name or path.
-        datasets: Each has a workload of its name.
-        workloads: Folder of workloads; None: the shipped ones.
+    """Read a pool, and the workloads of datasets from a folder; None: the shipped ones.
 
     Raises:
         ConfigError: There is no such file, or it is not valid.
@@ -344,12 +320,9 @@ def load_constants(
 
 
 class RunBatch:
-    """Episodes of cells of one method, advanced together.
+    """Episodes of cells of one method, `seeds` of each, advanced together.
 
-    Args:
-        cells: All of one method; those of `gptswarm` with the same number of edges.
-        constants: The first ones.
-        seeds: Episodes of each cell.
+    Those of `gptswarm` have the same number of edges.
 
     Raises:
         ConfigError: A cell names a model, topology or strategy that does not exist.
@@ -361,8 +334,15 @@ class RunBatch:
         self._harness = HARNESSES[cells[0].method]
         self._graphs = graphs_of(cells[0], constants.pool)
         self._datasets = tuple(dict.fromkeys(cell.dataset for cell in cells))
-        self._load_tasks(constants)
-        self._draw(constants)
+        tasks = load_tasks("builtin", split="all")  # of each dataset's domain, one after the other
+        domains = [DOMAINS.index(constants.profiles[name].domain) for name in self._datasets]
+        groups = [np.flatnonzero(tasks.domain == domain) for domain in domains]
+        self._tasks = tasks.select(np.concatenate(groups))
+        sizes = [len(group) for group in groups]
+        self._task_profile = np.repeat(np.arange(len(groups), dtype=np.int32), sizes)
+        ends = np.cumsum(sizes).tolist()
+        places = [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+        self._draw(constants, dict(zip(self._datasets, places, strict=True)))
         rows, queries = self._arrival_s.shape
         card = cards(constants.pool)
         slots = int(card["max_num_seqs"].sum())
@@ -409,19 +389,7 @@ class RunBatch:
         params = build_params(pool, profiles, *tasks, (SLO_S,), (), arguments)
         self._world = params._replace(graphs=graph_tables(self._graphs))
 
-    def _load_tasks(self, constants: Constants) -> None:
-        """Load the built-in tasks of each dataset's domain, dataset after dataset."""
-        tasks = load_tasks("builtin", split="all")
-        domains = [DOMAINS.index(constants.profiles[name].domain) for name in self._datasets]
-        groups = [np.flatnonzero(tasks.domain == domain) for domain in domains]
-        self._tasks = tasks.select(np.concatenate(groups))
-        sizes = [len(group) for group in groups]
-        self._task_profile = np.repeat(np.arange(len(groups), dtype=np.int32), sizes)
-        ends = np.cumsum(sizes).tolist()
-        places = [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-        self._task_places = dict(zip(self._datasets, places, strict=True))
-
-    def _draw(self, constants: Constants) -> None:
+    def _draw(self, constants: Constants, places_of: Mapping[str, range]) -> None:
         """Draw arrivals, tasks, plans and routes of all episodes."""
         counts = [cell.num_queries or USUAL_QUERIES for cell in self.cells]
         shape = (len(self.cells) * self.seeds, max(counts))
@@ -440,7 +408,7 @@ class RunBatch:
             gaps = -np.log1p(-(np.arange(count) + rng.random()) / count)
             arrival_s = np.cumsum(rng.permutation(gaps)) * (60.0 / cell.arrival_rate_per_min)
             self._arrival_s[row, :count] = arrival_s
-            places = self._task_places[cell.dataset]
+            places = places_of[cell.dataset]
             order = [rng.permutation(len(places)) for _ in range(-(-count // len(places)))]
             self._task[row, :count] = places.start + np.concatenate(order)[:count]
             profile = constants.profiles[cell.dataset]
@@ -478,15 +446,15 @@ class RunBatch:
         done = self._flows.completed[rows, :count]
         latency_s, accuracy = done["latency_s"], done["solved"].mean(axis=1)
         quantiles = np.quantile(latency_s, list(QUANTILES.values()), axis=1).mean(axis=1)
-        means = latency_s.mean(axis=1)
-        by_name = dict(zip(QUANTILES, quantiles.tolist(), strict=True))
+        means, mean = latency_s.mean(axis=1), float(latency_s.mean(axis=1).mean())
+        error = float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) > 1 else 0.0
         return Prediction(
             accuracy=float(accuracy.mean()),
-            latency_s={"mean": float(means.mean()), **by_name},
+            latency_s={"mean": mean, **dict(zip(QUANTILES, quantiles.tolist(), strict=True))},
             calls=float(done["calls"].mean()),
             prompt_tokens=float(done["prompt_tokens"].mean()),
             completion_tokens=float(done["output_tokens"].mean()),
-            latency_mean_se=_standard_error(means) / float(means.mean()),
+            latency_mean_se=error / mean,
         )
 
 
@@ -516,11 +484,7 @@ def fit_lengths(
     p95 of the latency best. Where none brings the mean within EXPLAINED, lengths do not explain
     the cell, and the factor is 1.
 
-    Args:
-        cells: Those at other arrival rates and of methods with roles are not looked at.
-        constants: To start from.
-        rate_per_min: Arrival rate of the cells to be fitted.
-        seeds: Episodes of each cell.
+    Cells at other arrival rates and of methods with roles are not looked at.
 
     Raises:
         ConfigError: There is no cell to be fitted.
@@ -587,7 +551,3 @@ def batches(
         for first in range(0, len(same), size):
             indices = same[first : first + size]
             yield indices, RunBatch([cells[index] for index in indices], constants, seeds)
-
-
-def _standard_error(values: NDArray[np.float64]) -> float:
-    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0

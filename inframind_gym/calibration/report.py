@@ -5,7 +5,7 @@ A pair of figures is ``{"measured", "predicted", "error_pct"}``, with a signed e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -239,8 +239,9 @@ def log_table(calibration: Calibration, figures: Mapping[str, Any]) -> Table:
         if of["mae_pct"] is not None:
             cells = (_shown(of[name], factor) for name in FIGURES)
             rows.append([f"{metric[:-2]}, {unit}", *cells, f"\n{of['mae_pct']:.2f} %"])
+    heads = ("", *(f">{name}" for name in FIGURES), ">per request")
     title = f"the {unseen} requests not fitted: measured / predicted, error"
-    return table(title, ["", *FIGURES, "per request"], rows)
+    return plain_table(*heads, rows=rows, title=title)
 
 
 # Measured runs
@@ -304,17 +305,6 @@ def _shown(of: Mapping[str, float | None], factor: float = 1.0) -> str:
     return f"{factor * measured:.2f} / {factor * predicted:.2f}\n{error:+.2f} %"
 
 
-def table(
-    title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], caption: str = ""
-) -> Table:
-    """Return a table for the terminal: the first column left, the others right."""
-    made = plain_table(headings[0], *(f">{heading}" for heading in headings[1:]))
-    made.title, made.caption = title, caption or None
-    for row in rows:
-        made.add_row(*row)
-    return made
-
-
 # Outcomes
 
 
@@ -330,13 +320,13 @@ def fit_table(of: Mapping[str, Any]) -> Table:
         texts += [f"{row['ability']:+.2f}", f"{row['ability_error']:.2f}"]
         texts += [f"{row['tokens_median']:.0f}", f"{row['tokens_median_error']:.1f}"]
         rows.append([row["model"], *texts, f"{row['length_slope']:+.2f}", *checked])
-    columns = ("model", "asked", "right %", "ability", "±", "tokens", "±", "slope", "held out", "±")
-    return table(
-        f"{of['domain']}: {of['questions']} questions; difficulty spread "
+    return plain_table(
+        *("model", ">asked", ">right %", ">ability", ">±", ">tokens", ">±", ">slope"),
+        *(">held out", ">±"),
+        rows=rows,
+        title=f"{of['domain']}: {of['questions']} questions; difficulty spread "
         f"{of['difficulty_sd']:.2f} ± {of['difficulty_sd_error']:.2f} logits",
-        columns,
-        rows,
-        "Held out: predicted share of right answers - measured, in points, ± by chance. "
+        caption="Held out: predicted share of right answers - measured, in points, ± by chance. "
         f"Mean absolute error {points['mean_abs']:.1f}, root mean square {points['rms']:.1f} (by "
         f"chance {points['rms_by_chance']:.1f}); {points['within_2']} of {points['models']} models "
         "within 2. Slope: log length for each standard deviation of difficulty.",

@@ -84,9 +84,6 @@ class RequestLog:
 
     Times are seconds since the first arrival; those of the arrivals on the front end's clock, the
     others on the engine's, which differ by a constant: see `submit_s`.
-
-    Attributes:
-        failed: Requests of the log that have no answer and are left out.
     """
 
     name: str
@@ -99,7 +96,7 @@ class RequestLog:
     scheduled_s: Array  # (n,) all NaN where the log has none
     first_token_s: Array  # (n,)
     last_token_s: Array  # (n,)
-    failed: int = 0
+    failed: int = 0  # requests of the log that have no answer and are left out
 
     def __len__(self) -> int:
         return len(self.ids)

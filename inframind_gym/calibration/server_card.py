@@ -157,15 +157,7 @@ class Calibration:
 
 
 def calibrate(log: RequestLog, limits: Limits, *, fit_fraction: float = 0.5) -> Calibration:
-    """Fit a server card to the first part of a log.
-
-    Args:
-        log: The log.
-        limits: The server's launch options.
-        fit_fraction: Share of the requests, from the first on, to fit; in (0, 1).
-
-    Returns:
-        The card and its prediction of the whole log.
+    """Fit a server card to the first part of a log, a share in (0, 1), and predict the whole.
 
     Raises:
         InfraMindError: The fraction is out of range or leaves too few requests, or a request does
@@ -182,15 +174,22 @@ def calibrate(log: RequestLog, limits: Limits, *, fit_fraction: float = 0.5) -> 
     limits.check(log)
     trial = _Trial(log, limits, fitted)
     best = _choose(trial)
-    card = trial.card(best.options, best.constants)
+    options, card = best.options, trial.card(best.options, best.constants)
     served = trial.replay(card_record(card))
     sequences, new_tokens = load_range(card, log.prompt_tokens, served, fitted)
-    silent = _not_identified(trial, best)
-    evidence = Evidence(sequences=sequences, new_tokens=new_tokens, not_identified=silent)
+    # Constants that could be half or twice as large: others make up for them.
+    silent, enough = [], max((1.0 + _SILENT) * best.mismatch, _EXPLAINED)
+    for name, value in best.constants.items():
+        others = {other: of for other, of in best.constants.items() if other != name}
+        for factor in (0.5, 2.0):
+            held = {name: factor * value}
+            if trial.search(options, others, spread=0.1, held=held).mismatch < enough:
+                silent.append(name)
+                break
+    evidence = Evidence(sequences=sequences, new_tokens=new_tokens, not_identified=tuple(silent))
     parameters = {name: getattr(card, name, value) for name, value in best.constants.items()}
     if limits.data_parallel_size is None and trial.engines > 1:
         parameters["data_parallel_size"] = trial.engines
-    options = best.options
     parameters["roofline_power"] = options.roofline_power
     parameters["async_scheduling"] = options.async_scheduling
     if trial.contended:  # without evictions the log does not decide the others
@@ -203,10 +202,7 @@ def calibrate(log: RequestLog, limits: Limits, *, fit_fraction: float = 0.5) -> 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """Options, the constants found for them, and the mismatch that remains.
-
-    The constants were searched with their priors, which the mismatch leaves out.
-    """
+    """Options, the constants found for them with their priors, and the mismatch without those."""
 
     options: Options
     constants: dict[str, float]
@@ -253,15 +249,12 @@ def _first(trial: _Trial, options: Options, extra: tuple[str, ...] = ()) -> _Can
 
 
 def _choose_caching(trial: _Trial, plain: _Candidate) -> _Candidate:
-    """Choose prefix caching, and the length of a head that all prompts share.
-
-    Without evictions the log cannot decide, and it does not matter.
-    """
+    """Choose prefix caching, and the length of a head that all prompts share, if it matters."""
     if not trial.contended:
         return plain
     best: _Candidate | None = None
     blocks = 0
-    while blocks <= trial.most_prefix_blocks():
+    while blocks <= trial.most_prefix_blocks:
         options = replace(plain.options, prefix_caching=True, prefix_blocks=blocks)
         found = trial.search(options, (best or plain).constants, spread=0.3)
         if best is not None and not found.beats(best, _GAIN_OF_BLOCK):
@@ -270,20 +263,6 @@ def _choose_caching(trial: _Trial, plain: _Candidate) -> _Candidate:
         blocks = max(1, 2 * blocks)
     assert best is not None
     return plain if plain.beats(best, _GAIN_OF_CHANGE) else best
-
-
-def _not_identified(trial: _Trial, best: _Candidate) -> tuple[str, ...]:
-    """Return the constants that could be half or twice as large: others make up for them."""
-    enough = max((1.0 + _SILENT) * best.mismatch, _EXPLAINED)
-    silent = []
-    for name, value in best.constants.items():
-        others = {other: of for other, of in best.constants.items() if other != name}
-        for factor in (0.5, 2.0):
-            held = {name: factor * value}
-            if trial.search(best.options, others, spread=0.1, held=held).mismatch < enough:
-                silent.append(name)
-                break
-    return tuple(silent)
 
 
 class _Trial:
@@ -389,10 +368,9 @@ class _Trial:
         return _Candidate(options, found, least - _implausible(found))
 
     def _mismatch(self, served: NDArray[Any]) -> float:
-        """Return the relative errors of the fitted requests, added up.
+        """Return the relative errors of e2e, TTFT, TPOT and, with little weight, log TTFT, added.
 
-        The mean absolute errors of e2e and TTFT relative to their means, of TPOT to each one; and
-        with little weight that of log TTFT, so that requests that did not wait count, too.
+        The last one counts requests that did not wait, too.
         """
         mine = served[: self._fitted]
         self.contended = self.contended or bool(served["evictions"].any())
@@ -405,8 +383,9 @@ class _Trial:
         log_ttft = np.abs(np.log(ttft_s / self._ttft_s)).mean()
         return float(e2e + ttft + tpot + 0.05 * log_ttft)
 
+    @property
     def most_prefix_blocks(self) -> int:
-        """Return the largest possible head that all prompts share, in blocks."""
+        """The largest possible head that all prompts share, in blocks."""
         spare = (self.limits.num_kv_blocks or self._blocks_held or 0) - 1 - self._blocks_each
         return min(int(self._prompt_tokens.min() - 1) // self.limits.block_size, spare)
 
@@ -415,10 +394,8 @@ class _Trial:
 
         A decoding step takes the TPOT: a part of it whatever the load, a part for reading the
         cached tokens of the requests that ran at once. A prompt token takes at most the time from
-        scheduling to the first token, over the prompt's length.
-
-        Args:
-            extra: Constants beyond the BASIC ones.
+        scheduling to the first token, over the prompt's length. `extra` constants are beyond the
+        BASIC ones.
         """
         tpot_s = float(np.median(self._tpot_s[self._timed]))
         busy_s = float((self._finish_s - self._first_token_s).sum())
@@ -445,10 +422,8 @@ class _Trial:
 
 def _implausible(constants: dict[str, float]) -> float:
     """Return how far the constants are from their priors."""
-    off = 0.0
-    for name, of, median in _PRIORS:
-        off += math.log(max(constants[name] / constants[of] / median, _NOTHING)) ** 2
-    return _PRIOR_WEIGHT * off
+    ratios = [constants[name] / constants[of] / median for name, of, median in _PRIORS]
+    return _PRIOR_WEIGHT * sum(math.log(max(ratio, _NOTHING)) ** 2 for ratio in ratios)
 
 
 # Requests of a log that ran or waited at once: evidence of the server's limits. A request runs from
@@ -465,10 +440,9 @@ def count_at(start_s: Vector, end_s: Vector, times: Vector) -> NDArray[np.int64]
 
 def most_running(log: RequestLog, n: int) -> int:
     """Return the most of the first `n` requests that ran at once; 0 if the log does not say."""
-    if not log.has_schedule:
-        return 0
     start_s = log.scheduled_s[:n]
-    return int(count_at(start_s, log.last_token_s[:n], start_s).max())
+    known = log.has_schedule
+    return int(count_at(start_s, log.last_token_s[:n], start_s).max()) if known else 0
 
 
 def starved_s(log: RequestLog, n: int, slots: int) -> float:

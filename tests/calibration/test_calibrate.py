@@ -17,7 +17,6 @@ from inframind_gym.errors import InfraMindError
 from inframind_gym.simulator.server.pool import ServerCard
 from tests.calibration.synthetic import STEP, card, rows, write
 
-LOGS = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "vllm_traces"
 STARVED = card(max_num_seqs=64, num_kv_blocks=240, max_model_len=1200)
 
 
@@ -165,26 +164,3 @@ def test_limits_that_the_log_proves(tmp_path: Path) -> None:
     assert "Give --num-kv-blocks" in log_report(found)["warnings"][0]
     with pytest.raises(InfraMindError, match=r"at most \d+ requests ran at once, and \d+ do"):
         card_yaml(calibrate(log, Limits(64, 1024, 480)))
-
-
-# Command
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not LOGS.is_dir(), reason="shared/data is not beside the repository")
-@pytest.mark.parametrize(
-    ("name", "server"),
-    [
-        ("RTXPRO6000_Llama-3.1-8B", Limits(128, 2048)),
-        ("RTXPRO6000_Qwen3-32B", Limits(128, 2048)),
-        ("RTX4090_Llama-3.1-8B", Limits(256, 2048, 2588)),
-    ],
-)
-def test_the_unseen_half_of_real_logs(name: str, server: Limits) -> None:
-    """Within the targets of docs/fidelity.md."""
-    figures = log_report(calibrate(read_log(LOGS / f"{name}.jsonl"), server))
-    e2e = figures["unseen"]["e2e_s"]
-    assert abs(e2e["mean"]["error_pct"]) <= 1.0
-    assert all(abs(e2e[figure]["error_pct"]) <= 3.0 for figure in FIGURES)
-    assert abs(figures["unseen"]["ttft_s"]["mean"]["error_pct"]) <= 3.0
-    assert figures["parameters"]["count"] <= 8 and figures["warnings"] == []

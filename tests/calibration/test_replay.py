@@ -18,12 +18,10 @@ from inframind_gym.calibration.replay import (
     load_constants,
     predict,
 )
-from inframind_gym.calibration.report import cell_rows, summarise
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.workflow.topology import STRATEGIES
 from tests.calibration.synthetic import with_base_s
 
-MEASURED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "measured_runs.json"
 NAMES = [
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B",
     "mistralai/Mistral-Small-24B-Instruct-2501",
@@ -143,20 +141,3 @@ def test_lengths_are_fitted_at_one_rate(tmp_path: Path, constants: Constants) ->
     assert fitted.length_factors["gptswarm", "math"] == LENGTH_FACTORS["gptswarm", "math"]
     with pytest.raises(ConfigError, match="no cell of a method without roles"):
         fit_lengths([known], constants, 50.0, 1)
-
-
-# Figures
-
-
-@pytest.mark.skipif(
-    not MEASURED.is_file(), reason="the measured runs are not beside the repository"
-)
-@pytest.mark.slow
-def test_the_measured_runs_are_met() -> None:
-    cells = read_runs(MEASURED, ["mas"])
-    constants = load_constants("b200-2gpu", [cell.dataset for cell in cells])
-    errors = summarise(cell_rows(cells, predict(cells, constants)))["mas"]
-    assert errors["cells"] == len(cells) == 45
-    assert float(errors["latency_mean_abs_pct_median"] or 0.0) <= 10.0
-    assert float(errors["latency_p95_abs_pct_median"] or 0.0) <= 20.0
-    assert float(errors["accuracy_abs_points_median"] or 0.0) <= 2.0
