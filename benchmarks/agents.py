@@ -10,15 +10,14 @@ prices.csv      price of a second of a slot by load: those `bid_price` was given
 from __future__ import annotations
 
 import csv
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.pages import RULE, refresh, save_all, table
+from benchmarks.pages import RULE, csv_text, refresh, save_all, table
 from benchmarks.results import RECORDS
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.tracker import METRICS, read_metrics
@@ -53,14 +52,6 @@ def read(name: str, records: Path = RECORDS) -> Rows:
         return list(csv.DictReader(file))
 
 
-def _write(name: str, rows: Sequence[Mapping[str, Any]], records: Path) -> None:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    replace_text(records / "agents" / name, text.getvalue())
-
-
 def record(runs: Sequence[Path], records: Path = RECORDS) -> None:
     """Record the metrics of finished trainings; those of the same names are replaced.
 
@@ -82,22 +73,18 @@ def record(runs: Sequence[Path], records: Path = RECORDS) -> None:
         for step in sorted(by_step):
             row = {name: f"{by_step[step][name]:.5g}" for name in names if name in by_step[step]}
             rows.append({"run": run.name, "queries": step} | {n: row.get(n, "") for n in names})
-        rows[-1] |= _by_load(run) if checkpoint.exists(run / "best") else {}
+        if checkpoint.exists(run / "best"):  # its validation by load, means over worlds
+            of_best = checkpoint.load(run / "best")[1]["training"]["validation"]["goodput"]
+            cells: dict[str, list[float]] = {name: [] for name in BY_LOAD}
+            for cell, goodput in of_best.items():
+                cells[f"validation/goodput/load/{cell.rpartition('/')[2]}"].append(goodput)
+            rows[-1] |= {name: f"{np.mean(values):.5g}" for name, values in cells.items()}
     named = {run.name for run in runs}
     before = read(TRAININGS, records) if (records / "agents" / TRAININGS).is_file() else []
     rows = [row for row in before if row["run"] not in named] + rows
     kinds = list(dict.fromkeys(_kind(row["run"]) for row in rows))
     rows.sort(key=lambda row: (kinds.index(_kind(row["run"])), row["run"]))
-    _write(TRAININGS, rows, records)
-
-
-def _by_load(run: Path) -> dict[str, str]:
-    """Return the goodput of the best validation by load, means over worlds."""
-    validation = checkpoint.load(run / "best")[1]["training"]["validation"]["goodput"]
-    cells: dict[str, list[float]] = {name: [] for name in BY_LOAD}
-    for cell, goodput in validation.items():
-        cells[f"validation/goodput/load/{cell.rpartition('/')[2]}"].append(goodput)
-    return {name: f"{np.mean(values):.5g}" for name, values in cells.items()}
+    replace_text(records / "agents" / TRAININGS, csv_text(rows))
 
 
 def play_prices(records: Path = RECORDS, queries: int = 1200, streams: int = 3) -> None:
@@ -144,19 +131,16 @@ def play_prices(records: Path = RECORDS, queries: int = 1200, streams: int = 3) 
             at = loads == load
             mu, late = price[at].mean(), lagrange[at].mean()
             rows.append({"policy": name, "load": load, "mu": f"{mu:.4g}", "lambda": f"{late:.4g}"})
-    _write(PRICES, rows, records)
+    replace_text(records / "agents" / PRICES, csv_text(rows))
 
 
 def refresh_pages(docs: Path, *, records: Path = RECORDS, check: bool = False) -> list[Path]:
     """Refresh tables and, unless only checking, the pictures; return the pages that were stale."""
-    trainings = read(TRAININGS, records)
-    page = docs / "agents.md"
+    trainings, page = read(TRAININGS, records), docs / "agents.md"
     fresh = refresh(page, {"trainings": _table(trainings)}, check=check)
     if not check:
-        drawings = {
-            "training": lambda: _curves(trainings),
-            "prices": lambda: _prices(read(PRICES, records)),
-        }
+        prices = read(PRICES, records)
+        drawings = {"training": lambda: _curves(trainings), "prices": lambda: _prices(prices)}
         save_all(drawings, docs / "images")
     return [] if fresh else [page]
 

@@ -6,12 +6,11 @@ what is too long for a page: ``fidelity/logs.csv``, ``constants.csv`` and ``cell
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
@@ -20,13 +19,9 @@ import numpy as np
 import typer
 
 from benchmarks.fit.measured import FITTED, POOL
-from benchmarks.pages import NONE, QUIET, RULE, refresh, save_all, table
+from benchmarks.pages import NONE, QUIET, RULE, csv_text, refresh, save_all, table
 from inframind_gym.calibration.measured_runs import read_runs
-from inframind_gym.calibration.replay import (
-    DEFAULT_SEEDS,
-    load_constants,
-    predict,
-)
+from inframind_gym.calibration.replay import DEFAULT_SEEDS, load_constants, predict
 from inframind_gym.calibration.report import (
     ERRORS,
     FIGURES,
@@ -36,7 +31,7 @@ from inframind_gym.calibration.report import (
     log_report,
     summarise,
 )
-from inframind_gym.calibration.request_log import RequestLog, read_log
+from inframind_gym.calibration.request_log import read_log
 from inframind_gym.calibration.server_card import Calibration, Limits, calibrate
 from inframind_gym.errors import friendly, require
 from inframind_gym.evaluation.cli import app
@@ -66,6 +61,7 @@ METHODS: Final = {
     "gptswarm": (12.0, 15.0, 3.0),
 }
 NAMED: Final = 6  # cells that the page names
+_MET: Final = {True: "yes", False: "**no**"}
 COLOURS: Final = dict(zip(METHODS, ("#0072b2", "#d55e00", "#009e73", "#aa4499"), strict=True))
 
 
@@ -131,9 +127,12 @@ def fidelity(
         refresh(page, found)
         figures = {"logs": partial(_logs_figure, logs), "runs": partial(_runs_figure, rows)}
         save_all(figures, folder)
-        _write(folder / "logs.csv", _log_lines(logs))
-        _write(folder / "constants.csv", _constant_lines(logs))
-        _write(folder / "cells.csv", map(_cell_line, rows))
+        for name, records in files_of(logs, rows).items():
+            short = [
+                {k: f"{v:.5g}" if isinstance(v, float) else v for k, v in record.items()}
+                for record in records
+            ]
+            replace_text(folder / f"{name}.csv", csv_text(short))
         print(f"{found['targets']}\n\n{page} and its folder")
 
 
@@ -144,11 +143,7 @@ def log_evidence(path: Path, log: Log) -> LogEvidence:
     calibration = calibrate(read, log.limits)
     for warning in (figures := log_report(calibration))["warnings"]:
         say(f"warning: {path.name}: {warning}")
-    return LogEvidence(log, calibration, figures, cold_error_pct(log, read))
-
-
-def cold_error_pct(log: Log, read: RequestLog) -> float:
-    """Return the error of the mean e2e latency of a log under the card of `inframind pool new`."""
+    # The card of `inframind pool new`.
     gpu, limits = find_gpu(log.gpu)[1], log.limits
     options = (limits.max_num_seqs, limits.max_num_batched_tokens, 8192)
     server = Server(find_architecture(log.model), gpu, log.tensor_parallel, *options)
@@ -156,7 +151,8 @@ def cold_error_pct(log: Log, read: RequestLog) -> float:
     requests = (read.arrival_s, read.prompt_tokens, read.output_tokens)
     served = replay_requests(card, np.zeros(len(read), np.int64), *requests)
     predicted_s = np.mean(served["finish_s"] - read.arrival_s)
-    return float(100.0 * (predicted_s / np.mean(read.last_token_s - read.arrival_s) - 1.0))
+    cold_pct = 100.0 * (predicted_s / np.mean(read.last_token_s - read.arrival_s) - 1.0)
+    return LogEvidence(log, calibration, figures, float(cold_pct))
 
 
 # Tables
@@ -208,11 +204,11 @@ def _log_targets(logs: Sequence[LogEvidence]) -> Iterator[list[str]]:
             of.log.title,
             f"unseen half; {count} constants (≤ {MOST_CONSTANTS})",
             *judged,
-            _met(met),
+            _MET[met],
         ]
     for of in logs:
         judged, met = _judged([abs(of.cold_pct)], [COLD_LIMIT], ["%"], 1)
-        yield [of.log.title, "cold, launch options alone", *judged, NONE, NONE, _met(met)]
+        yield [of.log.title, "cold, launch options alone", *judged, NONE, NONE, _MET[met]]
 
 
 def _run_targets(
@@ -226,7 +222,7 @@ def _run_targets(
                 of = summary[method]
                 reached = [of[f"{error}_median"] for error in ERRORS]
                 judged, met = _judged(reached, limits, ("%", "%", "points"), 1)
-                yield [f"`{method}`, median of {of['cells']} cells", name, *judged, _met(met)]
+                yield [f"`{method}`, median of {of['cells']} cells", name, *judged, _MET[met]]
         own = [row for row in rows if row["method"] == method]
         if len({row["arrival_rate_per_min"] for row in own}) > 1:  # or nothing was left to predict
             chance, _ = _judged([perfect_model_pct(own)], limits[:1], ["%"], 1)
@@ -250,40 +246,31 @@ def _judged(
     return texts, all_met
 
 
-def _met(met: bool) -> str:
-    return "yes" if met else "**no**"
-
-
 def _failures(rows: Sequence[Row]) -> Iterator[list[str]]:
     """Yield the cells that are worst: by mean latency, or accuracy beyond its sampling error."""
 
     def badness(row: Row) -> float:
         off = row["latency_s"]["mean"]["error_pct"] / 100.0
-        measured, count = row["accuracy"]["measured"], max(row["num_queries"] or 0, 1)
-        low, high = wilson_interval(measured, count)
-        beyond = max(low - row["accuracy"]["predicted"], row["accuracy"]["predicted"] - high, 0.0)
+        measured, predicted = row["accuracy"]["measured"], row["accuracy"]["predicted"]
+        low, high = wilson_interval(measured, max(row["num_queries"] or 0, 1))
+        beyond = max(low - predicted, predicted - high, 0.0)
         return float(max(abs(math.log1p(off)), 5.0 * beyond))  # 6 points weigh as much as a third
 
     for row in sorted(rows, key=badness, reverse=True)[:NAMED]:
-        latency, accuracy = row["latency_s"]["mean"], row["accuracy"]
+        latency, accuracy, sd = row["latency_s"]["mean"], row["accuracy"], row["episode_sd"]
+        name = f"`{row['method']}` {row['dataset']}, {row['arrival_rate_per_min']:g}/min"
+        if row["cost_rate"] is not None:
+            name += f", cost rate {row['cost_rate']:g}"
+        elif row["budget_s"] is not None:
+            name += f", budget {row['budget_s']:g}"
         yield [
-            _name(row),
+            name,
             f"{latency['measured']:,.0f} → {latency['predicted']:,.0f}",
             f"{_signed(latency['error_pct'], 0)} %",
-            _signed(latency["error_pct"] / 100.0 / row["episode_sd"])
-            if row["episode_sd"]
-            else NONE,
+            _signed(latency["error_pct"] / 100.0 / sd) if sd else NONE,
             f"{100 * accuracy['measured']:.1f} → {100 * accuracy['predicted']:.1f}",
             _signed(100.0 * (accuracy["predicted"] - accuracy["measured"])),
         ]
-
-
-def _name(row: Row) -> str:
-    name = f"`{row['method']}` {row['dataset']}, {row['arrival_rate_per_min']:g}/min"
-    for key, text in (("cost_rate", "cost rate"), ("budget_s", "budget")):
-        if row[key] is not None:
-            return f"{name}, {text} {row[key]:g}"
-    return name
 
 
 def _signed(value: float, digits: int = 1) -> str:
@@ -308,41 +295,29 @@ def wilson_interval(share: float, count: int) -> tuple[float, float]:
 # Files beside the page
 
 
-def _write(path: Path, lines: Iterable[Row]) -> None:
-    """Write records of the same keys as CSV."""
-    records = list(lines)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    for record in records:
-        writer.writerow({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in record.items()})
-    replace_text(path, text.getvalue())
-
-
-def _log_lines(logs: Sequence[LogEvidence]) -> Iterator[Row]:
+def files_of(logs: Sequence[LogEvidence], rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return the records of the files beside the page, by name."""
+    of_logs: list[Row] = []
     for of in logs:
-        for part in ("unseen", "all"):
-            for metric in METRICS:
-                figures = of.figures[part][metric]
-                for name in FIGURES:
-                    key = {"log": of.log.title, "requests": part, "metric": metric, "figure": name}
-                    yield {**key, **figures[name], "mae_pct": figures["mae_pct"]}
-
-
-def _constant_lines(logs: Sequence[LogEvidence]) -> Iterator[Row]:
-    for of in logs:
-        for name, value in of.calibration.parameters.items():
-            yield {"log": of.log.title, "constant": name, "value": value}
-
-
-def _cell_line(row: Row) -> Row:
+        for part, metric in product(("unseen", "all"), METRICS):
+            figures = of.figures[part][metric]
+            for name in FIGURES:
+                key = {"log": of.log.title, "requests": part, "metric": metric, "figure": name}
+                of_logs.append({**key, **figures[name], "mae_pct": figures["mae_pct"]})
+    constants: list[Row] = [
+        {"log": of.log.title, "constant": name, "value": value}
+        for of in logs
+        for name, value in of.calibration.parameters.items()
+    ]
     keys = ("method", "dataset", "arrival_rate_per_min", "cost_rate", "budget_s", "num_queries")
-    line = {key: row[key] for key in keys}
-    for name in ("mean", "p95"):
-        line |= {f"{name}_{key}": value for key, value in row["latency_s"][name].items()}
-    for side in ("measured", "predicted"):
-        line[f"accuracy_{side}"] = row["accuracy"][side]
-    return line
+    cells: list[Row] = []
+    for row in rows:
+        line = {key: row[key] for key in keys}
+        for name in ("mean", "p95"):
+            line |= {f"{name}_{key}": value for key, value in row["latency_s"][name].items()}
+        line |= {f"accuracy_{side}": row["accuracy"][side] for side in ("measured", "predicted")}
+        cells.append(line)
+    return {"logs": of_logs, "constants": constants, "cells": cells}
 
 
 # Plots

@@ -87,11 +87,7 @@ def draw(workload: str, trace: Path | None, per_min: float, count: int) -> list[
 async def send(url: str, requests: list[Request], speed: float, faults: Awaitable[None]) -> None:
     """Send requests to a gateway when they are due, and note their outcomes.
 
-    Args:
-        url: Of the gateway.
-        requests: To send.
-        speed: Of the servers: their seconds in a second.
-        faults: Run until the last request has ended.
+    `speed` is the servers' seconds in a second; `faults` run until the last request has ended.
     """
     breaking, began_s = asyncio.ensure_future(faults), time.monotonic()
     async with open_session(PATIENCE_S / speed) as session:

@@ -11,6 +11,8 @@ Figures are SVG with text as text, the same bytes for the same evidence.
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -59,11 +61,21 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: int =
     return to_markdown(Table("", headings, list(rows), left=left), title=False)
 
 
-def fill(text: str, blocks: Mapping[str, str]) -> str:
-    """Return the text with the content of every region replaced.
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return records of the same keys as CSV."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def refresh(page: Path, blocks: Mapping[str, str], *, check: bool = False) -> bool:
+    """Refresh the regions of a page, by name, or only check it; return True if it was up to date.
 
     Raises:
-        BenchmarkError: There is no block of a region's name.
+        BenchmarkError: The page cannot be read, or has a region without a block.
+        InfraMindError: It cannot be written.
     """
 
     def region(match: re.Match[str]) -> str:
@@ -71,40 +83,18 @@ def fill(text: str, blocks: Mapping[str, str]) -> str:
             raise BenchmarkError(unknown("table", match[2], blocks))
         return f"{match[1]}\n{blocks[match[2]]}\n\n{match[3]}"
 
-    return _REGION.sub(region, text)
-
-
-def refresh(page: Path, blocks: Mapping[str, str], *, check: bool = False) -> bool:
-    """Refresh the regions of a page.
-
-    Args:
-        page: The page.
-        blocks: Content by name of the region.
-        check: Leave the page as it is.
-
-    Returns:
-        True if it was up to date.
-
-    Raises:
-        BenchmarkError: The page cannot be read, or has a region without a block.
-        InfraMindError: It cannot be written.
-    """
     try:
         old = page.read_text(encoding="utf-8")
     except OSError as error:
         raise BenchmarkError(f"{page}: {error.strerror}.") from None
-    new = fill(old, blocks)
+    new = _REGION.sub(region, old)
     if new != old and not check:
         replace_text(page, new)
     return new == old
 
 
 def save_all(figures: Mapping[str, Callable[[], Figure]], folder: Path) -> None:
-    """Draw figures into a folder.
-
-    Args:
-        figures: Name of the file, without its suffix, to what draws it.
-        folder: Made if needed.
+    """Draw figures into files of a folder, by their names without the suffix.
 
     Raises:
         InfraMindError: matplotlib is missing, or a file cannot be written.

@@ -65,27 +65,16 @@ RIVALS: Final = ("static_mix", "moa", "gptswarm")  # play as they are, first com
 
 
 class Job(NamedTuple):
-    """A training, or a play of its checkpoint or of a policy without one.
+    """A training, or a play of its checkpoint or of a policy without one."""
 
-    Attributes:
-        kind: "training" or "play".
-        policy: Of `VARIANTS` or `RIVALS`.
-        world: Workload that it is trained on; empty for `RIVALS`.
-        seed: Of the training.
-        workload: What is played; with a draw of the posterior: `math#3`.
-        mode: "likeliest", "sample" or "as shipped".
-        scheduler: Of the servers.
-        budgets: "tiers" draws every query's budget; otherwise all of a cell have the same.
-    """
-
-    kind: str
-    policy: str
-    world: str = ""
-    seed: int = 0
-    workload: str = ""
-    mode: str = "as shipped"
-    scheduler: str = "edf"
-    budgets: str = ""
+    kind: str  # "training" or "play"
+    policy: str  # of `VARIANTS` or `RIVALS`
+    world: str = ""  # workload that it is trained on; empty for `RIVALS`
+    seed: int = 0  # of the training
+    workload: str = ""  # what is played; with a draw of the posterior: `math#3`
+    mode: str = "as shipped"  # "likeliest", "sample" or "as shipped"
+    scheduler: str = "edf"  # of the servers
+    budgets: str = ""  # "tiers" draws every query's budget; otherwise all of a cell have the same
 
     @property
     def key(self) -> str:
@@ -170,12 +159,7 @@ def collect(runs: Path, path: Path = RECORD) -> dict[str, Any]:
 
 
 def work(runs: Path, limit: int | None = None) -> None:
-    """Do the jobs that neither the record nor the folder of runs has; others may do some, too.
-
-    Args:
-        runs: Folder of trainings and figures.
-        limit: Most jobs to do.
-    """
+    """Do the jobs, `limit` at most, that neither the record nor the folder of runs has."""
     have, done = read_record(), 0
     for job in jobs():
         if job.key not in have and done != limit:

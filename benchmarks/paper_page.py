@@ -41,10 +41,23 @@ DEEPSEEK, LLAMA_3B = MODELS.index("deepseek-32b"), MODELS.index("llama-3b")
 LLAMAS: Final = slice(3, 5)
 MODES: Final = ("likeliest", "sample")
 TITLES: Final = {"masrouter": "five agents", "masrouter_one": "one agent"}
+SHEDDING: Final = (("DeepSeek", DEEPSEEK, -1), ("Llama-3B", LLAMA_3B, 1))  # under load: less, more
+AS_SHIPPED: Final = {"mode": "as shipped", "scheduler": "fcfs"}  # as other methods play
+SERVED: Final = [{"scheduler": order, "budgets": "tiers"} for order in ("fcfs", "edf")]
+LAMBDA_SWEEPS: Final = (1, 2, 3, 4, 6, 12, 18, 36, 54)
+PROBLEMS: Final = {  # figure of a play -> heading, scale and digits
+    "imbalance": ("imbalance", 1.0, 2),
+    "waiting": ("waiting calls", 1.0, 1),
+    "avoidable": ("while a server is empty", 1.0, 1),
+    "wasted": ("tokens wasted %", 100.0, 1),
+    "busy": ("slots in use %", 100.0, 1),
+    "empty": ("servers empty %", 100.0, 1),
+}
 VERDICTS: Final = ("does not hold here", "holds in part", "holds")
 CANNOT, FEW = "cannot be asked here", "too few seeds played"
 Values = NDArray[np.float64]
 Cell = Mapping[str, Any]
+Of = Callable[[Cell], Any]  # a figure of a cell, or whether it counts
 # Columns of the headline: title -> arguments of `Page.values`.
 COLUMNS: Final[dict[str, dict[str, Any]]] = {
     title: {"policy": policy, "world": world, "mode": mode, "scheduler": scheduler}
@@ -60,17 +73,11 @@ COLUMNS: Final[dict[str, dict[str, Any]]] = {
 
 
 class Check(NamedTuple):
-    """A part of a claim.
+    """A part of a claim."""
 
-    Attributes:
-        label: What is compared; "" where the claim says it.
-        ours: Figures as they are shown.
-        differences: (seeds,) that the claim says are positive.
-    """
-
-    label: str
-    ours: str
-    differences: Values
+    label: str  # what is compared; "" where the claim says it
+    ours: str  # figures as they are shown
+    differences: Values  # (seeds,) that the claim says are positive
 
 
 def half_width(values: Values) -> float:
@@ -113,10 +120,10 @@ class Page:
 
     def values(
         self,
-        figure: Callable[[Cell], float] | str,
+        figure: Of | str,
         policy: str = "inframind",
         mode: str = "likeliest",
-        where: Callable[[Cell], bool] | None = None,
+        where: Of = lambda cell: True,
         *,
         world: str = "math",
         workloads: Sequence[str] = ("math",),
@@ -127,32 +134,47 @@ class Page:
         get = figure if callable(figure) else lambda cell: cell[figure]
         if policy in RIVALS:
             world, mode = "", "as shipped"
-        of = [
-            self.plays(policy, world, workload, mode, scheduler, budgets) for workload in workloads
-        ]
+        of = [self.plays(policy, world, name, mode, scheduler, budgets) for name in workloads]
         found = {}
         for seed in set.intersection(*(set(one) for one in of)):
-            means = [
-                [get(cell) for cell in one[seed] if where is None or where(cell)]  # by workload
-                for one in of
-            ]
+            means = [[get(cell) for cell in one[seed] if where(cell)] for one in of]
             if all(means):
                 found[seed] = float(np.mean([np.mean(values) for values in means]))
         return found
+
+    def seeds(self, figure: Of | str, **given: Any) -> Values:
+        """Return `values` as an array."""
+        return np.array(list(self.values(figure, **given).values()))
+
+    def change(
+        self, name: str, figure: Of | str, first: Cell, second: Cell, *form: Any, **both: Any
+    ) -> Check:
+        """Return the `arrow` of a figure from one setting of `values` to another."""
+        a, b = (self.values(figure, **{**both, **given}) for given in (first, second))
+        if first.get("policy") in RIVALS and a:  # played once
+            a = dict.fromkeys(b, a[0])
+        return arrow(name, *paired(a, b), *form)
+
+    def changes(
+        self, name: str, figure: Of | str, first: Cell, second: Cell, *form: Any, **both: Any
+    ) -> list[Check]:
+        """Return `change` for each way to play."""
+        given = (figure, first, second, *form)
+        return [self.change(name + shown(mode), *given, mode=mode, **both) for mode in MODES]
 
     # Claims
 
     def claims(self) -> dict[str, list[Check]]:
         """Return the checks of every claim, by the claims' names in `paper.yaml`."""
-        checks = {
-            "load_by_batch": self._batches("inframind"),
+        return {
+            "load_by_batch": self._batches(),
             "load_by_rate": self._loads(at(rate=200), at(rate=10)),
             "load_by_cell": self._loads(lambda c: c["cost"] > 1, lambda c: c["cost"] <= 1),
             "lambda": self._lambda(),
             "constraint": self._constraint(),
-            "imbalance": self._problem("imbalance", 1.0, 2),
-            "queueing": self._problem("avoidable", 1.0, 1),
-            "wasted": self._problem("wasted"),
+            "imbalance": self._against("imbalance", 100, form=(-1, 1.0, 2)),
+            "queueing": self._against("avoidable", 100, form=(-1, 1.0)),
+            "wasted": self._against("wasted", 100, form=(-1,)),
             "idle": [
                 *self._between("accuracy", at(rate=10), at(rate=100), "solved, "),
                 *self._between(strategy(2), at(rate=10), at(rate=100), "DeepThink, "),
@@ -162,12 +184,12 @@ class Page:
                 *self._between(share(LLAMAS), at(budget=30), at(budget=1000), "30 s, "),
                 *self._between(share(LLAMAS), at(budget=50), at(budget=1000), "50 s, "),
             ],
-            "tier_100": self._level(share(DEEPSEEK), 0.05, at(budget=100), -1),
+            "tier_100": self._level(share(DEEPSEEK), 0.05, -1, budget=100),
             "tier_200": self._between(
                 share(DEEPSEEK), at(budget=200, rate=10), at(budget=200, rate=200)
             ),
             "tier_300": self._between(share(DEEPSEEK), at(budget=300), at(budget=30)),
-            "tier_600": self._level("slo_own", 0.95, at(budget=600, rate=200)),
+            "tier_600": self._level("slo_own", 0.95, budget=600, rate=200),
             "tier_1000": self._between("accuracy", at(budget=1000), at(budget=30)),
             "joint_deepthink": self._level(deepthink_gap, 0.0),
             "telemetry": [*self._ablation("no_telemetry"), self._shedding()],
@@ -177,56 +199,43 @@ class Page:
             "warm_up": self._ablation("warm_up"),
             "tiers": self._ablation("log_uniform"),
             "pressure": self._pressure(),
-            "edf": [self._edf(mode) for mode in MODES],
+            "edf": self.changes("in their own budget, ", "slo_own", *SERVED),
             "accuracy": [
-                *self._headline("accuracy", 10),
-                *(self._headline("accuracy", 10, name)[0] for name in WORKLOADS),
+                *self._against("accuracy", 10),
+                *(self._against("accuracy", 10, name)[0] for name in WORKLOADS),
             ],
             "latency": self._latency(),
-            "slo": [*self._headline("slo_100", 100), self._below_half()],
+            "slo": [
+                *self._against("slo_100", 100, rivals=(*MASROUTERS, *RIVALS)),
+                self._below_half(),
+            ],
             "planner": [],
         }
-        return checks
 
-    def _batches(self, policy: str) -> list[Check]:
-        trainings = [f for f in self.trainings(policy).values() if f["dear"] and f["cheap"]]
-        cheap, dear = (np.array([f[key] for f in trainings]) for key in ("cheap", "dear"))
-        out = []
-        for name, model, sign in (("DeepSeek", DEEPSEEK, -1), ("Llama-3B", LLAMA_3B, 1)):
-            if not len(trainings):
-                out.append(Check(name, NONE, np.zeros(0)))
-                continue
-            out.append(arrow(name, cheap[:, model], dear[:, model], sign))
-        return out
+    def _batches(self) -> list[Check]:
+        trainings = [f for f in self.trainings("inframind").values() if f["dear"] and f["cheap"]]
+        cheap, dear = (
+            np.array([f[key] for f in trainings]).reshape(-1, len(MODELS))
+            for key in ("cheap", "dear")
+        )
+        return [arrow(name, cheap[:, of], dear[:, of], sign) for name, of, sign in SHEDDING]
 
-    def _loads(
-        self,
-        high: Callable[[Cell], bool],
-        low: Callable[[Cell], bool],
-        policy: str = "inframind",
-    ) -> list[Check]:
-        out = []
-        for mode in MODES:
-            for name, model, sign in (("DeepSeek", DEEPSEEK, -1), ("Llama-3B", LLAMA_3B, 1)):
-                a, b = paired(
-                    *(self.values(share(model), policy, mode, where) for where in (low, high))
-                )
-                out.append(arrow(f"{name}, {shown(mode)}", a, b, sign))
-        return out
+    def _loads(self, high: Of, low: Of, policy: str = "inframind") -> list[Check]:
+        given: list[Any] = [{"policy": policy, "where": where} for where in (low, high)]
+        return [
+            self.change(f"{name}, {shown(mode)}", share(model), *given, sign, mode=mode)
+            for mode, (name, model, sign) in product(MODES, SHEDDING)
+        ]
 
-    def _between(self, figure: Any, high: Any, low: Any, name: str = "") -> list[Check]:
+    def _between(self, figure: Of | str, high: Of, low: Of, name: str = "") -> list[Check]:
         """Compare a figure of `inframind` in two groups of cells: the first is to be larger."""
-        out = []
-        for mode in MODES:
-            a, b = paired(*(self.values(figure, mode=mode, where=w) for w in (low, high)))
-            out.append(arrow(name + shown(mode), a, b, 1))
-        return out
+        return self.changes(name, figure, {"where": low}, {"where": high})
 
-    def _level(self, figure: Any, level: float, where: Any = None, sign: int = 1) -> list[Check]:
+    def _level(self, figure: Of | str, level: float, sign: int = 1, **where: Any) -> list[Check]:
         """Compare a figure of `inframind` with a number: it is to be above (sign 1) or below."""
         out = []
         for mode in MODES:
-            found = np.array(list(self.values(figure, mode=mode, where=where).values()))
+            found = self.seeds(figure, mode=mode, where=at(**where))
             out.append(Check(shown(mode), interval(found, sign=level == 0), sign * (found - level)))
         return out
 
@@ -247,41 +256,28 @@ class Page:
         cost = np.array([f["cost"] for f in self.trainings("inframind").values()])
         out = [Check("training", interval(cost, 1, 2, False), 1.0 - cost)]
         for rate in (10, 100, 200):
-            found = self.values("cost", mode="sample", where=at(rate=rate))
-            mean = np.array(list(found.values()))
+            mean = self.seeds("cost", mode="sample", where=at(rate=rate))
             out.append(Check(f"{rate}/min, sampled", interval(mean, 1, 2, False), 1.0 - mean))
         return out
 
-    def _problem(self, figure: str, scale: float = 100.0, digits: int = 1) -> list[Check]:
-        """Compare with MasRouter at 100/min, over all workloads: ours is to be smaller."""
-        given: dict[str, Any] = {"world": "all", "workloads": WORKLOADS, "where": at(rate=100)}
-        out = []
-        for rival in MASROUTERS:
-            theirs = self.values(figure, rival, "as shipped", scheduler="fcfs", **given)
-            for mode in MODES:
-                a, b = paired(theirs, self.values(figure, mode=mode, **given))
-                name = f"against {TITLES[rival]}, {shown(mode)}"
-                out.append(arrow(name, a, b, -1, scale, digits))
-        return out
-
-    def _headline(self, figure: str, rate: float, *workloads: str) -> list[Check]:
-        of = workloads or WORKLOADS
-        given: dict[str, Any] = {"world": "all", "workloads": of, "where": at(rate=rate)}
-        out = []
-        for rival in (*MASROUTERS, *(RIVALS if figure == "slo_100" else ())):
-            theirs = self.values(figure, rival, "as shipped", scheduler="fcfs", **given)
-            for mode in MODES:
-                ours = self.values(figure, mode=mode, **given)
-                single = dict.fromkeys(ours, theirs[0]) if rival in RIVALS and theirs else theirs
-                a, b = paired(single, ours)
-                name = ", ".join((*workloads, f"against {TITLES.get(rival, rival)}", shown(mode)))
-                out.append(arrow(name, a, b, 1))
+    def _against(
+        self,
+        figure: str,
+        rate: float,
+        *workloads: str,
+        rivals: Sequence[str] = MASROUTERS,
+        form: tuple[Any, ...] = (),
+    ) -> list[Check]:
+        """Compare with other methods at a rate, over workloads."""
+        out, given = [], everywhere(rate, workloads or WORKLOADS)
+        for rival in rivals:
+            name = ", ".join((*workloads, f"against {TITLES.get(rival, rival)}", ""))
+            out += self.changes(name, figure, {"policy": rival, **AS_SHIPPED}, {}, *form, **given)
         return out
 
     def _below_half(self) -> Check:
-        given: dict[str, Any] = {"world": "all", "workloads": WORKLOADS, "where": at(rate=100)}
         routed, *others = (
-            self.values("slo_100", rival, "as shipped", scheduler="fcfs", **given).values()
+            self.seeds("slo_100", policy=rival, **AS_SHIPPED, **everywhere(100))
             for rival in ("masrouter", *RIVALS)
         )
         best = np.array([max([value, *chain(*others)]) for value in routed])
@@ -290,9 +286,8 @@ class Page:
     def _latency(self) -> list[Check]:
         out = []
         for rate, rival, mode in product((10, 100), MASROUTERS, MODES):
-            given: dict[str, Any] = {"world": "all", "workloads": WORKLOADS, "where": at(rate=rate)}
-            theirs = self.values("latency", rival, "as shipped", scheduler="fcfs", **given)
-            a, b = paired(theirs, self.values("latency", mode=mode, **given))
+            settings: list[Any] = [{"policy": rival, **AS_SHIPPED}, {"mode": mode}]
+            a, b = paired(*(self.values("latency", **of, **everywhere(rate)) for of in settings))
             ratio = np.log(a / b) if len(a) else a
             half, mean = half_width(ratio), ratio.mean() if len(ratio) else np.nan
             least, middle, most = np.exp([mean - half, mean, mean + half])
@@ -309,31 +304,25 @@ class Page:
 
     def _shedding(self) -> Check:
         """Compare how far drawn actions move from DeepSeek with the rate, without telemetry."""
-
-        def change(policy: str) -> dict[int, float]:
-            of = [
+        changes = []
+        for policy in ("no_telemetry", "inframind"):
+            low, high = (
                 self.values(share(DEEPSEEK), policy, "sample", at(rate=rate)) for rate in (10, 200)
-            ]
-            return {seed: of[1][seed] - of[0][seed] for seed in of[0].keys() & of[1].keys()}
-
-        a, b = paired(change("no_telemetry"), change("inframind"))
-        return arrow("DeepSeek's change, sampled, without → with", a, b, -1)
+            )
+            changes.append({seed: high[seed] - low[seed] for seed in low.keys() & high.keys()})
+        return arrow("DeepSeek's change, sampled, without → with", *paired(*changes), -1)
 
     def _pressure(self) -> list[Check]:
         """Compare what dear batches change with a λ that moves and one that does not."""
-
-        def gaps(policy: str) -> dict[int, float]:
-            found = self.trainings(policy).items()
-            of = DEEPSEEK
-            return {s: f["dear"][of] - f["cheap"][of] for s, f in found if f["dear"] and f["cheap"]}
-
-        a, b = paired(gaps("fixed_lambda"), gaps("inframind"))
-        return [arrow("DeepSeek's change, λ fixed → learned", a, b, -1)]
-
-    def _edf(self, mode: str) -> Check:
-        given: dict[str, Any] = {"mode": mode, "budgets": "tiers"}
-        a, b = paired(*(self.values("slo_own", scheduler=s, **given) for s in ("fcfs", "edf")))
-        return arrow(f"in their own budget, {shown(mode)}", a, b, 1)
+        gaps = [
+            {
+                seed: f["dear"][DEEPSEEK] - f["cheap"][DEEPSEEK]
+                for seed, f in self.trainings(policy).items()
+                if f["dear"] and f["cheap"]
+            }
+            for policy in ("fixed_lambda", "inframind")
+        ]
+        return [arrow("DeepSeek's change, λ fixed → learned", *paired(*gaps), -1)]
 
     # Tables
 
@@ -369,17 +358,14 @@ class Page:
     def lambda_table(self) -> str:
         """Tabulate λ at the ends of sweeps."""
         body: list[list[str]] = []
-        for policy, world in (
-            ("inframind", "math"),
-            ("inframind", "all"),
-            ("inframind_v2", "math"),
-        ):
+        worlds = (("inframind", "math"), ("inframind", "all"), ("inframind_v2", "math"))
+        for policy, world in worlds:
             paths = [np.array(f["lambda"]) for f in self.trainings(policy, world).values()]
-            row = []
+            row = [f"`{policy}` on {world}"]
             for sweep in LAMBDA_SWEEPS:
                 found = np.array([path[sweep - 1] for path in paths if len(path) >= sweep])
                 row.append(interval(found, 1, 3, False))
-            body.append([f"`{policy}` on {world}", *row])
+            body.append(row)
         published = [".228", ".259", ".265", ".266", *[NONE] * (len(LAMBDA_SWEEPS) - 4)]
         body.append(["published, MATH; ends at .04 to .10", *published])
         return table(["λ after sweep", *map(str, LAMBDA_SWEEPS)], body)
@@ -391,71 +377,67 @@ class Page:
         body: list[list[str]] = []
         for budget, there in measured.items():
             for mode in MODES:
-                row = []
-                for figure in figures:
-                    found = list(self.values(figure, mode=mode, where=at(budget=budget)).values())
-                    row.append(f"{100 * np.mean(found):.0f}" if found else NONE)
-                body.append([f"{budget} s, {shown(mode)}", *row])
+                given: dict[str, Any] = {"mode": mode, "where": at(budget=budget)}
+                found = [self.seeds(figure, **given) for figure in figures]
+                texts = (f"{100 * of.mean():.0f}" if len(of) else NONE for of in found)
+                body.append([f"{budget} s, {shown(mode)}", *texts])
             body.append([f"{budget} s, measured elsewhere", *map(str, there), NONE])
-        heads = [*MODELS, *STRATEGIES, "in time"]
-        return table(["% of decisions", *heads], body)
+        return table(["% of decisions", *MODELS, *STRATEGIES, "in time"], body)
 
     def problems_table(self) -> str:
         """Tabulate what the paper calls its four problems, means over the workloads."""
         body: list[list[str]] = []
-        for title, column in COLUMNS.items():
-            for rate in (10, 100):
-                row = []
-                for name, scale, digits in PROBLEMS:
-                    found = self.values(name, where=at(rate=rate), workloads=WORKLOADS, **column)
-                    mean = scale * np.mean(list(found.values())) if found else np.nan
-                    row.append(f"{mean:.{digits}f}" if found else NONE)
-                body.append([f"{title}, {rate}/min", *row])
-        heads = ["imbalance", "waiting calls", "while a server is empty", "tokens wasted %"]
-        return table(["", *heads, "slots in use %", "servers empty %"], body)
+        for (title, column), rate in product(COLUMNS.items(), (10, 100)):
+            row = [f"{title}, {rate}/min"]
+            for name, (_, scale, digits) in PROBLEMS.items():
+                found = self.seeds(name, where=at(rate=rate), workloads=WORKLOADS, **column)
+                row.append(f"{scale * found.mean():.{digits}f}" if len(found) else NONE)
+            body.append(row)
+        return table(["", *(heading for heading, *_ in PROBLEMS.values())], body)
 
     def headline_table(self) -> str:
         """Tabulate solved %, mean latency and share within 100 s by workload and rate."""
         systems = yaml.safe_load(PUBLISHED.read_text("utf-8"))["systems"]
         body: list[list[str]] = []
-        for workload in WORKLOADS:
-            for rate in RATES:
-                row = [_published(systems[of][workload].get(int(rate))) for of in systems]
-                for column in COLUMNS.values():
-                    given = {"where": at(rate=rate), "workloads": (workload,), **column}
-                    found = [
-                        list(self.values(name, **given).values())
-                        for name in ("accuracy", "latency", "slo_100")
-                    ]
-                    means = [float(np.mean(of)) if of else np.nan for of in found]
-                    solved, latency, within = means
-                    text = f"{100 * solved:.1f} / {latency:.0f} / {100 * within:.1f}"
-                    row.append(text if found[0] else NONE)
-                body.append([f"{workload}, {rate:g}/min", *row])
+        for workload, rate in product(WORKLOADS, RATES):
+            row = [f"{workload}, {rate:g}/min"]
+            for of in systems.values():
+                if (cell := of[workload].get(int(rate))) is None:
+                    row.append(NONE)
+                    continue
+                within = f"{cell['slo_100s']:.1f}" if "slo_100s" in cell else NONE
+                row.append(f"{cell['accuracy']:.1f} / {cell['latency_mean_s']:.0f} / {within}")
+            for column in COLUMNS.values():
+                given = {"where": at(rate=rate), "workloads": (workload,), **column}
+                solved, latency, in_time = (
+                    self.seeds(name, **given) for name in ("accuracy", "latency", "slo_100")
+                )
+                text = NONE
+                if len(solved):
+                    text = f"{100 * solved.mean():.1f} / {latency.mean():.0f}"
+                    text += f" / {100 * in_time.mean():.1f}"
+                row.append(text)
+            body.append(row)
         heads = [f"{name}, measured elsewhere" for name in systems]
         return table(["", *heads, *COLUMNS], body)
 
     def ablations_table(self) -> str:
         """Tabulate each variant on MATH less the published method, paired by seed."""
         body: list[list[str]] = []
-        for name in (name for name in ABLATIONS if not name.startswith("v2")):
-            row = [f"`{name}`", str(len(self.trainings(name)))]
-            for figure, mode in ((f, m) for f in ("goodput", "accuracy") for m in MODES):
-                a, b = paired(self.values(figure, mode=mode), self.values(figure, name, mode))
-                row.append(interval(b - a))
+        trained = [name for name in ABLATIONS if not name.startswith("v2")]
+        for name in (*trained, "played first come, first served"):
             found = self.trainings(name).values()
+            row = [f"`{name}`", str(len(found))] if name in ABLATIONS else [name, str(SEEDS)]
+            fcfs, edf = SERVED
+            settings: Any = ({}, {"policy": name}) if name in ABLATIONS else (edf, fcfs)
+            for figure, mode in product(("goodput", "accuracy"), MODES):
+                a, b = paired(*(self.values(figure, mode=mode, **one) for one in settings))
+                row.append(interval(b - a))
             gaps = np.array([f["dear"][0] - f["cheap"][0] for f in found if f["dear"]])
             body.append([*row, interval(gaps)])
-        row = ["played first come, first served", str(SEEDS)]
-        for figure, mode in ((f, m) for f in ("goodput", "accuracy") for m in MODES):
-            given: dict[str, Any] = {"mode": mode, "budgets": "tiers"}
-            a, b = paired(*(self.values(figure, scheduler=s, **given) for s in ("edf", "fcfs")))
-            row.append(interval(b - a))
-        body.append([*row, NONE])
-        heads = [f"{f}, {shown(m)}" for f in ("goodput", "solved") for m in MODES]
-        return table(
-            ["less `inframind`", "seeds", *heads, "DeepSeek in dear batches, absolute"], body
-        )
+        heads = [f"{f}, {shown(m)}" for f, m in product(("goodput", "solved"), MODES)]
+        dear = "DeepSeek in dear batches, absolute"
+        return table(["less `inframind`", "seeds", *heads, dear], body)
 
     def v2_table(self) -> str:
         """Tabulate goodput of `inframind` and `inframind_v2` on MATH by rate, and on all five."""
@@ -471,12 +453,11 @@ class Page:
         )
         body: list[list[str]] = []
         for title, policy, mode in rows:
-            found = [self.values("goodput", policy, mode, at(rate=rate)) for rate in RATES]
-            every = self.values("goodput", policy, mode)
-            whole = self.values("goodput", policy, mode, world="all", workloads=WORKLOADS)
-            found += [every, whole]
-            cells = [interval(np.array(list(one.values())), sign=False) for one in found]
-            body.append([title, str(len(every)), *cells])
+            of: dict[str, Any] = {"policy": policy, "mode": mode}
+            found = [self.seeds("goodput", where=at(rate=rate), **of) for rate in RATES]
+            found.append(every := self.seeds("goodput", **of))
+            found.append(self.seeds("goodput", world="all", workloads=WORKLOADS, **of))
+            body.append([title, str(len(every)), *(interval(one, sign=False) for one in found)])
         heads = [f"{rate:g}/min" for rate in RATES]
         return table(["goodput %, MATH", "seeds", *heads, "all rates", "five datasets"], body)
 
@@ -513,10 +494,10 @@ class Page:
         """Say how much of the page has been played."""
         known = [job.key for job in jobs()]
         missing = [key for key in known if key not in self.figures]
-        kinds = {k: sum(key in self.figures for key in known if k in key) for k in KINDS}
+        done = [key.partition("/")[0] for key in known if key in self.figures]
         first = f": `{missing[0]}` and what follows it" if missing else ""
         return (
-            f"{kinds['trainings/']} trainings and {kinds['plays/']} plays are done, "
+            f"{done.count('trainings')} trainings and {done.count('plays')} plays are done, "
             f"{len(missing)} of {len(known)} to go{first}. "
             "`python -m benchmarks paper` goes on with them."
         )
@@ -542,14 +523,11 @@ class Page:
 
         figure = Figure(figsize=(10.4, 3.8), layout="constrained")
         panels = figure.subplots(1, 2)
-        titles = (("goodput", "Solved in their own budget, %"), ("slo_100", "Within 100 s, %"))
-        for panel, (name, title) in zip(panels, titles, strict=True):
+        titles = {"goodput": "Solved in their own budget, %", "slo_100": "Within 100 s, %"}
+        for panel, (name, title) in zip(panels, titles.items(), strict=True):
             for label, column in COLUMNS.items():
                 given = {"workloads": WORKLOADS, **column}
-                found = [
-                    np.array(list(self.values(name, where=at(rate=rate), **given).values()))
-                    for rate in RATES
-                ]
+                found = [self.seeds(name, where=at(rate=rate), **given) for rate in RATES]
                 if not all(len(one) for one in found):
                     continue
                 halves = [100 * half_width(one) if len(one) > 1 else 0.0 for one in found]
@@ -563,42 +541,39 @@ class Page:
         return figure
 
 
-KINDS: Final = ("trainings/", "plays/")
-LAMBDA_SWEEPS: Final = (1, 2, 3, 4, 6, 12, 18, 36, 54)
-PROBLEMS: Final = (
-    *(("imbalance", 1.0, 2), ("waiting", 1.0, 1), ("avoidable", 1.0, 1), ("wasted", 100.0, 1)),
-    *(("busy", 100.0, 1), ("empty", 100.0, 1)),
-)
-
-
 def refresh_page(figures: Mapping[str, Any], docs: Path, *, check: bool = False) -> list[Path]:
     """Refresh the page and its figure; return the page if it was stale."""
-    page, shown_page = docs / "results" / "paper.md", Page(figures)
-    fresh = refresh(page, shown_page.blocks(), check=check)
+    path, page = docs / "results" / "paper.md", Page(figures)
+    fresh = refresh(path, page.blocks(), check=check)
     if not check:
-        save_all({"paper": shown_page.draw}, page.parent)
-    return [] if fresh else [page]
+        save_all({"paper": page.draw}, path.parent)
+    return [] if fresh else [path]
 
 
 # Parts of cells
 
 
-def at(rate: float | None = None, budget: float | None = None) -> Callable[[Cell], bool]:
+def at(rate: float | None = None, budget: float | None = None) -> Of:
     """Return whether a cell is at a rate and a budget; None: at any."""
     return lambda cell: rate in (None, cell["rate"]) and budget in (None, cell["budget"])
 
 
-def share(models: int | slice) -> Callable[[Cell], float]:
+def everywhere(rate: float, workloads: Sequence[str] = WORKLOADS) -> dict[str, Any]:
+    """Return the arguments of `Page.values` for all workloads at a rate."""
+    return {"world": "all", "workloads": workloads, "where": at(rate=rate)}
+
+
+def share(models: int | slice) -> Of:
     """Return the share of a model, or of several, of the decisions."""
     return lambda cell: float(np.sum(cell["joint"][models]))
 
 
-def strategy(index: int) -> Callable[[Cell], float]:
+def strategy(index: int) -> Of:
     """Return a strategy's share of the decisions."""
     return lambda cell: float(sum(row[index] for row in cell["joint"]))
 
 
-def joint(model: int, index: int) -> Callable[[Cell], float]:
+def joint(model: int, index: int) -> Of:
     """Return the share of a model with a strategy."""
     return lambda cell: float(cell["joint"][model][index])
 
@@ -621,7 +596,7 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[Val
 
 
 def arrow(
-    label: str, a: Values, b: Values, sign: int, scale: float = 100.0, digits: int = 1
+    label: str, a: Values, b: Values, sign: int = 1, scale: float = 100.0, digits: int = 1
 ) -> Check:
     """Return the check that b is larger than a (sign 1), or smaller (-1)."""
     if not len(a):
@@ -644,10 +619,3 @@ def verdict_of(checks: Iterable[Check]) -> str:
         return FEW
     held = [d.mean() > half_width(d) for d in found]
     return VERDICTS[2 if all(held) else 1 if any(held) else 0]
-
-
-def _published(cell: Mapping[str, float] | None) -> str:
-    if cell is None:
-        return NONE
-    within = format(cell["slo_100s"], ".1f") if "slo_100s" in cell else NONE
-    return f"{cell['accuracy']:.1f} / {cell['latency_mean_s']:.0f} / {within}"

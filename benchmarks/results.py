@@ -26,11 +26,7 @@ from inframind_gym.evaluation.board import leaderboard, load_results
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.store import read_cells
 from inframind_gym.evaluation.tables import to_markdown
-from inframind_gym.evaluation.track_board import (
-    over_bound,
-    ranked_policies,
-    scores_table,
-)
+from inframind_gym.evaluation.track_board import over_bound, ranked_policies, scores_table
 from inframind_gym.files import parse_json, replace_bytes, replace_text
 
 if TYPE_CHECKING:

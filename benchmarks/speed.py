@@ -7,6 +7,7 @@ meet the same states of a noisy machine. It prints medians, and ratios of neighb
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import statistics
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -30,25 +31,17 @@ for env_id in ({STREAM!r}, "InfraMind-Executor-v0"):
         env.reset(seed=0)
         env.step(env.action_space.sample())
 """
-Work = Callable[[], tuple[float, float]]  # a chunk of work: (units done, CPU seconds)
+Work = Iterator[tuple[float, float]]  # chunks of work: units done, CPU seconds
 
 
 class Figure(NamedTuple):
-    """One line of the table.
+    """One line of the table."""
 
-    Attributes:
-        what: Description.
-        unit: "s" counts seconds, others units a second.
-        work: Name of a function below.
-        arguments: Its arguments, JSON types.
-        once: Measured once, and only if it is named.
-    """
-
-    what: str
-    unit: str
-    work: str
-    arguments: dict[str, Any]
-    once: bool = False
+    what: str  # description
+    unit: str  # "s" counts seconds, others units a second
+    work: str  # name of a function below
+    arguments: dict[str, Any]  # its arguments, JSON types
+    once: bool = False  # measured once, and only if it is named
 
 
 def _vector(
@@ -106,18 +99,8 @@ FIGURES: Final[dict[str, Figure]] = {
 }
 
 
-# Work. It runs in a process of its own and imports what every revision has.
-
-
-def timed(chunk: Callable[[], float], clock: Callable[[], float] = time.process_time) -> Work:
-    """Add the CPU time of this process to a chunk that returns how much was done."""
-
-    def work() -> tuple[float, float]:
-        began = clock()
-        count = chunk()
-        return count, clock() - began
-
-    return work
+# Work, begun with the first chunk. It runs in a process of its own and imports what every revision
+# has.
 
 
 def vector(env_id: str, num_envs: int, steps: int, fixed: int | None, kwargs: Any) -> Work:
@@ -132,17 +115,13 @@ def vector(env_id: str, num_envs: int, steps: int, fixed: int | None, kwargs: An
     actions = np.random.default_rng(0).integers(choices, size=(256, num_envs, *space.shape))
     if fixed is not None:
         actions[:] = fixed
+    clock = time.perf_counter if "num_threads" in kwargs else time.process_time
     env.reset(seed=0)
-    count = 0
-
-    def chunk() -> float:
-        nonlocal count
-        for _ in range(steps):
-            env.step(actions[count % 256])
-            count += 1
-        return float(steps * num_envs)
-
-    return timed(chunk, time.perf_counter if "num_threads" in kwargs else time.process_time)
+    for first in itertools.count(0, steps):
+        began = clock()
+        for step in range(first, first + steps):
+            env.step(actions[step % 256])
+        yield float(steps * num_envs), clock() - began
 
 
 def single(env_id: str, steps: int, kwargs: Any) -> Work:
@@ -154,15 +133,13 @@ def single(env_id: str, steps: int, kwargs: Any) -> Work:
     env: Any = gym.make(env_id, **kwargs)
     env.reset(seed=0)
     actions = np.random.default_rng(0).integers(env.action_space.n, size=256).tolist()
-
-    def chunk() -> float:
+    while True:
+        began = time.process_time()
         for step in range(steps):
             _, _, terminated, truncated, _ = env.step(actions[step % 256])
             if terminated or truncated:
                 env.reset()
-        return float(steps)
-
-    return timed(chunk)
+        yield float(steps), time.process_time() - began
 
 
 def kernel(requests: int) -> Work:
@@ -182,12 +159,10 @@ def kernel(requests: int) -> Work:
     lengths = rng.lognormal(np.log(mean_tokens) - 0.125, 0.5, size=requests)
     outputs = np.clip(lengths, 1, 2048).astype(np.int64)
     deadline_s = submit_s + rng.choice([10.0, 30.0, 50.0, 100.0, 200.0, 300.0], size=requests)
-
-    def chunk() -> float:
+    while True:
+        began = time.process_time()
         replay_requests(card, server, submit_s, prompts, outputs, deadline_s)
-        return float(requests)
-
-    return timed(chunk)
+        yield float(requests), time.process_time() - began
 
 
 def process(code: str, cached: bool = True) -> Work:
@@ -195,15 +170,12 @@ def process(code: str, cached: bool = True) -> Work:
     program = (
         f"import time\nbegan = time.process_time()\n{code}\nprint(time.process_time() - began)"
     )
-
-    def work() -> tuple[float, float]:
+    while True:
         with tempfile.TemporaryDirectory() as empty:
             environment = dict(os.environ) | ({} if cached else {"NUMBA_CACHE_DIR": empty})
             command = [sys.executable, "-P", "-c", program]
             done = subprocess.check_output(command, env=environment, text=True)
-        return 1.0, float(done.splitlines()[-1])
-
-    return work
+        yield 1.0, float(done.splitlines()[-1])
 
 
 def serve() -> None:
@@ -211,7 +183,7 @@ def serve() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     sys.stdout = sys.stderr  # what the package prints is no answer
     works = {work.__name__: work for work in (vector, single, kernel, process)}
-    work: Work = lambda: (0.0, 0.0)  # noqa: E731
+    work: Work = iter(())
     for line in sys.stdin:
         request = json.loads(line)
         try:
@@ -219,8 +191,7 @@ def serve() -> None:
                 work = works[request["work"]](**request["arguments"])
                 answer: dict[str, Any] = {"ready": True}
             else:
-                count, cpu_s = work()
-                answer = {"count": count, "cpu_s": cpu_s}
+                answer = dict(zip(("count", "cpu_s"), next(work), strict=True))
         except Exception as error:  # of a revision that cannot do it: the others go on
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)

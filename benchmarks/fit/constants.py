@@ -16,9 +16,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from inframind_gym.calibration.measured_runs import MeasuredCell
 from inframind_gym.calibration.replay import Constants, mean_agents
@@ -117,78 +118,74 @@ NEUTRAL_LENGTH_SD: Final = 1.0
 VISIBLE_TESTS: Final = {"mbpp": 1.0, "humaneval": 0.47}
 
 
-class Gains(NamedTuple):
-    """Constants of quality of the datasets."""
+def outcomes() -> dict[str, float]:
+    """Return the quantities measured on outcomes of 29 models on MMLU-Pro, by name.
 
-    ability: Vector  # (D, M) logits
-    difficulty_sd: Vector  # (D,) logits
-    structure: Vector  # (D, STRUCTURES) logits
-    strategy: Vector  # (D, GAINING) logits
-    aggregation: Vector  # (D,) logits
+    The script was `benchmarks/fit/outcomes.py`, last in revision 1b21958a.
+    """
+    table = json.loads(OUTCOMES.read_text("utf-8"))
+    return {name: float(of["value"]) for name, of in table.items()}
 
 
 @dataclass(frozen=True)
-class QualityLayout:
-    """Places of the constants of quality in a vector.
+class Layout:
+    """Places of the constants in a vector: those of time first, then P of quality.
 
-    Abilities are logits above the ability that gives the published accuracy at the dataset's spread
-    of difficulty, which is a logarithm; gains are logits.
+    Constants of time are logarithms. Of those of quality, abilities are logits above the ability
+    that gives the published accuracy at the dataset's spread of difficulty, which is a logarithm;
+    gains are logits.
     """
 
     datasets: tuple[str, ...]
-    domains: tuple[str, ...]  # of the datasets
     models: tuple[str, ...]
+    domains: tuple[str, ...]  # of the datasets
+
+    @property
+    def num_time(self) -> int:
+        """Number of constants of time."""
+        shared = len(self.models) + len(SHARED) + len(STRATEGIES)
+        return shared + len(self.datasets) * (1 + len(self.models))
 
     def names(self) -> list[str]:
-        """Return the name of each place, `dataset: constant`."""
+        """Return the name of each place; of a constant of a dataset `dataset: constant`."""
+        per_dataset = [f"{dataset}: {model}" for dataset in self.datasets for model in self.models]
         return [
-            *(f"{dataset}: {model}: ability" for dataset in self.datasets for model in self.models),
+            *(f"{model}: base_s" for model in self.models),
+            *SHARED,
+            *(f"strategy_factor.{strategy}" for strategy in STRATEGIES),
+            *(f"{dataset}: final_factor" for dataset in self.datasets),
+            *(f"{pair}: output_tokens_median" for pair in per_dataset),
+            *(f"{pair}: ability" for pair in per_dataset),
             *(f"{dataset}: difficulty_sd" for dataset in self.datasets),
             *(f"{d}: structure_gain.{name}" for d in self.datasets for name in STRUCTURES),
             *(f"{d}: strategy_gain.{name}" for d in self.datasets for name in GAINING),
             *(f"{dataset}: aggregation_gain" for dataset in self.datasets),
         ]
 
-    def gains(self, x: Vector) -> Gains:
-        """Return the constants of a vector in their own units."""
-        count = len(self.datasets)
-        widths = (len(self.models), 1, len(STRUCTURES), len(GAINING), 1)
-        ends = np.cumsum([count * width for width in widths])
-        more, spread, structure, strategy, aggregation = (
-            part.reshape(count, -1) for part in np.split(x, ends[:-1])
-        )
-        sds = np.exp(spread[:, 0])
+    def quality_names(self) -> list[str]:
+        """Return the names of the constants of quality."""
+        return self.names()[self.num_time :]
+
+    def values(self, x: Vector) -> dict[str, float]:
+        """Return the constants of a vector by name, in their own units."""
+        time, quality = np.exp(x[: self.num_time]), self.quality_values(x[self.num_time :])
+        return dict(zip(self.names(), [*time.tolist(), *quality.tolist()], strict=True))
+
+    def quality_values(self, x: Vector) -> Vector:
+        """Return constants of quality (P,) in their own units."""
+        abilities, out = len(self.datasets) * len(self.models), x.copy()
+        spread = slice(abilities, abilities + len(self.datasets))
+        out[spread] = np.exp(x[spread])
         published = [
-            [ability_of(accuracy, sd) for accuracy in ACCURACY[dataset]]
-            for dataset, sd in zip(self.datasets, sds.tolist(), strict=True)
+            ability_of(accuracy, sd)
+            for dataset, sd in zip(self.datasets, out[spread].tolist(), strict=True)
+            for accuracy in ACCURACY[dataset]
         ]
-        return Gains(np.array(published) + more, sds, structure, strategy, aggregation[:, 0])
-
-    def values(self, x: Vector) -> Vector:
-        """Return the constants of a vector in the order of `names`, in their own units."""
-        parts = [np.ravel(part) for part in self.gains(x)]
-        return np.asarray(np.concatenate(parts), np.float64)
-
-    def vector(self, values: Mapping[str, float]) -> Vector:
-        """Return the vector of constants by name; what is missing is as in the prior."""
-        mean, _ = self.prior()
-        out = mean.copy()
-        for index, name in enumerate(self.names()):
-            if name not in values:
-                continue
-            dataset, _, rest = name.partition(": ")
-            value = values[name]
-            if rest == "difficulty_sd":
-                value = math.log(value)
-            elif rest.endswith(": ability"):
-                sd = values.get(f"{dataset}: difficulty_sd", outcomes()["difficulty_sd"])
-                model = self.models.index(rest.partition(":")[0])
-                value -= ability_of(ACCURACY[dataset][model], sd)
-            out[index] = value
+        out[:abilities] += published
         return out
 
-    def prior(self) -> tuple[Vector, Vector]:
-        """Return means (P,) and inverse covariance (P, P)."""
+    def quality_prior(self) -> tuple[Vector, Vector]:
+        """Return means (P,) and inverse covariance (P, P) of the constants of quality."""
         count, models = len(self.datasets), len(self.models)
         own = np.eye(count)
         together = np.equal.outer(self.domains, self.domains).astype(float)
@@ -213,126 +210,45 @@ class QualityLayout:
                 np.zeros(count),
             ]
         )
-        precision = np.zeros((len(mean), len(mean)))
-        first = 0
-        for block in blocks:
-            place = slice(first, first + len(block))
-            precision[place, place] = np.linalg.inv(block)
-            first += len(block)
-        return mean, precision
+        return mean, block_diag(*map(np.linalg.inv, blocks))
 
+    def time_prior(self, *, neutral: bool = False) -> tuple[Vector, Vector]:
+        """Return means and inverse covariance of the constants of time.
 
-def outcomes() -> dict[str, float]:
-    """Return the quantities measured on outcomes of 29 models on MMLU-Pro, by name.
-
-    The script was `benchmarks/fit/outcomes.py`, last in revision 1b21958a.
-    """
-    table = json.loads(OUTCOMES.read_text("utf-8"))
-    return {name: float(of["value"]) for name, of in table.items()}
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Places of the constants in a vector: those of time first, then those of quality.
-
-    Constants of time are logarithms; those of quality are as `QualityLayout` has them.
-    """
-
-    datasets: tuple[str, ...]
-    models: tuple[str, ...]
-    domains: tuple[str, ...]  # of the datasets
-
-    @property
-    def quality(self) -> QualityLayout:
-        """Places of the constants of quality, counted from `num_time`."""
-        return QualityLayout(self.datasets, self.domains, self.models)
-
-    @property
-    def shared(self) -> int:
-        """Number of constants of time that all datasets share."""
-        return len(self.models) + len(SHARED) + len(STRATEGIES)
-
-    @property
-    def num_time(self) -> int:
-        """Number of constants of time."""
-        return self.shared + len(self.datasets) * (1 + len(self.models))
-
-    def names(self) -> list[str]:
-        """Return the name of each place."""
-        per_dataset = [f"{dataset}: {model}" for dataset in self.datasets for model in self.models]
-        return [
-            *(f"{model}: base_s" for model in self.models),
-            *SHARED,
-            *(f"strategy_factor.{strategy}" for strategy in STRATEGIES),
-            *(f"{dataset}: final_factor" for dataset in self.datasets),
-            *(f"{pair}: output_tokens_median" for pair in per_dataset),
-            *self.quality.names(),
+        Neutral ones take nothing from the measured runs, not even starting points of lengths.
+        """
+        of = outcomes()
+        hidden = of["length_sd_between_questions"] ** 2 - of["difficulty_slope"] ** 2
+        sigma_query = math.sqrt(hidden)  # the part that difficulty does not explain
+        light = np.array(TOKEN_S)
+        tokens = [
+            np.array(NEUTRAL_TOKENS if neutral else np.array(CALL_S[d]) / light) * MEDIAN_OF_MEAN
+            for d in self.datasets
         ]
-
-    def values(self, x: Vector) -> dict[str, float]:
-        """Return the constants of a vector by name, in their own units."""
-        quality = self.quality.values(x[self.num_time :])
-        values = np.concatenate([np.exp(x[: self.num_time]), quality])
-        return dict(zip(self.names(), values.tolist(), strict=True))
-
-    def vector(self, values: Mapping[str, float]) -> Vector:
-        """Return the vector of constants by name; what is missing is as in the prior."""
-        time = time_prior(self)[0]
-        for index, name in enumerate(self.names()[: self.num_time]):
-            if name in values:
-                time[index] = math.log(values[name])
-        return np.concatenate([time, self.quality.vector(values)])
+        starts = [sigma_query if start is None else start for start, _ in SHARED.values()]
+        bases = [BASE_S[model] for model in self.models]
+        factors = [*STRATEGY_FACTOR.values(), *([1.0] * len(self.datasets))]
+        mean = np.log([*bases, *starts, *factors, *np.concatenate(tokens)])
+        sd = [BASE_SD] * len(bases) + [sd for _, sd in SHARED.values()]
+        sd += [STRATEGY_FACTOR_SD] * len(STRATEGIES) + [FINAL_FACTOR_SD] * len(self.datasets)
+        sd += [NEUTRAL_LENGTH_SD if neutral else LENGTH_SD] * (self.num_time - len(sd))
+        return mean, np.diag(1.0 / np.array(sd) ** 2)
 
 
-def layout_of(start: Constants) -> Layout:
-    """Return the places of the constants of the profiles of `start`."""
-    domains = tuple(profile.domain for profile in start.profiles.values())
-    return Layout(tuple(start.profiles), start.pool.aliases, domains)
-
-
-def time_prior(layout: Layout, *, neutral: bool = False) -> tuple[Vector, Vector]:
-    """Return means (P,) and inverse covariance (P, P) of the constants of time.
-
-    Args:
-        layout: Places of the constants.
-        neutral: Take nothing from the measured runs, not even starting points of the lengths.
-    """
-    of = outcomes()
-    hidden = of["length_sd_between_questions"] ** 2 - of["difficulty_slope"] ** 2
-    sigma_query = math.sqrt(hidden)  # the part that difficulty does not explain
-    light = np.array(TOKEN_S)
-    tokens = [
-        np.array(NEUTRAL_TOKENS if neutral else np.array(CALL_S[d]) / light) * MEDIAN_OF_MEAN
-        for d in layout.datasets
-    ]
-    starts = [sigma_query if start is None else start for start, _ in SHARED.values()]
-    bases = [BASE_S[model] for model in layout.models]
-    factors = [*STRATEGY_FACTOR.values(), *([1.0] * len(layout.datasets))]
-    mean = np.log([*bases, *starts, *factors, *np.concatenate(tokens)])
-    sd = [BASE_SD] * len(bases) + [sd for _, sd in SHARED.values()]
-    sd += [STRATEGY_FACTOR_SD] * len(STRATEGIES) + [FINAL_FACTOR_SD] * len(layout.datasets)
-    sd += [NEUTRAL_LENGTH_SD if neutral else LENGTH_SD] * (layout.num_time - len(sd))
-    return mean, np.diag(1.0 / np.array(sd) ** 2)
-
-
-def with_constants(start: Constants, layout: Layout, x: Vector) -> Constants:
-    """Return the constants of `start` with those of the vector `x` in their places."""
-    values = layout.values(x)
-    gains = layout.quality.gains(x[layout.num_time :])
-    pool = start.pool
+def with_constants(start: Constants, values: Mapping[str, float]) -> Constants:
+    """Return the constants of `start` with those of `Layout.values` in their places."""
+    pool, profiles, aggregation_gains = start.pool, {}, {}
     factor, slowdown, sigma_query, sigma_call, overhead = (values[name] for name in SHARED)
     models = []
     for model in pool.models:
-        step = _updated(
-            model.server.step,
-            base_s=values[f"{model.alias}: base_s"],
-            per_seq_s=PER_SEQ_S[model.alias] * factor,
-        )
+        base_s, per_seq_s = values[f"{model.alias}: base_s"], PER_SEQ_S[model.alias] * factor
+        step = _updated(model.server.step, base_s=base_s, per_seq_s=per_seq_s)
         models.append(_updated(model, server=_updated(model.server, step=step)))
     gpus = [_updated(gpu, colocation_slowdown=slowdown) for gpu in pool.gpus]
-    profiles = {}
-    for index, dataset in enumerate(layout.datasets):
-        profile = start.profiles[dataset]
+    for dataset, profile in start.profiles.items():
+        mark = f"{dataset}: "
+        own = {name.removeprefix(mark): of for name, of in values.items() if name.startswith(mark)}
+        gain = {name: own[f"strategy_gain.{name}"] for name in GAINING}
         profiles[dataset] = _updated(
             profile,
             output=_updated(
@@ -340,32 +256,30 @@ def with_constants(start: Constants, layout: Layout, x: Vector) -> Constants:
                 sigma_query=sigma_query,
                 sigma_call=sigma_call,
                 strategy_factor={of: values[f"strategy_factor.{of}"] for of in STRATEGIES},
-                final_factor=values[f"{dataset}: final_factor"],
+                final_factor=own["final_factor"],
             ),
             prompt=_updated(profile.prompt, overhead_tokens=round(overhead)),
             quality=_updated(
                 profile.quality,
-                difficulty_sd=float(gains.difficulty_sd[index]),
-                structure_gain=dict(zip(STRUCTURES, gains.structure[index].tolist(), strict=True)),
-                strategy_gain={
-                    **profile.quality.strategy_gain,
-                    **dict(zip(GAINING, gains.strategy[index].tolist(), strict=True)),
-                },
+                difficulty_sd=own["difficulty_sd"],
+                structure_gain={name: own[f"structure_gain.{name}"] for name in STRUCTURES},
+                strategy_gain={**profile.quality.strategy_gain, **gain},
             ),
             models={
                 alias: _updated(
                     of,
-                    output_tokens_median=values[f"{dataset}: {alias}: output_tokens_median"],
-                    ability=values[f"{dataset}: {alias}: ability"],
+                    output_tokens_median=own[f"{alias}: output_tokens_median"],
+                    ability=own[f"{alias}: ability"],
                 )
                 for alias, of in profile.models.items()
             },
         )
+        aggregation_gains[dataset] = own["aggregation_gain"]
     return replace(
         start,
         pool=_updated(pool, models=tuple(models), gpus=tuple(gpus)),
         profiles=profiles,
-        aggregation_gains=dict(zip(layout.datasets, gains.aggregation.tolist(), strict=True)),
+        aggregation_gains=aggregation_gains,
     )
 
 
@@ -382,7 +296,8 @@ def with_facts(start: Constants, cells: Sequence[MeasuredCell]) -> Constants:
     names = {model.name: model.alias for model in start.pool.models}
     for dataset, profile in start.profiles.items():
         own = [cell for cell in cells if cell.dataset == dataset]
-        router = middle_cost_rate(own)
+        rates = sorted({cell.cost_rate for cell in own if cell.cost_rate is not None})
+        router = [cell for cell in own if rates and cell.cost_rate == rates[len(rates) // 2]]
         share = _mean([cell.model_share for cell in router])
         of_alias = {names.get(name, name): value for name, value in share.items()}
         topologies = _mean([cell.topology_share for cell in router])
@@ -408,12 +323,6 @@ def with_facts(start: Constants, cells: Sequence[MeasuredCell]) -> Constants:
             ),
         )
     return replace(start, profiles=profiles)
-
-
-def middle_cost_rate(cells: Sequence[MeasuredCell]) -> list[MeasuredCell]:
-    """Return the cells with the middle one of the cost rates that occur."""
-    rates = sorted({cell.cost_rate for cell in cells if cell.cost_rate is not None})
-    return [cell for cell in cells if rates and cell.cost_rate == rates[len(rates) // 2]]
 
 
 def _mean(shares: Sequence[Mapping[str, float] | None]) -> dict[str, float]:

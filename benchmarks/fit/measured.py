@@ -33,13 +33,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import numpy as np
 import typer
 
-from benchmarks.fit.constants import (
-    QualityLayout,
-    layout_of,
-    time_prior,
-    with_constants,
-    with_facts,
-)
+from benchmarks.fit.constants import Layout, with_constants, with_facts
 from inframind_gym.calibration.measured_runs import MeasuredCell, read_runs
 from inframind_gym.calibration.replay import (
     FITTED_AT_PER_MIN,
@@ -111,13 +105,6 @@ def accuracy_noise(cells: Sequence[MeasuredCell]) -> Vector:
     datasets = [cell.dataset for cell in cells]
     together = np.equal.outer(datasets, datasets) & np.logical_and.outer(adaptive, adaptive)
     return np.asarray(np.diag(alone) + ADAPTIVE_OFFSET_SD**2 * together, np.float64)
-
-
-def accuracy_residuals(cells: Sequence[MeasuredCell], predictions: Sequence[Prediction]) -> Vector:
-    """Return (R,) differences of simulated and measured accuracies, with covariance 1."""
-    apart = [said.accuracy - c.accuracy for c, said in zip(cells, predictions, strict=True)]
-    whitened = np.linalg.solve(np.linalg.cholesky(accuracy_noise(cells)), np.array(apart))
-    return np.asarray(whitened, np.float64)
 
 
 # The solver: damped Gauss-Newton steps for a Huber loss with a normal prior. SciPy has neither that
@@ -202,23 +189,19 @@ class Fit:
     """
 
     def __init__(
-        self,
-        cells: Sequence[MeasuredCell],
-        start: Constants,
-        *,
-        neutral: bool = False,
+        self, cells: Sequence[MeasuredCell], start: Constants, *, neutral: bool = False
     ) -> None:
-        self.cells = list(cells)
-        self.start = start
-        self.layout = layout_of(start)
-        time, quality = time_prior(self.layout, neutral=neutral), self.layout.quality.prior()
+        self.cells, self.start = list(cells), start
+        domains = tuple(profile.domain for profile in start.profiles.values())
+        self.layout = Layout(tuple(start.profiles), start.pool.aliases, domains)
+        time, quality = self.layout.time_prior(neutral=neutral), self.layout.quality_prior()
         self._x = np.concatenate([time[0], quality[0]])
         self._of_time = slice(self.layout.num_time)
         self._of_quality = slice(self.layout.num_time, None)
         self._able = False  # abilities are no longer those of the prior
         self._noise = accuracy_noise(self.cells)
         self._time = Problem(
-            lambda x: self._time_residuals(self._timed(x)),
+            lambda x: self._time_residuals(self._said(self._of_time, x, self._timing)),
             self._time_jacobian,
             *time,
             iterations=9,
@@ -227,7 +210,7 @@ class Fit:
             outlier=1.0,
         )
         self._quality = Problem(
-            lambda x: self._accuracy_residuals(self._judged(x, self._all)),
+            self._accuracy_residuals,
             lambda x, _: self._whitened(self.accuracy_slopes(x, sides=(1,))),
             *quality,
             iterations=5,
@@ -237,7 +220,17 @@ class Fit:
         )
         self._timing = self._batched(range(len(self.cells)), TIME_SEEDS)
         self._all = self._batched(range(len(self.cells)), QUALITY_SEEDS)
-        self._like = self._alike()
+        # For each cell the one whose accuracy moves as its own: that at the lowest rate.
+        keys: list[object] = [
+            (cell.dataset, cell.cost_rate) if cell.method == "mas" else index
+            for index, cell in enumerate(self.cells)
+        ]
+        lowest: dict[object, int] = {}
+        for index, (key, cell) in enumerate(zip(keys, self.cells, strict=True)):
+            first = self.cells[lowest.setdefault(key, index)]
+            if cell.arrival_rate_per_min < first.arrival_rate_per_min:
+                lowest[key] = index
+        self._like = [lowest[key] for key in keys]
         self._few = self._batched(sorted(set(self._like)), SLOPE_SEEDS)
 
     def _batched(self, wanted: Iterable[int], seeds: Mapping[str, int]) -> Batches:
@@ -252,24 +245,14 @@ class Fit:
                 found += [([chosen[i] for i in group], batch) for group, batch in parts]
         return found
 
-    def _alike(self) -> list[int]:
-        """Return for each cell the one whose accuracy moves as its own: that at the lowest rate."""
-        found: dict[tuple[object, ...], int] = {}
-        keys: list[tuple[object, ...]] = []
-        for index, cell in enumerate(self.cells):
-            of: tuple[object, ...] = (cell.dataset, cell.cost_rate)
-            keys.append(of if cell.method == "mas" else (index,))
-            first = found.setdefault(keys[-1], index)
-            if cell.arrival_rate_per_min < self.cells[first].arrival_rate_per_min:
-                found[keys[-1]] = index
-        return [found[key] for key in keys]
-
     def run(self) -> None:
-        """Fit all constants."""
+        """Fit all constants; the lengths of methods without roles, where they were measured."""
+        rates = {c.arrival_rate_per_min for c in self.cells if not HARNESSES[c.method].has_roles}
         for number in range(1, ROUNDS + 1):
             self._minimise("time", self._time, self._of_time)
-            if number == ROUNDS:
-                self._fit_lengths()
+            if number == ROUNDS and FITTED_AT_PER_MIN in rates:
+                found = fit_lengths(self.cells, self.constants(), FITTED_AT_PER_MIN, LENGTH_SEEDS)
+                self.start = replace(self.start, length_factors=found.length_factors)
             self._minimise("quality", self._quality, self._of_quality)
             self._able = True
 
@@ -279,8 +262,7 @@ class Fit:
         slope = self.accuracy_slopes(x)
         residuals = self._quality.residuals(x)
         hessian = self._quality.hessian(self._whitened(slope), residuals)
-        covariance = np.asarray(np.linalg.inv(hessian), np.float64)
-        return Posterior(self.layout.quality, x, covariance)
+        return Posterior(self.layout, x, np.asarray(np.linalg.inv(hessian), np.float64))
 
     def values(self) -> dict[str, float]:
         """Return the constants by name."""
@@ -288,18 +270,11 @@ class Fit:
 
     def constants(self) -> Constants:
         """Return the fitted constants, and those of the start that are not fitted."""
-        return with_constants(self.start, self.layout, self._x)
+        return with_constants(self.start, self.values())
 
     def _minimise(self, name: str, problem: Problem, place: slice) -> None:
         self._x[place], losses = minimise(problem, self._x[place])
         say(f"  {len(self.cells)} cells, {name}: {' -> '.join(f'{loss:.1f}' for loss in losses)}")
-
-    def _fit_lengths(self) -> None:
-        """Fit the factor on the answers of each method without roles, where it was measured."""
-        rates = {c.arrival_rate_per_min for c in self.cells if not HARNESSES[c.method].has_roles}
-        if FITTED_AT_PER_MIN in rates:
-            found = fit_lengths(self.cells, self.constants(), FITTED_AT_PER_MIN, LENGTH_SEEDS)
-            self.start = replace(self.start, length_factors=found.length_factors)
 
     def _together(self, place: slice) -> list[list[tuple[int, str | None]]]:
         """Return constants that one simulation moves: index, and dataset if of one."""
@@ -315,16 +290,17 @@ class Fit:
         for moved in self._together(self._of_time):
             shift = np.zeros(len(x))
             shift[[index for index, _ in moved]] = TIME_STEP
-            said = self._timed(x + shift)
+            said = self._said(self._of_time, x + shift, self._timing)
             slope = (self._time_residuals(said) - found) / TIME_STEP
-            datasets = np.array(self._time_datasets(said))
+            counts = [len(self._of_cell(index, said)) for index in sorted(said)]
+            datasets = np.repeat([self.cells[index].dataset for index in sorted(said)], counts)
             for index, dataset in moved:
                 touched = slice(None) if dataset is None else datasets == dataset
                 out[touched, index] = slope[touched]
         return out
 
-    def _whitened(self, slopes: Vector) -> Vector:
-        return np.asarray(np.linalg.solve(np.linalg.cholesky(self._noise), slopes), np.float64)
+    def _whitened(self, values: Vector) -> Vector:
+        return np.asarray(np.linalg.solve(np.linalg.cholesky(self._noise), values), np.float64)
 
     def accuracy_slopes(self, x: Vector, sides: Sequence[int] = (1, -1)) -> Vector:
         """Return (R, P) derivatives of the accuracies, by differences to one side or both.
@@ -332,11 +308,11 @@ class Fit:
         Cells of `mas` that differ in the arrival rate alone have those of the lowest rate.
         """
         out = np.zeros((len(self.cells), len(x)))
-        here = self._judged(x, self._few) if len(sides) == 1 else {}
+        here = self._said(self._of_quality, x, self._few) if len(sides) == 1 else {}
         for moved in self._together(self._of_quality):
             shift = np.zeros(len(x))
             shift[[index for index, _ in moved]] = QUALITY_STEP
-            ends = [self._judged(x + side * shift, self._few) for side in sides]
+            ends = [self._said(self._of_quality, x + side * shift, self._few) for side in sides]
             first, last = ends[0], (ends[1] if len(ends) > 1 else here)
             width = QUALITY_STEP * (sides[0] - (sides[1] if len(sides) > 1 else 0))
             for cell, like in enumerate(self._like):
@@ -344,39 +320,22 @@ class Fit:
                 out[cell, own] = (first[like].accuracy - last[like].accuracy) / width
         return out
 
-    def _timed(self, values: Vector) -> Predictions:
-        return self._predictions(self._of_time, values, self._timing)
-
-    def _judged(self, values: Vector, batches: Batches) -> Predictions:
-        return self._predictions(self._of_quality, values, batches)
-
-    def _predictions(self, place: slice, values: Vector, batches: Batches) -> Predictions:
+    def _said(self, place: slice, values: Vector, batches: Batches) -> Predictions:
+        """Simulate batches with other constants in some places."""
         point = self._x.copy()
         point[place] = values
-        constants = with_constants(self.start, self.layout, point)
+        constants = with_constants(self.start, self.layout.values(point))
         out: dict[int, Prediction] = {}
         for indices, batch in batches:
             batch.set_constants(constants)
             out.update(zip(indices, batch.run(), strict=True))
         return out
 
-    def _time_residuals(self, predictions: Predictions) -> Vector:
-        residuals = (self._of_cell(index, predictions) for index in sorted(predictions))
-        return np.concatenate([np.array(of) for of in residuals])
-
-    def _time_datasets(self, predictions: Predictions) -> list[str]:
-        """Return the dataset of each of `_time_residuals`."""
-        return [
-            self.cells[index].dataset
-            for index in sorted(predictions)
-            for _ in self._of_cell(index, predictions)
-        ]
+    def _time_residuals(self, said: Predictions) -> Vector:
+        return np.concatenate([np.array(self._of_cell(index, said)) for index in sorted(said)])
 
     def _of_cell(self, index: int, predictions: Predictions) -> list[float]:
-        """Return residuals of a cell: tokens if it is adaptive, else latencies and accuracy.
-
-        Accuracies tell something of lengths only once abilities are fitted.
-        """
+        """Return residuals of a cell: tokens if it is adaptive, else latencies and accuracy."""
         cell, said = self.cells[index], predictions[index]
         if HARNESSES[cell.method].adaptive:
             pairs = [
@@ -388,14 +347,15 @@ class Fit:
             (said.latency_s[key], cell.latency_s.get(key), sd) for key, sd in LATENCY_SD.items()
         ]
         residuals = [float(np.log(a / b)) / sd for a, b, sd in pairs if b]
-        if self._able:
+        if self._able:  # accuracies tell something of lengths only once abilities are fitted
             sd = float(np.sqrt(self._noise[index, index]))
             residuals.append((said.accuracy - cell.accuracy) / sd)
         return residuals
 
-    def _accuracy_residuals(self, predictions: Predictions) -> Vector:
-        said = [predictions[index] for index in range(len(self.cells))]
-        return accuracy_residuals(self.cells, said)
+    def _accuracy_residuals(self, x: Vector) -> Vector:
+        said = self._said(self._of_quality, x, self._all)
+        off = [said[index].accuracy - cell.accuracy for index, cell in enumerate(self.cells)]
+        return self._whitened(np.array(off))
 
 
 # The posterior of quality
@@ -404,7 +364,7 @@ class Fit:
 class Posterior(NamedTuple):
     """Normal posterior of the P constants of quality."""
 
-    layout: QualityLayout
+    layout: Layout
     mean: Vector  # (P,)
     covariance: Vector  # (P, P)
 
@@ -424,27 +384,21 @@ def draw(posterior: Posterior, count: int, seed: int = 0) -> Vector:
     return np.asarray(posterior.mean + pairs, np.float64)
 
 
-def columns(layout: QualityLayout, dataset: str) -> dict[str, str]:
-    """Return the parameters that a workload's YAML has, by their names in the layout."""
-    found = {}
-    for name in layout.names():
-        owner, _, rest = name.partition(": ")
-        if owner != dataset or rest == "aggregation_gain":
-            continue
-        model, _, ability = rest.partition(": ")
-        found[name] = f"models.{model}.{ability}" if ability else f"quality.{rest}"
-    return found
-
-
-def to_csv(layout: QualityLayout, draws: Vector) -> str:
+def to_csv(layout: Layout, draws: Vector) -> str:
     """Return the draws (N, P) as the text of a CSV file: a row a draw and workload."""
-    paths = list(columns(layout, layout.datasets[0]).values())
-    lines = [_HEADER, ",".join(("draw", "workload", *paths))]
-    names = layout.names()
+    columns: dict[str, dict[str, str]] = {dataset: {} for dataset in layout.datasets}
+    for name in layout.quality_names():  # keys of a workload's YAML, by the names
+        dataset, _, rest = name.partition(": ")
+        model, _, ability = rest.partition(": ")
+        if rest != "aggregation_gain":
+            key = f"models.{model}.{ability}" if ability else f"quality.{rest}"
+            columns[dataset][name] = key
+    lines = [_HEADER, ",".join(("draw", "workload", *columns[layout.datasets[0]].values()))]
     for number, x in enumerate(draws):
-        values = dict(zip(names, layout.values(x).tolist(), strict=True))
+        drawn = layout.quality_values(x).tolist()
+        values = dict(zip(layout.quality_names(), drawn, strict=True))
         for dataset in layout.datasets:
-            row = (f"{values[name]:.4f}" for name in columns(layout, dataset))
+            row = (f"{values[name]:.4f}" for name in columns[dataset])
             lines.append(",".join((str(number), dataset, *row)))
     return "\n".join(lines) + "\n"
 
@@ -454,9 +408,8 @@ def gains_table(posterior: Posterior) -> dict[str, dict[str, dict[str, float]]]:
 
     Also the sd that the prior has, and the probability that the gain is positive.
     """
-    layout, names = posterior.layout, posterior.layout.names()
-    _, precision = layout.prior()
-    prior = np.linalg.inv(precision)
+    layout, names = posterior.layout, posterior.layout.quality_names()
+    prior = np.linalg.inv(layout.quality_prior()[1])
     rows = [f"structure_gain.{name}" for name in STRUCTURES] + ["aggregation_gain"]
     groups = {dataset: [dataset] for dataset in layout.datasets}
     for domain in dict.fromkeys(layout.domains):
@@ -564,28 +517,6 @@ def left_out(
     return errors(own, fit.constants())
 
 
-def fit_all(cells: Sequence[MeasuredCell], start: Constants, out: Path) -> dict[str, Any]:
-    """Fit all cells and write the files; return constants, posterior and errors by name.
-
-    Args:
-        cells: Of all methods.
-        start: Constants whose fitted places are overwritten.
-        out: Folder of the files.
-    """
-    fit = Fit(cells, with_facts(start, cells))
-    fit.run()
-    written, posterior = write(fit.constants(), out), fit.laplace()
-    draws = to_csv(posterior.layout, draw(posterior, DRAWS))
-    replace_text(out / "workloads" / "posterior.csv", draws)
-    read = replace(fit.constants(), pool=written.pool, profiles=written.profiles)
-    return {
-        "values": {name: float(f"{value:.6g}") for name, value in fit.values().items()},
-        "length_factors": factors_used(cells, read),
-        "posterior": {"gains": gains_table(posterior)},
-        "fitted": errors(cells, read),
-    }
-
-
 def main(
     runs: Annotated[Path, typer.Argument(help="JSON file of measured cells.")],
     out: Annotated[Path, typer.Option(help="Folder for YAML files, posterior.csv and fit.json.")],
@@ -600,10 +531,21 @@ def main(
     with friendly():
         cells = read_runs(runs, list(HARNESSES))
         start = load_constants(POOL, [cell.dataset for cell in cells])
-        anew = replace(start, length_factors={})
+        start = replace(start, length_factors={})
+        fit = Fit(cells, with_facts(start, cells))
+        fit.run()
+        written, posterior = write(fit.constants(), out), fit.laplace()
+        draws = to_csv(posterior.layout, draw(posterior, DRAWS))
+        replace_text(out / "workloads" / "posterior.csv", draws)
+        read = replace(fit.constants(), pool=written.pool, profiles=written.profiles)
+        figures: dict[str, Any] = {
+            "values": {name: float(f"{value:.6g}") for name, value in fit.values().items()},
+            "length_factors": factors_used(cells, read),
+            "posterior": {"gains": gains_table(posterior)},
+            "fitted": errors(cells, read),
+        }
         rates = sorted({c.arrival_rate_per_min for c in cells}) if cross_validate else []
-        figures = fit_all(cells, anew, out)
-        folds = dict(in_parallel(partial(left_out, cells, anew), rates, workers))
+        folds = dict(in_parallel(partial(left_out, cells, start), rates, workers))
         figures["left_out"] = {f"{rate:g}": folds[rate] for rate in rates}
         replace_text(out / "fit.json", json.dumps(figures, indent=1) + "\n")
 

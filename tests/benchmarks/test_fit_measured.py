@@ -9,15 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.fit.constants import (
-    layout_of,
-    with_constants,
-)
-from benchmarks.fit.measured import (
-    FITTED,
-    Fit,
-    write,
-)
+from benchmarks.fit.constants import with_constants
+from benchmarks.fit.measured import FITTED, Fit, write
 from inframind_gym.calibration.measured_runs import MeasuredCell
 from inframind_gym.calibration.replay import Constants, load_constants, predict
 from inframind_gym.configs import find_config
@@ -75,9 +68,8 @@ def test_shipped_files_hold_the_fit_on_file(start: Constants) -> None:
 
 
 def test_the_fit_on_file_is_written_as_the_shipped_files(start: Constants, tmp_path: Path) -> None:
-    layout = layout_of(start)
     fitted = json.loads((FITTED / "b200-2gpu.json").read_text("utf-8"))["values"]
-    write(with_constants(start, layout, layout.vector(fitted)), tmp_path)
+    write(with_constants(start, fitted), tmp_path)
     assert not changed_lines(tmp_path)
 
 
@@ -96,11 +88,10 @@ def changed_lines(folder: Path) -> list[str]:
 def test_the_fit_returns_to_the_truth(start: Constants) -> None:
     """Cells made by the simulation itself, with slower servers than the fit starts from."""
     only_math = Constants(start.pool, {"math": start.profiles["math"]})
-    layout = layout_of(only_math)
-    truth = layout.vector({})
-    truth[:5] += 0.3
     plain = [cell(rate) for rate in (5.0, 60.0)]
-    said = predict(plain, with_constants(only_math, layout, truth), 3)
+    truth = Fit(plain, only_math).values()  # the prior
+    truth |= {name: value * np.exp(0.3) for name, value in truth.items() if "base_s" in name}
+    said = predict(plain, with_constants(only_math, truth), 3)
     cells = [
         cell(c.arrival_rate_per_min, latency_s=p.latency_s)
         for c, p in zip(plain, said, strict=True)

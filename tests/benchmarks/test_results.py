@@ -12,12 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks import agents
-from benchmarks.results import (
-    read_board,
-    record,
-    refresh_pages,
-    scenarios_table,
-)
+from benchmarks.results import read_board, record, refresh_pages, scenarios_table
 from inframind_gym.evaluation.board import leaderboard, load_results
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.runner import run
