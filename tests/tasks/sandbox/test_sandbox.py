@@ -28,15 +28,11 @@ from inframind_gym.tasks.sandbox import (
 )
 from tests.tasks.sandbox.hostile import (
     ANYTHING,
-    FORBIDDEN,
-    FORGED,
-    GREEDY,
+    GROUPS,
     NO_NUMBER,
     NUMBER,
     NUMBER_TESTS,
     PLAIN_TESTS,
-    POSSIBLE,
-    SILENT,
     TEST_CASE,
 )
 
@@ -98,9 +94,13 @@ def asks(tests: str, entry_point: str = "f", reference: str = "") -> Answer:
     return Answer("tests", tests, entry_point=entry_point, reference=reference)
 
 
+def group(name: str) -> Iterator[Row]:
+    yield from ((name, code, asks(tests)) for name, (code, tests) in GROUPS[name].items())
+
+
 def _hostile() -> Iterator[Row]:
-    yield from ((name, code, ANSWER) for name, code in FORGED.items())
-    yield from ((name, code, asks(tests)) for name, (code, tests) in SILENT.items())
+    yield from group("FORGED")
+    yield from group("SILENT")
     yield from ((tests, ANYTHING, asks(tests)) for tests in PLAIN_TESTS)
     for given in ("s", "Zero()", "Empty()"):
         code = NO_NUMBER.replace("{}", given)
@@ -118,7 +118,7 @@ def test_no_verdict_can_be_forged(sessions: list[int]) -> None:
 
 
 def test_the_header_names_what_is_possible(sandbox: Sandbox) -> None:
-    rows = [(name, code, asks(tests)) for name, (code, tests) in POSSIBLE.items()]
+    rows = [*group("POSSIBLE")]
     text = "assert Vector(3, 4).norm().startswith('5')"
     rows += [(text, NO_NUMBER.replace("{}", "s"), asks(text, "Vector", NUMBER))]
     assert [name for name, v in verdicts(sandbox, rows).items() if not v.passed] == []
@@ -235,7 +235,7 @@ def test_nothing_can_be_reached(
     folder = Path(places["folder"])
     before = sorted(folder.iterdir())
     with Sandbox(Limits(wall_s=60), landlock=landlock) as box:
-        rows = ((name, code.format(**places), ANSWER) for name, code in FORBIDDEN.items())
+        rows = ((name, code.format(**places), asked) for name, code, asked in group("FORBIDDEN"))
         found = verdicts(box, rows)
     assert [name for name, verdict in found.items() if verdict.passed] == []
     assert [v for v in found.values() if not REFUSED.match(v.reason) or "token" in v.reason] == []
@@ -259,7 +259,7 @@ def test_nothing_can_be_used_up(sessions: list[int]) -> None:
                 took[code] = time.monotonic() - started
 
     with Timed(SHORT, workers=4) as box:
-        found = verdicts(box, ((name, code, ANSWER) for name, code in GREEDY.items()))
+        found = verdicts(box, group("GREEDY"))
     assert [name for name, verdict in found.items() if verdict.passed] == []
     assert max(took.values()) < MOST_S
     assert alive(sessions) == []
