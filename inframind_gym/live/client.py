@@ -139,7 +139,10 @@ class DownError(InfraMindError):
 
 
 def open_session(limit_s: float | None, key: str | None = None) -> aiohttp.ClientSession:
-    """Open a session on the loop that runs; `limit_s` is for a request, the key $VLLM_API_KEY's."""
+    """Open a session on the loop that runs, with $VLLM_API_KEY unless there is a key.
+
+    `limit_s` is for each request as a whole; None: they have limits of their own.
+    """
     import aiohttp
 
     headers = {"Accept-Encoding": "identity"}  # nothing that grows when it is unpacked
@@ -347,7 +350,7 @@ def _error_message(answer: Any) -> str:
 class Client:
     """Client of M servers. To be used on one loop: `open` and `close` there.
 
-    `suspect` is called with a server that could not be reached.
+    `is_up` says whether a server can be sent to; `suspect` hears of one that could not be reached.
     """
 
     def __init__(

@@ -227,6 +227,8 @@ class Launch:
     url: str
     phase: Phase = "queued"
     already: bool = False  # it ran before this call, or has a `url`
+    command: ServerCommand | None = None
+    child: subprocess.Popen[bytes] | None = None  # that this call started
     pid: int | None = None
     log: Path | None = None  # output of its process
     began_s: float = 0.0  # on the monotonic clock
@@ -268,8 +270,6 @@ class Launcher:
         self.pool = pool
         self._started = StartedServers(pool.name, state)
         self._python, self._host, self._simulation = python, host, simulation
-        self._commands: dict[str, ServerCommand] = {}
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
 
     def up(
         self, *, timeout_s: float = TIMEOUT_S, watch: Watch = lambda launches: None
@@ -339,7 +339,7 @@ class Launcher:
             else:
                 assert python is not None
                 command = server_command(self.pool, launch.model, python, self._host, visible)
-            self._commands[alias] = command
+            launch.command = command
             server = self._started.servers.get(alias)
             if server is not None and server.runs and (answer.up or answer.asleep):
                 if server.settings != command.digest:
@@ -378,7 +378,8 @@ class Launcher:
 
     def _start(self, launches: Sequence[Launch]) -> None:
         """Start the process of one server, or the one that simulates several."""
-        command = self._commands[launches[0].model.alias]
+        command = launches[0].command
+        assert command is not None
         name = "simulated+all" if self._simulation else launches[0].model.alias
         log = self._started.folder / f"{name}.log"
         with log.open("wb") as file:
@@ -391,11 +392,10 @@ class Launcher:
                 env={**os.environ, **command.env},
                 start_new_session=True,  # Ctrl-C is for this process, not for servers
             )
-        self._children[child.pid] = child
         start_s = start_of(psutil.Process(child.pid))  # at least a zombie: its parent is here
         for launch in launches:
-            launch.phase, launch.pid, launch.log = "starting", child.pid, log
-            launch.began_s = time.monotonic()
+            launch.phase, launch.child, launch.began_s = "starting", child, time.monotonic()
+            launch.pid, launch.log = child.pid, log
             self._started.write(
                 StartedServer(
                     alias=launch.model.alias,
@@ -412,8 +412,7 @@ class Launcher:
         """Find out what has become of a server that was started."""
         server = self._started.servers[launch.model.alias]
         if not server.runs:
-            child = self._children.get(server.pid)
-            code = None if child is None else child.poll()
+            code = None if launch.child is None else launch.child.poll()
             launch.note = "it ended" if code is None else f"it ended with status {code}"
         elif launch.phase == "starting":
             launch.took_s = time.monotonic() - launch.began_s

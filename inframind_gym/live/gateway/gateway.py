@@ -18,7 +18,7 @@ from inframind_gym.live.config import LiveSettings, addresses
 from inframind_gym.live.gateway.choose import Decision, Predictor, SingleCallPolicy, World
 from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.gateway.metrics import Metrics
-from inframind_gym.live.gateway.request import Attempt, Choice, Query
+from inframind_gym.live.gateway.request import Attempt, Query
 from inframind_gym.live.guard import RequestError
 from inframind_gym.live.request_log import RequestLogWriter
 from inframind_gym.live.watcher import MetricsWatcher
@@ -105,14 +105,13 @@ class Gateway:
     @contextlib.contextmanager
     def under_way(self, attempt: Attempt) -> Iterator[None]:
         """Count an attempt, which ends with its server."""
-        server = attempt.choice.server
-        self.in_flight[server] += 1
-        self._attempts[server].add(attempt)
+        self.in_flight[attempt.server] += 1
+        self._attempts[attempt.server].add(attempt)
         try:
             yield
         finally:
-            self.in_flight[server] -= 1
-            self._attempts[server].discard(attempt)
+            self.in_flight[attempt.server] -= 1
+            self._attempts[attempt.server].discard(attempt)
 
     def _changed(self, server: int, up: bool, asleep: bool, why: str) -> None:
         """End the attempts at a server that went down; on the watcher's thread.
@@ -124,9 +123,10 @@ class Gateway:
 
         def end() -> None:
             for attempt in self._attempts[server]:
-                if not (attempt.started or attempt.timer.expired()):
+                timer = attempt.timer
+                if timer is not None and not (attempt.started or timer.expired()):
                     attempt.ended = True
-                    attempt.timer.reschedule(0.0)
+                    timer.reschedule(0.0)
 
         if self._loop is not None and not up:
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -188,8 +188,8 @@ class Gateway:
             )
         return world, predicted_s
 
-    def choose(self, query: Query, excluded: int, *, admit: bool) -> Choice:
-        """Decide where a request goes, see `look`; a RequestError where it can go nowhere."""
+    def choose(self, query: Query, excluded: int, *, admit: bool) -> Attempt:
+        """Decide where a request goes, see `look`; a RequestError: it can go nowhere."""
         auto, every = query.model == AUTO, (1 << len(self.pool.models)) - 1
         wanted = every if auto else self.names.get(query.model, 0)
         if not wanted:
@@ -211,8 +211,8 @@ class Gateway:
             self.metrics.observe("decision_seconds", time.perf_counter() - began_s)
         return self.as_sent(query, decision, float(predicted_s[decision.model]))
 
-    def as_sent(self, query: Query, decision: Decision, predicted_s: float) -> Choice:
-        """Return a decision as it is sent to a server, and count it."""
+    def as_sent(self, query: Query, decision: Decision, predicted_s: float) -> Attempt:
+        """Return the attempt that a decision asks for, and count it."""
         m, strategy = decision.model, decision.strategy if decision.strategy >= 0 else None
         alias = self.pool.models[m].alias
         self.metrics.count("decisions", alias, "-" if strategy is None else STRATEGIES[strategy])
@@ -235,4 +235,4 @@ class Gateway:
                     body["messages"] = [first | {"content": both}, *messages[1:]]
                 else:
                     body["messages"] = [{"role": "system", "content": words}, *messages]
-        return Choice(m, alias, body, strategy, predicted_s)
+        return Attempt(m, alias, body, strategy, predicted_s)

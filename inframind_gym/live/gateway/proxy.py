@@ -24,7 +24,7 @@ from starlette.types import Send
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.client import ChatResult, ChatStream, StreamError, plausible
 from inframind_gym.live.gateway.gateway import Gateway
-from inframind_gym.live.gateway.request import CHAT, Attempt, Choice, Query
+from inframind_gym.live.gateway.request import CHAT, Attempt, Query
 from inframind_gym.live.guard import RequestError
 from inframind_gym.live.request_log import log_record
 from inframind_gym.simulator.workflow.topology import STRATEGIES
@@ -128,14 +128,13 @@ class Exchange:
             status = "whole"
         if self.gateway.log is None:
             return status
-        choice = None if attempt is None else attempt.choice
-        strategy = None if choice is None else choice.strategy
+        strategy = None if attempt is None else attempt.strategy
         line = log_record(
             query.request_id,
-            None if choice is None else choice.alias,
+            None if attempt is None else attempt.alias,
             ChatResult(query.arrived_s) if attempt is None else attempt.result,
             self.gateway.epoch_s,
-            priority=None if choice is None else choice.body.get("priority"),
+            priority=None if attempt is None else attempt.body.get("priority"),
             strategy=None if strategy is None else STRATEGIES[strategy],
             max_tokens=query.max_tokens,
             asked=query.model[:100],
@@ -143,7 +142,7 @@ class Exchange:
             domain=query.domain,
             stream=query.stream,
             budget_s=query.budget_s,
-            predicted_s=None if choice is None else round(choice.predicted_s, 3),
+            predicted_s=None if attempt is None else round(attempt.predicted_s, 3),
             http=self.http,
         )
         line |= {"status": status, "error": self._error, "attempts": self._attempts}
@@ -158,31 +157,31 @@ class Exchange:
         failed: RequestError | None = None
         while failed is None or self._attempts < self.gateway.config.limits.attempts:
             try:
-                choice = self.gateway.choose(self.query, excluded, admit=failed is None)
+                attempt = self.gateway.choose(self.query, excluded, admit=failed is None)
             except RequestError as refused:
                 raise failed or refused from None
             if self.attempt is not None:
-                self.gateway.metrics.count("call_retries", self.attempt.choice.alias)
-            if excluded >> choice.server & 1:
+                self.gateway.metrics.count("call_retries", self.attempt.alias)
+            if excluded >> attempt.server & 1:
                 await asyncio.sleep(_PAUSE_S * 2.0**self._attempts)
             try:
-                await self.try_server(choice)
+                await self.make(attempt)
                 return
             except ServerError as error:
-                excluded |= 1 << choice.server
+                excluded |= 1 << attempt.server
                 failed = RequestError(
                     503 if error.reason in ("busy", "down") else 502,
                     f"server_{error.reason}",
-                    f"{choice.alias} failed after {self._attempts} attempts: {error}",
+                    f"{attempt.alias} failed after {self._attempts} attempts: {error}",
                     retry_after_s=1.0,
-                    headers=self._headers(choice),
+                    headers=self._headers(attempt),
                 )
                 if self.http:  # part of a stream was sent
                     break
         raise failed
 
-    async def try_server(self, choice: Choice) -> None:
-        """Make one attempt: send the request to a server, and its answer to the client.
+    async def make(self, attempt: Attempt) -> None:
+        """Make an attempt: send the request to a server, and its answer to the client.
 
         Raises:
             ServerError: there is no answer; part of a stream may have been sent (`http`).
@@ -191,22 +190,21 @@ class Exchange:
         gateway, query, answered = self.gateway, self.query, False
         left_s = gateway.config.limits.answer_s - (time.monotonic() - query.arrived_s)
         over_s = asyncio.get_running_loop().time() + max(left_s, 0.001)
-        self._attempts += 1
+        self._attempts, self.attempt, result = self._attempts + 1, attempt, attempt.result
+        result.submit_s = result.sent_s = time.monotonic()
+        result.attempts = 1
         try:
-            async with asyncio.timeout_at(over_s) as timer:
-                self.attempt = attempt = Attempt(choice, timer, over_s)
-                result = attempt.result
+            async with asyncio.timeout_at(over_s) as attempt.timer:
                 try:
-                    result.sent_s, result.attempts = time.monotonic(), 1
                     with gateway.under_way(attempt):
                         async with gateway.session.post(
-                            gateway.addresses[choice.server].url + CHAT,
-                            data=json.dumps(choice.body).encode(),
+                            gateway.addresses[attempt.server].url + CHAT,
+                            data=json.dumps(attempt.body).encode(),
                             headers=JSON | {"X-Request-Id": query.request_id},
                             allow_redirects=False,
                         ) as response:
                             if response.status == 200 and query.stream:
-                                await self._pass_on(response, attempt)
+                                await self._pass_on(response, attempt, over_s)
                             else:
                                 await self._read(response, attempt)
                     answered = True
@@ -226,14 +224,14 @@ class Exchange:
             raise ServerError(self._status, self._error) from None
         except ServerError as error:
             if error.reason in ("unreachable", "error", "garbled"):
-                gateway.watcher.suspect(choice.server)
+                gateway.watcher.suspect(attempt.server)
             self._status, self._error = error.reason, str(error)
             raise
         self._status, self._error = result.status, result.error
 
     def _count(self, attempt: Attempt, *, answered: bool) -> None:
         metrics, result, speed = self.gateway.metrics, attempt.result, self.gateway.config.speed
-        alias = attempt.choice.alias
+        alias = attempt.alias
         cut = "truncated" if result.status == "truncated" else "answered"
         metrics.count("calls", alias, cut if answered else "failed")
         if answered:
@@ -245,21 +243,25 @@ class Exchange:
             first_s = result.first_token_s - self.query.arrived_s
             metrics.observe("time_to_first_token_seconds", first_s * speed)
 
-    def _headers(self, choice: Choice) -> dict[str, str]:
+    def _headers(self, attempt: Attempt) -> dict[str, str]:
         """Return the headers that say what was decided."""
+        strategy = attempt.strategy
         return {
             "x-request-id": self.query.request_id,
-            "x-inframind-model": choice.alias,
-            "x-inframind-strategy": "-" if choice.strategy is None else STRATEGIES[choice.strategy],
-            "x-inframind-predicted-s": f"{choice.predicted_s:.2f}",
+            "x-inframind-model": attempt.alias,
+            "x-inframind-strategy": "-" if strategy is None else STRATEGIES[strategy],
+            "x-inframind-predicted-s": f"{attempt.predicted_s:.2f}",
             "x-inframind-attempt": str(self._attempts),
         }
 
-    async def _pass_on(self, response: aiohttp.ClientResponse, attempt: Attempt) -> None:
+    async def _pass_on(
+        self, response: aiohttp.ClientResponse, attempt: Attempt, over_s: float
+    ) -> None:
         """Pass a stream on, from its first token: a server that fails before it can be replaced."""
-        query, loop, rest = self.query, asyncio.get_running_loop(), b""
+        query, loop, rest, timer = self.query, asyncio.get_running_loop(), b"", attempt.timer
+        assert timer is not None
         stall_s = self.gateway.config.limits.stall_s
-        most = self.gateway.pool.models[attempt.choice.server].server.max_model_len
+        most = self.gateway.pool.models[attempt.server].server.max_model_len
         stream = ChatStream((query.max_tokens or most) * query.choices)
         try:
             async for data in response.content.iter_any():
@@ -279,20 +281,20 @@ class Exchange:
                     if stream.finish_reason is None and stream.first_token_s is None:
                         raise ServerError("broken", "the answer has no token")
                     attempt.started = True
-                    await self.start(200, self._headers(attempt.choice) | EVENTS)
+                    await self.start(200, self._headers(attempt) | EVENTS)
                 if not query.shows_usage and _NO_CHOICES.search(events):  # we asked for it
                     every = events.split(b"\n\n")
                     shown = (e for e in every if not (b'"usage"' in e and _NO_CHOICES.search(e)))
                     events = b"\n\n".join(shown)
                 if events:
                     await self.write(events)
-                attempt.timer.reschedule(min(loop.time() + stall_s, attempt.over_s))
+                timer.reschedule(min(loop.time() + stall_s, over_s))
                 if stream.done:
                     break
             if not stream.done:
                 raise ServerError("broken", "the answer stopped short")
             await self.write(rest, more=False)
-            attempt.timer.reschedule(None)
+            timer.reschedule(None)
             # The rest is the end of the transfer: with it, the connection can be used again.
             with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
                 async with asyncio.timeout(_END_S):
@@ -305,19 +307,19 @@ class Exchange:
 
     async def _read(self, response: aiohttp.ClientResponse, attempt: Attempt) -> None:
         """Read a whole answer, and pass it on; or say whose fault an error is."""
-        data, code, choice = bytearray(), response.status, attempt.choice
+        data, code = bytearray(), response.status
         async for part in response.content.iter_any():
             data += part
             if len(data) > _MOST_BYTES:
                 raise ServerError("garbled", f"the answer has more than {_MOST_BYTES} bytes")
         if code in _REFUSALS:
-            words = f"{choice.alias} refuses this request (HTTP {code}): check its fields"
+            words = f"{attempt.alias} refuses this request (HTTP {code}): check its fields"
             name, self._status = "server_refused", "rejected"
             if any(phrase in data for phrase in _TOO_LONG):
                 code, name, self._status = 400, "context_length_exceeded", "too_long"
-                most = self.gateway.pool.models[choice.server].server.max_model_len
-                words = f"the prompt is longer than {choice.alias} takes: {most} tokens"
-            raise RequestError(code, name, words, headers=self._headers(choice))
+                most = self.gateway.pool.models[attempt.server].server.max_model_len
+                words = f"the prompt is longer than {attempt.alias} takes: {most} tokens"
+            raise RequestError(code, name, words, headers=self._headers(attempt))
         if code != 200:
             reason = "busy" if code in (429, 503) else "error"
             raise ServerError(reason, f"HTTP {code}")
@@ -334,7 +336,7 @@ class Exchange:
         attempt.result.prompt_tokens = usage.get("prompt_tokens")
         attempt.result.output_tokens = usage.get("completion_tokens")
         attempt.result.status = "truncated" if "length" in reasons else "ok"
-        await self.whole(200, self._headers(choice), bytes(data))
+        await self.whole(200, self._headers(attempt), bytes(data))
 
 
 def _impossible(usage: dict[str, Any]) -> bool:

@@ -126,24 +126,16 @@ def request_id(headers: Mapping[str, str]) -> str:
     return sent if _ID.fullmatch(sent) else secrets.token_hex(12)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Server that a request is sent to, and why."""
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """A request at a server, and why it is there."""
 
     server: int
     alias: str
     body: dict[str, Any] = field(repr=False)  # as sent
     strategy: int | None  # index into STRATEGIES; None: the client named the model
     predicted_s: float
-
-
-@dataclass(slots=True, eq=False)
-class Attempt:
-    """A request at a server."""
-
-    choice: Choice
-    timer: asyncio.Timeout
-    over_s: float  # on the loop's clock: the limit of the whole answer
     result: ChatResult = field(default_factory=lambda: ChatResult(time.monotonic()))
+    timer: asyncio.Timeout | None = None  # while it is under way
     ended: bool = False  # its server went down
     started: bool = False  # the client has got part of the answer

@@ -229,7 +229,7 @@ class _Calls:
             exchange = Exchange(gateway, query)
             decision = Decision(call.model, call.strategy, call.priority)
             try:
-                await exchange.try_server(gateway.as_sent(query, decision, 0.0))
+                await exchange.make(gateway.as_sent(query, decision, 0.0))
             finally:
                 exchange.log()
                 text = exchange.text

@@ -51,9 +51,10 @@ class VllmServer:
         self._launcher = Launcher(pool, state=state, python=python)
 
     def start(self, cancelled: Callable[[], bool]) -> ServerAddress:
-        """Start the process on a free port; returns when it answers, else an InfraMindError.
+        """Start the process on a free port; return its address once it answers.
 
-        `cancelled` is called now and then; once it is true, what was started is ended.
+        `cancelled` is called now and then; once it is true, what was started is ended. An
+        InfraMindError: it did not come up; nothing is left of it.
         """
         from inframind_gym.live.launcher import last_lines
         from inframind_gym.live.processes import free_ports
