@@ -38,12 +38,12 @@ from inframind_gym.live.processes import (
     StartedServer,
     StartedServers,
     Stopped,
-    port_is_free,
     start_of,
 )
 from inframind_gym.live.watcher import MetricsWatcher, WatchedServer
 from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
 from inframind_gym.simulator.workload import load_workload
+from inframind_gym.sockets import listening
 from inframind_gym.tasks.embedding import cache_folder
 
 TIMEOUT_S: Final = 1800.0  # to come up: large models are fetched first
@@ -351,11 +351,14 @@ class Launcher:
                 launch.pid, launch.log = server.pid, Path(server.log)
             elif server is not None:  # what is left of it may hold memory and the port
                 stale.append(server)
-            elif not port_is_free(port, self._host):
-                problems.append(
-                    f"{alias}: port {port} is taken. Stop what listens there, choose another port, "
-                    f"or write `url: {launch.url}` in its place to use what runs there"
-                )
+            else:
+                try:
+                    listening(self._host, port).close()
+                except ConfigError:
+                    problems.append(
+                        f"{alias}: port {port} is taken. Stop what listens there, choose another "
+                        f"port, or write `url: {launch.url}` in its place to use what runs there"
+                    )
         if problems:
             raise InfraMindError("\n".join([*problems, "Nothing was started."]))
         self._started.end(stale)

@@ -194,18 +194,6 @@ def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None
             process.send_signal(number)
 
 
-def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Return whether a server can listen on a port."""
-    with socket.socket() as probe:
-        # Connections that have just ended keep no server away.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
-
-
 def free_ports(count: int) -> list[int]:
     """Return different ports of 127.0.0.1 that are free now."""
     with contextlib.ExitStack() as stack:

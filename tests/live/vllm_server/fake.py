@@ -132,10 +132,6 @@ class FakeServer(ModelServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    @property
-    def is_alive(self) -> bool:
-        return self._runner is not None
-
     def start(self) -> None:
         """Listen, with counters at 0; on the same port where it did before."""
         self.finished: list[float] = []  # latencies

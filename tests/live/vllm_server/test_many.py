@@ -50,44 +50,32 @@ with VllmServers(load_pool(sys.argv[1]), settings, log=sys.argv[2]) as pool:
 
 
 @contextlib.contextmanager
-def at_work(pool: Path | str, log: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process with 30 answers of a pool's second server, that waits for 30 of the first one."""
-    command = [sys.executable, "-c", SCRIPT, str(pool), str(log)]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, cwd=ROOT, env=ENV, **pipes) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "waiting\n", process.communicate()
-            yield process
-        finally:
-            process.kill()
-
-
-@contextlib.contextmanager
 def waiting(log: Path) -> Iterator[subprocess.Popen[str]]:
-    """The same, with a first server that never answers."""
+    """A process with 30 answers of a second server, that waits for 30 of a first that is mute."""
     hang = Answer(hang=True)
     with FakeServer(model=ALL) as quick, FakeServer(lambda r, n: hang, model=ALL) as mute:
         pool = pool_file(log.parent, [mute.port, *[quick.port] * 4])
-        with at_work(pool, log) as process:
-            yield process
-
-
-def interrupt(process: subprocess.Popen[str], log: Path) -> list[str]:
-    """Ctrl-C: no process is left and no record is lost. What became of the calls."""
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert "KeyboardInterrupt" in errors
-    assert "was destroyed" not in errors and "never retrieved" not in errors
-    return [line["status"] for line in each_call_once(log)]
+        command = [sys.executable, "-c", SCRIPT, str(pool), str(log)]
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, cwd=ROOT, env=ENV, **pipes) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "waiting\n", process.communicate()
+                yield process
+            finally:
+                process.kill()
 
 
 @needs_proc
 def test_ctrl_c_leaves_no_process_and_loses_no_record(tmp_path: Path) -> None:
     with waiting(tmp_path / "log.jsonl") as process:
         time.sleep(0.1)
-        ended = interrupt(process, tmp_path / "log.jsonl")
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in errors
+    assert "was destroyed" not in errors and "never retrieved" not in errors
+    ended = [line["status"] for line in each_call_once(tmp_path / "log.jsonl")]
     assert Counter(ended) == {"ok": 30, "cancelled": 30}
 
 
