@@ -1,22 +1,37 @@
-"""Grading: extraction of final answers, tolerance, letters."""
+"""Final answers in responses of every kind, judging them, and `inframind check tasks`."""
 
 from __future__ import annotations
 
+import gzip
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from inframind_gym.cli import app
 from inframind_gym.errors import TaskError
 from inframind_gym.tasks import Answer
 from inframind_gym.tasks.grading import (
+    final_code,
     final_expression,
     final_letter,
     final_number,
     grade,
+    judge,
     parse_number,
 )
+from inframind_gym.tasks.loaders import TaskRecord, read_folder
+from inframind_gym.tasks.sandbox import Sandbox, process
 
 
 @pytest.mark.parametrize(
@@ -131,3 +146,289 @@ def test_no_response_breaks_a_grader(text: str) -> None:
     ):
         assert grade(answer, text) in (True, False)
     assert final_expression(text) is not None
+
+
+DATA = Path(__file__).parents[3] / "shared" / "data" / "tasks"
+needs_data = pytest.mark.skipif(
+    not (DATA / "math500.jsonl.gz").is_file(), reason=f"benchmark questions are not in {DATA}"
+)
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(workers=2) as made:
+        yield made
+
+
+@pytest.fixture
+def formulas(sandbox: Sandbox) -> Sandbox:
+    pytest.importorskip("math_verify", reason="math-verify is not installed (extra `live`)")
+    return sandbox
+
+
+TESTS = Answer("tests", "assert f(1) == 2", entry_point="f")
+RIGHT = "def f(x):\n    return x + 1\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "right"),
+    [
+        (Answer("number", "42"), "It is \\boxed{41}.", False),
+        (Answer("number", "42"), "<think>41? No.</think> 42", True),
+        (Answer("number", "41"), "<think>The answer is 41.</think> The answer is 42.", False),
+        (Answer("choice", "B", ("x", "y")), "Answer: B", True),
+        (Answer("expression", "x+1"), "\\boxed{x + 1}", True),
+        (TESTS, "```python\ndef f(x): return 2\n```", True),
+        (TESTS, "```python\ndef f(x): return 3\n```", False),
+        (TESTS, "I cannot do that.", False),
+    ],
+)  # fmt: skip
+def test_every_kind_is_judged(sandbox: Sandbox, answer: Answer, text: str, right: bool) -> None:
+    assert judge(answer, text, sandbox) is right
+
+
+FORMULAS = [  # kind, expected, response, right
+    ("expression", "x^3+3x-6", r"\boxed{3x - 6 + x^3}", True),
+    ("expression", "(a+5)(b+2)", r"\boxed{ab + 2a + 5b + 10}", True),
+    ("expression", r"\frac{\sqrt{3}}{3}", r"\boxed{\frac{1}{\sqrt{3}}}", True),
+    ("expression", "3, 5, 7", r"\boxed{7, 3, 5}", True),
+    ("expression", r"1 \pm \sqrt{19}", r"\boxed{1+\sqrt{19}, 1-\sqrt{19}}", True),
+    ("expression", r"(5,\infty)", r"\boxed{x > 5}", True),
+    (
+        "expression",
+        r"\begin{pmatrix} -1/3 \\ 2 \end{pmatrix}",
+        r"\boxed{\begin{bmatrix} -\frac{1}{3} \\ 2 \end{bmatrix}}",
+        True,
+    ),
+    ("expression", r"15\mbox{ cm}^2", r"\boxed{15 \text{ cm}^2}", True),
+    ("expression", "x^2", r"\boxed{x^3}", False),
+    ("expression", "(6,31,-1)", r"\boxed{(31,6,-1)}", False),
+    ("expression", r"\sqrt{53}", r"\boxed{7.28}", False),
+    ("expression", "5", r"\boxed{}", False),
+    ("expression", "5", r"\boxed{__import__('os').system('true')}", False),
+    ("expression", "x^2+5x+6", r"We get \boxed{x^2 + 5x + 6}.", True),
+    ("expression", "x^2+5x+6", "The answer is x^2+5x+7", False),
+    ("expression", r"\frac{\pi}{4}", r"\boxed{\dfrac{\pi}{4}}", True),
+    ("expression", r"49\pi", "The area is $49 \\pi$.", True),
+    ("expression", r"49\pi", "49π", True),
+    ("expression", r"\left( 3, \frac{\pi}{2} \right)", r"\boxed{(3, \frac{\pi}{2})}", True),
+    ("expression", r"\frac{1}{2}", "0.5", True),
+    ("expression", r"\frac12", r"\frac{1}{2}", True),
+    ("expression", r"-\frac{1}{2}", r"\boxed{-0.5}", True),
+    ("expression", r"\text{Evelyn}", "evelyn", True),
+    ("expression", "5", r"\boxed{x = 5}", True),
+    ("expression", r"90^\circ", "90", True),
+    ("expression", r"5 \text{ cm}", "5", True),
+    ("expression", "3.14159", "3.14", True),
+    ("expression", "1000000", "1e6", True),
+    ("expression", "\\$32,\\!348", "\\boxed{ \\$32 , \\!348 }", True),
+    ("expression", "42", "41.9", False),
+    ("expression", "A", "", False),
+    ("number", "2", r"So \boxed{\frac{x}{2}}.", False),
+    ("number", "4", r"So \boxed{\sqrt{16}}.", True),
+    ("number", "120", r"So \boxed{5!}.", True),
+    ("number", "2", r"So \boxed{2x}.", False),
+    ("number", "12", r"So \boxed{3 \times 4}.", True),
+    ("number", "1024", r"So \boxed{2^{10}}.", True),
+    ("number", "3", r"So \boxed{3 + 4 = 7}.", False),
+    ("number", "0.5", r"So \boxed{\frac{1}{2}}.", True),
+    ("number", "1.75", r"So \boxed{1\frac{3}{4}}.", True),
+    ("number", "12", r"So \boxed{12\text{ cm}^2}.", True),
+    ("number", "5", r"So \boxed{\$5}.", True),
+    ("number", "90", r"So \boxed{90^\circ}.", True),
+    ("number", "30000", r"So \boxed{3 \times 10^4}.", True),
+]
+
+
+@pytest.mark.parametrize(("kind", "expected", "text", "right"), FORMULAS)
+def test_formulas_are_compared_by_what_they_mean(
+    formulas: Sandbox, kind: Any, expected: str, text: str, right: bool
+) -> None:
+    """The number in a formula is not its value."""
+    assert judge(Answer(kind, expected), text, formulas) is right
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1e999999999",
+        r"\boxed{1 \times 10^{999999999}}",
+        "9" * 100_000,
+        r"\boxed{\frac{1}{" + "9" * 5000 + "}}",
+        "answer is " * 20_000,
+        " " * 100_000 + ".",
+        r"\text{ " * 20_000,
+        "```" * 30_000,
+        "</think>" * 30_000,
+    ],
+)
+@pytest.mark.parametrize("kind", ["number", "expression", "choice", "tests"])
+def test_hostile_texts_are_wrong_in_time(formulas: Sandbox, kind: str, text: str) -> None:
+    value = {"choice": "B", "tests": "assert f(1) == 2"}.get(kind, "7")
+    answer = Answer(kind, value, ("x", "y"), "f")  # type: ignore[arg-type]
+    started = time.process_time()
+    assert not judge(answer, text, formulas)
+    assert time.process_time() - started < 1.0
+
+
+def test_the_end_of_a_long_response_is_read(sandbox: Sandbox) -> None:
+    text = "Let me think. " * 10_000
+    assert final_number(text + "The answer is 42.") == 42
+    assert final_number("The answer is 42." + text) is None
+    assert judge(TESTS, f"{text}\n```python\n{RIGHT}```", sandbox)
+    assert not judge(TESTS, f"```python\n{RIGHT}```\n{text}", sandbox)
+
+
+@pytest.mark.parametrize("hostile", ["10000000000!", r"5^{5^{5^{5^5}}}", "(" * 300])
+def test_formulas_that_never_end_are_wrong_in_time(
+    formulas: Sandbox, monkeypatch: pytest.MonkeyPatch, hostile: str
+) -> None:
+    monkeypatch.setattr(process, "TIMEOUT_S", 1)
+    with Sandbox(workers=1) as box:
+        started = time.monotonic()
+        assert not box.same_formula(r"\frac{1}{7}", hostile)
+        assert time.monotonic() - started < 60.0
+        assert box.same_formula("x + 1", "1 + x")  # with another process
+
+
+CODE = "def f(x):\n    return 1\n"
+OTHER = "def g(x):\n    return 2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"```python\n{CODE}```", CODE),
+        (f"Here:\n```py\n{CODE}```\nDone.", CODE),
+        (f"```\n{CODE}```", CODE),
+        (f"```python\n{CODE}```\nUse it:\n```python\nprint(f(1))\n```", CODE),
+        (f"```python\n{CODE}```\nBetter:\n```python\n{CODE}# b\n```", f"{CODE}# b\n"),
+        (f"```python\n{CODE}```\nTests:\n```python\n{OTHER}```", CODE),
+        (f"```bash\npip install x\n```\n```python\n{CODE}```", CODE),
+        ("1. Write\n   ```python\n   def f(x):\n       return 1\n   ```", CODE),
+        (f"```python\n{CODE}", CODE),
+        (f"Sure!\n{CODE}\nThis works because it does.", CODE.rstrip()),
+        (f"{CODE}\nThis works.\n\nfrom this follows that.\nimport nothing more.", CODE.rstrip()),
+        (f"{CODE}{OTHER}\nThis works.\n" + "More of it.\n" * 60, (CODE + OTHER).rstrip()),
+        ("There is no code.", ""),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_the_code_of_a_response(text: str, expected: str) -> None:
+    assert final_code(text, "f").rstrip() == expected.rstrip()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (r"The answer is $\$18.90$.", r"\$18.90"),
+        (r"Answer: \(x + 1\).", "x + 1"),
+        ("So\n\\[ x + 1 \\]", " x + 1 "),
+        ("from $x$ follows $y$", "y"),
+    ],
+)
+def test_formulas_in_sentences(text: str, expected: str) -> None:
+    assert final_expression(text) == expected
+
+
+def _spaced(answer: str) -> str:
+    return re.sub(r"([+\-,=])", r" \1 ", answer)
+
+
+WAYS: dict[str, Callable[[str], str]] = {
+    "boxed": lambda a: f"So \\boxed{{{a}}}.",
+    "boxed between dollars": lambda a: f"The final answer is: $\\boxed{{{a}}}$. I hope so.",
+    "displayed": lambda a: f"Thus\n\\[\n\\boxed{{{a}}}\n\\]",
+    "large fractions": lambda a: "\\boxed{" + a.replace("\\frac", "\\dfrac") + "}",
+    "spaced": lambda a: "\\boxed{ " + _spaced(a) + " }",
+    "without left and right": lambda a: (
+        "\\boxed{" + a.replace("\\left", "").replace("\\right", "") + "}"
+    ),
+    "in a sentence": lambda a: f"The answer is ${a}$.",
+    "in brackets": lambda a: f"Answer: \\({a}\\).",
+    "in bold": lambda a: f"**Answer:** ${a}$",
+    "plain": lambda a: f"Answer: {a}.",
+}
+
+
+@needs_data
+@pytest.mark.parametrize("way", WAYS)
+def test_the_true_answers_of_a_benchmark_are_right(formulas: Sandbox, way: str) -> None:
+    with gzip.open(DATA / "math500.jsonl.gz") as stream:
+        answers = {str(json.loads(line)["answer"]) for line in stream}
+    wrong = [
+        a for a in sorted(answers) if not judge(Answer("expression", a), WAYS[way](a), formulas)
+    ]
+    assert len(answers) > 100
+    assert wrong == []
+
+
+@needs_data
+@pytest.mark.parametrize("dataset", ["gsm_hard", "mmlu_pro"])
+def test_the_true_numbers_and_letters_of_benchmarks_are_right(
+    sandbox: Sandbox, dataset: str
+) -> None:
+    for record in read_folder(DATA, [dataset])[:500]:
+        value = record.answer.value
+        said = value.replace("e", " \\times 10^") if dataset == "gsm_hard" else value
+        texts = (f"\\boxed{{{said}}}", f"The answer is {said}.", f"Answer: {said}", f"**{value}**")
+        for text in texts:
+            assert judge(record.answer, text, sandbox), (record.id, text)
+
+
+@needs_data
+@pytest.mark.parametrize("dataset", ["mbpp", "humaneval"])
+def test_the_true_programs_of_benchmarks_pass(sandbox: Sandbox, dataset: str) -> None:
+    records = read_folder(DATA, [dataset])[::4]
+
+    def right(record: TaskRecord) -> bool:
+        text = f"```python\n{record.answer.reference}\n```"
+        return judge(record.answer, text, sandbox, record.text)
+
+    with ThreadPoolExecutor(2) as pool:
+        passed = list(pool.map(right, records))
+    assert [r.id for r, ok in zip(records, passed, strict=True) if not ok] == []
+
+
+# Reference answers are run against their tests
+
+ADDS = "def f(x): return x + 1"
+IMPORTS = [("import numpy\nassert f(1) == 2", ADDS)]
+
+
+def task(number: int, tests: str, reference: str) -> str:
+    answer = {"kind": "tests", "value": tests, "entry_point": "f", "reference": reference}
+    return json.dumps({"id": str(number), "text": "Write f.", "domain": "Code", "answer": answer})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is Linux's")
+@pytest.mark.parametrize(
+    ("rows", "options", "status", "expected"),
+    [
+        (
+            [("assert f(1) == 2", ADDS), ("assert f(1) == 2", "")], [], 0,
+            ["1 of 1 reference answers pass (100.0 %); 1 tasks have tests and no reference"],
+        ),
+        (
+            [(tests, ADDS) for tests in (
+                "assert f(1) == 2", "assert f(1) == 3", "import nothing_there",
+            )], [], 1,
+            ["1 of 3 reference answers pass (33.3 %)", "code 1: AssertionError", "task '2': its"],
+        ),
+        (IMPORTS, ["--packages", ""], 1, ["they may import the standard library and no package"]),
+        ([], [], 2, ["the task files hold no task"]),
+    ],
+)  # fmt: skip
+def test_references_that_do_not_pass_are_named(
+    tmp_path: Path,
+    rows: list[tuple[str, str]],
+    options: list[str],
+    status: int,
+    expected: list[str],
+) -> None:
+    path = tmp_path / "code.jsonl"
+    path.write_text("\n".join(task(n, *row) for n, row in enumerate(rows)))
+    done = CliRunner().invoke(app, ["check", "tasks", str(path), *options])
+    assert done.exit_code == status, done.output
+    for line in expected:
+        assert line in done.output

@@ -1,22 +1,36 @@
-"""The backend over fake servers: calls in, completions and a log out."""
+"""The backend over fake servers: single calls, whole sweeps, and Ctrl-C among hundreds."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
+import signal
+import subprocess
+import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 pytest.importorskip("aiohttp")
 
+from inframind_gym.calibration.request_log import read_log
 from inframind_gym.errors import InfraMindError
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Backend
 from inframind_gym.simulator.workflow.topology import FINAL
-from tests.live.vllm_server.fake import Answer, Script, records, until
+from tests.envs.test_live import pool_file
+from tests.live.launch.play import ENV, ROOT
+from tests.live.vllm_server.fake import Answer, FakeServer, Script, each_call_once, records, until
 from tests.live.vllm_server.live_play import (
+    Live,
     Prompts,
     ask,
     call,
@@ -26,6 +40,7 @@ from tests.live.vllm_server.live_play import (
     right_if_42,
     wait_for,
 )
+from tests.simulator.workflow.backend_play import at_random, play
 
 
 def test_one_call(tmp_path: Path) -> None:
@@ -217,3 +232,164 @@ def test_closing_gives_up_what_is_in_flight(tmp_path: Path) -> None:
     ]
     assert [line["status"] for line in found].count("cancelled") == 9
     assert len({line["request_id"] for line in found}) == 10
+
+
+FAST = 3000.0  # queries a minute
+
+
+@pytest.mark.parametrize("execution", ["parallel", "sequential"])
+def test_a_stream_with_all_six_topologies(execution: str, tmp_path: Path) -> None:
+    prompts = Prompts()
+    log = tmp_path / "log.jsonl"
+    with (
+        five(lambda r, n: Answer("It is 42.", first_s=0.005)) as servers,
+        live(servers, log=log) as pool,
+    ):
+        run = Live(pool, prompts, level="joint", execution=execution, num_queries=18)
+        sweep = play(run.simulation, at_random(run.simulation, 3), rate_per_min=FAST)
+        run.simulation.close()
+        until(lambda: not any(server.open for server in servers))
+    completed, calls = sweep.completed, sweep.calls
+    assert set(completed["topology"]) == set(range(6))
+    assert len(completed) == 18
+    assert (completed["solved"] == 1).all()
+    assert completed["failed_calls"].sum() == 0
+    assert (np.diff(sweep.contexts["time_s"]) >= 0).all()
+    # What the servers counted is what the records say.
+    assert len(calls) == completed["calls"].sum() == sum(len(s.requests) for s in servers)
+    found = records(log)
+    assert [line["status"] for line in found] == ["ok"] * len(calls)
+    key = ["query", "node", "phase"]
+    by_key = {tuple(c[k] for k in key): c for c in calls}
+    phases = {"first": 0, "second": 1, "final": 2}
+    for line in found:
+        record = by_key[line["query"], line["node"], phases[line["phase"]]]
+        assert record["output_tokens"] == line["output_toks"] == 3
+        assert record["prompt_tokens"] == line["input_toks"]
+        assert pool.config.models[record["model"]].alias == line["model"]
+        latency_s = record["finish_s"] - record["submit_s"]
+        assert latency_s == pytest.approx(line["last_token_ts"] - line["submit_ts"], abs=1e-5)
+        assert record["first_token_s"] > record["submit_s"]
+    # Every call saw the answers that it reads, and nothing else.
+    assert len(prompts.seen) == len(calls)
+    for made, answers, _ in prompts.seen:
+        assert set(answers) == set(made.reads) == set(made.sources)
+        assert set(answers.values()) <= {"It is 42."}
+    assert run.opened[0]._answers == {}
+    for alias in pool.config.aliases:
+        read = read_log(log, alias)
+        assert len(read) == sum(line["model"] == alias for line in found)
+        assert not read.has_schedule
+        assert read.failed == 0
+
+
+def test_a_server_that_is_killed_in_the_middle_is_used_again(tmp_path: Path) -> None:
+    """Its own calls go elsewhere, the run goes on, it returns."""
+    log = tmp_path / "log.jsonl"
+    decided = 0
+    with (
+        five(lambda r, n: Answer("42", first_s=0.005)) as servers,
+        live(servers, log=log, answer_s=20.0) as pool,  # a busy machine is not down
+    ):
+        first, usual = servers[0], servers[0].script
+        first.script = lambda r, n: Answer("42", first_s=30.0)
+        run = Live(pool, Prompts(), num_queries=40, retries=2)
+
+        def decide(context: np.void, observation: NDArray[np.float32]) -> NDArray[np.int64]:
+            nonlocal decided
+            decided += 1
+            if decided == 15:
+                first.kill()
+            elif decided == 20:
+                until(lambda: not pool.watcher.is_up(0))
+            elif decided == 30:
+                first.script = usual
+                first.start()
+                until(lambda: pool.watcher.is_up(0))
+            up = int(context["models_up"]) & pool.watcher.up
+            return np.array([0 if up & 1 and decided % 2 else 3 * (1 + decided % 4)])
+
+        sweep = play(run.simulation, decide, rate_per_min=FAST)
+        run.simulation.close()
+    completed, calls = sweep.completed, sweep.calls
+    assert len(completed) == 40
+    assert (completed["solved"] == 1).all()  # whatever failed was answered elsewhere
+    assert completed["failed_calls"].sum() > 0
+    assert set(calls["model"][calls["failed"] == 1]) == {0}
+    up = sweep.contexts["models_up"]
+    assert (up[:14] == 0b11111).all() and (up == 0b11110).any() and up[-1] == 0b11111
+    found = records(log)
+    assert len(found) == len(calls)
+    last = [line for line in found if line["model"] == "deepseek-32b" and line["status"] == "ok"]
+    assert last, "it was not used after its return"
+    assert {line["status"] for line in found} <= {"ok", "unreachable", "broken", "down"}
+
+
+ALL = ",".join(model.name for model in load_pool("b200-2gpu").models)
+needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+
+
+SCRIPT = """
+import sys
+from inframind_gym.live.backend import VllmServers
+from inframind_gym.live.config import LiveSettings
+from inframind_gym.simulator.server.pool import load_pool
+from tests.live.vllm_server.live_play import Prompts, call
+
+settings = LiveSettings(sampling={"ignore_eos": True})
+with VllmServers(load_pool(sys.argv[1]), settings, log=sys.argv[2]) as pool:
+    pool.watcher.wait_up(60.0)
+    backend = pool.open(Prompts(), judge=lambda task, text: True)
+    for number in range(60):
+        tokens = 4 if number % 2 else 4000
+        backend.submit(call(number, query=number, model=number % 2, max_tokens=tokens))
+    done = 0
+    while done < 30:
+        done += len(backend.wait(None))
+    print("waiting", flush=True)
+    while True:
+        backend.wait(None)
+"""
+
+
+@contextlib.contextmanager
+def waiting(log: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process with 30 answers of a second server, that waits for 30 of a first that is mute."""
+    hang = Answer(hang=True)
+    with FakeServer(model=ALL) as quick, FakeServer(lambda r, n: hang, model=ALL) as mute:
+        pool = pool_file(log.parent, [mute.port, *[quick.port] * 4])
+        command = [sys.executable, "-c", SCRIPT, str(pool), str(log)]
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, cwd=ROOT, env=ENV, **pipes) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "waiting\n", process.communicate()
+                yield process
+            finally:
+                process.kill()
+
+
+@needs_proc
+def test_ctrl_c_leaves_no_process_and_loses_no_record(tmp_path: Path) -> None:
+    with waiting(tmp_path / "log.jsonl") as process:
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in errors
+    assert "was destroyed" not in errors and "never retrieved" not in errors
+    ended = [line["status"] for line in each_call_once(tmp_path / "log.jsonl")]
+    assert Counter(ended) == {"ok": 30, "cancelled": 30}
+
+
+def test_a_kill_loses_no_record(tmp_path: Path) -> None:
+    """Of what had ended: each line was written at once, whole; the next run appends."""
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"call": -1, "sta')  # the machine went down here, once
+    with waiting(log) as process:
+        process.kill()
+        process.communicate(timeout=60)
+    torn, *lines = log.read_text(encoding="utf-8").splitlines()
+    assert torn == '{"call": -1, "sta'
+    assert {json.loads(line)["status"] for line in lines} == {"ok"}
+    assert sorted(json.loads(line)["call"] for line in lines) == list(range(1, 60, 2))
