@@ -465,7 +465,8 @@ class RecipePolicy(BasePolicy):
         if not alone.any():
             raise ConfigError(f"policy {self.name!r} has no recipe of one call")
         needs = as_taken(np.where(alone, self.recipes.needs, _NEVER))
-        self.recipes = self.recipes._replace(needs=needs)
+        # No `_replace`, which compares the number of recipes with that of the columns.
+        self.recipes = RecipeTable(**self.recipes._asdict() | {"needs": needs})
 
     def choose(self, in_flight: Floats, contexts: Contexts, rows: Ints) -> Ints:
         """Return recipes (n,) for queries that have just arrived, with calls in flight (n, M)."""
