@@ -282,7 +282,7 @@ class Agents:
         extra = (f" Most useful sources: {useful}." if useful else "") + mend
         details: dict[str, Any] = {"sentences": work.sentences, "extra": extra}
         prompt = prompts.ask("draft", work.query, work.history, documents, written, **details)
-        return _text(await self._ask(report, prompt)), documents
+        return await self._ask(report, prompt), documents
 
     async def _validation(self, report: Report, task: Mapping[str, Any]) -> Validation:
         """Let the model and the rules look for issues; those of high severity reject."""
@@ -314,7 +314,7 @@ class Agents:
                 bound = [message for message in work.history if message["role"] == "system"]
                 details: dict[str, Any] = {"sentences": SENTENCES["simple"], "extra": ""}
                 prompt = prompts.ask("fallback", work.asked, bound, documents, **details)
-                return _text(await self._ask(report, prompt, documents=documents)), documents
+                return await self._ask(report, prompt, documents=documents), documents
         except (TimeoutError, LLMError, BudgetError, prompts.GarbageError):
             if not self.is_about(work.asked, documents):
                 return NOTHING_SAID, documents
@@ -364,13 +364,9 @@ class Agents:
         report.input_tokens += reply.input_tokens
         report.output_tokens += reply.output_tokens
         report.latency_s += reply.latency_s
-        return reply.content
-
-
-def _text(answer: str) -> str:
-    if not answer.strip():
-        raise prompts.GarbageError("the answer is empty")
-    return answer.strip()
+        if not reply.content.strip():
+            raise prompts.GarbageError("the answer is empty")
+        return reply.content.strip()
 
 
 class Faulty(Provider):

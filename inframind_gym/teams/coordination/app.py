@@ -149,9 +149,9 @@ class MultiAgentCoordinator(Blocking):
         """
         began_s = time.monotonic()
         query = validate({"query": query}, Query, source="query").query
-        messages = messages_of(context)
-        if not isinstance(settings, QuerySettings):
-            settings = validate(settings or {}, QuerySettings, source="settings")
+        messages, options = messages_of(context), settings
+        if not isinstance(options, QuerySettings):
+            options = validate(options or {}, QuerySettings, source="settings")
         if reason := screen(query):
             self._log.append("query_refused", {"reason": reason})
             refusal = {"ended_by": "refused", "reason": reason, "simulated": self.is_simulated}
@@ -172,7 +172,26 @@ class MultiAgentCoordinator(Blocking):
                 self._log.append("turn_withheld", {"turn": turn, "reason": reason})
                 message = {**message, "content": WITHHELD}
             work.history.append(message)
-        session = self._session(work, settings)
+        constants = self.settings.of_query(options, slow=not self.is_simulated)
+        provider = self.provider or RuleAnswers(work, constants, self.is_about)
+        if options.fault is not None:
+            provider = Faulty(provider, options.fault)
+        agents = Agents(
+            LLMService(
+                {WAY: provider},
+                log=self._log,
+                max_retries=options.retry.max_retries,
+                timeout_s=options.retry.timeout_seconds,
+            ),
+            self.searcher.retrieve,
+            work,
+            self.rewrite,
+            self.is_about,
+            self._log,
+            model_queries=options.rewrite == "model",
+        )
+        hint, refers = complexity_of(query), bool(work.history) and refers_back(query)
+        session = Session(constants, options, agents, hint, refers, self._ask)
         session.began_s = began_s
         await session.play()
         response = self._response(session)
@@ -195,30 +214,6 @@ class MultiAgentCoordinator(Blocking):
         """Close connections, from inside of an event loop."""
         if self.provider is not None:
             await self.provider.aclose()
-
-    # One query
-
-    def _session(self, work: Work, options: QuerySettings) -> Session:
-        settings = self.settings.of_query(options, slow=not self.is_simulated)
-        provider = self.provider or RuleAnswers(work, settings, self.is_about)
-        if options.fault is not None:
-            provider = Faulty(provider, options.fault)
-        agents = Agents(
-            LLMService(
-                {WAY: provider},
-                log=self._log,
-                max_retries=options.retry.max_retries,
-                timeout_s=options.retry.timeout_seconds,
-            ),
-            self.searcher.retrieve,
-            work,
-            self.rewrite,
-            self.is_about,
-            self._log,
-            model_queries=options.rewrite == "model",
-        )
-        refers = bool(work.history) and refers_back(work.query)
-        return Session(settings, options, agents, complexity_of(work.query), refers, self._ask)
 
     def _response(self, session: Session) -> AgentResponse:
         """Return the answer of a session that has ended."""

@@ -374,8 +374,22 @@ class CoordinationState(Rows):
         at = rows[planned := outcome.subtasks > 0]
         self.planned[at] = True
         self.subtasks[at] = self.pending[at] = outcome.subtasks[planned]
-        if (came := outcome.answered > 0).any():
-            self._record_search(rows[came], actions[came], outcome, came)
+        if (came := outcome.answered > 0).any():  # drafts on fewer passages are obsolete
+            at, answered = rows[came], outcome.answered[came]
+            whole = ~self.planned[at] | (self.pending[at] == 0)
+            self.searched[at[whole], strategy_of(actions[came][whole])] = True
+            self.pending[at] = np.maximum(self.pending[at] - answered, 0)
+            before, after = self.searches[at], self.searches[at] + answered
+            self.searches[at] = after
+            self.score[at] = (self.score[at] * before + outcome.score[came] * answered) / after
+            docs = np.minimum(self.docs[at] + outcome.docs[came], self.settings.passages.most)
+            self.docs[at] = docs
+            duplicates = self.duplicates[at] + outcome.duplicates[came]
+            self.duplicates[at] = np.minimum(duplicates, docs - 1)
+            width = np.where(actions[came] >= PARALLEL, answered, 1)
+            self.widest[at] = np.maximum(self.widest[at], width)
+            self.merged[at] = self.drafted[at] = self.judged[at] = False
+            self.issues[at], self.severity[at] = 0, 0
         at = rows[actions == REWRITE]
         self.rewritten[at] = True
         self.searched[at] = False
@@ -397,23 +411,5 @@ class CoordinationState(Rows):
         self.judged[at] = True
         for name in ("valid", "verdict", "issues", "severity"):
             getattr(self, name)[at] = getattr(outcome, name)[judged]
-        answered = (actions == ANSWER) & self.drafted[rows] & (outcome.failed < 0)
-        self.reason[rows[answered]] = ANSWERED
-
-    def _record_search(self, at: Ints, actions: Ints, outcome: Outcome, came: Bools) -> None:
-        """Put searches that came back into the state; drafts on fewer passages are obsolete."""
-        answered, before = outcome.answered[came], self.searches[at]
-        whole = ~self.planned[at] | (self.pending[at] == 0)
-        self.searched[at[whole], strategy_of(actions[whole])] = True
-        self.pending[at] = np.maximum(self.pending[at] - answered, 0)
-        after = before + answered
-        self.searches[at] = after
-        self.score[at] = (self.score[at] * before + outcome.score[came] * answered) / after
-        docs = np.minimum(self.docs[at] + outcome.docs[came], self.settings.passages.most)
-        self.docs[at] = docs
-        duplicates = self.duplicates[at] + outcome.duplicates[came]
-        self.duplicates[at] = np.minimum(duplicates, docs - 1)
-        width = np.where(actions >= PARALLEL, answered, 1)
-        self.widest[at] = np.maximum(self.widest[at], width)
-        self.merged[at] = self.drafted[at] = self.judged[at] = False
-        self.issues[at], self.severity[at] = 0, 0
+        gives = (actions == ANSWER) & self.drafted[rows] & (outcome.failed < 0)
+        self.reason[rows[gives]] = ANSWERED
