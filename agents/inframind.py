@@ -34,7 +34,7 @@ A training that is killed goes on from its last finished epoch to the same resul
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -45,7 +45,6 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from agents.lagrangian import Multiplier
 from agents.planner_network import PlannerNet, plan_of
 from agents.runs import (
     BEST,
@@ -358,6 +357,21 @@ def normalise(values: Array) -> Tensor:
 def approx_kl(log_ratio: Tensor) -> float:
     """Return an estimate of KL(old, new), never negative: E[ρ - 1 - log ρ] (Schulman 2020)."""
     return float((log_ratio.exp() - 1.0 - log_ratio).mean())
+
+
+@dataclass
+class Multiplier:
+    """Dual ascent, λ ← clip(λ + η·(C̄ - limit), 0, max), with C̄ the mean cost of a batch."""
+
+    value: float = 0.2  # λ at the start
+    lr: float = 0.001  # η
+    limit: float = 1.0  # mean cost that is allowed
+    max_value: float = 1.0  # largest λ
+
+    def update(self, mean_cost: float) -> None:
+        """Take one step for the mean cost of a batch."""
+        value = max(self.value + self.lr * (mean_cost - self.limit), 0.0)
+        self.value = min(value, self.max_value)
 
 
 class Learner:

@@ -141,9 +141,7 @@ def role_orders(
 ) -> NDArray[np.int8]:
     """Return the agents' roles by question, the best fit first: by the cosine of the embeddings.
 
-    Args:
-        task_embeddings: (T, 384), unit length.
-        role_embeddings: (R, 384), in the order of ROLES.
+    Those of questions (T, 384) have unit length, those of roles (R, 384) the order of ROLES.
 
     Returns:
         (T, domains, rules, MAX_AGENTS) positions within the domain's roles; too few roles repeat.

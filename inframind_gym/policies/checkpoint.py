@@ -35,10 +35,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 def save(folder: str | Path, tensors: Tensors, config: Mapping[str, Any]) -> None:
     """Write a checkpoint in place of what the folder held; whatever happens, one of them is there.
 
-    Args:
-        folder: where to; made with its parents.
-        tensors: name -> array.
-        config: JSON values that say how to use them.
+    The configuration, JSON values, says how to use the tensors.
 
     Raises:
         InfraMindError: the folder cannot be written.
@@ -129,12 +126,7 @@ def folders(root: Path) -> list[Path]:
 
 
 def check_shapes(folder: str | Path, tensors: Tensors, shapes: Shapes) -> None:
-    """Check that a checkpoint holds what a network needs.
-
-    Args:
-        folder: named in the errors.
-        tensors: what was loaded; more than is needed is fine.
-        shapes: name -> shape of every tensor that is needed.
+    """Check that a checkpoint holds every tensor that a network needs; it may hold more.
 
     Raises:
         ConfigError: a tensor is missing or has another shape.

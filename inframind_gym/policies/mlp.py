@@ -328,16 +328,9 @@ def take_apart(observations: Any, gpus: int, models: int) -> Parts:
 def placement_logits(
     tensors: Mapping[str, NDArray[Any]], observations: NDArray[np.float32], gpus: int, models: int
 ) -> NDArray[np.float64]:
-    """Return the scores of every choice.
+    """Return scores of every choice for observations (n, d), (n, G, M + 1): leaving it alone first.
 
-    Args:
-        tensors: of `MaskablePpoPlacement.shapes`.
-        observations: (n, d).
-        gpus: G.
-        models: M.
-
-    Returns:
-        (n, G, M + 1): leaving the GPU alone first.
+    The tensors are those of `MaskablePpoPlacement.shapes`.
     """
     parts = take_apart(observations.astype(np.float64), gpus, models)
     host = parts.bits[..., 0] @ parts.model
@@ -383,16 +376,14 @@ class MaskablePpoPlacement(MlpPolicy, BasePlacementPolicy):
         self, observations: NDArray[np.float32], contexts: PlacementContext, rows: Ints
     ) -> Ints:
         """Return the drawn choices, (n, G)."""
-        spec = self.spec
-        shape = (spec.num_gpus, spec.num_models)
+        spec, shape = self.spec, (self.spec.num_gpus, self.spec.num_models)
         # Row by row: a row's bits do not depend on its company.
         scores = [placement_logits(self._tensors, row[None], *shape)[0] for row in observations]
         luck = [self.generators[row].gumbel(size=scores[0].shape) for row in rows.tolist()]
         perturbed = np.stack(scores) + np.stack(luck)
         actions = np.where(contexts.mask, perturbed, -np.inf).argmax(axis=-1)
         for m in np.flatnonzero(spec.tp > 1).tolist():
-            tp = int(spec.tp[m])
-            for first in range(0, spec.num_gpus, tp):
-                block = actions[:, first : first + tp]
+            for first in range(0, spec.num_gpus, int(spec.tp[m])):
+                block = actions[:, first : first + int(spec.tp[m])]
                 block[(block == m + 1) & ~(block == m + 1).all(axis=1, keepdims=True)] = 0
         return np.asarray(actions, dtype=np.int64)

@@ -120,14 +120,6 @@ class NumpyPlanner:
         """Return latents (B, 64) of queries (B, 384)."""
         return encode(self._weights, "query_encoder.", np.asarray(query, np.float64))
 
-    def count_logits(self, latent: Floats) -> Floats:
-        """Return logits (B, 6) of 1..6 agents."""
-        score = linear(self._weights, "num_agents.difficulty", latent)[:, 0]
-        mean = MAX_AGENTS / (1.0 + np.exp(-score))
-        counts = np.arange(1, MAX_AGENTS + 1, dtype=np.float64)
-        logits: Floats = -0.5 * ((counts - mean[:, None]) / COUNT_SPREAD) ** 2
-        return logits
-
     def plan(
         self,
         latent: Floats,  # (B, 64) of `encode`
@@ -145,8 +137,10 @@ class NumpyPlanner:
         u = None if uniforms is None else uniforms.T
         modes = self.modes.scores(latent) / MODE_TEMPERATURE
         topology = pick(modes, None if u is None else u[DRAW_MODE])
-        counts = self.count_logits(latent)
-        count = 1 + pick(counts, None if u is None or not draw_count else u[DRAW_COUNT])
+        score = linear(self._weights, "num_agents.difficulty", latent)
+        counts = np.arange(1, MAX_AGENTS + 1, dtype=np.float64)
+        logits = -0.5 * ((counts - MAX_AGENTS / (1.0 + np.exp(-score))) / COUNT_SPREAD) ** 2
+        count = 1 + pick(logits, None if u is None or not draw_count else u[DRAW_COUNT])
         mode = self.modes.latents[topology]
         mask = domain[:, None] == ROLE_DOMAIN
         history = np.repeat(self._weights["role_selector.start"][None], len(mode), axis=0)
@@ -161,13 +155,6 @@ class NumpyPlanner:
             total[more] += self.roles.latents[role]
             history[more] = total[more] / (k + 1)
         return topology, count, roles
-
-    def mean_role(self, domain: Ints, count: Ints, roles: Ints) -> Floats:
-        """Return the mean latent (B, 64) of the roles of plans."""
-        chosen = self.roles.latents[roles + ROLE_START[domain][:, None]]
-        present = np.arange(MAX_AGENTS) < count[:, None]
-        mean: Floats = (chosen * present[..., None]).sum(axis=1) / count[:, None]
-        return mean
 
 
 def subset(weights: Weights, prefix: str) -> dict[str, Floats]:
@@ -525,7 +512,9 @@ class TextRouter(BasePolicy):
     ) -> Floats:
         """Return probabilities (B, M) of the models, the same for every agent of a query."""
         mode = self.planner.modes.latents[topology]
-        mean_role = self.planner.mean_role(domain, count, roles)
+        chosen = self.planner.roles.latents[roles + ROLE_START[domain][:, None]]
+        present = np.arange(MAX_AGENTS) < count[:, None]
+        mean_role = (chosen * present[..., None]).sum(axis=1) / count[:, None]
         return softmax(self.routers.scores(self.routers.context(latent, mode, mean_role)))
 
     def _route(self, contexts: Contexts, rows: Ints) -> Ints:

@@ -182,12 +182,9 @@ class PpoLagrangianPolicy(AdaptivePolicy):
         self._last_s = np.zeros(rows)
         for name in ("lagrange", "late", "_late_sum", "_arrivals", "_last_s"):
             self._first[name] = getattr(self, name)[0].copy()
-        self.fixed, self._share = self._fixed(spec)
         embeddings = spec.task_embeddings.astype(self.weights["text"].dtype)
         self._texts = embed(self.weights, embeddings, NUMPY)
-
-    def _fixed(self, spec: PolicySpec) -> tuple[NDArray[np.float32], Floats]:
-        """Return what never changes of recipes (R, FIXED), and their calls by model (M, R)."""
+        # What never changes of recipes (R, FIXED), and their calls by model (M, R).
         recipes = self.recipes
         last = recipes.models.clip(0)[np.arange(len(recipes)), (recipes.models >= 0).sum(1) - 1]
         parts = [recipes.topology == TOPOLOGIES.index(kind) for kind in KINDS]
@@ -200,8 +197,9 @@ class PpoLagrangianPolicy(AdaptivePolicy):
             spec.ability[last] / 2.0,
             (np.log(spec.expected_call_s[last]) - 2.0) / 2.0,
         ]
+        self.fixed = np.column_stack(parts).astype(np.float32)
         calls = self._work.reshape(spec.num_models, -1, len(recipes)).sum(axis=1)
-        return np.column_stack(parts).astype(np.float32), calls / calls.sum(axis=0)
+        self._share = calls / calls.sum(axis=0)
 
     def choose(
         self, in_flight: Floats, contexts: Contexts, rows: NDArray[np.int64]

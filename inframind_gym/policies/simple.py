@@ -227,19 +227,13 @@ Node = Annotated[int, Field(ge=0, lt=MAX_AGENTS)]
 
 
 class Swarm(StrictModel):
-    """A trained graph of GPTSwarm.
+    """A trained graph of GPTSwarm."""
 
-    Attributes:
-        models: alias of the model of each node; the first also makes the final call.
-        edges: pairs [i, j], i < j: node j reads the answer of node i.
-        probabilities: learned probability of every possible edge, in the order of `edges_of`.
-        training: how it was made.
-    """
-
+    # Alias of the model of each node; the first also makes the final call.
     models: tuple[str, ...] = Field(min_length=1, max_length=MAX_AGENTS)
-    edges: tuple[tuple[Node, Node], ...]
-    probabilities: tuple[float, ...] = ()
-    training: dict[str, Any] = Field(default_factory=dict)
+    edges: tuple[tuple[Node, Node], ...]  # [i, j], i < j: node j reads the answer of node i
+    probabilities: tuple[float, ...] = ()  # of every possible edge, in the order of `edges_of`
+    training: dict[str, Any] = Field(default_factory=dict)  # how it was made
 
     @model_validator(mode="after")
     def _edges_lead_on(self) -> Swarm:

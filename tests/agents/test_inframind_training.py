@@ -5,7 +5,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from agents.inframind import Agent, InfraMindConfig, Learner, Streams, approx_kl, train
+from agents.inframind import (
+    Agent,
+    InfraMindConfig,
+    Learner,
+    Multiplier,
+    Streams,
+    approx_kl,
+    train,
+)
 from agents.planner_network import plan_of
 from agents.runs import Run, weights_of
 from inframind_gym.evaluation.tracker import read_metrics
@@ -214,3 +222,18 @@ def test_without_system_state_nothing_of_the_servers_is_seen():
     done, _ = played(learner_of(executor={"system_state": False}))
     assert (done.resource[:, 1:] == 0.0).all()
     assert (done.resource[:, 0] > 0.0).any()
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "costs", "expected"),
+    [
+        (Multiplier(), [3.0, 0.5], [0.202, 0.2015]),  # 0.2 + 0.001·(3 - 1); + 0.001·(0.5 - 1)
+        (Multiplier(value=0.999), [4.0, 0.0], [1.0, 0.999]),
+        (Multiplier(value=0.0005), [0.0, 2.0], [0.0, 0.001]),
+        (Multiplier(0.5, 0.1, limit=0.5), [0.5, 0.7], [0.5, 0.52]),
+    ],
+)
+def test_dual_ascent_steps_by_eta_times_the_excess_within_its_bounds(multiplier, costs, expected):
+    for cost, value in zip(costs, expected, strict=True):
+        multiplier.update(cost)
+        assert multiplier.value == pytest.approx(value)
