@@ -30,6 +30,7 @@ from inframind_gym.policies.ppo_lagrangian import (
 )
 from inframind_gym.simulator.workflow.state import COMPLETED
 from inframind_gym.train import read_config
+from tests.envs.streams import make_batch, sweep
 
 HIDDEN = 8
 
@@ -202,22 +203,13 @@ def test_a_promise_that_is_broken_raises_the_multiplier_of_its_row() -> None:
     assert policy.lagrange[1] == 0.0
 
 
-def play(policy: Any, rows: int, seed: int, **arguments: Any) -> Any:
-    env: Any = gym.make_vec(
-        "InfraMind-Stream-v0", num_envs=rows, num_queries=25, **arguments, **policy.requires
-    ).unwrapped
-    observations, _ = env.reset(seed=[seed + row for row in range(rows)])
-    policy.reset(env.policy_spec(), [seed + row for row in range(rows)])
-    taken = []
-    for _ in range(40):
-        actions = policy.act_batch(observations, env.contexts(), np.arange(rows))
-        taken.append(actions)
-        observations, *_ = env.step(actions)
-    return np.array(taken)
-
-
 def test_untrained_it_plays_as_adaptive_does() -> None:
     policy = fresh(2)
     policy.use(policy.weights, 0.0)
-    ours = play(policy, 2, 3, workload="math")
-    assert (ours == play(resolve_policy("adaptive"), 2, 3, workload="math")).all()
+    plain = resolve_policy("adaptive")
+    ours, theirs = (
+        sweep(make_batch(2, num_queries=25, workload="math", **plain.requires), one, [3, 4])
+        for one in (policy, plain)
+    )
+    for mine, other in zip(ours, theirs, strict=True):
+        assert np.array_equal(mine, other)

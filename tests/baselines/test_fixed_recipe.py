@@ -23,18 +23,14 @@ from inframind_gym.policies.fixed_recipe import (
 )
 from inframind_gym.simulator.workflow.state import CONTEXT
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
+from tests.envs.streams import STREAM, sweep
 
 
 def play(policy: Any) -> Any:
-    given = {"num_queries": 8, "observation": "index", "level": "executor", **policy.requires}
-    env: Any = gym.make("InfraMind-Stream-v0", **given).unwrapped
-    observation, _ = env.reset(seed=0)
-    policy.reset(env.policy_spec(), [0])
-    over, found = False, []
-    while not over:
-        observation, _, over, _, _ = env.step(policy.act(observation, env.context()))
-        found.append(env.completed())
-    return np.concatenate(found), env.policy_spec()
+    """Completed queries of an episode, and the facts of the run."""
+    given = {"num_queries": 8, "observation": "index", **policy.requires}
+    env: Any = gym.make_vec(STREAM, num_envs=1, **given).unwrapped
+    return sweep(env, policy, [0])[0], env.policy_spec()
 
 
 def test_every_query_gets_the_recipe() -> None:
