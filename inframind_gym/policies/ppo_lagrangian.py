@@ -169,11 +169,7 @@ class PpoLagrangianPolicy(AdaptivePolicy):
         return float(self.lagrange.mean())
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        """Prepare for `len(seeds)` rows.
-
-        Raises:
-            ConfigError: the policy does not plan here, or does not see its own calls in flight.
-        """
+        """Prepare for `len(seeds)` rows; errors as of `adaptive`."""
         super().reset(spec, seeds)
         rows = len(seeds)
         self.lagrange, self.late = np.zeros(rows), np.full(rows, 1.0 - self.promise)
