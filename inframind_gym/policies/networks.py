@@ -139,8 +139,8 @@ class NumpyPlanner:
         topology = pick(modes, None if u is None else u[DRAW_MODE])
         score = linear(self._weights, "num_agents.difficulty", latent)
         counts = np.arange(1, MAX_AGENTS + 1, dtype=np.float64)
-        logits = -0.5 * ((counts - MAX_AGENTS / (1.0 + np.exp(-score))) / COUNT_SPREAD) ** 2
-        count = 1 + pick(logits, None if u is None or not draw_count else u[DRAW_COUNT])
+        near = -0.5 * ((counts - MAX_AGENTS / (1.0 + np.exp(-score))) / COUNT_SPREAD) ** 2
+        count = 1 + pick(near, None if u is None or not draw_count else u[DRAW_COUNT])
         mode = self.modes.latents[topology]
         mask = domain[:, None] == ROLE_DOMAIN
         history = np.repeat(self._weights["role_selector.start"][None], len(mode), axis=0)
