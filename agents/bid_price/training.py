@@ -27,7 +27,6 @@ from agents.bid_price.program import ChoiceConfig
 from agents.bid_price.survey import Job, Played, environment, play_job, surveyed
 from agents.runs import BEST, Array, Run, WorldChoice
 from inframind_gym.configs import Positive, PositiveInt, StrictModel
-from inframind_gym.envs.routing_config import RANGES
 from inframind_gym.evaluation.runner import in_parallel
 from inframind_gym.policies.bid_price import (
     REQUIRES,
@@ -46,7 +45,7 @@ from inframind_gym.tasks import DOMAINS
 # Purpose of random numbers: the second coordinate of every seed of a training.
 SURVEY, LOAD, VALIDATION = range(3)
 AMPLE_S: Final = 1e6  # a budget
-SELDOM_S: Final = RANGES["metrics_poll_s"][1]  # between two polls of a telemetry that is not read
+SELDOM_S: Final = 1e6  # between two polls of a telemetry that is not read
 SURVEY_QUERIES: Final = 500  # of an episode of the survey
 MEASURES: Final = ("goodput", "solved", "on_time", "latency_s")
 SCORED: Final = (0.35, 0.85)  # part of a stream
