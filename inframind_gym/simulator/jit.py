@@ -332,7 +332,7 @@ def digest_of(function: Any) -> str:
             elif isinstance(value, np.ndarray | np.generic):
                 digest.update(repr((name, value.dtype, value.tobytes())).encode())
             elif not isinstance(value, ModuleType):
-                digest.update(repr((name, value)).encode())
+                digest.update(repr((name, getattr(value, "_fields", ""), value)).encode())
     return digest.hexdigest()
 
 
@@ -392,14 +392,14 @@ def _compiled(entry: Entry, kinds: tuple[Any, ...], symbol: str) -> bytes:
         result, code = compile_entry(entry.py_func, kinds, symbol, cpu, features)
         say(f"inframind_gym: compiled {what} in {time.monotonic() - start_s:.0f} s")
         data = result.ljust(1).encode() + code
-        for other in path.parent.iterdir():
-            with suppress(OSError):
-                if time.time() - other.stat().st_mtime > _STALE_S:
-                    other.unlink()
         new = path.with_name(f"{path.name}.{os.getpid()}")
         try:
             new.write_bytes(data + hashlib.sha256(data).digest())
             new.replace(path)
+            for other in path.parent.iterdir():
+                with suppress(OSError):
+                    if time.time() - other.stat().st_mtime > _STALE_S:
+                        other.unlink()
         except OSError as error:
             with suppress(OSError):
                 new.unlink()
