@@ -308,8 +308,9 @@ def scrape(url: str) -> Samples:
     try:
         text = ask(f"{url.rstrip('/')}/metrics", limit_s=_ANSWER_S, key=key)
     except DownError as error:
-        key_is_wrong = "Give a key of it in INFRAMIND_API_KEY"
-        remedy = key_is_wrong if error.status == 401 else "Start one: inframind serve --pool POOL"
+        remedy = "Start a gateway: inframind serve --pool POOL"
+        if error.status == 401:
+            remedy = "Give a key of it in INFRAMIND_API_KEY"
         raise InfraMindError(f"{url}: {error}. {remedy}") from None
     with suppress(ValueError):  # it is something else
         for family in text_string_to_metric_families(text):
