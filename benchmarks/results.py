@@ -140,11 +140,33 @@ def blocks_of(board: Board, route: Board, bursts: Board) -> dict[str, str]:
     return {
         "route": loads_table(route),
         "tracks": to_markdown(scores_table(board), title=False),
+        "margins": margins_table(board),
         "bursts": loads_table(bursts, "arrivals") + "\n\n" + origin_text(bursts["origin"]),
         "pairs": pairs_table(board),
         "scenarios": scenarios_table(board),
         "origin": "\n\n".join(origin_text(of["origin"]) for of in (route, board)),
     }
+
+
+def margins_table(board: Board) -> str:
+    """Tabulate our best and the best rival on every track, and the best of their worst cells."""
+    body = []
+    for track in dict.fromkeys(row["track"] for row in board["tracks"]):
+        line = [track]
+        for key in ("score", "worst"):
+            ours, theirs = (
+                max(
+                    (100 * row[key], row["policy"])
+                    for row in board["tracks"]
+                    if row["track"] == track and (row["policy"] in AGENTS) is own
+                )
+                for own in (True, False)
+            )
+            line += [f"{score:.1f} (`{policy}`)" for score, policy in (ours, theirs)]
+            line.append(f"{ours[0] - theirs[0]:.1f}")
+        body.append(line)
+    heads = ["ours", "best rival", "margin"]
+    return table(["", *heads, *(f"{head}, worst cell" for head in heads)], body)
 
 
 def pairs_table(board: Board) -> str:
