@@ -119,7 +119,6 @@ class Harness:
     # token, not for the whole answer.
     has_roles: bool = False
     adaptive: bool = False  # prompt strategies, and choices by the load; else prompts are plain
-    # With roles CALL_TIMEOUT_S is for the first token, not for the whole answer.
 
 
 HARNESSES: Final[Mapping[str, Harness]] = {

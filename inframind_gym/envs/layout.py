@@ -228,9 +228,10 @@ _NO_EMBEDDINGS: Final = np.zeros((0, EMBED_DIM), np.float32)
 
 @dataclass(frozen=True, eq=False)
 class PolicySpec:
-    """The public facts of a run, none of its seed. M models, S strategies, T budget tiers.
+    """The public facts of a run. M models, S strategies, T budget tiers.
 
-    Arrays are copied to the stated type and made read-only.
+    Nothing here depends on the run's seed: a policy may use all of it. Arrays are copied to the
+    stated type and made read-only.
     """
 
     models: tuple[str, ...]  # (M,) aliases in the order of the action, for example "qwen-14b"

@@ -139,6 +139,10 @@ def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict
     budget). Averages give each place the same weight, over the places that every policy has
     finished, so that policies stay comparable while a run goes on.
 
+    Args:
+        results: A results folder.
+        num_resamples: Resamples of the bootstrap.
+
     Returns:
         ``rows``; ``ranking`` and one table for each axis, for routing ``by_workload``, ``by_rate``
         and ``by_budget`` (averages, best score first); ``notes`` for the reader; numbers of

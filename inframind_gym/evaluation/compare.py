@@ -102,10 +102,15 @@ def estimates(
 
 
 def compare(a: Side, b: Side, *, num_resamples: int = NUM_RESAMPLES) -> dict[str, Any]:
-    """Compute differences b - a (the baseline) over the episodes that both have, in pairs.
+    """Compute differences b - a over the episodes that both have, paired by place and seed.
 
     Both sides of a pair ran on the same queries or jobs, arrivals and latent outcomes, so that most
     of the noise cancels; the bootstrap draws the same episodes for both.
+
+    Args:
+        a: The baseline.
+        b: What is compared with it.
+        num_resamples: Resamples of the bootstrap.
 
     Returns:
         ``overall`` and ``rows`` (one for each place): for each metric ``a``,

@@ -150,8 +150,8 @@ class Player:
     def simulate(self, policy: Any, kwargs: dict[str, Any], rows: int) -> Any:
         """Make a simulation from the arguments of the environment; a bound may bring its own."""
         environment = self.suite.environment()
-        if (kind := getattr(policy, "simulation", None)) is not None:
-            return kind(checked_arguments(environment.arguments, kwargs), rows)
+        if getattr(policy, "bound", False) and hasattr(policy, "simulation"):
+            return policy.simulation(checked_arguments(environment.arguments, kwargs), rows)
         return environment.simulation_of(kwargs, rows)
 
     def make(self, cells: Sequence[Cell]) -> Any:

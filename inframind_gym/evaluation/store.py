@@ -120,7 +120,7 @@ def policy_fingerprint(policy: Any) -> dict[str, Any]:
             source = inspect.getsourcefile(kind)
     return {
         "class": kind.__qualname__,
-        "version": getattr(kind, "version", 1),
+        "version": getattr(policy, "version", 1),
         "module": file_hash(source) if source else "",
         "weights": content_hash(str(getattr(policy, "fingerprint", ""))),
     }

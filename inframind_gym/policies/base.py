@@ -24,16 +24,22 @@ from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.rng import STREAM_POLICY, uniform_array
 
-# Arguments of an environment that belong to the router: how it plans, what it looks at, in which
-# order it asks the servers to serve. All others are the world's, the same for every policy.
 REQUIRABLE: Final = ("level", "observation", "planner", "scheduler", "system_features")
+"""Arguments of an environment that belong to the router: how it plans, what it looks at, in which
+order it asks the servers to serve. All others are the world's, the same for every policy."""
 
-# Records of `inframind_gym.simulator.workflow.state`.
-Context: TypeAlias = np.void  # one CONTEXT
-Contexts: TypeAlias = NDArray[np.void]  # (n,) CONTEXT
-Completed: TypeAlias = NDArray[np.void]  # (k,) COMPLETED: queries that finished during one step
-# A route, or an array of 8 or 9 numbers at the levels "planner" and "joint".
+Context: TypeAlias = np.void
+"""One record of the CONTEXT dtype (`inframind_gym.simulator.workflow.state`)."""
+
+Contexts: TypeAlias = NDArray[np.void]
+"""(n,) structured array of the CONTEXT dtype."""
+
 Action: TypeAlias = int | NDArray[np.int64]
+"""A route, or an array of 8 or 9 numbers at the levels "planner" and "joint"."""
+
+Completed: TypeAlias = NDArray[np.void]
+"""(k,) structured array of the COMPLETED dtype: queries that finished during one step."""
+
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
@@ -87,15 +93,26 @@ class Policy(Protocol[_Spec, _Seen]):
 
 
 class BasePolicy(Generic[Spec, Seen]):
-    """A policy; a subclass writes `act_batch`. What it remembers must be kept per row."""
+    """A policy; a subclass writes `act_batch`. What it remembers must be kept per row.
 
-    name: str = "policy"  # unique: results are filed under it
-    version: int = 1  # raised by a change that alters actions; results of another are not reused
-    requires: Mapping[str, Any] = MappingProxyType({})  # arguments of the environment
-    carries_out_any_plan: bool = True  # routes queries that somebody else has planned
-    spec: Spec  # the facts of the run
-    seeds: NDArray[np.uint64]  # (rows,)
-    decisions: Ints  # (rows,) made by a row, where a subclass counts them for `uniform`
+    Attributes:
+        name: unique name, under which results are filed.
+        version: raised by a change that alters its actions; results of another are not reused.
+        requires: arguments of the environment that the policy insists on.
+        carries_out_any_plan: whether it routes queries that somebody else has planned.
+        spec: the facts of the run.
+        seeds: (rows,) uint64.
+        decisions: (rows,) decisions that a row has made, where a subclass counts them for
+            `uniform`.
+    """
+
+    name: str = "policy"
+    version: int = 1
+    requires: Mapping[str, Any] = MappingProxyType({})
+    carries_out_any_plan: bool = True
+    spec: Spec
+    seeds: NDArray[np.uint64]
+    decisions: Ints
 
     def reset(self, spec: Spec, seeds: Sequence[int]) -> None:
         """Keep the facts of the run and the seed of every row."""

@@ -117,7 +117,6 @@ class PolicyEntry(NamedTuple):
     bound: bool  # it knows what no policy can know: listed with the contestants, never ranked
 
 
-# Family -> name -> entry of the built-in policies.
 POLICIES: Final[dict[str, dict[str, PolicyEntry]]] = {
     family: {
         name: PolicyEntry(f"{__package__}.{place}", tuple(arguments), name in _BOUNDS)
@@ -125,6 +124,7 @@ POLICIES: Final[dict[str, dict[str, PolicyEntry]]] = {
     }
     for family, places in _BUILT_IN.items()
 }
+"""Family -> name -> entry of the built-in policies."""
 
 
 def policy_names(family: str = ROUTING) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ class Cheapest(BasePolicy):
     """Ten lines that a user would write: the weakest model, briefly."""
 
     name = "cheapest"
+    simulation = "of its own"  # only bounds bring one that plays
 
     def act_batch(self, observations, contexts, rows):
         return np.full(len(rows), self.spec.action(self.spec.num_models - 1, 0))

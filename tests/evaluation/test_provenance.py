@@ -6,7 +6,8 @@ from inframind_gym.evaluation import store
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.suite import load_suite
-from inframind_gym.policies.simple import LeastLoadedPolicy
+from inframind_gym.policies import resolve_policy
+from inframind_gym.policies.simple import LeastLoadedPolicy, SpillPolicy
 
 POLICY = """
 import numpy as np
@@ -30,6 +31,13 @@ def small(tmp_path, monkeypatch):
         **{"rates_per_min": (50,), "budgets_s": (100,), "seeds": 1, "num_queries": 4},
     }
     return load_suite("starter", changes).resolve(), tmp_path / f"{module}.py"
+
+
+def test_a_planned_router_has_the_version_of_its_rule(monkeypatch) -> None:
+    before = store.policy_fingerprint(resolve_policy("planned:IO:1:own:spill"))
+    monkeypatch.setattr(SpillPolicy, "version", 7)
+    after = store.policy_fingerprint(resolve_policy("planned:IO:1:own:spill"))
+    assert after == before | {"version": 7}
 
 
 def test_other_versions_and_weights_are_refused(small, tmp_path, monkeypatch) -> None:

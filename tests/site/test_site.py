@@ -36,6 +36,15 @@ def test_every_environment_has_its_page(site: Path) -> None:
         assert f'id="{entry.single.replace(":", ".")}' in pages, name
 
 
+def test_pages_of_the_api_explain_fields(site: Path) -> None:
+    for page, texts in {
+        "policies": ("whether it routes queries that", "the measured mix of strategies", "8 or 9"),
+        "benchmark": ("name of the metric that ranks", "cells that earlier runs had computed"),
+    }.items():
+        shown = re.sub(r"<[^>]+>", "", (site / "api" / page / "index.html").read_text("utf-8"))
+        assert [text for text in texts if text not in shown.replace("\n", " ")] == []
+
+
 def test_a_page_loads_nothing_of_other_hosts(site: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text("utf-8")
