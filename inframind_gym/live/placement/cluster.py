@@ -112,6 +112,11 @@ class LivePlacement(PlacementSimulation):
             this machine.
         on_transition: called with every phase that ended.
 
+    Attributes:
+        pool: how models are served.
+        traffic: calls on their way.
+        transitions: of the episode, the last 1,000.
+
     Raises:
         ConfigError: pool, cluster or demand cannot be used, or not together.
         InfraMindError: the extra `live` is not installed; in methods, the cluster is not open.
@@ -133,7 +138,7 @@ class LivePlacement(PlacementSimulation):
         self._loop: LoopThread | None = None  # there is one while servers may run
         self._lock = contextlib.ExitStack()
         self._cancelled = False  # starts under way are to be given up
-        self.transitions: deque[Transition] = deque(maxlen=_KEPT)  # of the episode
+        self.transitions: deque[Transition] = deque(maxlen=_KEPT)
         self._instances: dict[tuple[int, int], Instance] = {}  # by leader and model
         self._times_file = Path()  # of the pool that is open
         self._records = Records(self)

@@ -293,12 +293,13 @@ class Agents:
         if self.service.is_simulated:
             return verdict
         by_rules = await asyncio.to_thread(work.issues, self.is_about)
+        issues = tuple(dict.fromkeys((*verdict.issues, *by_rules)))[:20]  # models repeat theirs
         if not by_rules:
-            return verdict
+            return verdict.model_copy(update={"issues": issues})
         return Validation(
             valid=False,
             confidence=min(verdict.confidence, 0.5),
-            issues=tuple(dict.fromkeys((*verdict.issues, *by_rules)))[:20],
+            issues=issues,
             suggested_action="regenerate",
         )
 

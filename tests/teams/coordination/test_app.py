@@ -159,6 +159,15 @@ def test_a_model_that_answers_beside_the_question_is_told() -> None:
 # Conversations
 
 
+def test_an_issue_that_a_model_repeats_counts_once() -> None:
+    issue = '{"type": "inaccuracy", "severity": "low", "description": "too short"}'
+    repeats = f'"issues": [{issue}, {issue}]'
+    model = Model(lambda prompt: sensible(prompt).replace('"issues": []', repeats))
+    with make(provider=model) as team:
+        verdict = team.process_query(COMPLEX).metadata["validation"]
+    assert verdict["valid"] and len(verdict["issues"]) == 1
+
+
 def test_prompts_hold_all_that_the_conversation_keeps() -> None:
     binding = "Answer in French. <3"
     history = [{"role": "system", "content": binding}]
