@@ -247,9 +247,11 @@ def _picture(board: Board, track: str = "steady") -> Figure:
     at = 200.0
     for end, policy, colour in sorted(ends, reverse=True):  # names that do not overlap
         at = min(end, at - 3.6)
-        panel.annotate(policy, (last, end), (last + 0.02, at), color=colour, va="center", size=9)
+        line = {"arrowstyle": "-", "color": colour, "lw": 0.6, "relpos": (0.0, 0.5)}
+        name = panel.annotate(policy, (last, end), (last + 0.06, at), size=9, arrowprops=line)
+        name.set(color=colour, va="center")
     panel.set_ylim(min(0.0, at - 2.0), 104.0)
-    panel.set_xlim(0.27, 1.42)
+    panel.set_xlim(0.27, 1.45)
     panel.xaxis.set_major_locator(FixedLocator([0.3, 0.6, 0.9, 1.1]))
     panel.grid(axis="y", color=RULE, lw=0.6)
     panel.axhline(100.0, color=QUIET, lw=0.8, ls=":")
