@@ -180,8 +180,9 @@ def draw_from(weights: Floats, u: Floats) -> Ints:
 
 
 def multiplier_of(owner: object) -> float | None:
-    """The λ of a policy, a number that is its `multiplier`; None where it has none."""
-    value = getattr(owner, "multiplier", None)
+    """The λ of a policy or its trainer: its `multiplier` is the number, or has it as `value`."""
+    multiplier = getattr(owner, "multiplier", None)
+    value = getattr(multiplier, "value", multiplier)
     return float(value) if isinstance(value, Real) else None
 
 
