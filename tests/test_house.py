@@ -21,7 +21,7 @@ CEILINGS = {
     "inframind_gym/envs": 6_385,
     "inframind_gym/evaluation": 6_478,
     "inframind_gym/live": 7_028,
-    "inframind_gym/policies": 5_982,
+    "inframind_gym/policies": 5_988,
     "inframind_gym/simulator": 9_695,
     "inframind_gym/studio": 1_567,
     "inframind_gym/tasks": 2_480,

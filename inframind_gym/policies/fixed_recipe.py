@@ -166,7 +166,13 @@ class PlannedPolicy(BasePolicy):
         ConfigError: there is no such topology or router, or it plans itself.
     """
 
-    def __init__(self, topology: str, num_agents: int, strategy: str, router: str) -> None:
+    def __init__(
+        self,
+        topology: str = "IO",
+        num_agents: int = 1,
+        strategy: str = "own",
+        router: str = "spill",
+    ) -> None:
         if topology not in TOPOLOGIES:
             raise ConfigError(f"planned: {unknown('topology', topology, TOPOLOGIES)}")
         require_within(num_agents, 1, MAX_AGENTS, "planned: num_agents")

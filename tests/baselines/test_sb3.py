@@ -233,7 +233,7 @@ def test_playing_needs_neither_torch_nor_sb3() -> None:
         "for name in ('torch', 'stable_baselines3', 'sb3_contrib'): sys.modules[name] = None\n"
         "import gymnasium as gym, inframind_gym\n"
         "from inframind_gym.policies import policy_names, resolve_policy\n"
-        "for name in {*policy_names()} - {'planned'}:\n"
+        "for name in {*policy_names()}:\n"
         "    policy = resolve_policy(name)\n"
         "    env = gym.make('InfraMind-Stream-v0', num_queries=4, **policy.requires)\n"
         "    observation, _ = env.reset(seed=0)\n"

@@ -15,7 +15,7 @@ from tests.envs.streams import STREAM, sweep
 from tests.policies import rollout
 
 ROUTERS = (
-    *(name for name in policy_names() if name != "planned"),
+    *policy_names(),
     *("inframind::sample", "ppo_lagrangian::sample", "round_robin:Flash"),
     *("least_loaded:DeepThink", "static:deepseek-32b:DeepThink", "planned:Debate:2:Flash:jsq"),
 )
