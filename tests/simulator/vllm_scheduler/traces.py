@@ -21,7 +21,7 @@ RECORDED: Final = Path(__file__).with_name("traces.jsonl.gz")
 
 @dataclass(frozen=True)
 class Decision:
-    """What a scheduler decides on one engine step: it computes tokens, or at least evicts."""
+    """Decisions of a scheduler in one engine step, which computes tokens or at least evicts."""
 
     admitted: tuple[int, ...]  # requests in order of admission; evicted ones come back here, too
     evicted: tuple[int, ...]  # requests that have to start anew, in order of their ids
