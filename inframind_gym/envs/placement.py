@@ -152,7 +152,7 @@ class PlacementSimulation(Simulation):
             self.state._replace(**{name: getattr(self.state, name).copy() for name in scratch})
             for _ in range(num_threads - 1)
         ]
-        self._threads = ThreadPool(drive, [self.state, *others], place=1)
+        self._threads = ThreadPool(drive, [self.state, *others], place=0)
         gpus, models = self.num_gpus, self.num_models
         size, places = observation_size(gpus, models), None
         if config.observation == "dict":
@@ -206,8 +206,7 @@ class PlacementSimulation(Simulation):
         self.truncated = self.state.episode["decision"] >= self.config.num_decisions
 
     def _drive(self, mode: int, rows: Ints, actions: Ints, observations: Float32s) -> None:
-        state = self.world, self.state
-        self._threads.run(len(rows), *state, mode, rows, actions, observations, self.terms)
+        self._threads.run(len(rows), self.state, mode, rows, actions, observations, self.terms)
 
     @property
     def mask(self) -> Bools:
@@ -249,7 +248,7 @@ class PlacementSimulation(Simulation):
     def held_mb(self, rows: Ints) -> Floats:
         """Return the memory in MB that models hold on each GPU of `rows`, (n, G)."""
         held = np.empty((len(rows), self.num_gpus))
-        write_held(self.world, self.state, rows, held)
+        write_held(self.state, rows, held)
         return held
 
     def state_on_gpus(self, rows: Ints) -> NDArray[np.int8]:

@@ -31,10 +31,10 @@ from inframind_gym.simulator.placement.state import (
     NONE,
     SLEPT,
     TIMES,
-    ClusterParams,
     ClusterState,
     is_coming,
     is_moving,
+    tick_time_s,
 )
 
 BEGIN: Final = 0
@@ -51,19 +51,17 @@ _is_moving: Final = inner(is_moving)
 
 
 @inner
-def write_reward(
-    world: ClusterParams, cluster: ClusterState, e: int, terms: NDArray[np.float64]
-) -> None:
+def write_reward(cluster: ClusterState, e: int, terms: NDArray[np.float64]) -> None:
     """Write the terms of the interval that has been closed.
 
     Args:
         terms: (3,) in the order of TERMS, written; the reward is their sum.
     """
-    settings = world.settings[0]
+    settings = cluster.world.settings[0]
     episode = cluster.episode[e]
     terms[0] = -episode.waiting_s / settings.request_norm
     terms[1] = -episode.service_s / settings.request_norm
-    terms[2] = -settings.illegal_penalty * episode.illegal / world.gpu.shape[0]
+    terms[2] = -settings.illegal_penalty * episode.illegal / cluster.world.gpu.shape[0]
 
 
 def observation_size(gpus: int, models: int) -> int:
@@ -84,15 +82,13 @@ def count(value: float) -> float:
 
 
 @inner
-def observe_gpu(
-    world: ClusterParams, cluster: ClusterState, e: int, g: int, out: NDArray[np.float32], at: int
-) -> int:
+def observe_gpu(cluster: ClusterState, e: int, g: int, out: NDArray[np.float32], at: int) -> int:
     """Write the numbers of GPU `g` from `at` on; return the index behind them."""
-    now_s = cluster.episode[e].tick * world.settings[0].routing_s
-    gpu = world.gpu[g]
+    now_s = tick_time_s(cluster, e)
+    gpu = cluster.world.gpu[g]
     begun_s = -1.0
-    for m in range(world.model.shape[0]):
-        leader = leader_of(world, g, m)
+    for m in range(cluster.world.model.shape[0]):
+        leader = leader_of(cluster, g, m)
         for i in range(STATES):
             out[at + i] = 0.0
         if leader != NONE:
@@ -106,17 +102,17 @@ def observe_gpu(
                 out[at + (2 if _is_coming(state) else 3)] = 1.0
                 begun_s = max(begun_s, instance.begun_s)
         at += STATES
-    free = gpu.vram_mb - held(world, cluster, e, g) - cluster.foreign_mb[e, g]
+    free = gpu.vram_mb - held(cluster, e, g) - cluster.foreign_mb[e, g]
     out[at] = 1.0 if cluster.moving[e, g] == 0 else 0.0
     out[at + 2] = max(free, 0.0) / gpu.vram_mb
     limit = gpu.slept_limit_mb
-    out[at + 3] = slept_on(world, cluster, e, g) / limit if limit > 0.0 else 0.0
+    out[at + 3] = slept_on(cluster, e, g) / limit if limit > 0.0 else 0.0
     host = int(cluster.host[e, g])
     if host == NONE:
         out[at + 1] = out[at + 4] = out[at + 5] = 0.0
     else:
         server = cluster.server[e, host]
-        model = world.model[server.model]
+        model = cluster.world.model[server.model]
         out[at + 1] = seconds(drain_latency(cluster, e, host))
         out[at + 4] = server.running / model.slots
         out[at + 5] = server.queued / max(model.queue, 1)
@@ -125,11 +121,9 @@ def observe_gpu(
 
 
 @inner
-def observe_model(
-    world: ClusterParams, cluster: ClusterState, e: int, m: int, out: NDArray[np.float32], at: int
-) -> int:
+def observe_model(cluster: ClusterState, e: int, m: int, out: NDArray[np.float32], at: int) -> int:
     """Write the numbers of model `m` from `at` on; return the index behind them."""
-    now_s = cluster.episode[e].tick * world.settings[0].routing_s
+    now_s = tick_time_s(cluster, e)
     waiting = cluster.waiting[e, m]
     oldest_s = 0.0
     if waiting.count > 0:
@@ -140,7 +134,7 @@ def observe_model(
     out[at + 3] = count(waiting.count + waiting.potential)
     out[at + 4] = count(waiting.arrived)
     out[at + 5] = 1.0 if waiting.loading > 0 else 0.0
-    out[at + 6] = waiting.active * world.model[m].tp / world.gpu.shape[0]
+    out[at + 6] = waiting.active * cluster.world.model[m].tp / cluster.world.gpu.shape[0]
     out[at + 7] = seconds(waiting.latency_s)
     for kind in range(TIMES):
         out[at + 8 + kind] = seconds(cluster.seen_s[e, m, kind])
@@ -148,22 +142,21 @@ def observe_model(
 
 
 @inner
-def observe(world: ClusterParams, cluster: ClusterState, e: int, out: NDArray[np.float32]) -> None:
+def observe(cluster: ClusterState, e: int, out: NDArray[np.float32]) -> None:
     """Write the observation of environment `e`.
 
     Args:
         out: (d,), written.
     """
     at = 0
-    for g in range(world.gpu.shape[0]):
-        at = observe_gpu(world, cluster, e, g, out, at)
-    for m in range(world.model.shape[0]):
-        at = observe_model(world, cluster, e, m, out, at)
+    for g in range(cluster.world.gpu.shape[0]):
+        at = observe_gpu(cluster, e, g, out, at)
+    for m in range(cluster.world.model.shape[0]):
+        at = observe_model(cluster, e, m, out, at)
 
 
 @jit
 def drive(
-    world: ClusterParams,
     cluster: ClusterState,
     mode: int,
     rows: NDArray[np.int64],
@@ -183,29 +176,26 @@ def drive(
         terms: (E, 3) of the reward, in the order of TERMS, written at `rows` in a step.
         first, last: the share of the rows.
     """
-    settings = world.settings[0]
+    settings = cluster.world.settings[0]
     for i in range(first, last):
         e = rows[i]
         if mode == BEGIN:
-            begin_episode(world, cluster, e)
+            begin_episode(cluster, e)
         else:
             end_s = (cluster.episode[e].tick + settings.ticks) * settings.routing_s
-            open_interval(world, cluster, e, end_s)
-            decide(world, cluster, e, actions[e])
+            open_interval(cluster, e, end_s)
+            decide(cluster, e, actions[e])
             for _ in range(settings.ticks):
-                run_tick(world, cluster, e, end_s)
-            close_interval(world, cluster, e, end_s)
-            write_reward(world, cluster, e, terms[e])
-        write_mask(world, cluster, e)
-        observe(world, cluster, e, observations[e])
+                run_tick(cluster, e)
+            close_interval(cluster, e)
+            write_reward(cluster, e, terms[e])
+        write_mask(cluster, e)
+        observe(cluster, e, observations[e])
 
 
 @jit
 def write_held(
-    world: ClusterParams,
-    cluster: ClusterState,
-    rows: NDArray[np.int64],
-    held_mb: NDArray[np.float64],
+    cluster: ClusterState, rows: NDArray[np.int64], held_mb: NDArray[np.float64]
 ) -> None:
     """Write the memory that all models hold on each GPU of some environments.
 
@@ -214,5 +204,5 @@ def write_held(
         held_mb: (n, G) MB, written.
     """
     for i in range(rows.shape[0]):
-        for g in range(world.gpu.shape[0]):
-            held_mb[i, g] = held(world, cluster, rows[i], g)
+        for g in range(cluster.world.gpu.shape[0]):
+            held_mb[i, g] = held(cluster, rows[i], g)

@@ -30,7 +30,6 @@ class Events:
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.simulation, self.observations = started(arguments)
-        self.end_s = 0.0
 
     @property
     def now_s(self) -> float:
@@ -44,8 +43,8 @@ class Events:
         if action is None:
             action = np.zeros(simulation.num_gpus, np.int64)
         return events.write(
-            simulation.world, simulation.state, event, g, m, number, now_s, self.end_s, action,
-            self.observations[0], simulation.terms[0],
+            simulation.state, event, g, m, number, now_s, action, self.observations[0],
+            simulation.terms[0],
         )  # fmt: skip
 
     def end_phases(self, kinds: dict[int, int]) -> None:
@@ -65,8 +64,7 @@ class Events:
     def step(self, action: NDArray[np.int64]) -> None:
         simulation = self.simulation
         ticks, tick_s = simulation.config.ticks, simulation.config.routing_interval_s
-        self.end_s = self.now_s + ticks * tick_s
-        self.tell(events.OPEN)
+        self.tell(events.OPEN, now_s=self.now_s + ticks * tick_s)
         self.tell(events.DECIDE, action=action)
         for tick in range(ticks + 1):
             self.tell(events.ADVANCE)

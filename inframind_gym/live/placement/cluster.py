@@ -251,8 +251,7 @@ class LivePlacement(PlacementSimulation):
         action = check_actions(actions, np.full(self.num_gpus, len(self.cards) + 1, np.int64), 1)
         records = self._records
         last = max(records.tick + self.config.ticks, records.clock_tick + 1)
-        records.end_s = last * records.tick_length_s
-        records.write(events.OPEN)
+        records.write(events.OPEN, now_s=last * records.tick_length_s)
         records.write(events.DECIDE, action=action[0])
         self._advance()
         while records.tick < last:  # route, and take events until the next tick

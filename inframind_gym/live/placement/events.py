@@ -65,15 +65,15 @@ from inframind_gym.simulator.placement.state import (
     SLEPT,
     VANISHING,
     WAKING,
-    ClusterParams,
     ClusterState,
+    tick_time_s,
 )
 
 # Values of the argument `event`, with the meaning of `place` and `number`.
 CLEAR: Final = 0  # an empty cluster; observed times are kept
 AWAKE: Final = 1  # before an episode: the model is ACTIVE at leader `place`
-OPEN: Final = 2  # an interval begins, at the tick; it is to end at `end_s`
-CLOSE: Final = 3  # the interval has ended, at the tick; `end_s`: when it was to
+OPEN: Final = 2  # an interval begins, at the tick; it is to end at `now_s`
+CLOSE: Final = 3  # the interval has ended, at the tick
 ROUTE: Final = 4  # route, at the tick
 JOB: Final = 5  # job `number` of the episode came
 DONE: Final = 6  # request `number` was answered by the server at leader `place`
@@ -87,17 +87,15 @@ DECIDE: Final = 13  # a decision, at the tick, by the masks of the last SNAPSHOT
 
 
 @inner
-def leave_server(
-    cluster: ClusterState, e: int, g: int, identity: int, now_s: float, end_s: float
-) -> bool:
+def leave_server(cluster: ClusterState, e: int, g: int, identity: int, now_s: float) -> bool:
     """Take a request out of the server at leader `g`. False: it is not there."""
     server = cluster.server[e, g]
     episode = cluster.episode[e]
     for slot in range(server.running):
         if cluster.run_request[e, g, slot] == identity:
             server.next_slot = slot
-            take_out(cluster, e, g, now_s, end_s)
-            start_next(cluster, e, g, now_s, end_s)
+            take_out(cluster, e, g, now_s)
+            start_next(cluster, e, g, now_s)
             return True
     places = cluster.queue.shape[2]
     passed = False
@@ -110,37 +108,28 @@ def leave_server(
     if passed:
         server.queued -= 1
         episode.waiting -= 1
-        episode.waiting_s -= end_s - now_s
+        episode.waiting_s -= episode.end_s - now_s
     return passed
 
 
 @inner
 def call_ended(
-    world: ClusterParams,
-    cluster: ClusterState,
-    e: int,
-    g: int,
-    identity: int,
-    now_s: float,
-    end_s: float,
-    lost: bool,
+    cluster: ClusterState, e: int, g: int, identity: int, now_s: float, lost: bool
 ) -> None:
     """A request was answered by the server at leader `g`, or failed for good: its job is late."""
-    tick_s = (cluster.episode[e].tick + 1) * world.settings[0].routing_s
-    if leave_server(cluster, e, g, identity, now_s, end_s):
+    tick_s = (cluster.episode[e].tick + 1) * cluster.world.settings[0].routing_s
+    if leave_server(cluster, e, g, identity, now_s):
         if lost:
             mark_late(cluster, e, int(cluster.request[e, identity].job))
         else:
             count_answer(cluster, e, g, identity, now_s)
-        call_done(world, cluster, e, identity, now_s, tick_s, end_s)
+        call_done(cluster, e, identity, now_s, tick_s)
 
 
 @inner
-def wait_again(
-    cluster: ClusterState, e: int, g: int, identity: int, now_s: float, end_s: float
-) -> None:
+def wait_again(cluster: ClusterState, e: int, g: int, identity: int, now_s: float) -> None:
     """A request comes back from the server at leader `g` and waits, before all others."""
-    if not leave_server(cluster, e, g, identity, now_s, end_s):
+    if not leave_server(cluster, e, g, identity, now_s):
         return
     episode = cluster.episode[e]
     request = cluster.request[e, identity]
@@ -155,69 +144,65 @@ def wait_again(
     waiting.count += 1
     waiting.stamp_sum_s += request.stamp_s
     episode.waiting += 1
-    episode.waiting_s += end_s - now_s
+    episode.waiting_s += episode.end_s - now_s
 
 
 @inner
-def carry_on(world: ClusterParams, cluster: ClusterState, e: int) -> None:
+def carry_on(cluster: ClusterState, e: int) -> None:
     """Let models that have drained leave, and models come whose blocks are free now."""
-    now_s = cluster.episode[e].tick * world.settings[0].routing_s
-    gpus, models = world.gpu.shape[0], world.model.shape[0]
+    now_s = tick_time_s(cluster, e)
+    gpus, models = cluster.world.gpu.shape[0], cluster.world.model.shape[0]
     for g in range(gpus):
         for m in range(models):
             if is_drained(cluster, e, g, m):
-                end_drain(world, cluster, e, g, m, now_s)
+                end_drain(cluster, e, g, m, now_s)
     for g in range(gpus):
         for m in range(models):
             queued = cluster.instance[e, g, m].state == QUEUED
-            if queued and ready_s(world, cluster, e, g, m) >= 0.0:
-                start_or_roll_back(world, cluster, e, g, m, now_s)
+            if queued and ready_s(cluster, e, g, m) >= 0.0:
+                start_or_roll_back(cluster, e, g, m, now_s)
 
 
 @inner
-def phase_ended(
-    world: ClusterParams, cluster: ClusterState, e: int, g: int, m: int, failed: int, took_s: float
-) -> None:
+def phase_ended(cluster: ClusterState, e: int, g: int, m: int, failed: int, took_s: float) -> None:
     """End the phase that model `m` is in at leader `g`; of one that failed there is no process."""
-    now_s = cluster.episode[e].tick * world.settings[0].routing_s
+    now_s = tick_time_s(cluster, e)
     instance = cluster.instance[e, g, m]
     if instance.state not in (SLEEPING, VANISHING, WAKING, LOADING):
         return
     if not failed:
-        end_phase(world, cluster, e, g, m, took_s, now_s)
+        end_phase(cluster, e, g, m, took_s, now_s)
         return
     instance.slept_before = 0
     if instance.state in (WAKING, LOADING):
-        roll_back(world, cluster, e, g, m, ABSENT, now_s)
+        roll_back(cluster, e, g, m, ABSENT, now_s)
     else:
         cluster.episode[e].counter[C_OFFLOADS] += 1
-        settle(world, cluster, e, g, m, ABSENT, now_s)
+        settle(cluster, e, g, m, ABSENT, now_s)
 
 
 @inner
-def go_away(world: ClusterParams, cluster: ClusterState, e: int, g: int, m: int) -> None:
+def go_away(cluster: ClusterState, e: int, g: int, m: int) -> None:
     """A server serves no more, and was not asked to; it is empty already, and is ended."""
-    now_s = cluster.episode[e].tick * world.settings[0].routing_s
+    now_s = tick_time_s(cluster, e)
     was = cluster.instance[e, g, m].state
     if was == ACTIVE:
-        stop_serving(world, cluster, e, g, m)
+        stop_serving(cluster, e, g, m)
     elif was == SLEPT:
-        move(world, cluster, e, g, m)
+        move(cluster, e, g, m)
     if was in (ACTIVE, DRAINING):
-        close_server(world, cluster, e, g, m)
+        close_server(cluster, e, g, m)
     vanish(cluster, e, g, m, was != SLEPT, now_s)
 
 
 @jit
 def write(
-    world: ClusterParams,
     cluster: ClusterState,
     event: int,
     place: int,
     model: int,
     number: int,
     now_s: float,
-    end_s: float,
     action: NDArray[np.int64],
     observation: NDArray[np.float32],
     terms: NDArray[np.float64],
@@ -226,8 +211,7 @@ def write(
 
     Args:
         event: CLEAR, AWAKE, …; they say what `place` (a leader) and `number` are.
-        now_s: when it was; of ENDED: what the phase took.
-        end_s: when the decision interval is to end.
+        now_s: when it was; of OPEN: when the interval is to end; of ENDED: what the phase took.
         action: (G,), read by DECIDE.
         observation: (d,), written by SNAPSHOT.
         terms: (3,) of the reward, written by CLOSE.
@@ -236,36 +220,36 @@ def write(
         Of JOB the place of the job that came, else NONE.
     """
     if event == CLEAR:
-        clear(world, cluster, 0)
+        clear(cluster, 0)
     elif event == AWAKE:
-        begin_awake(world, cluster, 0, place, model)
+        begin_awake(cluster, 0, place, model)
     elif event == OPEN:
-        open_interval(world, cluster, 0, end_s)
+        open_interval(cluster, 0, now_s)
     elif event == DECIDE:
-        decide(world, cluster, 0, action)
+        decide(cluster, 0, action)
     elif event == CLOSE:
         episode = cluster.episode[0]
-        late_s = episode.tick * world.settings[0].routing_s - end_s  # it was to end at `end_s`
+        late_s = tick_time_s(cluster, 0) - episode.end_s
         episode.waiting_s += episode.waiting * late_s
         episode.service_s += episode.serving * late_s
-        close_interval(world, cluster, 0, end_s + late_s)
-        write_reward(world, cluster, 0, terms)
+        close_interval(cluster, 0)
+        write_reward(cluster, 0, terms)
     elif event == ROUTE:
-        route(world, cluster, 0, now_s, end_s)
+        route(cluster, 0, now_s)
     elif event == JOB:
-        tick_s = cluster.episode[0].tick * world.settings[0].routing_s
-        return create_job(world, cluster, 0, number, tick_s, end_s)
+        tick_s = tick_time_s(cluster, 0)
+        return create_job(cluster, 0, number, tick_s)
     elif event in (DONE, LOST):
-        call_ended(world, cluster, 0, place, number, now_s, end_s, event == LOST)
+        call_ended(cluster, 0, place, number, now_s, event == LOST)
     elif event == BACK:
-        wait_again(cluster, 0, place, number, now_s, end_s)
+        wait_again(cluster, 0, place, number, now_s)
     elif event == ADVANCE:
-        carry_on(world, cluster, 0)
+        carry_on(cluster, 0)
     elif event == ENDED:
-        phase_ended(world, cluster, 0, place, model, number, now_s)
+        phase_ended(cluster, 0, place, model, number, now_s)
     elif event == AWAY:
-        go_away(world, cluster, 0, place, model)
+        go_away(cluster, 0, place, model)
     elif event == SNAPSHOT:
-        write_mask(world, cluster, 0)
-        observe(world, cluster, 0, observation)
+        write_mask(cluster, 0)
+        observe(cluster, 0, observation)
     return NONE

@@ -36,7 +36,7 @@ class Records:
     """The records of a simulation, written by events of live servers; their clock and queue."""
 
     def __init__(self, simulation: PlacementSimulation) -> None:
-        self.world, self.state = simulation.world, simulation.state
+        self.state = simulation.state
         self.tick_length_s = simulation.config.routing_interval_s
         self._terms = simulation.terms[0]
         self._write = Bound(events.write)
@@ -48,7 +48,6 @@ class Records:
     def start_clock(self) -> None:
         """Set the clock to 0."""
         self.began_s, self.epoch_s = time.monotonic(), time.time()
-        self.end_s = 0.0  # when the decision interval is to end, on the clock
 
     @property
     def now_s(self) -> float:
@@ -95,8 +94,7 @@ class Records:
         action = self._no_action if action is None else action
         observation = self._no_observation if observation is None else observation
         code: int = self._write(
-            *(self.world, self.state, event, place, model, number, now_s, self.end_s),
-            *(action, observation, self._terms),
+            *(self.state, event, place, model, number, now_s, action, observation, self._terms)
         )
         return code
 
@@ -122,9 +120,9 @@ class Traffic:
     def add_job(self, ordinal: int) -> None:
         """Let a job of the demand arrive."""
         slot = self.records.write(events.JOB, number=ordinal)
-        world, state = self.records.world, self.records.state
+        state = self.records.state
         state.episode[0]["next_job"] += 1
-        calls = int(world.dag[state.job[0, slot]["dag"]]["calls"])
+        calls = int(state.world.dag[state.job[0, slot]["dag"]]["calls"])
         prompts, outputs = np.rint(state.prompt[:calls]).astype(int), state.output[:calls]
         self._tokens[slot] = [*zip(prompts.tolist(), outputs.astype(int).tolist(), strict=True)]
 

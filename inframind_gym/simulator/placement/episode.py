@@ -36,8 +36,8 @@ from inframind_gym.simulator.placement.state import (
     SLEEP,
     SPREAD,
     TIMES,
-    ClusterParams,
     ClusterState,
+    tick_time_s,
 )
 from inframind_gym.simulator.rng import normal, uniform
 
@@ -51,126 +51,127 @@ _QUEUE: Final = np.zeros(1, QUEUE)
 
 
 @inner
-def clear(world: ClusterParams, cluster: ClusterState, e: int) -> None:
+def clear(cluster: ClusterState, e: int) -> None:
     """Write an empty cluster at time 0; key, ranking and arrivals are kept."""
     key = cluster.episode[e].key
     cluster.episode[e] = _EPISODE[0]
     cluster.episode[e].key = key
-    for g in range(world.gpu.shape[0]):
+    for g in range(cluster.world.gpu.shape[0]):
         cluster.host[e, g] = NONE
         cluster.moving[e, g] = 0
         cluster.clear_s[e, g] = 0.0
         cluster.foreign_mb[e, g] = 0.0
         cluster.server[e, g] = _SERVER[0]
         cluster.server[e, g].model = NONE
-        for m in range(world.model.shape[0]):
+        for m in range(cluster.world.model.shape[0]):
             cluster.instance[e, g, m] = _INSTANCE[0]
-    for m in range(world.model.shape[0]):
+    for m in range(cluster.world.model.shape[0]):
         cluster.waiting[e, m] = _QUEUE[0]
-        cluster.waiting[e, m].latency_s = world.model[m].latency_s
+        cluster.waiting[e, m].latency_s = cluster.world.model[m].latency_s
 
 
 @inner
-def fits_here(world: ClusterParams, g: int, m: int) -> bool:
+def fits_here(cluster: ClusterState, g: int, m: int) -> bool:
     """Return whether a block of model `m` begins at GPU `g` of an empty cluster and fits there."""
-    model = world.model[m]
-    if g % model.tp != 0 or g + model.tp > world.gpu.shape[0]:
+    model = cluster.world.model[m]
+    if g % model.tp != 0 or g + model.tp > cluster.world.gpu.shape[0]:
         return False
-    for other in range(g, g + model.tp):  # noqa: SIM110  (compiled: no generators)
-        if model.active_mb > world.gpu[other].vram_mb:
+    for other in range(g, g + model.tp):
+        if model.active_mb > cluster.world.gpu[other].vram_mb:
             return False
     return True
 
 
 @inner
-def begin_awake(world: ClusterParams, cluster: ClusterState, e: int, g: int, m: int) -> None:
+def begin_awake(cluster: ClusterState, e: int, g: int, m: int) -> None:
     """Let an episode begin with model `m` awake on the block from GPU `g` on."""
     cluster.instance[e, g, m].state = ACTIVE
-    wake_up(world, cluster, e, g, m, 0.0)
+    wake_up(cluster, e, g, m, 0.0)
 
 
 @inner
-def spread_models(world: ClusterParams, cluster: ClusterState, e: int) -> None:
+def spread_models(cluster: ClusterState, e: int) -> None:
     """Make models awake from GPU 0 on, in the order of the list from a random one on."""
-    gpus, models = world.gpu.shape[0], world.model.shape[0]
+    gpus, models = cluster.world.gpu.shape[0], cluster.world.model.shape[0]
     m = int(uniform(cluster.episode[e].key, STREAM_START, 0, 0) * models)
     g = 0
     while g < gpus:
         tried = 0
-        while tried < models and not fits_here(world, g, m):
+        while tried < models and not fits_here(cluster, g, m):
             m = (m + 1) % models
             tried += 1
         if tried == models:
             g += 1
             continue
-        begin_awake(world, cluster, e, g, m)
-        g += int(world.model[m].tp)
+        begin_awake(cluster, e, g, m)
+        g += int(cluster.world.model[m].tp)
         m = (m + 1) % models
 
 
 @inner
-def begin_episode(world: ClusterParams, cluster: ClusterState, e: int) -> None:
+def begin_episode(cluster: ClusterState, e: int) -> None:
     """Begin an episode; key, ranking and arrivals are in place."""
-    settings = world.settings[0]
-    gpus, models = world.gpu.shape[0], world.model.shape[0]
-    clear(world, cluster, e)
+    settings = cluster.world.settings[0]
+    gpus, models = cluster.world.gpu.shape[0], cluster.world.model.shape[0]
+    clear(cluster, e)
     for m in range(models):  # by how much true times differ from the card, which the agent believes
         for kind in range(TIMES):
             z = normal(cluster.episode[e].key, STREAM_SPREAD, m, kind)
             cluster.spread[e, m, kind] = math.exp(settings.timing_spread * z)
-            cluster.seen_s[e, m, kind] = world.model[m].time_s[kind]
+            cluster.seen_s[e, m, kind] = cluster.world.model[m].time_s[kind]
         cluster.spread[e, m, FIRST_SLEEP] = cluster.spread[e, m, SLEEP]
     if settings.initial == SPREAD:
-        spread_models(world, cluster, e)
+        spread_models(cluster, e)
     elif settings.initial == EVERYWHERE:  # each model on an equal share of the GPUs, of its own
         share = gpus // models
         for m in range(models):
-            for g in range(m * share, (m + 1) * share, world.model[m].tp):
-                begin_awake(world, cluster, e, g, m)
-    redraw_foreign(world, cluster, e, 0)
+            for g in range(m * share, (m + 1) * share, cluster.world.model[m].tp):
+                begin_awake(cluster, e, g, m)
+    redraw_foreign(cluster, e, 0)
 
 
 @inner
-def open_interval(world: ClusterParams, cluster: ClusterState, e: int, end_s: float) -> None:
+def open_interval(cluster: ClusterState, e: int, end_s: float) -> None:
     """Begin a decision interval: its counts start from what is in the cluster."""
     episode = cluster.episode[e]
-    length_s = end_s - episode.tick * world.settings[0].routing_s
+    length_s = end_s - tick_time_s(cluster, e)
+    episode.end_s = end_s
     episode.waiting_s = episode.waiting * length_s
     episode.service_s = episode.serving * length_s
     episode.late = 0
     episode.jobs_done_before = episode.jobs_done
-    for m in range(world.model.shape[0]):
+    for m in range(cluster.world.model.shape[0]):
         cluster.waiting[e, m].arrived = 0
 
 
 @inner
-def run_tick(world: ClusterParams, cluster: ClusterState, e: int, end_s: float) -> None:
+def run_tick(cluster: ClusterState, e: int) -> None:
     """Run one routing interval."""
-    settings = world.settings[0]
     episode = cluster.episode[e]
-    now_s = episode.tick * settings.routing_s
+    now_s = tick_time_s(cluster, e)
     episode.tick += 1
-    next_s = episode.tick * settings.routing_s
-    route(world, cluster, e, now_s, end_s)
-    for g in range(world.gpu.shape[0]):
-        serve(world, cluster, e, g, now_s, next_s, end_s)
-    advance(world, cluster, e, next_s)
+    next_s = tick_time_s(cluster, e)
+    route(cluster, e, now_s)
+    for g in range(cluster.world.gpu.shape[0]):
+        serve(cluster, e, g, now_s, next_s)
+    advance(cluster, e, next_s)
     while cluster.arrival_s[e, episode.next_job] <= next_s:
-        create_job(world, cluster, e, episode.next_job, next_s, end_s)
+        create_job(cluster, e, episode.next_job, next_s)
         episode.next_job += 1
-    if episode.tick % settings.foreign_ticks == 0:
-        redraw_foreign(world, cluster, e, episode.tick)
+    if episode.tick % cluster.world.settings[0].foreign_ticks == 0:
+        redraw_foreign(cluster, e, episode.tick)
 
 
 @inner
-def close_interval(world: ClusterParams, cluster: ClusterState, e: int, end_s: float) -> None:
+def close_interval(cluster: ClusterState, e: int) -> None:
     """End a decision interval: poll the servers, note what is late, add up request-seconds."""
     episode = cluster.episode[e]
-    for g in range(world.gpu.shape[0]):
+    now_s = tick_time_s(cluster, e)
+    for g in range(cluster.world.gpu.shape[0]):
         if cluster.server[e, g].model != NONE:
-            poll(world, cluster, e, g)
+            poll(cluster, e, g)
     for slot in range(episode.used_jobs):
-        if cluster.deadline_s[e, slot] <= end_s:
+        if cluster.deadline_s[e, slot] <= now_s:
             mark_late(cluster, e, slot)
     episode.decision += 1
     episode.waiting_s = max(episode.waiting_s, 0.0)  # rounding may leave a little less than none

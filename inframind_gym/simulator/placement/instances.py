@@ -75,9 +75,9 @@ from inframind_gym.simulator.placement.state import (
     VANISHING,
     WAKE,
     WAKING,
-    ClusterParams,
     ClusterState,
     first_gpu,
+    tick_time_s,
 )
 from inframind_gym.simulator.rng import normal, uniform
 
@@ -88,28 +88,28 @@ _SERVER: Final = np.zeros(1, SERVER)
 
 
 @inner
-def leader_of(world: ClusterParams, g: int, m: int) -> int:
+def leader_of(cluster: ClusterState, g: int, m: int) -> int:
     """Return the first GPU of model `m`'s block around GPU `g`, NONE beyond the last block."""
-    tp = int(world.model[m].tp)
+    tp = int(cluster.world.model[m].tp)
     leader = first_gpu(g, tp)
-    return leader if leader + tp <= world.gpu.shape[0] else NONE
+    return leader if leader + tp <= cluster.world.gpu.shape[0] else NONE
 
 
 @inner
-def state_on(world: ClusterParams, cluster: ClusterState, e: int, g: int, m: int) -> int:
+def state_on(cluster: ClusterState, e: int, g: int, m: int) -> int:
     """Return the state of model `m` on GPU `g`."""
-    leader = leader_of(world, g, m)
+    leader = leader_of(cluster, g, m)
     return ABSENT if leader == NONE else int(cluster.instance[e, leader, m].state)
 
 
 @inner
-def held_by(world: ClusterParams, cluster: ClusterState, e: int, g: int, m: int) -> float:
+def held_by(cluster: ClusterState, e: int, g: int, m: int) -> float:
     """Return the memory in MB that model `m` holds on GPU `g`."""
-    leader = leader_of(world, g, m)
+    leader = leader_of(cluster, g, m)
     if leader == NONE:
         return 0.0
     instance = cluster.instance[e, leader, m]
-    model = world.model[m]
+    model = cluster.world.model[m]
     if instance.state == ABSENT:
         return 0.0
     if instance.state == SLEPT:
@@ -122,57 +122,57 @@ def held_by(world: ClusterParams, cluster: ClusterState, e: int, g: int, m: int)
 
 
 @inner
-def held(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> float:
+def held(cluster: ClusterState, e: int, g: int) -> float:
     """Return the memory in MB that all models hold on GPU `g`."""
     total = 0.0
-    for m in range(world.model.shape[0]):
-        total += held_by(world, cluster, e, g, m)
+    for m in range(cluster.world.model.shape[0]):
+        total += held_by(cluster, e, g, m)
     return total
 
 
 @inner
-def slept_on(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> float:
+def slept_on(cluster: ClusterState, e: int, g: int) -> float:
     """Return the memory in MB that sleepers, also those about to wake, hold on GPU `g`."""
     total = 0.0
-    for m in range(world.model.shape[0]):
-        state = state_on(world, cluster, e, g, m)
+    for m in range(cluster.world.model.shape[0]):
+        state = state_on(cluster, e, g, m)
         if state in (SLEPT, QUEUED):
-            total += held_by(world, cluster, e, g, m)
+            total += held_by(cluster, e, g, m)
     return total
 
 
 @inner
-def redraw_foreign(world: ClusterParams, cluster: ClusterState, e: int, tick: int) -> None:
+def redraw_foreign(cluster: ClusterState, e: int, tick: int) -> None:
     """Redraw what other processes hold on each GPU: never more than is free."""
-    settings = world.settings[0]
-    for g in range(world.gpu.shape[0]):
+    settings = cluster.world.settings[0]
+    for g in range(cluster.world.gpu.shape[0]):
         wanted = settings.foreign_mb * uniform(cluster.episode[e].key, STREAM_FOREIGN, tick, g)
-        free = world.gpu[g].vram_mb - held(world, cluster, e, g)
+        free = cluster.world.gpu[g].vram_mb - held(cluster, e, g)
         cluster.foreign_mb[e, g] = max(0.0, min(wanted, free))
 
 
 @inner
-def starts_now(world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int) -> bool:
+def starts_now(cluster: ClusterState, e: int, leader: int, m: int) -> bool:
     """Return whether a queued model finds its memory on all GPUs of its block."""
-    model = world.model[m]
+    model = cluster.world.model[m]
     for g in range(leader, leader + model.tp):
-        others = held(world, cluster, e, g) - held_by(world, cluster, e, g, m)
-        if others + model.active_mb + cluster.foreign_mb[e, g] > world.gpu[g].vram_mb:
+        others = held(cluster, e, g) - held_by(cluster, e, g, m)
+        if others + model.active_mb + cluster.foreign_mb[e, g] > cluster.world.gpu[g].vram_mb:
             return False
     return True
 
 
 @inner
-def is_overbooked(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> bool:
+def is_overbooked(cluster: ClusterState, e: int, g: int) -> bool:
     """Return whether the plan for GPU `g` breaks a limit once all that leaves it has left."""
     slept = 0.0
     total = cluster.foreign_mb[e, g]
-    for m in range(world.model.shape[0]):
-        leader = leader_of(world, g, m)
+    for m in range(cluster.world.model.shape[0]):
+        leader = leader_of(cluster, g, m)
         if leader == NONE:
             continue
         instance = cluster.instance[e, leader, m]
-        model = world.model[m]
+        model = cluster.world.model[m]
         stays = instance.state == DRAINING and instance.fate == TO_SLEEP
         if instance.state == SLEPT or stays:
             slept += model.slept_mb
@@ -180,16 +180,16 @@ def is_overbooked(world: ClusterParams, cluster: ClusterState, e: int, g: int) -
         elif instance.state == QUEUED:
             slept += model.slept_mb  # room to fall asleep here later
             total += model.active_mb
-    return bool(slept > world.gpu[g].slept_limit_mb or total > world.gpu[g].vram_mb)
+    return bool(slept > cluster.world.gpu[g].slept_limit_mb or total > cluster.world.gpu[g].vram_mb)
 
 
 @inner
-def cheapest_resident(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> int:
+def cheapest_resident(cluster: ClusterState, e: int, g: int) -> int:
     """Return the model whose offload from GPU `g` costs least, or NONE if none can go."""
     best = NONE
     least = np.inf
-    for m in range(world.model.shape[0]):
-        leader = leader_of(world, g, m)
+    for m in range(cluster.world.model.shape[0]):
+        leader = leader_of(cluster, g, m)
         if leader == NONE:
             continue
         instance = cluster.instance[e, leader, m]
@@ -216,65 +216,51 @@ def begin(cluster: ClusterState, e: int, leader: int, m: int, state: int, now_s:
 
 
 @inner
-def set_end(
-    world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int, kind: int
-) -> None:
+def set_end(cluster: ClusterState, e: int, leader: int, m: int, kind: int) -> None:
     """Let the phase that has begun last as long as the card says, more or less."""
     instance = cluster.instance[e, leader, m]
     instance.turns += 1
-    place = leader * world.model.shape[0] + m
+    place = leader * cluster.world.model.shape[0] + m
     z = normal(cluster.episode[e].key, STREAM_NOISE, place, instance.turns)
-    noise = math.exp(world.settings[0].timing_noise * z)
-    duration_s = world.model[m].time_s[kind] * cluster.spread[e, m, kind] * noise
+    noise = math.exp(cluster.world.settings[0].timing_noise * z)
+    duration_s = cluster.world.model[m].time_s[kind] * cluster.spread[e, m, kind] * noise
     instance.until_s = instance.begun_s + duration_s
 
 
 @inner
-def observe_time(
-    world: ClusterParams, cluster: ClusterState, e: int, m: int, kind: int, took_s: float
-) -> None:
+def observe_time(cluster: ClusterState, e: int, m: int, kind: int, took_s: float) -> None:
     """Average what a phase took into the times that the agent sees."""
-    ema = world.settings[0].ema
+    ema = cluster.world.settings[0].ema
     cluster.seen_s[e, m, kind] = (1.0 - ema) * cluster.seen_s[e, m, kind] + ema * took_s
 
 
 @inner
-def move(world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int) -> None:
+def move(cluster: ClusterState, e: int, leader: int, m: int) -> None:
     """Count one more instance in transition on the GPUs of the block: they are UNSTABLE."""
     cluster.episode[e].moving += 1
-    for g in range(leader, leader + world.model[m].tp):
+    for g in range(leader, leader + cluster.world.model[m].tp):
         cluster.moving[e, g] += 1
 
 
 @inner
-def stop_serving(world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int) -> None:
+def stop_serving(cluster: ClusterState, e: int, leader: int, m: int) -> None:
     """Route nothing more to an instance that is ACTIVE: it leaves that state."""
     cluster.waiting[e, m].active -= 1
-    move(world, cluster, e, leader, m)
+    move(cluster, e, leader, m)
 
 
 @inner
-def settle(
-    world: ClusterParams,
-    cluster: ClusterState,
-    e: int,
-    leader: int,
-    m: int,
-    state: int,
-    now_s: float,
-) -> None:
+def settle(cluster: ClusterState, e: int, leader: int, m: int, state: int, now_s: float) -> None:
     """End a transition in ABSENT, SLEPT or ACTIVE."""
     begin(cluster, e, leader, m, state, now_s)
     cluster.episode[e].moving -= 1
-    for g in range(leader, leader + world.model[m].tp):
+    for g in range(leader, leader + cluster.world.model[m].tp):
         cluster.moving[e, g] -= 1
         cluster.clear_s[e, g] = max(cluster.clear_s[e, g], now_s)
 
 
 @inner
-def wake_up(
-    world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int, now_s: float
-) -> None:
+def wake_up(cluster: ClusterState, e: int, leader: int, m: int, now_s: float) -> None:
     """Make an instance serve, from now on."""
     cluster.waiting[e, m].active += 1
     cluster.server[e, leader] = _SERVER[0]
@@ -284,15 +270,15 @@ def wake_up(
     server.last_s = now_s
     server.mean_s = cluster.waiting[e, m].latency_s
     server.next_slot = NONE
-    for g in range(leader, leader + world.model[m].tp):
+    for g in range(leader, leader + cluster.world.model[m].tp):
         cluster.host[e, g] = leader
 
 
 @inner
-def close_server(world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int) -> None:
+def close_server(cluster: ClusterState, e: int, leader: int, m: int) -> None:
     """Take the drained server away."""
     cluster.server[e, leader].model = NONE
-    for g in range(leader, leader + world.model[m].tp):
+    for g in range(leader, leader + cluster.world.model[m].tp):
         cluster.host[e, g] = NONE
 
 
@@ -311,11 +297,9 @@ def is_drained(cluster: ClusterState, e: int, leader: int, m: int) -> bool:
 
 
 @inner
-def end_drain(
-    world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int, now_s: float
-) -> None:
+def end_drain(cluster: ClusterState, e: int, leader: int, m: int, now_s: float) -> None:
     """Let an instance that has drained go the way of its fate: SLEEPING or VANISHING."""
-    close_server(world, cluster, e, leader, m)
+    close_server(cluster, e, leader, m)
     if cluster.instance[e, leader, m].fate == TO_SLEEP:
         begin(cluster, e, leader, m, SLEEPING, now_s)
     else:
@@ -323,44 +307,28 @@ def end_drain(
 
 
 @inner
-def start_or_roll_back(
-    world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int, now_s: float
-) -> bool:
+def start_or_roll_back(cluster: ClusterState, e: int, leader: int, m: int, now_s: float) -> bool:
     """Let a queued instance whose GPUs are clear wake up or load. False: it has not the memory."""
     woke = cluster.instance[e, leader, m].from_slept
-    if not starts_now(world, cluster, e, leader, m):
-        roll_back(world, cluster, e, leader, m, SLEPT if woke else ABSENT, now_s)
+    if not starts_now(cluster, e, leader, m):
+        roll_back(cluster, e, leader, m, SLEPT if woke else ABSENT, now_s)
         return False
     begin(cluster, e, leader, m, WAKING if woke else LOADING, now_s)
     return True
 
 
 @inner
-def roll_back(
-    world: ClusterParams,
-    cluster: ClusterState,
-    e: int,
-    leader: int,
-    m: int,
-    state: int,
-    now_s: float,
-) -> None:
+def roll_back(cluster: ClusterState, e: int, leader: int, m: int, state: int, now_s: float) -> None:
     """Count a start that has failed; SLEPT or ABSENT is what is left."""
     woke = cluster.instance[e, leader, m].from_slept
     cluster.episode[e].counter[C_FAILED_WAKES if woke else C_FAILED_LOADS] += 1
     cluster.waiting[e, m].loading -= 1
-    settle(world, cluster, e, leader, m, state, now_s)
+    settle(cluster, e, leader, m, state, now_s)
 
 
 @inner
 def end_phase(
-    world: ClusterParams,
-    cluster: ClusterState,
-    e: int,
-    leader: int,
-    m: int,
-    took_s: float,
-    now_s: float,
+    cluster: ClusterState, e: int, leader: int, m: int, took_s: float, now_s: float
 ) -> None:
     """End SLEEPING, VANISHING, WAKING or LOADING as it was meant: SLEPT, ABSENT or ACTIVE.
 
@@ -372,56 +340,52 @@ def end_phase(
     counter = cluster.episode[e].counter
     if instance.state == SLEEPING:
         if instance.slept_before:
-            observe_time(world, cluster, e, m, SLEEP, took_s)
+            observe_time(cluster, e, m, SLEEP, took_s)
         instance.slept_before = 1
         counter[C_SLEEPS] += 1
-        settle(world, cluster, e, leader, m, SLEPT, now_s)
+        settle(cluster, e, leader, m, SLEPT, now_s)
     elif instance.state == VANISHING:
-        observe_time(world, cluster, e, m, OFFLOAD, took_s)
+        observe_time(cluster, e, m, OFFLOAD, took_s)
         instance.slept_before = 0
         counter[C_OFFLOADS] += 1
-        settle(world, cluster, e, leader, m, ABSENT, now_s)
+        settle(cluster, e, leader, m, ABSENT, now_s)
     else:
         woke = instance.state == WAKING
-        observe_time(world, cluster, e, m, WAKE if woke else LOAD, took_s)
+        observe_time(cluster, e, m, WAKE if woke else LOAD, took_s)
         counter[C_WAKES if woke else C_LOADS] += 1
         cluster.waiting[e, m].loading -= 1
-        settle(world, cluster, e, leader, m, ACTIVE, now_s)
-        wake_up(world, cluster, e, leader, m, now_s)
+        settle(cluster, e, leader, m, ACTIVE, now_s)
+        wake_up(cluster, e, leader, m, now_s)
 
 
 @inner
-def end_if_due(
-    world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int, now_s: float
-) -> None:
+def end_if_due(cluster: ClusterState, e: int, leader: int, m: int, now_s: float) -> None:
     """End the phase of an instance if its time is up."""
     instance = cluster.instance[e, leader, m]
     if instance.until_s <= now_s:
         took_s = instance.until_s - instance.begun_s
-        end_phase(world, cluster, e, leader, m, took_s, instance.until_s)
+        end_phase(cluster, e, leader, m, took_s, instance.until_s)
 
 
 @inner
-def leave(
-    world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int, now_s: float
-) -> None:
+def leave(cluster: ClusterState, e: int, leader: int, m: int, now_s: float) -> None:
     """Carry on an instance that leaves: DRAINING, SLEEPING or VANISHING."""
     instance = cluster.instance[e, leader, m]
     if is_drained(cluster, e, leader, m):
         drained_s = max(instance.begun_s, cluster.server[e, leader].last_s)
-        end_drain(world, cluster, e, leader, m, drained_s)
+        end_drain(cluster, e, leader, m, drained_s)
         sleep = SLEEP if instance.slept_before else FIRST_SLEEP
         kind = sleep if instance.state == SLEEPING else OFFLOAD
-        set_end(world, cluster, e, leader, m, kind)
+        set_end(cluster, e, leader, m, kind)
     if instance.state != DRAINING:
-        end_if_due(world, cluster, e, leader, m, now_s)
+        end_if_due(cluster, e, leader, m, now_s)
 
 
 @inner
-def ready_s(world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int) -> float:
+def ready_s(cluster: ClusterState, e: int, leader: int, m: int) -> float:
     """Return when the last other one left a queued instance's GPUs; -1 while one is there."""
     latest_s = cluster.instance[e, leader, m].begun_s
-    for g in range(leader, leader + world.model[m].tp):
+    for g in range(leader, leader + cluster.world.model[m].tp):
         if cluster.moving[e, g] > 1:
             return -1.0
         latest_s = max(latest_s, cluster.clear_s[e, g])
@@ -429,121 +393,117 @@ def ready_s(world: ClusterParams, cluster: ClusterState, e: int, leader: int, m:
 
 
 @inner
-def come(
-    world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int, now_s: float
-) -> None:
+def come(cluster: ClusterState, e: int, leader: int, m: int, now_s: float) -> None:
     """Carry on an instance that comes: QUEUED, WAKING or LOADING."""
     if cluster.instance[e, leader, m].state == QUEUED:
-        clear_s = ready_s(world, cluster, e, leader, m)
-        if clear_s < 0.0 or not start_or_roll_back(world, cluster, e, leader, m, clear_s):
+        clear_s = ready_s(cluster, e, leader, m)
+        if clear_s < 0.0 or not start_or_roll_back(cluster, e, leader, m, clear_s):
             return
         woke = cluster.instance[e, leader, m].from_slept
-        set_end(world, cluster, e, leader, m, WAKE if woke else LOAD)
-    end_if_due(world, cluster, e, leader, m, now_s)
+        set_end(cluster, e, leader, m, WAKE if woke else LOAD)
+    end_if_due(cluster, e, leader, m, now_s)
 
 
 @inner
-def advance(world: ClusterParams, cluster: ClusterState, e: int, now_s: float) -> None:
+def advance(cluster: ClusterState, e: int, now_s: float) -> None:
     """Carry all transitions on to this tick; those that leave first, for those that wait."""
     if cluster.episode[e].moving == 0:
         return
-    gpus, models = world.gpu.shape[0], world.model.shape[0]
+    gpus, models = cluster.world.gpu.shape[0], cluster.world.model.shape[0]
     for g in range(gpus):
         if cluster.moving[e, g] > 0:
             for m in range(models):
                 state = cluster.instance[e, g, m].state
                 if state in (DRAINING, SLEEPING, VANISHING):
-                    leave(world, cluster, e, g, m, now_s)
+                    leave(cluster, e, g, m, now_s)
     for g in range(gpus):
         if cluster.moving[e, g] > 0:
             for m in range(models):
                 state = cluster.instance[e, g, m].state
                 if state in (QUEUED, WAKING, LOADING):
-                    come(world, cluster, e, g, m, now_s)
+                    come(cluster, e, g, m, now_s)
 
 
 # Decisions
 
 
 @inner
-def block_is_free(world: ClusterParams, cluster: ClusterState, e: int, leader: int, m: int) -> bool:
+def block_is_free(cluster: ClusterState, e: int, leader: int, m: int) -> bool:
     """Return whether every GPU of a block is STABLE and large enough for the model."""
-    model = world.model[m]
+    model = cluster.world.model[m]
     for g in range(leader, leader + model.tp):
         if cluster.moving[e, g] > 0:
             return False
-        if model.active_mb + cluster.foreign_mb[e, g] > world.gpu[g].vram_mb:
+        if model.active_mb + cluster.foreign_mb[e, g] > cluster.world.gpu[g].vram_mb:
             return False
     return True
 
 
 @inner
-def write_mask(world: ClusterParams, cluster: ClusterState, e: int) -> None:
+def write_mask(cluster: ClusterState, e: int) -> None:
     """Write which choices are open to each GPU."""
     mask = cluster.mask[e]
-    gpus = world.gpu.shape[0]
+    gpus = cluster.world.gpu.shape[0]
     for g in range(gpus):
         mask[g, 0] = True
-    for m in range(world.model.shape[0]):
-        tp = int(world.model[m].tp)
+    for m in range(cluster.world.model.shape[0]):
+        tp = int(cluster.world.model[m].tp)
         loading = cluster.waiting[e, m].loading > 0
         for leader in range(0, gpus, tp):
             whole = leader + tp <= gpus
             active = whole and cluster.instance[e, leader, m].state == ACTIVE
-            free = whole and not loading and block_is_free(world, cluster, e, leader, m)
+            free = whole and not loading and block_is_free(cluster, e, leader, m)
             for g in range(leader, min(leader + tp, gpus)):
                 mask[g, m + 1] = cluster.moving[e, g] == 0 if active else free
 
 
 @inner
-def is_legal(
-    world: ClusterParams, cluster: ClusterState, e: int, g: int, action: NDArray[np.int64]
-) -> bool:
+def is_legal(cluster: ClusterState, e: int, g: int, action: NDArray[np.int64]) -> bool:
     """Return whether GPU `g` may do as the action says."""
     choice = int(action[g])
     if not cluster.mask[e, g, choice]:
         return False
-    if choice == 0 or state_on(world, cluster, e, g, choice - 1) == ACTIVE:
+    if choice == 0 or state_on(cluster, e, g, choice - 1) == ACTIVE:
         return True
-    leader = leader_of(world, g, choice - 1)
-    for other in range(leader, leader + world.model[choice - 1].tp):
+    leader = leader_of(cluster, g, choice - 1)
+    for other in range(leader, leader + cluster.world.model[choice - 1].tp):
         if action[other] != choice:
             return False
     return True
 
 
 @inner
-def make_room(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> None:
+def make_room(cluster: ClusterState, e: int, g: int) -> None:
     """Offload residents of GPU `g` until what is planned for it fits."""
-    now_s = cluster.episode[e].tick * world.settings[0].routing_s
-    while is_overbooked(world, cluster, e, g):
-        m = cheapest_resident(world, cluster, e, g)
+    now_s = tick_time_s(cluster, e)
+    while is_overbooked(cluster, e, g):
+        m = cheapest_resident(cluster, e, g)
         if m == NONE:
             return
-        leader = leader_of(world, g, m)
+        leader = leader_of(cluster, g, m)
         instance = cluster.instance[e, leader, m]
         if instance.state == DRAINING:
             instance.fate = TO_VANISH
         else:
             vanish(cluster, e, leader, m, False, now_s)
-            set_end(world, cluster, e, leader, m, OFFLOAD)
-            move(world, cluster, e, leader, m)
+            set_end(cluster, e, leader, m, OFFLOAD)
+            move(cluster, e, leader, m)
 
 
 @inner
-def decide(world: ClusterParams, cluster: ClusterState, e: int, action: NDArray[np.int64]) -> None:
+def decide(cluster: ClusterState, e: int, action: NDArray[np.int64]) -> None:
     """Carry out a decision: `action` (G,) has per GPU 0, or 1 + the model to make active."""
     episode = cluster.episode[e]
-    gpus = world.gpu.shape[0]
+    gpus = cluster.world.gpu.shape[0]
     episode.illegal = 0
     for g in range(gpus):  # the state is that before the decision until all are judged
         cluster.target[g] = 0
-        if not is_legal(world, cluster, e, g, action):
+        if not is_legal(cluster, e, g, action):
             episode.illegal += 1
-        elif action[g] > 0 and state_on(world, cluster, e, g, action[g] - 1) != ACTIVE:
+        elif action[g] > 0 and state_on(cluster, e, g, action[g] - 1) != ACTIVE:
             cluster.target[g] = action[g]
     started = False
-    now_s = episode.tick * world.settings[0].routing_s
+    now_s = tick_time_s(cluster, e)
     for g in range(gpus):
         if cluster.target[g] == 0:
             continue
@@ -555,15 +515,15 @@ def decide(world: ClusterParams, cluster: ClusterState, e: int, action: NDArray[
             if instance.state == ACTIVE:
                 begin(cluster, e, leader, other, DRAINING, now_s)
                 instance.fate = TO_SLEEP
-                stop_serving(world, cluster, e, leader, other)
+                stop_serving(cluster, e, leader, other)
         m = int(cluster.target[g]) - 1
-        if leader_of(world, g, m) == g:  # the model waits until its GPUs are clear
+        if leader_of(cluster, g, m) == g:  # the model waits until its GPUs are clear
             instance = cluster.instance[e, g, m]
             instance.from_slept = instance.state == SLEPT
             begin(cluster, e, g, m, QUEUED, now_s)
             cluster.waiting[e, m].loading += 1
-            move(world, cluster, e, g, m)
+            move(cluster, e, g, m)
     if started:
         for g in range(gpus):
             if cluster.moving[e, g] > 0:
-                make_room(world, cluster, e, g)
+                make_room(cluster, e, g)

@@ -29,8 +29,7 @@ in the server, first come first served. Servers do not see each other within a r
 because calls are routed at ticks only. docs/placement.md compares this with the kernel of the
 routing environments.
 
-Arguments: `tick_s` is the tick at which calls that become ready are stamped, `end_s` the end of the
-decision interval.
+Argument `tick_s`: the tick at which calls that become ready are stamped.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.simulator.jit import inner
-from inframind_gym.simulator.placement.state import ACTIVE, DAG, NONE, ClusterParams, ClusterState
+from inframind_gym.simulator.placement.state import ACTIVE, DAG, NONE, ClusterState
 from inframind_gym.simulator.rng import normal, uniform
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, graph
 
@@ -98,16 +97,14 @@ def tokens(log_median: float, sigma: float, z: float, most: float) -> float:
 
 
 @inner
-def create_job(
-    world: ClusterParams, cluster: ClusterState, e: int, ordinal: int, tick_s: float, end_s: float
-) -> int:
+def create_job(cluster: ClusterState, e: int, ordinal: int, tick_s: float) -> int:
     """Let job `ordinal` of the episode come: draw it, and make its first calls wait.
 
     Returns:
         Its place. The tokens of its calls are in `cluster.prompt` and `cluster.output` until the
         next job comes.
     """
-    settings = world.settings[0]
+    world, settings = cluster.world, cluster.world.settings[0]
     episode = cluster.episode[e]
     key = episode.key
     slot = int(episode.used_jobs)
@@ -168,13 +165,13 @@ def create_job(
         cluster.waiting[e, job.model[call]].potential += 1
     for call in range(dag.calls):
         if dag.predecessors[call] == np.uint32(0):
-            make_ready(cluster, e, slot, call, arrival_s, tick_s, end_s)
+            make_ready(cluster, e, slot, call, arrival_s, tick_s)
     return slot
 
 
 @inner
 def make_ready(
-    cluster: ClusterState, e: int, slot: int, call: int, ready_s: float, tick_s: float, end_s: float
+    cluster: ClusterState, e: int, slot: int, call: int, ready_s: float, tick_s: float
 ) -> None:
     """Move a call from `potential` to the end of its model's `waiting_for_scheduling`."""
     episode = cluster.episode[e]
@@ -206,26 +203,18 @@ def make_ready(
     waiting.arrived += 1
     episode.waiting += 1
     episode.requests_made += 1
-    episode.waiting_s += end_s - ready_s
+    episode.waiting_s += episode.end_s - ready_s
 
 
 @inner
-def call_done(
-    world: ClusterParams,
-    cluster: ClusterState,
-    e: int,
-    identity: int,
-    now_s: float,
-    tick_s: float,
-    end_s: float,
-) -> None:
+def call_done(cluster: ClusterState, e: int, identity: int, now_s: float, tick_s: float) -> None:
     """Note that a request was answered: its successors become ready, or its job is over."""
     episode = cluster.episode[e]
     request = cluster.request[e, identity]
     slot = int(request.job)
     call = int(request.call)
     job = cluster.job[e, slot]
-    dag = world.dag[job.dag]
+    dag = cluster.world.dag[job.dag]
     cluster.free_request[e, episode.free_requests] = identity
     episode.free_requests += 1
     episode.requests_done += 1
@@ -236,7 +225,7 @@ def call_done(
             if dag.successors[call] >> np.uint32(other) & _ONE:
                 reads = dag.predecessors[other]
                 if job.done & reads == reads:
-                    make_ready(cluster, e, slot, other, now_s, tick_s, end_s)
+                    make_ready(cluster, e, slot, other, now_s, tick_s)
         return
     if now_s > job.deadline_s:
         mark_late(cluster, e, slot)
@@ -282,28 +271,20 @@ def drain_latency(cluster: ClusterState, e: int, g: int) -> float:
 
 
 @inner
-def has_room(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> bool:
+def has_room(cluster: ClusterState, e: int, g: int) -> bool:
     """Return whether the server takes one more call."""
     server = cluster.server[e, g]
-    model = world.model[server.model]
+    model = cluster.world.model[server.model]
     return bool(server.running + server.queued < model.slots + model.queue)
 
 
 @inner
-def submit(
-    world: ClusterParams,
-    cluster: ClusterState,
-    e: int,
-    g: int,
-    identity: int,
-    now_s: float,
-    end_s: float,
-) -> None:
+def submit(cluster: ClusterState, e: int, g: int, identity: int, now_s: float) -> None:
     """Send a request to the server at leader `g`, which has room."""
     server = cluster.server[e, g]
     cluster.request[e, identity].submit_s = now_s
-    if server.running < world.model[server.model].slots:
-        start(cluster, e, g, identity, now_s, end_s)
+    if server.running < cluster.world.model[server.model].slots:
+        start(cluster, e, g, identity, now_s)
     else:
         places = cluster.queue.shape[2]
         cluster.queue[e, g, (server.queue_head + server.queued) % places] = identity
@@ -311,7 +292,7 @@ def submit(
 
 
 @inner
-def start(cluster: ClusterState, e: int, g: int, identity: int, now_s: float, end_s: float) -> None:
+def start(cluster: ClusterState, e: int, g: int, identity: int, now_s: float) -> None:
     """Let a request run in a free slot."""
     server = cluster.server[e, g]
     episode = cluster.episode[e]
@@ -323,7 +304,7 @@ def start(cluster: ClusterState, e: int, g: int, identity: int, now_s: float, en
         server.next_finish = finish
         server.next_slot = server.running
     server.running += 1
-    left_s = end_s - now_s
+    left_s = episode.end_s - now_s
     episode.waiting -= 1
     episode.waiting_s -= left_s
     episode.serving += 1
@@ -331,7 +312,7 @@ def start(cluster: ClusterState, e: int, g: int, identity: int, now_s: float, en
 
 
 @inner
-def take_out(cluster: ClusterState, e: int, g: int, now_s: float, end_s: float) -> int:
+def take_out(cluster: ClusterState, e: int, g: int, now_s: float) -> int:
     """Remove the running call at `next_slot`, keeping the order of the others: its request."""
     server = cluster.server[e, g]
     episode = cluster.episode[e]
@@ -350,19 +331,19 @@ def take_out(cluster: ClusterState, e: int, g: int, now_s: float, end_s: float) 
     server.next_finish = least
     server.next_slot = where
     episode.serving -= 1
-    episode.service_s -= end_s - now_s
+    episode.service_s -= episode.end_s - now_s
     return identity
 
 
 @inner
-def start_next(cluster: ClusterState, e: int, g: int, now_s: float, end_s: float) -> None:
+def start_next(cluster: ClusterState, e: int, g: int, now_s: float) -> None:
     """Give the slot that has become free to the call that waits longest in the server, if any."""
     server = cluster.server[e, g]
     if server.queued > 0:
         following = int(cluster.queue[e, g, server.queue_head])
         server.queue_head = (server.queue_head + 1) % cluster.queue.shape[2]
         server.queued -= 1
-        start(cluster, e, g, following, now_s, end_s)
+        start(cluster, e, g, following, now_s)
 
 
 @inner
@@ -375,20 +356,12 @@ def count_answer(cluster: ClusterState, e: int, g: int, identity: int, now_s: fl
 
 
 @inner
-def serve(
-    world: ClusterParams,
-    cluster: ClusterState,
-    e: int,
-    g: int,
-    from_s: float,
-    to_s: float,
-    end_s: float,
-) -> None:
+def serve(cluster: ClusterState, e: int, g: int, from_s: float, to_s: float) -> None:
     """Run the server at leader `g` from one tick to the next, `to_s`."""
     server = cluster.server[e, g]
     if server.running == 0:
         return
-    model = world.model[server.model]
+    model = cluster.world.model[server.model]
     now_s = from_s
     while server.running > 0:
         step_s = model.base_s + model.per_seq_s * server.running
@@ -404,24 +377,24 @@ def serve(
         server.clock = server.next_finish
         ended = 0
         while server.next_finish <= server.clock + ONE_STEP:
-            identity = take_out(cluster, e, g, now_s, end_s)
+            identity = take_out(cluster, e, g, now_s)
             count_answer(cluster, e, g, identity, now_s)
-            call_done(world, cluster, e, identity, now_s, to_s, end_s)
+            call_done(cluster, e, identity, now_s, to_s)
             ended += 1
         for _ in range(ended):
-            start_next(cluster, e, g, now_s, end_s)
+            start_next(cluster, e, g, now_s)
 
 
 @inner
-def route(world: ClusterParams, cluster: ClusterState, e: int, now_s: float, end_s: float) -> None:
+def route(cluster: ClusterState, e: int, now_s: float) -> None:
     """Route the waiting calls of every model that is awake somewhere."""
-    for m in range(world.model.shape[0]):
+    for m in range(cluster.world.model.shape[0]):
         waiting = cluster.waiting[e, m]
         if waiting.count == 0 or waiting.active == 0:
             continue
         open_servers = 0
-        for g in range(0, world.gpu.shape[0], world.model[m].tp):
-            if cluster.instance[e, g, m].state == ACTIVE and has_room(world, cluster, e, g):
+        for g in range(0, cluster.world.gpu.shape[0], cluster.world.model[m].tp):
+            if cluster.instance[e, g, m].state == ACTIVE and has_room(cluster, e, g):
                 cluster.target[open_servers] = g
                 open_servers += 1
         while waiting.count > 0 and open_servers > 0:
@@ -439,21 +412,21 @@ def route(world: ClusterParams, cluster: ClusterState, e: int, now_s: float, end
             waiting.stamp_sum_s -= request.stamp_s
             request.next = NONE
             g = int(cluster.target[where])
-            submit(world, cluster, e, g, identity, now_s, end_s)
-            if not has_room(world, cluster, e, g):
+            submit(cluster, e, g, identity, now_s)
+            if not has_room(cluster, e, g):
                 open_servers -= 1
                 for i in range(where, open_servers):
                     cluster.target[i] = cluster.target[i + 1]
 
 
 @inner
-def poll(world: ClusterParams, cluster: ClusterState, e: int, g: int) -> None:
+def poll(cluster: ClusterState, e: int, g: int) -> None:
     """Read the metrics of the server at leader `g`: the deltas since the last poll."""
     server = cluster.server[e, g]
     count = server.latency_count - server.polled_count
     if count > 0:
         server.mean_s = (server.latency_sum_s - server.polled_sum_s) / count
-        ema = world.settings[0].ema
+        ema = cluster.world.settings[0].ema
         waiting = cluster.waiting[e, server.model]
         waiting.latency_s = (1.0 - ema) * waiting.latency_s + ema * server.mean_s
     server.polled_sum_s = server.latency_sum_s

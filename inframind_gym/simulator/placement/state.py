@@ -131,6 +131,7 @@ EPISODE: Final = record(
     "f8: waiting_s",  # request-seconds of the step: ready, not running
     "f8: service_s",  # running
     "f8: spent_s",  # request-seconds of the episode, both kinds
+    "f8: end_s",  # of the decision interval that runs, or ran last
     "i8: tick",
     "i4: decision next_job jobs_done",
     "i4: jobs_done_before",  # the same before the step
@@ -210,8 +211,9 @@ JOB_DONE: Final = record(
 
 
 class ClusterState(NamedTuple):
-    """State of E clusters, and scratch space."""
+    """E clusters of the same kind: their constants, their state, and scratch space."""
 
+    world: ClusterParams
     episode: NDArray[Any]  # (E,) EPISODE
     instance: NDArray[Any]  # (E, G, M) INSTANCE, at the leader
     server: NDArray[Any]  # (E, G) SERVER, at the leader
@@ -241,6 +243,12 @@ class ClusterState(NamedTuple):
     target: NDArray[np.int32]  # (G,) scratch: leaders that a request may go to
 
 
+@inner
+def tick_time_s(cluster: ClusterState, e: int) -> float:
+    """Return the time of the last tick."""
+    return float(cluster.episode[e].tick * cluster.world.settings[0].routing_s)
+
+
 def allocate(world: ClusterParams, num_envs: int, jobs: int) -> ClusterState:
     """Return arrays for `num_envs` clusters in whose episodes at most `jobs` jobs come."""
     gpus, models = len(world.gpu), len(world.model)
@@ -249,6 +257,7 @@ def allocate(world: ClusterParams, num_envs: int, jobs: int) -> ClusterState:
     slots = int(world.model["slots"].max())
     places = max(1, int(world.model["queue"].max()))
     return ClusterState(
+        world=world,
         episode=np.zeros(num_envs, EPISODE),
         instance=np.zeros((*by_gpu, models), INSTANCE),
         server=np.zeros(by_gpu, SERVER),
