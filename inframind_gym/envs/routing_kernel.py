@@ -139,32 +139,19 @@ def observe(params: EnvParams, state: EnvState, seen: Any, e: int, row: Any, con
         row[0] = np.float32(task)
         row[1] = np.float32(role)
     row[head] = np.float32(math.log(max(budget_s, 1.0)) / LOG_SCALE)
-    in_flight = state.in_flight[e, CONTROLLED]
-    write_system(row[head + 1 :], seen, e, params.features, in_flight, settings.queue_norm)
+    models = seen.shape[2]
+    for f in range(params.features.shape[0]):
+        at = head + 1 + f * models
+        feature = params.features[f]
+        for m in range(models):
+            if feature == IN_FLIGHT:  # the agent's calls that are not answered
+                row[at + m] = np.float32(state.in_flight[e, CONTROLLED, m] / settings.queue_norm)
+            else:
+                row[at + m] = seen[e, feature, m]
     if settings.level > LEVEL_PLANNER:  # joint: which of the two kinds of decision it is
         row[row.shape[0] - 1] = np.float32(
             1.0 if stream.live == IS_DUE and stream.node == PLAN_NODE else 0.0
         )
-
-
-@inner
-def write_system(
-    out: Any, seen: Any, e: int, features: Any, in_flight: Any, queue_norm: float
-) -> None:
-    """Write what is known of the servers into `out`, float32, M numbers a feature.
-
-    Args:
-        features: (F,) which features, in order: QUEUE, E2E, KV or IN_FLIGHT.
-        in_flight: (M,) the agent's calls, sent to each model and not answered.
-    """
-    models = seen.shape[2]
-    for f in range(features.shape[0]):
-        if features[f] == IN_FLIGHT:
-            for m in range(models):
-                out[f * models + m] = np.float32(in_flight[m] / queue_norm)
-        else:
-            for m in range(models):
-                out[f * models + m] = seen[e, features[f], m]
 
 
 @jit

@@ -15,7 +15,7 @@ import math
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from inframind_gym.simulator.jit import inner
 
@@ -136,6 +136,21 @@ def normal_quantile(p: float) -> float:
         den = den * r + 1.0
     z = num / den
     return -z if q < 0.0 else z
+
+
+@inner
+def draw(cdf: Any, u: float) -> int:
+    """Index of the first cumulative share above u."""
+    for i in range(cdf.shape[0] - 1):
+        if u < cdf[i]:
+            return i
+    return int(cdf.shape[0]) - 1
+
+
+def cumulative(weights: ArrayLike) -> NDArray[np.float64]:
+    """Return the cumulative shares of weights along the last axis, as `draw` takes them."""
+    sums = np.cumsum(np.asarray(weights, np.float64), axis=-1)
+    return np.asarray(sums / sums[..., -1:])
 
 
 def uniform_array(

@@ -41,6 +41,7 @@ from inframind_gym.simulator.placement.state import (
     SPREAD,
     ClusterParams,
 )
+from inframind_gym.simulator.rng import cumulative
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
 
 MOST_MODELS = 64
@@ -464,9 +465,9 @@ def build_params(
         model=np.concatenate(models),
         gpu=np.repeat(np.array(gpus, GPU), [group.count for group in cluster.gpus]),
         dag=dag,
-        topology_cdf=_cdf(topology),
-        agents_cdf=_cdf(agents),
-        mix_cdf=_cdf(mix),
+        topology_cdf=cumulative(topology),
+        agents_cdf=cumulative(agents),
+        mix_cdf=cumulative(mix),
         trace_prompt=arrivals.tokens.prompt,
         trace_output=arrivals.tokens.output,
     )
@@ -483,9 +484,3 @@ def _record(dtype: np.dtype[Any], **fields: Any) -> NDArray[Any]:
     for name, value in fields.items():
         record[0][name] = value
     return record
-
-
-def _cdf(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    sums = np.cumsum(weights)
-    cdf: NDArray[np.float64] = sums / sums[-1]
-    return cdf

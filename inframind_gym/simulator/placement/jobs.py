@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.simulator.jit import inner
 from inframind_gym.simulator.placement.state import ACTIVE, DAG, NONE, ClusterState
-from inframind_gym.simulator.rng import normal, uniform
+from inframind_gym.simulator.rng import draw, normal, uniform
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, graph
 
 STREAM_TOPOLOGY, STREAM_AGENTS, STREAM_MODEL, STREAM_OUTPUT, STREAM_PROMPT = range(101, 106)
@@ -82,15 +82,6 @@ def dag_table() -> NDArray[Any]:
 
 
 @inner
-def pick(cdf: NDArray[np.float64], u: float) -> int:
-    """Return the index of the first entry above `u`."""
-    i = 0
-    while i < cdf.shape[0] - 1 and u >= cdf[i]:
-        i += 1
-    return i
-
-
-@inner
 def tokens(log_median: float, sigma: float, z: float, most: float) -> float:
     """Return a log-normal whole number of tokens in 1..most."""
     return float(min(max(math.floor(math.exp(log_median + sigma * z)), 1.0), most))
@@ -115,8 +106,8 @@ def create_job(cluster: ClusterState, e: int, ordinal: int, tick_s: float) -> in
         episode.used_jobs += 1
     job = cluster.job[e, slot]
     arrival_s = cluster.arrival_s[e, ordinal]
-    topology = pick(world.topology_cdf, uniform(key, STREAM_TOPOLOGY, ordinal, 0))
-    agents = pick(world.agents_cdf, uniform(key, STREAM_AGENTS, ordinal, 0)) + 1
+    topology = draw(world.topology_cdf, uniform(key, STREAM_TOPOLOGY, ordinal, 0))
+    agents = draw(world.agents_cdf, uniform(key, STREAM_AGENTS, ordinal, 0)) + 1
     job.dag = topology * MAX_AGENTS + agents - 1
     dag = world.dag[job.dag]
     row = cluster.trace_row[e, ordinal]
@@ -128,7 +119,7 @@ def create_job(cluster: ClusterState, e: int, ordinal: int, tick_s: float) -> in
     longest_s = 0.0
     for call in range(dag.calls):
         u = uniform(key, STREAM_MODEL, ordinal, dag.agent[call])
-        rank = pick(world.mix_cdf, u) + int(arrival_s // settings.shift_s) * settings.shift_by
+        rank = draw(world.mix_cdf, u) + int(arrival_s // settings.shift_s) * settings.shift_by
         m = int(cluster.rank[e, rank % world.model.shape[0]])
         model = world.model[m]
         if settings.traced:

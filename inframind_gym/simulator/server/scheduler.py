@@ -118,16 +118,20 @@ def blocks_for(tokens: int, block_size: int) -> int:
 
 
 @inner
+def blocks_held_by(cluster: Cluster, e: int, m: int, index: int, clock: int) -> int:
+    """Blocks of the running request at `index` when the clock stands at `clock`."""
+    size = cluster.card[m].block_size
+    if cluster.finish_clock[e, m, index] == FAR_CLOCK:
+        return blocks_for(cluster.request[e, cluster.running[e, m, index]].computed, size)
+    return blocks_for(cluster.base_tokens[e, m, index] + clock, size)
+
+
+@inner
 def blocks_held(cluster: Cluster, e: int, m: int, clock: int) -> int:
     """Blocks of the running requests when the clock stands at `clock`, counted one by one."""
-    server = cluster.server[e, m]
-    size = cluster.card[m].block_size
     held = 0
-    for i in range(server.running):
-        if cluster.finish_clock[e, m, i] == FAR_CLOCK:
-            held += blocks_for(cluster.request[e, cluster.running[e, m, i]].computed, size)
-        else:
-            held += blocks_for(cluster.base_tokens[e, m, i] + clock, size)
+    for i in range(cluster.server[e, m].running):
+        held += blocks_held_by(cluster, e, m, i, clock)
     return held
 
 
@@ -137,15 +141,6 @@ def blocks_held_at_most(cluster: Cluster, e: int, m: int, more_tokens: int) -> i
     server = cluster.server[e, m]
     blocks = (server.kv_tokens + more_tokens) // cluster.card[m].block_size
     return int(blocks + server.running)
-
-
-@inner
-def blocks_held_by(cluster: Cluster, e: int, m: int, index: int) -> int:
-    """Blocks that the running request at `index` held before the step being planned."""
-    size = cluster.card[m].block_size
-    if cluster.finish_clock[e, m, index] == FAR_CLOCK:
-        return blocks_for(cluster.request[e, cluster.running[e, m, index]].computed, size)
-    return blocks_for(cluster.base_tokens[e, m, index] + cluster.server[e, m].clock, size)
 
 
 @inner
@@ -410,7 +405,7 @@ def serve_running_contended(cluster: Cluster, e: int, m: int) -> tuple[int, int,
             if leaving >= 0:  # in its last step: it loses only what it needs no more
                 held -= release_leaving(cluster, e, m, leaving, held, False)
                 continue
-            lost = blocks_held_by(cluster, e, m, victim)
+            lost = blocks_held_by(cluster, e, m, victim, server.clock)
             served = victim < index
             if served:  # it had its tokens already: they go back to the budget
                 had = int(cluster.base_tokens[e, m, victim]) + server.clock

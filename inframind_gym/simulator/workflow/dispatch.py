@@ -19,7 +19,7 @@ from inframind_gym.simulator.quality import (
     call_id,
     was_cut,
 )
-from inframind_gym.simulator.rng import STREAM_BACKGROUND, uniform
+from inframind_gym.simulator.rng import STREAM_BACKGROUND, draw, uniform
 from inframind_gym.simulator.server.engine import finish_stretch, release_request, submit
 from inframind_gym.simulator.server.faults import (
     ABORTED,
@@ -50,7 +50,6 @@ from inframind_gym.simulator.workflow.lifecycle import (
     LEVEL_EXECUTOR,
     LEVEL_PLANNER,
     decide,
-    draw,
     end_call,
     hand_on,
     is_judged,

@@ -29,6 +29,7 @@ from inframind_gym.simulator.rng import (
     STREAM_ROLE,
     STREAM_TESTS,
     STREAM_TOPOLOGY,
+    draw,
     uniform,
 )
 from inframind_gym.simulator.workflow.params import NO_LIMIT, EnvParams
@@ -54,15 +55,6 @@ LATE_S = 1e9  # added to the priority of work that is past its deadline
 _DEBATE = 3  # index into TOPOLOGIES
 _ONE = np.uint32(1)
 _QUERY = np.zeros(1, QUERY)  # one that arrives
-
-
-@inner
-def draw(cdf: Any, u: float) -> int:
-    """Index of the first cumulative share above u."""
-    for i in range(cdf.shape[0] - 1):
-        if u < cdf[i]:
-            return i
-    return int(cdf.shape[0]) - 1
 
 
 @inner

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.simulator.jit import record
 from inframind_gym.simulator.quality import ResponseTables, response_tables
+from inframind_gym.simulator.rng import cumulative
 from inframind_gym.simulator.server.pool import MOST_MODELS, PoolConfig
 from inframind_gym.simulator.workflow.roles import ROLES, roles_of
 from inframind_gym.simulator.workflow.topology import (
@@ -127,12 +128,12 @@ def build_params(
         max_prompt_tokens=np.array(
             [max(m.server.max_model_len - max_output, 1) for m in pool.models], np.int64
         ),
-        model_cdf=_cdf([[p.models[a].share for a in aliases] for p in profiles]),
-        strategy_cdf=_cdf([[p.strategy_mix[s] for s in STRATEGIES] for p in profiles]),
-        topology_cdf=_cdf(
+        model_cdf=cumulative([[p.models[a].share for a in aliases] for p in profiles]),
+        strategy_cdf=cumulative([[p.strategy_mix[s] for s in STRATEGIES] for p in profiles]),
+        topology_cdf=cumulative(
             [[p.planner.topologies.get(t, 0.0) for t in TOPOLOGIES] for p in profiles]
         ),
-        agents_cdf=_cdf(
+        agents_cdf=cumulative(
             [
                 [p.planner.num_agents.get(count, 0.0) for count in range(1, MAX_AGENTS + 1)]
                 for p in profiles
@@ -176,9 +177,3 @@ def role_fit(tasks: TaskSet, embedding: NDArray[np.float32]) -> NDArray[np.float
             spread > 0, spread, 1.0
         )
     return np.ascontiguousarray(fit, np.float32)
-
-
-def _cdf(shares: Sequence[Sequence[float]]) -> NDArray[np.float64]:
-    cumulative = np.cumsum(np.asarray(shares, np.float64), axis=1)
-    out: NDArray[np.float64] = cumulative / cumulative[:, -1:]
-    return out
