@@ -102,11 +102,13 @@ def test_a_wrong_file_or_name_is_an_error(path: Path) -> None:
 def test_runs_are_listed_and_shown(path: Path) -> None:
     with RunStore(path) as store, RunLog(store, "assignment", {"provider": "simulated"}) as log:
         log.append("llm_attempt", {"n": 1})
-        log.finish("complete", {"calls": 100, "cost_usd": 0.05})
+        output = "\x1b[31mred\x9b0m :warning:"  # of a model
+        log.finish("complete", {"calls": 100, "cost_usd": 0.05, "output": output})
     status, output = command("list", "--runs", str(path))
     assert (status, log.run_id in output, "0.0500" in output) == (0, True, True), output
     status, output = command("show", "--runs", str(path), "--events")
     assert "simulated" in output and 'llm_attempt      {"n": 1}' in output
+    assert "[31mred0m :warning:" in output  # it does not steer the terminal
     for words in (("show", "zzz", "--runs", str(path)), ("list", "--runs", f"{path}x")):
         status, output = command(*words)
         assert status == 2 and "error" in output

@@ -2,5 +2,5 @@
 
 rules, simulate        load and rewards; constants, tasks and answers that are drawn
 agents                 agents and judge; the window of assignments, Q-learning over it
-app, cli               training graph and production, over the same steps; terminal
+app                    training graph and production, over the same steps
 """

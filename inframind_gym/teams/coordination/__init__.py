@@ -5,5 +5,5 @@ simulate              simulated questions
 app, session          a query in and an answer out; the graph of one query
 agents, prompts       who works; what a model reads and answers, the context of a conversation
 retrieval, check      passages; injection, grounding, abstention
-scenarios, cli        the eight acceptance scenarios; commands
+scenarios             the eight acceptance scenarios
 """
