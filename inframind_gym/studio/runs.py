@@ -44,7 +44,7 @@ from inframind_gym.teams.token_budget.settings import load_settings
 
 if TYPE_CHECKING:
     from inframind_gym.envs.routing import StreamEnv
-    from inframind_gym.teams.coordination.retrieval import Corpus, Retriever
+    from inframind_gym.teams.coordination.retrieval import Retriever
 
 MOST_RUNS: Final = 8  # at once
 _ENDING_S: Final = 5.0  # that runs get to end when the studio does
@@ -381,25 +381,23 @@ def _assignment(settings: AssignmentSettings, ways: Ways, log: StoppableLog) -> 
 
 
 @cache
-def _texts() -> tuple[Corpus, Retriever]:
-    """Return the shipped passages and their index, which takes seconds to build."""
+def _searcher() -> Retriever:
+    """Return the index of the shipped passages, which takes seconds to build."""
     from inframind_gym.teams.coordination.retrieval import Corpus, Retriever
 
-    corpus = Corpus.load()
-    return corpus, Retriever(corpus)
+    return Retriever(Corpus.load())
 
 
 def _coordination(settings: CoordinationSettings, ways: Ways, log: StoppableLog) -> None:
     from inframind_gym.teams.coordination.app import MultiAgentCoordinator
     from inframind_gym.teams.coordination.settings import MODEL
 
-    (corpus, index), provider = _texts(), ways.open()
+    provider = ways.open()
     with MultiAgentCoordinator(
         ways.model or MODEL,
         backend=SIMULATED if provider is None else "vllm",
         provider=provider,
-        corpus=corpus,
-        searcher=index,
+        searcher=_searcher(),
         log=log,
     ) as team:
         team.warm_up()

@@ -276,7 +276,7 @@ def run_coordination(
         from inframind_gym.configs import read_setting, validate
         from inframind_gym.policies import resolve_policy
         from inframind_gym.teams.coordination.app import MultiAgentCoordinator
-        from inframind_gym.teams.coordination.retrieval import Corpus
+        from inframind_gym.teams.coordination.retrieval import Corpus, Retriever
         from inframind_gym.teams.coordination.scenarios import SCENARIOS, Played
         from inframind_gym.teams.coordination.settings import MODEL, Query, QuerySettings
         from inframind_gym.teams.llm import SIMULATED, open_provider
@@ -303,7 +303,8 @@ def run_coordination(
         }
         backend = SIMULATED if way is None else "vllm"
         with RunStore(runs) as store, RunLog(store, "coordination", record) as log:
-            parts: dict[str, Any] = {"provider": way, "corpus": texts, "log": log, "ask": _ask}
+            parts: dict[str, Any] = {"provider": way, "searcher": Retriever(texts)}
+            parts |= {"log": log, "ask": _ask}
             with MultiAgentCoordinator(
                 model or MODEL, max_context_length, backend, **parts
             ) as team:

@@ -2,7 +2,7 @@
 
 settings, rules       constants and data; state, time, deadlines, fallback, reward
 simulate              simulated questions
-app, session          a query in and an answer out; the graph of one query
+app                   a query in and an answer out; the graph of one query
 agents, prompts       who works; what a model reads and answers, the context of a conversation
 retrieval, check      passages; injection, grounding, abstention
 scenarios             the eight acceptance scenarios

@@ -20,9 +20,16 @@ import numpy as np
 
 from inframind_gym.errors import InfraMindError, shortened
 from inframind_gym.teams.coordination import prompts, rules
-from inframind_gym.teams.coordination.check import find_issues, is_abstention, screen
+from inframind_gym.teams.coordination.check import find_issues, is_about, is_abstention, screen
 from inframind_gym.teams.coordination.prompts import MOST_SUB_TASKS, Trimmed, earlier, marked
-from inframind_gym.teams.coordination.retrieval import RRF, in_context, refers_back, terms
+from inframind_gym.teams.coordination.retrieval import (
+    RRF,
+    Retriever,
+    in_context,
+    refers_back,
+    rewrite,
+    terms,
+)
 from inframind_gym.teams.coordination.rules import Outcome
 from inframind_gym.teams.coordination.settings import (
     COMPLEXITIES,
@@ -62,8 +69,6 @@ NO_SOURCE: Final = "The sources do not answer this."
 NOT_ABOUT: Final = "no source is about the question: say that the sources do not answer it"
 QUOTING_S: Final = 0.05  # of the fallback's limit, to quote passages where the model is late
 EXTRACT_CHARS: Final = 300  # of a passage in an answer that no model wrote
-
-IsAbout = Callable[[str, Sequence[Document]], bool]  # question, passages
 
 
 @dataclass(slots=True)
@@ -129,10 +134,10 @@ class Work:
             once.setdefault(document.doc_id, document)
         return list(once.values())[:10], len(in_turn) - len(once)
 
-    def issues(self, is_about: IsAbout) -> tuple[Issue, ...]:
+    def issues(self, searcher: Retriever) -> tuple[Issue, ...]:
         """Return what rules find wrong with the draft, 20 at most, each of high severity."""
         abstains = is_abstention(self.query, self.draft)
-        if not abstains and not is_about(self.asked, self.documents):
+        if not abstains and not _is_about(self.asked, self.documents, searcher):
             return (Issue(type="missing_source", severity="high", description=NOT_ABOUT),)
         return tuple(find_issues(self.query, self.draft, self.documents))[:20]
 
@@ -193,15 +198,19 @@ def _tokens_of(documents: Sequence[Document]) -> int:
     return sum(estimate_tokens(document.text) for document in documents)
 
 
+def _is_about(question: str, documents: Sequence[Document], searcher: Retriever) -> bool:
+    """Return True if one of some passages is about a question, see `check.is_about`."""
+    corrected = rewrite(question, searcher.corpus)[0]
+    return is_about(corrected, documents, searcher.nearness(question))
+
+
 @dataclass
 class Agents:
     """The five agents, and the basic retrieval that answers where they fail."""
 
     service: LLMService  # way to the model, under the name `WAY`
-    retrieve: Callable[[Sequence[str], str, int], list[Document]]  # see `retrieval.Retriever`
+    searcher: Retriever
     work: Work  # product so far; agents read it
-    rewrite: Callable[[str], list[str]]  # forms of a question for retrieval, by rules
-    is_about: IsAbout  # one of some passages is about a question, by rules
     log: EventLog  # where passages that are withheld are written
     model_queries: bool = True  # the retrieval agent lets the model write what it searches for
     lost_tokens: Callable[[str], int] = estimate_tokens  # of a prompt whose answer never came
@@ -238,7 +247,7 @@ class Agents:
         question, work = str(task["sub_task"]), self.work
         queries = [in_context(question, work.history)]
         if work.is_rewritten:
-            queries = [*self.rewrite(queries[0]), *queries]
+            queries = [*rewrite(queries[0], self.searcher.corpus), *queries]
         if self.model_queries:
             before = work.merged()[0] if work.is_sequential else ()
             prompt = prompts.ask("retrieval", question, work.history, before)
@@ -292,7 +301,7 @@ class Agents:
         verdict = prompts.read(Validation, await self._ask(report, prompt))
         if self.service.is_simulated:
             return verdict
-        by_rules = await asyncio.to_thread(work.issues, self.is_about)
+        by_rules = await asyncio.to_thread(work.issues, self.searcher)
         issues = tuple(dict.fromkeys((*verdict.issues, *by_rules)))[:20]  # models repeat theirs
         if not by_rules:
             return verdict.model_copy(update={"issues": issues})
@@ -317,7 +326,7 @@ class Agents:
                 prompt = prompts.ask("fallback", work.asked, bound, documents, **details)
                 return await self._ask(report, prompt, documents=documents), documents
         except (TimeoutError, LLMError, BudgetError, prompts.GarbageError):
-            if not self.is_about(work.asked, documents):
+            if not _is_about(work.asked, documents, self.searcher):
                 return NOTHING_SAID, documents
         quotes = []
         for number, document in enumerate(documents, 1):
@@ -332,7 +341,7 @@ class Agents:
     ) -> Retrieved:
         """Search in a thread of its own; passages that look like an injection are withheld."""
         kept, withheld = [], []
-        for document in await asyncio.to_thread(self.retrieve, queries, strategy, top_k):
+        for document in await asyncio.to_thread(self.searcher.retrieve, queries, strategy, top_k):
             if reason := screen(document.text, "document"):
                 withheld.append((document.doc_id, reason))
                 self.log.append("passage_withheld", {"doc_id": document.doc_id, "reason": reason})
@@ -454,8 +463,8 @@ class RuleAnswers(Provider):
     model = "simulated-team"
     is_simulated = True
 
-    def __init__(self, work: Work, settings: CoordinationSettings, is_about: IsAbout) -> None:
-        self._work, self._settings, self._is_about = work, settings, is_about
+    def __init__(self, work: Work, settings: CoordinationSettings, searcher: Retriever) -> None:
+        self._work, self._settings, self._searcher = work, settings, searcher
         # Prompts whose prefixes the server keeps; it has read the conversation before.
         self._read = [earlier(work.history)]
 
@@ -508,7 +517,7 @@ class RuleAnswers(Provider):
                 return self._quote(questions, work.merged()[0], work.sentences)
             case "fallback":
                 return self._quote([work.asked], context["documents"], SENTENCES["simple"])
-        issues = work.issues(self._is_about)
+        issues = work.issues(self._searcher)
         return Validation(
             valid=not issues,
             confidence=0.9 - 0.1 * min(len(issues), 5),
@@ -518,7 +527,7 @@ class RuleAnswers(Provider):
 
     def _quote(self, questions: Sequence[str], documents: Sequence[Document], most: int) -> str:
         """Return sentences that share most words with the questions, of each in turn, numbered."""
-        if not self._is_about(self._work.asked, documents):
+        if not _is_about(self._work.asked, documents, self._searcher):
             return NO_SOURCE
         pool = [
             (number, sentence, set(terms(sentence)))

@@ -2,37 +2,53 @@
 
 coordinator = MultiAgentCoordinator(backend="simulated")
 print(coordinator.process_query("What does chunked prefill change?").content)
+
+A `Session` is one query under the supervisor. It keeps the same `CoordinationState` as the
+environment, and asks any coordination policy. What an agent hands back becomes an `Outcome`;
+nothing else changes the state. The engine is LangGraph: the supervisor of a StateGraph sends tasks
+with `Send`; those of a wave run at once.
 """
 
 from __future__ import annotations
 
+import asyncio
+import operator
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from statistics import median
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypedDict
+
+import numpy as np
 
 from inframind_gym.configs import validate
+from inframind_gym.envs.coordination import observe
 from inframind_gym.errors import require, require_within
+from inframind_gym.policies import resolve_policy
+from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.agents import (
+    AGENT_OF,
     NO_SOURCE,
     NOT_ABOUT,
     WAY,
     Agents,
     Faulty,
+    Report,
     RuleAnswers,
     Work,
     complexity_of,
 )
-from inframind_gym.teams.coordination.check import is_about, is_abstention, screen
+from inframind_gym.teams.coordination.check import is_abstention, screen
 from inframind_gym.teams.coordination.prompts import ContextManager, cited, messages_of
 from inframind_gym.teams.coordination.retrieval import Corpus, Retriever, refers_back, rewrite
-from inframind_gym.teams.coordination.rules import REASONS
-from inframind_gym.teams.coordination.session import Ask, Session
+from inframind_gym.teams.coordination.rules import REASONS, CoordinationState, Outcome
 from inframind_gym.teams.coordination.settings import (
+    AGENTS,
     MODEL,
     MOST_CONTEXT,
+    STRATEGIES,
     AgentResponse,
+    CoordinationSettings,
     Document,
     Query,
     QuerySettings,
@@ -54,11 +70,23 @@ TOO_LONG: Final = "The conversation is longer than the context of the model."
 REFUSED: Final = "This query was not processed: it looks like a prompt injection."
 WITHHELD: Final = "[withheld]"  # in place of a turn that looks like a prompt injection
 UNANSWERED: Final = ("refused", "stopped", "failed", "context")  # endings without an answer
-# Of the answer's metadata, in its event.
-_IN_EVENT: Final = (
-    *("ended_by", "attribution", "validation", "failures", "withheld", "simulated", "calls"),
-    *("input_tokens", "output_tokens", "context_tokens", "context_limit", "context_trimmed"),
-)
+_EVENTS_OF_THEIR_OWN: Final = ("decisions", "messages", "structured")  # not in that of the answer
+SUPERVISOR: Final = "supervisor"
+HUMAN: Final = "human"  # gives the answer to the user
+# Nodes by the tasks that are done there; the synthesis agent also writes, in a node of its own.
+NODES: Final = {
+    **{name: name for name in ("router", "planner", "retrieval", "synthesis", "fallback", "tools")},
+    **{"draft": "writer", "validation": "validator", HUMAN: HUMAN},
+}
+MOST_PASSES: Final = 80  # of the graph: a decision passes the supervisor, and agents up to twice
+_ROW: Final = np.zeros(1, np.int64)
+_HANDING_OVER_S: Final = 0.05  # between the end of the fallback and the hard deadline
+_LEAST_FALLBACK_S: Final = 0.3  # that the fallback gets even if a policy has used up all the time
+
+Task = dict[str, Any]  # agent, slot, limit_s and the arguments of the agent: plain data
+# Asks a person: "before" or "after", the node, and the route, plan or answer there is to see.
+# Returns whether to go on; it may be a coroutine function.
+Ask = Callable[[str, str, Any], Any]
 
 
 class MultiAgentCoordinator(Blocking):
@@ -73,8 +101,7 @@ class MultiAgentCoordinator(Blocking):
         backend: "vllm" (a server that runs at $VLLM_BASE_URL), "simulated", "openai", "anthropic",
             or the base URL of an OpenAI-compatible server.
         provider: Way to the model in place of `backend`.
-        searcher: Way to documents; None: the `corpus`.
-        corpus: Passages; None: those of the package.
+        searcher: Way to documents; None: to the passages of the package.
         log: Where decisions, calls and failures are written; None: nowhere.
         ask: Asks a person whether to go on, where the settings of a query interrupt it.
 
@@ -93,7 +120,6 @@ class MultiAgentCoordinator(Blocking):
         *,
         provider: Provider | None = None,
         searcher: Retriever | None = None,
-        corpus: Corpus | None = None,
         log: EventLog | None = None,
         ask: Ask | None = None,
     ) -> None:
@@ -102,8 +128,7 @@ class MultiAgentCoordinator(Blocking):
         self.is_simulated = provider is None and backend == SIMULATED
         self.settings = load_settings().within_context(max_context_length)
         self.context = ContextManager(self.settings.context)
-        self._corpus = corpus or (Corpus.load() if searcher is None else Corpus("", ()))
-        self.searcher = searcher or Retriever(self._corpus)
+        self.searcher = searcher or Retriever(Corpus.load())
         self._log: EventLog = log or NoLog()
         self._ask, self.provider = ask, provider
         if not self.is_simulated and provider is None:
@@ -115,7 +140,7 @@ class MultiAgentCoordinator(Blocking):
         """Load and build what is built once: indexes, word lists, LangGraph."""
         for strategy in ("vector", "graphrag"):
             self.searcher.retrieve("warm up", strategy, 1)
-        self.rewrite("warm up")
+        rewrite("warm up", self.searcher.corpus)
         require("langgraph.graph", "the coordination team", "teams")
 
     def process_query(
@@ -173,52 +198,326 @@ class MultiAgentCoordinator(Blocking):
                 message = {**message, "content": WITHHELD}
             work.history.append(message)
         constants = self.settings.of_query(options, slow=not self.is_simulated)
-        provider = self.provider or RuleAnswers(work, constants, self.is_about)
+        provider = self.provider or RuleAnswers(work, constants, self.searcher)
         if options.fault is not None:
             provider = Faulty(provider, options.fault)
-        agents = Agents(
-            LLMService(
-                {WAY: provider},
-                log=self._log,
-                max_retries=options.retry.max_retries,
-                timeout_s=options.retry.timeout_seconds,
-            ),
-            self.searcher.retrieve,
-            work,
-            self.rewrite,
-            self.is_about,
-            self._log,
-            model_queries=options.rewrite == "model",
-        )
-        hint, refers = complexity_of(query), bool(work.history) and refers_back(query)
-        session = Session(constants, options, agents, hint, refers, self._ask)
+        retry, is_by_model = options.retry, options.rewrite == "model"
+        limits: Any = {"max_retries": retry.max_retries, "timeout_s": retry.timeout_seconds}
+        service = LLMService({WAY: provider}, log=self._log, **limits)
+        agents = Agents(service, self.searcher, work, self._log, model_queries=is_by_model)
+        session = Session(constants, options, agents, self._ask)
         session.began_s = began_s
         await session.play()
-        response = self._response(session)
-        event = response.model_dump(include={"content", "validation_score", "processing_time"})
-        event |= {key: response.metadata[key] for key in _IN_EVENT}
-        event["sources"] = [document.doc_id for document in response.sources]
-        event["documents"] = [document.model_dump() for document in response.sources]
-        self._log.append("answer", {**event, "handoffs": session.handoffs})
+        response = session.response()
+        known = {k: v for k, v in response.metadata.items() if k not in _EVENTS_OF_THEIR_OWN}
+        given = response.model_dump(include={"content", "validation_score", "processing_time"})
+        documents = [document.model_dump() for document in response.sources]
+        names = {"sources": [document["doc_id"] for document in documents], "documents": documents}
+        self._log.append("answer", {**known, **given, **names, "handoffs": session.handoffs})
         return response
-
-    def rewrite(self, query: str) -> list[str]:
-        """Return the forms of a query that retrieval searches for, by rules."""
-        return rewrite(query, self._corpus)
-
-    def is_about(self, query: str, documents: Sequence[Document]) -> bool:
-        """Return True if one of some passages is about a query, see `check.is_about`."""
-        return is_about(self.rewrite(query)[0], documents, self.searcher.nearness(query))
 
     async def aclose(self) -> None:
         """Close connections, from inside of an event loop."""
         if self.provider is not None:
             await self.provider.aclose()
 
-    def _response(self, session: Session) -> AgentResponse:
-        """Return the answer of a session that has ended."""
-        work, state, options = session.work, session.state, session.options
-        ended_by = session.ended or REASONS[int(state.reason[0])]
+
+class _GraphState(TypedDict):
+    tasks: list[Task]  # what the supervisor sends out next; empty: nothing is left to do
+    handoffs: Annotated[list[dict[str, Any]], operator.add]
+
+
+class Session:
+    """One query under the supervisor, whose `agents` have its work.
+
+    Where answers are simulated, its time is by the rules of the team: what the calls of an action
+    take on the team's server. Else it is real, less the time that a person takes who is asked.
+    """
+
+    def __init__(
+        self,
+        settings: CoordinationSettings,
+        options: QuerySettings,
+        agents: Agents,
+        ask: Ask | None = None,
+    ) -> None:
+        self.settings, self.options, self.agents, self.ask = settings, options, agents, ask
+        self.log, self.work = agents.log, agents.work
+        self.context = ContextManager(settings.context)
+        self.state = CoordinationState(settings, 1)
+        query, history = self.work.query, self.work.history
+        hint, refers = complexity_of(query), bool(history) and refers_back(query)
+        tokens = self.context.estimate_tokens(history)
+        self.state.begin(_ROW, hint, refers, tokens, model=False)
+        self.policy = resolve_policy(options.policy, family="coordination")
+        self.policy.reset(settings, [0])
+        # What happened, in order, as plain data.
+        self.decisions: list[dict[str, Any]] = []
+        self.failures: list[dict[str, Any]] = []
+        self.handoffs: list[dict[str, Any]] = []
+        self.overheads_ms: list[float] = []  # of decisions, less calls and waits
+        self.ended = ""  # "stopped" (by a person) or "failed" (basic retrieval may not answer)
+        self.began_s = time.monotonic()  # a pause moves it on
+        self._action: int | None = None  # under way
+        self._waves: list[list[Task]] = []  # of the action, that are still to be sent out
+        self._reports: list[Report] = []  # of the action
+        self._is_wave_begun = False
+        self._idle_since_s = self.began_s  # the last agent came back; waits move it on
+
+    async def play(self) -> None:
+        """Play the query to its end."""
+        graphs = require("langgraph.graph", "the coordination team", "teams")
+        send_to = require("langgraph.types", "the coordination team", "teams").Send
+
+        def send(state: _GraphState) -> Any:
+            return [send_to(NODES[task["agent"]], task) for task in state["tasks"]] or graphs.END
+
+        graph: Any = graphs.StateGraph(_GraphState)
+        graph.add_node(SUPERVISOR, self._supervise)
+        for name in NODES.values():
+            graph.add_node(name, self._work)
+            graph.add_edge(name, graphs.END if name == HUMAN else SUPERVISOR)
+        graph.add_edge(graphs.START, SUPERVISOR)
+        graph.add_conditional_edges(SUPERVISOR, send, [*NODES.values(), graphs.END])
+        begun, limit = _GraphState(tasks=[], handoffs=[]), {"recursion_limit": MOST_PASSES}
+        self.handoffs = list((await graph.compile().ainvoke(begun, limit))["handoffs"])
+
+    # Time
+
+    @property
+    def now_ms(self) -> int:
+        """Milliseconds since the query came."""
+        if self.agents.service.is_simulated:
+            return int(self.state.elapsed_ms[0])
+        return round(1000.0 * (time.monotonic() - self.began_s))
+
+    @property
+    def _left_s(self) -> float:
+        """Seconds from now until the fallback must begin; 0 where it must have."""
+        return int(rules.left_ms(np.array([self.now_ms]), self.settings)[0]) / 1000.0
+
+    def action_ms(self, action: int, reports: Sequence[Report]) -> int:
+        """Return the milliseconds that an action took."""
+        settings, state = self.settings, self.state
+        if not self.agents.service.is_simulated:
+            return max(self.now_ms - int(state.elapsed_ms[0]) - int(state.setup_ms[0]), 0)
+        seconds = sum(report.latency_s for report in reports)
+        if rules.is_retrieval(action) and reports:
+            read = np.array([[report.input_tokens for report in reports]])
+            wrote = np.array([[report.output_tokens for report in reports]])
+            wave_s = float(rules.wave_s(read, wrote, settings.server)[0])
+            seconds = wave_s + settings.search_s[STRATEGIES[int(rules.strategy_of(action))]]
+        if any(report.failure == "timeout" for report in reports):
+            seconds = settings.limits.call_timeout_s
+        alone = {rules.TRIM: settings.trim_s, rules.REWRITE: settings.search_s["rewrite"]}
+        alone[rules.FALLBACK] = settings.fallback_s
+        return int(rules.milliseconds(alone.get(action, seconds)))
+
+    # The supervisor
+
+    def decide(self) -> int:
+        """Return the policy's action."""
+        seen = observe(self.state, _ROW), self.state.rows(_ROW)
+        return int(self.policy.act_batch(*seen, _ROW)[0])
+
+    async def _supervise(self, _: _GraphState) -> dict[str, Any]:
+        """Send out the tasks of the next wave, all with limits that end by the one deadline."""
+        limits, tasks, messages = self.settings.limits, await self._next_wave(), []
+        self._is_wave_begun = False
+        for task in tasks:
+            task["limit_s"] = min(limits.call_timeout_s, self._left_s)
+            if task["agent"] == "fallback":
+                left_s = limits.hard_s - self.now_ms / 1000.0
+                task["limit_s"] = max(left_s - _HANDING_OVER_S, _LEAST_FALLBACK_S)
+            if task["agent"] == HUMAN:
+                is_answer = REASONS[int(self.state.reason[0])] == "answer"
+                author = "synthesis" if is_answer else "fallback"
+                messages.append(self._message("forward", author, "user", self.work.draft))
+            else:
+                said = task.get("sub_task", self.work.query)
+                messages.append(self._message("handoff", SUPERVISOR, NODES[task["agent"]], said))
+        return {"tasks": tasks, "handoffs": messages}
+
+    async def _next_wave(self) -> list[Task]:
+        """Take back what came, and decide until there is work to send out."""
+        is_fine = not any(report.failure for report in self._reports)
+        if self._waves and is_fine and self._left_s > 0.0 and not self.ended:
+            for report in self._reports:
+                if report.agent == "draft":  # what comes next reads it
+                    self.work.draft, self.work.documents = report.value
+            return self._waves.pop(0)
+        while not self.ended:
+            if self._action is not None:
+                self._join(self._action)
+            if self.state.over[0]:
+                return [_task(HUMAN)]
+            self._action = action = await self._next_action()
+            if action == rules.FALLBACK and not self.options.fallback_to_basic_rag:
+                self.ended = "failed"
+                break
+            self._waves = self.waves_of(action)
+            if self._waves:
+                return self._waves.pop(0)
+        return []
+
+    async def _next_action(self) -> int:
+        """Ask the policy, unless the fallback is forced; returns what is carried out."""
+        state, retries = self.state, int(self.state.retries[0])
+        if len(state.forced(_ROW)):
+            self._decided(rules.FALLBACK, forced=REASONS[int(state.reason[0])])
+            return int(rules.FALLBACK)
+        action = self.decide() if self.options.enable_multi_agent else int(rules.FALLBACK)
+        done = int(state.decide(_ROW, np.array([action]))[0])
+        if done != rules.FALLBACK and self._left_s <= 0.0:
+            done = rules.NOTHING
+        self._decided(action, refused=done != action)
+        if int(state.retries[0]) > retries and not self.agents.service.is_simulated:
+            backoff_s = float(rules.backoff_s(state.retries[:1], self.settings)[0])
+            wait_s = min(backoff_s, self._left_s)
+            await asyncio.sleep(wait_s)
+            self._idle_since_s += wait_s
+        return done
+
+    def _decided(self, action: int, **more: Any) -> None:
+        """Write a decision and what it was based on."""
+        names = ("iteration", "elapsed_ms", "docs", "pending")
+        step = {
+            "action": rules.NAMES[action],
+            **{name: int(getattr(self.state, name)[0]) for name in names},
+            "context_tokens": int(self.state.context[0]),
+            **{key: value for key, value in more.items() if value},
+        }
+        self.decisions.append(step)
+        open_ = [rules.NAMES[i] for i in np.flatnonzero(self.state.mask[0])]
+        self.log.append("decision", {**step, "open": open_})
+
+    def waves_of(self, action: int) -> list[list[Task]]:
+        """Return the tasks of an action, in waves that follow one another."""
+        work, drafted = self.work, bool(self.state.drafted[0])
+        if rules.is_retrieval(action):  # for sub-tasks that wait; for all if none does
+            passages = self.settings.passages
+            is_wave = action >= rules.PARALLEL and not work.is_sequential
+            width = self.settings.limits.parallel_calls if is_wave else 1
+            strategy = STRATEGIES[int(rules.strategy_of(action))]
+            top_k = passages.subtask if work.pending else passages.whole
+            tasks = [
+                _task("retrieval", slot, sub_task=question, strategy=strategy, top_k=top_k)
+                for slot, question in enumerate(work.pending[:width] or [work.query])
+            ]
+            return [tasks] if self.options.parallel_tool_calls else [[task] for task in tasks]
+        forwards = self.options.create_forward_message_tool
+        writes = not drafted or action == rules.REGENERATE
+        writes |= action == rules.ANSWER and not forwards
+        mends = drafted and action in (rules.ANSWER, rules.REGENERATE)
+        draft = [[_task("draft", mend=mends)]] if writes else []
+        return {
+            rules.ROUTE: [[_task("router")]],
+            rules.PLAN: [[_task("planner")]],
+            rules.REWRITE: [[_task("tools", tool="rewrite")]],
+            rules.SYNTHESIZE: [[_task("synthesis")]],
+            rules.VALIDATE: [*draft, [_task("validation")]],
+            rules.TRIM: [[_task("tools", tool="trim")]],
+            rules.ANSWER: draft,
+            rules.REGENERATE: draft,
+            rules.FALLBACK: [[_task("fallback")]],
+        }.get(action, [])
+
+    def _message(self, kind: str, sender: str, receiver: str, content: str) -> dict[str, Any]:
+        fields = {"kind": kind, "sender": sender, "receiver": receiver}
+        return {**fields, "iteration": int(self.state.iteration[0]), "content": content[:200]}
+
+    # The agents
+
+    async def _work(self, task: Task) -> dict[str, Any]:
+        """Carry out a task; its report waits for the supervisor."""
+        agent, node = task["agent"], NODES[task["agent"]]
+        if node in self.options.interrupt_before:
+            await self._pause("before", node, self.work.draft)
+        if agent == HUMAN or self.ended:
+            return {"handoffs": []}
+        if not self._is_wave_begun:  # what passed since the last agent: supervisor and graph
+            self._is_wave_begun = True
+            took_ms = 1000.0 * (time.monotonic() - self._idle_since_s)
+            limit_ms = self.options.agent_decision_timeout_ms
+            self.overheads_ms.append(took_ms)
+            if took_ms > limit_ms:
+                self.log.append("slow_decision", {"overhead_ms": took_ms, "limit_ms": limit_ms})
+        if agent == "tools":  # questions are rewritten from now on, or the conversation is trimmed
+            report = Report("tools", value=task["tool"], ended_s=time.monotonic())
+            if task["tool"] == "trim":
+                history = self.work.history
+                others = int(self.state.context[0]) - self.context.estimate_tokens(history)
+                target = self.settings.context.trim_to_tokens - others
+                report.value = self.context.trim(history, target)
+        else:
+            report = await self.agents.perform(task)
+        self._reports.append(report)
+        self._idle_since_s = max(self._idle_since_s, report.ended_s)
+        if report.failure:
+            event = {
+                "agent": AGENT_OF.get(agent, agent),
+                "task": agent,
+                "iteration": int(self.state.iteration[0]),
+                "failure": report.failure,
+                "message": report.message,
+                "after_s": round(report.ended_s - report.began_s, 3),
+            }
+            self.failures.append(event)
+            self.log.append("agent_failed", event)
+        elif node in self.options.interrupt_after:
+            await self._pause("after", node, report.value)
+        said = report.failure or type(report.value).__name__
+        back = [self._message("handoff_back", node, SUPERVISOR, said)]
+        return {"handoffs": back if self.options.add_handoff_back_messages else []}
+
+    async def _pause(self, when: str, node: str, value: Any) -> None:
+        """Ask a person whether to go on; their time does not count."""
+        if self.ask is None:
+            return
+        asked_s = time.monotonic()
+        goes_on = self.ask(when, node, value)
+        goes_on = await goes_on if isinstance(goes_on, Awaitable) else goes_on
+        took_s = time.monotonic() - asked_s
+        self._idle_since_s += took_s
+        self.began_s += took_s
+        self.log.append(
+            "pause", {"when": when, "node": node, "goes_on": bool(goes_on), "s": took_s}
+        )
+        self.ended = self.ended if goes_on else "stopped"
+
+    def _join(self, action: int) -> None:
+        """Record the outcome of the action under way, and put its results into the product."""
+        reports, state = sorted(self._reports, key=lambda report: report.slot), self.state
+        self._action, self._reports = None, []
+        outcome, is_fallback = Outcome.empty(1), action == rules.FALLBACK
+        outcome.ms[0] = self.action_ms(action, reports)
+        outcome.prompt[0] = sum(report.input_tokens for report in reports)
+        outcome.completion[0] = outcome.context[0] = sum(r.output_tokens for r in reports)
+        left_ms = int(rules.left_ms(state.elapsed_ms, self.settings)[0])
+        needed_ms = int(state.setup_ms[0]) + int(outcome.ms[0])
+        is_lost = not is_fallback and needed_ms >= left_ms
+        handoff = self.settings.tokens.handoff * self.options.add_handoff_back_messages
+        for report in reports:
+            if report.agent != "tools" and not is_fallback:  # the fallback ends the query
+                outcome.context[0] += handoff
+            if report.failure and not is_fallback:
+                outcome.failed[0] = AGENTS.index(AGENT_OF.get(report.agent, report.agent))
+                failure = rules.FAILURES.index(report.failure)
+                outcome.failure[0] = max(outcome.failure[0], failure)
+            if not is_lost:
+                self.work.keep(report, outcome)
+        outcome.score[:] /= np.maximum(outcome.answered, 1)
+        state.take(_ROW, np.array([action]), outcome)
+        if is_lost and reports:
+            late = [report.agent for report in reports if not report.failure]
+            self.log.append("late", {"agents": late, "needed_ms": needed_ms, "left_ms": left_ms})
+
+    # The answer
+
+    def response(self) -> AgentResponse:
+        """Return the answer of the query, which has ended."""
+        work, state, options = self.work, self.state, self.options
+        ended_by = self.ended or REASONS[int(state.reason[0])]
         if not work.draft and ended_by not in UNANSWERED:  # the fallback itself failed
             ended_by = "failed"
         content, verdict = TOO_LONG if ended_by == "context" else NO_ANSWER, work.validation
@@ -236,19 +535,19 @@ class MultiAgentCoordinator(Blocking):
         if verdict is not None and state.judged[0]:  # how sure it is that the answer is valid
             score = verdict.confidence
             score = score if verdict.valid else min(score, 1.0 - score)
-        overheads, cost = session.overheads_ms or [0.0], session.agents.service.get_cost_summary()
+        overheads, cost = self.overheads_ms or [0.0], self.agents.service.get_cost_summary()
         agents = {"route": work.route, "plan": work.plan, "validation": work.validation}
         passages = [pair for result in work.found for pair in result.withheld]
         metadata = {
             "ended_by": ended_by,
             "attribution": attribution,
             **{k: None if v is None else v.model_dump(mode="json") for k, v in agents.items()},
-            "decisions": session.decisions,
-            "failures": session.failures,
+            "decisions": self.decisions,
+            "failures": self.failures,
             "queries": [list(result.queries) for result in work.found],
             "withheld": [list(pair) for pair in (*work.withheld, *passages)],
             "missing": list(work.missing),
-            "simulated": session.agents.service.is_simulated,
+            "simulated": self.agents.service.is_simulated,
             "iterations": int(state.iteration[0]),
             **{k: cost[k] for k in ("calls", "input_tokens", "output_tokens", "cost_usd")},
             "overhead_ms_median": median(overheads),
@@ -260,10 +559,10 @@ class MultiAgentCoordinator(Blocking):
             "context_trimmed": bool(state.trimmed[0]),
             "history_messages": len(work.history),
             "history_tokens": self.context.estimate_tokens(work.history),
-            "handoffs": len(session.handoffs),
+            "handoffs": len(self.handoffs),
         }
         if options.output_mode == "full_history":
-            metadata["messages"] = session.handoffs
+            metadata["messages"] = self.handoffs
         elif options.output_mode == "structured":
             seen = {
                 "output_mode": "structured",
@@ -278,9 +577,13 @@ class MultiAgentCoordinator(Blocking):
             sources=sources,
             metadata=metadata,
             validation_score=score,
-            processing_time=session.now_ms / 1000.0,
+            processing_time=self.now_ms / 1000.0,
             history=tuple(map(dict, work.history)),
         )
+
+
+def _task(agent: str, slot: int = 0, **arguments: Any) -> Task:
+    return {"agent": agent, "slot": slot, **arguments}
 
 
 __all__ = ["AgentResponse", "Document", "MultiAgentCoordinator", "QuerySettings"]

@@ -11,7 +11,7 @@ import numpy as np
 from inframind_gym.simulator.estimate.architecture import find_architecture
 from inframind_gym.simulator.estimate.roofline import Server, find_gpu
 from inframind_gym.teams.coordination.app import MultiAgentCoordinator as Team
-from inframind_gym.teams.coordination.retrieval import load_questions
+from inframind_gym.teams.coordination.retrieval import load_questions, rewrite
 from inframind_gym.teams.coordination.settings import MOST_CONTEXT, AgentResponse, QuerySettings
 
 
@@ -116,13 +116,14 @@ def _rewritten(team: Team, settings: QuerySettings) -> Played:
     response = team.process_query(OTHER_WORDS, settings=settings)
     queries = [query for search in response.metadata["queries"] for query in search]
     began_s = time.perf_counter()
-    team.rewrite(OTHER_WORDS)
+    rewrite(OTHER_WORDS, team.searcher.corpus)
     took_ms = 1000.0 * (time.perf_counter() - began_s)
     # The share of needed passages among the first four, of questions that nothing was tuned on.
     questions = [question for question in load_questions() if question.half == "test"]
     hits = np.zeros((2, len(questions)))  # plain, rewritten
     for i, question in enumerate(questions):
-        for form, asked in enumerate(([question.text], team.rewrite(question.text))):
+        rewritten = rewrite(question.text, team.searcher.corpus)
+        for form, asked in enumerate(([question.text], rewritten)):
             documents = team.searcher.retrieve(asked, "hybrid", 4)
             found = len(question.answers & {each.doc_id for each in documents})
             hits[form, i] = min(found / question.needed, 1.0)

@@ -130,7 +130,6 @@ def make(provider: Any = None, **arguments: Any) -> MultiAgentCoordinator:
     """A coordinator over the small corpus; simulated without a provider."""
     given: dict[str, Any] = {
         "searcher": Retriever(CORPUS, HashedWords()),
-        "corpus": CORPUS,
         "backend": "simulated",
         **arguments,
     }

@@ -15,9 +15,9 @@ from inframind_gym.envs.core import checked_arguments
 from inframind_gym.policies import resolve_policy
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.agents import AGENT_OF, WAY, Agents, Work
-from inframind_gym.teams.coordination.retrieval import RRF
+from inframind_gym.teams.coordination.app import Session
+from inframind_gym.teams.coordination.retrieval import RRF, Corpus
 from inframind_gym.teams.coordination.rules import FAILURES, CoordinationState, Outcome
-from inframind_gym.teams.coordination.session import Session
 from inframind_gym.teams.coordination.settings import (
     AGENTS,
     COMPLEXITIES,
@@ -47,6 +47,7 @@ class DrawnTeam:
 
     model = "drawn"
     is_simulated = True
+    corpus = Corpus("none", ())  # for the rules that rewrite questions
 
     def __init__(self, seed: int, noise: bool, conversation: float, pinned: Pinned | None) -> None:
         self.question = SimulatedQuestion(SETTINGS, 1, noise=noise, conversation=conversation)
@@ -200,11 +201,12 @@ def in_the_application(
 ) -> None:
     log, team = Log(), DrawnTeam(decide.seed, noise, conversation, pinned)
     service, work = LLMService({WAY: team}, log=log), Work(QUERY, team.history())
-    agents = Agents(service, team.retrieve, work, lambda question: [], lambda *_: True, log)
+    agents = Agents(service, team, work, log)  # type: ignore[arg-type]
     agents.lost_tokens = team.lost_tokens
-    refers = bool(team.question.refers_to[0] >= 0)
-    session = DrawnSession(SETTINGS, QuerySettings(), agents, int(team.question.hint[0]), refers)
+    session = DrawnSession(SETTINGS, QuerySettings(), agents)
     session.team, session.decider = team, decide
+    refers, tokens = team.question.refers_to >= 0, team.question.history.sum()
+    session.state.begin(ROW, team.question.hint, refers, tokens, model=False)
     asyncio.run(session.play())
     decide.look(session.state)
     decide.kept.extend(message["place"] for message in work.history)
