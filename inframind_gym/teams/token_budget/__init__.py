@@ -2,5 +2,5 @@
 
 settings, rules       constants; budget, scores and what is open next
 simulate, optimum     the simulated task; its exact optimum, over the same rules
-agents, app           prompts, answers and drawn answers; the loop with its hard ceiling
+app                   prompts, answers and drawn answers; the loop with its hard ceiling
 """
