@@ -111,14 +111,9 @@ class Product:
     flags: list[Flag] = field(default_factory=list)  # of the critic, in order
 
     @property
-    def open_flags(self) -> list[tuple[int, Flag]]:
-        """Flags that are not resolved, with their numbers from 1."""
-        return [(i, flag) for i, flag in enumerate(self.flags, 1) if not flag.is_resolved]
-
-    @property
-    def defects(self) -> str:
-        """The open flags as a numbered list."""
-        return "\n".join(f"{number}. {flag.issue}" for number, flag in self.open_flags)
+    def open_flags(self) -> list[int]:
+        """Numbers, from 1, of the flags that are not resolved."""
+        return [number for number, flag in enumerate(self.flags, 1) if not flag.is_resolved]
 
     @property
     def checklist(self) -> float:
@@ -129,100 +124,83 @@ class Product:
         return sum(title.lower() in lines for title in self.sections) / len(self.sections)
 
 
-# Prompts, in the order of AGENTS, then those of pre-flight and ratings
-
-
-def planner(product: Product, max_tokens: int) -> Prompt:
-    """Return the planner's prompt."""
-    return Prompt(
-        "You plan how a task is answered; you do not answer it. Return one JSON object: goal "
-        "(text), steps (list), sections (list of four headings of the answer), risks (list)."
-        + _length(max_tokens),
-        _parts(product, ("Earlier plan, to be improved", product.plan)),
-        object_schema(goal=_TEXT, **dict.fromkeys(PLAN_PARTS[1:], list_schema(_TEXT))),
-    )
-
-
-def executor(product: Product, max_tokens: int) -> Prompt:
-    """Return the executor's prompt: for a draft, or for its revision."""
-    system = (
-        "You write the answer to a task in Markdown, with exactly these headings (##): "
-        f"{', '.join(product.sections)}."
-    )
-    if product.draft:
-        system += " Return the whole answer, improved; mend every defect that is listed."
-    parts = ("Plan", product.plan), ("Draft", product.draft), ("Defects", product.defects)
-    return Prompt(system + _length(max_tokens), _parts(product, *parts), None)
-
-
-def critic(product: Product, max_tokens: int) -> Prompt:
-    """Return the critic's prompt."""
-    return Prompt(
-        f"You review an answer. Return one JSON object: flags, a list of at most {MOST_FLAGS} "
-        "defects, each with issue (text) and points (0-20, what mending it would add to a quality "
-        "of 0-100). Return an empty list where there is no defect." + _length(max_tokens),
-        _parts(product, ("Answer", product.draft)),
-        object_schema(flags=list_schema(object_schema(issue=_TEXT, points=_NUMBER))),
-    )
-
-
-def self_eval(product: Product) -> Prompt:
-    """Return the prompt of a rating of the product, and of the flags that it resolves."""
-    return Prompt(
-        "Rate this output 0-100 on completeness, clarity, actionability. Return one JSON object "
-        "with these three numbers, and resolved: the numbers of the listed defects that the "
-        "output no longer has.",
-        _parts(product, ("Output", product.draft or product.plan), ("Defects", product.defects)),
-        object_schema(
-            **dict.fromkeys(CRITERIA, _NUMBER), resolved=list_schema({"type": "integer"})
-        ),
-    )
-
-
-def preflight(task: str) -> Prompt:
-    """Return the prompt that asks for the complexity of a task."""
-    return Prompt(
-        "Classify the task as simple, moderate or complex by the work that a good answer takes. "
-        "Return one JSON object with the key complexity.",
-        task,
-        object_schema(complexity={"enum": list(COMPLEXITIES)}),
-    )
-
-
-PROMPTS: Final = (planner, executor, critic)
 _TEXT: Final = {"type": "string"}
 _NUMBER: Final = {"type": "number"}
 
 
-def _length(max_tokens: int) -> str:
-    return f" Use at most {int(_WORDS_PER_TOKEN * max_tokens)} words."
+def prompt_of(caller: str, product: Product, max_tokens: int) -> Prompt:
+    """Return the prompt of an agent, of the pre-flight or of a rating, for so long an answer."""
+    length = f" Use at most {int(_WORDS_PER_TOKEN * max_tokens)} words."
+    open_flags = (f"{number}. {product.flags[number - 1].issue}" for number in product.open_flags)
+    defects = "Defects", "\n".join(open_flags)
 
+    def given(*parts: tuple[str, str]) -> str:
+        """Return the task, and the titled parts of the product that there are."""
+        listed = "".join(f"\n\n{title}:\n{text}" for title, text in parts if text)
+        return f"Task: {product.task}{listed}"
 
-def _parts(product: Product, *parts: tuple[str, str]) -> str:
-    """Return the task, and the titled parts of the product that there are."""
-    listed = "".join(f"\n\n{title}:\n{text}" for title, text in parts if text)
-    return f"Task: {product.task}{listed}"
+    match caller:
+        case "planner":
+            return Prompt(
+                "You plan how a task is answered; you do not answer it. Return one JSON object: "
+                "goal (text), steps (list), sections (list of four headings of the answer), risks "
+                "(list)." + length,
+                given(("Earlier plan, to be improved", product.plan)),
+                object_schema(goal=_TEXT, **dict.fromkeys(PLAN_PARTS[1:], list_schema(_TEXT))),
+            )
+        case "executor":
+            system = (
+                "You write the answer to a task in Markdown, with exactly these headings (##): "
+                f"{', '.join(product.sections)}."
+            )
+            if product.draft:
+                system += " Return the whole answer, improved; mend every defect that is listed."
+            parts = ("Plan", product.plan), ("Draft", product.draft), defects
+            return Prompt(system + length, given(*parts), None)
+        case "critic":
+            return Prompt(
+                f"You review an answer. Return one JSON object: flags, a list of at most "
+                f"{MOST_FLAGS} defects, each with issue (text) and points (0-20, what mending it "
+                "would add to a quality of 0-100). Return an empty list where there is no defect."
+                + length,
+                given(("Answer", product.draft)),
+                object_schema(flags=list_schema(object_schema(issue=_TEXT, points=_NUMBER))),
+            )
+        case "self_eval":
+            return Prompt(
+                "Rate this output 0-100 on completeness, clarity, actionability. Return one JSON "
+                "object with these three numbers, and resolved: the numbers of the listed defects "
+                "that the output no longer has.",
+                given(("Output", product.draft or product.plan), defects),
+                object_schema(
+                    **dict.fromkeys(CRITERIA, _NUMBER), resolved=list_schema({"type": "integer"})
+                ),
+            )
+    return Prompt(
+        "Classify the task as simple, moderate or complex by the work that a good answer takes. "
+        "Return one JSON object with the key complexity.",
+        product.task,
+        object_schema(complexity={"enum": list(COMPLEXITIES)}),
+    )
 
 
 # Reading answers
 
 
-def take_plan(product: Product, text: str) -> bool:
-    """Put a plan into the product; returns whether it was of the asked form."""
-    plan = json_object(text)
-    product.plan, product.plan_share = text, 0.0
-    if plan is None:
-        return False
-    product.plan_share = sum(bool(plan.get(part)) for part in PLAN_PARTS) / len(PLAN_PARTS)
-    titles = plan.get("sections")
-    if isinstance(titles, list) and titles and all(isinstance(t, str) for t in titles):
-        product.sections = tuple(title.strip("#*: ") for title in titles[:8])
-    return True
-
-
-def take_flags(product: Product, text: str) -> list[Flag] | None:
-    """Put new flags into the product and return them; None if the answer was malformed."""
-    items = (json_object(text) or {}).get("flags")
+def take(product: Product, agent: int, text: str) -> list[Flag] | None:
+    """Put an answer into the product; returns its flags, None if it is not of the asked form."""
+    answer = json_object(text) or {}
+    if agent == EXECUTOR:
+        product.draft = text if text.strip() else product.draft
+        return [] if text.strip() else None
+    if agent == PLANNER:
+        product.plan = text
+        product.plan_share = sum(bool(answer.get(part)) for part in PLAN_PARTS) / len(PLAN_PARTS)
+        titles = answer.get("sections")
+        if isinstance(titles, list) and titles and all(isinstance(t, str) for t in titles):
+            product.sections = tuple(title.strip("#*: ") for title in titles[:8])
+        return None if json_object(text) is None else []
+    items = answer.get("flags")
     if not isinstance(items, list):
         return None
     flags = [
@@ -436,10 +414,9 @@ class Orchestrator:
         state, order = self.state, self.order
         strategy = getattr(self._policy, "strategy", "adaptive")
         state.begin(_ROW, order.budget, STRATEGIES.index(strategy), np.array([0]), 0)
-        answer = await self._ask(PREFLIGHT, preflight(order.task), PREFLIGHT_TOKENS)
+        answer = await self._ask(PREFLIGHT, PREFLIGHT_TOKENS)
         complexity = (json_object(answer or "") or {}).get("complexity")
-        if answer is not None and complexity not in COMPLEXITIES:
-            self._log.append("malformed", {"agent": PREFLIGHT, "answer": answer[:500]})
+        self._check(PREFLIGHT, answer, complexity in COMPLEXITIES)
         seen = COMPLEXITIES.index(complexity if complexity in COMPLEXITIES else "moderate")
         state.seen[0] = seen
         minimum = int(state.minimum_budget(_ROW)[0])
@@ -459,9 +436,8 @@ class Orchestrator:
         if self._task is not None:
             estimates = self._task.prompt_estimates(_ROW)
         else:
-            longest = self.state.max_tokens[:, -1].tolist()
-            pairs = zip(PROMPTS, longest, strict=True)
-            prompts = [prompt(self.product, most) for prompt, most in pairs]
+            longest = by_agent(self.state.max_tokens[:, -1])
+            prompts = [prompt_of(agent, self.product, most) for agent, most in longest.items()]
             tokens = [estimate_tokens(p.system) + estimate_tokens(p.user) for p in prompts]
             estimates = np.array([tokens])
         self.state.look(_ROW, estimates, np.array([bool(self.product.draft)]))
@@ -485,64 +461,56 @@ class Orchestrator:
 
     async def _call(self, agent: int, size: int, limit: int) -> str:
         """Call an agent and score its step; returns its answer."""
-        state, name, flags = self.state, AGENTS[agent], list[Flag]()
-        prompt, before = PROMPTS[agent](self.product, limit), int(state.used[0, agent])
-        tokens = int(state.estimates[0, agent])
-        context = {"agent": name, "size": SIZES[size], "prompt_tokens": tokens}
-        response = await self.service.acall(
-            *prompt[:2], _WAY, limit, prompt.schema, agent=name, context=context
-        )
-        text = response.content
-        if agent == PLANNER:
-            fits = take_plan(self.product, text)
-        elif agent == EXECUTOR:
-            fits = bool(text.strip())
-            self.product.draft = text if fits else self.product.draft
-        else:
-            taken = take_flags(self.product, text)
-            fits, flags = taken is not None, taken or []
-        if not fits:
-            self._log.append("malformed", {"agent": name, "answer": text[:500]})
-        open_flags = [number for number, _ in self.product.open_flags]
-        rating_prompt, resolved = self_eval(self.product), set[int]()
-        answer = await self._ask(SELF_EVAL, rating_prompt, RATING_TOKENS, open_flags=open_flags)
+        state, product, name = self.state, self.product, AGENTS[agent]
+        before, tokens = int(state.used[0, agent]), int(state.estimates[0, agent])
+        text = await self._send(name, limit, size=SIZES[size], prompt_tokens=tokens)
+        flags = take(product, agent, text)
+        self._check(name, text, flags is not None)
+        open_flags, resolved = product.open_flags, set[int]()
+        answer = await self._ask(SELF_EVAL, RATING_TOKENS, open_flags=open_flags)
         rating = None if answer is None else read_rating(answer)
+        self._check(SELF_EVAL, answer, rating is not None)
         if rating is not None:
             self._rating, numbers = rating
             if agent != CRITIC:  # a review resolves no flags
                 resolved = set(numbers) & set(open_flags)
             for number in resolved:
-                self.product.flags[number - 1].is_resolved = True
-        elif answer is not None:
-            self._log.append("malformed", {"agent": SELF_EVAL, "answer": answer[:500]})
+                product.flags[number - 1].is_resolved = True
         evidence = Evidence(
             np.array([self._rating]),
-            np.array([self.product.checklist]),
-            np.array([len(flags)]),
+            np.array([product.checklist]),
+            np.array([len(flags or ())]),
             np.array([len(resolved)]),
-            np.array([sum(flag.points for flag in flags)], np.float64),
+            np.array([sum(flag.points for flag in flags or ())], np.float64),
         )
         spent = np.array([int(state.used[0, agent]) - before])
         state.take(_ROW, np.array([agent]), spent, evidence)
         return text
 
-    async def _ask(
-        self, caller: str, prompt: Prompt, most_tokens: int, **context: Any
-    ) -> str | None:
+    async def _ask(self, caller: str, most_tokens: int, **context: Any) -> str | None:
         """Return the answer to pre-flight or rating; None, and an event, where none comes."""
-        context["agent"] = caller
         if self._task is not None:  # what a simulated prompt takes
             tokens = getattr(self.settings.overhead, caller) - OVERHEAD_ANSWER
             context["prompt_tokens"] = tokens
         try:
-            response = await self.service.acall(
-                *prompt[:2], _WAY, most_tokens, prompt.schema, agent=caller, context=context
-            )
+            return await self._send(caller, most_tokens, **context)
         except (BudgetError, LLMError) as error:
             missing = "preflight_missing" if caller == PREFLIGHT else "rating_missing"
             self._log.append(missing, {"reason": str(error)})
             return None
+
+    async def _send(self, caller: str, most_tokens: int, **context: Any) -> str:
+        """Call the model for an agent, a pre-flight or a rating; returns its answer."""
+        prompt, context = prompt_of(caller, self.product, most_tokens), {"agent": caller, **context}
+        response = await self.service.acall(
+            *prompt[:2], _WAY, most_tokens, prompt.schema, agent=caller, context=context
+        )
         return response.content
+
+    def _check(self, caller: str, answer: str | None, fits: bool) -> None:
+        """Write an answer that is not of the asked form."""
+        if answer is not None and not fits:
+            self._log.append("malformed", {"agent": caller, "answer": answer[:500]})
 
     def summary(self) -> dict[str, Any]:
         """Return output, cost report and the facts of the run, as JSON values."""
