@@ -10,7 +10,7 @@ import pytest
 from inframind_gym.policies import POLICIES, resolve_policy
 from inframind_gym.policies import bounds as optimum
 from inframind_gym.teams.assignment import rules, simulate
-from inframind_gym.teams.assignment.agents import LoadTracker, QLearningCoordinator, all_actions
+from inframind_gym.teams.assignment.agents import LoadTracker, QLearningCoordinator
 from tests.policies.rollout import play_assignment as play
 
 EVERY = tuple(POLICIES["assignment"])
@@ -28,7 +28,7 @@ def test_q_seed_is_the_source_s_loop() -> None:
     """The vectorised learner against the tracker and coordinator of the routing policies."""
     policy: Any = resolve_policy("q_seed", family="assignment")
     tracker = LoadTracker(rules.AGENTS)
-    coordinator = QLearningCoordinator(rules.TASK_TYPES, rules.LOAD_STATES, all_actions())
+    coordinator = QLearningCoordinator()
     for done in play(policy, [7], arrivals="bursty"):
         task_type = rules.TASK_TYPES[done.task_type[0]]
         state = tracker.get_load_state()

@@ -18,12 +18,15 @@ from inframind_gym.teams.llm import (
     open_provider,
     shipped_prices,
 )
+from inframind_gym.teams.token_budget.app import BudgetController
+from inframind_gym.teams.token_budget.rules import TeamState
+from inframind_gym.teams.token_budget.settings import load_settings
 from tests.live.vllm_server.fake import Answer, FakeServer, in_order
-from tests.teams.token_budget.runs import Log, TokenCeiling
+from tests.teams.token_budget.runs import Log
 
 pytest.importorskip("openai")
 SECRET = "secret-of-the-test"
-Opened = Callable[..., tuple[LLMService, FakeServer, Log, TokenCeiling]]
+Opened = Callable[..., tuple[LLMService, FakeServer, Log, BudgetController]]
 
 
 @pytest.fixture
@@ -34,8 +37,10 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
 
     def make(
         *replies: Answer, ceiling: int = 10_000
-    ) -> tuple[LLMService, FakeServer, Log, TokenCeiling]:
-        server, log, guard = FakeServer(in_order(*replies)), Log(), TokenCeiling(ceiling)
+    ) -> tuple[LLMService, FakeServer, Log, BudgetController]:
+        server, log = FakeServer(in_order(*replies)), Log()
+        guard = BudgetController(TeamState(load_settings(), 1, 0, 20))
+        guard.state.budget[:] = ceiling
         provider = OpenAICompatible("gpt-4o-mini", f"{server.url}/v1")
         service = LLMService(
             {"openai": provider}, log=log, guard=guard, max_retries=2, timeout_s=2.0
@@ -77,7 +82,7 @@ def test_what_may_pass_is_tried_again(opened: Opened, fault: Answer) -> None:
     assert ask(service).content == "2"
     assert outcomes(log) == ["ok"]
     assert (len(server.requests), service.call_count) == (2, 1)
-    assert (guard.used_tokens, guard.reserved_tokens, guard.lost_tokens) == (15, 0, 0)
+    assert (guard.state.spent[0], guard.lost) == (15, 0)
 
 
 @pytest.mark.parametrize(
@@ -101,9 +106,8 @@ def test_what_does_not_pass_is_an_error(
         ask(service)
     assert raised.value.outcome == outcome and outcomes(log) == [outcome]
     assert len(server.requests) == sent
-    assert guard.used_tokens == guard.reserved_tokens == 0
     # A prompt of 5 tokens and an answer of 100, where nobody knows what was spent.
-    assert guard.lost_tokens == (105 if outcome in ("malformed", "timeout") else 0)
+    assert guard.state.spent[0] == guard.lost == (105 if outcome in ("malformed", "timeout") else 0)
     assert SECRET not in json.dumps(log.events) + str(raised.value)
 
 
@@ -135,7 +139,7 @@ def test_a_cancelled_call_keeps_its_reservation_as_lost(opened: Opened) -> None:
             await call
 
     asyncio.run(leave())
-    assert (guard.lost_tokens, guard.reserved_tokens) == (90, 0)
+    assert guard.state.spent[0] == guard.lost == 90
     assert outcomes(log) == ["cancelled"]
 
 

@@ -13,16 +13,16 @@ from inframind_gym.teams.coordination import retrieval
 from inframind_gym.teams.coordination.agents import NO_SOURCE
 from inframind_gym.teams.runs import Event, RunStore
 from tests.live.vllm_server.fake import Answer, FakeServer
-from tests.teams.assignment.scripted import GOOD
 
 pytest.importorskip("openai")
 TASKS = 6
+SCORES = '{"relevance": 0.9, "accuracy": 0.8, "completeness": 0.7, "agent_match": 0.6}'
 
 
 def noise(request: dict[str, Any], _: int) -> Answer:
     """Valid JSON for whoever asks for it, else noise: as a model with random weights answers."""
     wants_json = "response_format" in request
-    return Answer(GOOD if wants_json else "qx zzv 81 _", tokens=request["max_tokens"])
+    return Answer(SCORES if wants_json else "qx zzv 81 _", tokens=request["max_tokens"])
 
 
 def play(runs: Path, team: str, *arguments: str) -> tuple[dict[str, Any], list[Event]]:

@@ -91,10 +91,12 @@ class TaskAssignment:
         return f"{self.agent_id}:{self.provider}"
 
 
-def all_actions() -> tuple[TaskAssignment, ...]:
-    """Return the eight actions in the order of `rules.action_index`."""
-    pairs = [(agent, provider) for agent in AGENTS for provider in PROVIDERS]
-    return tuple(TaskAssignment(a, AgentRole(a), LLMProvider(p)) for a, p in pairs)
+# The eight actions in the order of `rules.action_index`.
+ACTIONS: Final = tuple(
+    TaskAssignment(agent, AgentRole(agent), LLMProvider(provider))
+    for agent in AGENTS
+    for provider in PROVIDERS
+)
 
 
 def all_agents() -> dict[str, AgentState]:
@@ -206,9 +208,9 @@ class QLearningCoordinator:
 
     def __init__(
         self,
-        task_types: Sequence[str],
-        load_states: Sequence[str],
-        actions: Sequence[TaskAssignment],
+        task_types: Sequence[str] = rules.TASK_TYPES,
+        load_states: Sequence[str] = rules.LOAD_STATES,
+        actions: Sequence[TaskAssignment] = ACTIONS,
         lr: float = rules.LEARNING_RATE,
         gamma: float = rules.DISCOUNT,
         epsilon: float = rules.EPSILON,

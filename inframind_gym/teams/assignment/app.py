@@ -25,7 +25,6 @@ from inframind_gym.teams.assignment.agents import (
     LoadTracker,
     QLearningCoordinator,
     RoundRobin,
-    all_actions,
     all_agents,
     uniform,
 )
@@ -306,11 +305,9 @@ def make_run(
         drawn = simulate.DrawnAnswers(team, seed, options.arrivals, options.iterations)
         of = team.settings.providers
         providers = {name: Simulated(of[name].model, drawn) for name in PROVIDERS}
-    table = TASK_TYPES, rules.LOAD_STATES, all_actions()
+    router = QLearningCoordinator(seed=seed)
     if options.router == "round_robin":
-        router: QLearningCoordinator = RoundRobin(*table, epsilon=0.0, epsilon_min=0.0)
-    else:
-        router = QLearningCoordinator(*table, seed=seed)
+        router = RoundRobin(epsilon=0.0, epsilon_min=0.0)
     service = LLMService(providers, log=log)
     judge = LLMJudge(service, LLMProvider(team.settings.judge.provider))
     run = Run(router, service, judge, all_agents(), LoadTracker(), options=options, log=log)

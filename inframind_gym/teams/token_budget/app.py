@@ -337,12 +337,12 @@ class BudgetController:
     """
 
     def __init__(self, state: TeamState) -> None:
-        self._state = state
+        self.state = state
         self.lost = 0  # tokens of attempts whose outcome is unknown
 
     def reserve(self, request: LLMRequest, agent: str) -> Grant:
         """Return what a call may spend; a `BudgetError` if it does not fit or its agent was cut."""
-        state, least = self._state, _LEAST_OVERHEAD
+        state, least = self.state, _LEAST_OVERHEAD
         prompt = int(request.context.get("prompt_tokens", request.prompt_tokens_estimate))
         room = int(state.remaining[0])
         if agent in AGENTS:
@@ -370,9 +370,9 @@ class BudgetController:
             tokens = grant.tokens if spent == "unknown" else 0
             self.lost += tokens
         if agent not in AGENTS:
-            self._state.overhead[0] += tokens
+            self.state.overhead[0] += tokens
             return
-        rules.spend(self._state, _ROW, np.array([AGENTS.index(agent)]), np.array([tokens]))
+        rules.spend(self.state, _ROW, np.array([AGENTS.index(agent)]), np.array([tokens]))
 
 
 class Orchestrator:

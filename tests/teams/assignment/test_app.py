@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -15,6 +16,7 @@ from inframind_gym.teams.assignment.agents import (
     JUDGE_SYSTEM,
     LLMJudge,
     LoadTracker,
+    QLearningCoordinator,
     all_agents,
     uniform,
 )
@@ -26,10 +28,25 @@ from inframind_gym.teams.assignment.app import (
     make_run,
 )
 from inframind_gym.teams.assignment.rules import ARRIVALS, TASK_TYPES, Arrivals
-from tests.teams.assignment.scripted import GOOD, learner, service_of
-from tests.teams.token_budget.runs import Log, TokenCeiling
+from inframind_gym.teams.llm import BudgetError, Completion, LLMError, LLMRequest, LLMService
+from tests.teams.token_budget.runs import Log, Model
 
 pytest.importorskip("langgraph")
+GOOD = '{"relevance": 0.9, "accuracy": 0.8, "completeness": 0.7, "agent_match": 0.6}'
+
+
+def service_of(say: Callable[[LLMRequest], str | None]) -> tuple[LLMService, Model]:
+    """A service whose two providers say what a function returns; None is a call that fails."""
+
+    def answer(request: LLMRequest) -> Completion:
+        content = say(request)
+        if content is None:
+            raise LLMError("http_400", "no")
+        return Completion(content, 100, 50, latency_s=1.0)
+
+    provider = Model(answer)
+    provider.model = "gpt-4o-mini"
+    return LLMService({"openai": provider, "anthropic": provider}), provider
 
 
 def trained(log: Log | None = None, **options: Any) -> Run:
@@ -96,7 +113,8 @@ def rows_of_the_environment(arrivals: Arrivals, tasks: int, seed: int) -> list[d
     env = gym.make(
         "InfraMind-Assignment-v0", arrivals=arrivals, observation="tabular", num_tasks=tasks
     )
-    coordinator, key, rows, over = learner(seed=seed), simulate.key_of(seed), [], False
+    coordinator, key = QLearningCoordinator(seed=seed), simulate.key_of(seed)
+    rows, over = [], False
     state, info = env.reset(seed=seed)
     while not over:
         task_type, load_state = TASK_TYPES[int(state) // 5], rules.LOAD_STATES[int(state) % 5]
@@ -141,15 +159,14 @@ def test_the_application_is_the_environment(arrivals: Arrivals) -> None:
 def system_of(
     say: Any = lambda request: GOOD,
     learned: float = 0.0,
-    guard: TokenCeiling | None = None,
     online_learning: bool = True,
     log: Log | None = None,
     clock: Any = lambda: 0.0,
     **options: Any,
 ) -> ProductionMultiAgentSystem:
     """A system whose coordinator prefers the coder on OpenAI for coding."""
-    service, _ = service_of(say, guard)
-    coordinator = learner(epsilon=0.4)
+    service, _ = service_of(say)
+    coordinator = QLearningCoordinator(epsilon=0.4)
     for row in coordinator.q_table.values():
         row[:] = learned
     coordinator.q_table["coding", "balanced"][2] = learned + 0.5
@@ -210,13 +227,19 @@ def test_online_learning_has_no_next_state() -> None:
 
 def test_a_failed_or_refused_call_fails_its_request_alone() -> None:
     """The judge's call is refused after an answer that was paid for."""
-    log, guard = Log(), TokenCeiling(10_000, refuses="judge")
-    system = system_of(guard=guard, log=log)
+    log, refused = Log(), [JUDGE_SYSTEM]
+
+    def say(request: LLMRequest) -> str:
+        if request.system in refused:
+            raise BudgetError("judge: refused")
+        return GOOD
+
+    system = system_of(say, log=log)
     result = system.process("Write a sort.", "coding")
     assert "refused" in result["error"] and result["response"] == GOOD
     assert (system.health()["failed"], system.health()["requests"], system.state) == (1, 0, "Ready")
     assert log.of("request_failed")[0]["response"] == GOOD
-    guard.refuses = ""
+    refused.clear()
     assert "error" not in system.process("Write a sort.", "coding")
     assert "http_400" in system_of(say=lambda request: None).process("x", "coding")["error"]
     broken = system_of(say=lambda request: 1 // 0)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 from inframind_gym.teams.assignment import rules
-from inframind_gym.teams.assignment.agents import LoadTracker, all_actions
+from inframind_gym.teams.assignment.agents import ACTIONS, LoadTracker, QLearningCoordinator
 from inframind_gym.teams.assignment.rules import AGENTS
-from tests.teams.assignment.scripted import learner
 
 NAMES = {agent[0].upper(): agent for agent in AGENTS}
 
@@ -90,7 +90,7 @@ def test_one_team_and_many_agree_with_the_tracker() -> None:
 
 
 def test_an_update_by_hand() -> None:
-    coordinator = learner()
+    coordinator = QLearningCoordinator()
     assert sum(row.size for row in coordinator.q_table.values()) == 160
     coordinator.q_table["research", "coder_hot"][5] = 2.0
     coordinator.update("coding", "balanced", 3, 0.8, "research", "coder_hot")
@@ -98,13 +98,13 @@ def test_an_update_by_hand() -> None:
     coordinator.update("coding", "analyst_hot", 3, 0.8, None, "coder_hot")  # the end: no next value
     assert coordinator.q_table["coding", "analyst_hot"][3] == pytest.approx(0.15 * 0.8)
     assert [entry["action_idx"] for entry in coordinator.history] == [3, 3]
-    assert coordinator.policy()["coding"] == all_actions()[3]
+    assert coordinator.policy()["coding"] == ACTIONS[3]
     assert coordinator.policy()["analysis"] is None  # never tried
 
 
 def test_choices() -> None:
-    def chosen(times: int = 200, best: int | None = None, **options: object) -> set[int]:
-        coordinator = learner(**options)
+    def chosen(times: int = 200, best: int | None = None, **options: Any) -> set[int]:
+        coordinator = QLearningCoordinator(**options)
         if best is not None:
             coordinator.q_table["coding", "balanced"][best] = 0.1
         return {coordinator.select_action("coding", "balanced")[0] for _ in range(times)}
