@@ -74,15 +74,18 @@ def paper(
 ) -> None:
     """Train and play what docs/results/paper.md shows, where it was stopped, and refresh it.
 
-    Hours of one core; several may run at once.
+    Hours of one core; several may run at once. The page waits for all of them.
     """
-    from benchmarks.paper import collect, read_record, work
+    from benchmarks.paper import collect, missing, read_record, work
     from benchmarks.paper_page import refresh_page
 
     with friendly():
         if not check:
             work(runs, jobs)
         figures = read_record() if check else collect(runs)
+        if left := missing(figures):
+            print(f"{len(left)} jobs are to go, the first is {left[0]}; the same command does them")
+            raise typer.Exit(int(check))
         _end(refresh_page(figures, docs, check=check), check)
 
 

@@ -143,7 +143,7 @@ def read_record(path: Path = RECORD) -> dict[str, Any]:
 
 
 def collect(runs: Path, path: Path = RECORD) -> dict[str, Any]:
-    """Add the figures in a folder of runs to the record; return all that the page shows."""
+    """Add the figures in a folder of runs to the record; return all of its jobs."""
     known = {job.key for job in jobs()}
     figures = {k: v for k, v in read_record(path).items() if k in known}
     for key in known:
@@ -156,6 +156,11 @@ def collect(runs: Path, path: Path = RECORD) -> dict[str, Any]:
     if figures != read_record(path):
         replace_bytes(path, gzip.compress(text.encode(), mtime=0))
     return figures
+
+
+def missing(figures: Mapping[str, Any]) -> list[str]:
+    """Return the keys of jobs that have no figures, the most important first."""
+    return [job.key for job in jobs() if job.key not in figures]
 
 
 def work(runs: Path, limit: int | None = None) -> None:

@@ -29,7 +29,6 @@ from benchmarks.paper import (
     STRATEGIES,
     WORKLOADS,
     Job,
-    jobs,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ LLAMAS: Final = slice(3, 5)
 MODES: Final = ("likeliest", "sample")
 TITLES: Final = {"masrouter": "five agents", "masrouter_one": "one agent"}
 SHEDDING: Final = (("DeepSeek", DEEPSEEK, -1), ("Llama-3B", LLAMA_3B, 1))  # under load: less, more
-AS_SHIPPED: Final = {"mode": "as shipped", "scheduler": "fcfs"}  # as other methods play
+AS_SHIPPED: Final[dict[str, Any]] = {"mode": "as shipped", "scheduler": "fcfs"}  # as other methods play
 SERVED: Final = [{"scheduler": order, "budgets": "tiers"} for order in ("fcfs", "edf")]
 LAMBDA_SWEEPS: Final = (1, 2, 3, 4, 6, 12, 18, 36, 54)
 PROBLEMS: Final = {  # figure of a play -> heading, scale and digits
@@ -54,7 +53,7 @@ PROBLEMS: Final = {  # figure of a play -> heading, scale and digits
     "empty": ("servers empty %", 100.0, 1),
 }
 VERDICTS: Final = ("does not hold here", "holds in part", "holds")
-CANNOT, FEW = "cannot be asked here", "too few seeds played"
+CANNOT: Final = "cannot be asked here"
 Values = NDArray[np.float64]
 Cell = Mapping[str, Any]
 Of = Callable[[Cell], Any]  # a figure of a cell, or whether it counts
@@ -81,12 +80,10 @@ class Check(NamedTuple):
 
 
 def half_width(values: Values) -> float:
-    """Return half of the 95 % interval of a mean over seeds; infinite of fewer than two."""
+    """Return half of the 95 % interval of a mean over seeds."""
     from scipy.stats import t
 
     n = len(values)
-    if n < 2:
-        return np.inf
     return float(t.ppf(0.975, n - 1) * values.std(ddof=1) / np.sqrt(n))
 
 
@@ -94,29 +91,27 @@ def interval(values: Values, scale: float = 100.0, digits: int = 1, sign: bool =
     """Return the mean of values with half of its 95 % interval."""
     if not len(values):
         return NONE
-    half = half_width(values) * scale
     text = f"{values.mean() * scale:{'+' if sign else ''}.{digits}f}"
-    return f"{text} ± {half:.{digits}f}" if np.isfinite(half) else f"{text} (one seed)"
+    return f"{text} ± {half_width(values) * scale:.{digits}f}"
 
 
 class Page:
-    """Figures of all jobs that are done, and what the page says of them."""
+    """Figures of all jobs, and what the page says of them."""
 
     def __init__(self, figures: Mapping[str, Any]) -> None:
         self.figures = figures
 
     # Figures by seed
 
-    def trainings(self, policy: str, world: str = "math") -> dict[int, Mapping[str, Any]]:
-        """Return the figures of finished trainings by seed."""
-        keys = {seed: Job("training", policy, world, seed).key for seed in range(SEEDS)}
-        return {seed: self.figures[key] for seed, key in keys.items() if key in self.figures}
+    def trainings(self, policy: str, world: str = "math") -> list[Mapping[str, Any]]:
+        """Return the figures of trainings."""
+        keys = (Job("training", policy, world, seed).key for seed in range(SEEDS))
+        return [self.figures[key] for key in keys]
 
-    def plays(self, policy: str, world: str, *given: str) -> dict[int, list[Cell]]:
-        """Return the cells of plays by seed of the training; `given` ends the job."""
-        seeds = range(SEEDS if world else 1)
-        keys = {s: Job("play", policy, world, s, *given).key for s in seeds}
-        return {s: self.figures[key]["cells"] for s, key in keys.items() if key in self.figures}
+    def dear_gap(self, policy: str) -> Values:
+        """Return DeepSeek's share in dear training batches less that in cheap ones."""
+        found = self.trainings(policy)
+        return np.array([f["dear"][DEEPSEEK] - f["cheap"][DEEPSEEK] for f in found])
 
     def values(
         self,
@@ -129,31 +124,29 @@ class Page:
         workloads: Sequence[str] = ("math",),
         scheduler: str = "edf",
         budgets: str = "",
-    ) -> dict[int, float]:
-        """Return the mean of a figure over cells and workloads, by seed."""
+    ) -> Values:
+        """Return the mean of a figure over cells and workloads, of every seed that plays there.
+
+        It is one number for RIVALS, which are not trained.
+        """
         get = figure if callable(figure) else lambda cell: cell[figure]
         if policy in RIVALS:
             world, mode = "", "as shipped"
-        of = [self.plays(policy, world, name, mode, scheduler, budgets) for name in workloads]
-        found = {}
-        for seed in set.intersection(*(set(one) for one in of)):
-            means = [[get(cell) for cell in one[seed] if where(cell)] for one in of]
-            if all(means):
-                found[seed] = float(np.mean([np.mean(values) for values in means]))
-        return found
-
-    def seeds(self, figure: Of | str, **given: Any) -> Values:
-        """Return `values` as an array."""
-        return np.array(list(self.values(figure, **given).values()))
+        found = []
+        for seed in range(SEEDS if world else 1):
+            job = Job("play", policy, world, seed, "", mode, scheduler, budgets)
+            keys = [job._replace(workload=name).key for name in workloads]
+            if all(key in self.figures for key in keys):
+                of = ([get(c) for c in self.figures[key]["cells"] if where(c)] for key in keys)
+                found.append(np.mean([np.mean(values) for values in of]))
+        return np.array(found)
 
     def change(
         self, name: str, figure: Of | str, first: Cell, second: Cell, *form: Any, **both: Any
     ) -> Check:
         """Return the `arrow` of a figure from one setting of `values` to another."""
         a, b = (self.values(figure, **{**both, **given}) for given in (first, second))
-        if first.get("policy") in RIVALS and a:  # played once
-            a = dict.fromkeys(b, a[0])
-        return arrow(name, *paired(a, b), *form)
+        return arrow(name, a, b, *form)
 
     def changes(
         self, name: str, figure: Of | str, first: Cell, second: Cell, *form: Any, **both: Any
@@ -213,11 +206,8 @@ class Page:
         }
 
     def _batches(self) -> list[Check]:
-        trainings = [f for f in self.trainings("inframind").values() if f["dear"] and f["cheap"]]
-        cheap, dear = (
-            np.array([f[key] for f in trainings]).reshape(-1, len(MODELS))
-            for key in ("cheap", "dear")
-        )
+        trainings = self.trainings("inframind")
+        cheap, dear = (np.array([f[key] for f in trainings]) for key in ("cheap", "dear"))
         return [arrow(name, cheap[:, of], dear[:, of], sign) for name, of, sign in SHEDDING]
 
     def _loads(self, high: Of, low: Of, policy: str = "inframind") -> list[Check]:
@@ -235,12 +225,12 @@ class Page:
         """Compare a figure of `inframind` with a number: it is to be above (sign 1) or below."""
         out = []
         for mode in MODES:
-            found = self.seeds(figure, mode=mode, where=at(**where))
+            found = self.values(figure, mode=mode, where=at(**where))
             out.append(Check(shown(mode), interval(found, sign=level == 0), sign * (found - level)))
         return out
 
     def _lambda(self) -> list[Check]:
-        paths = [np.array(f["lambda"]) for f in self.trainings("inframind").values()]
+        paths = [np.array(f["lambda"]) for f in self.trainings("inframind")]
         fourth, twelfth, last = (np.array([path[i] for path in paths]) for i in (3, 11, -1))
         return [
             Check("after four sweeps", interval(fourth, 1, 3, False), fourth - 0.2),
@@ -253,10 +243,10 @@ class Page:
         ]
 
     def _constraint(self) -> list[Check]:
-        cost = np.array([f["cost"] for f in self.trainings("inframind").values()])
+        cost = np.array([f["cost"] for f in self.trainings("inframind")])
         out = [Check("training", interval(cost, 1, 2, False), 1.0 - cost)]
         for rate in (10, 100, 200):
-            mean = self.seeds("cost", mode="sample", where=at(rate=rate))
+            mean = self.values("cost", mode="sample", where=at(rate=rate))
             out.append(Check(f"{rate}/min, sampled", interval(mean, 1, 2, False), 1.0 - mean))
         return out
 
@@ -277,7 +267,7 @@ class Page:
 
     def _below_half(self) -> Check:
         routed, *others = (
-            self.seeds("slo_100", policy=rival, **AS_SHIPPED, **everywhere(100))
+            self.values("slo_100", policy=rival, **AS_SHIPPED, **everywhere(100))
             for rival in ("masrouter", *RIVALS)
         )
         best = np.array([max([value, *chain(*others)]) for value in routed])
@@ -286,11 +276,10 @@ class Page:
     def _latency(self) -> list[Check]:
         out = []
         for rate, rival, mode in product((10, 100), MASROUTERS, MODES):
-            settings: list[Any] = [{"policy": rival, **AS_SHIPPED}, {"mode": mode}]
-            a, b = paired(*(self.values("latency", **of, **everywhere(rate)) for of in settings))
-            ratio = np.log(a / b) if len(a) else a
-            half, mean = half_width(ratio), ratio.mean() if len(ratio) else np.nan
-            least, middle, most = np.exp([mean - half, mean, mean + half])
+            given: dict[str, Any] = {"policy": rival, **AS_SHIPPED, **everywhere(rate)}
+            ours = self.values("latency", mode=mode, **everywhere(rate))
+            ratio = np.log(self.values("latency", **given) / ours)
+            least, middle, most = np.exp(ratio.mean() + half_width(ratio) * np.array([-1, 0, 1]))
             name = f"{rate}/min, {TITLES[rival]}, {shown(mode)}"
             out.append(Check(name, f"{middle:.1f} ({least:.1f} to {most:.1f})", ratio))
         return out
@@ -298,31 +287,23 @@ class Page:
     def _ablation(self, name: str) -> list[Check]:
         out = []
         for mode in MODES:
-            a, b = paired(self.values("goodput", name, mode), self.values("goodput", mode=mode))
-            out.append(Check(shown(mode), f"{interval(b - a)} points", b - a))
+            gain = self.values("goodput", mode=mode) - self.values("goodput", name, mode)
+            out.append(Check(shown(mode), f"{interval(gain)} points", gain))
         return out
 
     def _shedding(self) -> Check:
         """Compare how far drawn actions move from DeepSeek with the rate, without telemetry."""
-        changes = []
-        for policy in ("no_telemetry", "inframind"):
-            low, high = (
-                self.values(share(DEEPSEEK), policy, "sample", at(rate=rate)) for rate in (10, 200)
-            )
-            changes.append({seed: high[seed] - low[seed] for seed in low.keys() & high.keys()})
-        return arrow("DeepSeek's change, sampled, without → with", *paired(*changes), -1)
+        without, having = (
+            self.values(share(DEEPSEEK), policy, "sample", at(rate=200))
+            - self.values(share(DEEPSEEK), policy, "sample", at(rate=10))
+            for policy in ("no_telemetry", "inframind")
+        )
+        return arrow("DeepSeek's change, sampled, without → with", without, having, -1)
 
     def _pressure(self) -> list[Check]:
         """Compare what dear batches change with a λ that moves and one that does not."""
-        gaps = [
-            {
-                seed: f["dear"][DEEPSEEK] - f["cheap"][DEEPSEEK]
-                for seed, f in self.trainings(policy).items()
-                if f["dear"] and f["cheap"]
-            }
-            for policy in ("fixed_lambda", "inframind")
-        ]
-        return [arrow("DeepSeek's change, λ fixed → learned", *paired(*gaps), -1)]
+        fixed, learned = map(self.dear_gap, ("fixed_lambda", "inframind"))
+        return [arrow("DeepSeek's change, λ fixed → learned", fixed, learned, -1)]
 
     # Tables
 
@@ -333,8 +314,7 @@ class Page:
         for name, checks in self.claims().items():
             of, verdict = texts[name], verdict_of(checks)
             ours = "; ".join(f"{c.label}: {c.ours}" if c.label else c.ours for c in checks) or NONE
-            why = "Not played yet." if verdict == FEW else "Not explained yet."
-            why = of["why"] if of["verdict"] == verdict else why
+            why = of["why"] if of["verdict"] == verdict else "Not explained yet."
             body.append(
                 [str(len(body) + 1), of["claim"], of["published"], ours, f"**{verdict}**", why]
             )
@@ -360,7 +340,7 @@ class Page:
         body: list[list[str]] = []
         worlds = (("inframind", "math"), ("inframind", "all"), ("inframind_v2", "math"))
         for policy, world in worlds:
-            paths = [np.array(f["lambda"]) for f in self.trainings(policy, world).values()]
+            paths = [np.array(f["lambda"]) for f in self.trainings(policy, world)]
             row = [f"`{policy}` on {world}"]
             for sweep in LAMBDA_SWEEPS:
                 found = np.array([path[sweep - 1] for path in paths if len(path) >= sweep])
@@ -378,8 +358,8 @@ class Page:
         for budget, there in measured.items():
             for mode in MODES:
                 given: dict[str, Any] = {"mode": mode, "where": at(budget=budget)}
-                found = [self.seeds(figure, **given) for figure in figures]
-                texts = (f"{100 * of.mean():.0f}" if len(of) else NONE for of in found)
+                means = (self.values(figure, **given).mean() for figure in figures)
+                texts = (f"{100 * mean:.0f}" for mean in means)
                 body.append([f"{budget} s, {shown(mode)}", *texts])
             body.append([f"{budget} s, measured elsewhere", *map(str, there), NONE])
         return table(["% of decisions", *MODELS, *STRATEGIES, "in time"], body)
@@ -390,8 +370,8 @@ class Page:
         for (title, column), rate in product(COLUMNS.items(), (10, 100)):
             row = [f"{title}, {rate}/min"]
             for name, (_, scale, digits) in PROBLEMS.items():
-                found = self.seeds(name, where=at(rate=rate), workloads=WORKLOADS, **column)
-                row.append(f"{scale * found.mean():.{digits}f}" if len(found) else NONE)
+                found = self.values(name, where=at(rate=rate), workloads=WORKLOADS, **column)
+                row.append(f"{scale * found.mean():.{digits}f}")
             body.append(row)
         return table(["", *(heading for heading, *_ in PROBLEMS.values())], body)
 
@@ -410,13 +390,9 @@ class Page:
             for column in COLUMNS.values():
                 given = {"where": at(rate=rate), "workloads": (workload,), **column}
                 solved, latency, in_time = (
-                    self.seeds(name, **given) for name in ("accuracy", "latency", "slo_100")
+                    self.values(name, **given).mean() for name in ("accuracy", "latency", "slo_100")
                 )
-                text = NONE
-                if len(solved):
-                    text = f"{100 * solved.mean():.1f} / {latency.mean():.0f}"
-                    text += f" / {100 * in_time.mean():.1f}"
-                row.append(text)
+                row.append(f"{100 * solved:.1f} / {latency:.0f} / {100 * in_time:.1f}")
             body.append(row)
         heads = [f"{name}, measured elsewhere" for name in systems]
         return table(["", *heads, *COLUMNS], body)
@@ -424,17 +400,16 @@ class Page:
     def ablations_table(self) -> str:
         """Tabulate each variant on MATH less the published method, paired by seed."""
         body: list[list[str]] = []
-        trained = [name for name in ABLATIONS if not name.startswith("v2")]
-        for name in (*trained, "played first come, first served"):
-            found = self.trainings(name).values()
-            row = [f"`{name}`", str(len(found))] if name in ABLATIONS else [name, str(SEEDS)]
-            fcfs, edf = SERVED
-            settings: Any = ({}, {"policy": name}) if name in ABLATIONS else (edf, fcfs)
+        fcfs, edf = SERVED
+        pairs: dict[str, Any] = {
+            name: ({}, {"policy": name}) for name in ABLATIONS if not name.startswith("v2")
+        }
+        for name, settings in (*pairs.items(), ("played first come, first served", (edf, fcfs))):
+            row = [f"`{name}`" if name in ABLATIONS else name, str(SEEDS)]
             for figure, mode in product(("goodput", "accuracy"), MODES):
-                a, b = paired(*(self.values(figure, mode=mode, **one) for one in settings))
+                a, b = (self.values(figure, mode=mode, **one) for one in settings)
                 row.append(interval(b - a))
-            gaps = np.array([f["dear"][0] - f["cheap"][0] for f in found if f["dear"]])
-            body.append([*row, interval(gaps)])
+            body.append([*row, interval(self.dear_gap(name)) if name in ABLATIONS else NONE])
         heads = [f"{f}, {shown(m)}" for f, m in product(("goodput", "solved"), MODES)]
         dear = "DeepSeek in dear batches, absolute"
         return table(["less `inframind`", "seeds", *heads, dear], body)
@@ -454,10 +429,10 @@ class Page:
         body: list[list[str]] = []
         for title, policy, mode in rows:
             of: dict[str, Any] = {"policy": policy, "mode": mode}
-            found = [self.seeds("goodput", where=at(rate=rate), **of) for rate in RATES]
-            found.append(every := self.seeds("goodput", **of))
-            found.append(self.seeds("goodput", world="all", workloads=WORKLOADS, **of))
-            body.append([title, str(len(every)), *(interval(one, sign=False) for one in found)])
+            found = [self.values("goodput", where=at(rate=rate), **of) for rate in RATES]
+            found.append(self.values("goodput", **of))
+            found.append(self.values("goodput", world="all", workloads=WORKLOADS, **of))
+            body.append([title, str(SEEDS), *(interval(one, sign=False) for one in found)])
         heads = [f"{rate:g}/min" for rate in RATES]
         return table(["goodput %, MATH", "seeds", *heads, "all rates", "five datasets"], body)
 
@@ -466,41 +441,25 @@ class Page:
         rows = {title: of for title, of in COLUMNS.items() if of["mode"] != "sample"}
         draws = [(f"math#{draw}", f"mbpp#{draw}") for draw in range(DRAWS)]
         body: list[list[str]] = []
-        ranks: dict[tuple[str, float], Values] = {}
+        ranks: dict[tuple[str, float], Values] = {}  # (policies, draws)
         for figure, rate in product(("accuracy", "goodput"), (10.0, 100.0)):
-            played = (
-                self.values(figure, where=at(rate=rate), workloads=draw, **column).get(0, np.nan)
+            found = [
+                self.values(figure, where=at(rate=rate), workloads=draw, **column)
                 for column, draw in product(rows.values(), draws)
-            )
-            found = np.array(list(played)).reshape(len(rows), DRAWS)
-            ranks[figure, rate] = found[:, ~np.isnan(found).any(axis=0)]
+            ]
+            ranks[figure, rate] = np.reshape(found, (len(rows), DRAWS))
         for i, title in enumerate(rows):
             cells = []
-            for found in ranks.values():
-                if not found.shape[1]:
-                    cells += [NONE, NONE]
-                    continue
-                low, high = 100 * np.quantile(found[i], [0.05, 0.95])
-                first = (found.argmax(axis=0) == i).sum()
-                cells += [f"{low:.0f} to {high:.0f}", f"{first} of {found.shape[1]}"]
+            for of in ranks.values():
+                low, high = 100 * np.quantile(of[i], [0.05, 0.95])
+                first = (of.argmax(axis=0) == i).sum()
+                cells += [f"{low:.0f} to {high:.0f}", f"{first} of {DRAWS}"]
             body.append([title, *cells])
         heads = []
         for figure, rate in ranks:
             name = "solved" if figure == "accuracy" else figure
             heads += [f"{name} %, {rate:g}/min", "first"]
         return table(["", *heads], body)
-
-    def played(self) -> str:
-        """Say how much of the page has been played."""
-        known = [job.key for job in jobs()]
-        missing = [key for key in known if key not in self.figures]
-        done = [key.partition("/")[0] for key in known if key in self.figures]
-        first = f": `{missing[0]}` and what follows it" if missing else ""
-        return (
-            f"{done.count('trainings')} trainings and {done.count('plays')} plays are done, "
-            f"{len(missing)} of {len(known)} to go{first}. "
-            "`python -m benchmarks paper` goes on with them."
-        )
 
     def blocks(self) -> dict[str, str]:
         """Return the tables of the page by name."""
@@ -514,7 +473,6 @@ class Page:
             "ablations": self.ablations_table(),
             "v2": self.v2_table(),
             "posterior": self.posterior_table(),
-            "played": self.played(),
         }
 
     def draw(self) -> Figure:
@@ -527,9 +485,7 @@ class Page:
         for panel, (name, title) in zip(panels, titles.items(), strict=True):
             for label, column in COLUMNS.items():
                 given = {"workloads": WORKLOADS, **column}
-                found = [self.seeds(name, where=at(rate=rate), **given) for rate in RATES]
-                if not all(len(one) for one in found):
-                    continue
+                found = [self.values(name, where=at(rate=rate), **given) for rate in RATES]
                 halves = [100 * half_width(one) if len(one) > 1 else 0.0 for one in found]
                 means = [100 * one.mean() for one in found]
                 label = label.replace("`", "")
@@ -542,7 +498,7 @@ class Page:
 
 
 def refresh_page(figures: Mapping[str, Any], docs: Path, *, check: bool = False) -> list[Path]:
-    """Refresh the page and its figure; return the page if it was stale."""
+    """Refresh the page and its figure, from the figures of all jobs; return the page if stale."""
     path, page = docs / "results" / "paper.md", Page(figures)
     fresh = refresh(path, page.blocks(), check=check)
     if not check:
@@ -589,18 +545,10 @@ def deepthink_gap(cell: Cell) -> float:
 # Texts
 
 
-def paired(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[Values, Values]:
-    """Return the values of the seeds that both have."""
-    seeds = sorted(first.keys() & second.keys())
-    return np.array([first[s] for s in seeds]), np.array([second[s] for s in seeds])
-
-
 def arrow(
     label: str, a: Values, b: Values, sign: int = 1, scale: float = 100.0, digits: int = 1
 ) -> Check:
     """Return the check that b is larger than a (sign 1), or smaller (-1)."""
-    if not len(a):
-        return Check(label, NONE, np.zeros(0))
     text = f"{scale * a.mean():.{digits}f} → {scale * b.mean():.{digits}f}"
     return Check(label, f"{text} ({interval(b - a, scale, digits)})", sign * (b - a))
 
@@ -612,10 +560,5 @@ def shown(mode: str) -> str:
 
 def verdict_of(checks: Iterable[Check]) -> str:
     """Return the verdict on a claim."""
-    found = [check.differences for check in checks]
-    if not found:
-        return CANNOT
-    if any(len(differences) < 3 for differences in found):
-        return FEW
-    held = [d.mean() > half_width(d) for d in found]
-    return VERDICTS[2 if all(held) else 1 if any(held) else 0]
+    held = [check.differences.mean() > half_width(check.differences) for check in checks]
+    return VERDICTS[2 if all(held) else 1 if any(held) else 0] if held else CANNOT

@@ -13,7 +13,6 @@ import yaml
 from benchmarks.paper import Job, collect, finish, jobs, of_calls, of_queries, read_record
 from benchmarks.paper_page import (
     CANNOT,
-    FEW,
     TEXTS,
     VERDICTS,
     Check,
@@ -32,10 +31,9 @@ def test_the_committed_page_is_up_to_date_with_the_record() -> None:
 
 
 def test_every_claim_has_a_row_and_every_text_a_claim() -> None:
-    texts, claims = yaml.safe_load(TEXTS.read_text("utf-8"))["claims"], Page({}).claims()
-    assert texts.keys() == claims.keys() and len(claims) >= 16
+    texts = yaml.safe_load(TEXTS.read_text("utf-8"))["claims"]
+    assert texts.keys() == Page(read_record()).claims().keys()
     assert {of["verdict"] for of in texts.values()} <= {"", CANNOT, *VERDICTS}
-    assert Page({}).blocks().keys() == Page(read_record()).blocks().keys()  # nothing played yet
 
 
 @pytest.mark.parametrize(
@@ -45,7 +43,6 @@ def test_every_claim_has_a_row_and_every_text_a_claim() -> None:
         ([[1.0, 1.1, 0.9], [-1.0, 1.0, 0.1]], "holds in part"),
         ([[-1.0, 1.0, 0.1]], "does not hold here"),  # the interval includes 0
         ([[-1.0, -1.1, -0.9]], "does not hold here"),
-        ([[1.0, 1.1, 0.9], [1.0, 1.0]], FEW),
         ([], CANNOT),
     ],
 )
