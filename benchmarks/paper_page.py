@@ -41,7 +41,8 @@ LLAMAS: Final = slice(3, 5)
 MODES: Final = ("likeliest", "sample")
 TITLES: Final = {"masrouter": "five agents", "masrouter_one": "one agent"}
 SHEDDING: Final = (("DeepSeek", DEEPSEEK, -1), ("Llama-3B", LLAMA_3B, 1))  # under load: less, more
-AS_SHIPPED: Final[dict[str, Any]] = {"mode": "as shipped", "scheduler": "fcfs"}  # as other methods play
+# As other methods play.
+AS_SHIPPED: Final[dict[str, Any]] = {"mode": "as shipped", "scheduler": "fcfs"}
 SERVED: Final = [{"scheduler": order, "budgets": "tiers"} for order in ("fcfs", "edf")]
 LAMBDA_SWEEPS: Final = (1, 2, 3, 4, 6, 12, 18, 36, 54)
 PROBLEMS: Final = {  # figure of a play -> heading, scale and digits
