@@ -144,6 +144,7 @@ class PpoLagrangianPolicy(AdaptivePolicy):
 
     name = NAME
     version = 4
+    toll = 0.0  # it was trained without
 
     def __init__(self, checkpoint: str | None = None, mode: str | None = None) -> None:
         if mode not in (None, SAMPLE):

@@ -72,6 +72,19 @@ def test_a_full_gpu_sends_queries_to_the_other_one_although_their_servers_are_id
     assert chosen == [1, 0]
 
 
+def test_a_toll_is_for_slowing_down_queries_that_are_short_of_time() -> None:
+    policy = AdaptivePolicy()
+    policy.reset(spec_of(), [0, 1])
+    rows, half = np.array([0, 1]), np.tile(policy._slots / 2.0, (2, 1))
+    assert not policy._tolls(half, rows).any()  # nobody was sent yet
+    for query in range(20):
+        plan(policy, half, [0, 1], query=query, budget_s=np.array([12.0, 1000.0]))
+    short, long = policy._tolls(half, rows).max(axis=1)
+    assert short > 10.0 * long
+    assert not policy._tolls(np.zeros((2, 5)), rows).any()  # and nobody is slowed
+    assert not AdaptivePolicy(prices=False).toll
+
+
 def completed(policy: AdaptivePolicy, query: int, slow: int = -1, wrong: int = -1) -> Any:
     """Record of a query whose calls took what a card says, four times that on the model `slow`.
 
