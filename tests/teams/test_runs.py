@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from inframind_gym.cli import app
 from inframind_gym.errors import ConfigError
 from inframind_gym.teams.runs import RunLog, RunStore
 
@@ -30,11 +28,6 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "folder" / "runs.sqlite"
-
-
-def command(*arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["team", *arguments])
-    return done.exit_code, done.output
 
 
 def test_a_run_comes_back_as_it_was_written(path: Path) -> None:
@@ -97,18 +90,3 @@ def test_a_wrong_file_or_name_is_an_error(path: Path) -> None:
     path.unlink()
     with pytest.raises(ConfigError, match="abc"):
         RunStore(path).get_run("abc")
-
-
-def test_runs_are_listed_and_shown(path: Path) -> None:
-    with RunStore(path) as store, RunLog(store, "assignment", {"provider": "simulated"}) as log:
-        log.append("llm_attempt", {"n": 1})
-        output = "\x1b[31mred\x9b0m :warning:"  # of a model
-        log.finish("complete", {"calls": 100, "cost_usd": 0.05, "output": output})
-    status, output = command("list", "--runs", str(path))
-    assert (status, log.run_id in output, "0.0500" in output) == (0, True, True), output
-    status, output = command("show", "--runs", str(path), "--events")
-    assert "simulated" in output and 'llm_attempt      {"n": 1}' in output
-    assert "[31mred0m :warning:" in output  # it does not steer the terminal
-    for words in (("show", "zzz", "--runs", str(path)), ("list", "--runs", f"{path}x")):
-        status, output = command(*words)
-        assert status == 2 and "error" in output

@@ -1,0 +1,177 @@
+"""`inframind team`, as a person types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from inframind_gym.cli import app
+from inframind_gym.teams.coordination import retrieval
+from inframind_gym.teams.coordination.scenarios import SCENARIOS
+from inframind_gym.teams.runs import Event, Run, RunLog, RunStore, compare
+from tests.teams.coordination.runs import HashedWords
+
+pytest.importorskip("langgraph")
+QUESTION = "How large is a KV block?"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder, no variables of the team, and no encoder, which takes half a minute."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ("MODEL_PATH", "MAX_CONTEXT_LENGTH", "ENABLE_MULTI_AGENT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(retrieval, "available", HashedWords)
+
+
+def team(*words: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(app, ["team", *words], input=stdin)
+
+
+def ask(*words: str, stdin: str | None = None) -> Result:
+    return team("run", "coordination", *words, stdin=stdin)
+
+
+def newest(runs: str = "results/teams.sqlite") -> tuple[Run, dict[str, Any], list[Event]]:
+    """The last run, its summary and its events."""
+    with RunStore(runs, must_exist=True) as store:
+        found = store.list_runs()[0]
+        assert found.summary is not None
+        return found, found.summary, store.events(found.run_id)
+
+
+def test_runs_are_listed_and_shown() -> None:
+    output = "\x1b[31mred\x9b0m :warning:"  # of a model
+    with RunStore() as store, RunLog(store, "assignment", {"provider": "simulated"}) as log:
+        log.append("llm_attempt", {"n": 1})
+        log.finish("complete", {"calls": 100, "cost_usd": 0.05, "output": output})
+    done = team("list")
+    assert (done.exit_code, log.run_id in done.output, "0.0500" in done.output) == (0, True, True)
+    done = team("show", "--events")
+    assert "simulated" in done.output and 'llm_attempt      {"n": 1}' in done.output
+    assert "[31mred0m :warning:" in done.output  # it does not steer the terminal
+    for words in (("show", "zzz"), ("list", "--runs", "none.sqlite")):
+        done = team(*words)
+        assert done.exit_code == 2 and "error" in done.output
+
+
+# Assignment
+
+
+def test_without_arguments_a_run_demonstrates_what_it_learned() -> None:
+    done = team("run", "assignment", "--runs", "mine.sqlite")
+    assert done.exit_code == 0, done.output
+    for figure in ("mean adjusted reward", "400", "Routing policy", "Live demo", "health: ok"):
+        assert figure in done.output
+    run, summary, events = newest("mine.sqlite")
+    assert done.output.splitlines()[-1] == f"inframind team show {run.run_id} --runs mine.sqlite"
+    assert (run.status, summary["simulated"], summary["calls"]) == ("complete", True, 400)
+    # No agent has twice its fair share of the tasks, nor stays far from it.
+    assert max(summary["assignments"].values()) < 2 * 200 / 4
+    assert summary["mean_imbalance"] < 0.7
+    assert sum(event.kind == "request" for event in events) == 4
+
+
+# Token budget
+
+
+def test_without_a_task_a_run_demonstrates() -> None:
+    done = team("run", "token-budget")
+    assert done.exit_code == 0
+    run, _, events = newest()
+    assert (run.team, run.status) == ("token-budget", "complete")
+    assert (run.settings["budget"], run.settings["provider"]) == (20_000, "simulated")
+    # A critic's claim is in a column of its own: no gain is shown where quality fell.
+    traces = [event.data for event in events if event.kind == "trace"]
+    reviews = [i for i, trace in enumerate(traces) if trace["agent"] == "critic" and i]
+    falls = [i for i in reviews if traces[i]["quality"] < traces[i - 1]["quality"]]
+    assert falls and traces[falls[0]]["quality_delta"] > 0.0
+    line = next(line for line in done.output.splitlines() if line.startswith("critic"))
+    change = traces[falls[0]]["quality"] - traces[falls[0] - 1]["quality"]
+    assert f"{change:+.0f}" in line and "+" not in line
+
+
+def test_two_runs_are_compared() -> None:
+    a, b = (
+        json.loads(team("run", "token-budget", "Write.", "--json", "--strategy", name).stdout)
+        for name in ("adaptive", "adaptive_roi_strict")
+    )
+    with RunStore() as store:
+        result = compare(store, a["run_id"], b["run_id"])
+    tokens, spent = result["numbers"]["cost_report.tokens"], a["cost_report"]["tokens"]
+    change = 100.0 * (b["cost_report"]["tokens"] - spent) / spent
+    assert (tokens["a"], tokens["change_percent"]) == (spent, pytest.approx(change))
+    first, second = result["curves"]
+    assert len(first) != len(second) and first[0] == second[0]
+    assert result["traces"][0][0] == result["traces"][0][1]
+    assert None in result["traces"][-1]
+    assert result["cutoffs"][0][0]["agent"] == "critic"
+
+
+# Coordination
+
+
+def test_a_question_is_answered_with_its_sources() -> None:
+    done = ask(QUESTION)
+    assert done.exit_code == 0, done.output
+    for said in ("[simulated]", "16 tokens", "\nsources\n  [1] ", "\nroute > ", "context "):
+        assert said in done.output
+    assert all(len(line) <= 80 for line in done.output.splitlines())
+    run, summary, events = newest()
+    assert (run.status, summary["ended_by"]) == ("complete", "answer")
+    assert {"decision", "answer"} <= {event.kind for event in events}
+
+
+def test_without_arguments_it_shows_what_it_does() -> None:
+    done = ask()
+    assert done.exit_code == 0 and "\nsources\n  [1] " in done.output, done.output
+
+
+def test_texts_of_ones_own_do_not_steer_the_terminal() -> None:
+    Path("texts").mkdir()
+    text = "A block \x1b[31mholds\x07 16 :warning: tokens [b]here[/b].\n"
+    Path("texts", "notes [draft] :key:.md").write_text(text)
+    done = ask("--corpus", "texts", "How many tokens does a block hold?")
+    assert done.exit_code == 0, done.output
+    assert "A block [31mholds 16 :warning: tokens [b]here[/b] [1]." in done.output
+    assert "[1] notes [draft] :key:.md\n" in done.output
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_scenarios_and_their_checks(scenario: str) -> None:
+    done = ask("--scenario", scenario)
+    missed = [line for line in done.output.splitlines() if line.startswith("MISSED")]
+    # What the design claims and the team does not reach: see docs/coordination.md.
+    known = {
+        "S5": ["MISSED a fifth more passages found"],
+        "S6": ["MISSED RTX-4090-LAPTOP: decode >= 100 tok/s"],
+        "S7": ["MISSED answered"],  # what lies behind the cut is read again: 73 s
+        "S8": ["MISSED supervisor's tokens 50 % fewer"],
+    }
+    assert missed == known.get(scenario, []), done.output
+    assert done.exit_code == (1 if missed else 0)
+    assert "ok     " in done.output
+    assert newest()[1]["scenario"] == scenario
+    if scenario == "S6":  # 4.4 GB of weights, 9.7 GB of keys and values, buffers
+        assert "RTX-4090-LAPTOP: 89 tok/s decode, 15,655" in done.output
+        assert " 15.2 GB (estimate)" in done.output
+
+
+def test_variables_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FALLBACK_TO_BASIC_RAG", "false")
+    assert ask("--set", "fault=router:garbage", QUESTION).exit_code == 1
+    assert newest()[0].status == "failed"
+    monkeypatch.setenv("MAX_CONTEXT_LENGTH", "262144")
+    assert "MAX_CONTEXT_LENGTH" in ask(QUESTION).output
+
+
+@pytest.mark.parametrize(("said", "ended"), [("y\n", "answer after"), ("n\n", "stopped after")])
+def test_a_person_is_asked_at_the_terminal(said: str, ended: str) -> None:
+    done = ask("--set", "interrupt_before=human", QUESTION, stdin=said)
+    assert "before human: " in done.output
+    assert ended in done.output
