@@ -2,8 +2,7 @@
 
     runs      their settings, and threads that play teams and pools, or watch live servers
     server    who is admitted, REST and WebSocket; results folders and their reports
-    parts     charts, tables and bars of the pages
-    views     one run of each team
+    views     charts, tables and bars; one run of each team
     pages     the pages themselves (NiceGUI)
     command   `inframind studio`
 

@@ -17,10 +17,20 @@ from nicegui import run as background
 from nicegui import ui
 
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.studio.parts import Live, Row, chip, each, errors, html, put, table
 from inframind_gym.studio.runs import CHOICES, SETTINGS, Launcher
 from inframind_gym.studio.server import Boards
-from inframind_gym.studio.views import VIEWS, comparison
+from inframind_gym.studio.views import (
+    VIEWS,
+    Live,
+    Row,
+    chip,
+    comparison,
+    each,
+    errors,
+    html,
+    put,
+    table,
+)
 from inframind_gym.teams.runs import FORMS, Run, RunStore, compare
 
 # By team: title, what it is, a run in words, what came of it.

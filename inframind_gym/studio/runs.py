@@ -231,21 +231,19 @@ def _play_stream(settings: PoolSettings, ways: Ways, log: StoppableLog) -> None:
 
 
 def _decision(env: StreamEnv, context: np.void, action: Any) -> dict[str, Any]:
-    from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
     from inframind_gym.simulator.workflow.roles import ROLES
     from inframind_gym.simulator.workflow.state import PLAN
-    from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 
     left_s = float(context["arrival_s"] + context["budget_s"] - context["time_s"])
     event: dict[str, Any] = {"t": round(float(context["time_s"]), _DIGITS)}
     event |= {"query": int(context["query"]), "left_s": round(left_s, _DIGITS)}
-    if context["kind"] == PLAN:
-        return event | {"call": "plan", "to": f"{TOPOLOGIES[action[0]]}, {action[1] + 1} agents"}
-    route = int(action[PLAN_ACTIONS if len(action) > PLAN_ACTIONS else 0])
-    model, strategy = divmod(route, len(STRATEGIES))
-    alias = env.simulation.pool.models[model].alias
-    role = f"{ROLES[context['role']].name}, {context['node'] + 1} of {context['num_nodes']}"
-    return event | {"call": role, "server": model, "to": f"{alias}, {STRATEGIES[strategy]}"}
+    event |= {"call": "plan", "to": env.describe(action)[0]}
+    if context["kind"] != PLAN:
+        names, alias = [m.alias for m in env.simulation.pool.models], event["to"].split(", ")[0]
+        role = ROLES[context["role"]].name
+        call = f"{role}, {context['node'] + 1} of {context['num_nodes']}"
+        event |= {"call": call, "server": names.index(alias)}
+    return event
 
 
 def _named(pool: Any, clock: str) -> dict[str, Any]:
