@@ -18,14 +18,7 @@ from rich.table import Table
 from inframind_gym.errors import ConfigError, friendly, require, unknown
 from inframind_gym.progress import plain_table, say
 from inframind_gym.teams.assignment.rules import TASK_TYPES, Arrivals, Router
-from inframind_gym.teams.runs import (
-    DEFAULT_FILE,
-    AsJson,
-    ProviderName,
-    RunLog,
-    Runs,
-    RunStore,
-)
+from inframind_gym.teams.runs import DEFAULT_FILE, AsJson, ProviderName, RunLog, Runs, RunStore
 
 if TYPE_CHECKING:
     from inframind_gym.teams.assignment.app import Run

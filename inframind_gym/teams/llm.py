@@ -299,15 +299,11 @@ class EventLog(Protocol):
 
     def append(self, kind: str, data: Mapping[str, Any]) -> int:
         """Append an event and return its sequence number."""
-        ...
-
-
-class NoLog:
-    """A log that keeps nothing."""
-
-    def append(self, kind: str, data: Mapping[str, Any]) -> int:
-        """Forget the event."""
         return 0
+
+
+class NoLog(EventLog):
+    """A log that keeps nothing."""
 
 
 @dataclass(frozen=True, slots=True)

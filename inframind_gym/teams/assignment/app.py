@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, TypedDict, cast
 import numpy as np
 
 from inframind_gym.errors import ConfigError, require, unknown
+from inframind_gym.teams import llm
 from inframind_gym.teams.assignment import rules, simulate
 from inframind_gym.teams.assignment.agents import (
     AGENT_SYSTEM,
@@ -29,17 +30,6 @@ from inframind_gym.teams.assignment.agents import (
     uniform,
 )
 from inframind_gym.teams.assignment.rules import PROVIDERS, TASK_TYPES, Arrivals, Router
-from inframind_gym.teams.llm import (
-    SIMULATED,
-    BudgetError,
-    EventLog,
-    LLMError,
-    LLMService,
-    NoLog,
-    Provider,
-    Simulated,
-    open_provider,
-)
 
 NODES: Final = ("pick_task", "assign_agent", "agent_execute", "judge_output", "rl_update")
 STREAM_NEXT_TYPE: Final = 221
@@ -86,18 +76,18 @@ class TaskSteps:
     def __init__(
         self,
         coordinator: QLearningCoordinator,
-        llm_service: LLMService,
+        llm_service: llm.LLMService,
         judge: LLMJudge,
         agents: dict[str, AgentState],
         load_tracker: LoadTracker,
         online_learning: bool = True,
         *,
         options: Options = Options(),
-        log: EventLog | None = None,
+        log: llm.EventLog | None = None,
     ) -> None:
         self.coordinator, self.llm_service, self.judge = coordinator, llm_service, judge
         self.agents, self.load_tracker, self.online_learning = agents, load_tracker, online_learning
-        self.options, self.log, self.state = options, log or NoLog(), "Start"
+        self.options, self.log, self.state = options, log or llm.NoLog(), "Start"
         self.team, self._key = simulate.team(), simulate.key_of(options.seed)
         self._task = simulate.NO_TASK  # place in the bank
 
@@ -295,20 +285,20 @@ class Run(TaskSteps):
 
 def make_run(
     options: Options,
-    providers: Mapping[str, Provider] | None = None,
+    providers: Mapping[str, llm.Provider] | None = None,
     *,
-    log: EventLog | None = None,
+    log: llm.EventLog | None = None,
 ) -> Run:
     """Make the parts of a run; `providers` are those of `open_providers`."""
     team, seed = simulate.team(), options.seed
     if providers is None:
         drawn = simulate.DrawnAnswers(team, seed, options.arrivals, options.iterations)
         of = team.settings.providers
-        providers = {name: Simulated(of[name].model, drawn) for name in PROVIDERS}
+        providers = {name: llm.Simulated(of[name].model, drawn) for name in PROVIDERS}
     router = QLearningCoordinator(seed=seed)
     if options.router == "round_robin":
         router = RoundRobin(epsilon=0.0, epsilon_min=0.0)
-    service = LLMService(providers, log=log)
+    service = llm.LLMService(providers, log=log)
     judge = LLMJudge(service, LLMProvider(team.settings.judge.provider))
     run = Run(router, service, judge, all_agents(), LoadTracker(), options=options, log=log)
     run.enter("Setup")
@@ -316,16 +306,16 @@ def make_run(
     return run
 
 
-def open_providers(names: list[str], models: list[str]) -> dict[str, Provider] | None:
+def open_providers(names: list[str], models: list[str]) -> dict[str, llm.Provider] | None:
     """Open the two providers of the team; None: both are simulated."""
     if len(names) > len(PROVIDERS) or len(models) > len(PROVIDERS):
         raise ConfigError("--provider and --model are given at most twice.")
-    if SIMULATED in names:
+    if llm.SIMULATED in names:
         if len(set(names)) > 1 or models:
             raise ConfigError("--provider simulated goes with no real one, and with no --model.")
         return None
     pair = (models[0], models[-1]) if models else (None, None)
-    opened = map(open_provider, (names[0], names[-1]), pair)
+    opened = map(llm.open_provider, (names[0], names[-1]), pair)
     return dict(zip(PROVIDERS, opened, strict=True))
 
 
@@ -381,7 +371,7 @@ class ProductionMultiAgentSystem(TaskSteps):
         result, answered = dict[str, Any](), len(self.request_log)
         try:
             self._answer(description, task_type, result)
-        except (LLMError, BudgetError) as error:
+        except (llm.LLMError, llm.BudgetError) as error:
             result["error"] = str(error)
             self.log.append("request_failed", result)
         finally:  # whatever happened, the next request is taken

@@ -33,20 +33,8 @@ from inframind_gym.configs import (
 from inframind_gym.simulator import rng
 from inframind_gym.simulator.jit import jit
 from inframind_gym.simulator.rng import normal
-from inframind_gym.teams.assignment.rules import (
-    AGENTS,
-    ARRIVALS,
-    CRITERIA,
-    PROVIDERS,
-    TASK_TYPES,
-    Agent,
-    Arrivals,
-    Floats,
-    Provider,
-    TaskType,
-    agent_of,
-    provider_of,
-)
+from inframind_gym.teams.assignment import rules
+from inframind_gym.teams.assignment.rules import Floats
 from inframind_gym.teams.llm import CHARS_PER_TOKEN, Completion, LLMRequest, shipped_prices
 
 DEFAULT_TEAM: Final = "assignment"
@@ -59,7 +47,7 @@ STREAM_LATENCY, STREAM_SCORE, STREAM_JUDGE, STREAM_DRIFT = range(206, 210)
 
 Ints = NDArray[np.int64]
 Keys = NDArray[np.uint64]
-ByType = Annotated[dict[TaskType, Number], Field(min_length=len(TASK_TYPES))]
+ByType = Annotated[dict[rules.TaskType, Number], Field(min_length=len(rules.TASK_TYPES))]
 
 
 # Constants, `envs_configs/teams/assignment.yaml`
@@ -88,7 +76,7 @@ class _Calls(StrictModel):  # length and latency of the agents' calls
 
 
 class _Judge(StrictModel):  # scores and calls of the judge
-    provider: Provider
+    provider: rules.Provider
     bias: Number
     noise_sd: NonNegative
     match_expert: Fraction
@@ -98,7 +86,7 @@ class _Judge(StrictModel):  # scores and calls of the judge
 
 
 class _Arrivals(StrictModel):  # order in which tasks arrive
-    skewed_type: TaskType
+    skewed_type: rules.TaskType
     skewed_share: Fraction
     bursty_stay: Fraction
     drift_drop: Fraction
@@ -110,7 +98,7 @@ class BankTask(StrictModel):
     """A task of the bank; `tokens` of its description, system prompt not counted."""
 
     id: Name
-    task_type: TaskType
+    task_type: rules.TaskType
     complexity: Fraction
     priority: Fraction
     tokens: PositiveInt
@@ -122,9 +110,9 @@ class AssignmentSettings(StrictModel):
 
     name: Name
     description: str = ""
-    skill: Annotated[dict[Agent, ByType], Field(min_length=len(AGENTS))]
+    skill: Annotated[dict[rules.Agent, ByType], Field(min_length=len(rules.AGENTS))]
     quality: _Quality
-    providers: Annotated[dict[Provider, _Provider], Field(min_length=len(PROVIDERS))]
+    providers: Annotated[dict[rules.Provider, _Provider], Field(min_length=len(rules.PROVIDERS))]
     calls: _Calls
     judge: _Judge
     arrivals: _Arrivals
@@ -133,7 +121,7 @@ class AssignmentSettings(StrictModel):
     @field_validator("tasks")
     @classmethod
     def _every_type(cls, tasks: tuple[BankTask, ...]) -> tuple[BankTask, ...]:
-        if missing := set(TASK_TYPES) - {task.task_type for task in tasks}:
+        if missing := set(rules.TASK_TYPES) - {task.task_type for task in tasks}:
             raise ValueError(f"none is of type {', '.join(sorted(missing))}; add one")
         return tasks
 
@@ -161,7 +149,7 @@ class Team(NamedTuple):
     priority: Floats  # (K,)
     prompt_tokens: Ints  # (K,) of the agent's call
     of_type: tuple[Ints, ...]  # for each type its tasks
-    chances: Mapping[Arrivals, Floats]  # (T + 1, T) of each type after each, and at the start
+    chances: Mapping[rules.Arrivals, Floats]  # (T + 1, T) of each type after each, and at the start
 
 
 class Answers(NamedTuple):
@@ -179,15 +167,15 @@ class Answers(NamedTuple):
 def team(name_or_path: str | Path = DEFAULT_TEAM) -> Team:
     """Return a simulated team by the name or the path of its constants."""
     settings = load_team(name_or_path)
-    providers = [settings.providers[name] for name in PROVIDERS]
+    providers = [settings.providers[name] for name in rules.PROVIDERS]
     prices = [shipped_prices().of(provider.model) for provider in providers]
-    skill = np.array([[settings.skill[a][t] for t in TASK_TYPES] for a in AGENTS])
+    skill = np.array([[settings.skill[a][t] for t in rules.TASK_TYPES] for a in rules.AGENTS])
     expert = skill == skill.max(axis=0, keepdims=True)
-    task_type = np.array([TASK_TYPES.index(task.task_type) for task in settings.tasks])
-    types, of = len(TASK_TYPES), settings.arrivals
+    task_type = np.array([rules.TASK_TYPES.index(task.task_type) for task in settings.tasks])
+    types, of = len(rules.TASK_TYPES), settings.arrivals
     bank = np.tile(np.bincount(task_type, minlength=types) / len(task_type), (types + 1, 1))
     skewed = np.full_like(bank, (1.0 - of.skewed_share) / (types - 1))
-    skewed[:, TASK_TYPES.index(of.skewed_type)] = of.skewed_share
+    skewed[:, rules.TASK_TYPES.index(of.skewed_type)] = of.skewed_share
     bursty = np.full_like(bank, (1.0 - of.bursty_stay) / (types - 1))
     np.fill_diagonal(bursty, of.bursty_stay)
     bursty[types] = 1.0 / types
@@ -195,7 +183,7 @@ def team(name_or_path: str | Path = DEFAULT_TEAM) -> Team:
         settings=settings,
         skill=skill,
         match=np.where(expert, settings.judge.match_expert, settings.judge.match_other),
-        gain=np.array([[p.gain[t] for t in TASK_TYPES] for p in providers]),
+        gain=np.array([[p.gain[t] for t in rules.TASK_TYPES] for p in providers]),
         usd_input=np.array([price.input_usd_per_mtok for price in prices]) / 1e6,
         usd_output=np.array([price.output_usd_per_mtok for price in prices]) / 1e6,
         length=np.array([p.output_tokens_median for p in providers]),
@@ -208,7 +196,7 @@ def team(name_or_path: str | Path = DEFAULT_TEAM) -> Team:
             [task.tokens + settings.calls.system_prompt_tokens for task in settings.tasks]
         ),
         of_type=tuple(np.flatnonzero(task_type == t) for t in range(types)),
-        chances=dict(zip(ARRIVALS, (bank, skewed, bursty, bank), strict=True)),
+        chances=dict(zip(rules.ARRIVALS, (bank, skewed, bursty, bank), strict=True)),
     )
 
 
@@ -222,13 +210,15 @@ def key_of(seed: int) -> Keys:
     return draw_key(seeding.np_random(seed)[0])
 
 
-def next_task(team: Team, arrivals: Arrivals, keys: Keys, ordinals: Ints, previous: Ints) -> Ints:
+def next_task(
+    team: Team, arrivals: rules.Arrivals, keys: Keys, ordinals: Ints, previous: Ints
+) -> Ints:
     """Return the tasks that arrive (n,), as places in the bank.
 
     Runs have `keys` (n,), `ordinals` (n,) count their tasks from 0 on; `previous` (n,) are the
     tasks before them, NO_TASK at the start.
     """
-    before = np.where(previous == NO_TASK, len(TASK_TYPES), team.task_type[previous])
+    before = np.where(previous == NO_TASK, len(rules.TASK_TYPES), team.task_type[previous])
     cumulative = team.chances[arrivals].cumsum(axis=1)[before, :-1]
     u = rng.uniform_array(keys, STREAM_TASK_TYPE, ordinals)
     task_types = (u[:, None] >= cumulative).sum(axis=1)
@@ -246,10 +236,10 @@ def drift(team: Team, keys: Keys, ordinals: Ints, num_tasks: int, agents: Ints) 
     In every run one agent, from one task on, loses `drift_drop` in the type that it knows best.
     """
     settings, first = team.settings.arrivals, np.zeros_like(ordinals)
-    loser = (rng.uniform_array(keys, STREAM_DRIFT, first) * len(AGENTS)).astype(np.int64)
+    loser = (rng.uniform_array(keys, STREAM_DRIFT, first) * len(rules.AGENTS)).astype(np.int64)
     span = settings.drift_latest - settings.drift_earliest
     begins = settings.drift_earliest + span * rng.uniform_array(keys, STREAM_DRIFT, first, 1)
-    change = np.zeros((len(keys), len(TASK_TYPES)))
+    change = np.zeros((len(keys), len(rules.TASK_TYPES)))
     lost = np.flatnonzero((agents == loser) & (ordinals >= begins * num_tasks))
     change[lost, team.skill[loser[lost]].argmax(axis=1)] = -settings.drift_drop
     return change
@@ -264,7 +254,7 @@ def answer(
     provider; `change` (n, T) is added to the agents' quality, see `drift`.
     """
     of, judge, calls = team.settings.quality, team.settings.judge, team.settings.calls
-    agents, providers = agent_of(actions), provider_of(actions)
+    agents, providers = rules.agent_of(actions), rules.provider_of(actions)
     task_types, complexity = team.task_type[tasks], team.complexity[tasks]
     mean = team.skill[agents, task_types] + team.gain[providers, task_types]
     mean -= of.complexity_slope * (complexity - 0.5)
@@ -273,9 +263,9 @@ def answer(
     quality = mean + of.task_sd * normals(keys, STREAM_DIFFICULTY, ordinals, 0)
     quality += of.answer_sd * normals(keys, STREAM_ANSWER, ordinals, actions)
     quality = np.clip(quality, 0, 1)
-    scores = np.empty((len(keys), len(CRITERIA)))
-    for i in range(len(CRITERIA)):
-        place = actions * len(CRITERIA) + i
+    scores = np.empty((len(keys), len(rules.CRITERIA)))
+    for i in range(len(rules.CRITERIA)):
+        place = actions * len(rules.CRITERIA) + i
         scores[:, i] = judge.noise_sd * normals(keys, STREAM_SCORE, ordinals, place)
     scores[:, :-1] += quality[:, None] + judge.bias
     scores[:, -1] += team.match[agents, task_types]
@@ -292,7 +282,7 @@ def judge_call(
     """Draw the judge's calls about answers of `output_tokens` (n,), see `_call`."""
     judge, n = team.settings.judge, len(keys)
     read = np.minimum(output_tokens, round(JUDGED_CHARS / CHARS_PER_TOKEN)) + judge.prompt_tokens
-    providers = np.full(n, PROVIDERS.index(judge.provider))
+    providers = np.full(n, rules.PROVIDERS.index(judge.provider))
     length, latency = (normals(keys, STREAM_JUDGE, ordinals, place) for place in (0, 1))
     return _call(team, providers, read, np.full(n, judge.output_tokens_median), length, latency)
 
@@ -330,7 +320,7 @@ class DrawnAnswers:
     `action`. Arrivals "drifting" also change an agent, timed by `num_tasks` of the run.
     """
 
-    def __init__(self, team: Team, seed: int, arrivals: Arrivals, num_tasks: int) -> None:
+    def __init__(self, team: Team, seed: int, arrivals: rules.Arrivals, num_tasks: int) -> None:
         self._team, self._key = team, key_of(seed)
         self._drifts, self._num_tasks = arrivals == "drifting", num_tasks
 
@@ -338,17 +328,17 @@ class DrawnAnswers:
         """Return the completion of a request, cut at the limit of its answer."""
         team, key, place = self._team, self._key, request.context
         ordinal, task, action = (np.array([place[k]]) for k in ("ordinal", "task", "action"))
-        agent, change = agent_of(action), None
+        agent, change = rules.agent_of(action), None
         if self._drifts:
             change = drift(team, key, ordinal, self._num_tasks, agent)
         drawn = answer(team, key, ordinal, task, action, change)
         if place["call"] == "agent":
             prompt, length, latency_s = drawn.input_tokens, drawn.output_tokens, drawn.latency_s
             description = team.settings.tasks[place["task"]].description
-            text = f"{MARK} The {AGENTS[agent[0]]}'s answer to: {description}"
+            text = f"{MARK} The {rules.AGENTS[agent[0]]}'s answer to: {description}"
         else:
             prompt, length, latency_s, _ = judge_call(team, key, ordinal, drawn.output_tokens)
-            scores = dict(zip(CRITERIA, drawn.scores[0].tolist(), strict=True))
+            scores = dict(zip(rules.CRITERIA, drawn.scores[0].tolist(), strict=True))
             text = json.dumps({**scores, "reasoning": MARK})
         output = min(int(length[0]), request.max_tokens)
         reason = "stop" if output == length[0] else "length"

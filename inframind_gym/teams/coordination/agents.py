@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from inframind_gym.errors import InfraMindError, shortened
+from inframind_gym.teams import llm
 from inframind_gym.teams.coordination import prompts, rules
 from inframind_gym.teams.coordination.check import find_issues, is_about, is_abstention, screen
 from inframind_gym.teams.coordination.prompts import MOST_SUB_TASKS, Trimmed, earlier, marked
@@ -45,17 +46,6 @@ from inframind_gym.teams.coordination.settings import (
     Strategy,
     Synthesis,
     Validation,
-)
-from inframind_gym.teams.llm import (
-    BudgetError,
-    Completion,
-    EventLog,
-    LLMError,
-    LLMRequest,
-    LLMService,
-    Prompt,
-    Provider,
-    estimate_tokens,
 )
 
 WAY: Final = "team"  # name of the provider in the service
@@ -195,7 +185,7 @@ class Work:
 
 
 def _tokens_of(documents: Sequence[Document]) -> int:
-    return sum(estimate_tokens(document.text) for document in documents)
+    return sum(llm.estimate_tokens(document.text) for document in documents)
 
 
 def _is_about(question: str, documents: Sequence[Document], searcher: Retriever) -> bool:
@@ -208,12 +198,12 @@ def _is_about(question: str, documents: Sequence[Document], searcher: Retriever)
 class Agents:
     """The five agents, and the basic retrieval that answers where they fail."""
 
-    service: LLMService  # way to the model, under the name `WAY`
+    service: llm.LLMService  # way to the model, under the name `WAY`
     searcher: Retriever
     work: Work  # product so far; agents read it
-    log: EventLog  # where passages that are withheld are written
+    log: llm.EventLog  # where passages that are withheld are written
     model_queries: bool = True  # the retrieval agent lets the model write what it searches for
-    lost_tokens: Callable[[str], int] = estimate_tokens  # of a prompt whose answer never came
+    lost_tokens: Callable[[str], int] = llm.estimate_tokens  # of a prompt whose answer never came
 
     async def perform(self, task: Mapping[str, Any]) -> Report:
         """Carry out one task of the session; it has failed after its `limit_s`."""
@@ -227,7 +217,7 @@ class Agents:
         except prompts.GarbageError as error:
             report.failure, report.message = "garbage", str(error)
         except InfraMindError as error:
-            late = isinstance(error, LLMError) and error.outcome == "timeout"
+            late = isinstance(error, llm.LLMError) and error.outcome == "timeout"
             report.failure, report.message = "timeout" if late else "error", str(error)
         except Exception as error:  # of a searcher or a provider that is not ours
             report.failure, report.message = "error", f"{type(error).__name__}: {error}"
@@ -325,7 +315,7 @@ class Agents:
                 details: dict[str, Any] = {"sentences": SENTENCES["simple"], "extra": ""}
                 prompt = prompts.ask("fallback", work.asked, bound, documents, **details)
                 return await self._ask(report, prompt, documents=documents), documents
-        except (TimeoutError, LLMError, BudgetError, prompts.GarbageError):
+        except (TimeoutError, llm.LLMError, llm.BudgetError, prompts.GarbageError):
             if not _is_about(work.asked, documents, self.searcher):
                 return NOTHING_SAID, documents
         quotes = []
@@ -359,7 +349,7 @@ class Agents:
             withheld=tuple(withheld),
         )
 
-    async def _ask(self, report: Report, prompt: Prompt, **facts: Any) -> str:
+    async def _ask(self, report: Report, prompt: llm.Prompt, **facts: Any) -> str:
         """Call the model for an agent, and count the call in its report."""
         agent = report.agent
         most, context = prompts.TASKS[agent].most_tokens, {"agent": agent, **facts}
@@ -367,8 +357,8 @@ class Agents:
             reply = await self.service.acall(
                 prompt.system, prompt.user, WAY, most, prompt.schema, agent=agent, context=context
             )
-        except (LLMError, asyncio.CancelledError) as error:
-            if not isinstance(error, LLMError) or error.outcome in ("timeout", "connection"):
+        except (llm.LLMError, asyncio.CancelledError) as error:
+            if not isinstance(error, llm.LLMError) or error.outcome in ("timeout", "connection"):
                 report.input_tokens += self.lost_tokens(prompt.user)  # it was read, all the same
             raise
         report.input_tokens += reply.input_tokens
@@ -379,23 +369,23 @@ class Agents:
         return reply.content.strip()
 
 
-class Faulty(Provider):
+class Faulty(llm.Provider):
     """A provider whose calls for one task go wrong on purpose, such as "planner:timeout"."""
 
-    def __init__(self, inner: Provider, fault: str) -> None:
+    def __init__(self, inner: llm.Provider, fault: str) -> None:
         self._agent, _, self._kind = fault.partition(":")
         self.model, self.is_simulated, self._inner = inner.model, inner.is_simulated, inner
 
-    async def complete(self, request: LLMRequest) -> Completion:
+    async def complete(self, request: llm.LLMRequest) -> llm.Completion:
         """See `Provider`."""
         if request.context.get("agent") != self._agent:
             return await self._inner.complete(request)
         if self._kind == "timeout":
             if not self.is_simulated:  # where time is virtual the clock knows the limit
                 await asyncio.sleep(3600.0)
-            raise LLMError("timeout", "no answer", "unknown")
+            raise llm.LLMError("timeout", "no answer", "unknown")
         if self._kind == "error":
-            raise LLMError("http_500", "internal error")
+            raise llm.LLMError("http_500", "internal error")
         return replace(await self._inner.complete(request), content="{\x00")
 
 
@@ -457,7 +447,7 @@ def _clauses(query: str) -> list[str]:
     return [part.strip() for part in _CLAUSE.split(query) if part.strip(" ?.")] or [query]
 
 
-class RuleAnswers(Provider):
+class RuleAnswers(llm.Provider):
     """Answers to one query by rules, from the product of the team, at the rates of its server."""
 
     model = "simulated-team"
@@ -468,7 +458,7 @@ class RuleAnswers(Provider):
         # Prompts whose prefixes the server keeps; it has read the conversation before.
         self._read = [earlier(work.history)]
 
-    async def complete(self, request: LLMRequest) -> Completion:
+    async def complete(self, request: llm.LLMRequest) -> llm.Completion:
         """See `Provider`."""
         text, user = self._answer(request.context), request.user
 
@@ -477,9 +467,9 @@ class RuleAnswers(Provider):
 
         cached = bisect_left(range(1, len(user) + 1), True, key=is_new)
         self._read.append(user)
-        prompt, made = estimate_tokens(user[cached:]), estimate_tokens(text)
+        prompt, made = llm.estimate_tokens(user[cached:]), llm.estimate_tokens(text)
         seconds = float(rules.call_s(prompt, made, self._settings.server))
-        return Completion(text, prompt, made, "stop", seconds)
+        return llm.Completion(text, prompt, made, "stop", seconds)
 
     def _answer(self, context: Mapping[str, Any]) -> str:
         """Return the answer of the agent that asks."""

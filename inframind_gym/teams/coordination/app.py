@@ -25,6 +25,7 @@ from inframind_gym.configs import validate
 from inframind_gym.envs.coordination import observe
 from inframind_gym.errors import require, require_within
 from inframind_gym.policies import resolve_policy
+from inframind_gym.teams import llm
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.agents import (
     AGENT_OF,
@@ -54,15 +55,6 @@ from inframind_gym.teams.coordination.settings import (
     QuerySettings,
     load_settings,
 )
-from inframind_gym.teams.llm import (
-    SIMULATED,
-    Blocking,
-    EventLog,
-    LLMService,
-    NoLog,
-    Provider,
-    open_provider,
-)
 
 VLLM_URL: Final = "http://127.0.0.1:8000/v1"  # unless $VLLM_BASE_URL says otherwise
 NO_ANSWER: Final = "No answer could be found in time."
@@ -89,7 +81,7 @@ Task = dict[str, Any]  # agent, slot, limit_s and the arguments of the agent: pl
 Ask = Callable[[str, str, Any], Any]
 
 
-class MultiAgentCoordinator(Blocking):
+class MultiAgentCoordinator(llm.Blocking):
     """Five agents under a supervisor that answers before a deadline.
 
     Threads may share it, but its blocking method takes turns, and a query's time begins with its
@@ -118,23 +110,23 @@ class MultiAgentCoordinator(Blocking):
         max_context_length: int = 128_000,
         backend: str = "vllm",
         *,
-        provider: Provider | None = None,
+        provider: llm.Provider | None = None,
         searcher: Retriever | None = None,
-        log: EventLog | None = None,
+        log: llm.EventLog | None = None,
         ask: Ask | None = None,
     ) -> None:
         super().__init__()
         require_within(max_context_length, 1024, MOST_CONTEXT, "max_context_length (tokens)")
-        self.is_simulated = provider is None and backend == SIMULATED
+        self.is_simulated = provider is None and backend == llm.SIMULATED
         self.settings = load_settings().within_context(max_context_length)
         self.context = ContextManager(self.settings.context)
         self.searcher = searcher or Retriever(Corpus.load())
-        self._log: EventLog = log or NoLog()
+        self._log: llm.EventLog = log or llm.NoLog()
         self._ask, self.provider = ask, provider
         if not self.is_simulated and provider is None:
             vendor = backend in ("openai", "anthropic") and model_path == MODEL
             way = os.environ.get("VLLM_BASE_URL", VLLM_URL) if backend == "vllm" else backend
-            self.provider = open_provider(way, None if vendor else model_path)
+            self.provider = llm.open_provider(way, None if vendor else model_path)
 
     def warm_up(self) -> None:
         """Load and build what is built once: indexes, word lists, LangGraph."""
@@ -203,7 +195,7 @@ class MultiAgentCoordinator(Blocking):
             provider = Faulty(provider, options.fault)
         retry, is_by_model = options.retry, options.rewrite == "model"
         limits: Any = {"max_retries": retry.max_retries, "timeout_s": retry.timeout_seconds}
-        service = LLMService({WAY: provider}, log=self._log, **limits)
+        service = llm.LLMService({WAY: provider}, log=self._log, **limits)
         agents = Agents(service, self.searcher, work, self._log, model_queries=is_by_model)
         session = Session(constants, options, agents, self._ask)
         session.began_s = began_s

@@ -29,13 +29,7 @@ from inframind_gym.teams.coordination.settings import (
     Document,
     Plan,
 )
-from inframind_gym.teams.llm import (
-    CHARS_PER_TOKEN,
-    Prompt,
-    json_object,
-    list_schema,
-    object_schema,
-)
+from inframind_gym.teams.llm import CHARS_PER_TOKEN, Prompt, json_object, list_schema, object_schema
 
 History = Sequence[Mapping[str, Any]]  # earlier messages, the oldest first
 

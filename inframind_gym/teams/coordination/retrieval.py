@@ -284,14 +284,16 @@ class Retriever:
             raise ConfigError(unknown("strategy", strategy, STRATEGIES))
         if not queries:
             raise ConfigError("the query is empty.")
-        first, *others = (self._rank(one, strategy) for one in queries)
-        found, more = (
-            deduplicate(
+
+        def documents(ranking: Ranking) -> list[Document]:
+            best = [(self.corpus.passages[i], score) for i, score in ranking[: 2 * top_k]]
+            return deduplicate(
                 Document(doc_id=own.doc_id, text=own.text, source=own.source, score=score)
-                for own, score in ((self.corpus.passages[i], score) for i, score in ranking)
+                for own, score in best
             )[:top_k]
-            for ranking in (first[: 2 * top_k], fuse(others)[: 2 * top_k])
-        )
+
+        first, *others = (self._rank(one, strategy) for one in queries)
+        found, more = documents(first), documents(fuse(others))
         room = top_k // VARIANT_SHARE
         kept = {document.doc_id for document in found[: top_k - room]}
         new = [document for document in more if document.doc_id not in kept][:room]

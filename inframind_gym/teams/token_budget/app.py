@@ -18,42 +18,12 @@ from gymnasium.utils import seeding
 from pydantic import AfterValidator, Field
 
 from inframind_gym.configs import NonNegativeInt, StrictModel, within
-from inframind_gym.envs.token_budget import (
-    LEAST_BUDGET,
-    MOST_BUDGET,
-    TokenBudgetSpec,
-    observe,
-)
+from inframind_gym.envs.token_budget import LEAST_BUDGET, MOST_BUDGET, TokenBudgetSpec, observe
 from inframind_gym.errors import unknown
 from inframind_gym.policies import POLICIES, Policy, policy_names, resolve_policy
-from inframind_gym.teams.llm import (
-    BudgetError,
-    Completion,
-    EventLog,
-    Grant,
-    LLMError,
-    LLMRequest,
-    LLMResponse,
-    LLMService,
-    Prompt,
-    Provider,
-    Simulated,
-    Spent,
-    estimate_tokens,
-    json_object,
-    list_schema,
-    object_schema,
-)
+from inframind_gym.teams import llm
+from inframind_gym.teams.llm import json_object, list_schema, object_schema
 from inframind_gym.teams.token_budget import rules
-from inframind_gym.teams.token_budget.rules import (
-    AGENT_STEP,
-    CRITIC,
-    EXECUTOR,
-    PLANNER,
-    REASONS,
-    Evidence,
-    TeamState,
-)
 from inframind_gym.teams.token_budget.settings import (
     AGENTS,
     COMPLEXITIES,
@@ -128,7 +98,7 @@ _TEXT: Final = {"type": "string"}
 _NUMBER: Final = {"type": "number"}
 
 
-def prompt_of(caller: str, product: Product, max_tokens: int) -> Prompt:
+def prompt_of(caller: str, product: Product, max_tokens: int) -> llm.Prompt:
     """Return the prompt of an agent, of the pre-flight or of a rating, for so long an answer."""
     length = f" Use at most {int(_WORDS_PER_TOKEN * max_tokens)} words."
     open_flags = (f"{number}. {product.flags[number - 1].issue}" for number in product.open_flags)
@@ -141,7 +111,7 @@ def prompt_of(caller: str, product: Product, max_tokens: int) -> Prompt:
 
     match caller:
         case "planner":
-            return Prompt(
+            return llm.Prompt(
                 "You plan how a task is answered; you do not answer it. Return one JSON object: "
                 "goal (text), steps (list), sections (list of four headings of the answer), risks "
                 "(list)." + length,
@@ -156,9 +126,9 @@ def prompt_of(caller: str, product: Product, max_tokens: int) -> Prompt:
             if product.draft:
                 system += " Return the whole answer, improved; mend every defect that is listed."
             parts = ("Plan", product.plan), ("Draft", product.draft), defects
-            return Prompt(system + length, given(*parts), None)
+            return llm.Prompt(system + length, given(*parts), None)
         case "critic":
-            return Prompt(
+            return llm.Prompt(
                 f"You review an answer. Return one JSON object: flags, a list of at most "
                 f"{MOST_FLAGS} defects, each with issue (text) and points (0-20, what mending it "
                 "would add to a quality of 0-100). Return an empty list where there is no defect."
@@ -167,16 +137,17 @@ def prompt_of(caller: str, product: Product, max_tokens: int) -> Prompt:
                 object_schema(flags=list_schema(object_schema(issue=_TEXT, points=_NUMBER))),
             )
         case "self_eval":
-            return Prompt(
+            return llm.Prompt(
                 "Rate this output 0-100 on completeness, clarity, actionability. Return one JSON "
                 "object with these three numbers, and resolved: the numbers of the listed defects "
                 "that the output no longer has.",
                 given(("Output", product.draft or product.plan), defects),
                 object_schema(
-                    **dict.fromkeys(CRITERIA, _NUMBER), resolved=list_schema({"type": "integer"})
+                    **dict.fromkeys(CRITERIA, _NUMBER),
+                    resolved=list_schema({"type": "integer"}),
                 ),
             )
-    return Prompt(
+    return llm.Prompt(
         "Classify the task as simple, moderate or complex by the work that a good answer takes. "
         "Return one JSON object with the key complexity.",
         product.task,
@@ -190,10 +161,10 @@ def prompt_of(caller: str, product: Product, max_tokens: int) -> Prompt:
 def take(product: Product, agent: int, text: str) -> list[Flag] | None:
     """Put an answer into the product; returns its flags, None if it is not of the asked form."""
     answer = json_object(text) or {}
-    if agent == EXECUTOR:
+    if agent == rules.EXECUTOR:
         product.draft = text if text.strip() else product.draft
         return [] if text.strip() else None
-    if agent == PLANNER:
+    if agent == rules.PLANNER:
         product.plan = text
         product.plan_share = sum(bool(answer.get(part)) for part in PLAN_PARTS) / len(PLAN_PARTS)
         titles = answer.get("sections")
@@ -242,7 +213,7 @@ class DrawnAnswers:
         self.task.start(_ROW, np.array([key]))
         self._last: Calls | None = None
 
-    def __call__(self, request: LLMRequest) -> Completion:
+    def __call__(self, request: llm.LLMRequest) -> llm.Completion:
         """Return the completion of a request."""
         agent, overhead = request.context["agent"], self._settings.overhead
         if agent == PREFLIGHT:
@@ -262,24 +233,26 @@ class DrawnAnswers:
         text = self._text(which, calls)
         return self._completion(text, int(calls.prompt[0]), int(calls.completion[0]), reason)
 
-    def _overhead(self, answer: dict[str, Any], tokens: int) -> Completion:
+    def _overhead(self, answer: dict[str, Any], tokens: int) -> llm.Completion:
         output = min(OVERHEAD_ANSWER, tokens)
         return self._completion(json.dumps(answer), tokens - output, output)
 
-    def _completion(self, text: str, prompt: int, output: int, reason: str = "stop") -> Completion:
+    def _completion(
+        self, text: str, prompt: int, output: int, reason: str = "stop"
+    ) -> llm.Completion:
         seconds = self._settings.simulation.seconds
         latency_s = seconds.first_token + seconds.per_token * output
-        return Completion(text, prompt, output, reason, latency_s)
+        return llm.Completion(text, prompt, output, reason, latency_s)
 
     def _text(self, agent: int, calls: Calls) -> str:
         """Return the text of an answer, of the form that its checklist and flags were drawn for."""
         evidence, number = calls.evidence, int(self.task.calls[0, agent])
         share = float(np.nan_to_num(evidence.checklist[0]))
-        if agent == EXECUTOR:
+        if agent == rules.EXECUTOR:
             titles = DEFAULT_SECTIONS[: round(share * len(DEFAULT_SECTIONS))]
             body = f"{MARK} version {number}"
             return "\n\n".join(f"## {title}\n{body}" for title in titles) or body
-        if agent == CRITIC:
+        if agent == rules.CRITIC:
             count = int(evidence.new_flags[0])
             points = float(evidence.claimed[0]) / max(count, 1)
             issues = [f"{MARK} defect {i + 1} of review {number}" for i in range(count)]
@@ -317,7 +290,7 @@ class Order(StrictModel):
     strategy: Annotated[str, AfterValidator(_known)] = "adaptive"
     seed: NonNegativeInt = 0  # of the simulated provider, and of the policy
 
-    def policy(self) -> Policy[TokenBudgetSpec, TeamState]:
+    def policy(self) -> Policy[TokenBudgetSpec, rules.TeamState]:
         """Make the policy of the strategy; a `ConfigError` if its arguments are wrong."""
         return resolve_policy(MODES.get(self.strategy, self.strategy), family="token_budget")
 
@@ -336,11 +309,11 @@ class BudgetController:
     any more. An attempt whose outcome is unknown counts as spent in full.
     """
 
-    def __init__(self, state: TeamState) -> None:
+    def __init__(self, state: rules.TeamState) -> None:
         self.state = state
         self.lost = 0  # tokens of attempts whose outcome is unknown
 
-    def reserve(self, request: LLMRequest, agent: str) -> Grant:
+    def reserve(self, request: llm.LLMRequest, agent: str) -> llm.Grant:
         """Return what a call may spend; a `BudgetError` if it does not fit or its agent was cut."""
         state, least = self.state, _LEAST_OVERHEAD
         prompt = int(request.context.get("prompt_tokens", request.prompt_tokens_estimate))
@@ -349,19 +322,23 @@ class BudgetController:
             least = state.settings.min_completion_tokens
             room -= state.self_eval
             if state.cut[0, AGENTS.index(agent)]:
-                raise BudgetError(f"{agent}: was cut off and is not called again.")
+                raise llm.BudgetError(f"{agent}: was cut off and is not called again.")
         elif agent == SELF_EVAL and room >= 0:
             room = max(room, state.self_eval)  # its room was left, however long the prompts were
         answer = min(request.max_tokens, room - prompt)
         if answer < min(least, request.max_tokens):
-            raise BudgetError(
+            raise llm.BudgetError(
                 f"{agent}: the call needs {prompt} tokens for its prompt and at least {least} "
                 f"for its answer; {max(room, 0)} of {int(state.budget[0])} are left to it."
             )
-        return Grant(prompt + answer, answer)
+        return llm.Grant(prompt + answer, answer)
 
     def settle(
-        self, grant: Grant, agent: str, response: LLMResponse | None, spent: Spent = "nothing"
+        self,
+        grant: llm.Grant,
+        agent: str,
+        response: llm.LLMResponse | None,
+        spent: llm.Spent = "nothing",
     ) -> None:
         """Charge what an attempt has spent."""
         if response is not None:
@@ -383,17 +360,17 @@ class Orchestrator:
     """
 
     def __init__(
-        self, order: Order, log: EventLog, run_id: str, provider: Provider | None = None
+        self, order: Order, log: llm.EventLog, run_id: str, provider: llm.Provider | None = None
     ) -> None:
         self.order, self._log, self._run_id = order, log, run_id
         self.settings = settings = load_settings()
         self._task = None
         if provider is None:
             drawn = DrawnAnswers(settings, order.seed)
-            provider, self._task = Simulated(MODEL, drawn), drawn.task
-        self.state = TeamState(settings, 1, settings.overhead.self_eval, MAX_STEPS)
+            provider, self._task = llm.Simulated(MODEL, drawn), drawn.task
+        self.state = rules.TeamState(settings, 1, settings.overhead.self_eval, MAX_STEPS)
         self.budget = BudgetController(self.state)
-        self.service = LLMService({_WAY: provider}, log=log, guard=self.budget)
+        self.service = llm.LLMService({_WAY: provider}, log=log, guard=self.budget)
         self.product = Product(order.task)
         self._policy = order.policy()
         self._rating = float("nan")  # the last one
@@ -438,7 +415,7 @@ class Orchestrator:
         else:
             longest = by_agent(self.state.max_tokens[:, -1])
             prompts = [prompt_of(agent, self.product, most) for agent, most in longest.items()]
-            tokens = [estimate_tokens(p.system) + estimate_tokens(p.user) for p in prompts]
+            tokens = [llm.estimate_tokens(p.system) + llm.estimate_tokens(p.user) for p in prompts]
             estimates = np.array([tokens])
         self.state.look(_ROW, estimates, np.array([bool(self.product.draft)]))
 
@@ -457,7 +434,7 @@ class Orchestrator:
         self._look()
         self._log.append("trace", {**state.facts(0, chosen), "output": output})
         if event := state.event(0, chosen, self._run_id, output):
-            self._log.append(AGENT_STEP, event["data"])
+            self._log.append(rules.AGENT_STEP, event["data"])
 
     async def _call(self, agent: int, size: int, limit: int) -> str:
         """Call an agent and score its step; returns its answer."""
@@ -472,11 +449,11 @@ class Orchestrator:
         self._check(SELF_EVAL, answer, rating is not None)
         if rating is not None:
             self._rating, numbers = rating
-            if agent != CRITIC:  # a review resolves no flags
+            if agent != rules.CRITIC:  # a review resolves no flags
                 resolved = set(numbers) & set(open_flags)
             for number in resolved:
                 product.flags[number - 1].is_resolved = True
-        evidence = Evidence(
+        evidence = rules.Evidence(
             np.array([self._rating]),
             np.array([product.checklist]),
             np.array([len(flags or ())]),
@@ -494,7 +471,7 @@ class Orchestrator:
             context["prompt_tokens"] = tokens
         try:
             return await self._send(caller, most_tokens, **context)
-        except (BudgetError, LLMError) as error:
+        except (llm.BudgetError, llm.LLMError) as error:
             missing = "preflight_missing" if caller == PREFLIGHT else "rating_missing"
             self._log.append(missing, {"reason": str(error)})
             return None
@@ -531,7 +508,7 @@ class Orchestrator:
                 "last_roi": by_agent(state.last_roi[0]),
                 "cut": [name for name, is_cut in by_agent(state.cut[0]).items() if is_cut],
             },
-            "ended_by": REASONS[int(self.state.reason[0])],
+            "ended_by": rules.REASONS[int(self.state.reason[0])],
             **{key: cost[key] for key in ("calls", "cost_usd", "unpriced_models")},
             "simulated": self.service.is_simulated,
             **({"warning": self._warning} if self._warning else {}),
@@ -546,7 +523,7 @@ async def play(orchestrator: Orchestrator, log: Any) -> dict[str, Any]:
     """
     try:
         summary, status = await orchestrator.run(), "complete"
-    except LLMError as error:
+    except llm.LLMError as error:
         summary, status = orchestrator.summary(), "failed"
         summary |= {"ended_by": "error", "error": str(error)}
         log.append("failed", {"error": str(error)})

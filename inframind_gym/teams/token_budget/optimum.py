@@ -63,11 +63,7 @@ def state_of(plan: Ints, sections: Ints, hidden: Ints, flagged: Ints) -> Ints:
 
 
 def solve(
-    settings: TeamSettings,
-    complexity: int,
-    budget: int,
-    price: float,
-    self_eval: int,
+    settings: TeamSettings, complexity: int, budget: int, price: float, self_eval: int
 ) -> Optimum:
     """Solve the decision problem of one true complexity for every budget up to `budget`.
 
