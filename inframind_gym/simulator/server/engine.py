@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from inframind_gym.simulator.jit import inner, prefetch
+from inframind_gym.simulator.server.pool import computing_s
 from inframind_gym.simulator.server.scheduler import (
     FEW,
     admit_waiting,
@@ -159,17 +160,6 @@ def submit(
     elif server.running < card.max_num_seqs and not counts[DIRTY] >> m & 1:
         cut_short(cluster, e, m, now_s, card.async_scheduling)
     return identity
-
-
-@inner
-def computing_s(card: Any, tokens: int) -> float:
-    """Time that computing `tokens` tokens adds to reading the weights (`StepCost.computing_s`)."""
-    alone_s = card.per_new_token_s * tokens
-    if card.roofline_power == 1.0:
-        return float(alone_s)
-    longer_s, shorter_s = max(card.base_s, alone_s), min(card.base_s, alone_s)
-    ratio = (shorter_s / longer_s) ** card.roofline_power
-    return float(longer_s * (1.0 + ratio) ** (1.0 / card.roofline_power) - card.base_s)
 
 
 @inner

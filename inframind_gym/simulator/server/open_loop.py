@@ -119,7 +119,7 @@ class OpenLoop:
         self._loop = np.zeros(1, _LOOP)
         self._loop["poll_s"], self._loop["timeout_s"] = poll_s, timeout_s
         self._ended = np.zeros(places, ENDED)
-        self._planned = np.zeros(0, PLANNED)
+        self._planned, self._order = np.zeros(0, PLANNED), np.zeros(1, PLANNED)
         self.tokens = np.zeros(places, np.int64)
         self.metrics = np.zeros((3, len(card)))
         self.metrics[E2E] = np.nan
@@ -148,8 +148,8 @@ class OpenLoop:
         self, server: int, priority: float, prompt_tokens: int, output_tokens: int, call: int = 0
     ) -> int:
         """Put a request into a server's queue, now, and return its id; ids are used again."""
-        order = (self._loop, server, priority, prompt_tokens, output_tokens, call)
-        request = int(self._submit(self._cluster, *order))
+        self._order[0] = self.now_s, priority, server, prompt_tokens, output_tokens
+        request = int(self._submit(self._cluster, self._loop, self._order, call))
         self.tokens[request] = 0
         return request
 
@@ -286,36 +286,21 @@ def _reset(cluster: Cluster) -> None:
 
 
 @inner
-def _enter(
-    cluster: Cluster,
-    loop: Any,
-    server: int,
-    priority: float,
-    prompt_tokens: int,
-    output_tokens: int,
-    call: int,
-) -> int:
-    """Submit a request, now; `loop` is the LOOP record."""
-    identity = submit(cluster, 0, server, loop.now_s, priority, prompt_tokens, output_tokens)
+def _enter(cluster: Cluster, time: Any, order: Any, call: int) -> int:
+    """Submit a request, a PLANNED record, now."""
+    prompt, output, m = order.prompt_tokens, order.output_tokens, int(order.server)
+    identity = submit(cluster, 0, m, time.now_s, order.priority, prompt, output)
     cluster.request[0, identity].query = call
-    if loop.timeout_s < NEVER_S or cluster.fault.shape[1] > 0:
+    if time.timeout_s < NEVER_S or cluster.fault.shape[1] > 0:
         watch(cluster, 0, identity, 1)
-    if is_down(cluster, 0, server):
-        loop.refused = 1
+    if is_down(cluster, 0, m):
+        time.refused = 1
     return np.int64(identity)  # type: ignore[return-value]  # what compiled code returns
 
 
 @jit
-def _submit(
-    cluster: Cluster,
-    loop: NDArray[Any],
-    server: int,
-    priority: float,
-    prompt_tokens: int,
-    output_tokens: int,
-    call: int,
-) -> int:
-    return _enter(cluster, loop[0], server, priority, prompt_tokens, output_tokens, call)
+def _submit(cluster: Cluster, loop: NDArray[Any], order: NDArray[Any], call: int) -> int:
+    return _enter(cluster, loop[0], order[0], call)
 
 
 @jit
@@ -411,9 +396,7 @@ def _advance(
         elif kind == OUTSIDE:
             if until_s == next_s:
                 return count
-            request = planned[time.planned]
-            prompt, output = request.prompt_tokens, request.output_tokens
-            _enter(cluster, time, request.server, request.priority, prompt, output, time.planned)
+            _enter(cluster, time, planned[time.planned], time.planned)
             time.planned += 1
         elif kind == CHANGES:
             m = change_condition(cluster, 0, next_s, time.polls)

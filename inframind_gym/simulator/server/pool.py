@@ -25,6 +25,7 @@ from inframind_gym.configs import (
     whole,
 )
 from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.simulator.jit import inner
 
 Scheduler = Literal["edf", "edf_late_last", "fcfs"]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -73,6 +74,17 @@ Weights = Annotated[  # those of tiny: are made by `live/weights.py`
 ]
 
 
+@inner
+def computing_s(step: Any, tokens: float) -> float:
+    """Time that computing so many tokens adds to reading the weights, of a `StepCost` or CARD."""
+    alone_s = step.per_new_token_s * tokens
+    if step.roofline_power == 1.0:
+        return float(alone_s)
+    longer_s, shorter_s = max(step.base_s, alone_s), min(step.base_s, alone_s)
+    ratio = (shorter_s / longer_s) ** step.roofline_power
+    return float(longer_s * (1.0 + ratio) ** (1.0 / step.roofline_power) - step.base_s)
+
+
 class StepCost(StrictModel):
     """Cost of one engine step, in seconds.
 
@@ -100,12 +112,7 @@ class StepCost(StrictModel):
 
     def computing_s(self, new_tokens: float) -> float:
         """Return the time that computing `new_tokens` tokens adds to reading the weights."""
-        alone_s = self.per_new_token_s * new_tokens
-        if self.roofline_power == 1.0:
-            return alone_s
-        longer_s, shorter_s = max(self.base_s, alone_s), min(self.base_s, alone_s)
-        ratio = (shorter_s / longer_s) ** self.roofline_power
-        return float(longer_s * (1.0 + ratio) ** (1.0 / self.roofline_power) - self.base_s)
+        return computing_s(self, new_tokens)
 
 
 class Evidence(StrictModel):

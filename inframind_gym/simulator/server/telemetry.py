@@ -25,28 +25,22 @@ _ONE = np.uint32(1)
 
 
 @inner
-def note(
-    seen: Any,
-    e: int,
-    m: int,
-    depth_req: float,
-    e2e_s: float,
-    kv_frac: float,
-    queue_norm: float,
-    queue_high: float,
-) -> None:
+def note(seen: Any, e: int, m: int, reading: Any, settings: Any) -> None:
     """Keep a reading of one server's metrics.
 
     Args:
         seen: (E, 3, M) float32. QUEUE: depth / queue_norm, clipped at queue_high; E2E:
             log(1 + s) / log 300; KV: share of the cache in use.
-        e2e_s: mean latency of the requests that finished between two readings; NaN where none
-            did: the last value is held.
+        reading: (3 or more, M) requests, seconds and share. Seconds are the mean latency of the
+            requests that finished between two readings, NaN where none did: the last is held.
+        settings: record with queue_norm and queue_high.
     """
-    seen[e, QUEUE, m] = np.float32(min(depth_req / queue_norm, queue_high))
+    depth = reading[QUEUE, m] / settings.queue_norm
+    seen[e, QUEUE, m] = np.float32(min(depth, settings.queue_high))
+    e2e_s = reading[E2E, m]
     if e2e_s == e2e_s:  # not NaN
         seen[e, E2E, m] = np.float32(math.log(1.0 + e2e_s) / LOG_SCALE)
-    seen[e, KV, m] = np.float32(kv_frac)
+    seen[e, KV, m] = np.float32(reading[KV, m])
 
 
 @inner
@@ -107,15 +101,11 @@ def news_of(cluster: Cluster, e: int, m: int, polls: int) -> int:
 
 
 @inner
-def show_news(
-    cluster: Cluster, e: int, m: int, polls: int, queue_norm: float, queue_high: float
-) -> None:
+def show_news(cluster: Cluster, e: int, m: int, polls: int, settings: Any) -> None:
     """Note a server's reading in `cluster.seen`, normalised, if one has arrived."""
     slot = news_of(cluster, e, m, polls)
     if slot != NO_NEWS:
-        reading = cluster.reading[e, slot]
-        depth_req, e2e_s, used = reading[QUEUE, m], reading[E2E, m], reading[KV, m]
-        note(cluster.seen, e, m, depth_req, e2e_s, used, queue_norm, queue_high)
+        note(cluster.seen, e, m, cluster.reading[e, slot], settings)
 
 
 @inner

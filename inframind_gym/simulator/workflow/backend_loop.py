@@ -361,15 +361,5 @@ def note_metrics(
     params: EnvParams, seen: NDArray[np.float32], metrics: NDArray[np.float64]
 ) -> None:
     """Normalise the servers' metrics (3, M) into `seen` (1, 3, M)."""
-    settings = params.settings[0]
     for m in range(metrics.shape[1]):
-        note(
-            seen,
-            0,
-            m,
-            metrics[QUEUE, m],
-            metrics[E2E, m],
-            metrics[KV, m],
-            settings.queue_norm,
-            settings.queue_high,
-        )
+        note(seen, 0, m, metrics, params.settings[0])

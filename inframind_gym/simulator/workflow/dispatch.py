@@ -345,7 +345,7 @@ def fault_happens(params: EnvParams, state: EnvState, cluster: Cluster, e: int) 
     if m >= models:
         m -= models
         stream.models_up |= _ONE << np.uint32(m)
-        show_news(cluster, e, m, stream.polls, settings.queue_norm, settings.queue_high)
+        show_news(cluster, e, m, stream.polls, settings)
     elif is_down(cluster, e, m) and stream.models_up >> np.uint32(m) & _ONE:
         stream.models_up &= ~(_ONE << np.uint32(m))
         calls_are_lost(params, state, cluster, e)
@@ -429,6 +429,6 @@ def poll(params: EnvParams, state: EnvState, cluster: Cluster, e: int) -> None:
     stream.polls += 1
     read_metrics(cluster, e, stream.now_s, stream.polls, with_kv)
     for m in range(cluster.card.shape[0]):
-        show_news(cluster, e, m, stream.polls, settings.queue_norm, settings.queue_high)
+        show_news(cluster, e, m, stream.polls, settings)
     stream.last_poll_s = oldest_reading_s(cluster, e, stream.models_up)
     stream.next_poll_s = settings.poll_s * (stream.polls + 1)

@@ -215,45 +215,6 @@ def most_used_model(nodes: Any) -> int:
 
 
 @inner
-def complete_call(
-    params: EnvParams,
-    state: EnvState,
-    e: int,
-    slot: int,
-    node: int,
-    phase: int,
-    tokens: int,
-    right: bool,
-    failed: bool,
-) -> int:
-    """A call of the query is done, now; one that `failed` has no answer.
-
-    Returns:
-        The phase of the call that follows from this one (SECOND of the same node, or FINAL);
-        NOTHING; or OVER when the query is done. Further decisions are in the ready ring.
-    """
-    query = state.query[e, slot]
-    query.calls += 1
-    query.output_tokens += tokens
-    if phase == FINAL:
-        query.solved = 1 if right else 0
-        if params.settings[0].execution != SEQUENTIAL:
-            query.latency_s = state.stream[e].now_s - query.arrival_s
-        return OVER
-    role = state.node[e, slot, node].role
-    proven = right and params.role_codes[role] == 1
-    note_answer(state, e, slot, node, node, tokens, right, proven)
-    bit = _ONE << np.uint32(node)
-    query.lost = query.lost | bit if failed else query.lost & ~bit
-    if phase == FIRST and (
-        params.graphs.calls_per_node[query.topology] == 2
-        or params.role_calls[query.profile, role] == 2
-    ):
-        return SECOND
-    return finish_node(params, state, e, slot, node)
-
-
-@inner
 def note_answer(
     state: EnvState,
     e: int,
@@ -275,7 +236,7 @@ def note_answer(
 
 @inner
 def finish_node(params: EnvParams, state: EnvState, e: int, slot: int, node: int) -> int:
-    """The node has its last answer, now; returns as `complete_call` does."""
+    """The node has its last answer, now; returns as `end_call` does."""
     query = state.query[e, slot]
     stream, execution = state.stream[e], state.node[e, slot, node]
     query.done |= _ONE << np.uint32(node)
@@ -303,7 +264,7 @@ def hand_on(params: EnvParams, state: EnvState, e: int, slot: int, node: int) ->
     Agents can prove code where the task shows its tests (MasRouter, ACL 2025).
 
     Returns:
-        FIRST: it has to make its first call; else what follows, as of `complete_call`.
+        FIRST: it has to make its first call; else what follows, as of `end_call`.
     """
     query = state.query[e, slot]
     share = params.visible_tests[query.profile]
@@ -428,7 +389,9 @@ def end_call(
         again: send a failed call again.
 
     Returns:
-        As `complete_call`; the same phase where the call is to be sent again.
+        The phase of the call that follows from this one: the same where it is to be sent again,
+        SECOND of the same node, or FINAL; NOTHING; or OVER when the query is done. Further
+        decisions are in the ready ring.
     """
     stream = state.stream[e]
     slot, node, phase = int(answer.query), int(answer.node), int(answer.phase)
@@ -459,12 +422,28 @@ def end_call(
         record.truncated = 1 if truncated else 0
         record.failed = 1 if failed else 0
         record.right = 1 if right else 0
+    query.calls += 1
     if failed and again:
-        query.calls += 1
         return phase
-    follows = complete_call(
-        params, state, e, slot, node, phase, int(answer.output_tokens), right and not failed, failed
-    )
+    query.output_tokens += answer.output_tokens
+    right = right and not failed
+    follows = OVER
+    if phase == FINAL:
+        query.solved = 1 if right else 0
+        if params.settings[0].execution != SEQUENTIAL:
+            query.latency_s = stream.now_s - query.arrival_s
+    else:
+        role = state.node[e, slot, node].role
+        proven = right and params.role_codes[role] == 1
+        note_answer(state, e, slot, node, node, int(answer.output_tokens), right, proven)
+        bit = _ONE << np.uint32(node)
+        query.lost = query.lost | bit if failed else query.lost & ~bit
+        if phase == FIRST and (
+            params.graphs.calls_per_node[query.topology] == 2
+            or params.role_calls[query.profile, role] == 2
+        ):
+            return SECOND
+        follows = finish_node(params, state, e, slot, node)
     if follows == OVER:
         query_over(params, state, e, slot)
     return int(follows)

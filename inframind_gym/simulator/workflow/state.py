@@ -22,7 +22,7 @@ from inframind_gym.simulator.workflow.topology import SECOND as SECOND
 NO_SLOT: Final = -1
 PLAN_NODE: Final = 255  # in the ready ring: this query waits for a plan, not for a route
 
-# Answers of `complete_call`, above the phases: otherwise it names the call that follows.
+# Answers of `end_call`, above the phases: otherwise it names the call that follows.
 NOTHING: Final = 3  # no further call follows from this one
 OVER: Final = 4  # the query is done
 
