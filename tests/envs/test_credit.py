@@ -43,6 +43,7 @@ def test_every_reward_and_cost_is_credited_to_the_decisions_that_earned_it(
             assert earned["reward"][first].sum() == rewards[row]
             assert earned["cost"][first].sum() == pytest.approx(infos["costs"][row, 0])
             assert earned["late"][first].sum() == infos["costs"][row, 1]
+            assert reward == "solved" or not (earned["reward"] * earned["late"]).any()
             credited += len(earned["query"])
             ended += len(queries)
         _, done = inner.completed()
