@@ -361,11 +361,11 @@ def _simulate(cells: Sequence[MeasuredCell], constants: Constants, seeds: int) -
     queries, card = drawn.task.shape[1], cards(pool)
     slots = int(card["max_num_seqs"].sum())
     ring = 1 << (MAX_NODES * (slots + 1) - 1).bit_length()
-    state = allocate_state(len(drawn.task), len(card), queries, ring, False)
+    state = allocate_state(world, len(drawn.task), queries, ring, False)
     calls = MAX_AGENTS if harness.execution == "parallel" else 1
     # What is aborted while it runs keeps its place until the step ends.
     cluster = allocate(card, len(drawn.task), calls * queries + 1 + slots)
-    threads = ThreadPool(drive, [cluster], place=2)
+    threads = ThreadPool(drive, [cluster], place=1)
     state.arrival_s[:], state.task[:] = drawn.arrival_s, drawn.task
     rows = np.arange(len(drawn.task))
     observations = np.zeros((len(rows), 4), np.float32)  # query, role, budget, kind: not read
@@ -375,7 +375,7 @@ def _simulate(cells: Sequence[MeasuredCell], constants: Constants, seeds: int) -
     mode = BEGIN
     while len(rows):
         leg = (mode, rows, drawn.start, actions, observations, contexts, unread, unread)
-        threads.run(len(rows), world, state, cluster, *leg, status)
+        threads.run(len(rows), state, cluster, *leg, status)
         mode = STEP
         rows = np.flatnonzero(status == DECISION)
         query = contexts["query"][rows]

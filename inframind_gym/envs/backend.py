@@ -96,7 +96,6 @@ class BackendSimulation(RoutingSimulation):
         if mode == BEGIN:
             BackendSimulation.close(self)  # the stream before; what the streams share stays
             self._loop = BackendLoop(
-                self.params,
                 self.state,
                 starts,
                 self._open_backend(self, int(starts[0]["key"])),
@@ -119,4 +118,4 @@ class BackendSimulation(RoutingSimulation):
             charged: the tagged query still runs and pays for its latency so far.
         """
         written = observations[0], self.decisions, self.rewards, self.costs
-        self._show(self.params, self.state, seen, charged, *written)
+        self._show(self.state, seen, charged, *written)

@@ -37,7 +37,7 @@ from inframind_gym.simulator.workflow.dispatch import (
     start_stream,
 )
 from inframind_gym.simulator.workflow.lifecycle import LEVEL_PLANNER, SEQUENTIAL, remaining_budget_s
-from inframind_gym.simulator.workflow.params import EMBED_DIM, EnvParams
+from inframind_gym.simulator.workflow.params import EMBED_DIM
 from inframind_gym.simulator.workflow.state import (
     CONTROLLED,
     IS_DUE,
@@ -53,7 +53,7 @@ FEW_NODES = 6  # of a query: most have no more
 
 
 @inner
-def step_reward(params: EnvParams, state: EnvState, e: int) -> tuple[float, float]:
+def step_reward(state: EnvState, e: int) -> tuple[float, float]:
     """Reward and cost of the agent's queries that ended in the step of environment `e`."""
     stream = state.stream[e]
     reward = 0.0
@@ -61,9 +61,9 @@ def step_reward(params: EnvParams, state: EnvState, e: int) -> tuple[float, floa
     for i in range(stream.reported, stream.finished):
         record = state.completed[e, i]
         if record.is_controlled:
-            if not params.settings[0].in_time or record.latency_s <= record.budget_s:
+            if not state.params.settings[0].in_time or record.latency_s <= record.budget_s:
                 reward += record.solved
-            if params.settings[0].one_query:
+            if state.params.settings[0].one_query:
                 charged_s = state.query[e, stream.slot].charged_s
                 cost += (record.latency_s - charged_s) / record.budget_s
             else:
@@ -72,12 +72,12 @@ def step_reward(params: EnvParams, state: EnvState, e: int) -> tuple[float, floa
 
 
 @inner
-def running_cost(params: EnvParams, state: EnvState, e: int) -> float:
+def running_cost(state: EnvState, e: int) -> float:
     """Cost of the latency that the tagged query, which still runs, gained since the last step."""
     stream = state.stream[e]
     query = state.query[e, stream.slot]
     latency_s = query.latency_s
-    if params.settings[0].execution != SEQUENTIAL:
+    if state.params.settings[0].execution != SEQUENTIAL:
         latency_s = stream.now_s - query.arrival_s
     added_s = latency_s - query.charged_s
     query.charged_s = latency_s
@@ -85,11 +85,12 @@ def running_cost(params: EnvParams, state: EnvState, e: int) -> float:
 
 
 @inner
-def observe(params: EnvParams, state: EnvState, seen: Any, e: int, row: Any, context: Any) -> None:
+def observe(state: EnvState, seen: Any, e: int, row: Any, context: Any) -> None:
     """Write the decision that waits, or a stream's end: observation (d,) and CONTEXT record.
 
     `seen` is the telemetry as it was noted last, (E, 3, M).
     """
+    params = state.params
     stream = state.stream[e]
     settings = params.settings[0]
     task = -1
@@ -100,7 +101,7 @@ def observe(params: EnvParams, state: EnvState, seen: Any, e: int, row: Any, con
         node = int(stream.node)
         query = state.query[e, slot]
         task = int(query.task)
-        budget_s = remaining_budget_s(params, state, e, slot, node)
+        budget_s = remaining_budget_s(state, e, slot, node)
         context.arrival_s = query.arrival_s
         context.budget_s = query.budget_s
         context.query = query.ordinal
@@ -156,7 +157,6 @@ def observe(params: EnvParams, state: EnvState, seen: Any, e: int, row: Any, con
 
 @jit
 def drive(
-    params: EnvParams,
     state: EnvState,
     cluster: Cluster,
     mode: int,
@@ -183,31 +183,30 @@ def drive(
             `rows`. `status` is DECISION, STREAM_OVER or TAGGED_QUERY_OVER.
         first, last: the share of the rows.
     """
-    one_query = params.settings[0].one_query
+    one_query = state.params.settings[0].one_query
     share = rows[first:last]
     for i in range(share.shape[0]):
         if mode == STEP:
-            fetch_ahead(params, state, cluster, share, i, actions, observations)
+            fetch_ahead(state, cluster, share, i, actions, observations)
         e = share[i]
         stream = state.stream[e]
         if mode == BEGIN:
             reset_cluster(cluster, e)
-            start_stream(params, state, e, starts[first + i])
+            start_stream(state, e, starts[first + i])
         begin_step(state, e)
         if mode == RESUME:
             stream.expecting = 1
         elif mode == STEP:
-            act(params, state, e, actions[e])
-        status[e] = advance(params, state, cluster, e)
-        rewards[e], costs[e] = step_reward(params, state, e)
+            act(state, e, actions[e])
+        status[e] = advance(state, cluster, e)
+        rewards[e], costs[e] = step_reward(state, e)
         if one_query and mode == STEP and status[e] == DECISION:
-            costs[e] += running_cost(params, state, e)
-        observe(params, state, cluster.seen, e, observations[e], contexts[e])
+            costs[e] += running_cost(state, e)
+        observe(state, cluster.seen, e, observations[e], contexts[e])
 
 
 @jit
 def show(
-    params: EnvParams,
     state: EnvState,
     seen: NDArray[np.float32],
     charged: bool,
@@ -223,10 +222,10 @@ def show(
         charged: the tagged query still runs and pays for its latency so far.
         observation: (d,), context (1,), reward (1,), cost (1,): written.
     """
-    reward[0], cost[0] = step_reward(params, state, 0)
+    reward[0], cost[0] = step_reward(state, 0)
     if charged:
-        cost[0] += running_cost(params, state, 0)
-    observe(params, state, seen, 0, observation, context[0])
+        cost[0] += running_cost(state, 0)
+    observe(state, seen, 0, observation, context[0])
 
 
 # Fetching ahead, which only costs or saves time
@@ -234,7 +233,6 @@ def show(
 
 @inner
 def fetch_ahead(
-    params: EnvParams,
     state: EnvState,
     cluster: Cluster,
     share: NDArray[np.int64],
@@ -266,10 +264,10 @@ def fetch_ahead(
             prefetch(state.arrival_s, e * state.arrival_s.shape[1] + stream.arrived, 0)
             prefetch(state.task, e * state.task.shape[1] + stream.arrived, 0)
         else:
-            fetch_record(cluster.server, e * models + routed_to(params, actions[e]))
+            fetch_record(cluster.server, e * models + routed_to(state, actions[e]))
     if ahead > REQUESTS:  # the call's place in its queue, and the requests that end next
         e = share[i + REQUESTS]
-        routed = routed_to(params, actions[e])
+        routed = routed_to(state, actions[e])
         prefetch(cluster.request, e * requests + next_request(cluster, e), 0)
         queue = (e * models + routed) * requests
         prefetch(cluster.waiting, queue + cluster.server[e, routed].waiting, 0)

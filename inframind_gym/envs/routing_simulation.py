@@ -217,8 +217,8 @@ class RoutingSimulation(Simulation):
             [] if graph is None else [graph],
         )
         self.state: EnvState = allocate_state(
+            self.params,
             self.num_envs,
-            len(self.pool.models),
             self.num_queries,
             1 << (ready - 1).bit_length(),
             config.record_calls,
@@ -238,7 +238,7 @@ class RoutingSimulation(Simulation):
         )
         done = self.cluster.done  # scratch: each thread needs its own
         others = (self.cluster._replace(done=done.copy()) for _ in range(self._num_threads - 1))
-        self._threads = ThreadPool(drive, [self.cluster, *others], place=2)
+        self._threads = ThreadPool(drive, [self.cluster, *others], place=1)
         # All that is in flight can be lost at once, and waits while no model is up.
         return max(slots, self.num_queries) if self.faults.size else slots
 
@@ -418,9 +418,9 @@ class RoutingSimulation(Simulation):
         self, mode: int, rows: Ints, starts: NDArray[Any], actions: Ints, observations: Float32s
     ) -> None:
         """Run the environments `rows` to their next decision (`routing_kernel.drive`)."""
-        state = self.params, self.state, self.cluster
+        taken = self.state, self.cluster, mode, rows, starts, actions
         written = observations, self.decisions, self.rewards, self.costs, self.status
-        self._threads.run(len(rows), *state, mode, rows, starts, actions, *written)
+        self._threads.run(len(rows), *taken, *written)
 
     # Results, and information for policies
 

@@ -136,9 +136,7 @@ class Teams:
         state, seen = simulation.state, simulation.observations()
         state.arrival_s[0, 0], state.task[0, 0] = calls.now_s(), self._tasks[query.domain]
         try:
-            loop = BackendLoop(
-                *(simulation.params, state, start, calls), retries=_RETRIES, patience_s=_PATIENCE_S
-            )
+            loop = BackendLoop(state, start, calls, retries=_RETRIES, patience_s=_PATIENCE_S)
             event = await calls.drive(loop, BEGIN, action)
             while event == DECISION:
                 simulation.show(loop.read_metrics(), seen)

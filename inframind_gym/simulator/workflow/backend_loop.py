@@ -37,7 +37,6 @@ from inframind_gym.simulator.workflow.lifecycle import (
     prepare_call,
     start_query,
 )
-from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.state import CALL, EnvState
 from inframind_gym.simulator.workflow.topology import FINAL, FIRST, MAX_NODES
 
@@ -85,8 +84,7 @@ class BackendLoop:
     While every model is down, decisions are held back: there is nothing to choose from.
 
     Args:
-        params: constants of the run.
-        state: state of a batch of one; the stream's arrivals and tasks have been written.
+        state: of a batch of one; the stream's arrivals and tasks have been written.
         start: (1,) START record.
         backend: M servers, just opened.
         retries: how often a call that failed is sent again, to the same model or, where that is
@@ -101,7 +99,6 @@ class BackendLoop:
 
     def __init__(
         self,
-        params: EnvParams,
         state: EnvState,
         start: NDArray[Any],
         backend: Backend,
@@ -109,15 +106,14 @@ class BackendLoop:
         retries: int = 0,
         patience_s: float = 600.0,
     ) -> None:
-        models = len(params.max_prompt_tokens)
+        models = len(state.params.max_prompt_tokens)
         self.backend = backend
-        self._params = params
         self._state = state
         self._start = start
         self._retries = retries
         self._patience_s = patience_s
         self._usable = int(start[0]["models_up"])
-        self._max_tokens = int(params.settings[0]["max_output_tokens"])
+        self._max_tokens = int(state.params.settings[0]["max_output_tokens"])
         self.seen = np.zeros((1, 3, models), np.float32)
         self._metrics = np.zeros((3, models))
         self._order = np.zeros(1, ORDER)
@@ -138,7 +134,7 @@ class BackendLoop:
         Raises:
             InfraMindError: no model was up for `patience_s`, or the backend broke its contract.
         """
-        self._enter(self._params, self._state, mode, self._start, action)
+        self._enter(self._state, mode, self._start, action)
         return self.go_on()
 
     def go_on(self) -> int:
@@ -147,7 +143,7 @@ class BackendLoop:
             self._look_around()
             held = self._is_held()
             if not held:
-                event: int = self._next_event(self._params, self._state, self._order)
+                event: int = self._next_event(self._state, self._order)
                 if event == SEND:
                     self._send(attempt=0)
                     continue
@@ -168,7 +164,7 @@ class BackendLoop:
         self._metrics[QUEUE] = telemetry.depth_req
         self._metrics[E2E] = telemetry.e2e_s
         self._metrics[KV] = telemetry.kv_frac
-        self._note_metrics(self._params, self.seen, self._metrics)
+        self._note_metrics(self._state, self.seen, self._metrics)
         up = int(stream["models_up"])
         oldest_s = min(
             (taken_s for m, taken_s in enumerate(telemetry.taken_s) if up >> m & 1),
@@ -216,7 +212,7 @@ class BackendLoop:
             self._end(completion)
         if not completions and self.backend.now_s() >= arrival_s:
             self._look_around()
-            self._query_arrives(self._params, self._state)
+            self._query_arrives(self._state)
 
     def _send(self, attempt: int) -> None:
         """Submit the call that stands in the order."""
@@ -254,7 +250,7 @@ class BackendLoop:
         self._look_around()
         self._state.stream[0]["now_s"] = completion.finish_s
         more = int(answer["prompt_tokens"]) - call.prompt_tokens
-        if self._call_ends(self._params, self._state, self._answer, more, again, self._order):
+        if self._call_ends(self._state, self._answer, more, again, self._order):
             self._send(attempt=attempt + 1 if again else 0)
 
 
@@ -262,43 +258,36 @@ class BackendLoop:
 
 
 @jit
-def enter(
-    params: EnvParams, state: EnvState, mode: int, starts: NDArray[Any], action: NDArray[np.int64]
-) -> None:
+def enter(state: EnvState, mode: int, starts: NDArray[Any], action: NDArray[np.int64]) -> None:
     """Begin a step: BEGIN a stream as `starts` (1,) says, RESUME it, or carry out `action` (a,)."""
     if mode == BEGIN:
-        start_stream(params, state, 0, starts[0])
+        start_stream(state, 0, starts[0])
     begin_step(state, 0)
     if mode == RESUME:
         state.stream[0].expecting = 1
     elif mode == STEP:
-        act(params, state, 0, action)
+        act(state, 0, action)
 
 
 @jit
-def next_event(params: EnvParams, state: EnvState, order: NDArray[Any]) -> int:
+def next_event(state: EnvState, order: NDArray[Any]) -> int:
     """The next event at this instant (`dispatch.next_decision`); SEND writes `order` (1,)."""
-    event, slot, node = next_decision(params, state, 0)
+    event, slot, node = next_decision(state, 0)
     if event in (SEND, SEND_FINAL):
-        write_order(params, state, slot, node, FIRST if event == SEND else FINAL, order[0])
+        write_order(state, slot, node, FIRST if event == SEND else FINAL, order[0])
         return int(SEND)
     return event
 
 
 @jit
-def query_arrives(params: EnvParams, state: EnvState) -> None:
+def query_arrives(state: EnvState) -> None:
     """The stream's next query has arrived."""
-    start_query(params, state, 0)
+    start_query(state, 0)
 
 
 @jit
 def call_ends(
-    params: EnvParams,
-    state: EnvState,
-    answer: NDArray[Any],
-    more_tokens: int,
-    again: bool,
-    order: NDArray[Any],
+    state: EnvState, answer: NDArray[Any], more_tokens: int, again: bool, order: NDArray[Any]
 ) -> bool:
     """A call is done, now.
 
@@ -314,29 +303,22 @@ def call_ends(
     response = answer[0]
     query = state.query[0, response.query]
     query.prompt_tokens += more_tokens
-    right = response.right == 1 and response.failed == 0 and is_judged(params, query)
+    right = response.right == 1 and response.failed == 0 and is_judged(state, query)
     follows = end_call(
-        params, state, 0, response, response.truncated == 1, response.failed == 1, right, again
+        state, 0, response, response.truncated == 1, response.failed == 1, right, again
     )
     if follows > FINAL:
         return False
     write_order(
-        params,
-        state,
-        int(response.query),
-        0 if follows == FINAL else int(response.node),
-        follows,
-        order[0],
+        state, int(response.query), 0 if follows == FINAL else int(response.node), follows, order[0]
     )
     return True
 
 
 @inner
-def write_order(
-    params: EnvParams, state: EnvState, slot: int, node: int, phase: int, order: Any
-) -> None:
+def write_order(state: EnvState, slot: int, node: int, phase: int, order: Any) -> None:
     """Prepare a call of the query and write it into `order`, an ORDER record."""
-    model, strategy, prompt, priority = prepare_call(params, state, 0, slot, node, phase)
+    model, strategy, prompt, priority = prepare_call(state, 0, slot, node, phase)
     query = state.query[0, slot]
     order.priority = priority
     order.deadline_s = query.arrival_s + query.budget_s
@@ -344,22 +326,20 @@ def write_order(
     order.query = query.ordinal
     order.task = query.task
     order.prompt_tokens = prompt
-    order.reads = nodes_read(params, query, node, phase)
+    order.reads = nodes_read(state, query, node, phase)
     for other in range(MAX_NODES):
         order.sources[other] = state.node[0, slot, other].source
     order.node = node
     order.phase = phase
     order.topology = query.topology
-    order.structure = params.graphs.structure[query.topology, query.num_agents - 1]
+    order.structure = state.params.graphs.structure[query.topology, query.num_agents - 1]
     order.model = model
     order.strategy = strategy
     order.role = -1 if phase == FINAL else state.node[0, slot, node].role
 
 
 @jit
-def note_metrics(
-    params: EnvParams, seen: NDArray[np.float32], metrics: NDArray[np.float64]
-) -> None:
+def note_metrics(state: EnvState, seen: NDArray[np.float32], metrics: NDArray[np.float64]) -> None:
     """Normalise the servers' metrics (3, M) into `seen` (1, 3, M)."""
     for m in range(metrics.shape[1]):
-        note(seen, 0, m, metrics, params.settings[0])
+        note(seen, 0, m, metrics, state.params.settings[0])

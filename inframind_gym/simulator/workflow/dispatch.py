@@ -60,7 +60,6 @@ from inframind_gym.simulator.workflow.lifecycle import (
     set_plan,
     start_query,
 )
-from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.state import (
     ALL,
     CONTROLLED,
@@ -92,7 +91,7 @@ SEND_FINAL = 5  # the deciding call can be sent
 
 
 @inner
-def start_stream(params: EnvParams, state: EnvState, e: int, start: Any) -> None:
+def start_stream(state: EnvState, e: int, start: Any) -> None:
     """Set all counters back; the stream's arrivals and tasks have been written."""
     state.stream[e] = _STREAM[0]
     stream = state.stream[e]
@@ -101,9 +100,9 @@ def start_stream(params: EnvParams, state: EnvState, e: int, start: Any) -> None
     stream.num_queries = start.num_queries
     stream.models_up = start.models_up
     stream.tagged_from = start.tagged_from
-    stream.next_poll_s = params.settings[0].poll_s
+    stream.next_poll_s = state.params.settings[0].poll_s
     stream.tagged_slot = NO_SLOT
-    stream.expecting = 1 if params.settings[0].one_query else 0
+    stream.expecting = 1 if state.params.settings[0].one_query else 0
     stream.live = IS_OVER
     for m in range(state.in_flight.shape[2]):
         state.in_flight[e, ALL, m] = 0
@@ -118,7 +117,7 @@ def begin_step(state: EnvState, e: int) -> None:
 
 
 @inner
-def next_decision(params: EnvParams, state: EnvState, e: int) -> tuple[int, int, int]:
+def next_decision(state: EnvState, e: int) -> tuple[int, int, int]:
     """The next event at this instant.
 
     Returns:
@@ -128,7 +127,7 @@ def next_decision(params: EnvParams, state: EnvState, e: int) -> tuple[int, int,
         TAGGED_QUERY_OVER or WAIT.
     """
     stream = state.stream[e]
-    settings = params.settings[0]
+    settings = state.params.settings[0]
     while stream.live == IS_TAKEN or stream.ready_head != stream.ready_tail:
         if stream.live == IS_TAKEN:
             stream.live = IS_OVER
@@ -144,8 +143,8 @@ def next_decision(params: EnvParams, state: EnvState, e: int) -> tuple[int, int,
                 stream.node = node
                 stream.live = IS_DUE
                 return DECISION, slot, node
-            route_by_rule(params, state, e, slot, node)
-        follows = hand_on(params, state, e, slot, node)
+            route_by_rule(state, e, slot, node)
+        follows = hand_on(state, e, slot, node)
         if follows == FIRST:
             return SEND, slot, node
         if follows == FINAL:
@@ -160,7 +159,7 @@ def next_decision(params: EnvParams, state: EnvState, e: int) -> tuple[int, int,
 
 
 @inner
-def route_by_rule(params: EnvParams, state: EnvState, e: int, slot: int, node: int) -> None:
+def route_by_rule(state: EnvState, e: int, slot: int, node: int) -> None:
     """Route an execution that isn't the agent's by the built-in router of the settings.
 
     The agent's queries have a router of their own at level "planner"; where both are the same kind
@@ -169,21 +168,21 @@ def route_by_rule(params: EnvParams, state: EnvState, e: int, slot: int, node: i
     stream = state.stream[e]
     query = state.query[e, slot]
     p = int(query.profile)
-    settings = params.settings[0]
+    settings = state.params.settings[0]
     own = query.is_controlled == 1 and settings.controlled_router != settings.router
     router = settings.controlled_router if own else settings.router
     place = int(query.ordinal) * 64 + node
-    strategy = draw(params.strategy_cdf[p], uniform(stream.key, STREAM_BACKGROUND, place, 1))
-    models = params.max_prompt_tokens.shape[0]
+    strategy = draw(state.params.strategy_cdf[p], uniform(stream.key, STREAM_BACKGROUND, place, 1))
+    models = state.params.max_prompt_tokens.shape[0]
     if router == STATIC_MIX:
-        model = draw(params.model_cdf[p], uniform(stream.key, STREAM_BACKGROUND, place, 0))
+        model = draw(state.params.model_cdf[p], uniform(stream.key, STREAM_BACKGROUND, place, 0))
     elif router == ROUND_ROBIN:
         model = int(stream.controlled_routed if own else stream.routed) % models
     else:
         model = int(uniform(stream.key, STREAM_BACKGROUND, place, 2) * models)
         for other in range(models):
             if stream.models_up >> np.uint32(other) & _ONE and (
-                load(params, state, e, other) < load(params, state, e, model)
+                load(state, e, other) < load(state, e, model)
                 or not stream.models_up >> np.uint32(model) & _ONE
             ):
                 model = other
@@ -195,13 +194,13 @@ def route_by_rule(params: EnvParams, state: EnvState, e: int, slot: int, node: i
 
 
 @inner
-def load(params: EnvParams, state: EnvState, e: int, m: int) -> float:
+def load(state: EnvState, e: int, m: int) -> float:
     """Calls in flight to the model, per slot of its server."""
-    return float(state.in_flight[e, ALL, m] / params.settings[0].slots[m])
+    return float(state.in_flight[e, ALL, m] / state.params.settings[0].slots[m])
 
 
 @inner
-def act(params: EnvParams, state: EnvState, e: int, action: Any) -> None:
+def act(state: EnvState, e: int, action: Any) -> None:
     """Carry out the agent's action (a,) for the decision that is due, if one is."""
     stream = state.stream[e]
     if stream.live != IS_DUE:
@@ -211,27 +210,27 @@ def act(params: EnvParams, state: EnvState, e: int, action: Any) -> None:
     if stream.node == PLAN_NODE:
         for agent in range(MAX_AGENTS):
             state.node[e, slot, agent].role = action[2 + agent]
-        set_plan(params, state, e, slot, action[0], action[1] + 1)
+        set_plan(state, e, slot, action[0], action[1] + 1)
         return
-    route = route_in(params, action)
-    strategies = params.strategy_cdf.shape[1]
+    route = route_in(state, action)
+    strategies = state.params.strategy_cdf.shape[1]
     decide(state, e, slot, stream.node, route // strategies, route % strategies)
     stream.live = IS_TAKEN
 
 
 @inner
-def route_in(params: EnvParams, action: Any) -> int:
+def route_in(state: EnvState, action: Any) -> int:
     """Return the route in an action (a,), model times strategies plus strategy; 0 where none is."""
-    level = params.settings[0].level
+    level = state.params.settings[0].level
     if level == LEVEL_PLANNER:
         return 0
     return int(action[0] if level == LEVEL_EXECUTOR else action[PLAN_ACTIONS])
 
 
 @inner
-def routed_to(params: EnvParams, action: Any) -> int:
+def routed_to(state: EnvState, action: Any) -> int:
     """Return the model that an action (a,) sends a call to, if it sends one."""
-    return int(route_in(params, action) // params.strategy_cdf.shape[1])
+    return int(route_in(state, action) // state.params.strategy_cdf.shape[1])
 
 
 # Simulated servers
@@ -239,21 +238,14 @@ def routed_to(params: EnvParams, action: Any) -> int:
 
 @inner
 def send_call(
-    params: EnvParams,
-    state: EnvState,
-    cluster: Cluster,
-    e: int,
-    slot: int,
-    node: int,
-    phase: int,
-    attempt: int,
+    state: EnvState, cluster: Cluster, e: int, slot: int, node: int, phase: int, attempt: int
 ) -> None:
     """Send a call of the query to the server it was routed to; `attempt` counts from 1."""
     query = state.query[e, slot]
     stream = state.stream[e]
-    model, strategy, prompt, rank = prepare_call(params, state, e, slot, node, phase)
+    model, strategy, prompt, rank = prepare_call(state, e, slot, node, phase)
     tokens, _ = answer_tokens(
-        params.response,
+        state.params.response,
         stream.key,
         query.ordinal,
         query.task,
@@ -268,13 +260,14 @@ def send_call(
     request.query = slot
     request.node = node
     request.phase = phase
-    if params.settings[0].call_timeout_s < NEVER_S or cluster.fault.shape[1] > 0:
+    if state.params.settings[0].call_timeout_s < NEVER_S or cluster.fault.shape[1] > 0:
         watch(cluster, e, identity, attempt)
 
 
 @inner
-def call_done(params: EnvParams, state: EnvState, cluster: Cluster, e: int, identity: int) -> None:
+def call_done(state: EnvState, cluster: Cluster, e: int, identity: int) -> None:
     """A server has finished a call: judge the answer and do what follows from it."""
+    params = state.params
     if params.settings[0].call_timeout_s < NEVER_S or cluster.fault.shape[1] > 0:
         unwatch(cluster, e, identity)
     request = cluster.request[e, identity]
@@ -283,7 +276,7 @@ def call_done(params: EnvParams, state: EnvState, cluster: Cluster, e: int, iden
     model, strategy = route_of(state, e, slot, node, phase)
     truncated = was_cut(params.response, request.output_tokens)
     right = False
-    if is_judged(params, query):
+    if is_judged(state, query):
         right = answer_right(
             params.response,
             state.stream[e].key,
@@ -300,20 +293,18 @@ def call_done(params: EnvParams, state: EnvState, cluster: Cluster, e: int, iden
                 phase,
                 strategy,
                 params.graphs.structure[query.topology, query.num_agents - 1],
-                nodes_read(params, query, node, phase),
+                nodes_read(state, query, node, phase),
                 query.right,
             ),
             truncated,
         )
-    follows = end_call(params, state, e, request, truncated, False, right, False)
+    follows = end_call(state, e, request, truncated, False, right, False)
     if follows <= FINAL:
-        send_call(params, state, cluster, e, slot, node if follows == SECOND else 0, follows, 1)
+        send_call(state, cluster, e, slot, node if follows == SECOND else 0, follows, 1)
 
 
 @inner
-def call_fails(
-    params: EnvParams, state: EnvState, cluster: Cluster, e: int, identity: int, lost: bool
-) -> None:
+def call_fails(state: EnvState, cluster: Cluster, e: int, identity: int, lost: bool) -> None:
     """No answer will come of a call: send it again or do without.
 
     Its request, which nobody waits for, is `lost` with its server; otherwise it is aborted there.
@@ -322,24 +313,24 @@ def call_fails(
     stream = state.stream[e]
     slot, node, phase = int(request.query), int(request.node), int(request.phase)
     attempt = int(cluster.timer[e, identity].attempt)
-    again = attempt < params.settings[0].call_attempts
+    again = attempt < state.params.settings[0].call_attempts
     request.output_tokens = 0
-    follows = end_call(params, state, e, request, False, True, False, again)
+    follows = end_call(state, e, request, False, True, False, again)
     if lost:
         release_request(cluster, e, identity)
     else:
         abort(cluster, e, identity, stream.now_s)
     if again:
-        send_call(params, state, cluster, e, slot, node, phase, attempt + 1)
+        send_call(state, cluster, e, slot, node, phase, attempt + 1)
     elif follows <= FINAL:
-        send_call(params, state, cluster, e, slot, node if follows == SECOND else 0, follows, 1)
+        send_call(state, cluster, e, slot, node if follows == SECOND else 0, follows, 1)
 
 
 @inner
-def fault_happens(params: EnvParams, state: EnvState, cluster: Cluster, e: int) -> None:
+def fault_happens(state: EnvState, cluster: Cluster, e: int) -> None:
     """A server goes down, comes back, changes its pace or the way of its metrics."""
     stream = state.stream[e]
-    settings = params.settings[0]
+    settings = state.params.settings[0]
     models = cluster.card.shape[0]
     m = change_condition(cluster, e, stream.now_s, stream.polls)
     if m >= models:
@@ -348,13 +339,13 @@ def fault_happens(params: EnvParams, state: EnvState, cluster: Cluster, e: int) 
         show_news(cluster, e, m, stream.polls, settings)
     elif is_down(cluster, e, m) and stream.models_up >> np.uint32(m) & _ONE:
         stream.models_up &= ~(_ONE << np.uint32(m))
-        calls_are_lost(params, state, cluster, e)
+        calls_are_lost(state, cluster, e)
     if stream.polls > 0:
         stream.last_poll_s = oldest_reading_s(cluster, e, stream.models_up)
 
 
 @inner
-def calls_are_lost(params: EnvParams, state: EnvState, cluster: Cluster, e: int) -> None:
+def calls_are_lost(state: EnvState, cluster: Cluster, e: int) -> None:
     """Give up the calls at servers that are down, in the order in which they were sent.
 
     While no model is up, a call that is sent again is lost again, until it has failed for good.
@@ -368,7 +359,7 @@ def calls_are_lost(params: EnvParams, state: EnvState, cluster: Cluster, e: int)
             unwatch(cluster, e, identity)
             forget_future(cluster, e, identity, now_s)
             newest = counts[NEXT_SEQ]
-            call_fails(params, state, cluster, e, identity, True)
+            call_fails(state, cluster, e, identity, True)
             if following == NO_REQUEST and counts[NEXT_SEQ] > newest:
                 following = int(counts[NEWEST])
         identity = following
@@ -376,7 +367,7 @@ def calls_are_lost(params: EnvParams, state: EnvState, cluster: Cluster, e: int)
 
 
 @inner
-def advance(params: EnvParams, state: EnvState, cluster: Cluster, e: int) -> int:
+def advance(state: EnvState, cluster: Cluster, e: int) -> int:
     """Let time run until a decision of the agent's is due.
 
     Returns:
@@ -384,11 +375,11 @@ def advance(params: EnvParams, state: EnvState, cluster: Cluster, e: int) -> int
         done; STREAM_OVER: no query is left.
     """
     stream = state.stream[e]
-    settings = params.settings[0]
+    settings = state.params.settings[0]
     while True:
-        event, slot, node = next_decision(params, state, e)
+        event, slot, node = next_decision(state, e)
         if event in (SEND, SEND_FINAL):
-            send_call(params, state, cluster, e, slot, node, FIRST if event == SEND else FINAL, 1)
+            send_call(state, cluster, e, slot, node, FIRST if event == SEND else FINAL, 1)
             continue
         if event != WAIT:
             return event
@@ -403,29 +394,29 @@ def advance(params: EnvParams, state: EnvState, cluster: Cluster, e: int) -> int
             for i in range(finish_stretch(cluster, e, which, next_s)):
                 identity = int(cluster.done[i])
                 if cluster.request[e, identity].query != ABORTED:
-                    call_done(params, state, cluster, e, identity)
+                    call_done(state, cluster, e, identity)
                 release_request(cluster, e, identity)
         elif kind == OUTSIDE:
-            start_query(params, state, e)
+            start_query(state, e)
         elif kind == CHANGES:
-            fault_happens(params, state, cluster, e)
+            fault_happens(state, cluster, e)
         elif kind == TIMES_OUT:
             unwatch(cluster, e, which)
             begun_s = cluster.request[e, which].first_token_s
             if not (settings.call_streams and begun_s <= next_s):  # it streams: the client waits on
-                call_fails(params, state, cluster, e, which, False)
+                call_fails(state, cluster, e, which, False)
         else:
-            poll(params, state, cluster, e)
+            poll(state, cluster, e)
 
 
 @inner
-def poll(params: EnvParams, state: EnvState, cluster: Cluster, e: int) -> None:
+def poll(state: EnvState, cluster: Cluster, e: int) -> None:
     """Read the metrics of all servers and note those that have arrived."""
     stream = state.stream[e]
-    settings = params.settings[0]
+    settings = state.params.settings[0]
     with_kv = False
-    for f in range(params.features.shape[0]):
-        with_kv = with_kv or params.features[f] == KV
+    for f in range(state.params.features.shape[0]):
+        with_kv = with_kv or state.params.features[f] == KV
     stream.polls += 1
     read_metrics(cluster, e, stream.now_s, stream.polls, with_kv)
     for m in range(cluster.card.shape[0]):

@@ -32,7 +32,7 @@ from inframind_gym.simulator.rng import (
     draw,
     uniform,
 )
-from inframind_gym.simulator.workflow.params import NO_LIMIT, EnvParams
+from inframind_gym.simulator.workflow.params import NO_LIMIT
 from inframind_gym.simulator.workflow.state import (
     ALL,
     CONTROLLED,
@@ -58,8 +58,9 @@ _QUERY = np.zeros(1, QUERY)  # one that arrives
 
 
 @inner
-def start_query(params: EnvParams, state: EnvState, e: int) -> None:
+def start_query(state: EnvState, e: int) -> None:
     """The next query of the stream has arrived."""
+    params = state.params
     stream = state.stream[e]
     settings = params.settings[0]
     ordinal = int(stream.arrived)
@@ -104,7 +105,7 @@ def start_query(params: EnvParams, state: EnvState, e: int) -> None:
     count = params.role_count[query.domain]
     for agent in range(num_agents):
         state.node[e, slot, agent].role = int(uniform(key, STREAM_ROLE, ordinal, agent) * count)
-    set_plan(params, state, e, slot, topology, num_agents)
+    set_plan(state, e, slot, topology, num_agents)
 
 
 @inner
@@ -128,34 +129,32 @@ def pop_ready(state: EnvState, e: int) -> tuple[int, int]:
 
 
 @inner
-def set_plan(
-    params: EnvParams, state: EnvState, e: int, slot: int, topology: int, num_agents: int
-) -> None:
+def set_plan(state: EnvState, e: int, slot: int, topology: int, num_agents: int) -> None:
     """Give the query its topology and agents; its first decisions become possible.
 
     The caller has written the roles of the agents, counted within the query's domain, into the
     first nodes; here they become indices into ROLES, one for every node.
     """
     query = state.query[e, slot]
-    graphs = params.graphs
+    graphs = state.params.graphs
     query.topology = topology
     query.num_agents = num_agents
     query.num_nodes = graphs.num_nodes[topology, num_agents - 1]
-    first = params.role_start[query.domain]
-    count = params.role_count[query.domain]
+    first = state.params.role_start[query.domain]
+    count = state.params.role_count[query.domain]
     for node in range(query.num_nodes):
         agent = graphs.agents[topology, num_agents - 1, node]
         role = state.node[e, slot, agent].role
         state.node[e, slot, node].role = first + role % count if agent == node else role
-    push_next(params, state, e, slot)
+    push_next(state, e, slot)
 
 
 @inner
-def push_next(params: EnvParams, state: EnvState, e: int, slot: int) -> None:
+def push_next(state: EnvState, e: int, slot: int) -> None:
     """Push the decisions of the query that can be made now and were not before."""
     query = state.query[e, slot]
-    predecessors = params.graphs.predecessors[query.topology, query.num_agents - 1]
-    one_by_one = params.settings[0].execution != PARALLEL
+    predecessors = state.params.graphs.predecessors[query.topology, query.num_agents - 1]
+    one_by_one = state.params.settings[0].execution != PARALLEL
     if one_by_one and query.pushed != query.done:
         return
     for node in range(query.num_nodes):
@@ -168,21 +167,21 @@ def push_next(params: EnvParams, state: EnvState, e: int, slot: int) -> None:
 
 
 @inner
-def remaining_budget_s(params: EnvParams, state: EnvState, e: int, slot: int, node: int) -> float:
+def remaining_budget_s(state: EnvState, e: int, slot: int, node: int) -> float:
     """Seconds left of the query's budget when `node` is decided; negative when it is late."""
     query = state.query[e, slot]
-    if params.settings[0].execution != SEQUENTIAL:
+    if state.params.settings[0].execution != SEQUENTIAL:
         return float(query.budget_s - (state.stream[e].now_s - query.arrival_s))
     if node == PLAN_NODE:
         return float(query.budget_s)
-    return float(query.budget_s - ancestors_s(params, state, e, slot, node))
+    return float(query.budget_s - ancestors_s(state, e, slot, node))
 
 
 @inner
-def ancestors_s(params: EnvParams, state: EnvState, e: int, slot: int, node: int) -> float:
+def ancestors_s(state: EnvState, e: int, slot: int, node: int) -> float:
     """Latency of the slowest line of ancestors of `node`."""
     query = state.query[e, slot]
-    mask = params.graphs.predecessors[query.topology, query.num_agents - 1, node]
+    mask = state.params.graphs.predecessors[query.topology, query.num_agents - 1, node]
     slowest = 0.0
     for other in range(node):
         if mask >> np.uint32(other) & _ONE:
@@ -235,30 +234,30 @@ def note_answer(
 
 
 @inner
-def finish_node(params: EnvParams, state: EnvState, e: int, slot: int, node: int) -> int:
+def finish_node(state: EnvState, e: int, slot: int, node: int) -> int:
     """The node has its last answer, now; returns as `end_call` does."""
     query = state.query[e, slot]
     stream, execution = state.stream[e], state.node[e, slot, node]
     query.done |= _ONE << np.uint32(node)
     latency_s = stream.now_s - execution.start_s
     execution.latency_s = latency_s
-    if params.settings[0].execution == SEQUENTIAL:
-        execution.path_s = ancestors_s(params, state, e, slot, node) + latency_s
+    if state.params.settings[0].execution == SEQUENTIAL:
+        execution.path_s = ancestors_s(state, e, slot, node) + latency_s
         query.latency_s = max(query.latency_s, execution.path_s)
     else:
         query.latency_s = stream.now_s - query.arrival_s
     if query.done == (_ONE << np.uint32(query.num_nodes)) - _ONE:
         query.final_model = most_used_model(state.node[e, slot, : query.num_nodes])
-        if query.num_nodes == 1 and params.single_call[query.profile] == 1:
+        if query.num_nodes == 1 and state.params.single_call[query.profile] == 1:
             query.solved = query.right & _ONE
             return OVER
         return FINAL
-    push_next(params, state, e, slot)
+    push_next(state, e, slot)
     return NOTHING
 
 
 @inner
-def hand_on(params: EnvParams, state: EnvState, e: int, slot: int, node: int) -> int:
+def hand_on(state: EnvState, e: int, slot: int, node: int) -> int:
     """The node has been routed: where it reads proven code, it hands that on without a call.
 
     Agents can prove code where the task shows its tests (MasRouter, ACL 2025).
@@ -267,10 +266,11 @@ def hand_on(params: EnvParams, state: EnvState, e: int, slot: int, node: int) ->
         FIRST: it has to make its first call; else what follows, as of `end_call`.
     """
     query = state.query[e, slot]
-    share = params.visible_tests[query.profile]
+    share = state.params.visible_tests[query.profile]
     if share <= 0.0:
         return FIRST
-    reads = params.graphs.predecessors[query.topology, query.num_agents - 1, node] & query.proven
+    before = state.params.graphs.predecessors[query.topology, query.num_agents - 1, node]
+    reads = before & query.proven
     if not reads or uniform(state.stream[e].key, STREAM_TESTS, query.task, 0) >= share:
         return FIRST
     first = 0
@@ -278,13 +278,13 @@ def hand_on(params: EnvParams, state: EnvState, e: int, slot: int, node: int) ->
         first += 1
     read = state.node[e, slot, first]
     note_answer(state, e, slot, node, read.source, read.tokens, True, True)
-    return finish_node(params, state, e, slot, node)
+    return finish_node(state, e, slot, node)
 
 
 @inner
-def priority(params: EnvParams, deadline_s: float, now_s: float) -> float:
+def priority(state: EnvState, deadline_s: float, now_s: float) -> float:
     """Priority of a call sent now for a query with the given deadline; lower is served first."""
-    scheduler = params.settings[0].scheduler
+    scheduler = state.params.settings[0].scheduler
     if scheduler == EDF:
         return deadline_s
     if scheduler == EDF_LATE_LAST:
@@ -302,7 +302,7 @@ def route_of(state: EnvState, e: int, slot: int, node: int, phase: int) -> tuple
 
 
 @inner
-def nodes_read(params: EnvParams, query: Any, node: int, phase: int) -> Any:
+def nodes_read(state: EnvState, query: Any, node: int, phase: int) -> Any:
     """Bit mask of the nodes whose answers are in the prompt of a call.
 
     The deciding call reads every agent's last one; a second call reads its own first answer too.
@@ -313,30 +313,31 @@ def nodes_read(params: EnvParams, query: Any, node: int, phase: int) -> Any:
         if query.topology == _DEBATE:
             everyone &= ~((_ONE << np.uint32(query.num_agents)) - _ONE)
         return everyone & ~query.lost
-    before = params.graphs.predecessors[query.topology, query.num_agents - 1, node]
+    before = state.params.graphs.predecessors[query.topology, query.num_agents - 1, node]
     if phase == SECOND:
         before |= _ONE << np.uint32(node)
     return before & ~query.lost
 
 
 @inner
-def is_judged(params: EnvParams, query: Any) -> bool:
+def is_judged(state: EnvState, query: Any) -> bool:
     """Return whether the outcome of the query's answers is read.
 
     That of background traffic is not, unless its own agents read it.
     """
-    return bool(query.is_controlled == 1 or params.visible_tests[query.profile] > 0.0)
+    return bool(query.is_controlled == 1 or state.params.visible_tests[query.profile] > 0.0)
 
 
 @inner
 def prepare_call(
-    params: EnvParams, state: EnvState, e: int, slot: int, node: int, phase: int
+    state: EnvState, e: int, slot: int, node: int, phase: int
 ) -> tuple[int, int, int, float]:
     """A call of the query is about to be sent; one to a model that is down goes to the next.
 
     Returns:
         (model, strategy, prompt tokens, priority).
     """
+    params = state.params
     query = state.query[e, slot]
     stream = state.stream[e]
     model, strategy = route_of(state, e, slot, node, phase)
@@ -350,7 +351,7 @@ def prepare_call(
         query.final_model = model
     else:
         state.node[e, slot, node].model = model
-    reads = nodes_read(params, query, node, phase)
+    reads = nodes_read(state, query, node, phase)
     limit = params.final_message_tokens[query.profile] if phase == FINAL else NO_LIMIT
     messages = 0
     for other in range(query.num_nodes):
@@ -365,20 +366,13 @@ def prepare_call(
     query.prompt_tokens += prompt
     state.in_flight[e, ALL, model] += 1
     state.in_flight[e, CONTROLLED, model] += query.is_controlled
-    rank = priority(params, query.arrival_s + query.budget_s, stream.now_s)
+    rank = priority(state, query.arrival_s + query.budget_s, stream.now_s)
     return model, strategy, int(prompt), rank
 
 
 @inner
 def end_call(
-    params: EnvParams,
-    state: EnvState,
-    e: int,
-    answer: Any,
-    truncated: bool,
-    failed: bool,
-    right: bool,
-    again: bool,
+    state: EnvState, e: int, answer: Any, truncated: bool, failed: bool, right: bool, again: bool
 ) -> int:
     """A call is done, now: remember it and let the workflow go on.
 
@@ -430,27 +424,27 @@ def end_call(
     follows = OVER
     if phase == FINAL:
         query.solved = 1 if right else 0
-        if params.settings[0].execution != SEQUENTIAL:
+        if state.params.settings[0].execution != SEQUENTIAL:
             query.latency_s = stream.now_s - query.arrival_s
     else:
         role = state.node[e, slot, node].role
-        proven = right and params.role_codes[role] == 1
+        proven = right and state.params.role_codes[role] == 1
         note_answer(state, e, slot, node, node, int(answer.output_tokens), right, proven)
         bit = _ONE << np.uint32(node)
         query.lost = query.lost | bit if failed else query.lost & ~bit
         if phase == FIRST and (
-            params.graphs.calls_per_node[query.topology] == 2
-            or params.role_calls[query.profile, role] == 2
+            state.params.graphs.calls_per_node[query.topology] == 2
+            or state.params.role_calls[query.profile, role] == 2
         ):
             return SECOND
-        follows = finish_node(params, state, e, slot, node)
+        follows = finish_node(state, e, slot, node)
     if follows == OVER:
-        query_over(params, state, e, slot)
+        query_over(state, e, slot)
     return int(follows)
 
 
 @inner
-def query_over(params: EnvParams, state: EnvState, e: int, slot: int) -> None:
+def query_over(state: EnvState, e: int, slot: int) -> None:
     """The query's last call is done: keep its record and free its slot."""
     query = state.query[e, slot]
     stream = state.stream[e]
@@ -487,7 +481,7 @@ def query_over(params: EnvParams, state: EnvState, e: int, slot: int) -> None:
         record.strategy[node] = -1
         record.role[node] = -1
         record.node_latency_s[node] = 0.0
-    if query.is_controlled and params.settings[0].one_query:
+    if query.is_controlled and state.params.settings[0].one_query:
         stream.tagged_slot = NO_SLOT
     state.free[e, stream.free_slots] = slot
     stream.free_slots += 1

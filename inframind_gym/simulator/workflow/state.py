@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.simulator.jit import aligned, record
+from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.topology import FINAL as FINAL  # phases of a call
 from inframind_gym.simulator.workflow.topology import FIRST as FIRST
 from inframind_gym.simulator.workflow.topology import MAX_NODES
@@ -135,8 +136,9 @@ START: Final = record(
 
 
 class EnvState(NamedTuple):
-    """The workflows of E environments."""
+    """The workflows of E environments, and the constants of their run."""
 
+    params: EnvParams
     stream: NDArray[Any]  # (E,) STREAM
     in_flight: NDArray[np.int32]  # (E, 2, M) calls sent to each model, not done: ALL, CONTROLLED
     query: NDArray[Any]  # (E, Q) QUERY, a pool
@@ -150,21 +152,22 @@ class EnvState(NamedTuple):
 
 
 def allocate_state(
-    num_envs: int, num_models: int, num_queries: int, ready_size: int, record_calls: bool
+    params: EnvParams, num_envs: int, num_queries: int, ready_size: int, record_calls: bool
 ) -> EnvState:
     """Arrays for streams of at most `num_queries` queries.
 
     Args:
+        params: constants of the run, of M models.
         num_envs: E.
-        num_models: M.
         num_queries: N, and Q: all may be in flight at once.
         ready_size: W, the most decisions that can become possible at one instant; a power of two.
         record_calls: keep a record of every call.
     """
     calls = num_queries * (2 * MAX_NODES + 1) if record_calls else 0
     return EnvState(
+        params=params,
         stream=np.zeros(num_envs, STREAM),
-        in_flight=np.zeros((num_envs, 2, num_models), np.int32),
+        in_flight=np.zeros((num_envs, 2, len(params.max_prompt_tokens)), np.int32),
         query=aligned((num_envs, num_queries), QUERY),
         node=aligned((num_envs, num_queries, MAX_NODES), NODE),
         free=np.zeros((num_envs, num_queries), np.int32),
