@@ -27,19 +27,11 @@ MISTRAL, QWEN = 1, 2
 
 @jit
 def draw_lengths(
-    tables: ResponseTables,
-    task: int,
-    length_z: float,
-    call: int,
-    phase: int,
-    model: int,
-    strategy: int,
-    tokens: NDArray[np.int64],
-    cut: NDArray[np.bool_],
+    tables: ResponseTables, task: int, z: float, phase: int, strategy: int, out: NDArray[np.int64]
 ) -> None:
     for ordinal in range(N):
-        tokens[ordinal], cut[ordinal] = answer_tokens(
-            tables, np.uint64(7), ordinal, task, length_z, call, phase, model, strategy
+        out[0, ordinal], out[1, ordinal] = answer_tokens(
+            tables, np.uint64(7), ordinal, task, z, 0, phase, QWEN, strategy
         )
 
 
@@ -67,18 +59,10 @@ def bonus_of(
     right: int,
 ) -> float:
     """`place`: task, role, node, phase, strategy, structure."""
-    return answer_bonus(
-        tables,
-        role_fit,
-        place[0],
-        place[1],
-        place[2],
-        place[3],
-        place[4],
-        place[5],
-        np.uint32(reads),
-        np.uint32(right),
-    )
+    task, role, node = place[0], place[1], place[2]
+    phase, strategy, graph = place[3], place[4], place[5]
+    sources, good = np.uint32(reads), np.uint32(right)
+    return answer_bonus(tables, role_fit, task, role, node, phase, strategy, graph, sources, good)
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +82,9 @@ def tables(profile: TaskProfile) -> ResponseTables:
 def lengths(
     tables: ResponseTables, *, task: int = 0, z: float = 0.0, strategy: int = 1, phase: int = FIRST
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    tokens, cut = np.empty(N, np.int64), np.empty(N, np.bool_)
-    draw_lengths(tables, task, z, 0, phase, QWEN, strategy, tokens, cut)
-    return tokens, cut
+    out = np.empty((2, N), np.int64)
+    draw_lengths(tables, task, z, phase, strategy, out)
+    return out[0], out[1] == 1
 
 
 def answers(

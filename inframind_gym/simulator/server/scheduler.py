@@ -302,7 +302,7 @@ def last_served(cluster: Cluster, e: int, m: int) -> int:
     for i in range(1, cluster.server[e, m].running):
         a = cluster.request[e, cluster.running[e, m, i]]
         b = cluster.request[e, cluster.running[e, m, victim]]
-        if a.priority > b.priority or (a.priority == b.priority and a.seq > b.seq):
+        if goes_before(b, a):
             victim = i
     return victim
 

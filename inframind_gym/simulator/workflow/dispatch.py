@@ -244,17 +244,9 @@ def send_call(
     query = state.query[e, slot]
     stream = state.stream[e]
     model, strategy, prompt, rank = prepare_call(state, e, slot, node, phase)
-    tokens, _ = answer_tokens(
-        state.params.response,
-        stream.key,
-        query.ordinal,
-        query.task,
-        query.length_z,
-        call_id(node, phase, model, strategy),
-        phase,
-        model,
-        strategy,
-    )
+    tables, key, ordinal, task = state.params.response, stream.key, query.ordinal, query.task
+    call, z = call_id(node, phase, model, strategy), query.length_z
+    tokens, _ = answer_tokens(tables, key, ordinal, task, z, call, phase, model, strategy)
     identity = submit(cluster, e, model, stream.now_s, rank, prompt, tokens)
     request = cluster.request[e, identity]
     request.query = slot
@@ -277,27 +269,12 @@ def call_done(state: EnvState, cluster: Cluster, e: int, identity: int) -> None:
     truncated = was_cut(params.response, request.output_tokens)
     right = False
     if is_judged(state, query):
-        right = answer_right(
-            params.response,
-            state.stream[e].key,
-            query.ordinal,
-            query.task,
-            call_id(node, phase, model, strategy),
-            model,
-            answer_bonus(
-                params.response,
-                params.role_fit,
-                query.task,
-                state.node[e, slot, node].role,
-                node,
-                phase,
-                strategy,
-                params.graphs.structure[query.topology, query.num_agents - 1],
-                nodes_read(state, query, node, phase),
-                query.right,
-            ),
-            truncated,
-        )
+        tables, fit, task, good = params.response, params.role_fit, query.task, query.right
+        role, reads = state.node[e, slot, node].role, nodes_read(state, query, node, phase)
+        graph = params.graphs.structure[query.topology, query.num_agents - 1]
+        bonus = answer_bonus(tables, fit, task, role, node, phase, strategy, graph, reads, good)
+        key, call = state.stream[e].key, call_id(node, phase, model, strategy)
+        right = answer_right(tables, key, query.ordinal, task, call, model, bonus, truncated)
     follows = end_call(state, e, request, truncated, False, right, False)
     if follows <= FINAL:
         send_call(state, cluster, e, slot, node if follows == SECOND else 0, follows, 1)
