@@ -358,11 +358,11 @@ def _watch_gateway(settings: PoolSettings, ways: Ways, log: StoppableLog) -> Non
 
 
 def _token_budget(settings: Order, ways: Ways, log: StoppableLog) -> None:
-    from inframind_gym.teams.token_budget.app import Orchestrator, play
+    from inframind_gym.teams.token_budget.app import Orchestrator
 
-    orchestrator = Orchestrator(settings, log, log.run_id, ways.open())
+    orchestrator = Orchestrator(settings, log, ways.open())
     try:
-        asyncio.run(play(orchestrator, log))
+        asyncio.run(orchestrator.run())
     except Stopped as stop:
         log.finish("interrupted", {**orchestrator.summary(), "error": str(stop)})
 

@@ -174,7 +174,7 @@ def run_token_budget(
     """
     from inframind_gym.configs import validate
     from inframind_gym.teams.llm import SIMULATED, open_provider
-    from inframind_gym.teams.token_budget.app import TEAM, Orchestrator, Order, play
+    from inframind_gym.teams.token_budget.app import TEAM, Orchestrator, Order
 
     given = {"task": task, "budget": budget, "strategy": strategy, "seed": seed}
     with friendly():
@@ -183,7 +183,7 @@ def run_token_budget(
         order.policy()
         settings = {**order.model_dump(), "provider": provider if way is None else way.model}
         with RunStore(runs) as store, RunLog(store, TEAM, settings) as log:
-            summary = asyncio.run(play(Orchestrator(order, log, log.run_id, way), log))
+            summary = asyncio.run(Orchestrator(order, log, way).run())
             steps = [each.data for each in store.events(log.run_id) if each.kind == "trace"]
     if as_json:
         print(json.dumps({"run_id": log.run_id, **summary}, ensure_ascii=False))

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from inframind_gym.cli import app
 from inframind_gym.teams.assignment.app import Options, make_run
 from inframind_gym.teams.runs import RunLog, RunStore, compare
-from inframind_gym.teams.token_budget.app import play
 from inframind_gym.teams.token_budget.optimum import solve
 from inframind_gym.teams.token_budget.settings import load_settings
 from tests.golden.net import digest_of
@@ -54,7 +53,7 @@ def _assignment(requests: int = 8, **options: Any) -> str:
 def _token_budget(provider: Any = None, **order: Any) -> str:
     """Play a run; digest its log and its summary."""
     log = Log()
-    asyncio.run(play(make(log, provider, **order), log))
+    asyncio.run(make(log, provider, **order).run())
     kept = (*KEPT, "agent_step", "malformed", "rating_missing")
     events = [(kind, data) for kind, data in log.events if kind in kept]
     return digest_of(json.loads(json.dumps(_plain([events, log.status, log.summary], *TIMED))))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Final, TypedDict, cast
@@ -96,6 +96,12 @@ class TaskSteps:
         if state := self.names.get(step, step):
             self.state = state
             self.log.append("state", {"state": state})
+
+    def clock(self) -> float:
+        """Return seconds: where providers are simulated the sum of all latencies."""
+        if self.llm_service.is_simulated:
+            return float(sum(call["latency_s"] for call in self.llm_service.call_log))
+        return time.monotonic()
 
     def assign_agent(self, state: WorkflowState) -> dict[str, Any]:
         """Ask the tracker for the load state and the coordinator for an action."""
@@ -239,12 +245,6 @@ class Run(TaskSteps):
         self.costs = self.llm_service.get_cost_summary()
         return final
 
-    def clock(self) -> float:
-        """Return seconds: of a simulated run the sum of all latencies."""
-        if self.llm_service.is_simulated:
-            return float(sum(call["latency_s"] for call in self.llm_service.call_log))
-        return time.monotonic()
-
     def summary(self) -> dict[str, Any]:
         """Return the figures of the training, which must have been played."""
         assert self.final is not None, "train first"
@@ -279,8 +279,7 @@ class Run(TaskSteps):
     def production(self) -> ProductionMultiAgentSystem:
         """Return the trained team as a system that serves requests."""
         parts = self.coordinator, self.llm_service, self.judge, self.agents, self.load_tracker
-        more: Any = {"options": self.options, "log": self.log, "clock": self.clock}
-        return ProductionMultiAgentSystem(*parts, **more)
+        return ProductionMultiAgentSystem(*parts, options=self.options, log=self.log)
 
 
 def make_run(
@@ -326,8 +325,7 @@ class ProductionMultiAgentSystem(TaskSteps):
     the size reward / (1 - discount), so each update pulls the chosen cell down to the size of one
     reward, and the greedy choice rotates until the whole table is unlearned.
 
-    Arguments are those of `TaskSteps`, and a clock for the limit of `options.max_rpm` requests in
-    any 60 s.
+    Arguments are those of `TaskSteps`; it takes `options.max_rpm` requests in any 60 s.
     """
 
     names: ClassVar = {
@@ -340,14 +338,12 @@ class ProductionMultiAgentSystem(TaskSteps):
         "UpdatingRL": "OnlineLearning",
     }
 
-    def __init__(
-        self, *parts: Any, clock: Callable[[], float] = time.monotonic, **more: Any
-    ) -> None:
+    def __init__(self, *parts: Any, **more: Any) -> None:
         super().__init__(*parts, **more)
         self.request_times: deque[float] = deque()
         self.request_log: list[dict[str, Any]] = []
         self._rejected = self._failed = 0
-        self._clock, self._ordinal = clock, self.options.iterations
+        self._ordinal = self.options.iterations
         self.enter("Ready")
 
     def process(self, description: str, task_type: str) -> dict[str, Any]:
@@ -367,7 +363,7 @@ class ProductionMultiAgentSystem(TaskSteps):
             self._rejected += 1
             self.enter("Ready")
             return {"error": "Rate limit exceeded"}
-        self.request_times.append(self._clock())
+        self.request_times.append(self.clock())
         result, answered = dict[str, Any](), len(self.request_log)
         try:
             self._answer(description, task_type, result)
@@ -438,6 +434,6 @@ class ProductionMultiAgentSystem(TaskSteps):
 
     def _check_rate_limit(self) -> bool:
         """Return True if a request is admitted now."""
-        while self.request_times and self.request_times[0] <= self._clock() - 60.0:
+        while self.request_times and self.request_times[0] <= self.clock() - 60.0:
             self.request_times.popleft()
         return len(self.request_times) < self.options.max_rpm

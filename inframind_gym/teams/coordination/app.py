@@ -173,11 +173,7 @@ class MultiAgentCoordinator(llm.Blocking):
             self._log.append("query_refused", {"reason": reason})
             refusal = {"ended_by": "refused", "reason": reason, "simulated": self.is_simulated}
             return AgentResponse(
-                content=REFUSED,
-                sources=(),
-                metadata={**refusal, "decisions": [], "failures": []},
-                validation_score=0.0,
-                processing_time=0.0,
+                content=REFUSED, metadata={**refusal, "decisions": [], "failures": []}
             )
         work = Work(query)
         for number, message in enumerate(messages, 1):

@@ -361,9 +361,9 @@ class AgentResponse(StrictModel):
     """Answer to a query."""
 
     content: str  # with the numbers of its sources in brackets
-    sources: tuple[Document, ...]  # in the order of their numbers
+    sources: tuple[Document, ...] = ()  # in the order of their numbers
     metadata: dict[str, Any]  # decisions, agents' outputs, handoffs, tokens, context, failures
-    validation_score: Fraction  # confidence that the answer is valid; 0 where nobody checked
-    processing_time: NonNegative  # seconds; virtual with simulated answers
+    validation_score: Fraction = 0.0  # confidence that the answer is valid; 0 where nobody checked
+    processing_time: NonNegative = 0.0  # seconds; virtual with simulated answers
     # Earlier messages that the query kept; no part of what is written out.
     history: tuple[dict[str, Any], ...] = Field(default=(), exclude=True, repr=False)

@@ -23,6 +23,7 @@ from inframind_gym.errors import unknown
 from inframind_gym.policies import POLICIES, Policy, policy_names, resolve_policy
 from inframind_gym.teams import llm
 from inframind_gym.teams.llm import json_object, list_schema, object_schema
+from inframind_gym.teams.runs import RunLog, Status
 from inframind_gym.teams.token_budget import rules
 from inframind_gym.teams.token_budget.settings import (
     AGENTS,
@@ -353,16 +354,14 @@ class BudgetController:
 
 
 class Orchestrator:
-    """One run of the team, written to `log` as it happens, with `run_id` in its events.
+    """One run of the team, written to `log` as it happens.
 
     `provider` is the way to the model; None: the simulated one. A wrong strategy is a
     `ConfigError`.
     """
 
-    def __init__(
-        self, order: Order, log: llm.EventLog, run_id: str, provider: llm.Provider | None = None
-    ) -> None:
-        self.order, self._log, self._run_id = order, log, run_id
+    def __init__(self, order: Order, log: RunLog, provider: llm.Provider | None = None) -> None:
+        self.order, self._log = order, log
         self.settings = settings = load_settings()
         self._task = None
         if provider is None:
@@ -377,14 +376,24 @@ class Orchestrator:
         self._warning: str | None = None
 
     async def run(self) -> dict[str, Any]:
-        """Play the run and return its summary; an `LLMError` if an agent's call fails."""
+        """Play the run, finish it in its log, and return its summary.
+
+        A call that fails for good ends the run as "failed", with all that there is until then.
+        """
+        status: Status = "complete"
+        failure: dict[str, Any] = {}
         try:
             await self._prepare()
             while not self.state.over[0]:
                 await self._step()
+        except llm.LLMError as error:
+            status, failure = "failed", {"ended_by": "error", "error": str(error)}
+            self._log.append("failed", {"error": str(error)})
         finally:
             await self.service.aclose()
-        return self.summary()
+        summary = self.summary() | failure
+        self._log.finish(status, summary)
+        return summary
 
     async def _prepare(self) -> None:
         """Run the pre-flight, narrow the task or warn, and allocate."""
@@ -433,7 +442,7 @@ class Orchestrator:
             self._log.append("reallocation", {"to": AGENTS[chosen - rules.REALLOCATE], **left})
         self._look()
         self._log.append("trace", {**state.facts(0, chosen), "output": output})
-        if event := state.event(0, chosen, self._run_id, output):
+        if event := state.event(0, chosen, self._log.run_id, output):
             self._log.append(rules.AGENT_STEP, event["data"])
 
     async def _call(self, agent: int, size: int, limit: int) -> str:
@@ -514,18 +523,3 @@ class Orchestrator:
             **({"warning": self._warning} if self._warning else {}),
             **({"true_quality": float(self._task.truth(_ROW)[0])} if self._task else {}),
         }
-
-
-async def play(orchestrator: Orchestrator, log: Any) -> dict[str, Any]:
-    """Run to the end and finish the run in its log; returns the summary.
-
-    A call that fails for good ends the run as "failed", with all that there is until then.
-    """
-    try:
-        summary, status = await orchestrator.run(), "complete"
-    except llm.LLMError as error:
-        summary, status = orchestrator.summary(), "failed"
-        summary |= {"ended_by": "error", "error": str(error)}
-        log.append("failed", {"error": str(error)})
-    log.finish(status, summary)
-    return summary

@@ -161,7 +161,6 @@ def system_of(
     learned: float = 0.0,
     online_learning: bool = True,
     log: Log | None = None,
-    clock: Any = lambda: 0.0,
     **options: Any,
 ) -> ProductionMultiAgentSystem:
     """A system whose coordinator prefers the coder on OpenAI for coding."""
@@ -171,7 +170,7 @@ def system_of(
         row[:] = learned
     coordinator.q_table["coding", "balanced"][2] = learned + 0.5
     parts = (coordinator, service, LLMJudge(service), all_agents(), LoadTracker(), online_learning)
-    return ProductionMultiAgentSystem(*parts, options=Options(**options), log=log, clock=clock)
+    return ProductionMultiAgentSystem(*parts, options=Options(**options), log=log)
 
 
 def test_a_request_is_answered() -> None:
@@ -206,7 +205,8 @@ def test_a_hot_agent_loses_its_tasks_to_another_row() -> None:
 
 def test_requests_beyond_the_limit_are_refused_until_the_minute_is_over() -> None:
     now_s = [0.0]
-    system = system_of(max_rpm=3, clock=lambda: now_s[0])
+    system = system_of(max_rpm=3)
+    system.clock = lambda: now_s[0]  # type: ignore[method-assign]
     refused = {"error": "Rate limit exceeded"}
     for second, is_refused in ((0, False), (1, False), (2, False), (59.9, True), (60, False)):
         now_s[0] = float(second)

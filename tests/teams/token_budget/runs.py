@@ -18,6 +18,8 @@ STEP = {  # keys of an event of a step
 class Log:
     """Events in a list, and how the run was finished."""
 
+    run_id = "run"
+
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.status: str | None = None
@@ -36,7 +38,7 @@ class Log:
 
 def make(log: Any, provider: Any = None, **order: Any) -> Orchestrator:
     """An orchestrator of one task."""
-    return Orchestrator(Order(task="Write.", **order), log, "run", provider)
+    return Orchestrator(Order(task="Write.", **order), log, provider)
 
 
 def run(**order: Any) -> tuple[Orchestrator, Log, dict[str, Any]]:

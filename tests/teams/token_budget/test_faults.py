@@ -13,14 +13,13 @@ from inframind_gym.teams.llm import (
     LLMRequest,
     Spent,
 )
-from inframind_gym.teams.token_budget.app import play
 from tests.teams.token_budget.runs import Log, Model, agent_of, make, sensible
 
 
 def finish(provider: Model, **order: Any) -> tuple[Log, dict[str, Any]]:
     """Play a run to its end, whatever the model does."""
     log = Log()
-    summary = asyncio.run(play(make(log, provider, **order), log))
+    summary = asyncio.run(make(log, provider, **order).run())
     return log, summary
 
 
