@@ -88,7 +88,7 @@ def _one_of(team: str, field: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-class AssignmentSettings(StrictModel):
+class AssignmentRequest(StrictModel):
     """A training of the assignment team, see `teams.assignment.app.Options`."""
 
     iterations: Annotated[int, within(1, 2000)] = 50
@@ -97,7 +97,7 @@ class AssignmentSettings(StrictModel):
     router: Router = "q_learning"
 
 
-class CoordinationSettings(StrictModel):
+class CoordinationRequest(StrictModel):
     """A question to the coordination team; `deadline_s` None: the team's own."""
 
     question: Annotated[str, Field(min_length=1, max_length=MOST_QUERY_CHARS)]
@@ -105,7 +105,7 @@ class CoordinationSettings(StrictModel):
     deadline_s: Annotated[float, within(0.1, 3600.0)] | None = None
 
 
-class PoolSettings(StrictModel):
+class PoolRequest(StrictModel):
     """A pool to watch; for live servers `watch_s` and `poll_s` alone matter."""
 
     source: Literal["simulation", "pool", "gateway"] = "simulation"  # the studio was started with
@@ -122,10 +122,10 @@ class PoolSettings(StrictModel):
 
 
 SETTINGS: Final[dict[str, type[StrictModel]]] = {
-    "pool": PoolSettings,
+    "pool": PoolRequest,
     "token-budget": Order,
-    "assignment": AssignmentSettings,
-    "coordination": CoordinationSettings,
+    "assignment": AssignmentRequest,
+    "coordination": CoordinationRequest,
 }
 
 
@@ -169,7 +169,7 @@ class StoppableLog(RunLog):
 # Pools
 
 
-def _play_stream(settings: PoolSettings, ways: Ways, log: StoppableLog) -> None:
+def _play_stream(settings: PoolRequest, ways: Ways, log: StoppableLog) -> None:
     """Play a simulated stream under a policy, paced by the wall clock; it reaches nothing."""
     import gymnasium as gym
 
@@ -256,7 +256,7 @@ def _named(pool: Any, clock: str) -> dict[str, Any]:
 
 
 def _until_over(
-    settings: PoolSettings, log: StoppableLog, look: Callable[[], dict[str, Any]]
+    settings: PoolRequest, log: StoppableLog, look: Callable[[], dict[str, Any]]
 ) -> None:
     """Sample live servers until the time is over or the run is stopped."""
     began_s, samples = time.monotonic(), 0
@@ -267,7 +267,7 @@ def _until_over(
     log.finish("complete", {"samples": samples, "watched_s": settings.watch_s})
 
 
-def _watch_pool(settings: PoolSettings, ways: Ways, log: StoppableLog) -> None:
+def _watch_pool(settings: PoolRequest, ways: Ways, log: StoppableLog) -> None:
     """Watch the servers of a live pool by their metrics."""
     from inframind_gym.live.config import LiveSettings, addresses
     from inframind_gym.live.watcher import MetricsWatcher
@@ -319,7 +319,7 @@ def scrape(url: str) -> Samples:
     return samples
 
 
-def _watch_gateway(settings: PoolSettings, ways: Ways, log: StoppableLog) -> None:
+def _watch_gateway(settings: PoolRequest, ways: Ways, log: StoppableLog) -> None:
     """Watch a gateway by its metrics."""
     url = str(ways.gateway)
     first = scrape(url)
@@ -367,7 +367,7 @@ def _token_budget(settings: Order, ways: Ways, log: StoppableLog) -> None:
         log.finish("interrupted", {**orchestrator.summary(), "error": str(stop)})
 
 
-def _assignment(settings: AssignmentSettings, ways: Ways, log: StoppableLog) -> None:
+def _assignment(settings: AssignmentRequest, ways: Ways, log: StoppableLog) -> None:
     from inframind_gym.teams.assignment.app import Options, make_run, open_providers
 
     models = [] if ways.model is None else [ways.model]
@@ -386,7 +386,7 @@ def _searcher() -> Retriever:
     return Retriever(Corpus.load())
 
 
-def _coordination(settings: CoordinationSettings, ways: Ways, log: StoppableLog) -> None:
+def _coordination(settings: CoordinationRequest, ways: Ways, log: StoppableLog) -> None:
     from inframind_gym.teams.coordination.app import MultiAgentCoordinator
     from inframind_gym.teams.coordination.settings import MODEL
 

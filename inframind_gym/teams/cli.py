@@ -21,7 +21,7 @@ from inframind_gym.teams.assignment.rules import TASK_TYPES, Arrivals, Router
 from inframind_gym.teams.runs import DEFAULT_FILE, AsJson, ProviderName, RunLog, Runs, RunStore
 
 if TYPE_CHECKING:
-    from inframind_gym.teams.assignment.app import Run
+    from inframind_gym.teams.assignment.app import Training
     from inframind_gym.teams.coordination.scenarios import Played
     from inframind_gym.teams.coordination.settings import AgentResponse
 
@@ -119,7 +119,9 @@ def run_assignment(
     print(f"\ninframind team show {log.run_id}{where}")
 
 
-def _print_training(training: Run, summary: dict[str, Any], served: list[dict[str, Any]]) -> None:
+def _print_training(
+    training: Training, summary: dict[str, Any], served: list[dict[str, Any]]
+) -> None:
     """Print the figures, the learned policy with its shifts under load, and the demonstration."""
     counts = (f"{agent} {count}" for agent, count in summary["assignments"].items())
     figures = summary | {"assignments": ", ".join(counts)}

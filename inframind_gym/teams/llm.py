@@ -315,7 +315,7 @@ class Grant:
 
 
 class Guard(Protocol):
-    """A budget; calls of several tasks may be under way at once."""
+    """A budget, which is asked before a call and charged after it."""
 
     def reserve(self, request: LLMRequest, agent: str) -> Grant:
         """Set aside what a call may spend, or raise a `BudgetError` if it does not fit."""

@@ -165,7 +165,7 @@ class TaskSteps:
         return penalty, adjusted
 
 
-class Run(TaskSteps):
+class Training(TaskSteps):
     """A training: the five nodes of its graph, and its results."""
 
     names: ClassVar = {"Scoring": ""}
@@ -287,7 +287,7 @@ def make_run(
     providers: Mapping[str, llm.Provider] | None = None,
     *,
     log: llm.EventLog | None = None,
-) -> Run:
+) -> Training:
     """Make the parts of a run; `providers` are those of `open_providers`."""
     team, seed = simulate.team(), options.seed
     if providers is None:
@@ -299,7 +299,7 @@ def make_run(
         router = RoundRobin(epsilon=0.0, epsilon_min=0.0)
     service = llm.LLMService(providers, log=log)
     judge = LLMJudge(service, LLMProvider(team.settings.judge.provider))
-    run = Run(router, service, judge, all_agents(), LoadTracker(), options=options, log=log)
+    run = Training(router, service, judge, all_agents(), LoadTracker(), options=options, log=log)
     run.enter("Setup")
     run.enter("Initialized")
     return run

@@ -24,7 +24,7 @@ from inframind_gym.teams.assignment.app import (
     STREAM_NEXT_TYPE,
     Options,
     ProductionMultiAgentSystem,
-    Run,
+    Training,
     make_run,
 )
 from inframind_gym.teams.assignment.rules import ARRIVALS, TASK_TYPES, Arrivals
@@ -49,7 +49,7 @@ def service_of(say: Callable[[LLMRequest], str | None]) -> tuple[LLMService, Mod
     return LLMService({"openai": provider, "anthropic": provider}), provider
 
 
-def trained(log: Log | None = None, **options: Any) -> Run:
+def trained(log: Log | None = None, **options: Any) -> Training:
     run = make_run(Options(**options), log=log)
     run.train()
     return run
