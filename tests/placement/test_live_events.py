@@ -35,17 +35,8 @@ class Events:
     def now_s(self) -> float:
         return float(self.simulation.now_s()[0])
 
-    def tell(
-        self, event: int, g: int = 0, m: int = 0, *, number: int = 0, now_s: float = 0.0,
-        action: NDArray[np.int64] | None = None,
-    ) -> int:  # fmt: skip
-        simulation = self.simulation
-        if action is None:
-            action = np.zeros(simulation.num_gpus, np.int64)
-        return events.write(
-            simulation.state, event, g, m, number, now_s, action, self.observations[0],
-            simulation.terms[0],
-        )  # fmt: skip
+    def tell(self, rule: Any, *arguments: Any) -> None:
+        rule(self.simulation.state, 0, *arguments)
 
     def end_phases(self, kinds: dict[int, int]) -> None:
         """End the phases whose time, by the cards, is up."""
@@ -59,21 +50,21 @@ class Events:
                 kind = FIRST_SLEEP
             took_s = float(self.simulation.world.model[m]["time_s"][kind])
             if instances[g, m]["begun_s"] + took_s <= self.now_s:
-                self.tell(events.ENDED, g, m, now_s=took_s)
+                self.tell(events.phase_ended, g, m, False, took_s)
 
     def step(self, action: NDArray[np.int64]) -> None:
         simulation = self.simulation
         ticks, tick_s = simulation.config.ticks, simulation.config.routing_interval_s
-        self.tell(events.OPEN, now_s=self.now_s + ticks * tick_s)
-        self.tell(events.DECIDE, action=action)
+        self.tell(events.begin_interval, self.now_s + ticks * tick_s, action)
         for tick in range(ticks + 1):
-            self.tell(events.ADVANCE)
+            self.tell(events.carry_on)
             self.end_phases(LEAVE)
-            self.tell(events.ADVANCE)
+            self.tell(events.carry_on)
             self.end_phases(COME)
             simulation.state.episode[0]["tick"] += tick < ticks
-        self.tell(events.CLOSE)
-        self.tell(events.SNAPSHOT)
+        self.tell(events.end_interval, simulation.terms[0])
+        self.tell(events.write_mask)
+        self.tell(events.observe, self.observations[0])
 
 
 def test_phases_leave_what_those_of_the_simulation_leave(tmp_path: Path) -> None:

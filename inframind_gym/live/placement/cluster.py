@@ -175,14 +175,14 @@ class LivePlacement(PlacementSimulation):
         wanted = np.zeros(self.num_gpus, np.int64)
         for g, m in np.argwhere(self.state.instance["state"][0] == ACTIVE).tolist():
             wanted[g : g + self.cards[m].tp_min] = m + 1
-        self._records.write(events.CLEAR)
+        self._records.apply(events.clear)
         if closed:
             self._bring_up(wanted)
             instances, seen_s = self.state.instance.copy(), self.state.seen_s.copy()
-            self._records.write(events.CLEAR)
+            self._records.apply(events.clear)
         for g, m in np.argwhere(instances["state"][0] != ABSENT).tolist():
             if instances[0, g, m]["state"] == ACTIVE:
-                self._records.write(events.AWAKE, g, m)
+                self._records.apply(events.begin_awake, g, m)
             else:
                 self.state.instance[0, g, m]["state"] = SLEPT
             self.state.instance[0, g, m]["slept_before"] = instances[0, g, m]["slept_before"]
@@ -209,8 +209,7 @@ class LivePlacement(PlacementSimulation):
                 self.instance(g, m).server.stop()
         self._records.start_clock()
         self._snapshot(self.observations())
-        self._records.write(events.OPEN)
-        self._records.write(events.DECIDE, action=wanted)
+        self._records.apply(events.begin_interval, 0.0, wanted)
         self._settle()
         failed = [each for each in self.transitions if each.why]
         lines = "".join(f"\n  {each.model} on GPU {each.gpu}: {each.why}" for each in failed)
@@ -251,24 +250,24 @@ class LivePlacement(PlacementSimulation):
         action = check_actions(actions, np.full(self.num_gpus, len(self.cards) + 1, np.int64), 1)
         records = self._records
         last = max(records.tick + self.config.ticks, records.clock_tick + 1)
-        records.write(events.OPEN, now_s=last * records.tick_length_s)
-        records.write(events.DECIDE, action=action[0])
+        records.apply(events.begin_interval, last * records.tick_length_s, action[0])
         self._advance()
         while records.tick < last:  # route, and take events until the next tick
-            records.write(events.ROUTE, now_s=records.now_s)
+            records.apply(events.route, records.now_s)
             self.traffic.send()
             records.run_tick()
             now_s, episode = records.tick * records.tick_length_s, self.state.episode[0]
             while self.state.arrival_s[0, episode["next_job"]] <= now_s:
                 self.traffic.add_job(int(episode["next_job"]))
             self._advance()
-        records.write(events.CLOSE)
+        records.apply(events.end_interval, self.terms[0])
         self._snapshot(observations)
         self._report()
 
     def _snapshot(self, observations: NDArray[np.float32]) -> None:
         """Write masks and observation; close blocks to models that failed on them just now."""
-        self._records.write(events.SNAPSHOT, observation=observations[0])
+        self._records.apply(events.write_mask)
+        self._records.apply(events.observe, observations[0])
         now_s = time.monotonic()
         for (g, m), instance in self._instances.items():
             if now_s < instance.closed_until_s and self._state(g, m) != ACTIVE:
@@ -307,7 +306,7 @@ class LivePlacement(PlacementSimulation):
 
     def _advance(self) -> None:
         """Begin the phases that have begun in the records."""
-        self._records.write(events.ADVANCE)
+        self._records.apply(events.carry_on)
         states = self.state.instance["state"][0]
         for g, m in np.argwhere(is_moving(states)).tolist():
             state, instance = int(states[g, m]), self.instance(g, m)
@@ -331,7 +330,7 @@ class LivePlacement(PlacementSimulation):
             return  # of a cluster that was closed meanwhile
         instance.busy = False
         failed = bool(outcome.why)
-        self._records.write(events.ENDED, g, m, number=int(failed), now_s=outcome.took_s)
+        self._records.apply(events.phase_ended, g, m, failed, outcome.took_s)
         if failed and state in (WAKING, LOADING):
             instance.closed_until_s = time.monotonic() + self._limits.backoff_s
         elif not failed:
@@ -365,7 +364,7 @@ class LivePlacement(PlacementSimulation):
             if same and not instance.busy:
                 if state != SLEPT:
                     self.traffic.take_back(g)
-                self._records.write(events.AWAY, g, m)
+                self._records.apply(events.go_away, g, m)
                 why = "its server died, hangs, or was put to sleep"
                 self._note(g, m, "lost", 0.0, "absent", why)
 

@@ -1,17 +1,20 @@
-"""Compiled entry point of a cluster of real servers: the simulation's records, written by events.
+"""The simulation's rules, one at a time, on the records of a cluster of real servers; compiled.
 
-`step` drives a simulated cluster through a decision interval. Here the interval is the wall clock's
-and the events of the servers are written one at a time. All decisions and counts are the
-simulation's own code: choices and masks, sleep and offload, routing, calls that become ready, late
-jobs, begin and end of a phase, reward, cost and observation.
+`placement_kernel.drive` takes a simulated cluster through a decision interval. Here the interval is
+the wall clock's, and a rule is applied when a server has done something. All decisions and counts
+are the simulation's own code: choices and masks, sleep and offload, routing, calls that become
+ready, late jobs, begin and end of a phase, reward, cost and observation.
 
 The differences, because the end of a phase is not known before:
 
-- phases begin and end by events (`ADVANCE`, `ENDED`), and may fail;
-- calls leave a server in any order (`DONE`), or come back from it (`BACK`) and wait again, before
-  those that came later and with the age that they had; one may be given up (`LOST`), which makes
-  its job late;
-- a server can be gone at any time (`AWAY`), and is ended then, as after a phase that failed.
+- phases begin and end by events (`carry_on`, `phase_ended`), and may fail;
+- calls leave a server in any order (`call_ended`), or come back from it (`wait_again`) and wait
+  again, before those that came later and with the age that they had; one may be given up, which
+  makes its job late;
+- a server can be gone at any time (`go_away`), and is ended then, as after a phase that failed.
+
+Arguments are those of the simulation's rules: `e` is the environment (0), `g` the leader of a block
+of GPUs, `m` a model, `now_s` when it was.
 """
 
 from __future__ import annotations
@@ -21,14 +24,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.placement_kernel import observe, write_reward
+from inframind_gym.envs import placement_kernel
+from inframind_gym.envs.placement_kernel import write_reward
 from inframind_gym.simulator.jit import inner, jit
-from inframind_gym.simulator.placement.episode import (
-    begin_awake,
-    clear,
-    close_interval,
-    open_interval,
-)
+from inframind_gym.simulator.placement import episode, instances, jobs
+from inframind_gym.simulator.placement.episode import close_interval, open_interval
 from inframind_gym.simulator.placement.instances import (
     close_server,
     decide,
@@ -42,14 +42,12 @@ from inframind_gym.simulator.placement.instances import (
     start_or_roll_back,
     stop_serving,
     vanish,
-    write_mask,
 )
 from inframind_gym.simulator.placement.jobs import (
     call_done,
     count_answer,
     create_job,
     mark_late,
-    route,
     start_next,
     take_out,
 )
@@ -69,21 +67,36 @@ from inframind_gym.simulator.placement.state import (
     tick_time_s,
 )
 
-# Values of the argument `event`, with the meaning of `place` and `number`.
-CLEAR: Final = 0  # an empty cluster; observed times are kept
-AWAKE: Final = 1  # before an episode: the model is ACTIVE at leader `place`
-OPEN: Final = 2  # an interval begins, at the tick; it is to end at `now_s`
-CLOSE: Final = 3  # the interval has ended, at the tick
-ROUTE: Final = 4  # route, at the tick
-JOB: Final = 5  # job `number` of the episode came
-DONE: Final = 6  # request `number` was answered by the server at leader `place`
-BACK: Final = 7  # request `number` was not answered, and waits again
-LOST: Final = 8  # request `number` was not answered, and will not be
-ADVANCE: Final = 9  # drained models leave, models that have room begin to come
-ENDED: Final = 10  # the phase at leader `place` ended after `now_s`; `number` 1: it failed
-AWAY: Final = 11  # the server at leader `place` serves no more
-SNAPSHOT: Final = 12  # write masks and observation
-DECIDE: Final = 13  # a decision, at the tick, by the masks of the last SNAPSHOT
+# Rules of the simulation as they are.
+clear: Final = jit(episode.clear)  # observed times are kept
+begin_awake: Final = jit(episode.begin_awake)
+route: Final = jit(jobs.route)
+write_mask: Final = jit(instances.write_mask)
+observe: Final = jit(placement_kernel.observe)
+
+
+@jit
+def begin_interval(cluster: ClusterState, e: int, end_s: float, action: NDArray[np.int64]) -> None:
+    """Begin an interval, which is to end at `end_s`, with a decision (G,) by the last masks."""
+    open_interval(cluster, e, end_s)
+    decide(cluster, e, action)
+
+
+@jit
+def end_interval(cluster: ClusterState, e: int, terms: NDArray[np.float64]) -> None:
+    """End an interval at the tick, which can be late; write the terms of the reward (3,)."""
+    episode = cluster.episode[e]
+    late_s = tick_time_s(cluster, e) - episode.end_s
+    episode.waiting_s += episode.waiting * late_s
+    episode.service_s += episode.serving * late_s
+    close_interval(cluster, e)
+    write_reward(cluster, e, terms)
+
+
+@jit
+def add_job(cluster: ClusterState, e: int, ordinal: int) -> np.int64:
+    """Let a job of the episode come, at the tick; return its place."""
+    return np.int64(create_job(cluster, e, ordinal, tick_time_s(cluster, e)))
 
 
 @inner
@@ -112,7 +125,7 @@ def leave_server(cluster: ClusterState, e: int, g: int, identity: int, now_s: fl
     return passed
 
 
-@inner
+@jit
 def call_ended(
     cluster: ClusterState, e: int, g: int, identity: int, now_s: float, lost: bool
 ) -> None:
@@ -126,7 +139,7 @@ def call_ended(
         call_done(cluster, e, identity, now_s, tick_s)
 
 
-@inner
+@jit
 def wait_again(cluster: ClusterState, e: int, g: int, identity: int, now_s: float) -> None:
     """A request comes back from the server at leader `g` and waits, before all others."""
     if not leave_server(cluster, e, g, identity, now_s):
@@ -147,7 +160,7 @@ def wait_again(cluster: ClusterState, e: int, g: int, identity: int, now_s: floa
     episode.waiting_s += episode.end_s - now_s
 
 
-@inner
+@jit
 def carry_on(cluster: ClusterState, e: int) -> None:
     """Let models that have drained leave, and models come whose blocks are free now."""
     now_s = tick_time_s(cluster, e)
@@ -163,8 +176,8 @@ def carry_on(cluster: ClusterState, e: int) -> None:
                 start_or_roll_back(cluster, e, g, m, now_s)
 
 
-@inner
-def phase_ended(cluster: ClusterState, e: int, g: int, m: int, failed: int, took_s: float) -> None:
+@jit
+def phase_ended(cluster: ClusterState, e: int, g: int, m: int, failed: bool, took_s: float) -> None:
     """End the phase that model `m` is in at leader `g`; of one that failed there is no process."""
     now_s = tick_time_s(cluster, e)
     instance = cluster.instance[e, g, m]
@@ -181,7 +194,7 @@ def phase_ended(cluster: ClusterState, e: int, g: int, m: int, failed: int, took
         settle(cluster, e, g, m, ABSENT, now_s)
 
 
-@inner
+@jit
 def go_away(cluster: ClusterState, e: int, g: int, m: int) -> None:
     """A server serves no more, and was not asked to; it is empty already, and is ended."""
     now_s = tick_time_s(cluster, e)
@@ -193,63 +206,3 @@ def go_away(cluster: ClusterState, e: int, g: int, m: int) -> None:
     if was in (ACTIVE, DRAINING):
         close_server(cluster, e, g, m)
     vanish(cluster, e, g, m, was != SLEPT, now_s)
-
-
-@jit
-def write(
-    cluster: ClusterState,
-    event: int,
-    place: int,
-    model: int,
-    number: int,
-    now_s: float,
-    action: NDArray[np.int64],
-    observation: NDArray[np.float32],
-    terms: NDArray[np.float64],
-) -> int:
-    """Write an event into the records of environment 0.
-
-    Args:
-        event: CLEAR, AWAKE, …; they say what `place` (a leader) and `number` are.
-        now_s: when it was; of OPEN: when the interval is to end; of ENDED: what the phase took.
-        action: (G,), read by DECIDE.
-        observation: (d,), written by SNAPSHOT.
-        terms: (3,) of the reward, written by CLOSE.
-
-    Returns:
-        Of JOB the place of the job that came, else NONE.
-    """
-    if event == CLEAR:
-        clear(cluster, 0)
-    elif event == AWAKE:
-        begin_awake(cluster, 0, place, model)
-    elif event == OPEN:
-        open_interval(cluster, 0, now_s)
-    elif event == DECIDE:
-        decide(cluster, 0, action)
-    elif event == CLOSE:
-        episode = cluster.episode[0]
-        late_s = tick_time_s(cluster, 0) - episode.end_s
-        episode.waiting_s += episode.waiting * late_s
-        episode.service_s += episode.serving * late_s
-        close_interval(cluster, 0)
-        write_reward(cluster, 0, terms)
-    elif event == ROUTE:
-        route(cluster, 0, now_s)
-    elif event == JOB:
-        tick_s = tick_time_s(cluster, 0)
-        return create_job(cluster, 0, number, tick_s)
-    elif event in (DONE, LOST):
-        call_ended(cluster, 0, place, number, now_s, event == LOST)
-    elif event == BACK:
-        wait_again(cluster, 0, place, number, now_s)
-    elif event == ADVANCE:
-        carry_on(cluster, 0)
-    elif event == ENDED:
-        phase_ended(cluster, 0, place, model, number, now_s)
-    elif event == AWAY:
-        go_away(cluster, 0, place, model)
-    elif event == SNAPSHOT:
-        write_mask(cluster, 0)
-        observe(cluster, 0, observation)
-    return NONE

@@ -12,10 +12,9 @@ import queue
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inframind_gym.envs.placement import PlacementSimulation
 from inframind_gym.live.client import ChatResult
@@ -38,11 +37,8 @@ class Records:
     def __init__(self, simulation: PlacementSimulation) -> None:
         self.state = simulation.state
         self.tick_length_s = simulation.config.routing_interval_s
-        self._terms = simulation.terms[0]
-        self._write = Bound(events.write)
+        self._bound: dict[Any, Bound] = {}  # by rule
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._no_action = np.zeros(simulation.num_gpus, np.int64)
-        self._no_observation = np.zeros(simulation.form.width, np.float32)
         self.start_clock()
 
     def start_clock(self) -> None:
@@ -79,24 +75,9 @@ class Records:
             event()
         self.state.episode[0]["tick"] = max(self.tick, self.clock_tick)
 
-    def write(
-        self,
-        event: int,
-        place: int = 0,
-        model: int = 0,
-        *,
-        number: int = 0,
-        now_s: float = 0.0,
-        action: NDArray[np.int64] | None = None,
-        observation: NDArray[np.float32] | None = None,
-    ) -> int:
-        """Write an event into the records; arguments and result are those of `events.write`."""
-        action = self._no_action if action is None else action
-        observation = self._no_observation if observation is None else observation
-        code: int = self._write(
-            *(self.state, event, place, model, number, now_s, action, observation, self._terms)
-        )
-        return code
+    def apply(self, rule: Any, *arguments: Any) -> Any:
+        """Apply a compiled rule (`events.py`) to the records; return what it returns."""
+        return self._bound.setdefault(rule, Bound(rule))(self.state, 0, *arguments)
 
 
 @dataclass
@@ -119,7 +100,7 @@ class Traffic:
 
     def add_job(self, ordinal: int) -> None:
         """Let a job of the demand arrive."""
-        slot = self.records.write(events.JOB, number=ordinal)
+        slot = self.records.apply(events.add_job, ordinal)
         state = self.records.state
         state.episode[0]["next_job"] += 1
         calls = int(state.world.dag[state.job[0, slot]["dag"]]["calls"])
@@ -166,22 +147,22 @@ class Traffic:
         if self._flights.get(identity) is not flight:
             return  # it was taken back, or its episode is over
         del self._flights[identity]
-        event = events.DONE
+        lost = False
+        at_s = min(max(result.finish_s - records.began_s, 0.0), records.now_s)
         if not result.answered:
             self.failed += 1
             _log.info("a call failed (%s): %s", result.status, result.error)
             # One whose server left before it was answered is not to blame.
             tries = self._tries.get(identity, 0) + (result.status != "down")
             self._tries[identity] = tries
-            event = events.BACK
-            if result.status in _HOPELESS or tries > self.limits.retries:
-                event, self.lost = events.LOST, self.lost + 1
-                _log.warning("a call is lost (%s): %s", result.status, result.error)
+            lost = result.status in _HOPELESS or tries > self.limits.retries
+            if not lost:
+                records.apply(events.wait_again, flight[0], identity, at_s)
+                return
+            self.lost += 1
+            _log.warning("a call is lost (%s): %s", result.status, result.error)
         slot = int(records.state.request[0, identity]["job"])
-        at_s = min(max(result.finish_s - records.began_s, 0.0), records.now_s)
-        records.write(event, flight[0], number=identity, now_s=at_s)
-        if event == events.BACK:
-            return
+        records.apply(events.call_ended, flight[0], identity, at_s, lost)
         self._tries.pop(identity, None)
         if not records.state.job[0, slot]["left"]:
             del self._tokens[slot]
@@ -193,7 +174,7 @@ class Traffic:
             if place == g:
                 del self._flights[identity]
                 self.failed += 1
-                self.records.write(events.BACK, g, number=identity, now_s=now_s)
+                self.records.apply(events.wait_again, g, identity, now_s)
                 self.instance_of(g, m).give_up("its server leaves")
 
     def reset(self) -> None:
