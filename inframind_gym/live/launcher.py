@@ -293,7 +293,6 @@ class Launcher:
             for model, server in zip(self.pool.models, servers, strict=True)
         ]
         with self._started.locked(), MetricsWatcher(servers, _CHECK, poll_s=TIMEOUT_S) as watcher:
-            watcher.wait_checked()
             self._prepare(launches, watcher.status())
             try:
                 while True:
@@ -457,9 +456,9 @@ def pool_status(pool: PoolConfig, state: str | Path | None = None) -> list[dict[
     """
     started = StartedServers(pool.name, state).read()
     with MetricsWatcher(addresses(pool), LiveSettings(), poll_s=TIMEOUT_S) as watcher:
-        watcher.wait_checked()
+        answers = watcher.status()
     rows = []
-    for model, answer in zip(pool.models, watcher.status(), strict=True):
+    for model, answer in zip(pool.models, answers, strict=True):
         ours = None if model.url is not None else started.get(model.alias)
         members = [] if ours is None else ours.members()
         runs = ours is not None and bool(members) and members[0].pid == ours.pid

@@ -1,7 +1,6 @@
 """Watcher of servers: reads their metrics in the background, and tracks which are up.
 
     with MetricsWatcher(addresses(pool), LiveSettings(), poll_s=pool.metrics_poll_s) as watcher:
-        watcher.wait_checked()
         for server in watcher.status():
             print(server.alias, server.up, server.reason, server.reading)
 
@@ -18,7 +17,6 @@ import json
 import logging
 import math
 import re
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 SIMULATED: Final = "inframind-simulated"  # whom models of simulated servers are owned by
-_CHECKED_S: Final = 10.0  # for all servers to be checked once
 _NONSENSE: Final = (ValueError, LookupError, TypeError, RecursionError)  # of an answer in JSON
 
 # Arguments: a server that goes up or down, whether it is up, whether it sleeps, why.
@@ -228,7 +225,7 @@ class Beginning(NamedTuple):
 
 
 class MetricsWatcher:
-    """Watches M servers from a thread.
+    """Watches M servers from a thread; each was checked once when it is made.
 
     Args:
         servers: addresses and models.
@@ -252,7 +249,6 @@ class MetricsWatcher:
         self.up = 0  # bit mask of the servers that can be sent to
         self.polls = 0  # how often the metrics were read
         self._poll_s, self._settings, self._on_change = poll_s, settings, on_change
-        self._checked = threading.Event()
         self._closed = False
         self._servers = tuple(map(WatchedServer, servers))
         self._own_loop = loop is None
@@ -267,10 +263,6 @@ class MetricsWatcher:
     def is_up(self, server: int) -> bool:
         """Return whether a server can be sent to."""
         return bool(self.up >> server & 1)
-
-    def wait_checked(self) -> None:
-        """Wait until every server was checked once."""
-        self._checked.wait(_CHECKED_S)
 
     def wait_up(self, timeout_s: float) -> None:
         """Wait until all servers are up; an InfraMindError says which are not, and why."""
@@ -345,15 +337,16 @@ class MetricsWatcher:
 
     async def _open(self) -> None:
         self._session = open_session(self._settings.answer_s)
+        await asyncio.gather(*map(self._check, self._servers))
         self._tasks = [asyncio.ensure_future(self._check_forever(s)) for s in self._servers]
         self._polling = asyncio.ensure_future(self._poll_forever())
 
     async def _check_forever(self, server: WatchedServer) -> None:
         while True:
-            await self._check(server)
-            server.check_now.clear()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(server.check_now.wait(), self._settings.health_s)
+            server.check_now.clear()
+            await self._check(server)
 
     async def _poll_forever(self) -> None:
         next_s = time.monotonic()
@@ -407,8 +400,6 @@ class MetricsWatcher:
                     server.error = error
             self.up = sum(each.up << m for m, each in enumerate(self._servers))
             before, server.published = server.published, (server.up, server.asleep)
-            if all(each.published is not None for each in self._servers):
-                self._checked.set()
             if server.published != before:
                 try:
                     m = self._servers.index(server)

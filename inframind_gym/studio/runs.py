@@ -276,7 +276,6 @@ def _watch_pool(settings: PoolRequest, ways: Ways, log: StoppableLog) -> None:
     pool = load_pool(str(ways.pool))
     log.append("servers", _named(pool, "wall"))
     with MetricsWatcher(addresses(pool), LiveSettings(), poll_s=settings.poll_s) as watcher:
-        watcher.wait_checked()
 
         def look() -> dict[str, Any]:
             servers = watcher.status()

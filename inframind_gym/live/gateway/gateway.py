@@ -65,12 +65,7 @@ class Gateway:
             poll_s=self.pool.metrics_poll_s / config.speed,
             on_change=self._changed,
         )
-        try:
-            self.watcher.wait_checked()
-            self.beginning = self.watcher.begin()
-        except BaseException:
-            self.watcher.close()
-            raise
+        self.beginning = self.watcher.begin()
 
     async def open(self) -> None:
         """Make the connections of this loop."""

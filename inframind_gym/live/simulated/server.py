@@ -60,7 +60,7 @@ class Flight:
     priority: float = 0.0
     streams: bool = False  # wants its tokens as they come
     entered_s: float = 0.0
-    request: int = -1  # of the kernel; -1: the server sleeps
+    request: int = -1  # of the kernel
     tokens: int = 0  # that have come
     over: bool = False
     aborted: bool = False  # by the server
@@ -84,7 +84,6 @@ class Engine:
         self._began_s = time.monotonic()
         self._flights: dict[int, Flight] = {}  # by request of the kernel
         self._streams: set[Flight] = set()
-        self._asleep: dict[int, list[Flight]] = {}  # by server: those that came since
         self._due: asyncio.TimerHandle | None = None
 
     @property
@@ -99,53 +98,8 @@ class Engine:
 
     def enter(self, flight: Flight) -> bool:
         """Put a request into its server's queue; False: there are too many."""
-        if len(self._flights) + sum(map(len, self._asleep.values())) >= MOST_REQUESTS:
+        if len(self._flights) >= MOST_REQUESTS:
             return False
-        flight.entered_s = self.now_s
-        if flight.server in self._asleep:
-            self._asleep[flight.server].append(flight)
-        else:
-            self._submit(flight)
-        return True
-
-    def leave(self, flight: Flight) -> None:
-        """Take a request out: its client has gone. Nothing happens to one that is over."""
-        if not flight.over:
-            self._catch_up()
-        if flight.over:
-            return
-        if flight.request < 0:
-            self._asleep[flight.server].remove(flight)
-        else:
-            self._kernel.look()
-            flight.tokens = int(self._kernel.tokens[flight.request])
-            self._kernel.abort(flight.request)
-            del self._flights[flight.request]
-            self._soon()
-        flight.aborted, flight.last_token_s = True, self.now_s
-        self._over(flight)
-
-    def abort(self, server: int) -> None:
-        """End all requests of a server."""
-        on = [flight for flight in self._flights.values() if flight.server == server]
-        for flight in on + self._asleep.get(server, []):
-            self.leave(flight)
-
-    def sleep(self, server: int) -> None:
-        """Put a server to sleep: requests that come wait until it is woken up."""
-        self._asleep.setdefault(server, [])
-
-    def wake(self, server: int) -> None:
-        """Wake a server up."""
-        for flight in self._asleep.pop(server, []):
-            self._submit(flight)
-
-    def close(self) -> None:
-        """Do nothing more."""
-        if self._due is not None:
-            self._due.cancel()
-
-    def _submit(self, flight: Flight) -> None:
         self._catch_up()
         flight.request = self._kernel.submit(
             flight.server, flight.priority, flight.prompt_tokens, flight.output_tokens
@@ -154,6 +108,31 @@ class Engine:
         if flight.streams:
             self._streams.add(flight)
         self._soon()
+        return True
+
+    def leave(self, flight: Flight) -> None:
+        """Take a request out: its client has gone. Nothing happens to one that is over."""
+        if not flight.over:
+            self._catch_up()
+        if flight.over:
+            return
+        self._kernel.look()
+        flight.tokens = int(self._kernel.tokens[flight.request])
+        self._kernel.abort(flight.request)
+        del self._flights[flight.request]
+        self._soon()
+        flight.aborted, flight.last_token_s = True, self.now_s
+        self._over(flight)
+
+    def abort(self, server: int) -> None:
+        """End all requests of a server."""
+        for flight in [each for each in self._flights.values() if each.server == server]:
+            self.leave(flight)
+
+    def close(self) -> None:
+        """Do nothing more."""
+        if self._due is not None:
+            self._due.cancel()
 
     def _soon(self) -> None:
         """Plan anew once all that comes at this instant is here."""
@@ -234,7 +213,7 @@ class ModelServer:
         self._runner: web.ServerRunner | None = None
         self._address = ("127.0.0.1", config.port or 0)
         self._cure: asyncio.TimerHandle | None = None
-        self.goes_on = asyncio.Event()  # it does not hang
+        self.goes_on, self.awake = asyncio.Event(), asyncio.Event()  # it does not hang, takes calls
         self.goes_on.set()
         self.completions = 0
         self._forget()
@@ -242,9 +221,9 @@ class ModelServer:
     def _forget(self) -> None:
         """Count from 0, awake."""
         self._born_s = time.time()
-        self._asleep = False
+        self.asleep = False
+        self.awake.set()
         self._seconds = {name: [0.0, 0] for name in _TIMES}  # sum and count
-        self.engine.wake(self.index)
 
     @property
     def port(self) -> int:
@@ -340,8 +319,8 @@ class ModelServer:
                 case "POST", "/sleep" if sleeps:
                     return await self._sleep(request)
                 case "POST", "/wake_up" if sleeps:
-                    self._asleep = False
-                    self.engine.wake(self.index)
+                    self.asleep = False
+                    self.awake.set()
                     return web.Response()
             raise RequestError(405 if path in _PATHS else 404, "not_found", "not for this path")
         except RequestError as error:
@@ -366,7 +345,9 @@ class ModelServer:
             output_tokens=tokens,
             priority=float(request.priority),
             streams=bool(request.stream),
+            entered_s=self.engine.now_s,
         )
+        await self.awake.wait()  # requests that come to a sleeper wait until it is woken up
         if not self.engine.enter(flight):
             raise RequestError(503, "overloaded", "too many requests")
         self.completions += 1
@@ -448,19 +429,19 @@ class ModelServer:
         cache = f'block_size="{card.block_size}",num_gpu_blocks="{card.num_kv_blocks}"'
         cache += f',enable_prefix_caching="{card.prefix_caching}"'
         lines.append(f"vllm:cache_config_info{{{cache}}} 1.0")
-        awake = float(not self._asleep)
+        awake = float(not self.asleep)
         lines.append(f'vllm:engine_sleep_state{{{model},sleep_state="awake"}} {awake}')
         return "\n".join(lines) + "\n"
 
     # The rest
 
     async def _sleep(self, request: web.BaseRequest) -> web.StreamResponse:
-        self.engine.sleep(self.index)
+        self.awake.clear()
         if request.query.get("mode", "abort") == "abort":
             self.engine.abort(self.index)
         while any(self.engine.load(self.index)[:2]):  # the step under way, or what it waits for
             await asyncio.sleep(_DRAIN_S)
-        self._asleep = True
+        self.asleep = True
         return web.Response()
 
     async def _set_fault(self, request: web.BaseRequest) -> web.StreamResponse:

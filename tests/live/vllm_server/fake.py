@@ -56,26 +56,6 @@ def in_order(*answers: Answer) -> Script:
     return lambda request, number: answers[min(number, len(answers) - 1)]
 
 
-class _Scripted:
-    """In place of the kernel: load by the requests that are open."""
-
-    def __init__(self) -> None:
-        self.open = 0
-        self.asleep = False
-
-    def load(self, server: int) -> tuple[int, int, float]:
-        return self.open, 1, 0.25
-
-    def sleep(self, server: int) -> None:
-        self.asleep = True
-
-    def wake(self, server: int) -> None:
-        self.asleep = False
-
-    def abort(self, server: int) -> None:
-        pass
-
-
 class FakeServer(ModelServer):
     """One server on a port of 127.0.0.1; its attributes may be set from any thread.
 
@@ -87,14 +67,13 @@ class FakeServer(ModelServer):
     ) -> None:
         config = load_pool("cpu-tiny").models[0]
         config = config.model_copy(update={"name": model, "port": port, "sleep_mode": True})
-        self.load = _Scripted()
         self.thread: LoopThread | None = LoopThread("fake-server")
-        super().__init__(cast(Engine, self.load), 0, config, cast(AnswerLengths, None))
-        self.script = script
+        super().__init__(cast(Engine, self), 0, config, cast(AnswerLengths, None))
+        self.script, self.model = script, model
         self.requests: list[dict[str, Any]] = []  # bodies of the chat completions that came
         self.headers: list[dict[str, str]] = []  # of these, names in lower case
         self.paths: list[str] = []
-        self.most = 0  # chat completions under way at most so far
+        self.open = self.most = 0  # chat completions under way, now and at most so far
         self.dropped = 0  # those whose client went away before the end
         self.hung = 0  # those that came when it was asleep
         self.health = 200
@@ -104,29 +83,11 @@ class FakeServer(ModelServer):
         self.dies_of: set[str] = set()  # paths that kill it
         self.start()
 
-    @property
-    def model(self) -> str:
-        return self.config.name
+    def load(self, server: int) -> tuple[int, int, float]:  # in place of the kernel's
+        return self.open, 1, 0.25
 
-    @model.setter
-    def model(self, name: str) -> None:
-        self.config = self.config.model_copy(update={"name": name})
-
-    @property
-    def open(self) -> int:
-        return self.load.open
-
-    @open.setter
-    def open(self, count: int) -> None:
-        self.load.open = count
-
-    @property
-    def asleep(self) -> bool:
-        return self.load.asleep
-
-    @asleep.setter
-    def asleep(self, asleep: bool) -> None:
-        self.load.asleep = self._asleep = asleep
+    def abort(self, server: int) -> None:
+        pass
 
     @property
     def url(self) -> str:
