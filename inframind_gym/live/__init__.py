@@ -2,8 +2,8 @@
 
 vLLM itself is never imported: its servers are processes, reached over HTTP.
 
-    backend         connections to a pool, and one episode on them; request_log: a line a call
-    client          questions and chat completions: bounded, streamed
+    backend         connections to servers, and one episode on a pool; request_log: a line a call
+    client          questions, and answers as they come
     watcher         metrics in the background, and which servers are up
     prompts         messages of a call; prompts.yaml: their texts
     simulation      what the live environments step

@@ -1,6 +1,6 @@
-"""Client of several servers: single questions, and chat completions: streamed and bounded.
+"""HTTP with servers: single questions, and answers to chat completions, as they come.
 
-A request is sent once: whoever made it sends it again, or to another server. aiohttp, not httpx:
+aiohttp, not httpx:
 with hundreds of requests in flight httpx's pool takes time that grows with the square of their
 number (encode/httpx#3215), which would be in every measured latency.
 """
@@ -13,13 +13,11 @@ import json
 import logging
 import os
 import threading
-import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.config import LiveSettings, ServerAddress
 
 if TYPE_CHECKING:
     import aiohttp
@@ -347,151 +345,23 @@ def _error_message(answer: Any) -> str:
     return str(answer)[:2000]
 
 
-class Client:
-    """Client of M servers. To be used on one loop: `open` and `close` there.
+async def end_transfer(response: aiohttp.ClientResponse) -> None:
+    """Read the end of a whole answer: with it, the connection can be used again."""
+    import aiohttp
 
-    `is_up` says whether a server can be sent to; `suspect` hears of one that could not be reached.
-    """
-
-    def __init__(
-        self,
-        servers: Sequence[ServerAddress],
-        settings: LiveSettings,
-        *,
-        is_up: Callable[[int], bool] = lambda server: True,
-        suspect: Callable[[int], None] = lambda server: None,
-    ) -> None:
-        self._servers, self._settings = tuple(servers), settings
-        self._is_up, self._suspect = is_up, suspect
-        self._free = asyncio.Semaphore(settings.max_in_flight)
-        self._tasks: dict[asyncio.Task[Any], int] = {}  # in flight: the server
-        self._stopped: dict[asyncio.Task[Any], str] = {}  # why
-        self._session: aiohttp.ClientSession
-
-    async def open(self) -> None:
-        """Make the session; connections are made on demand."""
-        self._session = open_session(None)
-
-    async def close(self) -> None:
-        """Cancel what is in flight, and close all connections."""
-        await cancel_all(self._tasks)
-        await self._session.close()
-        await asyncio.sleep(0)  # transports close in the loop's next round
-
-    async def chat(
-        self,
-        server: int,
-        messages: Sequence[Mapping[str, object]],
-        max_tokens: int,
-        limit_s: float,
-        *,
-        priority: int | None = None,
-        request_id: str | None = None,
-    ) -> ChatResult:
-        """Send a request, and wait for the whole answer, `limit_s` at most.
-
-        Never raises: failure, the time limit and being cancelled are results. `priority` is for the
-        server's queue; `request_id` is the header X-Request-Id.
-        """
-        address, settings = self._servers[server], self._settings
-        body: dict[str, Any] = {
-            "model": address.model,
-            "messages": list(messages),
-            "max_tokens": max_tokens,
-            "temperature": settings.temperature,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            **settings.sampling,
-        }
-        headers = {"Content-Type": "application/json"}
-        if priority is not None:
-            body["priority"] = priority
-        if request_id is not None:
-            headers["X-Request-Id"] = request_id
-        result, task = ChatResult(time.monotonic()), asyncio.current_task()
-        assert task is not None
-        self._tasks[task] = server
-        try:
-            async with asyncio.timeout(limit_s), self._free:
-                if self._is_up(server):
-                    await self._post(server, body, headers, result)
-                else:
-                    result.status, result.error = "down", f"{address.alias} is down"
-        except TimeoutError:
-            result.status, result.error = "timeout", f"no whole answer in {limit_s:.1f} s"
-        except asyncio.CancelledError:
-            result.error = self._stopped.get(task)
-            result.status = "cancelled" if result.error is None else "down"
-        except Exception as error:  # a bug must not end a run
-            _log.exception("request %s failed", request_id)
-            result.status, result.error = "fault", f"{type(error).__name__}: {error}"
-        finally:
-            del self._tasks[task]
-            self._stopped.pop(task, None)
-        result.finish_s = time.monotonic()
-        if result.answered and result.last_token_s is not None:
-            result.finish_s = result.last_token_s
-        return result
-
-    def give_up(self, server: int, why: str) -> None:
-        """End what is in flight to a server.
-
-        One that sleeps answers when it is woken up, if ever; one that died ends its connections.
-        """
-        for task, where in self._tasks.items():
-            if where == server and task not in self._stopped:
-                self._stopped[task] = why
-                task.cancel()
-
-    async def _post(
-        self, server: int, body: dict[str, Any], headers: dict[str, str], result: ChatResult
-    ) -> None:
-        """Send a request, and read what comes of it."""
-        import aiohttp
-
-        result.attempts, result.sent_s = 1, time.monotonic()
-        stream = ChatStream(body["max_tokens"])
-        try:
-            async with self._session.post(
-                f"{self._servers[server].url}/v1/chat/completions",
-                data=json.dumps(body).encode(),
-                headers=headers,
-                allow_redirects=False,
-            ) as response:
-                if response.status != 200:
-                    result.status, result.error = await _refusal(response)
-                    if result.status == "server_error":
-                        self._suspect(server)
-                    return
-                async for data in response.content.iter_any():
-                    stream.feed(data, time.monotonic())
-                    if stream.done:
-                        break
-                else:
-                    stream.error = stream.error or "the answer stopped short"
-                # The rest is the end of the transfer: with it, the connection can be used again.
-                with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
-                    await asyncio.wait_for(response.content.read(1), _END_S)
-        except StreamError as error:
-            stream.error = str(error)
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            # TimeoutError: of the connection; that of the whole request comes as a cancellation.
-            if not stream.done:
-                stream.error = f"{type(error).__name__}: {error}"
-                self._suspect(server)
-                if stream.first_token_s is None:
-                    result.status, result.error = "unreachable", stream.error
-                    return
-        stream.write(result)
+    with contextlib.suppress(aiohttp.ClientError, OSError):
+        async with asyncio.timeout(_END_S):
+            await response.content.read(1)
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> tuple[Status, str]:
+async def refusal(response: aiohttp.ClientResponse) -> tuple[Status, str]:
     """Read the error that a server answered with."""
     import aiohttp
 
     code, message = response.status, "it says no more"
     with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
-        data = await asyncio.wait_for(response.content.read(_ERROR_BYTES), _END_S)
+        async with asyncio.timeout(_END_S):
+            data = await response.content.read(_ERROR_BYTES)
         message = data.decode("utf-8", "replace")[:2000]
         with contextlib.suppress(ValueError, RecursionError):
             message = _error_message(json.loads(data))

@@ -343,8 +343,9 @@ class MetricsWatcher:
 
     async def _check_forever(self, server: WatchedServer) -> None:
         while True:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(server.check_now.wait(), self._settings.health_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.health_s):
+                    await server.check_now.wait()
             server.check_now.clear()
             await self._check(server)
 

@@ -22,7 +22,7 @@ import aiohttp
 from starlette.types import Send
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.client import ChatResult, ChatStream, StreamError, plausible
+from inframind_gym.live.client import ChatResult, ChatStream, StreamError, end_transfer, plausible
 from inframind_gym.live.gateway.gateway import Gateway
 from inframind_gym.live.gateway.request import CHAT, Attempt, Query
 from inframind_gym.live.guard import RequestError
@@ -36,7 +36,7 @@ EVENTS: Final = {
     "x-accel-buffering": "no",  # of nginx, should there be one before us
 }
 _PAUSE_S: Final = 0.4  # before a server that has failed a request is asked again; doubles
-_END_S: Final = 1.0  # for the end of a transfer whose answer is complete
+_END_S: Final = 1.0  # for the last event of a stream that broke off
 _MOST_BYTES: Final = 64 << 20  # of an answer that is not streamed
 _NO_CHOICES: Final = re.compile(b'"choices": ?\\[\\]')  # the event of the usage
 _REFUSALS: Final = (400, 404, 413, 422)  # the request's fault, wherever it is sent
@@ -61,7 +61,7 @@ class Exchange:
         self.http = 0  # status that the client got; 0: nothing yet
         self.complete = False  # the client got all of the answer
         self._attempts = 0
-        self._status = "ok"
+        self._status = "whole"  # of what no server answered
         self._error: str | None = None
 
     # What the client gets
@@ -93,7 +93,7 @@ class Exchange:
         try:
             await (self._carry() if play is None else play(self))
         except RequestError as error:
-            self._status = "refused" if self._status == "ok" else self._status
+            self._status = "refused" if self._status == "whole" else self._status
             self._error = str(error)
             gateway.metrics.count("refused", error.code)
             if not self.http:
@@ -124,8 +124,6 @@ class Exchange:
     def log(self) -> str:
         """Write the request's line into the log; return what became of it."""
         status, query, attempt = self._status, self.query, self.attempt
-        if status in ("ok", "truncated") and (attempt is None or not query.stream):
-            status = "whole"
         if self.gateway.log is None:
             return status
         strategy = None if attempt is None else attempt.strategy
@@ -187,47 +185,35 @@ class Exchange:
             ServerError: there is no answer; part of a stream may have been sent (`http`).
             RequestError: the server refuses the request.
         """
-        gateway, query, answered = self.gateway, self.query, False
+        gateway, query, result, answered = self.gateway, self.query, attempt.result, False
         left_s = gateway.config.limits.answer_s - (time.monotonic() - query.arrived_s)
         over_s = asyncio.get_running_loop().time() + max(left_s, 0.001)
-        self._attempts, self.attempt, result = self._attempts + 1, attempt, attempt.result
+        self._attempts, self.attempt = self._attempts + 1, attempt
         result.submit_s = result.sent_s = time.monotonic()
         result.attempts = 1
         try:
             async with asyncio.timeout_at(over_s) as attempt.timer:
-                try:
-                    with gateway.under_way(attempt):
-                        async with gateway.session.post(
-                            gateway.addresses[attempt.server].url + CHAT,
-                            data=json.dumps(attempt.body).encode(),
-                            headers=JSON | {"X-Request-Id": query.request_id},
-                            allow_redirects=False,
-                        ) as response:
-                            if response.status == 200 and query.stream:
-                                await self._pass_on(response, attempt, over_s)
-                            else:
-                                await self._read(response, attempt)
-                    answered = True
-                except StreamError as error:
-                    words, _, _ = str(error).partition(": ")  # the rest quotes the answer
-                    raise ServerError("garbled", words) from None
-                except (aiohttp.ClientError, OSError) as error:
-                    reason = "unreachable" if result.first_token_s is None else "broken"
-                    number = getattr(error, "errno", None)
-                    words = os.strerror(number) if number else type(error).__name__
-                    raise ServerError(reason, words) from None
-                finally:
-                    self._count(attempt, answered=answered)
-        except TimeoutError:  # of the timer alone
-            down, late = ("down", "its server went down"), ("timeout", "no answer in time")
-            self._status, self._error = down if attempt.ended else late
-            raise ServerError(self._status, self._error) from None
-        except ServerError as error:
-            if error.reason in ("unreachable", "error", "garbled"):
+                with gateway.under_way(attempt):
+                    async with gateway.session.post(
+                        gateway.addresses[attempt.server].url + CHAT,
+                        data=json.dumps(attempt.body).encode(),
+                        headers=JSON | {"X-Request-Id": query.request_id},
+                        allow_redirects=False,
+                    ) as response:
+                        if response.status == 200 and query.stream:
+                            await self._pass_on(response, attempt, over_s)
+                        else:
+                            await self._read(response, attempt)
+            answered = True
+            self._status, self._error = result.status if query.stream else "whole", result.error
+        except (ServerError, StreamError, aiohttp.ClientError, OSError) as error:
+            failure = _failure(error, attempt)
+            if failure.reason in ("unreachable", "error", "garbled"):
                 gateway.watcher.suspect(attempt.server)
-            self._status, self._error = error.reason, str(error)
-            raise
-        self._status, self._error = result.status, result.error
+            self._status, self._error = failure.reason, str(failure)
+            raise failure from None
+        finally:
+            self._count(attempt, answered=answered)
 
     def _count(self, attempt: Attempt, *, answered: bool) -> None:
         metrics, result, speed = self.gateway.metrics, attempt.result, self.gateway.config.speed
@@ -295,10 +281,7 @@ class Exchange:
                 raise ServerError("broken", "the answer stopped short")
             await self.write(rest, more=False)
             timer.reschedule(None)
-            # The rest is the end of the transfer: with it, the connection can be used again.
-            with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
-                async with asyncio.timeout(_END_S):
-                    await response.content.read(1)
+            await end_transfer(response)
         finally:
             stream.write(attempt.result)
             self.text = attempt.result.text
@@ -337,6 +320,22 @@ class Exchange:
         attempt.result.output_tokens = usage.get("completion_tokens")
         attempt.result.status = "truncated" if "length" in reasons else "ok"
         await self.whole(200, self._headers(attempt), bytes(data))
+
+
+def _failure(error: Exception, attempt: Attempt) -> ServerError:
+    """Return the failure of an attempt, with nothing of the answer in it."""
+    if isinstance(error, ServerError):
+        return error
+    if isinstance(error, StreamError):
+        words, _, _ = str(error).partition(": ")  # the rest quotes the answer
+        return ServerError("garbled", words)
+    if isinstance(error, TimeoutError) and attempt.timer is not None and attempt.timer.expired():
+        if attempt.ended:
+            return ServerError("down", "its server went down")
+        return ServerError("timeout", "no answer in time")
+    reason = "unreachable" if attempt.result.first_token_s is None else "broken"
+    number = getattr(error, "errno", None)
+    return ServerError(reason, os.strerror(number) if number else type(error).__name__)
 
 
 def _impossible(usage: dict[str, Any]) -> bool:

@@ -138,19 +138,19 @@ class Instance:
         return Outcome(took_s, why)
 
     def send(self, on_result: Callable[[ChatResult], object], *request: Any, **more: Any) -> None:
-        """Send a call (`Client.chat`) to the server, which is up; calls `on_result` on the loop."""
+        """Send a call, as `Connections.chat`, to the server; calls `on_result` on the loop."""
         assert self.link is not None
-        client = self.link.client
+        link = self.link
 
         async def chat() -> None:
-            on_result(await client.chat(0, *request, **more))
+            on_result(await link.chat(0, *request, **more))
 
-        asyncio.run_coroutine_threadsafe(chat(), self.link.loop.loop)
+        asyncio.run_coroutine_threadsafe(chat(), link.loop.loop)
 
     def give_up(self, why: str) -> None:
         """End what is in flight to the server, if there is one: vLLM drops it."""
         if self.link is not None:
-            self.link.loop.call(self.link.client.give_up, 0, why)
+            self.link.loop.call(self.link.give_up, 0, why)
 
     def is_gone(self, *, serves: bool) -> bool:
         """Return whether a server seen down stays away; one that need not serve may sleep."""

@@ -28,7 +28,7 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.live.config import SIMULATED_ENV, SimulatedPool, Simulation
 from inframind_gym.live.guard import RequestError, check_head, is_secret
 from inframind_gym.live.simulated.answers import Answer, AnswerLengths, dump, read_request
-from inframind_gym.live.watcher import SIMULATED
+from inframind_gym.live.watcher import SIMULATED, TIMES
 from inframind_gym.simulator.server.open_loop import OpenLoop
 from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
 from inframind_gym.simulator.server.state import cards
@@ -39,10 +39,6 @@ TOGETHER_S: Final = 0.01  # tokens that come within it are handed on together
 GARBAGE: Final = b"data: {<html>\n\n"
 _MOST_BYTES: Final = 1 << 26  # of a request
 _DRAIN_S: Final = 0.02  # between two looks whether a server has nothing left to do
-_TIMES: Final = (
-    *("time_to_first_token_seconds", "inter_token_latency_seconds", "request_queue_time_seconds"),
-    *("request_inference_time_seconds", "e2e_request_latency_seconds"),
-)
 _PATHS: Final = ("/v1/chat/completions", "/v1/models", "/health", "/metrics", "/fault")
 _log = logging.getLogger(__name__)
 
@@ -223,7 +219,7 @@ class ModelServer:
         self._born_s = time.time()
         self.asleep = False
         self.awake.set()
-        self._seconds = {name: [0.0, 0] for name in _TIMES}  # sum and count
+        self._seconds = {name: [0.0, 0] for name in TIMES}  # sum and count
 
     @property
     def port(self) -> int:
@@ -405,26 +401,26 @@ class ModelServer:
     def _count(self, flight: Flight) -> None:
         """Count a request that is over; one that was aborted early has no times but the last."""
         entered_s, ended_s = flight.entered_s, flight.last_token_s
-        took_s = {"e2e_request_latency_seconds": ended_s - entered_s}
+        took_s = {"e2e_s": ended_s - entered_s}
         if flight.admitted_s is not None and flight.first_token_s is not None:
-            took_s["time_to_first_token_seconds"] = flight.first_token_s - entered_s
-            took_s["request_queue_time_seconds"] = flight.admitted_s - entered_s
-            took_s["request_inference_time_seconds"] = ended_s - flight.admitted_s
-            took_s["inter_token_latency_seconds"] = ended_s - flight.first_token_s
+            took_s |= {"ttft_s": flight.first_token_s - entered_s}
+            took_s |= {"queue_s": flight.admitted_s - entered_s}
+            took_s |= {"inference_s": ended_s - flight.admitted_s}
+            took_s |= {"itl_s": ended_s - flight.first_token_s}
         for name, total_s in took_s.items():
             self._seconds[name][0] += total_s
-            self._seconds[name][1] += flight.tokens - 1 if name.startswith("inter") else 1
+            self._seconds[name][1] += flight.tokens - 1 if name == "itl_s" else 1
 
     def metrics(self) -> str:
         """Return what our watcher reads of vLLM's metrics, in the Prometheus text format."""
         running, waiting, kv_frac = self.engine.load(self.index)
-        values: dict[str, float] = {"num_requests_running": running}
-        values |= {"num_requests_waiting": waiting, "kv_cache_usage_perc": kv_frac}
+        values: dict[str, float] = {"vllm:num_requests_running": running}
+        values |= {"vllm:num_requests_waiting": waiting, "vllm:kv_cache_usage_perc": kv_frac}
         for name, (total_s, count) in self._seconds.items():
-            values |= {f"{name}_sum": total_s, f"{name}_count": count}
-            values[f"{name}_created"] = self._born_s
+            values |= {f"{TIMES[name]}_sum": total_s, f"{TIMES[name]}_count": count}
+            values[f"{TIMES[name]}_created"] = self._born_s
         model = f'engine="0",model_name={json.dumps(self.config.name)}'
-        lines = [f"vllm:{name}{{{model}}} {float(value)}" for name, value in values.items()]
+        lines = [f"{name}{{{model}}} {float(value)}" for name, value in values.items()]
         card = self.config.server
         cache = f'block_size="{card.block_size}",num_gpu_blocks="{card.num_kv_blocks}"'
         cache += f',enable_prefix_caching="{card.prefix_caching}"'

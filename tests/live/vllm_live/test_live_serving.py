@@ -43,7 +43,7 @@ def test_the_waiting_queue_is_in_the_order_of_priorities(rig: LiveRig, send: boo
 
         async def ask(max_tokens: int, priority: int) -> ChatResult:
             sent = priority if send else None
-            return await pool.client.chat(SLOW, QUESTION, max_tokens, 120.0, priority=sent)
+            return await pool.chat(SLOW, QUESTION, max_tokens, 120.0, priority=sent)
 
         async def until_load(wanted: tuple[int, int]) -> None:
             for _ in range(600):

@@ -1,4 +1,4 @@
-"""The client against a server that misbehaves on demand, above HTTP and below."""
+"""Connections to a server that misbehaves on demand, above HTTP and below."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import gzip
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
 import pytest
 
 pytest.importorskip("aiohttp")
 
-from inframind_gym.live.client import ChatResult, Client, DownError
+from inframind_gym.live.backend import Connections
+from inframind_gym.live.client import ChatResult, DownError, LoopThread
 from inframind_gym.live.client import ask as ask_once
 from inframind_gym.live.config import LiveSettings, ServerAddress
 from inframind_gym.live.watcher import MetricsWatcher
@@ -25,31 +26,28 @@ T = TypeVar("T")
 MESSAGES = [{"role": "user", "content": "What is 6 times 7?"}]
 
 
-def chat(client: Client, **changes: Any) -> Coroutine[Any, Any, ChatResult]:
+def chat(client: Connections, **changes: Any) -> Coroutine[Any, Any, ChatResult]:
     fields: dict[str, Any] = {"server": 0, "messages": MESSAGES, "max_tokens": 16, "limit_s": 20.0}
     return client.chat(**(fields | changes))
 
 
 def with_client(
-    act: Callable[[Client], Awaitable[T]],
-    *urls: str,
-    settings: dict[str, Any] | None = None,
-    **options: Any,
+    act: Callable[[Connections], Coroutine[Any, Any, T]], url: str, **settings: Any
 ) -> T:
-    async def scene() -> T:
-        servers = [ServerAddress(alias=f"s{i}", url=url, model="m") for i, url in enumerate(urls)]
-        client = Client(servers, LiveSettings(**(settings or {})), **options)
-        await client.open()
-        try:
-            return await act(client)
-        finally:
-            await client.close()
-
-    return asyncio.run(scene())
+    """Act on the loop of a client that takes its server for one that is up."""
+    server, loop = ServerAddress(alias="s", url=url, model="m"), LoopThread("test")
+    limits = LiveSettings(**({"health_s": 3600.0, "answer_s": 0.1} | settings))
+    client = Connections([server], limits, loop, poll_s=3600.0)
+    client.watcher.up = 1
+    try:
+        return loop.run(act(client))
+    finally:
+        client.close()
+        loop.stop()
 
 
 def ask(server: FakeServer, settings: dict[str, Any] | None = None, **changes: Any) -> ChatResult:
-    return with_client(lambda client: chat(client, **changes), server.url, settings=settings)
+    return with_client(lambda client: chat(client, **changes), server.url, **(settings or {}))
 
 
 def test_an_answer_and_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,10 +152,14 @@ def test_nobody_listens() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    suspects: list[int] = []
-    result = with_client(chat, f"http://127.0.0.1:{port}", suspect=suspects.append)
-    assert result.status == "unreachable"
-    assert suspects == [0]
+
+    async def act(client: Connections) -> ChatResult:
+        result = await chat(client)
+        while client.watcher.up:  # it is suspected, and checked
+            await asyncio.sleep(0.01)
+        return result
+
+    assert with_client(act, f"http://127.0.0.1:{port}").status == "unreachable"
 
 
 @pytest.mark.parametrize("answer", [Answer(hang=True), Answer(tokens=1000, each_s=0.02)])
@@ -173,7 +175,7 @@ def test_a_stale_connection_is_no_failure() -> None:
     """The server was restarted while connections to it idled."""
     with FakeServer() as server:
 
-        async def act(client: Client) -> list[str]:
+        async def act(client: Connections) -> list[str]:
             first = await asyncio.gather(*(chat(client) for _ in range(5)))
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)
@@ -185,23 +187,20 @@ def test_a_stale_connection_is_no_failure() -> None:
 
 def test_sockets_are_bounded_and_what_sleeps_is_given_up() -> None:
     script: Script = lambda r, n: Answer(first_s=0.1) if n < 4 else Answer(hang=True)  # noqa: E731
-    down: set[int] = set()
     with FakeServer(script) as server:
 
-        async def act(client: Client) -> list[list[str]]:
+        async def act(client: Connections) -> list[list[str]]:
             answered = await asyncio.gather(*(chat(client) for _ in range(4)))
             calls = [asyncio.ensure_future(chat(client)) for _ in range(5)]
             while len(server.requests) < 6:
                 await asyncio.sleep(0.005)
-            down.add(0)
+            client.watcher.up = 0
             client.give_up(0, "s0 is asleep")
             given_up = await asyncio.gather(*calls)
             assert all(result.error for result in given_up)
             return [[result.status for result in results] for results in (answered, given_up)]
 
-        limits = {"max_in_flight": 2}
-        up = {"is_up": lambda m: m not in down}
-        found = with_client(act, server.url, settings=limits, **up)
+        found = with_client(act, server.url, max_in_flight=2)
         assert (server.most, len(server.requests)) == (2, 6)
     assert found == [["ok"] * 4, ["down"] * 5]
 
