@@ -294,22 +294,19 @@ class Launcher:
         ]
         with self._started.locked(), MetricsWatcher(servers, _CHECK, poll_s=TIMEOUT_S) as watcher:
             self._prepare(launches, watcher.status())
+            phases = {"queued"}
             try:
-                while True:
+                while "failed" not in phases and phases & {"queued", "starting"}:
+                    time.sleep(_POLL_S if "starting" in phases else 0.0)
                     self._start_queued(launches)
                     for launch, server in zip(launches, watcher.status(), strict=True):
                         if launch.phase in ("starting", "up") and launch.pid is not None:
                             self._check(launch, server, timeout_s)
                     watch(launches)
                     phases = {launch.phase for launch in launches}
-                    if "failed" in phases or not phases & {"queued", "starting"}:
-                        break
-                    time.sleep(_POLL_S)
-            except BaseException:
-                self._undo(launches)
-                raise
-            if "failed" in phases:
-                self._undo(launches)
+            finally:
+                if phases != {"up"}:
+                    self._undo(launches)
         watch(launches)
         return launches
 

@@ -69,23 +69,20 @@ def _likened(pool_name: str, workload: str) -> tuple[str, tempfile.TemporaryDire
     folder = tempfile.TemporaryDirectory("-inframind")
     parts: dict[str, float] = {}
     for name, weight in (loaded.mix or {workload: 1.0}).items():
-        one = load_workload(name).model_dump(mode="json", exclude_unset=True)
-        known = one.get("models") or {}
-        like = {model.alias: model.alias for model in pool.models}
+        content = load_workload(name).model_dump(mode="json", exclude_unset=True)
+        known, models = content.get("models") or {}, {}
         for model in pool.models:
-            if model.alias not in known:
-                far = {a: abs(math.log(sizes[a] / model.params_b)) for a in known if a in sizes}
-                like[model.alias] = min(far, key=far.__getitem__, default=model.alias)
-        part = Path(folder.name, f"{len(parts)}.yaml")
-        for entry in known.values():
-            entry.pop("share", None)  # of the published mix of models
-        models = {alias: known[other] for alias, other in like.items() if other in known}
-        part.write_text(json.dumps({**one, "models": models}))
-        parts[str(part)] = weight
-        for alias, other in like.items():
-            if alias != other:
+            far = {a: abs(math.log(sizes[a] / model.params_b)) for a in known if a in sizes}
+            like = min(far, key=far.__getitem__, default="")
+            like = model.alias if model.alias in known else like
+            if like in known:  # without its share in the published mix of models
+                models[model.alias] = {k: v for k, v in known[like].items() if k != "share"}
+            if like not in ("", model.alias):
                 words = "workload %s does not know %s: it counts as %s, the nearest in size"
-                _log.warning(words, name, alias, other)
+                _log.warning(words, name, model.alias, like)
+        part = Path(folder.name, f"{len(parts)}.yaml")
+        part.write_text(json.dumps({**content, "models": models}))
+        parts[str(part)] = weight
     mixed = Path(folder.name, f"{loaded.name}.yaml")
     mixed.write_text(json.dumps({"name": loaded.name, "mix": parts}))
     return str(mixed), folder

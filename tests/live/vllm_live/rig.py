@@ -52,7 +52,6 @@ class LiveRig:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
         self.state = folder / "state"
         self.env = ENV | {
             "INFRAMIND_STATE": str(self.state),
@@ -60,36 +59,26 @@ class LiveRig:
             "VLLM_PYTHON": str(VLLM_PYTHON),
             "COLUMNS": "200",
         }
-        self.path = self.write("live-tests")
+        data = yaml.safe_load(find_config("pools", "cpu-tiny").read_text(encoding="utf-8"))
+        data["name"] = "live-tests"
+        for model, port in zip(data["models"], free_ports(3), strict=True):
+            model["port"] = port
+        self.path = folder / "live-tests.yaml"
+        self.path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
         self.config = load_pool(self.path)
 
-    def write(self, name: str, models: int = 3) -> Path:
-        """A pool file like cpu-tiny's, of some of its models, on ports that are free."""
-        data = yaml.safe_load(find_config("pools", "cpu-tiny").read_text(encoding="utf-8"))
-        data["name"] = name
-        data["models"] = data["models"][:models]
-        for model, port in zip(data["models"], free_ports(models), strict=True):
-            model["port"] = port
-        path = self.folder / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
-        return path
-
-    def command(self, *arguments: str, path: Path | None = None) -> subprocess.Popen[str]:
-        """`inframind pool ...`, on its way."""
-        return subprocess.Popen(
-            [*CLI, arguments[0], "--pool", str(path or self.path), *arguments[1:]],
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """`inframind pool ...`, to its end: exit status and what it said."""
+        process = subprocess.run(
+            [*CLI, arguments[0], "--pool", str(self.path), *arguments[1:]],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             env=self.env,
             cwd=ROOT,
+            timeout=UP_S + 60.0,
         )
-
-    def run(self, *arguments: str) -> tuple[int, str]:
-        """`inframind pool ...`, to its end: exit status and what it said."""
-        process = self.command(*arguments)
-        said, _ = process.communicate(timeout=UP_S + 60.0)
-        return process.returncode, said
+        return process.returncode, process.stdout
 
     def up(self) -> None:
         code, said = self.run("up", "--timeout", f"{UP_S:g}")
@@ -109,9 +98,9 @@ class LiveRig:
         rows: list[dict[str, Any]] = json.loads(self.run("status", "--json")[1])
         return rows
 
-    def leaders(self, name: str = "live-tests") -> list[int]:
+    def leaders(self) -> list[int]:
         """Processes of the servers, in the pool's order."""
-        file = self.state / name / "state.json"
+        file = self.state / "live-tests" / "state.json"
         if not file.exists():
             return []
         servers = json.loads(file.read_text())  # those started anew come last

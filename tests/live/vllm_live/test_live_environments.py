@@ -57,23 +57,19 @@ def test_the_registered_environments(name: str, rig: LiveRig, tmp_path: Path) ->
     assert grown >= sum(line["status"] in ("ok", "truncated") for line in found)
 
 
-def benchmark(rig: LiveRig, folder: Path, queries: int) -> subprocess.Popen[str]:
-    """`inframind bench run` of two cells, on its way."""
+def test_a_benchmark_outlives_a_server_that_is_killed(rig: LiveRig, tmp_path: Path) -> None:
+    """SIGKILL of an API server while it answers: the run ends, whole, and says what happened."""
+    folder, leader = tmp_path / "results", rig.leaders()[0]
+    log = folder / "requests.jsonl"
     command = [sys.executable, "-m", "benchmarks", "run", "--set", "backend=vllm"]
     command += ["--pool", str(rig.path), "--policies", "round_robin", "--workloads", "math"]
     # All at once: when the first call is answered, others are in flight.
     command += ["--set", "rates=1200", "--set", "budgets=tiers", "--seeds", "2"]
-    command += ["--set", f"queries={queries}", "--out", str(folder)]
+    command += ["--set", "queries=20", "--out", str(folder)]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, cwd=ROOT, env=rig.env, **pipes)
-
-
-def test_a_benchmark_outlives_a_server_that_is_killed(rig: LiveRig, tmp_path: Path) -> None:
-    """SIGKILL of an API server while it answers: the run ends, whole, and says what happened."""
-    folder, leader = tmp_path / "results", rig.leaders()[0]
-    process, log = benchmark(rig, folder, 20), tmp_path / "results" / "requests.jsonl"
+    process = subprocess.Popen(command, cwd=ROOT, env=rig.env, **pipes)
     try:
-        until(lambda: log.exists() and whole(log) and sum(rig.load(0)) > 0, 120.0)
+        until(lambda: log.exists() and records(log) and sum(rig.load(0)) > 0, 120.0)
         os.kill(leader, signal.SIGKILL)
         _, said = process.communicate(timeout=240.0)
     finally:
@@ -89,9 +85,3 @@ def test_a_benchmark_outlives_a_server_that_is_killed(rig: LiveRig, tmp_path: Pa
     found = [cell.columns for cell in read_cells(folder) if cell]
     assert [list(columns["query"]) for columns in found] == [list(range(20))] * 2
     assert sum(columns["calls"].sum() for columns in found) == len(lines)
-
-
-def whole(log: Path) -> list[dict[str, Any]]:
-    """Lines so far; the last one can be under way."""
-    text = log.read_text(encoding="utf-8")
-    return [] if "\n" not in text else records(log) if text.endswith("\n") else []

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 pytest.importorskip("aiohttp")
 
-from inframind_gym.calibration.request_log import read_log
 from inframind_gym.errors import InfraMindError
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Backend
@@ -57,7 +56,6 @@ def test_one_call(tmp_path: Path) -> None:
         began = time.time() - backend.now_s()
         backend.submit(call(phase=FINAL, model=2, priority=50.25))
         (done,) = backend.wait(None)
-        assert backend.wait(backend.now_s() - 1.0) == []
         assert backend.wait(None) == []  # nothing is in flight
         (body,), (headers,) = servers[2].requests, servers[2].headers
     assert (done.call, done.failed, done.truncated, done.right) == (0, False, False, True)
@@ -65,9 +63,7 @@ def test_one_call(tmp_path: Path) -> None:
     assert done.prompt_tokens is not None
     assert 0 <= done.submit_s < done.admitted_s < done.first_token_s <= done.finish_s
     assert body["priority"] == pytest.approx((began + 50.25) * 1e6, abs=0.2e6)
-    assert isinstance(body["priority"], int) and body["priority"] < 2**53
     assert body["model"] == load_pool("b200-2gpu").models[2].name
-    assert body["max_tokens"] == 16
     (line,) = records(log)
     assert line["request_id"] == headers["x-request-id"]
     expected = {"model": "qwen-14b", "status": "ok", "right": True, "error": None, "attempts": 1}
@@ -102,9 +98,6 @@ def test_answers_are_kept_for_their_query_and_handed_on() -> None:
     ]
 
 
-TOO_LONG = Answer(status=400, message="longer than the maximum model length of 100")
-
-
 def test_grading() -> None:
     """Off the loop; an answer that cannot be graded is not wrong but ungraded."""
     threads = set[str]()
@@ -120,22 +113,6 @@ def test_grading() -> None:
         calls = [call(number, query=number, phase=FINAL) for number in range(3)]
         assert [ask(backend, each)[0].right for each in calls] == [True, False, None]
     assert threads and all(name.startswith("vllm-judge") for name in threads)
-
-
-@pytest.mark.parametrize(
-    ("answer", "retryable"),
-    [
-        (Answer(status=400), False),
-        (TOO_LONG, False),
-        (Answer(hang=True), False),  # it has had all the time that there is
-        (Answer(status=500), True),
-        (Answer(reset_after=1), True),
-    ],
-)
-def test_what_can_be_sent_again(answer: Answer, retryable: bool) -> None:
-    with opened(answer, call_s=0.2 if answer.hang else 60.0) as (backend, _, _):
-        (done,) = ask(backend, call(0))
-        assert (done.failed, done.retryable) == (True, retryable)
 
 
 def test_a_call_that_fails_waits_before_it_is_sent_again() -> None:
@@ -254,7 +231,6 @@ def test_a_stream_with_all_six_topologies(execution: str, tmp_path: Path) -> Non
     assert len(completed) == 18
     assert (completed["solved"] == 1).all()
     assert completed["failed_calls"].sum() == 0
-    assert (np.diff(sweep.contexts["time_s"]) >= 0).all()
     # What the servers counted is what the records say.
     assert len(calls) == completed["calls"].sum() == sum(len(s.requests) for s in servers)
     found = records(log)
@@ -276,11 +252,6 @@ def test_a_stream_with_all_six_topologies(execution: str, tmp_path: Path) -> Non
         assert set(answers) == set(made.reads) == set(made.sources)
         assert set(answers.values()) <= {"It is 42."}
     assert run.opened[0]._answers == {}
-    for alias in pool.config.aliases:
-        read = read_log(log, alias)
-        assert len(read) == sum(line["model"] == alias for line in found)
-        assert not read.has_schedule
-        assert read.failed == 0
 
 
 def test_a_server_that_is_killed_in_the_middle_is_used_again(tmp_path: Path) -> None:
@@ -320,8 +291,7 @@ def test_a_server_that_is_killed_in_the_middle_is_used_again(tmp_path: Path) -> 
     assert (up[:14] == 0b11111).all() and (up == 0b11110).any() and up[-1] == 0b11111
     found = records(log)
     assert len(found) == len(calls)
-    last = [line for line in found if line["model"] == "deepseek-32b" and line["status"] == "ok"]
-    assert last, "it was not used after its return"
+    assert ("deepseek-32b", "ok") in {(line["model"], line["status"]) for line in found}
     assert {line["status"] for line in found} <= {"ok", "unreachable", "broken", "down"}
 
 

@@ -20,7 +20,7 @@ from inframind_gym.live.client import ChatResult, DownError, LoopThread
 from inframind_gym.live.client import ask as ask_once
 from inframind_gym.live.config import LiveSettings, ServerAddress
 from inframind_gym.live.watcher import MetricsWatcher
-from tests.live.vllm_server.fake import Answer, FakeServer, Script, until
+from tests.live.vllm_server.fake import Answer, FakeServer, Script
 
 T = TypeVar("T")
 MESSAGES = [{"role": "user", "content": "What is 6 times 7?"}]
@@ -85,6 +85,13 @@ def test_an_answer_and_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 LONG = "This model's maximum context length is 64 tokens. However, you have 80 input tokens"
+HUGE = b'{"choices":[],"usage":{"completion_tokens":' + b"9" * 5000 + b"}}"
+
+
+def said(delta: Any = None, finish: Any = "stop", **more: Any) -> Answer:
+    """An answer with one event, which should be nonsense."""
+    choice = {"delta": {"content": "42"} | (delta or {}), "finish_reason": finish}
+    return Answer(events=({"choices": [choice]} | more, b"[DONE]"))
 
 
 @pytest.mark.parametrize(
@@ -99,6 +106,15 @@ LONG = "This model's maximum context length is 64 tokens. However, you have 80 i
         (Answer(reset_after=2, tokens=5), "broken", ""),
         (Answer(reset_after=0), "unreachable", ""),
         (Answer(garble_after=1), "broken", "garbled"),
+        (said(usage=5), "broken", "garbled"),
+        (said(metrics="x"), "broken", "garbled"),
+        (said({"content": ["x"]}), "broken", "garbled"),
+        (said(finish=7), "broken", "garbled"),
+        (said(choices=[{"delta": "x", "finish_reason": "stop"}]), "broken", "garbled"),
+        (said(choices=None), "broken", "garbled"),
+        (Answer(events=(None,)), "broken", "garbled"),
+        (Answer(events=(b"[" * 200_000,)), "broken", "garbled"),
+        (Answer(events=(HUGE, b"[DONE]")), "broken", "garbled"),
         (Answer(error_after=1), "broken", "EngineCore died"),
         (Answer(status=503, message="loading"), "busy", "HTTP 503: loading"),
         (Answer(status=429), "busy", "HTTP 429"),
@@ -114,38 +130,9 @@ def test_what_comes_of_a_request(answer: Answer, status: str, error: str | None)
         result = ask(server)
     assert result.status == status, result
     assert result.attempts == 1 == len(server.requests)
-    assert result.error is None if error is None else error in str(result.error)
+    assert result.error is None if error is None else error in str(result.error)[:400]
+    assert result.retryable == (status not in ("rejected", "too_long"))
     assert (result.text is None) == (status not in ("ok", "truncated"))
-
-
-def said(delta: Any = None, finish: Any = "stop", **more: Any) -> dict[str, Any]:
-    return {
-        "choices": [{"delta": {"content": "42"} | (delta or {}), "finish_reason": finish}]
-    } | more
-
-
-DONE = b"[DONE]"
-
-
-@pytest.mark.parametrize(
-    "events",
-    [
-        (said(usage=5), DONE),
-        (said(metrics="x"), DONE),
-        (said({"content": ["x"]}), DONE),
-        (said(finish=7), DONE),
-        ({"choices": [{"delta": "x", "finish_reason": "stop"}]}, DONE),
-        ({"choices": None}, DONE),
-        (None,),
-        (b"[" * 200_000,),
-        (b'{"choices":[],"usage":{"completion_tokens":' + b"9" * 5000 + b"}}", DONE),
-    ],
-)
-def test_nonsense_is_a_broken_answer(events: tuple[Any, ...]) -> None:
-    with FakeServer(lambda r, n: Answer(events=events)) as server:
-        result = ask(server)
-    assert (result.status, result.text) == ("broken", None)
-    assert "garbled" in (result.error or "") and len(result.error or "") < 400
 
 
 def test_nobody_listens() -> None:
@@ -160,15 +147,6 @@ def test_nobody_listens() -> None:
         return result
 
     assert with_client(act, f"http://127.0.0.1:{port}").status == "unreachable"
-
-
-@pytest.mark.parametrize("answer", [Answer(hang=True), Answer(tokens=1000, each_s=0.02)])
-def test_the_time_limit(answer: Answer) -> None:
-    with FakeServer(lambda r, n: answer) as server:
-        result = ask(server, limit_s=0.15)
-        assert result.status == "timeout"
-        assert result.text is None
-        until(lambda: server.dropped)  # the server is told, by the end of the connection
 
 
 def test_a_stale_connection_is_no_failure() -> None:
@@ -251,11 +229,11 @@ def server(*steps: bytes | float) -> Iterator[str]:
         door.shutdown(socket.SHUT_RDWR)
 
 
-def result_of(url: str, limit_s: float = LIMIT_S) -> ChatResult:
+def result_of(url: str, limit_s: float) -> ChatResult:
     return with_client(lambda client: chat(client, limit_s=limit_s), url)
 
 
-def met(url: str, limit_s: float = LIMIT_S) -> str:
+def met(url: str, limit_s: float) -> str:
     """The watcher's verdict."""
     address = ServerAddress(alias="s", url=url, model="m")
     settings = LiveSettings(answer_s=limit_s, health_s=60.0)
@@ -308,10 +286,10 @@ def test_redirects_are_not_followed(code: int) -> None:
     with FakeServer() as other:
         head = f"HTTP/1.1 {code} X\r\nLocation: {other.url}/health\r\nContent-Length: 0\r\n\r\n"
         with server(head.encode()) as url:
-            result = result_of(url)
+            result = result_of(url, 10.0)
             assert result.status == "server_error"
             assert f"HTTP {code}: a redirect to '{other.url}/health'" in (result.error or "")
-            assert met(url) == f"/health says {code}"
+            assert met(url, 10.0) == f"/health says {code}"
             with pytest.raises(DownError, match=f"/health says {code}"):
                 ask_once(f"{url}/health")
         assert other.paths == []
