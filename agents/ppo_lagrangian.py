@@ -420,6 +420,10 @@ class Learner:
         for world, batch in zip(self.worlds, batches, strict=True):
             name = f"{world.place.pool}/{world.place.workload}"
             figures[f"charts/goodput/{name}"] = float(batch.good.mean())
+        for pool in dict.fromkeys(world.place.pool for world in self.worlds):
+            own = [w.policy.log_price for w in self.worlds if w.place.pool == pool]
+            for gpu, mu in enumerate(np.exp(np.concatenate(own)).mean(axis=0)):
+                figures[f"lagrange/gpu_mu/{pool}/{gpu}"] = float(mu)
         return figures
 
 
@@ -460,11 +464,12 @@ def train(config: PpoLagrangianConfig, run: Run) -> dict[str, Any]:
                 counts["seconds"] += time.perf_counter() - began
                 metrics["charts/SPS"] = counts["queries"] / counts["seconds"]
                 tracker.log(int(counts["queries"]), metrics)
+                mu = [f"{v:.4f}" for key, v in metrics.items() if "gpu_mu" in key]
                 report.advance(
                     1,
                     f"goodput {metrics['charts/goodput']:.3f}, late "
                     f"{metrics['charts/violation_rate']:.3f}, λ {metrics['lagrange/lambda']:.3f}, "
-                    f"μ {metrics['lagrange/mu']:.4f}, {metrics['charts/SPS']:.0f} queries/s",
+                    f"μ {' '.join(mu)}, {metrics['charts/SPS']:.0f} queries/s",
                 )
             found: dict[str, dict[str, float]] = {"goodput": {}, "in_time": {}}
             for i, world in enumerate(held_out):

@@ -7,11 +7,13 @@ simulated query, warm-up included. Where it does not allow one stream of the fir
 recipe, as many are drawn as it allows.
 
 A router of calls gets a plan and a strategy in the same streams: first a strategy for one agent,
-then every plan plays with it, then the best three in longer streams.
+then every plan plays with it, then the best three in longer streams. A learner of Stable-Baselines3
+is trained on the pool, workload and budgets of the scenario, in Poisson arrivals.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +26,7 @@ from numpy.typing import NDArray
 from baselines.recipes import MOST_AGENTS, RecipeOfRow, candidates
 from inframind_gym.errors import unknown
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.family import Cell, Place, name_of
+from inframind_gym.evaluation.family import Cell, Place, content_hash, name_of
 from inframind_gym.evaluation.queries import names_of
 from inframind_gym.evaluation.scenarios import Fit, add_fits, load_refits, load_track
 from inframind_gym.evaluation.track_board import SCORE
@@ -32,9 +34,11 @@ from inframind_gym.evaluation.tracks import TRACKS, Stream, TrackPlayer, TrackSu
 from inframind_gym.policies import Policy, PolicySpec, resolve_policy
 from inframind_gym.progress import say
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES, distinct_plans
+from inframind_gym.train import read_config
 
 POLICIES: Final = ("fixed_recipe", "fixed_recipe_by_rate")
 _MOST_PLACES: Final = 500_000  # queries of all rows of an environment
+DECISIONS: Final = 500_000  # of a learner; the shipped networks have as many of each workload
 
 
 @dataclass
@@ -76,6 +80,7 @@ ROUNDS: Final = (
     Round(1, 400.0, 200, 1, 6),
     Round(2, float("inf"), 500, 3, 1),
 )
+CHOICE: Final = Round(3, float("inf"), 1000, 1, 1)  # between a learner's trainings
 
 
 def fit_recipes(
@@ -145,26 +150,15 @@ def fit_router(suite: TrackSuite, track: str, scenario: str, router: str, querie
         InfraMindError: The budget does not allow the search, or the policy plans itself.
     """
     sources, budget = _sources(suite, track, scenario), Budget(queries)
-    loads = suite.at(track, scenario, 1.0).track.loads
     strategies = ("own",) if hasattr(resolve_policy(router), "observe") else ("own", *STRATEGIES)
 
     def ranked(plans: Sequence[str], of: Round) -> list[str]:
-        player, scores = _Player(suite), dict[str, float]()
-        player.round = of
+        scores = {}
         for plan in plans:
-            player.recipes, shares = resolve_policy(f"planned:{plan}:{router}"), []
-            for source in sources:
-                places = [(track, source, load) for load in loads]
-                budget.used += sum(_played(suite, place, of).arrivals for place in places)
-                if budget.used > queries:
-                    raise BenchmarkError(
-                        f"{track}/{scenario}: {router} needs more than {queries:,}."
-                    )
-                seed = suite.seed_list[0] + 1000 * (of.number + 1)
-                cells = [TRACKS.cell(plan, *place, seed=seed) for place in places]
-                informed = [suite.at(*place).limits.informed[place[2]] for place in places]
-                shares.append(_scores(player, cells) / informed)
-            scores[plan] = found[plan] = float(np.mean(shares))
+            scores[plan] = _share(suite, track, sources, f"planned:{plan}:{router}", of, budget)
+            if budget.used > queries:
+                raise BenchmarkError(f"{track}/{scenario}: {router} needs more than {queries:,}.")
+        found.update(scores)
         return sorted(scores, key=lambda plan: -scores[plan])
 
     found: dict[str, float] = {}  # of the longest streams that a plan has played
@@ -174,6 +168,59 @@ def fit_router(suite: TrackSuite, track: str, scenario: str, router: str, querie
     best = ranked(sorted(found, key=lambda plan: -found[plan])[:3], ROUNDS[1])[0]
     policy = f"planned:{best}:{router}"
     return Fit(policy=policy, queries=budget.used, score=round(found[best], 4))
+
+
+def fit_learner(suite: TrackSuite, track: str, scenario: str, name: str, runs: Path) -> Fit:
+    """Train a learner of Stable-Baselines3 for a scenario; the shipped one plays if it does better.
+
+    Args:
+        suite: Of the validation split.
+        track: Name of a track.
+        scenario: Of the track; with `fit_on` as for recipes.
+        name: Name of a policy that `inframind train` makes: `sb3_ppo`, …
+        runs: Folder of trainings.
+
+    Raises:
+        ConfigError: It cannot be trained, or the folder holds another training.
+    """
+    from agents.runs import BEST, Run
+
+    sources, budget = _sources(suite, track, scenario), Budget(0, DECISIONS)
+    streams = [suite.at(track, one, 1.0) for one in sources]
+    capacities = {one.scenario.workload: one.limits.capacity_per_min for one in streams}
+    changes = [
+        f"turns={json.dumps({'workload': list(capacities)})}",
+        f"capacity_per_min={json.dumps(capacities)}",
+        f"env.pool={streams[0].scenario.pool}",
+        f"env.budget_s={list(streams[0].scenario.drawn_s)}",
+        f"steps={DECISIONS}",
+    ]
+    train, config = read_config(name, changes)
+    world = content_hash(config.model_dump(mode="json"))[:8]  # several scenarios may have the same
+    run = Run(runs / f"{name}-{world}", resume=True)
+    train(config, run)
+    scores = {
+        policy: _share(suite, track, sources, policy, CHOICE, budget)
+        for policy in (f"{name}:{run.out / BEST}", name)
+    }
+    best = max(scores, key=scores.__getitem__)
+    return Fit(policy=best, queries=budget.used, score=round(scores[best], 4))
+
+
+def _share(
+    suite: TrackSuite, track: str, sources: Sequence[str], policy: str, of: Round, budget: Budget
+) -> float:
+    """Return the mean score over the bound of a policy, over the loads of scenarios of a track."""
+    player, shares = _Player(suite), []
+    player.round, player.recipes = of, resolve_policy(policy)
+    for source in sources:
+        places = [(track, source, load) for load in suite.at(track, source, 1.0).track.loads]
+        budget.used += sum(_played(suite, place, of).arrivals for place in places)
+        seed = suite.seed_list[0] + 1000 * (of.number + 1)
+        cells = [TRACKS.cell(policy, *place, seed=seed) for place in places]
+        informed = [suite.at(*place).limits.informed[place[2]] for place in places]
+        shares.append(_scores(player, cells) / informed)
+    return float(np.mean(shares))
 
 
 def _played(suite: TrackSuite, place: Place, of: Round) -> Stream:
@@ -266,8 +313,9 @@ def refit_places(
     out: Path,
     rounds: Sequence[Round] = ROUNDS,
     routers: Sequence[str] = (),
+    runs: Path = Path("runs/refits"),
 ) -> None:
-    """Fit the recipes, or routers, to scenarios; write each into a file as soon as it is found.
+    """Fit the recipes, or policies, to scenarios; write each into a file as soon as it is found.
 
     A scenario that the file has is passed over, so that the command can be given again.
 
@@ -276,7 +324,9 @@ def refit_places(
         queries: budget of a scenario.
         out: file of refits.
         rounds: of the search for recipes.
-        routers: names of routers, which get plans; empty: the recipes are fitted.
+        routers: names of routers, which get plans, and of learners of Stable-Baselines3 (sb3_…),
+            which are trained; empty: the recipes are fitted.
+        runs: folder of the trainings.
 
     Raises:
         InfraMindError: A fit is not possible, or the file has another budget.
@@ -293,7 +343,10 @@ def refit_places(
             known = load_refits(out).fits if out.is_file() else {}
             if place in known.get(name, {}):
                 continue
-            if routers:
+            if name.startswith("sb3_"):
+                fit = fit_learner(suite, name_of(track), scenario, name, runs)
+                found = {name: {place: fit}}
+            elif routers:
                 fit = fit_router(suite, name_of(track), scenario, name, queries)
                 found = {name: {place: fit}}
             else:

@@ -110,7 +110,11 @@ def refit(
         ),
     ] = None,
     routers: Annotated[
-        str, typer.Option(help="Fit plan and strategy of these routers, e.g. spill,jsq.")
+        str,
+        typer.Option(
+            help="Fit plan and strategy of these routers, e.g. spill,jsq, or train these learners, "
+            "e.g. sb3_ppo, in runs/refits."
+        ),
     ] = "",
 ) -> None:
     """Fit recipes or routers to scenarios of tracks, or enter what was trained for them."""

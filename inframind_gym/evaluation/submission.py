@@ -370,12 +370,14 @@ def merged(folder: Path) -> list[Results]:
     for suite, entries in by_suite.items():
         family = entries[0].suite.family
         header: dict[str, Any] = {**entries[0].header, "runs": [], "policies": {}, "planned": {}}
+        header["plans"] = {}
         fits: dict[str, int] = {}
         episodes: dict[Cell, Episode] = {}
         for one in entries:
             name, policy = one.submission.name, one.submission.policy
             for key in ("policies", "planned"):
                 header[key][name] = one.header[key][policy]
+            header["plans"][name] = one.header.get("plans", {}).get(policy, "")
             if one.submission.training_queries is not None:
                 fits[name] = one.submission.training_queries
             episodes |= {replace(cell, policy=name): own for cell, own in one.episodes.items()}

@@ -145,8 +145,8 @@ def track_scores(header: Mapping[str, Any], estimates: Estimates) -> dict[str, A
     Returns:
         ``tracks`` (AGGREGATES of every policy on every track, best first, with the scores of its
         trainings where there are several), ``pairs`` (of policies: in how many tracks the first is
-        above and below the second, and whether it is ahead), ``places`` (rates and bounds) and
-        ``fits``.
+        above and below the second, and whether it is ahead), ``places`` (rates and bounds),
+        ``fits`` and ``plans`` (who plans the queries of a policy).
     """
     places_of = header["places"].values()
     known = {(at["track"], at["scenario"], at["load"]): at for at in places_of}
@@ -178,7 +178,8 @@ def track_scores(header: Mapping[str, Any], estimates: Estimates) -> dict[str, A
         ahead = len(above) >= max(1, math.ceil(AHEAD_IN * len(ends))) and not below
         pair = {"policy": policy, "other": other, "above": above, "below": below, "ahead": ahead}
         pairs.append(pair)
-    return {"tracks": rows, "pairs": pairs, "places": list(known.values()), "fits": header["fits"]}
+    told = {"fits": header["fits"], "plans": header.get("plans", {})}
+    return {"tracks": rows, "pairs": pairs, "places": list(known.values())} | told
 
 
 # Tables
@@ -229,15 +230,16 @@ def scores_table(board: Mapping[str, Any]) -> Table:
         worst, cell = min((shares[policy][cell], cell) for cell in common)
         texts.append(f"{100 * np.mean([shares[policy][cell] for cell in common]):.1f}")
         texts.append(f"{100 * worst:.1f} {cell}")
-        texts += [f"{ahead} of {len(policies) - 1}", "" if fitted is None else f"{fitted:,}"]
+        texts += [f"{ahead} of {len(policies) - 1}", board["plans"].get(policy, "")]
+        texts.append("" if fitted is None else f"{fitted:,}")
         body.append([short(policy), *texts])
-    headings = ["policy", *tracks, "mean", "worst cell", "ahead of", "fitted with"]
+    headings = ["policy", *tracks, "mean", "worst cell", "ahead of", "plan", "fitted with"]
     budget = fits["budget_queries"]
     caption = (
         "% of the informed bound: by track the interquartile mean over its cells ± half of the "
         "95 % interval, then the mean over all cells and the worst of them, a scenario at its "
         "load. Ahead of: policies below it, by the paired interval, in three of four tracks "
-        "or more, and above it in none."
+        "or more, and above it in none. Plan: of a query; own: the policy's."
     )
     if budget:
         caption += f" Fitted with: simulated queries for one scenario, of {budget:,} at most."

@@ -35,7 +35,7 @@ from inframind_gym.evaluation.scenarios import (
     load_track,
 )
 from inframind_gym.evaluation.store import policy_fingerprint
-from inframind_gym.policies import resolve_policy
+from inframind_gym.policies import requires_of, resolve_policy
 from inframind_gym.policies.oracle import make_oracle, work_of_calls
 from inframind_gym.progress import say
 from inframind_gym.simulator.arrivals import make_arrivals
@@ -335,6 +335,19 @@ class TrackSuite(StreamSuite):
         plays = {place: [known[name] for name in fit.plays] for place, fit in fits.items()}
         return {"fits": content_hash(plays)} if plays else {}
 
+    def plan_of(self, policy: str) -> str:
+        """Say who plans a policy's queries: "own", or the plan that it was given or fitted with."""
+        one_agent = {"topology": "IO", "num_agents": 1}
+        fits = self.fitted.fits.get(policy, {}).values() if self.division == "orchestrate" else ()
+        plans = set()
+        for name in {play for fit in fits for play in fit.plays} or {policy}:
+            requires = {} if self.division == "route" else requires_of(resolve_policy(name))
+            plan = one_agent | requires.get("planner", {})
+            own = requires.get("level", "executor") != "executor"
+            plans.add("own" if own else "{topology} x {num_agents}".format(**plan))
+        text = ", ".join(sorted(plans))
+        return f"{text} (fitted)" if fits and plans != {"own"} else text
+
     # Tracks, and what results depend on
 
     @cached_property
@@ -412,7 +425,8 @@ class TrackSuite(StreamSuite):
                 "stale": stream.limits.constants != stream.scenario.constants(),
             }
         fits = {"budget_queries": self.fitted.budget_queries, "queries": self.fitted.queries()}
-        return {"places": places, "fits": fits} | super().header()
+        plans = {policy: self.plan_of(policy) for policy in self.policies}
+        return {"places": places, "fits": fits, "plans": plans} | super().header()
 
 
 def _scenario_names(tracks: Mapping[str, TrackConfig]) -> set[str]:

@@ -203,10 +203,11 @@ def test_a_promise_that_is_broken_raises_the_multiplier_of_its_row() -> None:
     assert policy.lagrange[1] == 0.0
 
 
-def test_untrained_it_plays_as_adaptive_does() -> None:
+def test_untrained_it_plays_as_adaptive_does_without_toll() -> None:
     policy = fresh(2)
     policy.use(policy.weights, 0.0)
     plain = resolve_policy("adaptive")
+    plain.toll = 0.0
     ours, theirs = (
         sweep(make_batch(2, num_queries=25, workload="math", **plain.requires), one, [3, 4])
         for one in (policy, plain)

@@ -104,3 +104,23 @@ def test_a_router_gets_the_plan_with_which_it_does_best(config: TrackSuite, tmp_
         refit.fit_router(config, "mine", "plain", "jsq", 100)
     with pytest.raises(ConfigError, match="plans queries itself"):
         refit.fit_router(config, "mine", "plain", "bid_price", 100_000)
+
+
+def test_a_learner_is_trained_for_a_scenario_and_the_training_is_kept(
+    config: TrackSuite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refit, "DECISIONS", 400)
+    name, runs = "sb3_a2c", tmp_path / "runs"
+    monkeypatch.setattr(refit, "CHOICE", ROUNDS[1])
+    name, runs = "sb3_a2c", tmp_path / "runs"
+    fit = refit.fit_learner(config, "mine", "plain", name, runs)
+    (trained,) = runs.glob("sb3_a2c-*/best/config.json")
+    facts = json.loads(trained.read_text())["training"]
+    assert facts["config"]["env"]["budget_s"] == [5, 10]
+    assert facts["config"]["turns"] == {"workload": ["mbpp"]}
+    assert fit.policy in (name, f"{name}:{trained.parent}") and fit.queries > 400
+    written = trained.stat().st_mtime_ns
+    assert refit.fit_learner(config, "mine", "plain", name, runs) == fit
+    assert trained.stat().st_mtime_ns == written  # it had finished
+    monkeypatch.setattr(refit, "_share", lambda *of: float(of[3] == name))
+    assert refit.fit_learner(config, "mine", "plain", name, runs).policy == name  # the shipped one

@@ -354,6 +354,20 @@ def test_a_fitted_policy_plays_under_the_name_of_its_policy(played: Path, tmp_pa
     assert board["fits"] == {"budget_queries": 1000, "queries": {"random": 900}}
 
 
+def test_a_row_says_who_planned(played: Path, tmp_path: Path) -> None:
+    path = tmp_path / "refits.yaml"
+    fit = scenarios.Fit(policy="planned:Debate:2:own:jsq", queries=900)
+    scenarios.add_fits(path, 1000, {"jsq": {"mine/plain": fit}})
+    plans = suite(played, refits=str(path), policies=["adaptive", "jsq", "random", "moa"])
+    names, own = ("adaptive", "jsq", "random", "moa"), "Debate x 2 (fitted)"
+    assert [plans.plan_of(name) for name in names] == ["own", own, "IO x 1", "IO x 5"]
+    routed = plans.model_copy(update={"division": "route"})
+    assert {routed.plan_of(name) for name in names} == {"IO x 1"}
+    board = leaderboard(load_results(played / "results"), num_resamples=50)
+    assert set(board["plans"]) == {row["policy"] for row in board["tracks"]}
+    assert "plan" in score.scores_table(board).headings
+
+
 def test_trainings_of_a_policy_share_episodes_and_a_row(played: Path, tmp_path: Path) -> None:
     path = tmp_path / "refits.yaml"
     trainings = ("static:llama-3b:Flash", "static:llama-8b:Flash", "random")
