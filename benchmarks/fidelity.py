@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import numpy as np
 import typer
 
+from benchmarks.fit.measured import FITTED, POOL
 from benchmarks.pages import NONE, QUIET, RULE, csv_text, refresh, save_all, table
 from inframind_gym.calibration.measured_runs import read_runs
 from inframind_gym.calibration.replay import DEFAULT_SEEDS, load_constants, predict
@@ -48,8 +49,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 PAGE: Final = "fidelity.md"
-POOL: Final = "b200-2gpu"  # the servers of the measured runs
-FIT: Final = Path(__file__).parent / "fit" / "fitted" / f"{POOL}.json"  # of the joint fit
+FIT: Final = FITTED / f"{POOL}.json"  # written by benchmarks.fit.measured
 LOG_LIMITS: Final = (1.0, 3.0, 3.0)  # percent: mean e2e, worst e2e percentile, mean TTFT
 MOST_CONSTANTS: Final = 8  # fitted to one log
 COLD_LIMIT: Final = 15.0  # percent, mean e2e of an estimated card

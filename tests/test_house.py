@@ -17,7 +17,7 @@ from tests.test_layers import PACKAGE, ROOT, sources
 # Lines of Python of a folder; "inframind_gym/." is the package's own modules.
 CEILINGS = {
     "inframind_gym/.": 1_452,
-    "inframind_gym/calibration": 2_669,
+    "inframind_gym/calibration": 2_699,
     "inframind_gym/envs": 6_358,
     "inframind_gym/evaluation": 6_496,
     "inframind_gym/live": 6_901,
@@ -28,10 +28,10 @@ CEILINGS = {
     "inframind_gym/teams": 7_649,
     "agents": 2_940,
     "baselines": 1_230,
-    "benchmarks": 2_680,
+    "benchmarks": 3_570,
     "examples": 316,
 }
-TESTS = 29_186
+TESTS = 29_260
 LONGEST_FUNCTION = 80  # lines below its docstring
 LONGEST_FILE = 664
 CIRCLES = 0  # of modules that import one another, imports for annotations alone included

@@ -3,7 +3,8 @@
 Every cell is simulated as several episodes (seeds) of the closed loop, on the built-in tasks of its
 dataset's domain. The random numbers of an episode depend on its dataset and seed alone: two cells
 that differ in the arrival rate only have the same questions, choices and latent outcomes, at other
-times.
+times. `Constants` of servers and models can be changed between runs: so they are fitted
+(`benchmarks/fit/measured.py`).
 
 The methods, as the InfraMind paper (arXiv 2606.11440) ran them:
 
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -46,6 +47,7 @@ from inframind_gym.simulator.workflow.params import (
     LEVELS,
     ROUTERS,
     SCHEDULERS,
+    EnvParams,
     build_params,
 )
 from inframind_gym.simulator.workflow.roles import roles_of
@@ -75,8 +77,8 @@ BARE_PROMPT_TOKENS: Final = 30  # chat template, and at most a line of instructi
 # and 16 % (medians), so it is a constant fitted to them by hand.
 ROUTE_AFFINITY: Final = 0.5
 # Logits that the aggregating call of `moa` and `gptswarm` has beyond the deciding call of a
-# workflow, by dataset: fitted with the other gains (docs/fidelity.md) to their accuracies at 50
-# queries a minute.
+# workflow, by dataset: fitted with the other gains (`benchmarks/fit/measured.py`) to their
+# accuracies at 50 queries a minute.
 AGGREGATION_GAINS: Final[Mapping[str, float]] = {
     "math": -1.14,
     "mbpp": -0.14,
@@ -84,7 +86,8 @@ AGGREGATION_GAINS: Final[Mapping[str, float]] = {
     "humaneval": -0.42,
     "mmlu_pro": -0.75,
 }
-# `fit_lengths` on the published cells at 50 queries a minute, with four seeds.
+# `fit_lengths` on the published cells at that rate, with four seeds.
+FITTED_AT_PER_MIN: Final = 50.0
 LENGTH_FACTORS: Final[Mapping[tuple[str, str], float]] = {
     ("moa", "math"): 2.12,
     ("moa", "mbpp"): 1.45,
@@ -299,8 +302,10 @@ class Prediction(NamedTuple):
     latency_mean_se: float  # standard error of the mean latency over seeds, relative
 
 
-def load_constants(pool: str | Path, datasets: Sequence[str]) -> Constants:
-    """Read a pool, and the shipped workloads of datasets.
+def load_constants(
+    pool: str | Path, datasets: Sequence[str], workloads: Path | None = None
+) -> Constants:
+    """Read a pool, and the workloads of datasets from a folder; None: the shipped ones.
 
     Raises:
         ConfigError: There is no such file, or it is not valid.
@@ -308,146 +313,152 @@ def load_constants(pool: str | Path, datasets: Sequence[str]) -> Constants:
     loaded = load_pool(pool)
     profiles = {}
     for dataset in dict.fromkeys(datasets):
-        profile = load_workload(dataset).profile
+        profile = load_workload(workloads / f"{dataset}.yaml" if workloads else dataset).profile
         profile.require_models(loaded.aliases)
         profiles[dataset] = profile
     return Constants(loaded, profiles)
 
 
-def _simulate(cells: Sequence[MeasuredCell], constants: Constants, seeds: int) -> list[Prediction]:
-    """Simulate cells of one method, `seeds` episodes of each, advanced together.
+class RunBatch:
+    """Episodes of cells of one method, `seeds` of each, advanced together.
 
     Those of `gptswarm` have the same number of edges.
+
+    Raises:
+        ConfigError: A cell names a model, topology or strategy that does not exist.
     """
-    method, pool = cells[0].method, constants.pool
-    harness, graphs = HARNESSES[method], graphs_of(cells[0], pool)
-    datasets = tuple(dict.fromkeys(cell.dataset for cell in cells))
-    tasks = load_tasks("builtin", split="all")  # of each dataset's domain, one after the other
-    domains = [DOMAINS.index(constants.profiles[name].domain) for name in datasets]
-    groups = [np.flatnonzero(tasks.domain == domain) for domain in domains]
-    tasks, sizes = tasks.select(np.concatenate(groups)), [len(group) for group in groups]
-    ends = np.cumsum(sizes).tolist()
-    places = [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-    drawn = _draw(cells, constants, seeds, dict(zip(datasets, places, strict=True)))
-    profiles = [
-        profile_for(
-            method,
-            constants.profiles[dataset],
-            constants.length_factors.get((method, dataset), 1.0),
-            constants.aggregation_gains.get(dataset, 0.0),
+
+    def __init__(self, cells: Sequence[MeasuredCell], constants: Constants, seeds: int) -> None:
+        self.cells = tuple(cells)
+        self.seeds = seeds
+        self._harness = HARNESSES[cells[0].method]
+        self._graphs = graphs_of(cells[0], constants.pool)
+        self._datasets = tuple(dict.fromkeys(cell.dataset for cell in cells))
+        tasks = load_tasks("builtin", split="all")  # of each dataset's domain, one after the other
+        domains = [DOMAINS.index(constants.profiles[name].domain) for name in self._datasets]
+        groups = [np.flatnonzero(tasks.domain == domain) for domain in domains]
+        self._tasks = tasks.select(np.concatenate(groups))
+        sizes = [len(group) for group in groups]
+        self._task_profile = np.repeat(np.arange(len(groups), dtype=np.int32), sizes)
+        ends = np.cumsum(sizes).tolist()
+        places = [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+        self._draw(constants, dict(zip(self._datasets, places, strict=True)))
+        rows, queries = self._arrival_s.shape
+        card = cards(constants.pool)
+        slots = int(card["max_num_seqs"].sum())
+        ready = MAX_NODES * (slots + 1)
+        ring = 1 << (ready - 1).bit_length()
+        self._flows = allocate_state(self._params(constants), rows, queries, ring, False)
+        calls = MAX_AGENTS if self._harness.execution == "parallel" else 1
+        # What is aborted while it runs keeps its place until the step ends.
+        self._cluster = allocate(card, rows, calls * queries + 1 + slots)
+        self._threads = ThreadPool(drive, [self._cluster], place=1)
+
+    def set_constants(self, constants: Constants) -> None:
+        """Change servers and profiles; models and datasets stay."""
+        self._cluster.card[:] = cards(constants.pool)
+        self._flows = self._flows._replace(params=self._params(constants))
+
+    def _params(self, constants: Constants) -> EnvParams:
+        """Return the constants of a run."""
+        harness, method, pool = self._harness, self.cells[0].method, constants.pool
+        profiles = [
+            profile_for(
+                method,
+                constants.profiles[dataset],
+                constants.length_factors.get((method, dataset), 1.0),
+                constants.aggregation_gains.get(dataset, 0.0),
+            )
+            for dataset in self._datasets
+        ]
+        arguments = {
+            "poll_s": pool.metrics_poll_s,
+            "queue_norm": pool.queue_norm,
+            "queue_high": 1e9,
+            "max_output_tokens": pool.max_output_tokens,
+            "execution": EXECUTIONS.index(harness.execution),
+            "scheduler": SCHEDULERS.index(harness.scheduler),
+            "router": ROUTERS.index("none"),
+            "level": LEVELS.index("joint"),
+            "one_query": 0,
+            "fixed_topology": -1,
+            "fixed_agents": -1,
+            "embeddings": 0,
+            "call_timeout_s": CALL_TIMEOUT_S,
+            "call_attempts": 9 if harness.has_roles else 3,
+            "call_streams": harness.has_roles,
+        }
+        tasks = self._tasks, self._task_profile
+        params = build_params(pool, profiles, *tasks, (SLO_S,), (), arguments)
+        return params._replace(graphs=graph_tables(self._graphs))
+
+    def _draw(self, constants: Constants, places_of: Mapping[str, range]) -> None:
+        """Draw arrivals, tasks, plans and routes of all episodes."""
+        counts = [cell.num_queries or USUAL_QUERIES for cell in self.cells]
+        shape = (len(self.cells) * self.seeds, max(counts))
+        self._starts = np.zeros(shape[0], START)
+        self._starts["models_up"] = (1 << len(constants.pool.models)) - 1
+        self._arrival_s = np.zeros(shape)
+        self._task = np.zeros(shape, np.int32)
+        self._plan = np.zeros((*shape, PLAN_ACTIONS), np.int64)
+        self._route = np.zeros((*shape, MAX_NODES), np.int64)
+        for row, start in enumerate(self._starts):
+            cell, count = self.cells[row // self.seeds], counts[row // self.seeds]
+            rng = np.random.default_rng([row % self.seeds, zlib.crc32(cell.dataset.encode())])
+            start["key"] = rng.integers(2**64, dtype=np.uint64)
+            start["num_queries"], start["budget_s"] = count, cell.budget_s or SLO_S
+            # Poisson arrivals: the quantiles of the gaps, shuffled, so that all seeds are as long.
+            gaps = -np.log1p(-(np.arange(count) + rng.random()) / count)
+            arrival_s = np.cumsum(rng.permutation(gaps)) * (60.0 / cell.arrival_rate_per_min)
+            self._arrival_s[row, :count] = arrival_s
+            places = places_of[cell.dataset]
+            order = [rng.permutation(len(places)) for _ in range(-(-count // len(places)))]
+            self._task[row, :count] = places.start + np.concatenate(order)[:count]
+            profile = constants.profiles[cell.dataset]
+            choices = choose(cell, constants.pool, profile, count, rng)
+            self._plan[row, :count, 0] = choices.topology
+            self._plan[row, :count, 1] = choices.num_agents - 1
+            self._plan[row, :count, 2:] = choices.role
+            self._route[row, :count] = choices.route
+
+    def run(self) -> list[Prediction]:
+        """Simulate all episodes; the same constants give the same predictions."""
+        state = self._flows
+        state.arrival_s[:] = self._arrival_s
+        state.task[:] = self._task
+        rows = np.arange(len(self._starts))
+        observations = np.zeros((len(rows), 4), np.float32)  # query, role, budget, kind: not read
+        contexts = np.zeros(len(rows), CONTEXT)
+        actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
+        status = np.zeros(len(rows), np.int64)
+        unread = np.zeros(len(rows))
+        mode = BEGIN
+        while len(rows):
+            leg = (mode, rows, self._starts, actions, observations, contexts, unread, unread)
+            self._threads.run(len(rows), state, self._cluster, *leg, status)
+            mode = STEP
+            rows = np.flatnonzero(status == DECISION)
+            query = contexts["query"][rows]
+            actions[rows, :PLAN_ACTIONS] = self._plan[rows, query]
+            actions[rows, PLAN_ACTIONS] = self._route[rows, query, contexts["node"][rows]]
+        return [self._predict(index) for index in range(len(self.cells))]
+
+    def _predict(self, index: int) -> Prediction:
+        rows = slice(index * self.seeds, (index + 1) * self.seeds)
+        count = int(self._starts["num_queries"][rows][0])
+        done = self._flows.completed[rows, :count]
+        latency_s, accuracy = done["latency_s"], done["solved"].mean(axis=1)
+        quantiles = np.quantile(latency_s, list(QUANTILES.values()), axis=1).mean(axis=1)
+        means, mean = latency_s.mean(axis=1), float(latency_s.mean(axis=1).mean())
+        error = float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) > 1 else 0.0
+        return Prediction(
+            accuracy=float(accuracy.mean()),
+            latency_s={"mean": mean, **dict(zip(QUANTILES, quantiles.tolist(), strict=True))},
+            calls=float(done["calls"].mean()),
+            prompt_tokens=float(done["prompt_tokens"].mean()),
+            completion_tokens=float(done["output_tokens"].mean()),
+            latency_mean_se=error / mean,
         )
-        for dataset in datasets
-    ]
-    arguments = {
-        "poll_s": pool.metrics_poll_s,
-        "queue_norm": pool.queue_norm,
-        "queue_high": 1e9,
-        "max_output_tokens": pool.max_output_tokens,
-        "execution": EXECUTIONS.index(harness.execution),
-        "scheduler": SCHEDULERS.index(harness.scheduler),
-        "router": ROUTERS.index("none"),
-        "level": LEVELS.index("joint"),
-        "one_query": 0,
-        "fixed_topology": -1,
-        "fixed_agents": -1,
-        "embeddings": 0,
-        "call_timeout_s": CALL_TIMEOUT_S,
-        "call_attempts": 9 if harness.has_roles else 3,
-        "call_streams": harness.has_roles,
-    }
-    of_tasks = tasks, np.repeat(np.arange(len(groups), dtype=np.int32), sizes)
-    params = build_params(pool, profiles, *of_tasks, (SLO_S,), (), arguments)
-    world = params._replace(graphs=graph_tables(graphs))
-    queries, card = drawn.task.shape[1], cards(pool)
-    slots = int(card["max_num_seqs"].sum())
-    ring = 1 << (MAX_NODES * (slots + 1) - 1).bit_length()
-    state = allocate_state(world, len(drawn.task), queries, ring, False)
-    calls = MAX_AGENTS if harness.execution == "parallel" else 1
-    # What is aborted while it runs keeps its place until the step ends.
-    cluster = allocate(card, len(drawn.task), calls * queries + 1 + slots)
-    threads = ThreadPool(drive, [cluster], place=1)
-    state.arrival_s[:], state.task[:] = drawn.arrival_s, drawn.task
-    rows = np.arange(len(drawn.task))
-    observations = np.zeros((len(rows), 4), np.float32)  # query, role, budget, kind: not read
-    contexts = np.zeros(len(rows), CONTEXT)
-    actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
-    status, unread = np.zeros(len(rows), np.int64), np.zeros(len(rows))
-    mode = BEGIN
-    while len(rows):
-        leg = (mode, rows, drawn.start, actions, observations, contexts, unread, unread)
-        threads.run(len(rows), state, cluster, *leg, status)
-        mode = STEP
-        rows = np.flatnonzero(status == DECISION)
-        query = contexts["query"][rows]
-        actions[rows, :PLAN_ACTIONS] = drawn.plan[rows, query]
-        actions[rows, PLAN_ACTIONS] = drawn.route[rows, query, contexts["node"][rows]]
-    counts = drawn.start["num_queries"][::seeds].tolist()
-    episodes = [state.completed[i * seeds : (i + 1) * seeds, :n] for i, n in enumerate(counts)]
-    return [_figures(done) for done in episodes]
-
-
-class _Drawn(NamedTuple):
-    """Arrivals, tasks, plans and routes of E episodes of at most N queries."""
-
-    start: NDArray[Any]  # (E,) START
-    arrival_s: NDArray[np.float64]  # (E, N)
-    task: NDArray[np.int32]  # (E, N)
-    plan: Ints  # (E, N, PLAN_ACTIONS)
-    route: Ints  # (E, N, MAX_NODES)
-
-
-def _draw(
-    cells: Sequence[MeasuredCell],
-    constants: Constants,
-    seeds: int,
-    places_of: Mapping[str, range],
-) -> _Drawn:
-    """Draw the episodes of cells; `places_of` has the tasks of each dataset."""
-    counts = [cell.num_queries or USUAL_QUERIES for cell in cells]
-    shape = (len(cells) * seeds, max(counts))
-    drawn = _Drawn(
-        np.zeros(shape[0], START),
-        np.zeros(shape),
-        np.zeros(shape, np.int32),
-        np.zeros((*shape, PLAN_ACTIONS), np.int64),
-        np.zeros((*shape, MAX_NODES), np.int64),
-    )
-    drawn.start["models_up"] = (1 << len(constants.pool.models)) - 1
-    for row, start in enumerate(drawn.start):
-        cell, count = cells[row // seeds], counts[row // seeds]
-        rng = np.random.default_rng([row % seeds, zlib.crc32(cell.dataset.encode())])
-        start["key"] = rng.integers(2**64, dtype=np.uint64)
-        start["num_queries"], start["budget_s"] = count, cell.budget_s or SLO_S
-        # Poisson arrivals: the quantiles of the gaps, shuffled, so that all seeds are as long.
-        gaps = -np.log1p(-(np.arange(count) + rng.random()) / count)
-        arrival_s = np.cumsum(rng.permutation(gaps)) * (60.0 / cell.arrival_rate_per_min)
-        drawn.arrival_s[row, :count] = arrival_s
-        places = places_of[cell.dataset]
-        order = [rng.permutation(len(places)) for _ in range(-(-count // len(places)))]
-        drawn.task[row, :count] = places.start + np.concatenate(order)[:count]
-        profile = constants.profiles[cell.dataset]
-        choices = choose(cell, constants.pool, profile, count, rng)
-        drawn.plan[row, :count, 0] = choices.topology
-        drawn.plan[row, :count, 1] = choices.num_agents - 1
-        drawn.plan[row, :count, 2:] = choices.role
-        drawn.route[row, :count] = choices.route
-    return drawn
-
-
-def _figures(done: NDArray[Any]) -> Prediction:
-    """Return the figures of a cell from its queries (seeds, n), COMPLETED."""
-    latency_s, accuracy = done["latency_s"], done["solved"].mean(axis=1)
-    quantiles = np.quantile(latency_s, list(QUANTILES.values()), axis=1).mean(axis=1)
-    means, mean = latency_s.mean(axis=1), float(latency_s.mean(axis=1).mean())
-    error = float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) > 1 else 0.0
-    return Prediction(
-        accuracy=float(accuracy.mean()),
-        latency_s={"mean": mean, **dict(zip(QUANTILES, quantiles.tolist(), strict=True))},
-        calls=float(done["calls"].mean()),
-        prompt_tokens=float(done["prompt_tokens"].mean()),
-        completion_tokens=float(done["output_tokens"].mean()),
-        latency_mean_se=error / mean,
-    )
 
 
 def predict(
@@ -461,17 +472,9 @@ def predict(
     Raises:
         ConfigError: A cell cannot be replayed; names it and the reason.
     """
-    together: dict[tuple[str, float | None, int], list[int]] = {}
-    for index, cell in enumerate(cells):
-        edges = cell.edges if cell.method == "gptswarm" else None
-        length = (cell.num_queries or USUAL_QUERIES).bit_length()  # arrays have one length
-        together.setdefault((cell.method, edges, length), []).append(index)
-    size, out = max(1, _BATCH // seeds), dict[int, Prediction]()
-    for same in together.values():
-        for first in range(0, len(same), size):
-            batch = same[first : first + size]
-            found = _simulate([cells[index] for index in batch], constants, seeds)
-            out.update(zip(batch, found, strict=True))
+    out: dict[int, Prediction] = {}
+    for indices, batch in batches(cells, constants, seeds):
+        out.update(zip(indices, batch.run(), strict=True))
     return [out[index] for index in range(len(cells))]
 
 
@@ -524,3 +527,30 @@ def fit_lengths(
         for key, (_, factor, error) in found.items()
     }
     return replace(constants, length_factors={**constants.length_factors, **factors})
+
+
+def factors_used(
+    cells: Sequence[MeasuredCell], constants: Constants
+) -> dict[str, dict[str, float]]:
+    """Return the factors on answers that cells are simulated with, by method and dataset."""
+    used: dict[str, dict[str, float]] = {}
+    for method, dataset in ((cell.method, cell.dataset) for cell in cells):
+        if (method, dataset) in constants.length_factors:
+            used.setdefault(method, {})[dataset] = constants.length_factors[method, dataset]
+    return used
+
+
+def batches(
+    cells: Sequence[MeasuredCell], constants: Constants, seeds: int
+) -> Iterator[tuple[list[int], RunBatch]]:
+    """Yield batches of cells that can run together, each with the indices of its cells."""
+    together: dict[tuple[str, float | None, int], list[int]] = {}
+    for index, cell in enumerate(cells):
+        edges = cell.edges if cell.method == "gptswarm" else None
+        length = (cell.num_queries or USUAL_QUERIES).bit_length()  # arrays have one length
+        together.setdefault((cell.method, edges, length), []).append(index)
+    size = max(1, _BATCH // seeds)
+    for same in together.values():
+        for first in range(0, len(same), size):
+            indices = same[first : first + size]
+            yield indices, RunBatch([cells[index] for index in indices], constants, seeds)

@@ -13,6 +13,7 @@ from inframind_gym.calibration.measured_runs import read_runs
 from inframind_gym.calibration.replay import (
     LENGTH_FACTORS,
     Constants,
+    RunBatch,
     fit_lengths,
     load_constants,
     predict,
@@ -93,15 +94,19 @@ def test_a_cell_is_read_as_it_stands(tmp_path: Path) -> None:
 # Runs
 
 
-def test_the_same_run_twice_and_on_slower_servers(tmp_path: Path, constants: Constants) -> None:
-    cells = [read_cell(tmp_path, arrival_rate=100.0)]
-    (first,) = predict(cells, constants, 2)
+def test_the_same_run_twice_and_other_constants_between(
+    tmp_path: Path, constants: Constants
+) -> None:
+    batch = RunBatch([read_cell(tmp_path, arrival_rate=100.0)], constants, 2)
+    (first,) = batch.run()
     slow = [with_base_s(model, 2.0) for model in constants.pool.models]
     pool = constants.pool.model_copy(update={"models": tuple(slow)})
-    (slower,) = predict(cells, Constants(pool, constants.profiles), 2)
+    batch.set_constants(Constants(pool, constants.profiles))
+    (slower,) = batch.run()
     assert slower.latency_s["mean"] > 1.5 * first.latency_s["mean"]
     assert slower.accuracy == first.accuracy
-    assert predict(cells, constants, 2) == [first]
+    batch.set_constants(constants)
+    assert batch.run() == [first]
 
 
 def test_moa_is_as_slow_as_its_slowest_proposal_and_the_aggregator(
