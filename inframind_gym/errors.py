@@ -78,19 +78,13 @@ def shortened(value: object, most_chars: int = 100) -> str:
     return text if len(text) <= most_chars else f"{text[: most_chars - 1]}…"
 
 
-def nearest(name: object, known: Iterable[object]) -> str | None:
-    """Return the known name that looks most like `name`, or None if none comes close."""
+def did_you_mean(name: object, known: Iterable[object]) -> str:
+    """Return `" Did you mean 'x'?"` for the nearest known name; empty if none comes close."""
     names = (str(candidate) for candidate in known)
     table = {other.lower(): other for other in names if other != str(name)}  # a link to nowhere
     wanted = shortened(name).lower()  # comparing takes the square of its length
     matches = difflib.get_close_matches(wanted, list(table), n=1, cutoff=0.6)
-    return table[matches[0]] if matches else None
-
-
-def did_you_mean(name: object, known: Iterable[object]) -> str:
-    """Return `" Did you mean 'x'?"` for the nearest known name, or an empty string."""
-    match = nearest(name, known)
-    return "" if match is None else f" Did you mean '{match}'?"
+    return f" Did you mean '{table[matches[0]]}'?" if matches else ""
 
 
 def unknown(kind: str, name: object, known: Iterable[object]) -> str:
