@@ -11,7 +11,7 @@ import contextlib
 import hmac
 import json
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
@@ -27,7 +27,7 @@ from inframind_gym.evaluation.report.page import write_report
 from inframind_gym.evaluation.store import HEADER, finished_ids, read_header
 from inframind_gym.live.guard import Guard, RequestError, is_secret
 from inframind_gym.studio.runs import BusyError, Launcher
-from inframind_gym.teams.runs import Run, RunStore
+from inframind_gym.teams.runs import Event, Run, RunStore
 from inframind_gym.teams.token_budget.app import TEAM
 from inframind_gym.teams.token_budget.rules import AGENT_STEP
 
@@ -133,10 +133,10 @@ def _find(store: RunStore, run_id: str) -> Run:
     raise HTTPException(404, "no run of this name")
 
 
-def _events(store: RunStore, run: Run) -> list[dict[str, Any]]:
-    every = store.events(run.run_id)
-    kinds = {AGENT_STEP} if run.team == TEAM else {event.kind for event in every}
-    return [{"event": e.kind, "data": e.data} for e in every if e.kind in kinds]
+def _shown(run: Run, events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Return those of a run's events that clients get."""
+    chosen = (event for event in events if run.team != TEAM or event.kind == AGENT_STEP)
+    return [{"event": event.kind, "data": event.data} for event in chosen]
 
 
 def make_app(launcher: Launcher, boards: Boards, *, token: str | None = None) -> FastAPI:
@@ -164,9 +164,9 @@ def make_app(launcher: Launcher, boards: Boards, *, token: str | None = None) ->
 
     @app.get("/run/{run_id}")
     def show(run_id: str) -> dict[str, Any]:
-        run = _find(store, run_id)
-        traces = [{"seq": e.seq, **e.data} for e in store.events(run_id) if e.kind == "trace"]
-        return {**asdict(run), "events": _events(store, run), "traces": traces}
+        run, events = _find(store, run_id), store.events(run_id)
+        traces = [{"seq": e.seq, **e.data} for e in events if e.kind == "trace"]
+        return {**asdict(run), "events": _shown(run, events), "traces": traces}
 
     @app.get("/runs")
     def show_all(team: str = TEAM) -> list[dict[str, Any]]:
@@ -177,13 +177,16 @@ def make_app(launcher: Launcher, boards: Boards, *, token: str | None = None) ->
         socket: WebSocket, run_id: str, after: Annotated[int, Query(ge=0)] = 0
     ) -> None:
         await socket.accept()
+        seq = 0  # of the last event that was read
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # a client that has left
             try:
                 while True:
                     run = _find(store, run_id)  # before its events: of one that is over all
-                    for event in (await asyncio.to_thread(_events, store, run))[after:]:
+                    events = await asyncio.to_thread(store.events, run_id, seq)
+                    seq, shown = events[-1].seq if events else seq, _shown(run, events)
+                    for event in shown[after:]:
                         await socket.send_json(event)
-                        after += 1
+                    after = max(after - len(shown), 0)
                     if run.status != "running":
                         await socket.close(1000, run.status)
                         return
