@@ -17,20 +17,10 @@ from nicegui import run as background
 from nicegui import ui
 
 from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.studio import views
 from inframind_gym.studio.runs import CHOICES, SETTINGS, Launcher
 from inframind_gym.studio.server import Boards
-from inframind_gym.studio.views import (
-    VIEWS,
-    Live,
-    Row,
-    chip,
-    comparison,
-    each,
-    errors,
-    html,
-    put,
-    table,
-)
+from inframind_gym.studio.views import Live, Row, chip, each, errors, html, put, table
 from inframind_gym.teams.runs import FORMS, Run, RunStore, compare
 
 # By team: title, what it is, a run in words, what came of it.
@@ -164,7 +154,7 @@ def attach(app: FastAPI, launcher: Launcher, boards: Boards) -> None:
     @ui.page("/compare/{first}/{second}")
     def compare_page(first: str, second: str) -> Any:
         try:
-            compared = comparison(compare(store, first, second))
+            compared = views.comparison(compare(store, first, second))
         except ConfigError as error:
             return missing("A and B", str(error))
         with frame("A and B", ""):
@@ -208,7 +198,7 @@ def _run_page(launcher: Launcher, run_id: str) -> Any:
             line = html(words, **described(now), simulated=simulated, seq=seq)
             status.show([line + errors([summary["error"]] if "error" in summary else [])])
             stop.set_visibility(run.run_id in launcher.owned())
-            view.show(VIEWS[now.team](now, events))
+            view.show(views.VIEWS[now.team](now, events))
             if now.status != "running":
                 timer.deactivate()
 
