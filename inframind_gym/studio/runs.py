@@ -39,8 +39,8 @@ from inframind_gym.teams.assignment.rules import ARRIVALS, Arrivals, Router
 from inframind_gym.teams.coordination.settings import MOST_QUERY_CHARS
 from inframind_gym.teams.llm import SIMULATED, Provider, open_provider
 from inframind_gym.teams.runs import RunLog, RunStore
-from inframind_gym.teams.token_budget.app import MODES, Order
-from inframind_gym.teams.token_budget.settings import load_settings
+from inframind_gym.teams.token_budget.app import Order
+from inframind_gym.teams.token_budget.settings import STRATEGIES, load_settings
 
 if TYPE_CHECKING:
     from inframind_gym.envs.routing import StreamEnv
@@ -73,7 +73,7 @@ CHOICES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "pool": list_configs("pools"),
         "workload": list_configs("workloads"),
     },
-    "token-budget": {"strategy": tuple(dict.fromkeys((*MODES, *_plain("token_budget"))))},
+    "token-budget": {"strategy": tuple(dict.fromkeys((*STRATEGIES, *_plain("token_budget"))))},
     "assignment": {"router": get_args(Router), "arrivals": ARRIVALS},
     "coordination": {"policy": _plain("coordination")},
 }

@@ -37,12 +37,7 @@ from inframind_gym.teams.token_budget.simulate import Calls, SimulatedTask
 
 TEAM: Final = "token-budget"
 MODEL: Final = "simulated-team"
-# The three modes and the policies that play them; other strategies are policies by their names.
-MODES: Final = {
-    "frontload": "frontload",
-    "critique_heavy": "critique_heavy",
-    "adaptive": "adaptive_roi",
-}
+ADAPTIVE: Final = "adaptive_roi"  # plays the mode "adaptive"; others are policies by their names
 MOST_TASK_CHARS: Final = 100_000
 MAX_STEPS: Final = 20
 RATING_TOKENS: Final = 60  # of a rating's answer at most
@@ -276,8 +271,8 @@ def _known(strategy: str) -> str:
     # Orders come from the network: no module is imported and no folder read at their word.
     name, *arguments = strategy.split(":")
     names = policy_names("token_budget")
-    if strategy not in MODES and name not in names:
-        raise ValueError(unknown("strategy", strategy, dict.fromkeys((*MODES, *names))))
+    if strategy not in STRATEGIES and name not in names:
+        raise ValueError(unknown("strategy", strategy, dict.fromkeys((*STRATEGIES, *names))))
     if arguments and "folder" in POLICIES["token_budget"][name].args:
         raise ValueError(f"{name} takes no folder in an order; write {name}, the shipped network")
     return strategy
@@ -293,7 +288,8 @@ class Order(StrictModel):
 
     def policy(self) -> Policy[TokenBudgetSpec, rules.TeamState]:
         """Make the policy of the strategy; a `ConfigError` if its arguments are wrong."""
-        return resolve_policy(MODES.get(self.strategy, self.strategy), family="token_budget")
+        name = ADAPTIVE if self.strategy == "adaptive" else self.strategy
+        return resolve_policy(name, family="token_budget")
 
 
 def by_agent(numbers: Any) -> dict[str, Any]:
