@@ -70,23 +70,24 @@ speed: $(CORE)  ## Measure the figures of docs/performance.md (SPEED_ARGS="--aga
 fidelity: $(FULL)  ## Write docs/fidelity.md from request logs and measured runs (DATA=folder)
 	$(PY) -m benchmarks fidelity $(DATA) $(FIDELITY_ARGS)
 
-# The board of one agent a query, and all tracks but what needs a fit of its own (`cost`, datasets of `shift`).
-BOARD := $(VENV)/bin/inframind bench run --suite standard --set queries=1500 --seeds 2
+# Both divisions on all tracks but what needs a fit of its own (`cost`, datasets of `shift`), and bursts with ten seeds.
 LEARNERS := sb3_ppo,sb3_maskable_ppo,sb3_dqn,sb3_a2c,linucb,q_learning_load_tracker
 RULES := spill,backpressure,jsq,sq2,budget_greedy
 TRACKS := steady,budgets,arrivals,pools,shift,tenants,faults
 PLACES := steady/math,steady/mbpp,steady/gsm_hard,steady/humaneval,steady/mmlu_pro,tight,tiers,long,bursts,azure,mooncake,diurnal,b200,h100,copies,unseen,drift,office,premium,slow,deaths,lost,late
 REFITS := $(filter-out shift,$(subst $(comma), ,$(TRACKS))) shift/drift --out results/refits.yaml
+BOARD := $(VENV)/bin/inframind bench run --suite standard --set queries=1500 --set tracks=$(TRACKS) --set scenarios=$(PLACES)
 results: $(FULL)  ## Play what docs/results.md shows, and refresh it; goes on where it was stopped
 	[ -e runs/masrouter_one/best ] || $(VENV)/bin/inframind train masrouter --set agents=1 --out runs/masrouter_one
 	$(PY) -m benchmarks refit $(REFITS) --enter masrouter=masrouter:runs/masrouter_one/best:55744
-	$(PY) -m benchmarks refit $(REFITS) --routers $(RULES)
-	$(BOARD) --set division=route --set tracks=steady --out results/standard_route \
+	$(PY) -m benchmarks refit $(REFITS)
+	$(PY) -m benchmarks refit $(REFITS) --routers $(RULES),sb3_ppo
+	$(BOARD) --seeds 2 --set division=route --out results/standard_route \
 	  --policies bid_price,ppo_lagrangian,adaptive,$(LEARNERS),$(RULES),lowest_expected_latency,round_robin,static_mix,random
-	$(BOARD) --set tracks=$(TRACKS) --set scenarios=$(PLACES) --set refits=results/refits.yaml --out results/standard \
-	  --policies bid_price,ppo_lagrangian,adaptive,inframind_v2,masrouter,moa,gptswarm,fixed_recipe_by_rate,$(RULES),$(LEARNERS)
-	$(BOARD) --seeds 10 --set tracks=arrivals --set scenarios=bursts --out results/bursts \
-	  --policies bid_price,ppo_lagrangian,adaptive,sb3_ppo,sb3_maskable_ppo,sb3_dqn,sb3_a2c,linucb,spill,sq2
+	$(BOARD) --seeds 2 --set refits=results/refits.yaml --out results/standard \
+	  --policies bid_price,ppo_lagrangian,adaptive,inframind_v2,masrouter,moa,gptswarm,fixed_recipe,fixed_recipe_by_rate,$(RULES),$(LEARNERS)
+	$(BOARD) --seeds 10 --set tracks=arrivals --set scenarios=bursts --set refits=results/refits.yaml --out results/bursts \
+	  --policies bid_price,ppo_lagrangian,adaptive,sb3_ppo,sb3_maskable_ppo,sb3_dqn,sb3_a2c,linucb,spill,sq2,fixed_recipe_by_rate
 	$(PY) -m benchmarks results results/standard results/standard_route results/bursts
 	$(PY) -m benchmarks paper
 

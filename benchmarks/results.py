@@ -83,13 +83,15 @@ def record(folder: Path, records: Path = RECORDS) -> Path:
             if not episodes.tell():
                 writer.writeheader()
             writer.writerow(row)
-    git, machine = header["git"] or {}, header["machine"]
-    revision = str(git.get("commit", "unknown"))[:12]
+    machine, revisions = header["machine"], []
+    for git in (run["git"] or {} for run in header["runs"]):
+        changed = " with uncommitted files" if git.get("dirty") else ""
+        revisions.append(str(git.get("commit", "unknown"))[:12] + changed)
     origin = {
         "suite": header["suite"]["name"],
         "episodes": board["cells"],
         "queries": board["records"],
-        "revision": revision + (" with uncommitted files" if git.get("dirty") else ""),
+        "revision": ", ".join(dict.fromkeys(revisions)),
         "started": header["runs"][0]["started"],
         "commands": list(dict.fromkeys(" ".join(run["command"]) for run in header["runs"])),
         "simulator": header["settings"]["simulator"],
@@ -140,6 +142,7 @@ def blocks_of(board: Board, route: Board, bursts: Board) -> dict[str, str]:
     return {
         "route": loads_table(route),
         "tracks": to_markdown(scores_table(board), title=False),
+        "route_tracks": to_markdown(scores_table(route), title=False),
         "margins": margins_table(board),
         "bursts": loads_table(bursts, "arrivals") + "\n\n" + origin_text(bursts["origin"]),
         "pairs": pairs_table(board),
