@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from inframind_gym.configs import validate
-from inframind_gym.errors import ConfigError, InfraMindError, friendly, unknown
+from inframind_gym.errors import ConfigError, friendly, unknown
 from inframind_gym.files import replace_text
 from inframind_gym.live.config import Simulation, require_live
 from inframind_gym.progress import plain_table
@@ -120,12 +120,15 @@ def new(
     measured: cards are marked `estimate`.
     """
     with friendly():
+        from inframind_gym.live.watcher import facts_of
         from inframind_gym.simulator.estimate import packing
 
         if out.exists() and not force:
             raise ConfigError(f"{out}: is there already. Give another --out, or --force.")
-        addresses = [part.strip().rstrip("/") for part in (url or "").split(",") if part.strip()]
-        served = _served([each.removesuffix("/v1") for each in addresses])
+        urls = [part.strip().rstrip("/") for part in (url or "").split(",") if part.strip()]
+        if urls:
+            require_live()
+        served = [facts_of(each.removesuffix("/v1")) for each in urls]
         if models is None and not served:
             raise ConfigError("name --models to place on the GPUs, or --url of running servers.")
         names = [facts["name"] for facts in served]
@@ -154,23 +157,6 @@ def new(
         if each.needs_path and not served:
             typer.echo(f"{each.alias}: give its `path` in {out} before `inframind pool up`.")
     typer.echo(f"{out}: estimates, nothing was measured. Check it: inframind check {out}")
-
-
-def _served(urls: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what running servers say of themselves, as `packing.as_served` takes it."""
-    if not urls:
-        return []
-    require_live()
-    from inframind_gym.live.client import DownError, ask
-    from inframind_gym.live.watcher import facts_of
-
-    def read(address: str) -> str:
-        try:
-            return ask(address, limit_s=10.0)
-        except DownError as error:
-            raise InfraMindError(f"--url: {error}") from None
-
-    return [facts_of(url, read(f"{url}/v1/models"), read(f"{url}/metrics")) for url in urls]
 
 
 @app.command()

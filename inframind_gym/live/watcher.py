@@ -162,12 +162,16 @@ def is_simulated(url: str) -> bool:
         return False
 
 
-def facts_of(url: str, models: str, metrics: str) -> dict[str, Any]:
+def facts_of(url: str) -> dict[str, Any]:
     """Return `name`, `url` and the known part of the card (`server`) of a vLLM server.
 
-    They follow from its answers to /v1/models and /metrics; a ConfigError: these are something
-    else.
+    They follow from its answers to /v1/models and /metrics; a ConfigError: it does not answer, or
+    answers something else.
     """
+    try:
+        models, metrics = (ask(f"{url}/{path}", limit_s=10.0) for path in ("v1/models", "metrics"))
+    except DownError as error:
+        raise ConfigError(f"--url: {error}") from None
     line = re.search(r"^vllm:cache_config_info\{.*", metrics, re.MULTILINE)
     cache = dict(re.findall(r'(\w+)="([^"]*)"', line[0])) if line else {}
     try:

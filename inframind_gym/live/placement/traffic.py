@@ -28,7 +28,6 @@ from inframind_gym.simulator.server.pool import ModelConfig
 _log = logging.getLogger(__name__)
 _SPARE: Final = 64  # tokens of chat templates, and error of the estimate
 _WORD: Final = "the "  # one token to most tokenizers
-_HOPELESS: Final = frozenset({"too_long", "rejected", "fault", "cancelled"})  # fail every time
 
 
 class Records:
@@ -155,7 +154,8 @@ class Traffic:
             # One whose server left before it was answered is not to blame.
             tries = self._tries.get(identity, 0) + (result.status != "down")
             self._tries[identity] = tries
-            lost = result.status in _HOPELESS or tries > self.limits.retries
+            hopeless = not result.retryable and result.status != "timeout"
+            lost = hopeless or tries > self.limits.retries
             if not lost:
                 records.apply(events.wait_again, flight[0], identity, at_s)
                 return
