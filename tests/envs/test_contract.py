@@ -24,6 +24,7 @@ from inframind_gym import ENVIRONMENTS, register_all
 from inframind_gym.errors import ActionError, ConfigError
 from inframind_gym.teams.state import Rows
 from tests.golden.envs import VARIANTS
+from tests.golden.net import digest_of
 
 ROOT = Path(__file__).parents[2]
 IDS = sorted({family for family, _ in VARIANTS.values()})
@@ -80,12 +81,6 @@ def play(env: gym.Env[Any, Any], seed: int, steps: int = 60) -> list[Any]:
                 env.step(env.action_space.sample())
             break
     return trace
-
-
-def digest(trace: list[Any]) -> str:
-    from tests.golden.net import digest_of
-
-    return digest_of(trace)
 
 
 @each_case
@@ -165,13 +160,13 @@ def test_a_copy_goes_on_alone(case: str, copied: Any) -> None:
 def test_other_processes_give_the_same_bits() -> None:
     code = (
         "import json; from tests.envs.test_contract import *; "
-        "print(json.dumps([digest(play(make(case), 2, 20)) for case in VARIANTS]))"
+        "print(json.dumps([digest_of(play(make(case), 2, 20)) for case in VARIANTS]))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True
     )
-    here = [digest(play(make(case), 2, 20)) for case in VARIANTS]
+    here = [digest_of(play(make(case), 2, 20)) for case in VARIANTS]
     assert json.loads(done.stdout.splitlines()[-1]) == here, done.stderr
 
 

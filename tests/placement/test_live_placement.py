@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,14 @@ from tests.placement.live_toys import (
     stage,
 )
 from tests.placement.toys import card, write_cluster
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Iterator[Stage]:
+    """A live cluster in which Qwen is awake on GPU 0, and nothing else anywhere."""
+    with stage(tmp_path, initial="empty") as found:
+        on_gpu_0(found, 0)
+        yield found
 
 
 @pytest.mark.slow
