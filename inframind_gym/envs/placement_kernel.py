@@ -46,8 +46,6 @@ MODEL_FEATURES: Final = 8 + TIMES
 HIGHEST: Final = 5.0  # of log(1 + x) / log(101) up to x = 10^9, and of every share
 _LOG_SCALE: Final = 1.0 / math.log(301.0)
 _COUNT_SCALE: Final = 1.0 / math.log(101.0)
-_is_coming: Final = inner(is_coming)
-_is_moving: Final = inner(is_moving)
 
 
 @inner
@@ -98,8 +96,8 @@ def observe_gpu(cluster: ClusterState, e: int, g: int, out: NDArray[np.float32],
                 out[at] = 1.0
             elif state == SLEPT:
                 out[at + 1] = 1.0
-            elif _is_moving(state):
-                out[at + (2 if _is_coming(state) else 3)] = 1.0
+            elif is_moving(state):
+                out[at + (2 if is_coming(state) else 3)] = 1.0
                 begun_s = max(begun_s, instance.begun_s)
         at += STATES
     free = gpu.vram_mb - held(cluster, e, g) - cluster.foreign_mb[e, g]

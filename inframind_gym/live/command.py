@@ -133,12 +133,11 @@ def new(
             raise ConfigError("name --models to place on the GPUs, or --url of running servers.")
         names = [facts["name"] for facts in served]
         wanted = packing.parse_models(models or packing.known_models_of(names))
-        limits = packing.Limits(max_num_seqs, max_model_len=max_model_len)
         name = re.sub(r"[^a-zA-Z0-9._-]", "-", out.stem)[:64]
         if placing not in (known := get_args(packing.Placing)):
             raise ConfigError(f"--placing: {unknown('way to place models', placing, known)}")
         gpus, how = packing.parse_gpus(gpu), cast(packing.Placing, placing)
-        pool = packing.make_pool(name, gpus, wanted, limits, how)
+        pool = packing.make_pool(name, gpus, wanted, how, max_num_seqs, max_model_len)
         pool = packing.as_served(pool, served) if served else pool
         command = shlex.join(["inframind", *sys.argv[1:]])
         replace_text(out, packing.pool_yaml(pool, wanted, command))

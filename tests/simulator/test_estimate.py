@@ -15,7 +15,6 @@ from inframind_gym.cli import app
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.estimate.architecture import find_architecture, known_models
 from inframind_gym.simulator.estimate.packing import (
-    Limits,
     Placing,
     make_pool,
     parse_gpus,
@@ -46,10 +45,8 @@ LLAMA = {
 }
 
 
-def pool(gpu: str, num_gpus: int, models: str, **limits: Any) -> PoolConfig:
-    return make_pool(
-        "mine", parse_gpus(f"{gpu}:{num_gpus}"), parse_models(models), Limits(**limits)
-    )
+def pool(gpu: str, num_gpus: int, models: str) -> PoolConfig:
+    return make_pool("mine", parse_gpus(f"{gpu}:{num_gpus}"), parse_models(models))
 
 
 def folder(path: Path, **config: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
 from pathlib import Path
@@ -30,6 +30,7 @@ from inframind_gym.simulator.server.pool import PoolConfig
 _FIRST_PORT: Final = 8001
 _LARGE_GB: Final = 70  # GPUs from which on vLLM computes 8192 tokens a step by default, not 2048
 _MOST_GPUS: Final = (1, 2, 4, 8)  # that one model is split over
+_MOST_OUTPUT_TOKENS: Final = 2048
 Placing = Literal["spread", "first"]
 _STEPS: Final = 1000  # of gpu_memory_frac: it has three decimals
 
@@ -43,15 +44,6 @@ class Wanted:
     path: str | None = None  # of its weights, if they are elsewhere than in its repository
     needs_path: bool = False  # True if nobody knows where its 4-bit weights are
     ranks: int | None = None  # GPUs to split it over; None: as few as hold it
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Launch options that all servers share; None: by the GPU and the model."""
-
-    max_num_seqs: int = 256
-    max_model_len: int | None = None
-    max_output_tokens: int = 2048
 
 
 def parse_gpus(text: str) -> tuple[str, ...]:
@@ -169,8 +161,9 @@ def make_pool(
     name: str,
     devices: Sequence[str],
     wanted: Sequence[Wanted],
-    limits: Limits | None = None,
     placing: Placing = "spread",
+    max_num_seqs: int = 256,
+    max_model_len: int | None = None,
 ) -> PoolConfig:
     """Place models on GPUs and estimate their server cards.
 
@@ -178,15 +171,25 @@ def make_pool(
         name: The pool's.
         devices: A GPU of `gpus.yaml` for each GPU.
         wanted: The models, in the order of the actions.
-        limits: Launch options of the servers.
         placing: "spread": each on the GPU with the most memory left; "first": on the first with
             room, so that GPUs stay free.
+        max_num_seqs, max_model_len: Of all servers; None: by the GPU and the model.
 
     Raises:
         ConfigError: There is no such GPU, the models do not fit, or a limit does not.
     """
-    limits = limits or Limits()
-    placed, shares = _place(wanted, devices, limits, placing)
+
+    def server_on(each: Wanted, gpu: Gpu) -> Server:
+        longest = each.model.max_position_embeddings
+        if max_model_len is not None and max_model_len > longest:
+            raise ConfigError(
+                f"--max-model-len {max_model_len}: {each.alias} takes at most {longest} tokens."
+            )
+        tokens = max(8192 if gpu.memory_gb >= _LARGE_GB else 2048, max_num_seqs)
+        tokens_a_call = max_model_len or min(8192, longest)
+        return Server(each.model, gpu, 1, max_num_seqs, tokens, tokens_a_call)
+
+    placed, shares = _place(wanted, devices, server_on, placing)
     gpus: list[dict[str, Any]] = []
     for index, (device, gpu) in enumerate(map(find_gpu, devices)):
         known = {"name": f"gpu{index}", "device": device, "memory_gb": gpu.memory_gb}
@@ -213,7 +216,7 @@ def make_pool(
     content = {
         "name": name,
         "description": f"Estimated: {len(wanted)} models on {_counted(devices)}",
-        "max_output_tokens": min(limits.max_output_tokens, shortest // 2),
+        "max_output_tokens": min(_MOST_OUTPUT_TOKENS, shortest // 2),
         "gpus": gpus,
         "models": models,
     }
@@ -225,20 +228,11 @@ def _counted(devices: Sequence[str]) -> str:
     return " and ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds))
 
 
-def _server(each: Wanted, gpu: Gpu, limits: Limits) -> Server:
-    """Return a model's server on one GPU."""
-    longest = each.model.max_position_embeddings
-    if limits.max_model_len is not None and limits.max_model_len > longest:
-        raise ConfigError(
-            f"--max-model-len {limits.max_model_len}: {each.alias} takes at most {longest} tokens."
-        )
-    tokens = max(8192 if gpu.memory_gb >= _LARGE_GB else 2048, limits.max_num_seqs)
-    max_model_len = limits.max_model_len or min(8192, longest)
-    return Server(each.model, gpu, 1, limits.max_num_seqs, tokens, max_model_len)
-
-
 def _place(
-    wanted: Sequence[Wanted], devices: Sequence[str], limits: Limits, placing: Placing
+    wanted: Sequence[Wanted],
+    devices: Sequence[str],
+    server_on: Callable[[Wanted, Gpu], Server],
+    placing: Placing,
 ) -> tuple[dict[str, tuple[Server, tuple[int, ...]]], dict[str, float]]:
     """Return the server and the GPUs of every model, and its share of the memory of each of them.
 
@@ -251,10 +245,10 @@ def _place(
     least: dict[str, int] = {}
     lacking = []
 
-    largest_first = sorted(wanted, key=lambda each: -_server(each, gpus[0], limits).least_bytes)
+    largest_first = sorted(wanted, key=lambda each: -server_on(each, gpus[0]).least_bytes)
     for each in sorted(largest_first, key=lambda each: -(each.ranks or 1)):
         # For each kind of GPU the model over as few as hold it, or over as many as was asked for.
-        splits = {gpu: _split(_server(each, gpu, limits), each.ranks, room) for gpu in gpus}
+        splits = {gpu: _split(server_on(each, gpu), each.ranks, room) for gpu in gpus}
         places = []
         for gpu, server in splits.items():
             ranks, needed = server.tensor_parallel, _thousandths(server)

@@ -40,11 +40,13 @@ STATE_NAMES: Final = (
 )
 
 
+@inner
 def is_moving(state: Any) -> Any:
     """Return whether an instance is in transition, of one state or an array."""
     return state >= DRAINING
 
 
+@inner
 def is_coming(state: Any) -> Any:
     """Return whether an instance is QUEUED, WAKING or LOADING, of one state or an array."""
     return state >= QUEUED
