@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -218,8 +218,8 @@ class Fit:
             longest_step=1.0,
             outlier=2.5,
         )
-        self._timing = self._batched(range(len(self.cells)), TIME_SEEDS)
-        self._all = self._batched(range(len(self.cells)), QUALITY_SEEDS)
+        self._timing = list(batches(self.cells, start, TIME_SEEDS))
+        self._all = list(batches(self.cells, start, QUALITY_SEEDS))
         # For each cell the one whose accuracy moves as its own: that at the lowest rate.
         keys: list[object] = [
             (cell.dataset, cell.cost_rate) if cell.method == "mas" else index
@@ -231,19 +231,9 @@ class Fit:
             if cell.arrival_rate_per_min < first.arrival_rate_per_min:
                 lowest[key] = index
         self._like = [lowest[key] for key in keys]
-        self._few = self._batched(sorted(set(self._like)), SLOPE_SEEDS)
-
-    def _batched(self, wanted: Iterable[int], seeds: Mapping[str, int]) -> Batches:
-        """Return batches of the cells with these indices whose method has seeds."""
-        found: Batches = []
-        by_method: dict[str, list[int]] = {}
-        for index in wanted:
-            by_method.setdefault(self.cells[index].method, []).append(index)
-        for method, chosen in by_method.items():
-            if method in seeds:
-                parts = batches([self.cells[i] for i in chosen], self.start, seeds[method])
-                found += [([chosen[i] for i in group], batch) for group, batch in parts]
-        return found
+        few = sorted(set(self._like))
+        parts = batches([self.cells[i] for i in few], start, SLOPE_SEEDS)
+        self._few = [([few[i] for i in group], batch) for group, batch in parts]
 
     def run(self) -> None:
         """Fit all constants; the lengths of methods without roles, where they were measured."""

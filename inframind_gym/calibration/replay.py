@@ -133,9 +133,9 @@ HARNESSES: Final[Mapping[str, Harness]] = {
 class Choices(NamedTuple):
     """The decisions of an episode of N queries."""
 
-    topology: Ints  # (N,) index into TOPOLOGIES, or beyond: into `graphs_of` the cell
-    num_agents: Ints  # (N,)
-    role: Ints  # (N, MAX_AGENTS) counted within the domain
+    # (N, PLAN_ACTIONS) index into TOPOLOGIES, or beyond: into `graphs_of` the cell; number of
+    # agents less one; roles, counted within the domain
+    plan: Ints
     route: Ints  # (N, MAX_NODES) model x strategies + strategy
 
 
@@ -211,11 +211,12 @@ def choose(
         name = len(TOPOLOGIES) if cell.method == "gptswarm" else TOPOLOGIES.index("IO")
         node = np.minimum(np.arange(MAX_NODES), models - 1)
         route = np.tile(node * len(STRATEGIES) + _PLAIN, (count, 1))
-        return Choices(np.full(count, name), np.full(count, models), role, route)
+        return Choices(np.column_stack([np.tile([name, models - 1], (count, 1)), role]), route)
     topology = quota(_topology_shares(cell, profile), count, rng)
     mean = mean_agents(cell, profile)
     low = int(mean + 1e-9)  # the whole numbers next to the mean
     num_agents = low + quota([1.0 - (mean - low), max(mean - low, 0.0)], count, rng)
+    plan = np.column_stack([topology, num_agents - 1, role])
     of_models = [profile.models[alias].share for alias in pool.aliases]
     if cell.model_share is not None:
         of_models = [0.0] * models
@@ -235,13 +236,13 @@ def choose(
         each = quota(shares, count * MAX_NODES, rng).reshape(count, MAX_NODES)
         of_query = quota(shares, count, rng)[:, None]
         route = np.where(rng.random(each.shape) < ROUTE_AFFINITY, of_query, each)
-        return Choices(topology, num_agents, role, route)
+        return Choices(plan, route)
     model = quota(of_models, count * MAX_AGENTS, rng).reshape(count, MAX_AGENTS)
     agent = np.tile(np.arange(MAX_NODES), (count, 1))
     debates = topology == _DEBATE
     agent[debates] %= num_agents[debates, None]
     model = np.take_along_axis(model, np.minimum(agent, MAX_AGENTS - 1), axis=1)
-    return Choices(topology, num_agents, role, model * len(STRATEGIES) + _PLAIN)
+    return Choices(plan, model * len(STRATEGIES) + _PLAIN)
 
 
 def mean_agents(cell: MeasuredCell, profile: TaskProfile) -> float:
@@ -416,10 +417,7 @@ class RunBatch:
             self._task[row, :count] = places.start + np.concatenate(order)[:count]
             profile = constants.profiles[cell.dataset]
             choices = choose(cell, constants.pool, profile, count, rng)
-            self._plan[row, :count, 0] = choices.topology
-            self._plan[row, :count, 1] = choices.num_agents - 1
-            self._plan[row, :count, 2:] = choices.role
-            self._route[row, :count] = choices.route
+            self._plan[row, :count], self._route[row, :count] = choices
 
     def run(self) -> list[Prediction]:
         """Simulate all episodes; the same constants give the same predictions."""
@@ -473,7 +471,8 @@ def predict(
         ConfigError: A cell cannot be replayed; names it and the reason.
     """
     out: dict[int, Prediction] = {}
-    for indices, batch in batches(cells, constants, seeds):
+    of_method = {cell.method: seeds for cell in cells}
+    for indices, batch in batches(cells, constants, of_method):
         out.update(zip(indices, batch.run(), strict=True))
     return [out[index] for index in range(len(cells))]
 
@@ -541,16 +540,20 @@ def factors_used(
 
 
 def batches(
-    cells: Sequence[MeasuredCell], constants: Constants, seeds: int
+    cells: Sequence[MeasuredCell], constants: Constants, seeds: Mapping[str, int]
 ) -> Iterator[tuple[list[int], RunBatch]]:
-    """Yield batches of cells that can run together, each with the indices of its cells."""
+    """Yield batches of cells that can run together, each with the indices of its cells.
+
+    `seeds` has the episodes of a cell, by method; cells of other methods are left out.
+    """
     together: dict[tuple[str, float | None, int], list[int]] = {}
     for index, cell in enumerate(cells):
         edges = cell.edges if cell.method == "gptswarm" else None
         length = (cell.num_queries or USUAL_QUERIES).bit_length()  # arrays have one length
-        together.setdefault((cell.method, edges, length), []).append(index)
-    size = max(1, _BATCH // seeds)
-    for same in together.values():
+        if cell.method in seeds:
+            together.setdefault((cell.method, edges, length), []).append(index)
+    for (method, *_), same in together.items():
+        size = max(1, _BATCH // seeds[method])
         for first in range(0, len(same), size):
-            indices = same[first : first + size]
-            yield indices, RunBatch([cells[index] for index in indices], constants, seeds)
+            own = same[first : first + size]
+            yield own, RunBatch([cells[index] for index in own], constants, seeds[method])
