@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from inframind_gym.cli import app
+from inframind_gym.configs import find_config
 from inframind_gym.teams.coordination import retrieval
 from inframind_gym.teams.coordination.scenarios import SCENARIOS
 from inframind_gym.teams.runs import Event, Run, RunLog, RunStore, compare
@@ -58,6 +60,15 @@ def test_runs_are_listed_and_shown() -> None:
     for words in (("show", "zzz"), ("list", "--runs", "none.sqlite")):
         done = team(*words)
         assert done.exit_code == 2 and "error" in done.output
+
+
+@pytest.mark.parametrize("name", ["coordination", "token_budget"])
+def test_constants_with_more_weights_than_factors_are_refused(name: str) -> None:
+    shipped = find_config("teams", name).read_text(encoding="utf-8")
+    text = re.sub(r" weights: \[.*\]", f" weights: [{', '.join(['0.125'] * 8)}]", shipped)
+    Path("mine.yaml").write_text(text, encoding="utf-8")
+    done = CliRunner().invoke(app, ["check", "mine.yaml"])
+    assert (done.exit_code, "as many weights as factors" in done.output) == (2, True), done.output
 
 
 # Assignment

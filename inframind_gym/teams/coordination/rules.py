@@ -201,9 +201,7 @@ class CoordinationState(Rows):
     planned: Bools  # (n,)
     subtasks: Ints  # (n,) of the plan
     pending: Ints  # (n,) searches that wait; one for a question without a plan
-    searched: Annotated[
-        Bools, len(STRATEGIES)
-    ]  # strategies by which the whole question was searched for
+    searched: Annotated[Bools, len(STRATEGIES)]  # for the whole question, by strategy
     searches: Ints  # (n,) that came back
     docs: Ints  # (n,) passages of them
     duplicates: Ints  # (n,) of the passages

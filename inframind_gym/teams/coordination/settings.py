@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from inframind_gym.configs import (
     Fraction,
@@ -106,7 +106,13 @@ class _Token(StrictModel):  # tokens of prompts and answers
     fallback: PositiveInt
     supervisor: PositiveInt
     factors: tuple[Positive, ...] = Field(min_length=1, max_length=16)
-    weights: tuple[Positive, ...]
+    weights: tuple[Positive, ...]  # of the factors; they sum to 1
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if len(self.weights) != len(self.factors) or abs(sum(self.weights) - 1.0) > 1e-9:
+            raise ValueError("give as many weights as factors, and let them sum to 1")
+        return self
 
 
 class _Passages(StrictModel):  # passages of a search

@@ -130,7 +130,10 @@ class TeamSettings(StrictModel):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         shares = {f"strategies.{name}": each for name, each in self.strategies.items()}
-        for name, each in (shares | {"lengths.weights": self.simulation.lengths.weights}).items():
+        lengths = self.simulation.lengths
+        if len(lengths.weights) != len(lengths.factors):
+            raise ValueError("lengths: give as many weights as factors")
+        for name, each in (shares | {"lengths.weights": lengths.weights}).items():
             if abs(sum(each) - 1.0) > 1e-9:
                 raise ValueError(f"{name}: they sum to {sum(each):g}, not to 1")
         numbers = [

@@ -147,9 +147,8 @@ class Decider:
         self.policy, self.seed = resolve_policy(name, family="coordination"), seed
         self.policy.reset(SETTINGS, [0])
         self.taken: list[int] = []
-        self.seen: list[
-            dict[str, Any]
-        ] = []  # every number of the state before each, and at the end
+        # Every number of the state before each action, and at the end.
+        self.seen: list[dict[str, Any]] = []
         self.kept: list[int] = []  # exchanges that are left
 
     def look(self, state: CoordinationState) -> None:
