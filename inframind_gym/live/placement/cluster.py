@@ -195,6 +195,19 @@ class LivePlacement(PlacementSimulation):
         """Take the pool for this process, end what a killed one has left, load models."""
         from inframind_gym.live.processes import StartedServers
 
+        for rule, *like in (  # nothing is to be compiled while the clock runs
+            (events.begin_interval, 0.0, wanted),
+            (events.end_interval, self.terms[0]),
+            (events.route, 0.0),
+            (events.add_job, 0),
+            (events.call_ended, 0, 0, 0.0, False),
+            (events.wait_again, 0, 0, 0.0),
+            (events.carry_on,),
+            (events.phase_ended, 0, 0, False, 0.0),
+            (events.go_away, 0, 0),
+            (events.begin_awake, 0, 0),
+        ):
+            self._records.prepare(rule, *like)
         pool = StartedServers(f"{self.pool.name}+placement", self._live.state)
         with contextlib.ExitStack() as lock:
             lock.enter_context(pool.locked())

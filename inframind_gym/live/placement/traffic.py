@@ -76,7 +76,14 @@ class Records:
 
     def apply(self, rule: Any, *arguments: Any) -> Any:
         """Apply a compiled rule (`events.py`) to the records; return what it returns."""
-        return self._bound.setdefault(rule, Bound(rule))(self.state, 0, *arguments)
+        self.prepare(rule, *arguments)
+        return self._bound[rule].run()
+
+    def prepare(self, rule: Any, *arguments: Any) -> None:
+        """Compile a rule for arguments of these kinds, which takes seconds the first time."""
+        if rule not in self._bound:
+            self._bound[rule] = Bound(rule)
+        self._bound[rule].prepare(self.state, 0, *arguments)
 
 
 @dataclass

@@ -330,6 +330,8 @@ class ModelServer:
         """Answer a request for a completion; its client can go away at any time."""
         name = self.config.name
         request, most = read_request(await http.read(), name, self.config.server.max_model_len)
+        entered_s = self.engine.now_s
+        await self.awake.wait()  # requests that come to a sleeper wait until it is woken up
         drawn = f"seed {request.seed}" if request.seed is not None else str(self.completions)
         key, tokens = f"0/{self.config.alias}/{drawn}", most
         if not request.ignore_eos:
@@ -341,9 +343,8 @@ class ModelServer:
             output_tokens=tokens,
             priority=float(request.priority),
             streams=bool(request.stream),
-            entered_s=self.engine.now_s,
+            entered_s=entered_s,
         )
-        await self.awake.wait()  # requests that come to a sleeper wait until it is woken up
         if not self.engine.enter(flight):
             raise RequestError(503, "overloaded", "too many requests")
         self.completions += 1

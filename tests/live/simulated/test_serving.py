@@ -162,13 +162,16 @@ def test_a_sleeper_ends_what_runs_and_holds_what_comes() -> None:
             cut = await running
             assert cut["choices"][0]["finish_reason"] == "abort"
             assert 0 < cut["usage"]["completion_tokens"] < 4000
-            held = asyncio.ensure_future(chat(session, url, max_tokens=3, ignore_eos=True))
+            asked = (chat(session, url, max_tokens=3, ignore_eos=True) for _ in range(2))
+            held = asyncio.gather(*asked)
             await asyncio.sleep(0.1)
             now = await reading(session, url)
             assert (now.asleep, now.running_req, now.waiting_req) == (True, 0, 0)
             assert not held.done()
             await session.post(f"{url}/wake_up")
-            assert (await held)["choices"][0]["finish_reason"] == "length"
+            choices = [answer["choices"][0] for answer in await held]
+            assert [choice["finish_reason"] for choice in choices] == ["length"] * 2
+            assert choices[0]["message"] != choices[1]["message"]  # each draws its own
             last = asyncio.ensure_future(chat(session, url, max_tokens=100, ignore_eos=True))
             await until_load(session, url, 1, 0)
             await session.post(f"{url}/sleep?mode=wait")
