@@ -172,7 +172,7 @@ def kernels() -> dict[str, str]:
     from inframind_gym.live.placement import events
 
     entries = (routing_kernel.drive, placement_kernel.drive, assignment_servers._advance)
-    return {f"{e.__module__}": digest_of(e.py_func) for e in (*entries, events.write)}
+    return {f"{e.__module__}": digest_of(e.py_func) for e in (*entries, events.begin_interval)}
 
 
 def test_every_constant_and_function_is_in_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
