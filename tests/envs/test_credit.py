@@ -27,7 +27,7 @@ def test_every_reward_and_cost_is_credited_to_the_decisions_that_earned_it(
     _, infos = envs.reset(seed=0)
     inner: Any = envs.unwrapped
     made: list[list[tuple[int, int]]] = [[], [], []]
-    credited = ended = 0
+    credited = ended = late = 0
     for _ in range(150):
         context = inner.contexts()
         for row, one in enumerate(context):
@@ -43,13 +43,14 @@ def test_every_reward_and_cost_is_credited_to_the_decisions_that_earned_it(
             assert earned["reward"][first].sum() == rewards[row]
             assert earned["cost"][first].sum() == pytest.approx(infos["costs"][row, 0])
             assert earned["late"][first].sum() == infos["costs"][row, 1]
+            late += int(earned["late"][first].sum())
             assert reward == "solved" or not (earned["reward"] * earned["late"]).any()
             credited += len(earned["query"])
             ended += len(queries)
         _, done = inner.completed()
         seconds = done["node_latency_s"].sum()
         assert infos["costs"][:, 2:].sum() == pytest.approx(seconds)
-    assert ended > 15 and credited >= ended
+    assert ended > 15 and credited >= ended > late > 0
 
 
 def test_single_environments_pass_the_checker_with_credit() -> None:

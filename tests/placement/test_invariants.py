@@ -1,7 +1,8 @@
-"""What holds whatever is decided: memory, who serves, calls, time."""
+"""What holds whatever is decided: memory, who serves, where every request is, time."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inframind_gym.envs.placement import PlacementSimulation
-from inframind_gym.simulator.placement.state import ACTIVE, DRAINING, QUEUED, SLEPT
+from inframind_gym.simulator.placement.state import ACTIVE, DRAINING, NONE, QUEUED, SLEPT
 from tests.placement.toys import ROW, some_action, started, tight_cluster, write_demand
 
 EPS_MB = 1e-6
@@ -46,7 +47,8 @@ def test_invariants(
     for _ in range(simulation.config.num_decisions):
         simulation.step(ROW, some_action(rng, simulation, wild)[None], observations)
         check_memory(simulation)
-        check_calls(simulation)
+        check_servers(simulation)
+        check_requests(simulation)
         assert simulation.now_s()[0] > now_s
         now_s = simulation.now_s()[0]
         new = simulation.completed(0)
@@ -77,12 +79,58 @@ def check_memory(simulation: PlacementSimulation) -> None:
     assert (awake <= 1).all()
 
 
-def check_calls(simulation: PlacementSimulation) -> None:
-    """A call that became ready waits, runs or is answered; only what is awake has calls."""
-    context, spec = simulation.contexts(ROW), simulation.policy_spec()
-    episode = simulation.state.episode[0]
-    there = episode["waiting"] + episode["serving"]
-    assert episode["requests_made"] == episode["requests_done"] + there
-    in_flight, awake = context.in_flight[0], np.isin(context.state[0], (ACTIVE, DRAINING))
-    room = np.where(awake, spec.slots + spec.queue, 0).max(axis=1)
-    assert (in_flight <= room).all()
+def check_servers(simulation: PlacementSimulation) -> None:
+    """Only instances that are ACTIVE or DRAINING have calls, and no more than they have room."""
+    state, world = simulation.state, simulation.world
+    for g in range(simulation.num_gpus):
+        server = state.server[0, g]
+        m = int(server["model"])
+        if m == NONE:
+            assert server["running"] == server["queued"] == 0
+            continue
+        assert state.instance[0, g, m]["state"] in (ACTIVE, DRAINING)
+        tp = int(world.model["tp"][m])
+        assert (state.host[0, g : g + tp] == g).all()
+        assert server["running"] <= world.model["slots"][m]
+        assert server["queued"] <= world.model["queue"][m]
+        if server["queued"]:
+            assert server["running"] == world.model["slots"][m]
+        for i in range(int(server["running"])):
+            request = state.request[0, state.run_request[0, g, i]]
+            assert state.job[0, request["job"]]["model"][request["call"]] == m
+
+
+def check_requests(simulation: PlacementSimulation) -> None:
+    """Every call of every job in the cluster is in exactly one place."""
+    state = simulation.state
+    episode = state.episode[0]
+    places: list[tuple[int, int]] = []
+    waiting = running = queued = 0
+    for m in range(simulation.num_models):
+        queue = state.waiting[0, m]
+        identity, stamp_s = int(queue["head"]), -1.0
+        for _ in range(int(queue["count"])):
+            request = state.request[0, identity]
+            places.append((int(request["job"]), int(request["call"])))
+            assert request["ready_s"] <= request["stamp_s"] <= simulation.now_s()[0]
+            assert request["stamp_s"] >= stamp_s  # first come, first served
+            stamp_s = request["stamp_s"]
+            identity = int(request["next"])
+        waiting += int(queue["count"])
+    for g in range(simulation.num_gpus):
+        server = state.server[0, g]
+        ids = state.run_request[0, g, : server["running"]].tolist()
+        head, width = int(server["queue_head"]), state.queue.shape[2]
+        ids += [int(state.queue[0, g, (head + i) % width]) for i in range(int(server["queued"]))]
+        running += int(server["running"])
+        queued += int(server["queued"])
+        places += [(int(state.request[0, i]["job"]), int(state.request[0, i]["call"])) for i in ids]
+    assert all(count == 1 for count in Counter(places).values())
+    assert waiting + queued == episode["waiting"]
+    assert running == episode["serving"]
+    made, done = int(episode["requests_made"]), int(episode["requests_done"])
+    assert made == done + len(places)
+
+    free = set(state.free_job[0, : episode["free_jobs"]].tolist())
+    alive = int(episode["used_jobs"]) - len(free)
+    assert alive + int(episode["jobs_done"]) == int(episode["next_job"])

@@ -86,13 +86,15 @@ def test_keys(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     log = tmp_path / "log.jsonl"
     with running(tmp_path, log=str(log), keys={"chat": KEY}) as rig:
-        assert code(rig.ask(headers={"Authorization": KEY})) == (401, "invalid_api_key")
+        for credentials in (KEY, "Bearer wrong"):
+            refused = rig.ask(headers={"Authorization": credentials})
+            assert code(refused) == (401, "invalid_api_key")
         assert code(rig.ask(path="/metrics")) == (401, "invalid_api_key")
         assert rig.ask(path="/health")[0] == rig.ask(path="/ready")[0] == 200
         assert rig.ask(headers=BEARER)[0] == 200
         metrics = rig.ask(path="/metrics", headers=BEARER)[2].decode()
         assert 'tenant="chat"' in metrics
-        assert 'inframind_refused_total{reason="invalid_api_key"} 2.0' in metrics
+        assert 'inframind_refused_total{reason="invalid_api_key"} 3.0' in metrics
         for server in rig.servers:  # a key ends here
             assert not any("authorization" in headers for headers in server.headers)
         settled(rig)

@@ -20,7 +20,7 @@ from inframind_gym.live.client import ChatResult, DownError, LoopThread
 from inframind_gym.live.client import ask as ask_once
 from inframind_gym.live.config import LiveSettings, ServerAddress
 from inframind_gym.live.watcher import MetricsWatcher
-from tests.live.vllm_server.fake import Answer, FakeServer
+from tests.live.vllm_server.fake import Answer, FakeServer, until
 
 T = TypeVar("T")
 MESSAGES = [{"role": "user", "content": "What is 6 times 7?"}]
@@ -130,7 +130,8 @@ def test_what_comes_of_a_request(answer: Answer, status: str, error: str | None)
         result = ask(server)
     assert result.status == status, result
     assert result.attempts == 1 == len(server.requests)
-    assert result.error is None if error is None else error in str(result.error)[:400]
+    assert result.error is None if error is None else error in str(result.error)
+    assert len(str(result.error)) < 400
     assert result.retryable == (status not in ("rejected", "too_long"))
     assert (result.text is None) == (status not in ("ok", "truncated"))
 
@@ -147,6 +148,14 @@ def test_nobody_listens() -> None:
         return result
 
     assert with_client(act, f"http://127.0.0.1:{port}").status == "unreachable"
+
+
+@pytest.mark.parametrize("answer", [Answer(hang=True), Answer(tokens=1000, each_s=0.02)])
+def test_the_time_limit(answer: Answer) -> None:
+    with FakeServer(lambda r, n: answer) as server:
+        result = ask(server, limit_s=0.15)
+        assert (result.status, result.text, result.retryable) == ("timeout", None, False)
+        until(lambda: server.dropped)  # the server is told, by the end of the connection
 
 
 def test_a_stale_connection_is_no_failure() -> None:

@@ -87,14 +87,20 @@ def test_a_server_that_is_killed_and_returns() -> None:
         ({"asleep": True}, "asleep"),
         ({"mute": {"/health"}}, "no answer to /health"),
         ({"mute": {"/metrics"}}, "no answer to /metrics"),
+        ({"model": "n"}, "serves n, not m"),  # asked when it comes up
     ],
 )
 def test_what_makes_a_server_unusable(fault: dict[str, Any], reason: str) -> None:
     with FakeServer() as one, FakeServer() as two, watch(one, two, answer_s=0.1) as watcher:
         watcher.wait_up(10.0)
         good = {name: getattr(one, name) for name in fault}
+        if "model" in fault:
+            one.kill()
+            until(lambda: watcher.up == 0b10)
         for name, value in fault.items():
             setattr(one, name, value)
+        if "model" in fault:
+            one.start()
         until(lambda: watcher.up == 0b10)
         until(lambda: reason in watcher.status()[0].reason)
         status = watcher.status()[0]
