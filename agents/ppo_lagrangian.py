@@ -11,8 +11,9 @@ as it does in play (`inframind_gym.policies.ppo_lagrangian`). Nothing is imitate
 
     A = (1[solved in time] - V_r) - λ · (1[late] - V_l) - (U - Σ_r π_r U_r)
 
-with a critic each for reward V_r and lateness V_l; that of the use of GPUs is exact, for a recipe's
-price is known. PPO: Schulman et al. (2017). Weights are averaged over updates: the average plays.
+with a critic each for reward V_r and lateness V_l. Credit is of single queries (γ is 0), and U is
+what the policy pays: the price times the *predicted* seconds of a recipe's calls, so its mean over
+recipes is exact. PPO: Schulman et al. (2017). Weights are averaged over updates: the average plays.
 
 To follow one update: `World.play` → `Learner.update`.
 """
@@ -126,7 +127,7 @@ class Explorer(PpoLagrangianPolicy):
     def __init__(self, config: PpoLagrangianConfig, *, sample: bool) -> None:
         # Not PpoLagrangianPolicy's: there is no checkpoint.
         super(PpoLagrangianPolicy, self).__init__(prices=config.prices)
-        self.name, self.sample = NAME, sample
+        self.name, self.sample, self.lateness = NAME, sample, config.lateness
         self.sharpness, self.decisions_made = 1.0, list[tuple[Any, ...]]()
 
     def pick(self, seen: Seen, scores: Array, contexts: Array, rows: Array) -> Array:
@@ -224,8 +225,6 @@ class World:
         self._known[of, query] = True
         self._read[rows] = last[rows]
         self.policy.learn(completed, of)
-        if not self.config.lateness:
-            self.policy.lagrange[:] = 0.0
 
     def play(self, queries: int) -> Batch:
         """Go on until so many queries have been planned; returns what can be learned from."""
@@ -489,6 +488,8 @@ def train(config: PpoLagrangianConfig, run: Run) -> dict[str, Any]:
                     "agent": NAME,
                     "hidden": c.hidden,
                     "promise": c.promise,
+                    "prices": c.prices,
+                    "lateness": c.lateness,
                     "training": {**run.facts, **counts, "validation": found},
                 }
                 checkpoint.save(run.out / BEST, learner.weights(averaged=True), content)

@@ -172,6 +172,8 @@ def _table(rows: Rows) -> str:
             values = [scale * (b.max() if "validation" in name else b[-5:].mean()) for b in best]
             spread = f" ({min(values):.{digits}f}–{max(values):.{digits}f})"
             figures.append(f"{np.mean(values):.{digits}f}" + (spread if len(values) > 1 else ""))
+        if kind == "no-prices":
+            figures[-1] = "–"  # what nobody pays stays where it began
         body.append([kind if kind != "seed" else "as shipped", str(len(runs)), *figures])
     heads = ["training", "seeds", "goodput %", *(f"ρ {n.rpartition('/')[2]}" for n in BY_LOAD)]
     return table([*heads, "in time %", "λ at ρ 0.2", "μ at ρ 1.1, 10⁻³"], body)

@@ -1,16 +1,17 @@
 """PPO-Lagrangian: a network scores recipes; two kinds of multipliers are controlled while it plays.
 
 The constrained problem: as many right answers in time as possible, while (i) at most `1 - promise`
-of the queries are late, and (ii) no GPU is asked for more seconds of its slots than it has. Its
-Lagrangian pays a query
+of the queries are late, and (ii) no GPU is asked for more seconds of its slots than it has, which
+its queue shows: calls in flight stay at `adaptive.TARGET` a slot. Its Lagrangian pays a query
 
     1[solved in time] - λ · 1[late] - Σ_g μ_g · seconds of slots on GPU g
 
-μ_g and λ follow measured load and lateness by proportional-integral control, in training and in
-play alike, and the network sees what they lead to. Such a policy meets its constraints in states
-and pools where fixed multipliers would not: Calvo-Fullana, Paternain, Chamon and Ribeiro (2024),
-"State Augmented Constrained Reinforcement Learning". μ_g are the prices of `adaptive`; what a
-recipe takes and how long it lasts is learned as there. The network corrects its scores:
+μ_g follows the load by dual ascent, λ the share of late queries by proportional-integral control,
+in training and in play alike, and the network sees what they lead to. Such a policy meets its
+constraints in states and pools where fixed multipliers would not: Calvo-Fullana, Paternain, Chamon
+and Ribeiro (2024), "State Augmented Constrained Reinforcement Learning". μ_g are the prices of
+`adaptive`; what a recipe takes and how long it lasts is learned as there. The network corrects its
+scores:
 
     score_r = P_r · T_r - λ · (1 - T_r) - cost_r + network(recipe r, query, pool)
 
@@ -126,6 +127,8 @@ class PpoLagrangianCheckpoint(BaseModel):
 
     hidden: PositiveInt  # width of the layers
     promise: Fraction  # share of queries that are to be in time
+    prices: bool = True  # μ, if it was trained with them
+    lateness: bool = True  # λ
 
 
 class PpoLagrangianPolicy(AdaptivePolicy):
@@ -145,17 +148,19 @@ class PpoLagrangianPolicy(AdaptivePolicy):
     name = NAME
     version = 4
     toll = 0.0  # it was trained without
+    lateness = True
 
     def __init__(self, checkpoint: str | None = None, mode: str | None = None) -> None:
         if mode not in (None, SAMPLE):
             raise ConfigError(f"policy {NAME!r}: {unknown('mode', str(mode), [SAMPLE])}")
-        super().__init__()
         folder = Path(checkpoint) if checkpoint else SHIPPED / NAME
         self.name = ":".join((NAME, *(a for a in (checkpoint, mode) if a is not None)))
         self.sample = mode == SAMPLE
         weights, content = load(folder)
         config = validate(content, PpoLagrangianCheckpoint, source=str(folder / CONFIG_FILE))
         check_shapes(folder, weights, shapes(config.hidden))
+        super().__init__(prices=config.prices)
+        self.lateness = config.lateness
         self.fingerprint = fingerprint(folder)  # results of others are not these
         self.use(weights, config.promise)
 
@@ -271,6 +276,8 @@ class PpoLagrangianPolicy(AdaptivePolicy):
     def learn(self, completed: Completed, rows: NDArray[np.int64]) -> None:
         """Learn seconds of calls, and control λ, from queries (k,) that have ended."""
         super().learn(completed, rows)
+        if not self.lateness:
+            return
         late = completed["latency_s"] > completed["budget_s"]
         for row, is_late in zip(rows, late, strict=True):
             self.late[row] += (is_late - self.late[row]) / LATE_QUERIES
