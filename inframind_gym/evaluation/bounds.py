@@ -10,8 +10,8 @@ tried, until none is better. Those found are evaluated again with other random n
 result is not that of the luckiest among many.
 
 Work is counted in seconds of a server that is alone on its GPU and whose steps are as full as its
-slots allow (`inframind_gym.policies.oracle.call_cost_s`). A server does at most one second of it a
-second. Of n busy models on a GPU each runs at 1 / (1 + s (n - 1)) of its speed, so together they do
+slots allow (`oracle.call_cost_s`). A server does at most one second of it a second. Of n busy
+models on a GPU each runs at 1 / (1 + s (n - 1)) of its speed, so together they do
 at most max over n of n / (1 + s (n - 1)) seconds of work a second. No schedule can do more.
 
 `SteadyBound` shares out the queries among the recipes in steady load: the work of the queries that
@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from inframind_gym.envs.routing import StreamEnv
 from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.evaluation.oracle import RecipeKey, make_oracle, outcomes_of, recipes_of
 from inframind_gym.evaluation.scenarios import (
     Limits,
     Scenario,
@@ -45,7 +46,6 @@ from inframind_gym.evaluation.scenarios import (
     load_track,
 )
 from inframind_gym.files import replace_text
-from inframind_gym.policies.oracle import RecipeKey, make_oracle, outcomes_of, recipes_of
 from inframind_gym.progress import say
 from inframind_gym.simulator.arrivals import make_arrivals
 from inframind_gym.simulator.server.pool import PoolConfig

@@ -21,6 +21,7 @@ from inframind_gym.errors import unknown
 from inframind_gym.evaluation import track_board
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
 from inframind_gym.evaluation.family import Axis, Cell, Family, Place, content_hash, name_of
+from inframind_gym.evaluation.oracle import make_oracle, work_of_calls
 from inframind_gym.evaluation.play import Fields, Played, Player
 from inframind_gym.evaluation.queries import QueryBatch, Window, columns_of, stream_length
 from inframind_gym.evaluation.routing import NumQueries, StreamSuite, datasets_of
@@ -36,7 +37,6 @@ from inframind_gym.evaluation.scenarios import (
 )
 from inframind_gym.evaluation.store import policy_fingerprint
 from inframind_gym.policies import requires_of, resolve_policy
-from inframind_gym.policies.oracle import make_oracle, work_of_calls
 from inframind_gym.progress import say
 from inframind_gym.simulator.arrivals import make_arrivals
 from inframind_gym.simulator.rng import STREAM_BUDGET, uniform_array

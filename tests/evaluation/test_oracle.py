@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from inframind_gym.envs.routing import StreamVectorEnv
-from inframind_gym.policies.oracle import RECIPE, best_role, make_oracle, outcomes_of
+from inframind_gym.evaluation.oracle import RECIPE, best_role, make_oracle, outcomes_of
 from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.state import COMPLETED, PLAN
