@@ -38,6 +38,7 @@ from inframind_gym.train import read_config
 
 POLICIES: Final = ("fixed_recipe", "fixed_recipe_by_rate")
 _MOST_PLACES: Final = 500_000  # queries of all rows of an environment
+ARGUMENTS: Final = {"backpressure": ("10", "30", "100")}  # of rules, to choose from
 DECISIONS: Final = 500_000  # of a learner; the shipped networks have as many of each workload
 
 
@@ -207,6 +208,24 @@ def fit_learner(suite: TrackSuite, track: str, scenario: str, name: str, runs: P
     return Fit(policy=best, queries=budget.used, score=round(scores[best], 4))
 
 
+def fit_argument(suite: TrackSuite, track: str, scenario: str, name: str) -> Fit:
+    """Return the rule with that of its `ARGUMENTS` that does best over the loads of a scenario.
+
+    Args:
+        suite: Of the validation split.
+        track: Name of a track.
+        scenario: Of the track; with `fit_on` as for recipes.
+        name: Of the rule; it routes one agent a query, and chooses strategies itself.
+    """
+    sources, budget = _sources(suite, track, scenario), Budget(0)
+    scores = {
+        policy: _share(suite, track, sources, policy, CHOICE, budget)
+        for policy in (f"{name}:{argument}" for argument in ARGUMENTS[name])
+    }
+    best = max(scores, key=scores.__getitem__)
+    return Fit(policy=best, queries=budget.used, score=round(scores[best], 4))
+
+
 def _share(
     suite: TrackSuite, track: str, sources: Sequence[str], policy: str, of: Round, budget: Budget
 ) -> float:
@@ -345,6 +364,9 @@ def refit_places(
                 continue
             if name.startswith("sb3_"):
                 fit = fit_learner(suite, name_of(track), scenario, name, runs)
+                found = {name: {place: fit}}
+            elif name in ARGUMENTS:
+                fit = fit_argument(suite, name_of(track), scenario, name)
                 found = {name: {place: fit}}
             elif routers:
                 fit = fit_router(suite, name_of(track), scenario, name, queries)

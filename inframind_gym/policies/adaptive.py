@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -29,7 +28,7 @@ from scipy.special import expit, logit, ndtr
 
 from inframind_gym.policies import Completed, Contexts, PolicySpec
 from inframind_gym.policies.bid_price import Recipe, RecipePolicy, RecipeTable, tabulate
-from inframind_gym.policies.simple import STRATEGY_LOGITS
+from inframind_gym.policies.simple import DIFFICULTY_SD, STRATEGY_LOG_S, STRATEGY_LOGITS
 from inframind_gym.simulator.item_response import NODES, WEIGHTS, sigmoid
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
@@ -40,8 +39,6 @@ Floats = NDArray[np.float64]
 _REFLECTION, _DEBATE = TOPOLOGIES.index("Reflection"), TOPOLOGIES.index("Debate")
 
 # Beliefs before any measurement: abilities are of the workload, all else is the same everywhere.
-DIFFICULTY_SD: Final = 1.7  # spread of questions' difficulty, logits
-STRATEGY_LOG_S: Final = MappingProxyType({"Flash": -0.1, "Concise": -0.1, "DeepThink": 0.25})
 FINAL_LOG_S: Final = 0.0  # of the call that decides
 REVISION_LOG_S: Final = -0.3  # of a debate's second round
 REFLECTION_LOGITS: Final = 0.15

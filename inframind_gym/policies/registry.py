@@ -37,7 +37,7 @@ _BUILT_IN: Final = {
         "jsq": "simple:ShortestQueuePolicy",
         "sq2": "simple:PowerOfTwoPolicy",
         "spill": "simple:SpillPolicy",
-        "backpressure": "simple:BackpressurePolicy",
+        "backpressure:value": "simple:BackpressurePolicy",
         "adaptive": "adaptive:AdaptivePolicy",
         "adaptive_feedback": "adaptive:AdaptiveFeedbackPolicy",
         "moa": "simple:MixtureOfAgentsPolicy",
