@@ -1,4 +1,4 @@
-"""Live servers and the gateway: command lines, prompts, streams, metrics, decisions."""
+"""Live servers and the gateway: command lines, prompts, metrics, decisions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.client import ChatResult, ChatStream
 from inframind_gym.live.gateway.choose import SingleCallPolicy, World
 from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.launcher import server_command
@@ -80,42 +79,6 @@ def _prompts() -> str:
             except InfraMindError as error:
                 made.append([{"error": str(error)}])
     return digest_of(made)
-
-
-def _piece(delta: Any, finish: str | None = None, **more: Any) -> bytes:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    return b"data: " + json.dumps({"choices": [choice], **more}).encode() + b"\n\n"
-
-
-def _streams() -> str:
-    """Results of streams that end well, short, with errors and with nonsense."""
-    role = _piece({"role": "assistant", "content": ""})
-    done = b"data: [DONE]\n\n"
-    usage = {"prompt_tokens": 7, "completion_tokens": 3}
-    times = {"time_to_first_token_ms": 20.0, "queue_time_ms": 5.0}
-    scripts: list[tuple[bytes, ...]] = [
-        (role, _piece({"content": "It is"}), _piece({"content": " 42"}, "stop"), done),
-        (role, _piece({"content": "a"}, "length", usage=usage, metrics=times), done),
-        (role, _piece({"content": "a"}, "abort"), done),
-        (role, _piece({"content": "a"})),
-        (role, b'data: {"error": {"message": "EngineCore died"}}\n\n', done),
-        (b": ping\n\n", _piece({"content": "\ud83d"}), _piece({"content": "\ude00"}, "stop"), done),
-        (_piece({"content": "x"}, "stop", usage={"completion_tokens": -4}), done),
-        (_piece({"content": 5}), done),
-        (b"data: {<html>\n\n", done),
-        (b"da", b"ta: " + _piece({"content": "split"}, "stop")[6:], done),
-    ]
-    found = []
-    for script in scripts:
-        stream, result = ChatStream(16), ChatResult(0.0)
-        try:
-            for i, data in enumerate(script):
-                stream.feed(data, float(i))
-        except InfraMindError as error:
-            stream.error = str(error)
-        stream.write(result)
-        found.append(asdict(result))
-    return digest_of(found)
 
 
 def _metrics() -> str:
@@ -201,7 +164,6 @@ def _simulated() -> str:
 CASES: Cases = {
     "command lines": _commands,
     "prompts": _prompts,
-    "streams": _streams,
     "metrics": _metrics,
     **{
         f"decisions, {policy}": lambda policy=policy: _decisions(policy)  # type: ignore[misc]

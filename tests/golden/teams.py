@@ -5,16 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from typer.testing import CliRunner
 
-from inframind_gym.cli import app
 from inframind_gym.teams.assignment.app import Options, make_run
-from inframind_gym.teams.runs import RunLog, RunStore, compare
 from inframind_gym.teams.token_budget.optimum import solve
 from inframind_gym.teams.token_budget.settings import load_settings
 from tests.golden.net import digest_of
@@ -68,37 +63,6 @@ def _optimum() -> str:
     return digest_of(found)
 
 
-def _terminal() -> str:
-    """Run the commands of both teams and compare their runs; digest the JSON of all."""
-    told: list[Any] = []
-
-    def command(*words: str) -> dict[str, Any]:
-        done = CliRunner().invoke(app, ["team", *words, "--json"])
-        assert done.exit_code == 0, done.output
-        found: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
-        return found
-
-    with TemporaryDirectory() as folder:
-        runs = ("--runs", str(Path(folder) / "runs.sqlite"))
-        for words in (
-            ("assignment", "--seed", "0", "--iterations", "20"),
-            ("assignment", "--seed", "0", "--iterations", "20", "--router", "round_robin"),
-            ("token-budget", "Write.", "--budget", "9000"),
-            ("token-budget", "Write.", "--strategy", "frontload", "--seed", "3"),
-        ):
-            told.append(_plain(command("run", *words, *runs), "plots"))
-        names = [each.pop("run", None) or each.pop("run_id") for each in told]
-        with RunStore(runs[1]) as store:
-            compared = [compare(store, *pair) for pair in (names[:2], names[2:])]
-        told += _plain(json.loads(json.dumps(compared)), "run_id", "settings")
-        with RunStore(runs[1]) as store, RunLog(store, "assignment", {"a": 1}) as log:
-            log.append("x", {"n": 1})
-            log.finish("complete", {"calls": 1})
-            found = store.get_run(log.run_id)
-            told.append([found.team, found.status, found.settings, found.summary])
-    return digest_of(told)
-
-
 CASES: dict[str, Callable[[], str]] = {
     "assignment": _assignment,
     "assignment, drifting": lambda: _assignment(arrivals="drifting", seed=3),
@@ -112,5 +76,4 @@ CASES: dict[str, Callable[[], str]] = {
         Model(), strategy="spend_all", budget=6_000
     ),
     "optimum": _optimum,
-    "terminal": _terminal,
 }

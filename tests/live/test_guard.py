@@ -7,6 +7,7 @@ import contextlib
 import socket
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 
@@ -47,13 +48,16 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Targ
         RunStore(folder / "runs.sqlite") as store,
         serving(make_app(Launcher(store, Ways()), Boards([])), 8) as studio,
         serving(make_app(Launcher(store, Ways()), Boards([]), token=TOKEN), 8) as studio_keyed,
+        mock.patch.dict("os.environ", VLLM_API_KEY=TOKEN),
+        served(tiny_pool(), [0]) as keyed_urls,
     ):
         post, run = "/v1/chat/completions", '{"task": "x", "budget": VALUE}'
-        simulated = int(urls[0].rpartition(":")[2])
+        simulated, simulated_keyed = (int(url.rpartition(":")[2]) for url in urls + keyed_urls)
         yield {
             "gateway": Target(open_.port, "/v1/models", post, chat),
             "gateway with keys": Target(keyed.port, "/v1/models", post, chat, KEY),
             "simulated": Target(simulated, "/v1/models", post, chat),
+            "simulated with a password": Target(simulated_keyed, "/v1/models", post, chat, TOKEN),
             "studio": Target(studio, "/runs", "/run", run),
             "studio with a token": Target(studio_keyed, "/runs", "/run", run, TOKEN),
         }
@@ -74,7 +78,10 @@ def right(target: Target) -> list[bytes]:
     )
 
 
-NAMES = ("gateway", "gateway with keys", "studio", "studio with a token", "simulated")
+NAMES = (
+    *("gateway", "gateway with keys", "studio", "studio with a token"),
+    *("simulated", "simulated with a password"),
+)
 HEADS: list[list[bytes]] = [
     [b"Host: 127.0.0.1", b"Host: 127.0.0.1"],
     [b"Host: 127.0.0.1", b"Origin: http://evil.example"],
@@ -116,6 +123,8 @@ def test_heads_are_checked(targets: dict[str, Target], name: str) -> None:
     if target.token:
         for wrong in ([], [b"Authorization: Bearer x"], [b"Authorization: \xff"]):
             assert status(target, "GET", target.get, b"Host: 127.0.0.1", *wrong) == 401
+    if "studio" not in name:
+        assert status(target, "GET", "/health", b"Host: 127.0.0.1") == 200
     for path in ("/docs", "/redoc", "/openapi.json"):
         for head in (right(target), [b"Host: 127.0.0.1"]):
             assert status(target, "GET", path, *head) in (401, 404)

@@ -124,6 +124,20 @@ def test_two_runs_are_compared() -> None:
     assert result["cutoffs"][0][0]["agent"] == "critic"
 
 
+def test_two_runs_of_assignment_are_compared() -> None:
+    a, b = (
+        json.loads(team("run", "assignment", "--json", "--iterations", "9", *words).stdout)
+        for words in ((), ("--router", "round_robin"))
+    )
+    with RunStore() as store:
+        result = compare(store, a["run"], b["run"])
+    reward = result["numbers"]["mean_adjusted_reward"]
+    assert (reward["a"], reward["b"]) == (a["mean_adjusted_reward"], b["mean_adjusted_reward"])
+    for curve in result["curves"]:
+        assert [point[0] for point in curve] == list(range(9))
+        assert all(0.0 <= point[1] <= 1.0 for point in curve)
+
+
 # Coordination
 
 
