@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.policies.base import HungError
+from inframind_gym.timeouts import HungError
 
 
 class BenchmarkError(InfraMindError):

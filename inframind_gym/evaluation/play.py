@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from inframind_gym.envs.core import check_actions, checked_arguments
 from inframind_gym.evaluation.errors import PolicyFailedError, blame
 from inframind_gym.evaluation.family import Cell
-from inframind_gym.policies.base import interruptible
+from inframind_gym.timeouts import interruptible
 
 Fields = dict[str, NDArray[Any]]  # records of an episode by field, ``(num_records, ...)`` each
 Played = tuple[Cell, Fields]

@@ -23,7 +23,6 @@ from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.gateway.config import USUAL_DOMAIN, GatewayConfig
 from inframind_gym.policies import requires_of, resolve_policy
-from inframind_gym.policies.base import HungError, interruptible
 from inframind_gym.policies.simple import LowestExpectedLatencyPolicy
 from inframind_gym.simulator.rng import STREAM_ROLE, uniform_array
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
@@ -34,6 +33,7 @@ from inframind_gym.simulator.workflow.state import CONTEXT, PLAN, ROUTE
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from inframind_gym.simulator.workload import load_profiles, load_workload
 from inframind_gym.tasks import DOMAINS, TaskSet
+from inframind_gym.timeouts import HungError, interruptible
 
 _log = logging.getLogger(__name__)
 ROW: Final = np.zeros(1, np.int64)
