@@ -11,7 +11,6 @@ from pydantic import model_validator
 
 from inframind_gym.configs import StrictModel, within
 from inframind_gym.envs import render
-from inframind_gym.envs.assignment_servers import AgentServers
 from inframind_gym.envs.core import (
     Env,
     Float32s,
@@ -36,6 +35,7 @@ from inframind_gym.teams.assignment.rules import (
     state_index,
     utilization,
 )
+from inframind_gym.teams.assignment.servers import AgentServers
 from inframind_gym.teams.assignment.simulate import (
     DEFAULT_TEAM,
     NO_TASK,

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from inframind_gym.configs import Name
-from inframind_gym.envs.assignment_servers import agent_pool
 from inframind_gym.envs.core import checked_arguments
 from inframind_gym.errors import InfraMindError
 from inframind_gym.evaluation.errors import BenchmarkError
@@ -23,6 +22,7 @@ from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
 from inframind_gym.evaluation.play import Batch, Fields
 from inframind_gym.evaluation.suite import Suite
 from inframind_gym.teams.assignment.rules import BALANCED
+from inframind_gym.teams.assignment.servers import agent_pool
 from inframind_gym.teams.assignment.simulate import load_team
 from inframind_gym.teams.token_budget.settings import load_settings
 

@@ -168,10 +168,11 @@ def test_code_may_lie_far_from_its_constants(pages: int) -> None:
 
 def kernels() -> dict[str, str]:
     """Digests of entry points, those of every environment among them."""
-    from inframind_gym.envs import assignment_servers, placement_kernel, routing_kernel
+    from inframind_gym.envs import placement_kernel, routing_kernel
     from inframind_gym.live.placement import events
+    from inframind_gym.teams.assignment import servers
 
-    entries = (routing_kernel.drive, placement_kernel.drive, assignment_servers._advance)
+    entries = (routing_kernel.drive, placement_kernel.drive, servers._advance)
     return {f"{e.__module__}": digest_of(e.py_func) for e in (*entries, events.begin_interval)}
 
 
@@ -184,8 +185,8 @@ def test_every_constant_and_function_is_in_the_digest(monkeypatch: pytest.Monkey
     assert len(set(before.values())) == 4
     for module, name, value, concerned in (
         (jobs, "ONE_STEP", 1e-8, {"placement_kernel"}),
-        (engine, "_ONE", np.uint32(2), {"routing_kernel", "assignment_servers"}),
-        (engine, "bits", engine.stretch_s, {"routing_kernel", "assignment_servers"}),
+        (engine, "_ONE", np.uint32(2), {"routing_kernel", "servers"}),
+        (engine, "bits", engine.stretch_s, {"routing_kernel", "servers"}),
         (rng, "_mix", rng.normal, {"routing_kernel", "placement_kernel", "events"}),
     ):
         with monkeypatch.context() as patched:

@@ -1,4 +1,4 @@
-"""Servers of `InfraMind-Assignment-v0` with queues: a task is a request to one of eight servers."""
+"""The servers of the simulated team, with queues: a task is a request to one of eight servers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.configs import find_config
-from inframind_gym.envs.core import Floats, Ints
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.jit import jit
 from inframind_gym.simulator.server.engine import (
@@ -20,6 +19,7 @@ from inframind_gym.simulator.server.engine import (
 from inframind_gym.simulator.server.faults import STRETCH_ENDS, next_event
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.server.state import NEVER_S, Cluster, allocate, cards
+from inframind_gym.teams.state import Floats, Ints
 
 POOL: Final = "team-4gpu"  # eight models, in the order of the actions
 MOST_IN_FLIGHT: Final = 2_000_000  # tasks of all environments of a batch
