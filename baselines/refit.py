@@ -28,7 +28,8 @@ from inframind_gym.errors import unknown
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.family import Cell, Place, content_hash, name_of
 from inframind_gym.evaluation.queries import names_of
-from inframind_gym.evaluation.scenarios import Fit, add_fits, load_refits, load_track
+from inframind_gym.evaluation.refits import Fit, add_fits, load_refits
+from inframind_gym.evaluation.scenarios import load_track
 from inframind_gym.evaluation.track_board import SCORE
 from inframind_gym.evaluation.tracks import TRACKS, Stream, TrackPlayer, TrackSuite
 from inframind_gym.policies import Policy, PolicySpec, resolve_policy
@@ -375,3 +376,25 @@ def refit_places(
                 found = fit_recipes(suite, name_of(track), scenario, queries, rounds)
             add_fits(out, queries, found)
             say(f"{place}: {next(iter(found[name].values())).policy}")
+
+
+def enter_fit(path: Path, text: str, places: Sequence[str], budget_queries: int) -> None:
+    """Add a policy that was fitted elsewhere, for places "track/scenario".
+
+    The text is POLICY=PLAYS:QUERIES, or POLICY=PLAYS,PLAYS:QUERIES of several trainings.
+
+    Raises:
+        InfraMindError: The text is not of that form, or `add_fits` refuses.
+    """
+    policy, _, rest = text.partition("=")
+    plays, _, queries = rest.rpartition(":")
+    if not policy or not plays or not queries.isdecimal():
+        raise BenchmarkError(
+            f"--enter: {text!r} is not POLICY=PLAYS:QUERIES, for example "
+            "bid_price=bid_price:runs/x/best:9000000."
+        )
+    names = tuple(plays.split(","))
+    for name in names:
+        resolve_policy(name)
+    fit = Fit(policy=names if len(names) > 1 else plays, queries=int(queries))
+    add_fits(path, budget_queries, {policy: dict.fromkeys(places, fit)})

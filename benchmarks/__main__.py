@@ -118,8 +118,7 @@ def refit(
     ] = "",
 ) -> None:
     """Fit recipes or routers to scenarios of tracks, or enter what was trained for them."""
-    from baselines.refit import places_of, refit_places
-    from inframind_gym.evaluation.scenarios import enter_fit
+    from baselines.refit import enter_fit, places_of, refit_places
 
     with friendly():
         chosen = places_of(places)

@@ -24,15 +24,14 @@ from inframind_gym.evaluation.family import Axis, Cell, Family, Place, content_h
 from inframind_gym.evaluation.oracle import make_oracle, work_of_calls
 from inframind_gym.evaluation.play import Fields, Played, Player
 from inframind_gym.evaluation.queries import QueryBatch, Window, columns_of, stream_length
+from inframind_gym.evaluation.refits import Refits, load_refits
 from inframind_gym.evaluation.routing import NumQueries, StreamSuite, datasets_of
 from inframind_gym.evaluation.scenarios import (
     Limits,
     Load,
-    Refits,
     Scenario,
     TrackConfig,
     load_limits,
-    load_refits,
     load_track,
 )
 from inframind_gym.evaluation.store import policy_fingerprint

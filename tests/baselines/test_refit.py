@@ -13,7 +13,7 @@ from baselines import refit
 from baselines.recipes import candidates
 from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.scenarios import load_refits
+from inframind_gym.evaluation.refits import load_refits
 from inframind_gym.evaluation.tracks import TrackSuite
 from inframind_gym.policies import resolve_policy
 
@@ -124,3 +124,18 @@ def test_a_learner_is_trained_for_a_scenario_and_the_training_is_kept(
     assert trained.stat().st_mtime_ns == written  # it had finished
     monkeypatch.setattr(refit, "_share", lambda *of: float(of[3] == name))
     assert refit.fit_learner(config, "mine", "plain", name, runs).policy == name  # the shipped one
+
+
+def test_fits_of_one_file_have_one_budget(tmp_path: Path) -> None:
+    path = tmp_path / "refits.yaml"
+    refit.enter_fit(path, "static=static:llama-3b:Flash:900", ["steady/math"], 1000)
+    refit.enter_fit(path, "random=random,static:llama-3b:Flash:0", ["steady/mbpp"], 1000)
+    found = load_refits(path)
+    assert found.of("static", "steady", "math", 0.9) == ("static:llama-3b:Flash",)
+    assert found.of("random", "steady", "mbpp", 0.9) == ("random", "static:llama-3b:Flash")
+    assert found.queries() == {"static": 900, "random": 0}
+    for text, queries in (("random=random:0", 2000), ("random=random:1001", 1000)):
+        with pytest.raises(BenchmarkError):
+            refit.enter_fit(path, text, ["steady/gsm_hard"], queries)
+    with pytest.raises(ConfigError, match="has 2 and 3 trainings"):
+        refit.enter_fit(path, "random=random,random,random:0", ["steady/gsm_hard"], 1000)

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from inframind_gym.configs import list_configs
-from inframind_gym.errors import ConfigError
-from inframind_gym.evaluation import scenarios
+from inframind_gym.evaluation import refits, scenarios
 from inframind_gym.evaluation import track_board as score
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.errors import BenchmarkError
@@ -331,8 +330,8 @@ def test_mean_and_worst_cell_stand_beside_the_interquartile_mean(played: Path) -
 
 def test_a_fitted_policy_plays_under_the_name_of_its_policy(played: Path, tmp_path: Path) -> None:
     path = tmp_path / "refits.yaml"
-    fit = scenarios.Fit(policy="static:llama-3b:Flash", queries=900)
-    scenarios.add_fits(path, 1000, {"random": {"mine/plain": fit, "mine/shared/1.5": fit}})
+    fit = refits.Fit(policy="static:llama-3b:Flash", queries=900)
+    refits.add_fits(path, 1000, {"random": {"mine/plain": fit, "mine/shared/1.5": fit}})
     config = suite(played, refits=str(path))
     plays = {
         (place[1], place[2]): config.fitted.of("random", *place)[0] for place in config.places()
@@ -356,8 +355,8 @@ def test_a_fitted_policy_plays_under_the_name_of_its_policy(played: Path, tmp_pa
 
 def test_a_row_says_who_planned(played: Path, tmp_path: Path) -> None:
     path = tmp_path / "refits.yaml"
-    fit = scenarios.Fit(policy="planned:Debate:2:own:jsq", queries=900)
-    scenarios.add_fits(path, 1000, {"jsq": {"mine/plain": fit}})
+    fit = refits.Fit(policy="planned:Debate:2:own:jsq", queries=900)
+    refits.add_fits(path, 1000, {"jsq": {"mine/plain": fit}})
     plans = suite(played, refits=str(path), policies=["adaptive", "jsq", "random", "moa"])
     names, own = ("adaptive", "jsq", "random", "moa"), "Debate x 2 (fitted)"
     assert [plans.plan_of(name) for name in names] == ["own", own, "IO x 1", "IO x 5"]
@@ -371,8 +370,8 @@ def test_a_row_says_who_planned(played: Path, tmp_path: Path) -> None:
 def test_trainings_of_a_policy_share_episodes_and_a_row(played: Path, tmp_path: Path) -> None:
     path = tmp_path / "refits.yaml"
     trainings = ("static:llama-3b:Flash", "static:llama-8b:Flash", "random")
-    fit = scenarios.Fit(policy=trainings, queries=0)
-    scenarios.add_fits(path, 1000, {"random": {"mine/plain": fit}})
+    fit = refits.Fit(policy=trainings, queries=0)
+    refits.add_fits(path, 1000, {"random": {"mine/plain": fit}})
     config = suite(played, refits=str(path))
     summary = run(config, tmp_path / "r")
     assert summary.cells == 2 * 2 * (3 + 1) + 2 * 4  # loads, seeds, trainings; the other policy
@@ -395,21 +394,6 @@ def test_trainings_of_a_policy_share_episodes_and_a_row(played: Path, tmp_path: 
     mean = np.mean([c["solved"] * (c["latency_s"] <= c["budget_s"]) for cell, c in found.items()
                     if cell.policy == "random" and cell.place[1:] == place[1:]])  # fmt: skip
     assert (at["trainings"], at["goodput"]) == (3, pytest.approx(mean))
-
-
-def test_fits_of_one_file_have_one_budget(tmp_path: Path) -> None:
-    path = tmp_path / "refits.yaml"
-    scenarios.enter_fit(path, "static=static:llama-3b:Flash:900", ["steady/math"], 1000)
-    scenarios.enter_fit(path, "random=random,static:llama-3b:Flash:0", ["steady/mbpp"], 1000)
-    found = scenarios.load_refits(path)
-    assert found.of("static", "steady", "math", 0.9) == ("static:llama-3b:Flash",)
-    assert found.of("random", "steady", "mbpp", 0.9) == ("random", "static:llama-3b:Flash")
-    assert found.queries() == {"static": 900, "random": 0}
-    for text, queries in (("random=random:0", 2000), ("random=random:1001", 1000)):
-        with pytest.raises(BenchmarkError):
-            scenarios.enter_fit(path, text, ["steady/gsm_hard"], queries)
-    with pytest.raises(ConfigError, match="has 2 and 3 trainings"):
-        scenarios.enter_fit(path, "random=random,random,random:0", ["steady/gsm_hard"], 1000)
 
 
 # Files.
