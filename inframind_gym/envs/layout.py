@@ -18,7 +18,7 @@ That is the scope "call". `InfraMind-Planner-v0` shows less: no role (scope "pla
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -95,6 +95,13 @@ class ObservationLayout:
         if self.embedding == "compact":
             return 2 + self.num_models * len(COMPACT)
         return self.budget + 1 + self.num_models * len(self.system_features)
+
+    @property
+    def written(self) -> ObservationLayout:
+        """Layout of what the loops write: of a "compact" observation what it is computed from."""
+        if self.embedding != "compact":
+            return self
+        return replace(self, embedding="index", system_features=COMPACT_SEEN)
 
     @property
     def query(self) -> slice:
@@ -318,12 +325,12 @@ class Compact:
     """Compact observations of rows of decisions, from observations with the servers' telemetry.
 
     Args:
-        spec: facts of the run; the observations have the telemetry of COMPACT_SEEN.
+        spec: facts of the run; `spec.layout.written` has the telemetry of COMPACT_SEEN.
         rows: number of streams.
     """
 
     def __init__(self, spec: PolicySpec, rows: int) -> None:
-        self.spec = spec
+        self.spec, self._layout = spec, spec.layout.written
         self._same_gpu = (spec.gpu[:, None] == spec.gpu).astype(np.float64)
         self._log_call = np.log(np.maximum(spec.expected_call_s, 1e-3))
         self._time_s, self._arrived, self._rate = np.zeros((3, rows))
@@ -333,29 +340,38 @@ class Compact:
         """Begin new streams in some rows."""
         self._time_s[rows] = self._arrived[rows] = self._rate[rows] = 0.0
 
+    def forget_begun(self, time_s: Any, query: Any, rows: NDArray[np.int64]) -> None:
+        """Begin new streams in the rows whose clock, or whose number of the query, went back.
+
+        For those who do not know when streams begin, where every query has one call.
+        """
+        self.forget(rows[(time_s < self._time_s[rows]) | (query + 1 < self._arrived[rows])])
+
     def of(
-        self, seen: NDArray[np.float32], contexts: NDArray[Any], rows: NDArray[np.int64]
+        self, seen: NDArray[np.float32], time_s: Any, query: Any, rows: NDArray[np.int64]
     ) -> NDArray[np.float32]:
         """Return the observations of the decisions that wait in `rows`, (n, 2 + 7 M).
 
+        What follows the numbers of `seen`, at level "joint" the flag of plans, follows these, too.
+
         Args:
-            seen: (n, d) observations in the form of `spec.layout`.
-            contexts: (n,) CONTEXT, whose times and queries tell how many queries arrive.
+            seen: (n, d) observations in the form of `spec.layout.written`.
+            time_s: (n,) instants of the decisions.
+            query: (n,) numbers of their queries, which tell how many have arrived.
             rows: (n,) streams.
         """
-        layout, spec, time_s = self.spec.layout, self.spec, contexts["time_s"]
-        begun = (time_s < self._time_s[rows]) | (contexts["query"] + 1 < self._arrived[rows])
-        before_s, before = (np.where(begun, 0.0, x[rows]) for x in (self._time_s, self._arrived))
-        arrived = np.maximum(contexts["query"] + 1.0, before)
-        kept = np.where(begun, 0.0, self._rate[rows])
-        kept = kept * np.exp((before_s - time_s) / ARRIVALS_OVER_S)
+        layout, spec = self._layout, self.spec
+        before_s, before = self._time_s[rows], self._arrived[rows]
+        arrived = np.maximum(query + 1.0, before)
+        kept = self._rate[rows] * np.exp((before_s - time_s) / ARRIVALS_OVER_S)
         rate = kept + (arrived - before) * (60.0 / ARRIVALS_OVER_S)
         self._time_s[rows], self._arrived[rows], self._rate[rows] = time_s, arrived, rate
         # At the start the mean is over the seconds that have passed.
         per_min = rate / -np.expm1(-np.maximum(time_s, 1.0) / ARRIVALS_OVER_S)
         left_s = layout.remaining_budget_s(seen)
         own = layout.in_flight_req(seen) / spec.max_num_seqs
-        out = np.empty((len(rows), 2 + spec.num_models * len(COMPACT)), np.float32)
+        end = 2 + spec.num_models * len(COMPACT)
+        out = np.empty((len(rows), end + seen.shape[1] - layout.size), np.float32)
         out[:, 0] = np.log(left_s) / _LOG_SCALE
         out[:, 1] = np.minimum(np.log1p(per_min) / _LOG_SCALE, MOST_ARRIVALS)
         numbers = np.empty((len(COMPACT), len(rows), spec.num_models))
@@ -367,7 +383,8 @@ class Compact:
         numbers[5] = self._log_call / _LOG_SCALE
         numbers[6] = spec.ability
         numbers = np.moveaxis(numbers, 0, -1)
-        out[:, 2:] = np.clip(numbers, self._low, self._high).reshape(len(rows), -1)
+        out[:, 2:end] = np.clip(numbers, self._low, self._high).reshape(len(rows), -1)
+        out[:, end:] = seen[:, layout.size :]
         return out
 
 
@@ -380,7 +397,7 @@ def observe(
     budget_s: float,
     role: int = -1,
 ) -> NDArray[np.float32]:
-    """Return what an environment would show of a decision, for policies outside of one.
+    """Return what the loops of an environment write of a decision, for policies outside of one.
 
     Args:
         spec: facts of the run.
@@ -391,9 +408,9 @@ def observe(
         role: index into `spec.role_embeddings`; -1: a plan is due, not a route.
 
     Returns:
-        (1, d), d = `spec.layout.size`, and at level "joint" one more.
+        (1, d), d = `spec.layout.written.size`, and at level "joint" one more.
     """
-    layout = spec.layout
+    layout = spec.layout.written
     out = np.zeros((1, layout.size + (spec.level == "joint")), np.float32)
     row = out[0]
     if layout.embedding == "full":

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.envs.core import Float32s, Ints, check_actions
-from inframind_gym.envs.layout import PolicySpec
+from inframind_gym.envs.layout import COMPACT_SEEN, Compact, PolicySpec
 from inframind_gym.envs.routing import ARGUMENTS, RoutingEnv, RoutingVectorEnv
 from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.envs.routing_simulation import RoutingSimulation
@@ -61,14 +61,17 @@ class PlannerSimulation(RoutingSimulation):
         self._policy: Policy | None = None
         requires: dict[str, Any] = {}
         infra = config.system_features if config.observe == "infra" else ()
-        shown: tuple[str, ...] = ()  # telemetry that the executor sees
+        shown: tuple[str, ...] = ()  # telemetry that the executor sees, or what it is shown is of
         if config.executor not in self.built_in:
             self._policy, requires = self._executor(config)
             usual = tuple(dict.fromkeys((*USUAL_FEATURES, *config.system_features)))
             shown = tuple(requires.get("system_features", usual))
+        form = requires.get("observation", "index")
+        if form == "compact":
+            shown = COMPACT_SEEN
         changes = {
             "level": "planner" if self._policy is None else "joint",
-            "observation": requires.get("observation", "index"),
+            "observation": "index" if form == "compact" else form,
             "system_features": shown + tuple(f for f in infra if f not in shown),
             "scheduler": requires.get("scheduler", config.scheduler),
         }
@@ -79,6 +82,9 @@ class PlannerSimulation(RoutingSimulation):
         self._executor_level = requires.get("level", "executor")
         self._executor_layout = replace(wide, system_features=shown)
         self._seen = np.arange(self._executor_layout.size)
+        if form == "compact":
+            self._executor_layout = replace(wide, embedding="compact")
+            self._compact = Compact(self.executor_spec(), num_envs)
         if self._executor_level == "joint":  # with the flag of plans, which stands at the end
             self._seen = np.append(self._seen, self._wide.shape[1] - 1)
         self._feedback = None if self._policy is None else getattr(self._policy, "observe", None)
@@ -164,8 +170,10 @@ class PlannerSimulation(RoutingSimulation):
             costs[running] += self.costs[running]
             running = running[self.status[running] == DECISION]
             if len(running):
-                seen = self._wide[np.ix_(running, self._seen)]
-                routes = np.asarray(policy.act_batch(seen, self.decisions[running], running))
+                seen, due = self._wide[np.ix_(running, self._seen)], self.decisions[running]
+                if self._compact is not None:
+                    seen = self._compact.of(seen, due["time_s"], due["query"], running)
+                routes = np.asarray(policy.act_batch(seen, due, running))
                 if self._executor_level == "joint":
                     routes = routes[:, PLAN_ACTIONS]
                 checked = check_actions(routes, np.array([self.num_routes]), len(running))

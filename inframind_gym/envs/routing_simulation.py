@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -23,13 +22,7 @@ from inframind_gym.envs.core import (
     check_options,
 )
 from inframind_gym.envs.credit import columns_of, cost_vectors, earned_by
-from inframind_gym.envs.layout import (
-    COMPACT_SEEN,
-    SYSTEM_FEATURES,
-    Compact,
-    ObservationLayout,
-    PolicySpec,
-)
+from inframind_gym.envs.layout import SYSTEM_FEATURES, Compact, ObservationLayout, PolicySpec
 from inframind_gym.envs.routing_config import RANGES, EnvConfig, draw_from, draw_tasks
 from inframind_gym.envs.routing_kernel import drive
 from inframind_gym.errors import ConfigError
@@ -190,12 +183,7 @@ class RoutingSimulation(Simulation):
             self.tasks,
             task_profile,
             self.workload.budget_tiers_s,
-            [
-                SYSTEM_FEATURES.index(feature)
-                for feature in (
-                    COMPACT_SEEN if config.embedding == "compact" else config.system_features
-                )
-            ],
+            [SYSTEM_FEATURES.index(feature) for feature in self.layout.written.system_features],
             {
                 "poll_s": self.pool.metrics_poll_s,
                 "queue_norm": self.pool.queue_norm,
@@ -340,10 +328,9 @@ class RoutingSimulation(Simulation):
     def _show_compact(self, rows: Ints, observations: Float32s) -> None:
         """Turn what the loops have written into compact observations."""
         if self._compact is None:
-            models, norm = len(self.pool.models), self.pool.queue_norm
-            seen = ObservationLayout(models, "index", COMPACT_SEEN, norm)
-            self._compact = Compact(replace(self.policy_spec(), layout=seen), self.num_envs)
-        compact = self._compact.of(observations[rows], self.decisions[rows], rows)
+            self._compact = Compact(self.policy_spec(), self.num_envs)
+        seen = observations[rows, : self.layout.written.size]
+        compact = self._compact.of(seen, self._time_s[rows], self._query[rows], rows)
         observations[rows, : self.layout.size] = compact
 
     def _begin_streams(

@@ -266,7 +266,9 @@ class Sb3Policy(MlpPolicy):
     def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
         """Return the routes of `rows`, (n,)."""
         up = np.repeat(models_up(contexts, self.spec.num_models), self.spec.num_strategies, axis=1)
-        seen = self._compact.of(observations, contexts, rows)
+        time_s, query = contexts["time_s"], contexts["query"]
+        self._compact.forget_begun(time_s, query, rows)
+        seen = self._compact.of(observations, time_s, query, rows)
         values = np.where(up, self.values(seen), -np.inf)
         return np.asarray(values.argmax(axis=1), np.int64)
 

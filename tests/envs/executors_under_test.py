@@ -68,6 +68,20 @@ class Joint(Probe):
         return actions
 
 
+class Compact(Probe):
+    """One that sees load over slots."""
+
+    name = "compact_probe"
+    requires: ClassVar[dict[str, Any]] = {"observation": "compact"}
+
+
+class JointCompact(Joint):
+    """The same, and it would also plan."""
+
+    name = "joint_compact_probe"
+    requires: ClassVar[dict[str, Any]] = {**Joint.requires, "observation": "compact"}
+
+
 class Insists(BasePolicy):
     """One that has a plan of its own."""
 

@@ -80,7 +80,7 @@ def test_an_episode_is_one_plan(executor: str, execution: str) -> None:
     assert solved == {0.0, 1.0}
 
 
-@pytest.mark.parametrize("name", ["Probe", "Joint"])
+@pytest.mark.parametrize("name", ["Probe", "Joint", "Compact", "JointCompact"])
 def test_a_policy_does_what_it_does_by_hand(name: str) -> None:
     """The policy, asked call by call at the joint level, gives the same episodes."""
     ours = make(executor=HERE + name, num_queries=15)
@@ -88,7 +88,7 @@ def test_a_policy_does_what_it_does_by_hand(name: str) -> None:
     by_hand: Any = getattr(probes, name)()
     requires = {"observation": "index", **by_hand.requires}
     theirs: Any = gym.make(EXECUTOR, num_queries=15, **{**requires, "level": "joint"}).unwrapped
-    width = theirs.simulation.layout.size + (name == "Joint")
+    width = theirs.simulation.layout.size + ("Joint" in name)
     ours.reset(seed=5)
     theirs.reset(seed=5)
     for plan in plans(10):
@@ -113,7 +113,9 @@ def test_a_policy_does_what_it_does_by_hand(name: str) -> None:
         assert ours.context() == theirs.context()
 
 
-@pytest.mark.parametrize("executor", ["round_robin", HERE + "Probe", HERE + "Joint"])
+@pytest.mark.parametrize(
+    "executor", ["round_robin", HERE + "Probe", HERE + "Joint", HERE + "JointCompact"]
+)
 @pytest.mark.parametrize("features", [("queue", "e2e"), ("in_flight", "e2e", "kv")])
 def test_infra_is_the_stream_s_observation_without_the_role(
     executor: str, features: tuple[str, ...]

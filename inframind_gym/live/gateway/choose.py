@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.envs.backend import BackendSimulation
 from inframind_gym.envs.core import check_actions, checked_arguments
-from inframind_gym.envs.layout import ObservationLayout, PolicySpec, observe
+from inframind_gym.envs.layout import Compact, ObservationLayout, PolicySpec, observe
 from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.gateway.config import USUAL_DOMAIN, GatewayConfig
@@ -142,11 +142,29 @@ class TimedPolicy:
     def __init__(self, policy: Any, simulation: BackendSimulation, limit_s: float = 0.0) -> None:
         self._policy, self._highs, self.limit_s = policy, simulation.highs, limit_s
         self.spec, self._rests_until_s = simulation.policy_spec(), 0.0
+        is_compact = self.spec.layout.embedding == "compact"
+        self._compact = Compact(self.spec, 1) if is_compact else None
+
+    def reset(self) -> None:
+        """Reset the policy."""
+        self._policy.reset(self.spec, [0])
+        if self._compact is not None:
+            self._compact.forget(ROW)
 
     def ask(
-        self, telemetry: Telemetry, in_flight: NDArray[np.int64], context: NDArray[Any]
+        self,
+        telemetry: Telemetry,
+        in_flight: NDArray[np.int64],
+        context: NDArray[Any],
+        number: int,
     ) -> NDArray[np.int64]:
-        """Return the policy's action on the decision that is due, a row of CONTEXT.
+        """Return the policy's action on the decision that is due.
+
+        Args:
+            telemetry: the servers' metrics as they were read last.
+            in_flight: (M,) the gateway's own calls.
+            context: (1,) CONTEXT, whose `query` is written.
+            number: of the request, from 0.
 
         Raises:
             InfraMindError: it gave no valid one, or none in time.
@@ -157,6 +175,9 @@ class TimedPolicy:
         left_s = float(due["arrival_s"] + due["budget_s"] - due["time_s"])
         task, role = int(due["task"]), -1 if due["kind"] == PLAN else int(due["role"])
         seen = observe(self.spec, telemetry, in_flight, task=task, budget_s=left_s, role=role)
+        if self._compact is not None:
+            seen = self._compact.of(seen, context["time_s"], number, ROW)
+        context["query"] = ordinal(number)
         try:
             with interruptible() as within:
                 within(self.limit_s)
@@ -199,7 +220,7 @@ class SingleCallPolicy:
         nothing = Telemetry(0, *([[0.0] * models] * 4))
         world = World(0.0, (1 << models) - 1, np.zeros(models, np.int64), nothing)
         for warm in (True, False):  # what is compiled is not waited for later
-            policy.reset(self.spec, [0])
+            self._timed.reset()
             if not self._any_plan:
                 policy.plan_single_calls()  # type: ignore[attr-defined]
             if warm:
@@ -215,20 +236,20 @@ class SingleCallPolicy:
         context["arrival_s"], context["budget_s"] = arrival_s, budget_s
         polled_s = min(*telemetry.taken_s, now_s) if telemetry.polls else 0.0
         context["telemetry_age_s"], context["poll"] = now_s - polled_s, telemetry.polls
-        context["query"], context["task"] = ordinal(self._count), task
+        context["task"] = task
         context["domain"], context["topology"] = self._domains[task], _IO
         roles = roles_of(DOMAINS[self._domains[task]])
         role = roles[int(self._role_u * len(roles))]
         if spec.level == "joint":
             context["kind"], context["role"], context["topology"] = PLAN, -1, 0
-            plan = self._timed.ask(telemetry, world.in_flight, context)
+            plan = self._timed.ask(telemetry, world.in_flight, context, self._count)
             role = roles[int(plan[2]) % len(roles)]
             # One agent, whatever a policy that can route along any plan would have liked.
             context["topology"] = _IO if self._any_plan else plan[0]
         context["kind"], context["role"] = ROUTE, role
         for name in ("num_agents", "num_nodes", "num_waves"):
             context[name] = 1
-        action = self._timed.ask(telemetry, world.in_flight, context)
+        action = self._timed.ask(telemetry, world.in_flight, context, self._count)
         route = int(action[PLAN_ACTIONS if len(action) > PLAN_ACTIONS else 0])
         model, strategy = divmod(route, spec.num_strategies)
         if not world.up >> model & 1 and world.up:  # the next one that is up

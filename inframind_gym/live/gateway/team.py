@@ -25,7 +25,6 @@ from inframind_gym.live.gateway.choose import (
     Decision,
     TimedPolicy,
     make_simulation,
-    ordinal,
     typical_tasks,
     workload_for,
 )
@@ -63,7 +62,7 @@ class Teams:
         self._idle = deque(make_simulation(config, requires, one_call=False) for _ in range(count))
         self._tasks = typical_tasks(self._idle[0].tasks)
         self._timed = TimedPolicy(policy, self._idle[0], config.limits.policy_s)
-        policy.reset(self._timed.spec, [0])
+        self._timed.reset()
         compile_driver(LiveConfig(pool=config.pool, workload=workload_for(config)))
 
     async def answer(self, exchange: Exchange) -> None:
@@ -140,8 +139,8 @@ class Teams:
             event = await calls.drive(loop, BEGIN, action)
             while event == DECISION:
                 simulation.show(loop.read_metrics(), seen)
-                simulation.decisions["query"] = ordinal(number)
-                action = self._timed.ask(calls.telemetry(), gateway.in_flight, simulation.decisions)
+                load = calls.telemetry(), gateway.in_flight
+                action = self._timed.ask(*load, simulation.decisions, number)
                 event = await calls.drive(loop, STEP, action)
             if calls.final is None:
                 raise InfraMindError("the workflow has no answer: its deciding call failed")

@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("httptools")
 
+from inframind_gym.envs.layout import COMPACT
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.gateway.choose import Predictor, SingleCallPolicy, World, ordinal
 from inframind_gym.live.gateway.config import GatewayConfig
@@ -49,6 +50,14 @@ class Planning(Watching):
     def act_batch(self, observations: Any, contexts: Any, rows: Any) -> Any:
         route = super().act_batch(observations, contexts, rows)
         return np.column_stack([np.tile([3, 4, 0, 1, 2, 3, 4, 5], (len(rows), 1)), route])
+
+
+class Compact(Watching):
+    requires: ClassVar[dict[str, Any]] = {"observation": "compact"}
+
+
+class PlanningCompact(Planning):
+    requires: ClassVar[dict[str, Any]] = {"observation": "compact", "level": "joint"}
 
 
 class Wrong(BasePolicy):
@@ -91,6 +100,25 @@ def test_a_policy_sees_what_environments_show() -> None:
     assert (context["time_s"][0], context["arrival_s"][0], context["budget_s"][0]) == (100, 98, 30)
     assert (context["poll"][0], context["telemetry_age_s"][0]) == (7, 5.0)
     assert (context["num_agents"][0], context["num_nodes"][0]) == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["Compact", "PlanningCompact"])
+def test_a_policy_that_wants_compact_observations_gets_them(name: str) -> None:
+    made = policy_of(name)
+    SEEN.clear()
+    for second in range(3):
+        made.decide(WORLD._replace(now_s=100.0 + second), 98.0 + second, 30.0, "Code")
+    observation, _, spec = SEEN[-1]
+    layout, slots = spec.layout, spec.max_num_seqs
+    assert observation.shape == (1, layout.size + (spec.level == "joint"))
+    assert layout.remaining_budget_s(observation)[0] == pytest.approx(28.0, rel=1e-5)
+    assert np.expm1(observation[0, 1] * np.log(300)) == pytest.approx(4.0, rel=0.3)  # a minute
+    columns = dict(zip(COMPACT, layout.servers(observation)[0].T, strict=True))
+    assert columns["own_load"] == pytest.approx(IN_FLIGHT / slots)
+    assert columns["queue_load"] == pytest.approx(POLLED.depth_req / slots)
+    assert columns["ability"] == pytest.approx(spec.ability)
+    flags = [seen[0, layout.size :].tolist() for seen, _, _ in SEEN[-2:]]
+    assert flags == ([[1.0], [0.0]] if spec.level == "joint" else [[], []])
 
 
 def test_a_plan_for_one_call_has_one_agent() -> None:
