@@ -18,6 +18,7 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.tracker import Tracker
 from inframind_gym.policies import checkpoint
 from inframind_gym.simulator import SIMULATOR_VERSION
+from inframind_gym.simulator.server.pool import Scheduler
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,7 +52,7 @@ class WorldChoice(StrictModel):
     workload: str = "all"
     tasks: str = "builtin"
     arrivals: str | dict[str, Any] = "poisson"
-    scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None
+    scheduler: Scheduler | None = None
     execution: Literal["parallel", "sequential"] | None = None
     agents: dict[str, Any] | None = None
     metrics_poll_s: Positive | None = None  # between two polls of the telemetry; None: the pool's

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from inframind_gym.configs import StrictModel, within
 from inframind_gym.errors import ConfigError, require_within, unknown
 from inframind_gym.simulator.faults import Fault
+from inframind_gym.simulator.server.pool import Scheduler
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, Graph, custom_graph
 from inframind_gym.simulator.workload import AgentProfile, Drift, load_profiles, load_workload
 from inframind_gym.tasks import DOMAINS, TaskSet, load_tasks
@@ -79,7 +80,7 @@ class EnvConfig(StrictModel):
     budget_s: Annotated[float | tuple[float, ...], BeforeValidator(_budget)] | None = None
     num_queries: Annotated[int, within(*RANGES["num_queries"])] | None = None
     arrivals: str | dict[str, Any] = "poisson"
-    scheduler: Literal["edf", "edf_late_last", "fcfs"] | None = None
+    scheduler: Scheduler | None = None
     execution: Literal["parallel", "sequential"] | None = None
     # "mix" is the workload's measured mix of plans, which is None.
     planner: Annotated[

@@ -28,6 +28,7 @@ from inframind_gym.simulator.rng import STREAM_ROLE, uniform_array
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.workflow.backend import Telemetry
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
+from inframind_gym.simulator.workflow.lifecycle import LATE_S
 from inframind_gym.simulator.workflow.roles import roles_of
 from inframind_gym.simulator.workflow.state import CONTEXT, PLAN, ROUTE
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
@@ -38,7 +39,6 @@ from inframind_gym.timeouts import HungError, interruptible
 _log = logging.getLogger(__name__)
 ROW: Final = np.zeros(1, np.int64)
 _IO: Final = TOPOLOGIES.index("IO")
-_LATE_S: Final = 1e9  # priority of what is late under "edf_late_last"
 _ORDINALS: Final = 1 << 12  # of requests; policies keep a place for each
 _BYTES_A_TOKEN: Final = 4.0
 _REST_S: Final = 60.0  # for which a policy that hung is not asked
@@ -256,8 +256,25 @@ class SingleCallPolicy:
             later = ((model + step) % spec.num_models for step in range(spec.num_models))
             model = next(m for m in later if world.up >> m & 1)
         self._count += 1
-        late_s = _LATE_S if spec.scheduler == "edf_late_last" and now_s >= deadline_s else 0.0
-        return Decision(model, strategy, 0.0 if spec.scheduler == "fcfs" else deadline_s + late_s)
+        return Decision(model, strategy, priority_s(spec.scheduler, deadline_s, now_s))
+
+
+def priority_s(scheduler: str, deadline_s: float, now_s: float) -> float:
+    """Return the priority of a call sent now, as `lifecycle.priority` gives it.
+
+    Raises:
+        ConfigError: there is no such scheduler.
+    """
+    if scheduler == "edf":
+        return deadline_s
+    if scheduler == "edf_late_last":
+        return deadline_s if now_s < deadline_s else deadline_s + LATE_S
+    if scheduler == "fcfs":
+        return 0.0
+    raise ConfigError(
+        f"the gateway has no rule for scheduler {scheduler!r}; set edf, edf_late_last or fcfs in "
+        "the pool"
+    )
 
 
 class Predictor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from inframind_gym.simulator.jit import record
 from inframind_gym.simulator.quality import ResponseTables, response_tables
 from inframind_gym.simulator.rng import cumulative
-from inframind_gym.simulator.server.pool import MOST_MODELS, PoolConfig
+from inframind_gym.simulator.server.pool import MOST_MODELS, PoolConfig, Scheduler
 from inframind_gym.simulator.workflow.roles import ROLES, roles_of
 from inframind_gym.simulator.workflow.topology import (
     MAX_AGENTS,
@@ -25,7 +25,7 @@ from inframind_gym.simulator.workload import TaskProfile
 from inframind_gym.tasks import DOMAINS, TaskSet, load_role_embeddings
 
 EXECUTIONS: Final = ("parallel", "sequential", "serial")
-SCHEDULERS: Final = ("edf", "edf_late_last", "fcfs")
+SCHEDULERS: Final[tuple[str, ...]] = get_args(Scheduler)
 ROUTERS: Final = ("static_mix", "round_robin", "least_loaded", "none")
 LEVELS: Final = ("executor", "planner", "joint")
 EMBED_DIM: Final = 384  # numbers of the embedding of a query or a role

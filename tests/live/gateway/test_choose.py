@@ -16,7 +16,13 @@ pytest.importorskip("httptools")
 
 from inframind_gym.envs.layout import COMPACT
 from inframind_gym.errors import ConfigError, InfraMindError
-from inframind_gym.live.gateway.choose import Predictor, SingleCallPolicy, World, ordinal
+from inframind_gym.live.gateway.choose import (
+    Predictor,
+    SingleCallPolicy,
+    World,
+    ordinal,
+    priority_s,
+)
 from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.policies import BasePolicy, PolicySpec
 from inframind_gym.simulator.estimate.packing import make_pool, parse_models, pool_yaml
@@ -166,6 +172,18 @@ def test_policies_remember_a_bounded_number_of_requests() -> None:
     assert max(numbers) < 1 << 12
     assert all(number % 128 == count % 128 for count, number in enumerate(numbers))
     assert min(numbers[1 << 12 :]) >= 1 << 11
+
+
+def test_priorities_are_those_of_the_scheduler() -> None:
+    for scheduler, in_time_s, late_s in (
+        ("edf", 20.0, 20.0),
+        ("edf_late_last", 20.0, 20.0 + 1e9),
+        ("fcfs", 0.0, 0.0),
+    ):
+        assert priority_s(scheduler, 20.0, 19.0) == in_time_s
+        assert priority_s(scheduler, 20.0, 20.0) == late_s
+    with pytest.raises(ConfigError, match="no rule for scheduler 'lifo'"):
+        priority_s("lifo", 20.0, 0.0)
 
 
 def test_predictions_count_ones_own_calls_at_once() -> None:
