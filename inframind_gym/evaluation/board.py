@@ -200,7 +200,7 @@ def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict
         "suite": header["suite"]["name"],
         "kind": family.kind,
         **{key: header["suite"][key] for key in family.shown},
-        **{key: value for key, value in header["suite"].items() if key == "division"},
+        **{key: header["suite"][key] for key in family.shown_if_set if key in header["suite"]},
         "cells": len(results.episodes),
         "planned": results.planned,
         "missing": results.missing,

@@ -118,6 +118,9 @@ class Family:
     title: str = "{suite}: {records}{about}"  # of the ranking: "{suite}", "{records}" and "{about}"
     about: Callable[[Mapping[str, Any]], str] = lambda board: ""  # returns what else the title says
     shown: Sequence[str] = ()  # settings that are copied into a leaderboard
+    shown_if_set: Sequence[str] = ()  # those that ``run.json`` has only where a suite sets them
+    # Parts of ``run.json``, by name, that the runs of a folder put together (`Suite.header`)
+    merged: Sequence[str] = ()
     # Bound to which a leaderboard has the difference, in place of the ratio to the best one, for
     # scores that have no zero; empty: it has the ratio
     regret: str = ""

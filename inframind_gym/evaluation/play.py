@@ -174,9 +174,8 @@ class Player:
         simulation.reset(np.arange(len(cells)), generators, batch.observations)
 
     def reset_policy(self, batch: Batch) -> None:
-        """Show the policy of a batch what it is to play; in the division "route" single calls."""
+        """Show the policy of a batch what it is to play."""
         with batch.calling():
             seeds = [cell.policy_seed for cell in batch.cells]
             batch.policy.reset(batch.simulation.policy_spec(), seeds)
-            if getattr(self.suite, "division", None) == "route":
-                getattr(batch.policy, "plan_single_calls", lambda: None)()
+            self.suite.prepare(batch.policy)

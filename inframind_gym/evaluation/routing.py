@@ -86,16 +86,22 @@ class StreamSuite(Suite):
 
         In "orchestrate" a policy gets the arguments that it requires. In "route" every query has
         one agent: a policy that plans keeps its level if it can be held to that
-        (`plan_single_calls`, called by the player), and any other routes along the plan IO x 1,
+        (`plan_single_calls`, see `prepare`), and any other routes along the plan IO x 1,
         whatever it requires.
         """
         own = requires_of(policy)
-        holds = own.get("level") == "joint" and hasattr(policy, "plan_single_calls")
+        holds = own.get("level") == "joint" and getattr(policy, "plan_single_calls", None)
         if self.division == "route" and not holds:
             own = own | {"level": "executor", "planner": {"topology": "IO", "num_agents": 1}}
         common: dict[str, Any] = {"tasks": self.tasks, "split": self.split}
         common |= {"scheduler": self.scheduler, "observation": "index", "record_calls": True}
         return common | self.arguments(place) | own
+
+    def prepare(self, policy: Any) -> None:
+        """Hold a policy that can plan single calls to them in the division "route"."""
+        plan_single_calls = getattr(policy, "plan_single_calls", None)
+        if self.division == "route" and plan_single_calls:
+            plan_single_calls()
 
     def resolve(self) -> Self:
         """Make the path of the tasks absolute."""
@@ -206,6 +212,8 @@ ROUTING: Final = Family(
     batch=QueryBatch,
     layout=QueryLayout.of,
     shown=("tasks", "backend", "pool"),
+    shown_if_set=("division",),
+    merged=("estimates",),
     tables=lambda board, tables: [*tables, _used_table(board["ranking"])],
 )
 
@@ -376,6 +384,11 @@ class RoutingSuite(StreamSuite):
         _, rates, budgets = zip(*(cell.place for cell in cells), strict=True)
         budgets_s = [np.nan if budget == "tiers" else budget for budget in budgets]
         return {"arrival_rate_per_min": np.array(rates), "budget_s": np.array(budgets_s)}
+
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether the servers are live ones: there is one set of them."""
+        return self.backend == "vllm"
 
     def player(self, progress: Callable[[int], None] = lambda _: None, **live: Any) -> Player:
         """Make the player: on simulated servers, or on those of the pool."""

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import BaseModel, create_model
 
 import inframind_gym
 from inframind_gym.configs import validate
@@ -159,18 +159,20 @@ def provenance() -> dict[str, Any]:
     }
 
 
+class _Suite(BaseModel):
+    """Part of a suite in ``run.json`` by which the others are read."""
+
+    kind: str = "routing"
+
+
 class _Header(BaseModel):
-    """Part of ``run.json`` that is read; the file holds more."""
+    """Part of ``run.json`` that is read, but for the hashes of files; the file holds more."""
 
     settings: dict[str, Any]
     policies: dict[str, dict[str, Any]]
-    suite: dict[str, Any]
+    suite: _Suite
     runs: list[dict[str, Any]]
     names: dict[str, tuple[str, ...]] = {}
-    workloads: dict[str, str] = {}
-    clusters: dict[str, str] = {}
-    demands: dict[str, str] = {}
-    tracks: dict[str, str] = {}
     planned: dict[str, dict[str, str]] = {}
     left_out: dict[str, str] = {}
     bounds: tuple[str, ...] = ()
@@ -203,6 +205,8 @@ def read_header(folder: Path) -> dict[str, Any]:
             "Choose another folder, or delete this one to start over."
         )
     validate(header, _Header, source=str(path))
+    hashes: Any = {name: (dict[str, str], {}) for name in family_of(header["suite"]).files()}
+    validate(header, create_model("_Hashes", **hashes), source=str(path))
     return dict(header)
 
 
@@ -425,9 +429,10 @@ class ResultStore:
                     "Choose another folder, or delete this one to start over."
                 )
             if not differing:
-                for key in ("policies", *family_of(header["suite"]).files()):
+                family = family_of(header["suite"])
+                for key in ("policies", *family.files()):
                     header[key] = {**old.get(key, {}), **header[key]}
-                for key in {"estimates", "places"} & header.keys():
+                for key in header.keys() & set(family.merged):
                     header[key] = {**header[key], **old.get(key, {}), **header[key]}
                 for policy, cells in old.get("planned", {}).items():
                     header["planned"][policy] = {**cells, **header["planned"].get(policy, {})}

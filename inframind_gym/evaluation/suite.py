@@ -187,6 +187,14 @@ class Suite(StrictModel):
         """Make a policy from its name or ``package.module:Class``."""
         return resolve_policy(name, family=cls.family.policies or cls.family.kind)
 
+    def prepare(self, policy: Any) -> None:
+        """Prepare a policy that was just reset for how the suite is played."""
+
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether episodes play one after the other, each alone."""
+        return False
+
     def options(self, cells: Sequence[Cell]) -> dict[str, Any] | None:
         """Return the options of the reset, in which the cells of a batch may differ."""
         return None

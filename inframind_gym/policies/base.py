@@ -8,7 +8,7 @@ the same actions whether it runs alone or in a batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from types import MappingProxyType
 from typing import Any, Final, Generic, Protocol, TypeAlias, runtime_checkable
@@ -62,6 +62,9 @@ class Policy(Protocol[_Spec, _Seen]):
       rows with an array of their rows.
     - `carries_out_any_plan`: False where a policy routes only queries that it has planned itself;
       such a one is no executor of InfraMind-Planner-v0.
+    - `plan_single_calls()`: called once after `reset` where every query is to have one agent that
+      calls once: in the division "route", and by the gateway. Until the next `reset` the policy
+      plans such queries alone. None, the default, where it cannot: it is asked for routes alone.
     - `requires`: arguments of the environment that a policy insists on, some of REQUIRABLE:
       `{"planner": {"topology": "IO", "num_agents": 5}}`, `{"level": "joint"}`,
       `{"observation": "full"}`.
@@ -97,6 +100,7 @@ class BasePolicy(Generic[Spec, Seen]):
         version: raised by a change that alters its actions; results of another are not reused.
         requires: arguments of the environment that the policy insists on.
         carries_out_any_plan: whether it routes queries that somebody else has planned.
+        plan_single_calls: method that keeps its plans to one call a query; None: it has none.
         spec: the facts of the run.
         seeds: (rows,) uint64.
         decisions: (rows,) decisions that a row has made, where a subclass counts them for
@@ -107,6 +111,7 @@ class BasePolicy(Generic[Spec, Seen]):
     version: int = 1
     requires: Mapping[str, Any] = MappingProxyType({})
     carries_out_any_plan: bool = True
+    plan_single_calls: Callable[[], None] | None = None
     spec: Spec
     seeds: NDArray[np.uint64]
     decisions: Ints

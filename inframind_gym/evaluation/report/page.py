@@ -153,7 +153,7 @@ def _run(results: Results) -> dict[str, Any]:
             "unit": family.unit,
             "score": family.score,
             "metrics": metrics,
-            "terms": {**of_queries, **targets, **words[board["kind"]], **words["everywhere"]},
+            "terms": {**of_queries, **targets, **words.get(family.kind, {}), **words["everywhere"]},
             "axes": axes,
             "policies": [{"name": name, "bound": name in bounds} for name in ranked],
             "board": board,

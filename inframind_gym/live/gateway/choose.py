@@ -205,8 +205,9 @@ class SingleCallPolicy:
         requires = requires_of(policy)
         # Those that route along plans of several agents alone can have one for single calls.
         self._any_plan = getattr(policy, "carries_out_any_plan", True)
+        plan_single_calls = getattr(policy, "plan_single_calls", None)
         plans = "planner" in requires or requires.get("level") == "planner"
-        if plans or not (self._any_plan or hasattr(policy, "plan_single_calls")):
+        if plans or not (self._any_plan or plan_single_calls):
             why = "it does not route, or only along plans of its own"
             raise ConfigError(f"policy {config.policy!r} cannot route single calls: {why}")
         simulation = make_simulation(config, requires, one_call=True)
@@ -222,7 +223,7 @@ class SingleCallPolicy:
         for warm in (True, False):  # what is compiled is not waited for later
             self._timed.reset()
             if not self._any_plan:
-                policy.plan_single_calls()  # type: ignore[attr-defined]
+                plan_single_calls()
             if warm:
                 self.decide(world, 0.0, 60.0, USUAL_DOMAIN)
         self._timed.limit_s = config.limits.policy_s
