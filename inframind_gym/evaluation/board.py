@@ -166,8 +166,12 @@ def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict
     for policy, by_place in strata.items():
         for place, episodes in by_place.items():
             estimate = Estimate.of(
-                *(results.measured, results.layout, policy, episodes.values()),
-                *(place, num_resamples),
+                results.measured,
+                results.layout,
+                policy,
+                episodes.values(),
+                place,
+                num_resamples,
             )
             known = {"policy": policy, "bound": policy in bounds, **family.describe(place)}
             rows.append({**known, "seeds": sorted(episodes), **estimate.to_json()})
@@ -184,9 +188,11 @@ def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict
             peers = of_table[value]
             ranked = [
                 {
-                    **{"policy": policy, "bound": policy in bounds},
+                    "policy": policy,
+                    "bound": policy in bounds,
                     **({axis.name: value} if axis else {}),
-                    **{"cells": one.strata, "missing": len(results.missing.get(policy, ()))},
+                    "cells": one.strata,
+                    "missing": len(results.missing.get(policy, ())),
                     **one.to_json(),
                     **_to_bound(one, peers, bounds, family),
                 }

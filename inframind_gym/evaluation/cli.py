@@ -20,7 +20,8 @@ from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.progress import say
 
 _TYPER: Final[dict[str, Any]] = {
-    **{"no_args_is_help": True, "add_completion": False},
+    "no_args_is_help": True,
+    "add_completion": False,
     "pretty_exceptions_enable": False,
 }
 app = typer.Typer(help="Run policies on suites of episodes, and compare the results.", **_TYPER)

@@ -27,8 +27,16 @@ METRICS: Final = by_name(
     Metric("serving_share", "serving", "%"),
 )
 FIELDS: Final = (  # numbers of a decision that are summed
-    *("request_s", "calls", "arrived", "late", "illegal"),
-    *("choices", "switches", "gpu_s", "serving", "jobs"),
+    "request_s",
+    "calls",
+    "arrived",
+    "late",
+    "illegal",
+    "choices",
+    "switches",
+    "gpu_s",
+    "serving",
+    "jobs",
 )
 
 
@@ -98,7 +106,8 @@ class PlacementBatch(Batch):
         for name, values in {
             "request_s": sum(seconds),
             **{name: self._totals[name] - before[name] for name in before},
-            **{name: episode[name].astype(np.int64) for name in ("late", "illegal")},
+            "late": episode["late"].astype(np.int64),
+            "illegal": episode["illegal"].astype(np.int64),
             "choices": every * gpus,
             "gpu_s": every * (gpus * config.ticks * config.routing_interval_s),
             "serving": (simulation.state.host != NONE).sum(axis=1),
@@ -125,7 +134,10 @@ PLACEMENT: Final = Family(
     axes=(
         Axis("cluster", "clusters", "cluster", "by_cluster", "On {}", is_file=True),
         Axis(
-            *("demand", "demands", "demand", "by_demand"),
+            "demand",
+            "demands",
+            "demand",
+            "by_demand",
             "Mean latency of a call, s, by demand (SLO %)",
             is_file=True,
         ),

@@ -152,8 +152,13 @@ def _used_table(ranking: Sequence[Mapping[str, Any]]) -> Table:
     """Return the shares of models and strategies in the decisions of every policy."""
     models, strategies = (list(ranking[0][share]) for share in SHARES[:2])
     names = (
-        *("imbalance", "tokens_per_query", "truncated_share"),
-        *("wait_s", "avoidable_s", "wasted_share", "idle_share"),
+        "imbalance",
+        "tokens_per_query",
+        "truncated_share",
+        "wait_s",
+        "avoidable_s",
+        "wasted_share",
+        "idle_share",
     )
     used = [METRICS[name] for name in names]
     body = []
@@ -182,17 +187,28 @@ ROUTING: Final = Family(
     env_id="InfraMind-Stream-v0",
     axes=(
         Axis(
-            *("workload", "workloads", "workload", "by_workload"),
+            "workload",
+            "workloads",
+            "workload",
+            "by_workload",
             "Goodput % by workload (solved %)",
             is_file=True,
         ),
         Axis(
-            *("rate_per_min", "rates_per_min", "rate/min", "by_rate", "At {} queries/min"),
+            "rate_per_min",
+            "rates_per_min",
+            "rate/min",
+            "by_rate",
+            "At {} queries/min",
             text="{:g}".format,
             read=float,
         ),
         Axis(
-            *("budget_s", "budgets_s", "budget", "by_budget", "Goodput % by budget (solved %)"),
+            "budget_s",
+            "budgets_s",
+            "budget",
+            "by_budget",
+            "Goodput % by budget (solved %)",
             text=lambda budget: budget if isinstance(budget, str) else f"{budget:g} s",
             read=_checked_budget,
         ),
@@ -201,7 +217,12 @@ ROUTING: Final = Family(
     score="goodput",
     beside="accuracy",
     main=(
-        *("goodput", "accuracy", "slo_own", "slo_100s", "latency_mean_s", "latency_p95_s"),
+        "goodput",
+        "accuracy",
+        "slo_own",
+        "slo_100s",
+        "latency_mean_s",
+        "latency_p95_s",
         "cost_ratio",
     ),
     compared=("goodput", "accuracy", "slo_own", "latency_mean_s"),
@@ -358,7 +379,9 @@ class RoutingSuite(StreamSuite):
     def arguments(self, place: Place) -> dict[str, Any]:
         """Return the arguments of the environment of a workload."""
         kwargs: dict[str, Any] = {
-            **{name: getattr(self, name) for name in ("pool", "arrivals", "execution")},
+            "pool": self.pool,
+            "arrivals": self.arrivals,
+            "execution": self.execution,
             "workload": self.source("workloads", place[0]),
             "num_queries": self.queries_of(place[0]),
         }

@@ -42,8 +42,10 @@ FAMILIES: Final = {  # suites by the ``kind`` of their files
 }
 MOST_SEEDS: Final = 10_000
 _SHORT: Final = {  # names of settings on a command line
-    **{"rates": "rates_per_min", "budgets": "budgets_s"},
-    **{"queries": "num_queries", "decisions": "num_decisions"},
+    "rates": "rates_per_min",
+    "budgets": "budgets_s",
+    "queries": "num_queries",
+    "decisions": "num_decisions",
 }
 
 

@@ -135,7 +135,7 @@ def _team(
         layout=lambda header: MeanLayout(fields, *tail, ratios),
         shown=("scenarios",),
         regret="optimum",
-        **{"unit": "tasks", "batch": EpisodeBatch, **others},
+        **({"unit": "tasks", "batch": EpisodeBatch} | others),
     )
 
 

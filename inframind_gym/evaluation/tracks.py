@@ -141,9 +141,14 @@ def with_unanswered(
     drawn = uniform_array(keys, STREAM_BUDGET, ordinal, 0)
     budget_s = tiers[(drawn * len(tiers)).astype(np.int64)]
     for name, values in {
-        **{"query": ordinal, "task": task, "domain": params.task_domain[task]},
-        **{"arrival_s": arrival_s, "finish_s": arrival_s + longest_s, "latency_s": longest_s},
-        **{"budget_s": budget_s, "cost": longest_s / budget_s},
+        "query": ordinal,
+        "task": task,
+        "domain": params.task_domain[task],
+        "arrival_s": arrival_s,
+        "finish_s": arrival_s + longest_s,
+        "latency_s": longest_s,
+        "budget_s": budget_s,
+        "cost": longest_s / budget_s,
         **dict.fromkeys(("topology", "final_model", "model", "strategy"), -1),
     }.items():
         out[name][late] = values
