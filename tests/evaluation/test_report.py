@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
+from inframind_gym.evaluation.report import page
 from inframind_gym.evaluation.report.page import FORMAT, lean, render, report_data, write_report
 from inframind_gym.evaluation.runner import run
-from inframind_gym.evaluation.suite import load_suite
+from inframind_gym.evaluation.suite import FAMILIES, load_suite
 from inframind_gym.evaluation.tables import to_markdown
 
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {
@@ -107,6 +108,11 @@ def test_a_report_has_the_board_of_every_family(kind, folders, tmp_path):
 
 
 HOSTILE = "</script><script>alert(1)</script><!--\u2028<img src=x onerror=alert(2)>&amp;"
+
+
+def test_every_family_has_its_terms_in_the_glossary():
+    glossary = json.loads((Path(page.__file__).parent / "glossary.json").read_text("utf-8"))
+    assert set(FAMILIES) <= set(glossary)
 
 
 def test_text_stays_text(folders, tmp_path):
