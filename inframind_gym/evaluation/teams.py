@@ -118,6 +118,8 @@ def _team(
     *,
     main: int = 7,  # leading metrics that the ranking shows; JSON has all
     ratios: Mapping[str, tuple[str, str]] = MappingProxyType({}),  # metrics: quotients of others
+    unit: str = "tasks",
+    batch: type[Any] = EpisodeBatch,
     **others: Any,
 ) -> Family:
     """Return the family of a team."""
@@ -135,7 +137,9 @@ def _team(
         layout=lambda header: MeanLayout(fields, *tail, ratios),
         shown=("scenarios",),
         regret="optimum",
-        **({"unit": "tasks", "batch": EpisodeBatch} | others),
+        unit=unit,
+        batch=batch,
+        **others,
     )
 
 

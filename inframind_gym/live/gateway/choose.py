@@ -205,7 +205,7 @@ class SingleCallPolicy:
         requires = requires_of(policy)
         # Those that route along plans of several agents alone can have one for single calls.
         self._any_plan = getattr(policy, "carries_out_any_plan", True)
-        plan_single_calls = getattr(policy, "plan_single_calls", None)
+        plan_single_calls: Any = getattr(policy, "plan_single_calls", None)
         plans = "planner" in requires or requires.get("level") == "planner"
         if plans or not (self._any_plan or plan_single_calls):
             why = "it does not route, or only along plans of its own"
