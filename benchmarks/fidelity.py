@@ -19,17 +19,14 @@ import numpy as np
 import typer
 
 from benchmarks.fit.measured import FITTED, POOL
+from benchmarks.fit.measured_runs import ERRORS, cell_rows, read_runs, summarise
+from benchmarks.fit.replay import DEFAULT_SEEDS, load_constants, predict
 from benchmarks.pages import NONE, QUIET, RULE, csv_text, refresh, save_all, table
-from inframind_gym.calibration.measured_runs import read_runs
-from inframind_gym.calibration.replay import DEFAULT_SEEDS, load_constants, predict
 from inframind_gym.calibration.report import (
-    ERRORS,
     FIGURES,
     METRICS,
-    cell_rows,
     latencies,
     log_report,
-    summarise,
 )
 from inframind_gym.calibration.request_log import read_log
 from inframind_gym.calibration.server_card import Calibration, Limits, calibrate

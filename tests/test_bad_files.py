@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import save as encode
 
-from inframind_gym.calibration.measured_runs import read_runs
+from benchmarks.fit.measured_runs import read_runs
 from inframind_gym.calibration.request_log import read_log
 from inframind_gym.check import check
 from inframind_gym.configs import find_config, read_setting

@@ -21,8 +21,8 @@ from typing import Any, Final
 import numpy as np
 from scipy.linalg import block_diag
 
-from inframind_gym.calibration.measured_runs import MeasuredCell
-from inframind_gym.calibration.replay import Constants, mean_agents
+from benchmarks.fit.measured_runs import MeasuredCell
+from benchmarks.fit.replay import Constants, mean_agents
 from inframind_gym.calibration.server_card import Vector
 from inframind_gym.simulator.item_response import ability_of
 from inframind_gym.simulator.workflow.topology import STRATEGIES, STRUCTURES, TOPOLOGIES

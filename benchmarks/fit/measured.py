@@ -1,6 +1,6 @@
 """Fit the constants of pool and workloads to measured runs: ``python -m benchmarks.fit.measured``.
 
-Reads measured cells (`inframind_gym.calibration.measured_runs`), and writes the numbers into copies
+Reads measured cells (`measured_runs.py`), and writes the numbers into copies
 of the shipped YAML files; their comments state the origin of each constant. The fit begins with the
 means of its priors, so the same cells give the same files whatever is shipped. ``--cross-validate``
 also fits without each of the arrival rates in turn and predicts it. The folder that it writes holds
@@ -34,12 +34,11 @@ import numpy as np
 import typer
 
 from benchmarks.fit.constants import Layout, with_constants, with_facts
-from inframind_gym.calibration.measured_runs import MeasuredCell, read_runs
-from inframind_gym.calibration.replay import (
+from benchmarks.fit.measured_runs import MeasuredCell, Prediction, cell_rows, read_runs, summarise
+from benchmarks.fit.replay import (
     FITTED_AT_PER_MIN,
     HARNESSES,
     Constants,
-    Prediction,
     RunBatch,
     batches,
     factors_used,
@@ -47,7 +46,6 @@ from inframind_gym.calibration.replay import (
     load_constants,
     predict,
 )
-from inframind_gym.calibration.report import cell_rows, summarise
 from inframind_gym.calibration.server_card import Vector
 from inframind_gym.configs import find_config
 from inframind_gym.errors import friendly

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -15,6 +15,9 @@ from rich.console import Console
 from inframind_gym.errors import ConfigError, friendly, require_within, unknown
 from inframind_gym.files import replace_text
 from inframind_gym.progress import plain_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 # Simulator and fits are imported when a command runs: they compile and load much.
 
@@ -197,7 +200,6 @@ def fit(
     domains becomes a workload a domain, and OUT mixes them.
     """
     from inframind_gym.calibration import outcomes as of
-    from inframind_gym.calibration.report import fit_table
     from inframind_gym.simulator.workload import load_workload
 
     with friendly():
@@ -236,11 +238,36 @@ def fit(
         load_workload(out)
         _write(report, {"outcomes": outcomes.name, "holdout": holdout, "domains": shown}, indent=1)
     for part in shown:
-        Console().print(fit_table(part))
+        Console().print(_fit_table(part))
     typer.echo(f"workload: {', '.join(map(str, texts))}")
     if report is not None:
         typer.echo(f"report: {report}")
     typer.echo(f"play it: inframind bench run --suite starter --pool POOL.yaml --workload {out}")
+
+
+def _fit_table(of: Mapping[str, Any]) -> Table:
+    """Return the table of `outcomes.figures`, for the terminal."""
+    rows, points = [], of["held_out_points"]
+    for row in sorted(of["models"], key=lambda row: -row["ability"]):
+        checked = ["", ""]
+        if row["held_out"]:
+            error = 100.0 * (row["held_out_predicted"] - row["held_out_measured"])
+            checked = [f"{error:+.1f}", f"{100.0 * (row['held_out_chance_sd'] or 0.0):.1f}"]
+        texts = [f"{row['outcomes']:.0f}", f"{100.0 * row['accuracy']:.1f}"]
+        texts += [f"{row['ability']:+.2f}", f"{row['ability_error']:.2f}"]
+        texts += [f"{row['tokens_median']:.0f}", f"{row['tokens_median_error']:.1f}"]
+        rows.append([row["model"], *texts, f"{row['length_slope']:+.2f}", *checked])
+    return plain_table(
+        *("model", ">asked", ">right %", ">ability", ">±", ">tokens", ">±", ">slope"),
+        *(">held out", ">±"),
+        rows=rows,
+        title=f"{of['domain']}: {of['questions']} questions; difficulty spread "
+        f"{of['difficulty_sd']:.2f} ± {of['difficulty_sd_error']:.2f} logits",
+        caption="Held out: predicted share of right answers - measured, in points, ± by chance. "
+        f"Mean absolute error {points['mean_abs']:.1f}, root mean square {points['rms']:.1f} (by "
+        f"chance {points['rms_by_chance']:.1f}); {points['within_2']} of {points['models']} models "
+        "within 2. Slope: log length for each standard deviation of difficulty.",
+    )
 
 
 def _pairs(option: str, items: list[str], *, lone: bool = False) -> dict[str, str]:

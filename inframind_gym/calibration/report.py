@@ -1,18 +1,17 @@
-"""Measured against predicted: the figures of request logs and of measured runs.
+"""Report of a server card: the figures of its request log, measured and predicted.
 
 A pair of figures is ``{"measured", "predicted", "error_pct"}``, with a signed error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from inframind_gym.calibration.measured_runs import QUANTILES, MeasuredCell
 from inframind_gym.calibration.server_card import (
     Calibration,
     cache_was_full,
@@ -28,11 +27,8 @@ from inframind_gym.progress import plain_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from inframind_gym.calibration.replay import Prediction
-
 METRICS: Final = ("ttft_s", "tpot_s", "e2e_s")
 FIGURES: Final = ("mean", "p50", "p90", "p95", "p99")
-ERRORS: Final = ("latency_mean_abs_pct", "latency_p95_abs_pct", "accuracy_abs_points")
 Array = NDArray[np.float64]
 Pair = dict[str, float | None]
 
@@ -244,90 +240,8 @@ def log_table(calibration: Calibration, figures: Mapping[str, Any]) -> Table:
     return plain_table(*heads, rows=rows, title=title)
 
 
-# Measured runs
-
-
-def cell_rows(
-    cells: Sequence[MeasuredCell], predictions: Sequence[Prediction]
-) -> list[dict[str, Any]]:
-    """Return one record a cell, as JSON: its settings, pairs of figures, absolute errors.
-
-    Errors are None where the cell lacks the measured figure.
-    """
-    rows = []
-    for cell, said in zip(cells, predictions, strict=True):
-        latency_s = {
-            name: _rounded(pair(cell.latency_s.get(name), said.latency_s[name]))
-            for name in ("mean", *QUANTILES)
-        }
-        off = [latency_s[name]["error_pct"] for name in ("mean", "p95")]
-        errors = [None if error is None else abs(error) for error in off]
-        errors.append(100.0 * abs(said.accuracy - cell.accuracy))
-        measured = ("method", "dataset", "arrival_rate_per_min", "budget_s", "cost_rate")
-        row = {name: getattr(cell, name) for name in (*measured, "num_queries")}
-        row["accuracy"] = {"measured": cell.accuracy, **_rounded({"predicted": said.accuracy})}
-        row["latency_s"] = latency_s
-        row |= _rounded({"latency_mean_predicted_se_pct": 100.0 * said.latency_mean_se})
-        row["errors"] = _rounded(dict(zip(ERRORS, errors, strict=True)))
-        rows.append(row)
-    return rows
-
-
-def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Pair]:
-    """Return the median and the 90th percentile of the absolute errors, by method."""
-    summary = {}
-    for method in dict.fromkeys(row["method"] for row in rows):
-        of = [row["errors"] for row in rows if row["method"] == method]
-        entry: Pair = {"cells": len(of)}
-        for name in ERRORS:
-            known = [errors[name] for errors in of if errors[name] is not None]
-            for suffix, level in (("median", 50.0), ("p90", 90.0)):
-                entry[f"{name}_{suffix}"] = float(np.percentile(known, level)) if known else None
-        summary[method] = _rounded(entry)
-    return summary
-
-
-# Formatting
-
-
-def _rounded(values: Mapping[str, float | None]) -> Pair:
-    """Round to five digits, except measured figures and counts."""
-    return {
-        name: float(f"{value:.5g}") if isinstance(value, float) and name != "measured" else value
-        for name, value in values.items()
-    }
-
-
 def _shown(of: Mapping[str, float | None], factor: float = 1.0) -> str:
     measured, predicted, error = of["measured"], of["predicted"], of["error_pct"]
     if measured is None or predicted is None or error is None:
         return "–"
     return f"{factor * measured:.2f} / {factor * predicted:.2f}\n{error:+.2f} %"
-
-
-# Outcomes
-
-
-def fit_table(of: Mapping[str, Any]) -> Table:
-    """Return the table of `outcomes.figures`, for the terminal."""
-    rows, points = [], of["held_out_points"]
-    for row in sorted(of["models"], key=lambda row: -row["ability"]):
-        checked = ["", ""]
-        if row["held_out"]:
-            error = 100.0 * (row["held_out_predicted"] - row["held_out_measured"])
-            checked = [f"{error:+.1f}", f"{100.0 * (row['held_out_chance_sd'] or 0.0):.1f}"]
-        texts = [f"{row['outcomes']:.0f}", f"{100.0 * row['accuracy']:.1f}"]
-        texts += [f"{row['ability']:+.2f}", f"{row['ability_error']:.2f}"]
-        texts += [f"{row['tokens_median']:.0f}", f"{row['tokens_median_error']:.1f}"]
-        rows.append([row["model"], *texts, f"{row['length_slope']:+.2f}", *checked])
-    return plain_table(
-        *("model", ">asked", ">right %", ">ability", ">±", ">tokens", ">±", ">slope"),
-        *(">held out", ">±"),
-        rows=rows,
-        title=f"{of['domain']}: {of['questions']} questions; difficulty spread "
-        f"{of['difficulty_sd']:.2f} ± {of['difficulty_sd_error']:.2f} logits",
-        caption="Held out: predicted share of right answers - measured, in points, ± by chance. "
-        f"Mean absolute error {points['mean_abs']:.1f}, root mean square {points['rms']:.1f} (by "
-        f"chance {points['rms_by_chance']:.1f}); {points['within_2']} of {points['models']} models "
-        "within 2. Slope: log length for each standard deviation of difficulty.",
-    )

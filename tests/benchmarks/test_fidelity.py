@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import benchmarks.__main__  # noqa: F401  # registers the command
 from benchmarks import fidelity
 from benchmarks.fidelity import Log, wilson_interval
-from inframind_gym.calibration.report import ERRORS
+from benchmarks.fit.measured_runs import ERRORS
 from inframind_gym.calibration.server_card import Limits
 from inframind_gym.evaluation.cli import app
 from tests.calibration import synthetic

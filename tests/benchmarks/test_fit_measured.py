@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.fit.constants import with_constants
 from benchmarks.fit.measured import FITTED, Fit, write
-from inframind_gym.calibration.measured_runs import MeasuredCell
-from inframind_gym.calibration.replay import Constants, load_constants, predict
+from benchmarks.fit.measured_runs import MeasuredCell
+from benchmarks.fit.replay import Constants, load_constants, predict
 from inframind_gym.configs import find_config
 from inframind_gym.simulator.workflow.topology import STRUCTURES
 

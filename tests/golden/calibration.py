@@ -13,10 +13,9 @@ from unittest.mock import patch
 import numpy as np
 from typer.testing import CliRunner
 
+from benchmarks.fit.measured_runs import cell_rows, read_runs, summarise
+from benchmarks.fit.replay import fit_lengths, load_constants, predict
 from inframind_gym.calibration import server_card
-from inframind_gym.calibration.measured_runs import read_runs
-from inframind_gym.calibration.replay import fit_lengths, load_constants, predict
-from inframind_gym.calibration.report import cell_rows, summarise
 from inframind_gym.calibration.server_card import minimise
 from inframind_gym.simulator.server.pool import load_pool
 from tests.calibration import synthetic

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from inframind_gym.calibration.measured_runs import read_runs
-from inframind_gym.calibration.replay import (
+from benchmarks.fit.measured_runs import read_runs
+from benchmarks.fit.replay import (
     LENGTH_FACTORS,
     Constants,
     RunBatch,

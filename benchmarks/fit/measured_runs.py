@@ -1,4 +1,4 @@
-"""Measured runs: the published cells of a routing comparison, read from JSON.
+"""Measured runs, published cells of a routing comparison as JSON, and the errors of predictions.
 
     {method: {dataset: [cell, ...]}, "metadata": {...}}
 
@@ -12,17 +12,20 @@ the authors of InfraMind (arXiv 2606.11440).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
+import numpy as np
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from inframind_gym.calibration.report import Pair, pair
 from inframind_gym.configs import Fraction, NonNegative, Number, Positive, validate
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.files import read_json
 
+ERRORS: Final = ("latency_mean_abs_pct", "latency_p95_abs_pct", "accuracy_abs_points")
 QUANTILES: Final = {"p5": 0.05, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95": 0.95}
 SLO_S: Final = 100.0  # SLO target of methods without a budget: that of the published comparison
 _SHARE_TOLERANCE: Final = 0.05  # published shares are rounded, and rare choices left out
@@ -146,3 +149,65 @@ def read_runs(path: str | Path, methods: Sequence[str] | None = None) -> list[Me
     if not cells:
         raise ConfigError(f"{path}: holds no measured cell.")
     return cells
+
+
+# Errors of predictions
+
+
+class Prediction(NamedTuple):
+    """Simulated figures of a cell: means over its seeds."""
+
+    accuracy: float
+    latency_s: dict[str, float]  # "mean" and the QUANTILES
+    calls: float  # per query
+    prompt_tokens: float  # per query, all calls
+    completion_tokens: float  # per query, all calls
+    latency_mean_se: float  # standard error of the mean latency over seeds, relative
+
+
+def cell_rows(
+    cells: Sequence[MeasuredCell], predictions: Sequence[Prediction]
+) -> list[dict[str, Any]]:
+    """Return one record a cell, as JSON: its settings, pairs of figures, absolute errors.
+
+    Errors are None where the cell lacks the measured figure.
+    """
+    rows = []
+    for cell, said in zip(cells, predictions, strict=True):
+        latency_s = {
+            name: _rounded(pair(cell.latency_s.get(name), said.latency_s[name]))
+            for name in ("mean", *QUANTILES)
+        }
+        off = [latency_s[name]["error_pct"] for name in ("mean", "p95")]
+        errors = [None if error is None else abs(error) for error in off]
+        errors.append(100.0 * abs(said.accuracy - cell.accuracy))
+        measured = ("method", "dataset", "arrival_rate_per_min", "budget_s", "cost_rate")
+        row = {name: getattr(cell, name) for name in (*measured, "num_queries")}
+        row["accuracy"] = {"measured": cell.accuracy, **_rounded({"predicted": said.accuracy})}
+        row["latency_s"] = latency_s
+        row |= _rounded({"latency_mean_predicted_se_pct": 100.0 * said.latency_mean_se})
+        row["errors"] = _rounded(dict(zip(ERRORS, errors, strict=True)))
+        rows.append(row)
+    return rows
+
+
+def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Pair]:
+    """Return the median and the 90th percentile of the absolute errors, by method."""
+    summary = {}
+    for method in dict.fromkeys(row["method"] for row in rows):
+        of = [row["errors"] for row in rows if row["method"] == method]
+        entry: Pair = {"cells": len(of)}
+        for name in ERRORS:
+            known = [errors[name] for errors in of if errors[name] is not None]
+            for suffix, level in (("median", 50.0), ("p90", 90.0)):
+                entry[f"{name}_{suffix}"] = float(np.percentile(known, level)) if known else None
+        summary[method] = _rounded(entry)
+    return summary
+
+
+def _rounded(values: Mapping[str, float | None]) -> Pair:
+    """Round to five digits, except measured figures and counts."""
+    return {
+        name: float(f"{value:.5g}") if isinstance(value, float) and name != "measured" else value
+        for name, value in values.items()
+    }

@@ -35,7 +35,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.calibration.measured_runs import QUANTILES, SLO_S, MeasuredCell
+from benchmarks.fit.measured_runs import QUANTILES, SLO_S, MeasuredCell, Prediction
 from inframind_gym.envs.routing_kernel import drive
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.jit import ThreadPool
@@ -290,17 +290,6 @@ class Constants:
     length_factors: Mapping[tuple[str, str], float] = field(default_factory=lambda: LENGTH_FACTORS)
     # logits of the aggregating call of `moa` and `gptswarm`, by dataset; 0 where there is none
     aggregation_gains: Mapping[str, float] = field(default_factory=lambda: AGGREGATION_GAINS)
-
-
-class Prediction(NamedTuple):
-    """Simulated figures of a cell: means over its seeds."""
-
-    accuracy: float
-    latency_s: dict[str, float]  # "mean" and the QUANTILES
-    calls: float  # per query
-    prompt_tokens: float  # per query, all calls
-    completion_tokens: float  # per query, all calls
-    latency_mean_se: float  # standard error of the mean latency over seeds, relative
 
 
 def load_constants(
