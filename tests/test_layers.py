@@ -24,7 +24,7 @@ LAYERS = {
     "envs": ("tasks", "simulator", "policies", "live", "teams"),
     "policies": ("tasks", "simulator", "envs", "teams"),
     "live": ("tasks", "simulator", "envs", "policies"),
-    "calibration": ("tasks", "simulator", "envs", "policies", "live"),
+    "calibration": ("tasks", "simulator"),
     "evaluation": ("tasks", "simulator", "envs", "policies", "live", "teams", "__init__"),
     "studio": ("simulator", "tasks", "policies", "envs", "live", "teams", "evaluation", "__init__"),
     "check": ("simulator", "tasks", "policies", "evaluation", "teams", "live"),
