@@ -71,7 +71,8 @@ fidelity: $(FULL)  ## Write docs/fidelity.md from request logs and measured runs
 	$(PY) -m benchmarks fidelity $(DATA) $(FIDELITY_ARGS)
 
 # Both divisions on all tracks but what needs a fit of its own (`cost`, datasets of `shift`), and bursts with ten seeds.
-LEARNERS := sb3_ppo,sb3_maskable_ppo,sb3_dqn,sb3_a2c,linucb,q_learning_load_tracker
+FITTED := sb3_ppo,sb3_maskable_ppo,sb3_dqn,sb3_a2c
+LEARNERS := $(FITTED),linucb,q_learning_load_tracker
 RULES := spill,backpressure,jsq,sq2,budget_greedy
 TRACKS := steady,budgets,arrivals,pools,shift,tenants,faults
 PLACES := steady/math,steady/mbpp,steady/gsm_hard,steady/humaneval,steady/mmlu_pro,tight,tiers,long,bursts,azure,mooncake,diurnal,b200,h100,copies,unseen,drift,office,premium,slow,deaths,lost,late
@@ -81,8 +82,9 @@ results: $(FULL)  ## Play what docs/results.md shows, and refresh it; goes on wh
 	[ -e runs/masrouter_one/best ] || $(VENV)/bin/inframind train masrouter --set agents=1 --out runs/masrouter_one
 	$(PY) -m benchmarks refit $(REFITS) --enter masrouter=masrouter:runs/masrouter_one/best:55744
 	$(PY) -m benchmarks refit $(REFITS)
-	$(PY) -m benchmarks refit $(REFITS) --routers $(RULES),sb3_ppo
-	$(BOARD) --seeds 2 --set division=route --out results/standard_route \
+	$(PY) -m benchmarks refit $(REFITS) --routers $(RULES),$(FITTED)
+	$(PY) -m benchmarks refit $(subst refits,refits_route,$(REFITS)) --routers backpressure,$(FITTED)
+	$(BOARD) --seeds 2 --set division=route --set refits=results/refits_route.yaml --out results/standard_route \
 	  --policies bid_price,ppo_lagrangian,adaptive,$(LEARNERS),$(RULES),lowest_expected_latency,round_robin,static_mix,random
 	$(BOARD) --seeds 2 --set refits=results/refits.yaml --out results/standard \
 	  --policies bid_price,ppo_lagrangian,adaptive,inframind_v2,masrouter,moa,gptswarm,fixed_recipe,fixed_recipe_by_rate,$(RULES),$(LEARNERS)
