@@ -1,4 +1,4 @@
-"""Placements that are rules.
+"""Placements that are rules, and the bound `everywhere`.
 
 An action is per GPU 0, or 1 + the model to make active.
 """
@@ -6,17 +6,25 @@ An action is per GPU 0, or 1 + the model to make active.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.placement import PlacementContext, PlacementSpec
+from inframind_gym.envs.placement import PlacementContext, PlacementSimulation, PlacementSpec
 from inframind_gym.policies.base import ContextPolicy, Ints
-from inframind_gym.simulator.placement.state import NONE, first_gpu, is_coming
+from inframind_gym.simulator.placement.config import GpuGroup, build_params
+from inframind_gym.simulator.placement.state import (
+    EVERYWHERE,
+    NONE,
+    ClusterParams,
+    first_gpu,
+    is_coming,
+)
 
 HIGH: Final = 0.7  # use of slots above which `threshold` adds copies
 LOW: Final = 0.3  # use below which it may take a copy away
+_WIDEST: Final = 8  # GPUs of the widest instance: each model's share is a multiple of it
 
 
 class BasePlacementPolicy(ContextPolicy[PlacementSpec, PlacementContext]):
@@ -230,3 +238,40 @@ class ThresholdPlacement(BasePlacementPolicy):
                 copies[m] += 1
                 action[block] = m + 1
         return action
+
+
+class EverywhereSimulation(PlacementSimulation):
+    """The cluster of the bound, with the jobs of the real one."""
+
+    def _build_world(self) -> ClusterParams:
+        """Return the constants of the real cluster, its GPUs multiplied."""
+        real = super()._build_world()
+        share = -(-self.cluster_config.num_gpus // _WIDEST) * _WIDEST
+        memory = max(card.active_mem_MB for card in self.cards)
+        many = GpuGroup(count=share * len(self.cards), vram_total_MB=memory, alpha=1.0)
+        cluster = self.cluster_config.model_copy(update={"gpus": (many,)})
+        world = build_params(self.config, cluster, self.cards, self.demand, self.arrivals)
+        settings = real.settings.copy()  # rates and norms are those of the real cluster
+        settings["initial"] = EVERYWHERE
+        settings["foreign_mb"] = 0.0
+        return world._replace(settings=settings)
+
+
+class EverywherePlacement(BasePlacementPolicy):
+    """Every model awake on all GPUs, without switching.
+
+    The same jobs meet a cluster in which every model has as many GPUs for itself as the real
+    cluster has in all, awake from the beginning. Every call finds at its next tick more free
+    servers of its model than any placement could give it, so it waits less and its batch slows it
+    less. That is optimistic, and no proof for each single job: the router sends to the server of
+    least drain latency, a rule and not an optimum. The proven bound is weaker: no job ends before
+    its `ideal_s`, the longest line of its calls, each alone.
+    """
+
+    name = "everywhere"
+    bound: ClassVar = True
+    simulation: ClassVar = EverywhereSimulation
+
+    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+        """Leave every GPU alone."""
+        return np.zeros(self.spec.num_gpus, np.int64)

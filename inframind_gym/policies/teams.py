@@ -1,4 +1,4 @@
-"""Policies of the teams that are rules: assignment, token budget, coordination.
+"""Policies of the teams that are rules, and bounds: assignment, token budget, coordination.
 
 A policy may set `sees_truth` if it is a bound that knows the latent state; one of a token budget
 sets `strategy`, the mode of the initial allocations that it wants.
@@ -11,10 +11,16 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from inframind_gym.envs.assignment import AssignmentContext, AssignmentSpec, Completed
+from inframind_gym.envs.assignment import (
+    AssignmentContext,
+    AssignmentSpec,
+    Completed,
+    waiting_penalty,
+)
 from inframind_gym.envs.token_budget import TokenBudgetSpec
-from inframind_gym.errors import require_within
+from inframind_gym.errors import ConfigError, require_within
 from inframind_gym.policies.base import ContextPolicy, Floats, Ints, place_in
+from inframind_gym.teams.assignment import optimum as assignment_optimum
 from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.coordination.rules import (
     ANSWER,
@@ -31,6 +37,7 @@ from inframind_gym.teams.coordination.rules import (
     CoordinationState,
 )
 from inframind_gym.teams.coordination.settings import CoordinationSettings
+from inframind_gym.teams.token_budget import optimum as token_budget_optimum
 from inframind_gym.teams.token_budget.rules import (
     CRITIC,
     CUT,
@@ -77,6 +84,7 @@ def one_a_row(completed: Completed) -> Iterator[Completed]:
         yield completed.of(chosen)
 
 
+FIRST_SERVICE_S: Final = 2.0  # assumed until a server's first call has ended
 DEFAULT_PROVIDER: Final = rules.PROVIDERS.index("openai")
 # The agent whose role has the name of a task's type, by type.
 EXPERT: Final = np.array(
@@ -146,6 +154,77 @@ class StaticExpertAssignment(BaseAssignmentPolicy):
     def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
         """Return (n,) the actions."""
         return np.asarray(rules.action_index(EXPERT[context.task_type], DEFAULT_PROVIDER))
+
+
+class MyopicAssignment(BaseAssignmentPolicy):
+    """The highest expected reward of this task, whatever it does to the next ones.
+
+    With queues the wait is estimated: the calls ahead of the task times the mean time of service
+    seen so far, over the server's slots.
+    """
+
+    name = "myopic"
+    bound = True  # not ranked: it knows the skills
+
+    def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:
+        """Look up the expected rewards."""
+        super().reset(spec, seeds)
+        self._expected = assignment_optimum.expected_rewards(spec.config.team)
+        self._served = np.ones((len(seeds), rules.NUM_ACTIONS))
+        self._service_s = np.full((len(seeds), rules.NUM_ACTIONS), FIRST_SERVICE_S)
+
+    def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
+        """Return the actions, (n,)."""
+        levels = np.round(penalties(self.spec, context), 12)
+        level = np.searchsorted(self._expected.levels, levels)
+        actions = np.arange(rules.NUM_ACTIONS)
+        expected = self._expected.reward[context.task[:, None], actions, level]
+        if self.spec.config.queues:
+            ahead = np.maximum(context.in_flight - self.spec.slots + 1, 0)
+            service_s = self._service_s[rows] / self._served[rows]
+            expected = expected - waiting_penalty(ahead * service_s / self.spec.slots)
+        return np.asarray(expected.argmax(axis=1))
+
+    def observe(self, completed: Completed, rows: Ints) -> None:
+        """Note times of service."""
+        at = completed.row, completed.action
+        np.add.at(self._served, at, 1.0)
+        np.add.at(self._service_s, at, completed.latency_s - completed.wait_s)
+
+
+class OptimalAssignment(BaseAssignmentPolicy):
+    """The actions of the exact optimum (`inframind_gym.teams.assignment.optimum`)."""
+
+    name = "optimum"
+    bound = True
+
+    def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:
+        """Solve the run, or look its solution up.
+
+        Raises:
+            ConfigError: the run has queues, drifting agents or no end.
+        """
+        super().reset(spec, seeds)
+        config = spec.config
+        if config.queues or config.arrivals == "drifting" or config.episode == "request":
+            raise ConfigError(
+                "policy 'optimum' is exact where the state is a window and a task: load 'window', "
+                "episode 'run', and arrivals other than 'drifting'. Leave it out, or play 'myopic'"
+            )
+        self._optimum = assignment_optimum.solve(config.team, config.arrivals, config.num_tasks)
+
+    def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
+        """Return the actions, (n,)."""
+        windows = np.where(context.window >= 0, context.window, 0)  # empty places are the oldest
+        number = windows @ len(rules.AGENTS) ** np.arange(rules.WINDOW - 1, -1, -1)
+        first, full = self._optimum.first, self._optimum.full
+        actions = np.empty(len(rows), np.int64)
+        for ordinal in np.unique(context.ordinal).tolist():
+            to_go = min(self.spec.config.num_tasks - ordinal, len(full))
+            table = first[ordinal] if ordinal < rules.WINDOW else full[to_go - 1]
+            same = context.ordinal == ordinal
+            actions[same] = table[number[same], context.task[same]]
+        return actions
 
 
 S, M, L = range(len(SIZES))
@@ -322,6 +401,39 @@ class AdaptiveRoiStrictBudget(AdaptiveRoiBudget):
 
     name = "adaptive_roi_strict"
     strict = True
+
+
+class OptimalBudget(BaseTokenBudgetPolicy):
+    """The best action by dynamic programming (`inframind_gym.teams.token_budget.optimum`)."""
+
+    name = "optimum"
+    bound = True
+    sees_truth = True
+
+    def choose(self, context: TeamState, rows: Ints) -> Ints:
+        """Return the optimal calls, after a reallocation where an allocation is in their way.
+
+        Raises:
+            ConfigError: the run is of an application: there is no latent state.
+        """
+        truth = context.truth
+        if truth is None:
+            raise ConfigError(
+                "policy 'optimum' knows the latent state of simulated tasks and can play those "
+                "alone: InfraMind-TokenBudget-v0"
+            )
+        spec, best = self.spec, np.full(len(rows), STOP)
+        for complexity in np.unique(truth.complexity).tolist():
+            same = np.flatnonzero(truth.complexity == complexity)
+            task = spec.settings, complexity, spec.max_budget, spec.price
+            solved = token_budget_optimum.solve(*task, spec.self_eval)
+            at = context.remaining[same], truth.state[same]
+            best[same] = solved.look_up(solved.action, *at)
+        action = np.full(len(rows), STOP)
+        for call in range(CUT):
+            wanted = request(context, call // len(SIZES), call % len(SIZES))
+            action = np.where(best == call, wanted, action)
+        return action
 
 
 class BaseCoordinationPolicy(ContextPolicy[CoordinationSettings, CoordinationState]):

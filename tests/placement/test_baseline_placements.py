@@ -11,7 +11,7 @@ from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 from inframind_gym.policies import Policy, policy_names, resolve_policy
-from inframind_gym.policies.bounds import EverywhereSimulation
+from inframind_gym.policies.placement import EverywhereSimulation
 from inframind_gym.simulator.placement.config import PlacementConfig
 from tests.placement.toys import card, decisions, make, write_cluster, write_demand
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from inframind_gym.policies import POLICIES, resolve_policy
-from inframind_gym.policies import bounds as optimum
-from inframind_gym.teams.assignment import rules, simulate
+from inframind_gym.teams.assignment import optimum, rules, simulate
 from inframind_gym.teams.assignment.agents import LoadTracker, QLearningCoordinator
 from tests.policies.rollout import play_assignment as play
 

@@ -2,6 +2,7 @@
 
 rules, simulate        load and rewards; constants, tasks and answers that are drawn
 servers                the servers that answer where the environment has queues
+optimum                the best policy of the simulated team, by dynamic programming
 agents                 agents and judge; the window of assignments, Q-learning over it
 app                    training graph and production, over the same steps
 """

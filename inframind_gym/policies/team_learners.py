@@ -1,0 +1,230 @@
+"""Policies of assignment that learn online, from nothing: Q-learning, LinUCB, Thompson sampling.
+
+Every row learns for itself and `reset` forgets, so that a run depends on its seed alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.configs import Fraction, NonNegative, NonNegativeInt, Positive, StrictModel
+from inframind_gym.envs.assignment import AssignmentContext, AssignmentSpec, Completed
+from inframind_gym.policies.base import Bools, Ints
+from inframind_gym.policies.learners import Learner, Ridge
+from inframind_gym.policies.teams import BaseAssignmentPolicy, one_a_row, penalties
+from inframind_gym.simulator.rng import STREAM_POLICY
+from inframind_gym.teams.assignment import rules
+from inframind_gym.teams.assignment.simulate import normals
+
+TRAINING_TASKS: Final = 50  # of the production variants of Q-learning
+_EXPLORE, _ACTION, _NEXT_TYPE = range(3)  # uses of draws
+
+
+class QSettings(StrictModel):
+    """Settings of assignment's Q-learning."""
+
+    learning_rate: Fraction = rules.LEARNING_RATE
+    discount: Fraction = rules.DISCOUNT
+    epsilon: Fraction = rules.EPSILON
+    epsilon_min: Fraction = rules.EPSILON_MIN
+    epsilon_decay: Fraction = rules.EPSILON_DECAY
+    training_tasks: NonNegativeInt = TRAINING_TASKS
+
+
+class QSeedAssignment(Learner, BaseAssignmentPolicy):
+    """Load-aware Q-learning to the letter of its source.
+
+    The table has a row for each task type and load state and a column for each action, 0 at the
+    start. Each task that ended is one update, then epsilon decays. Greedy actions are the first of
+    the best (on a row of zeros the analyst on openai), and the next state has a task type drawn
+    from the four, not the one that comes. Not in the source: epsilon begins at 1.0 and does not
+    fall below 0.05.
+
+    Args:
+        **settings: see `QSettings`.
+    """
+
+    name = "q_seed"
+    schema = QSettings
+    random_tie: ClassVar[bool] = False
+    production: ClassVar[bool] = False  # greedy after `training_tasks`
+    terminal: ClassVar[bool] = False  # and without a next state
+
+    def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:
+        """Start one untaught learner for every row."""
+        super().reset(spec, seeds)
+        self.table = np.zeros((len(seeds), rules.NUM_STATES, rules.NUM_ACTIONS))
+        self.epsilon = np.full(len(seeds), self.settings.epsilon)  # (rows,) exploration rates
+
+    def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
+        """Return a random action with probability epsilon, else a best one, (n,)."""
+        values = self.table[rows, rules.state_index(context.task_type, context.load_state)]
+        greedy = values.argmax(axis=1)
+        if self.random_tie:
+            greedy = self.best(values, rows, context.ordinal)
+        epsilon = np.where(self._in_production(context.ordinal), 0.0, self.epsilon[rows])
+        random = np.floor(self.draw(rows, context.ordinal, _ACTION) * rules.NUM_ACTIONS)
+        explores = self.draw(rows, context.ordinal, _EXPLORE) < epsilon
+        return np.where(explores, random.astype(np.int64), greedy)
+
+    def observe(self, completed: Completed, rows: Ints) -> None:
+        """Update the cell of every task that ended, and let epsilon decay."""
+        of = self.settings
+        for part in one_a_row(completed):
+            u = self.draw(part.row, part.ordinal, _NEXT_TYPE)
+            next_type = np.floor(u * len(rules.TASK_TYPES)).astype(np.int64)
+            next_state = rules.state_index(next_type, part.next_load_state)
+            ahead = self.table[part.row, next_state].max(axis=1)
+            if self.terminal:
+                ahead = np.where(self._in_production(part.ordinal), 0.0, ahead)
+            target = rules.td_target(part.reward, ahead, of.discount)
+            cell = part.row, rules.state_index(part.task_type, part.load_state), part.action
+            self.table[cell] = rules.q_update(self.table[cell], target, of.learning_rate)
+            decayed = rules.decayed(self.epsilon[part.row], of.epsilon_min, of.epsilon_decay)
+            self.epsilon[part.row] = decayed
+
+    def _in_production(self, ordinals: Ints) -> Bools:
+        return np.asarray(self.production & (ordinals >= self.settings.training_tasks))
+
+
+class QRandomTieAssignment(QSeedAssignment):
+    """`q_seed` that draws one of the best actions."""
+
+    name = "q_random_tie"
+    random_tie = True
+
+
+class QBanditAssignment(QRandomTieAssignment):
+    """`q_random_tie` with a discount of 0.
+
+    Load penalties depend on earlier actions, but not much; the smaller target is learned from fewer
+    tasks.
+    """
+
+    name = "q_bandit"
+    changed: ClassVar[dict[str, float]] = {"discount": 0.0}
+
+
+class QProductionAssignment(QSeedAssignment):
+    """`q_seed` for 50 tasks, then greedy, with updates that have no next state.
+
+    As in the source's production system. Values that were trained towards r / (1 - discount) are
+    then pulled down to r, cell by cell: it unlearns.
+    """
+
+    name = "q_production"
+    production = True
+    terminal = True
+
+
+class QProductionBootstrapAssignment(QProductionAssignment):
+    """`q_seed` for 50 tasks, then greedy with the same updates as before."""
+
+    name = "q_production_bootstrap"
+    terminal = False
+
+
+class BanditAssignment(Learner, BaseAssignmentPolicy):
+    """Base of the bandits, which know the rule of the load penalty.
+
+    The application computes the penalty itself: they learn the reward of an answer and subtract the
+    penalty of the moment. With queues the penalty is what a call has waited, which nobody knows
+    beforehand: it is part of what they learn.
+    """
+
+    def learned(self, completed: Completed) -> NDArray[np.float64]:
+        """Return the rewards to learn from, (k,)."""
+        return completed.reward if self.spec.config.queues else completed.raw_reward
+
+
+class LinUcbAssignmentSettings(StrictModel):
+    """Settings of `LinUcbAssignment`."""
+
+    alpha: NonNegative = 0.02  # weight of the uncertainty
+    ridge: Positive = 1.0  # weight of the identity
+    prior_mean: NonNegative = 0.7  # of a reward; the regressions are of the difference to it
+
+
+class LinUcbAssignment(BanditAssignment):
+    """Disjoint LinUCB (Li et al. 2010): a `Ridge` regression for each action.
+
+    The features are the task's type (one-hot), its complexity and, with queues, the tasks in the
+    action's server over 8.
+
+    Args:
+        **settings: see `LinUcbAssignmentSettings`.
+    """
+
+    name = "linucb"
+    schema = LinUcbAssignmentSettings
+
+    def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:
+        """Start one untaught learner for every row."""
+        super().reset(spec, seeds)
+        size = len(rules.TASK_TYPES) + 1 + spec.config.queues
+        self.ridge = Ridge(len(seeds), rules.NUM_ACTIONS, size, self.settings.ridge)
+        self._seen = np.zeros((len(seeds), spec.config.num_tasks, rules.NUM_ACTIONS, size))
+
+    def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
+        """Return the actions of the highest upper bound, (n,)."""
+        of_type = np.eye(len(rules.TASK_TYPES))[context.task_type]
+        shared = np.column_stack([of_type, context.complexity])
+        features = np.repeat(shared[:, None], rules.NUM_ACTIONS, axis=1)  # (n, 8, d)
+        if self.spec.config.queues:
+            load = context.in_flight[:, :, None] / 8.0
+            features = np.concatenate([features, load], axis=2)
+        self._seen[rows, context.ordinal] = features
+        bounds = self.ridge.bounds(rows, features, self.settings.alpha)
+        return self.best(bounds - penalties(self.spec, context), rows, context.ordinal)
+
+    def observe(self, completed: Completed, rows: Ints) -> None:
+        """Update the regressions of the actions that were taken."""
+        for part in one_a_row(completed._replace(reward=self.learned(completed))):
+            x = self._seen[part.row, part.ordinal, part.action]
+            self.ridge.update(part.row, part.action, x, part.reward - self.settings.prior_mean)
+
+
+class ThompsonSettings(StrictModel):
+    """Settings of `ThompsonAssignment`."""
+
+    prior_mean: NonNegative = 0.7  # of a reward
+    prior_sd: Positive = 0.05  # of a mean reward
+    noise_sd: Positive = 0.04  # of one reward around its mean
+
+
+class ThompsonAssignment(BanditAssignment):
+    """Thompson sampling with a normal posterior for each task type and action.
+
+    Args:
+        **settings: see `ThompsonSettings`.
+    """
+
+    name = "thompson"
+    schema = ThompsonSettings
+
+    def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:
+        """Start one untaught learner for every row."""
+        super().reset(spec, seeds)
+        shape = (len(seeds), len(rules.TASK_TYPES), rules.NUM_ACTIONS)
+        self.count, self.total = np.zeros(shape), np.zeros(shape)
+
+    def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
+        """Return the best actions of a draw from the posterior, (n,)."""
+        of, at = self.settings, (rows, context.task_type)
+        prior, precision = of.prior_sd**-2, of.prior_sd**-2 + self.count[at] / of.noise_sd**2
+        mean = (prior * of.prior_mean + self.total[at] / of.noise_sd**2) / precision
+        uses = range(100, 100 + rules.NUM_ACTIONS)
+        draws = [normals(self.seeds[rows], STREAM_POLICY, context.ordinal, use) for use in uses]
+        noise = np.stack(draws, axis=1)
+        values = mean + noise / np.sqrt(precision) - penalties(self.spec, context)
+        return np.asarray(values.argmax(axis=1))
+
+    def observe(self, completed: Completed, rows: Ints) -> None:
+        """Count the rewards of the actions that were taken."""
+        at = rows, completed.task_type, completed.action
+        np.add.at(self.count, at, 1.0)
+        np.add.at(self.total, at, self.learned(completed))
