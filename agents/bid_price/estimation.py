@@ -8,7 +8,8 @@ import numpy as np
 
 from agents.bid_price.survey import Played
 from agents.runs import Array
-from inframind_gym.policies.bid_price import RecipeTable, edges
+from inframind_gym.policies.bid_price import edges
+from inframind_gym.policies.recipes import RecipeTable
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from inframind_gym.tasks import DOMAINS

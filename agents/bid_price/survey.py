@@ -18,15 +18,8 @@ import numpy as np
 from agents.runs import Array, episodes
 from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.policies import PolicySpec
-from inframind_gym.policies.bid_price import (
-    BY_RECIPE,
-    Estimates,
-    Prices,
-    Recipe,
-    RecipePolicy,
-    RecipeTable,
-    choose,
-)
+from inframind_gym.policies.bid_price import BY_RECIPE, Estimates, Prices, choose
+from inframind_gym.policies.recipes import Recipe, RecipePolicy, RecipeTable
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.topology import MAX_NODES, TOPOLOGIES, distinct_plans
 from inframind_gym.tasks import DOMAINS

@@ -29,16 +29,13 @@ from agents.runs import BEST, Array, Run, WorldChoice
 from inframind_gym.configs import Positive, PositiveInt, StrictModel
 from inframind_gym.evaluation.runner import in_parallel
 from inframind_gym.policies.bid_price import (
-    REQUIRES,
     BidPriceModel,
     BidPricePolicy,
     Prices,
-    RecipePolicy,
-    RecipeTable,
     from_tensors,
     save_model,
-    tabulate,
 )
+from inframind_gym.policies.recipes import REQUIRES, RecipePolicy, RecipeTable, tabulate
 from inframind_gym.progress import ProgressReport
 from inframind_gym.tasks import DOMAINS
 

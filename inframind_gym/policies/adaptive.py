@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit, ndtr
 
 from inframind_gym.policies import Completed, Contexts, PolicySpec
-from inframind_gym.policies.bid_price import Recipe, RecipePolicy, RecipeTable, tabulate
+from inframind_gym.policies.recipes import Recipe, RecipePolicy, RecipeTable, tabulate
 from inframind_gym.policies.simple import DIFFICULTY_SD, STRATEGY_LOG_S, STRATEGY_LOGITS
 from inframind_gym.simulator.item_response import NODES, WEIGHTS, sigmoid
 from inframind_gym.simulator.workflow.roles import RoleRule

@@ -1,11 +1,11 @@
 """Bid prices: every second of every server's slots has a price, which rises with the load.
 
-A query is answered by a *recipe*: a topology, a team of agents with their models, a strategy. When
-a query arrives, each recipe's chance of a right answer within the budget is estimated, and the
-price of the work it would cause is taken off; the best balance wins. The prices stand for what the
-work costs other queries. This is the bid-price control of network revenue management, with servers
-as the network's legs: K. Talluri and G. van Ryzin, "An Analysis of Bid-Price Controls for Network
-Revenue Management", Management Science 44 (1998). `agents/bid_price` trains it.
+A query is answered by a *recipe* (`policies.recipes`). When a query arrives, each recipe's chance
+of a right answer within the budget is estimated, and the price of the work it would cause is taken
+off; the best balance wins. The prices stand for what the work costs other queries. This is the
+bid-price control of network revenue management, with servers as the network's legs: K. Talluri and
+G. van Ryzin, "An Analysis of Bid-Price Controls for Network Revenue Management", Management Science
+44 (1998). `agents/bid_price` trains it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -26,19 +25,12 @@ from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError, shortened
 from inframind_gym.files import read_json
 from inframind_gym.policies import checkpoint
-from inframind_gym.policies.base import BasePolicy, Contexts, Ints
+from inframind_gym.policies.base import Contexts, Ints
 from inframind_gym.policies.checkpoint import folders as _folders
+from inframind_gym.policies.recipes import REQUIRES, RecipePolicy, RecipeTable, table_from_tensors
 from inframind_gym.simulator.jit import Bound, as_taken, jit
-from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
-from inframind_gym.simulator.workflow.roles import ROLES, RoleRule, roles_of
-from inframind_gym.simulator.workflow.state import PLAN
-from inframind_gym.simulator.workflow.topology import (
-    DEBATE_ROUNDS,
-    MAX_AGENTS,
-    MAX_NODES,
-    TOPOLOGIES,
-    graph,
-)
+from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.topology import MAX_NODES, TOPOLOGIES
 from inframind_gym.tasks import DOMAINS, EMBED_DIM
 
 Floats = NDArray[np.float64]
@@ -49,116 +41,13 @@ SHIPPED: Final = checkpoint.SHIPPED / ALGORITHM
 BY_RECIPE: Final = ("logit", "log_latency", "spread", "path_s", "path_calls", "work_s")
 MAX_LOAD: Final = 10.0  # calls in flight per slot beyond which a price rises no further
 FALLBACK: Final = "mixed"  # the checkpoint of workloads that have none of their own
-# Arguments of the environment that planning by recipes needs.
-REQUIRES: Final[dict[str, Any]] = {"level": "joint", "system_features": ["in_flight"]}
 TRAIN: Final = (
     "Train one in a checkout: `inframind train bid_price --pool POOL.yaml "
     "--workload WORKLOAD.yaml --out FOLDER`, and play bid_price:FOLDER/best"
 )
-_DEBATE: Final = TOPOLOGIES.index("Debate")
 _SQRT_HALF: Final = math.sqrt(0.5)
-_NEVER: Final = np.uint32(2**32 - 1)  # models that a recipe needs to be left out
 _WINDOW: Final = 256  # arrivals from which their rate is estimated
 _PRIOR_QUERIES: Final = 8.0  # assumed before any arrival, at the highest rate that has prices
-
-
-class Recipe(NamedTuple):
-    """One way to answer a query.
-
-    Agents take roles of one kind, the best fit for the question first; SINGLE where a domain has
-    none of the kind.
-    """
-
-    topology: int  # index into TOPOLOGIES
-    models: tuple[int, ...]  # of every node, indices into the pool
-    strategy: int  # of every call, index into STRATEGIES
-    roles: int  # a RoleRule, the kind
-
-
-class RecipeTable(NamedTuple):
-    """R recipes as columns."""
-
-    topology: Ints  # (R,)
-    num_agents: Ints  # (R,)
-    roles: Ints  # (R,) RoleRule
-    strategy: Ints  # (R,)
-    models: Ints  # (R, MAX_NODES), -1 beyond the nodes
-    routes: Ints  # (R, MAX_NODES) route of each node, 0 beyond the nodes
-    waves: Ints  # (R, MAX_NODES), -1 beyond the nodes
-    needs: NDArray[np.uint32]  # (R,) bit mask of the models that it uses
-
-    def __len__(self) -> int:
-        """Number of recipes."""
-        return int(self.topology.shape[0])
-
-    def select(self, rows: Ints) -> RecipeTable:
-        """Return some of the recipes, in the order of `rows`."""
-        return RecipeTable(**{name: column[rows] for name, column in self._asdict().items()})
-
-    def to_tensors(self) -> dict[str, NDArray[Any]]:
-        """Return the columns that a checkpoint keeps; the others follow from them."""
-        names = ("topology", "num_agents", "roles", "strategy", "models")
-        return {f"recipes.{name}": getattr(self, name).astype(np.int16) for name in names}
-
-
-def tabulate(recipes: Sequence[Recipe], num_strategies: int) -> RecipeTable:
-    """Tabulate recipes."""
-    count = len(recipes)
-    models = np.full((count, MAX_NODES), -1, np.int64)
-    waves = np.full((count, MAX_NODES), -1, np.int64)
-    agents = np.zeros(count, np.int64)
-    for r, recipe in enumerate(recipes):
-        nodes = len(recipe.models)
-        agents[r] = nodes // DEBATE_ROUNDS if recipe.topology == _DEBATE else nodes
-        models[r, :nodes] = recipe.models
-        waves[r, :nodes] = graph(TOPOLOGIES[recipe.topology], int(agents[r])).waves
-    strategy = np.array([r.strategy for r in recipes], np.int64)
-    bits = np.where(models >= 0, np.uint32(1) << models.clip(0).astype(np.uint32), np.uint32(0))
-    return RecipeTable(
-        topology=np.array([r.topology for r in recipes], np.int64),
-        num_agents=agents,
-        roles=np.array([r.roles for r in recipes], np.int64),
-        strategy=strategy,
-        models=models,
-        routes=models.clip(0) * num_strategies + strategy[:, None],
-        waves=waves,
-        needs=np.bitwise_or.reduce(bits, axis=1).astype(np.uint32),
-    )
-
-
-def table_from_tensors(tensors: Mapping[str, NDArray[Any]], num_strategies: int) -> RecipeTable:
-    """Return the table whose `to_tensors` these are."""
-    columns = [tensors[f"recipes.{name}"].tolist() for name in Recipe._fields]
-    recipes = [
-        Recipe(topology, tuple(m for m in team if m >= 0), strategy, roles)
-        for topology, team, strategy, roles in zip(*columns, strict=True)
-    ]
-    return tabulate(recipes, num_strategies)
-
-
-def role_orders(
-    task_embeddings: NDArray[np.float32], role_embeddings: NDArray[np.float32]
-) -> NDArray[np.int8]:
-    """Return the agents' roles by question, the best fit first: by the cosine of the embeddings.
-
-    Those of questions (T, 384) have unit length, those of roles (R, 384) the order of ROLES.
-
-    Returns:
-        (T, domains, rules, MAX_AGENTS) positions within the domain's roles; too few roles repeat.
-    """
-    fit = task_embeddings.astype(np.float64) @ role_embeddings.astype(np.float64).T
-    out = np.zeros((len(fit), len(DOMAINS), len(RoleRule), MAX_AGENTS), np.int8)
-    twice = np.array([role.calls == 2 for role in ROLES])
-    codes = np.array([role.writes_code for role in ROLES])
-    members = {RoleRule.SINGLE: ~twice, RoleRule.DOUBLE: twice, RoleRule.CODER: ~twice & codes}
-    for d, domain in enumerate(DOMAINS):
-        roles = np.array(roles_of(domain))
-        for rule in RoleRule:
-            is_member = members[rule][roles]
-            group = np.flatnonzero(is_member if is_member.any() else ~twice[roles])
-            order = group[np.argsort(-fit[:, roles[group]], axis=1, kind="stable")]
-            out[:, d, rule] = order[:, np.arange(MAX_AGENTS) % len(group)]
-    return out
 
 
 class Estimates(NamedTuple):
@@ -419,80 +308,6 @@ def load_model(folder: str | Path) -> BidPriceModel:
             wanted = f"must hold numbers from {low} to {count - 1}"
             raise ConfigError(f"{folder}: recipes.{name} {wanted}.")
     return from_tensors(tensors, about.models, about.strategies)
-
-
-class RecipePolicy(BasePolicy):
-    """Carries out a recipe for every query: its plan first, then the route of every node.
-
-    Recipes are drawn at random here, from `recipes`; subclasses choose them.
-    """
-
-    name = "random_recipes"
-    requires: Mapping[str, Any] = MappingProxyType(REQUIRES)
-    carries_out_any_plan = False
-    assigned: Ints  # (rows, queries) recipe of each query by its ordinal
-    in_flight: Floats  # (rows, queries, M) calls at each model when the query was planned
-
-    def __init__(self, recipes: RecipeTable) -> None:
-        self.recipes = recipes
-
-    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        """Prepare for `len(seeds)` rows.
-
-        Raises:
-            ConfigError: the policy does not plan here, or does not see its own calls in flight.
-        """
-        super().reset(spec, seeds)
-        if spec.level != "joint" or not spec.layout.has("in_flight"):
-            raise ConfigError(
-                f"policy {self.name!r} plans and routes, and counts its own calls: make the "
-                'environment with level="joint" and "in_flight" among the system_features'
-            )
-        self._roles = role_orders(spec.task_embeddings, spec.role_embeddings)
-        self.assigned = np.zeros((len(seeds), 0), np.int64)
-        self.in_flight = np.zeros((len(seeds), 0, spec.num_models))
-
-    def plan_single_calls(self) -> None:
-        """Carry out recipes of one agent that calls once, until the next `reset`.
-
-        Raises:
-            ConfigError: there are none.
-        """
-        twice = self.recipes.topology == TOPOLOGIES.index("Reflection")
-        alone = ((self.recipes.models >= 0).sum(axis=1) == 1) & ~twice
-        if not alone.any():
-            raise ConfigError(f"policy {self.name!r} has no recipe of one call")
-        needs = as_taken(np.where(alone, self.recipes.needs, _NEVER))
-        # No `_replace`, which compares the number of recipes with that of the columns.
-        self.recipes = RecipeTable(**self.recipes._asdict() | {"needs": needs})
-
-    def choose(self, in_flight: Floats, contexts: Contexts, rows: Ints) -> Ints:
-        """Return recipes (n,) for queries that have just arrived, with calls in flight (n, M)."""
-        draws = self.draw(rows, contexts["query"])
-        return np.minimum((draws * len(self.recipes)).astype(np.int64), len(self.recipes) - 1)
-
-    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
-        """Return plans and routes of `rows`, (n, 9)."""
-        actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
-        is_plan = contexts["kind"] == PLAN
-        if is_plan.any():
-            in_flight = self.spec.layout.in_flight_req(observations[is_plan])
-            due, places = contexts[is_plan], (rows[is_plan], contexts["query"][is_plan])
-            room, needed = self.assigned.shape[1], int(places[1].max()) + 1
-            if needed > room:
-                more = max(needed, 2 * room, 64) - room
-                self.assigned = np.pad(self.assigned, ((0, 0), (0, more)))
-                self.in_flight = np.pad(self.in_flight, ((0, 0), (0, more), (0, 0)))
-            chosen, recipes = self.choose(in_flight, due, places[0]), self.recipes
-            self.assigned[places], self.in_flight[places] = chosen, in_flight
-            actions[is_plan, 0] = recipes.topology[chosen]
-            actions[is_plan, 1] = recipes.num_agents[chosen] - 1
-            roles = self._roles[due["task"], due["domain"], recipes.roles[chosen]]
-            actions[is_plan, 2:PLAN_ACTIONS] = roles
-        due = contexts[~is_plan]
-        chosen = self.assigned[rows[~is_plan], due["query"]]
-        actions[~is_plan, PLAN_ACTIONS] = self.recipes.routes[chosen, due["node"]]
-        return actions
 
 
 class BidPricePolicy(RecipePolicy):

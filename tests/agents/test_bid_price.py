@@ -26,15 +26,8 @@ from agents.bid_price.program import (
     work_of_slots,
 )
 from agents.bid_price.survey import Played, Surveyed, candidates, surveyed, worth_keeping
-from inframind_gym.policies.bid_price import (
-    Estimates,
-    Prices,
-    Recipe,
-    choose,
-    role_orders,
-    table_from_tensors,
-    tabulate,
-)
+from inframind_gym.policies.bid_price import Estimates, Prices, choose
+from inframind_gym.policies.recipes import Recipe, role_orders, table_from_tensors, tabulate
 from inframind_gym.simulator.workflow.roles import ROLES, RoleRule, roles_of
 from inframind_gym.simulator.workflow.state import COMPLETED
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph

@@ -23,7 +23,8 @@ from agents.runs import Run, WorldChoice
 from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.tracker import read_metrics
 from inframind_gym.policies import checkpoint
-from inframind_gym.policies.bid_price import REQUIRES, BidPricePolicy, load_model
+from inframind_gym.policies.bid_price import BidPricePolicy, load_model
+from inframind_gym.policies.recipes import REQUIRES
 from inframind_gym.simulator.workflow.state import COMPLETED
 
 TINY = BidPriceConfig(
