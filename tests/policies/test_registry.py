@@ -66,7 +66,8 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     (tmp_path / "yaml.py").write_text("raise RuntimeError('hidden')\n")
     yield tmp_path
     for name in set(sys.modules) - before:
-        del sys.modules[name]
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 def test_a_policy_without_a_base_class_is_made_with_its_arguments(directory: Path) -> None:
