@@ -47,10 +47,10 @@ slow: $(FULL)  ## Run the tests that take more than ten seconds each
 # What differs between processors: NumPy's and BLAS's kernels, libm's, and the code that LLVM makes.
 processors: $(FULL)  ## Play the golden episodes as other processors would (minutes: it compiles again)
 	NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR" OPENBLAS_CORETYPE=Zen \
-	  GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512F OPENBLAS_NUM_THREADS=1 $(PY) -m tests.golden.episodes
+	  GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512F OPENBLAS_NUM_THREADS=1 $(PY) -m tests.golden.net episodes policies
 	NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR" OPENBLAS_CORETYPE=Haswell \
-	  GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-FMA,-AVX512F OPENBLAS_NUM_THREADS=4 $(PY) -m tests.golden.episodes
-	NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES=+avx2 $(PY) -m tests.golden.episodes
+	  GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-FMA,-AVX512F OPENBLAS_NUM_THREADS=4 $(PY) -m tests.golden.net episodes policies
+	NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES=+avx2 $(PY) -m tests.golden.net episodes policies
 
 lint: $(FULL)  ## Check style (ruff) and types (mypy --strict)
 	$(PY) -m ruff check .

@@ -1,39 +1,22 @@
-"""Golden episodes: short runs of every environment, rule and policy, each with a digest.
+"""Golden episodes: short runs of every environment and every rule of a server, to the bit.
 
-`python -m tests.golden.episodes` plays all of them and compares their digests with the committed
-ones. `--write` writes new ones, and refuses to where a digest changes under the same
-`SIMULATOR_VERSION` and policy `version`. `--against CHECKOUT` plays them in another checkout of
-this repository too and compares the two.
-
-A digest covers observations, rewards, costs, terminations and the records of queries, bit by bit.
+A digest covers observations, rewards, costs, terminations and the records of queries. One that
+changes needs a new `SIMULATOR_VERSION`; policies are in `policies.py`.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from inframind_gym.envs import placement as placement_env
-from inframind_gym.policies import (
-    policy_names,
-    requires_of,
-    resolve_policy,
-)
+import inframind_gym  # noqa: F401  (registers the ids)
 from inframind_gym.simulator import SIMULATOR_VERSION
-from inframind_gym.simulator.placement.config import PlacementConfig
 from inframind_gym.simulator.server import open_loop, pool, state
-from tests.policies import rollout
-
-DIGESTS = Path(__file__).with_name("digests.json")
 
 STREAM = "InfraMind-Stream-v0"
 EXECUTOR = "InfraMind-Executor-v0"
@@ -113,17 +96,6 @@ EPISODES: dict[str, tuple[str, dict[str, Any]]] = {
     "coordination conversation": (COORDINATION, {"conversation": True, "supervisor": "model"}),
     "coordination without noise": (COORDINATION, {"noise": False, "max_num_seqs": 1}),
 }
-POLICIES = (
-    *("random", "round_robin", "static", "static_mix", "fixed_recipe", "fixed_recipe_by_rate"),
-    *("least_loaded", "lowest_expected_latency", "budget_greedy", "moa", "gptswarm"),
-    *("q_learning_load_tracker", "linucb", "sb3_ppo", "sb3_a2c", "sb3_dqn", "sb3_maskable_ppo"),
-    *("masrouter", "inframind", "inframind_v2", "bid_price"),
-)
-PLACEMENT_POLICIES = (
-    *("random", "static", "lru", "greedy", "threshold", "mcf_spec", "mcf_plus"),
-    *("sb3_maskable_ppo", "everywhere"),
-)
-COORDINATION_POLICIES = policy_names("coordination")
 CARDS: dict[str, dict[str, Any]] = {
     "server": {},
     "server kv pressure": {"num_kv_blocks": 120},
@@ -152,26 +124,6 @@ class Digest:
     def text(self) -> str:
         """Return the first 16 hexadecimal digits."""
         return self._hash.hexdigest()[:16]
-
-
-def play(name: str) -> str:
-    """Play one golden episode and return its digest."""
-    kind, _, rest = name.partition(": ")
-    if kind == "policy":
-        return _play_policy(rest)
-    if kind == "placement policy":
-        return _play_placement_policy(rest)
-    if kind == "coordination policy":
-        return _play_coordination_policy(rest)
-    return _replay_server(CARDS[name]) if name in CARDS else _play_random(*EPISODES[name])
-
-
-def names() -> list[str]:
-    """Return the names of all golden episodes."""
-    policies = [f"policy: {name}" for name in POLICIES]
-    policies += [f"placement policy: {name}" for name in PLACEMENT_POLICIES]
-    policies += [f"coordination policy: {name}" for name in COORDINATION_POLICIES]
-    return [*EPISODES, *CARDS, *policies]
 
 
 def _play_random(env_id: str, given: dict[str, Any]) -> str:
@@ -231,127 +183,12 @@ def _replay_server(changes: dict[str, Any]) -> str:
     return digest.text()
 
 
-def _play_policy(name: str) -> str:
-    """Digest two episodes of a built-in routing policy."""
-    policy = resolve_policy(name)
-    kwargs: dict[str, Any] = {"observation": "index", "num_queries": 40}
-    kwargs["arrival_rate_per_min"] = 150.0
-    env = gym.make_vec(STREAM, num_envs=2, **(kwargs | requires_of(policy)))
-    inner: Any = env.unwrapped
-    observations, _ = env.reset(seed=5)
-    policy.reset(inner.policy_spec(), [1, 2])
-    observe = getattr(policy, "observe", None)
-    digest, running = Digest(), np.ones(2, np.bool_)
-    actions = np.zeros_like(env.action_space.sample(), dtype=np.int64)
-    while running.any():
-        rows = np.flatnonzero(running)
-        actions[rows] = policy.act_batch(observations[rows], inner.contexts()[rows], rows)
-        observations, rewards, terminated, _, _ = env.step(actions)
-        of, records = inner.completed()
-        of, records = of[running[of]], records[running[of]]
-        digest.add(actions[rows], rewards[rows], of, records)
-        if observe is not None:
-            for row in np.unique(of).tolist():
-                observe(records[of == row], row)
-        running &= ~terminated
-    env.close()
-    return digest.text()
-
-
-def _play_placement_policy(name: str) -> str:
-    """Digest two episodes of a built-in placement policy on four GPUs."""
-    policy = resolve_policy(name, family="placement")
-    kwargs = {"cluster": "h100-4gpu", "demand": "shifting", "num_decisions": 30}
-    kind = getattr(policy, "simulation", placement_env.PlacementSimulation)
-    simulation = kind(PlacementConfig.model_validate(kwargs), 2)
-    rows, observations = np.arange(2), simulation.observations()
-    simulation.reset(rows, [np.random.default_rng(seed) for seed in (1, 2)], observations)
-    policy.reset(simulation.policy_spec(), [1, 2])
-    digest = Digest()
-    for _ in range(30):
-        seen = simulation.contexts(rows)
-        actions = np.asarray(policy.act_batch(observations.copy(), seen, rows), np.int64)
-        simulation.step(rows, actions, observations)
-        digest.add(actions, observations, simulation.terms)
-    return digest.text()
-
-
-def _play_coordination_policy(name: str) -> str:
-    """Digest 20 episodes of a built-in coordination policy."""
-    digest = Digest()
-    found = rollout.play_coordination(resolve_policy(name, family="coordination"), range(20))
-    digest.add(*found.values())
-    return digest.text()
-
-
-def played_in(checkout: Path) -> dict[str, str]:
-    """Play all golden episodes with the package of another checkout, by this file."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}
-    command = [sys.executable, str(Path(__file__).resolve()), "--json"]
-    done = subprocess.run(
-        command, cwd=checkout, env=environment, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise SystemExit(f"{checkout}: {done.stderr}")
-    return dict(json.loads(done.stdout))
+CASES: dict[str, Callable[[], str]] = {
+    **{name: partial(_play_random, *episode) for name, episode in EPISODES.items()},
+    **{name: partial(_replay_server, changes) for name, changes in CARDS.items()},
+}
 
 
 def versions() -> dict[str, int]:
-    """Declared versions: of the simulator, and of every routing policy that is played."""
-    found = {"simulator": SIMULATOR_VERSION}
-    for name in POLICIES:
-        found[f"policy: {name}"] = int(getattr(resolve_policy(name), "version", 1))
-    for name in PLACEMENT_POLICIES:
-        policy = resolve_policy(name, family="placement")
-        found[f"placement policy: {name}"] = int(getattr(policy, "version", 1))
-    for name in COORDINATION_POLICIES:
-        policy = resolve_policy(name, family="coordination")
-        found[f"coordination policy: {name}"] = int(getattr(policy, "version", 1))
-    return found
-
-
-def undeclared(found: dict[str, str], declared: dict[str, int]) -> list[str]:
-    """Return episodes whose digest differs from the committed one under the same versions."""
-    before, known = committed()
-    return [
-        name
-        for name, digest in found.items()
-        if digest != before.get(name, digest)
-        and declared["simulator"] == known["simulator"]
-        and declared.get(name) == known.get(name)
-    ]
-
-
-def main() -> int:
-    """Play, compare or write; the exit status is 1 if digests differ."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the committed digests")
-    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="compare with a checkout")
-    parser.add_argument("--json", action="store_true", help="print the digests as JSON")
-    arguments = parser.parse_args()
-    found = {name: play(name) for name in names()}
-    if arguments.json:
-        print(json.dumps(found))
-        return 0
-    if arguments.write:
-        declared = versions()
-        if changed := undeclared(found, declared):
-            print("raise SIMULATOR_VERSION or the policy's version first; differing episodes:")
-            print("\n".join(changed))
-            return 1
-        content = {"versions": declared, "episodes": found}
-        DIGESTS.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    expected = played_in(arguments.against.resolve()) if arguments.against else committed()[0]
-    differing = [name for name in found if found[name] != expected.get(name)]
-    print("\n".join(f"differs: {name}" for name in differing) or f"{len(found)} episodes are equal")
-    return 1 if differing else 0
-
-
-def committed() -> tuple[dict[str, str], dict[str, int]]:
-    """Read the committed digests, and the versions that they were written under."""
-    content = json.loads(DIGESTS.read_text(encoding="utf-8"))
-    return content["episodes"], content["versions"]
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    """Return the declared version of the simulator."""
+    return {"simulator": SIMULATOR_VERSION}

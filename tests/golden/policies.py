@@ -10,16 +10,15 @@ import gymnasium as gym
 import numpy as np
 
 from inframind_gym.envs.placement import PlacementSimulation
-from inframind_gym.policies import (
-    requires_of,
-    resolve_policy,
-)
+from inframind_gym.policies import requires_of, resolve_policy
+from inframind_gym.simulator import SIMULATOR_VERSION
 from inframind_gym.simulator.placement.config import PlacementConfig
 from tests.golden.net import digest_of
 from tests.policies import rollout
 
 ROUTING = (
-    *("random", "round_robin", "round_robin:Flash", "static:llama-8b:DeepThink", "static_mix"),
+    *("random", "round_robin", "round_robin:Flash"),
+    *("static", "static:llama-8b:DeepThink", "static_mix"),
     *("fixed_recipe", "fixed_recipe:Debate:3:qwen-14b:Flash", "fixed_recipe_by_rate"),
     *("jsq", "sq2", "spill", "backpressure", "adaptive"),
     *("least_loaded", "least_loaded:Flash", "lowest_expected_latency", "budget_greedy"),
@@ -141,3 +140,13 @@ def _cases() -> Iterator[tuple[str, Callable[[], str]]]:
 
 
 CASES: dict[str, Callable[[], str]] = dict(_cases())
+
+
+def versions() -> dict[str, int]:
+    """Return the declared versions of the simulator, and of the policy of each case."""
+    found = {"simulator": SIMULATOR_VERSION}
+    for case in CASES:
+        kind, _, name = case.partition(": ")
+        family = kind.partition(",")[0].replace(" ", "_")
+        found[case] = int(getattr(resolve_policy(name, family=family), "version", 1))
+    return found
