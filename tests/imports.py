@@ -8,22 +8,19 @@ from functools import cache
 from pathlib import Path
 
 
-def imports(
-    path: Path, module: str, *, typed: bool = True, inside_functions: bool = True
-) -> Iterator[str]:
-    """Names that a file imports.
+def imports(path: Path, module: str, *, typed: bool = True) -> Iterator[str]:
+    """Names that a file imports, inside functions too.
 
     Args:
         path: the file.
         module: its module.
         typed: with those for annotations alone (`if TYPE_CHECKING`).
-        inside_functions: with those that are imported when a function is called.
     """
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     tree = _parsed(path)
     if not typed:
         tree = ast.Module([node for node in tree.body if not _for_annotations(node)], [])
-    for node in ast.walk(tree) if inside_functions else _at_import(tree):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -35,14 +32,6 @@ def imports(
 @cache
 def _parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def _at_import(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk what is executed when the module is imported."""
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            yield child
-            yield from _at_import(child)
 
 
 def _for_annotations(node: ast.stmt) -> bool:
