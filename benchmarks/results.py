@@ -125,12 +125,12 @@ def read_board(name: str, records: Path = RECORDS) -> dict[str, Any]:
 
 
 def origin_text(origin: Mapping[str, Any]) -> str:
-    """Return where a record is from, and the commands that made it."""
-    commands = "\n".join(f"inframind {command}" for command in origin["commands"])
+    """Return where a record is from, and the last of its commands, which names all policies."""
+    command = f"inframind {origin['commands'][-1]}"
     return (
         f"{origin['episodes']:,} episodes, {origin['queries']:,} scored queries; simulator version "
         f"{origin['simulator']}, revision {origin['revision']}, {origin['started'][:10]}; "
-        f"{origin['machine']}:\n\n<!-- not run: plays whole boards -->\n```sh\n{commands}\n```"
+        f"{origin['machine']}:\n\n<!-- not run: plays whole boards -->\n```sh\n{command}\n```"
     )
 
 
