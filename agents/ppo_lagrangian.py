@@ -127,7 +127,7 @@ class Explorer(PpoLagrangianPolicy):
     def __init__(self, config: PpoLagrangianConfig, *, sample: bool) -> None:
         # Not PpoLagrangianPolicy's: there is no checkpoint.
         super(PpoLagrangianPolicy, self).__init__(prices=config.prices)
-        self.name, self.sample, self.lateness = NAME, sample, config.lateness
+        self.name, self.sample, self.has_lateness = NAME, sample, config.lateness
         self.sharpness, self.decisions_made = 1.0, list[tuple[Any, ...]]()
 
     def pick(self, seen: Seen, scores: Array, contexts: Array, rows: Array) -> Array:

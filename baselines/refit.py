@@ -8,7 +8,8 @@ recipe, as many are drawn as it allows.
 
 A router of calls gets a plan and a strategy in the same streams: first a strategy for one agent,
 then every plan plays with it, then the best three in longer streams. A learner of Stable-Baselines3
-is trained on the pool, workload and budgets of the scenario, in Poisson arrivals.
+is trained on the pool, workload and budgets of the scenario, in Poisson arrivals. A rule with a
+constant gets the best of its `ARGUMENTS`.
 """
 
 from __future__ import annotations
@@ -210,7 +211,7 @@ def fit_learner(suite: TrackSuite, track: str, scenario: str, name: str, runs: P
 
 
 def fit_argument(suite: TrackSuite, track: str, scenario: str, name: str) -> Fit:
-    """Return the rule with that of its `ARGUMENTS` that does best over the loads of a scenario.
+    """Return the rule with the one of its `ARGUMENTS` that does best over a scenario's loads.
 
     Args:
         suite: Of the validation split.
@@ -344,8 +345,8 @@ def refit_places(
         queries: budget of a scenario.
         out: file of refits.
         rounds: of the search for recipes.
-        routers: names of routers, which get plans, and of learners of Stable-Baselines3 (sb3_…),
-            which are trained; empty: the recipes are fitted.
+        routers: names of routers, which get plans, of rules with `ARGUMENTS`, and of learners of
+            Stable-Baselines3 (sb3_…), which are trained; empty: the recipes are fitted.
         runs: folder of the trainings.
 
     Raises:

@@ -112,8 +112,8 @@ def refit(
     routers: Annotated[
         str,
         typer.Option(
-            help="Fit plan and strategy of these routers, e.g. spill,jsq, or train these learners, "
-            "e.g. sb3_ppo, in runs/refits."
+            help="Fit plan and strategy of these routers, e.g. spill,jsq, the constant of "
+            "backpressure, or train these learners, e.g. sb3_ppo, in runs/refits."
         ),
     ] = "",
 ) -> None:

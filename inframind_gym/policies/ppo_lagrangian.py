@@ -127,8 +127,8 @@ class PpoLagrangianCheckpoint(BaseModel):
 
     hidden: PositiveInt  # width of the layers
     promise: Fraction  # share of queries that are to be in time
-    prices: bool = True  # μ, if it was trained with them
-    lateness: bool = True  # λ
+    prices: bool = True  # whether work costs μ
+    lateness: bool = True  # whether late answers cost λ
 
 
 class PpoLagrangianPolicy(AdaptivePolicy):
@@ -140,6 +140,7 @@ class PpoLagrangianPolicy(AdaptivePolicy):
 
     Attributes:
         lagrange: (rows,) λ of each row.
+        has_lateness: Whether λ is controlled; else it is 0.
 
     Raises:
         ConfigError: there is no such checkpoint or mode, it is damaged, or of another network.
@@ -148,7 +149,7 @@ class PpoLagrangianPolicy(AdaptivePolicy):
     name = NAME
     version = 4
     toll = 0.0  # it was trained without
-    lateness = True
+    has_lateness = True
 
     def __init__(self, checkpoint: str | None = None, mode: str | None = None) -> None:
         if mode not in (None, SAMPLE):
@@ -160,7 +161,7 @@ class PpoLagrangianPolicy(AdaptivePolicy):
         config = validate(content, PpoLagrangianCheckpoint, source=str(folder / CONFIG_FILE))
         check_shapes(folder, weights, shapes(config.hidden))
         super().__init__(prices=config.prices)
-        self.lateness = config.lateness
+        self.has_lateness = config.lateness
         self.fingerprint = fingerprint(folder)  # results of others are not these
         self.use(weights, config.promise)
 
@@ -276,11 +277,11 @@ class PpoLagrangianPolicy(AdaptivePolicy):
     def learn(self, completed: Completed, rows: NDArray[np.int64]) -> None:
         """Learn seconds of calls, and control λ, from queries (k,) that have ended."""
         super().learn(completed, rows)
-        if not self.lateness:
-            return
         late = completed["latency_s"] > completed["budget_s"]
         for row, is_late in zip(rows, late, strict=True):
             self.late[row] += (is_late - self.late[row]) / LATE_QUERIES
+        if not self.has_lateness:
+            return
         rows, queries = np.unique(rows, return_counts=True)
         excess = self.late[rows] - (1.0 - self.promise)
         integral = self._late_sum[rows] + LATE_I * excess * queries

@@ -535,7 +535,7 @@ class BackpressurePolicy(OneAgentRule):
 
     def __init__(self, value: float = 30.0) -> None:
         self.value = require_within(value, 0.0, 1e4, "backpressure: value (V)")
-        self.name = "backpressure" if self.value == 30.0 else f"backpressure:{self.value:g}"
+        self.name = "backpressure" if self.value == 30.0 else f"backpressure:{self.value!r}"
 
     def scores(self, in_flight: Floats, due: Decisions) -> Floats:
         """Return V·P(solved in time) - Q·s for every route, (n, M, S)."""
@@ -550,4 +550,5 @@ class BackpressurePolicy(OneAgentRule):
         slow = (1.0 + GPU_SLOWDOWN * np.minimum(queue, 2.0)) * (1.0 + wait)
         left_s = np.maximum(self.left_s(due.contexts), 1e-3)[..., None]
         in_time = ndtr(np.log(left_s / (idle_s * slow[..., None])) / SPREAD_LOG_S)
-        return np.asarray(self.value * right * in_time - queue[..., None] * idle_s)
+        busy_s = idle_s * (slots.mean() / slots)[:, None]  # of a slot like the mean one
+        return np.asarray(self.value * right * in_time - queue[..., None] * busy_s)

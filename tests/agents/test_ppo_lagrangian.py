@@ -163,8 +163,9 @@ def test_ablations_leave_out_what_they_say() -> None:
     assert plain.late.any()
 
 
-def test_rows_that_are_overrun_begin_anew() -> None:
-    world, _ = begun(settings("loads=[4.0]", "prices=false", "rows=2"), queries=4000)
+@pytest.mark.parametrize("lateness", ["lateness=true", "lateness=false"])
+def test_rows_that_are_overrun_begin_anew(lateness: str) -> None:
+    world, _ = begun(settings("loads=[4.0]", "prices=false", lateness, "rows=2"), queries=4000)
     for _ in range(15):
         world.play(300)
     assert (world._begun > 1).any()

@@ -126,6 +126,15 @@ def test_a_learner_is_trained_for_a_scenario_and_the_training_is_kept(
     assert refit.fit_learner(config, "mine", "plain", name, runs).policy == name  # the shipped one
 
 
+def test_a_rule_gets_the_argument_that_does_best(
+    config: TrackSuite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refit, "_share", lambda *of: float(of[3] == "backpressure:100"))
+    out = tmp_path / "refits.yaml"
+    refit.refit_places([("steady", "math")], 1000, out, routers=["backpressure"])
+    assert load_refits(out).of("backpressure", "steady", "math", 0.9) == ("backpressure:100",)
+
+
 def test_fits_of_one_file_have_one_budget(tmp_path: Path) -> None:
     path = tmp_path / "refits.yaml"
     refit.enter_fit(path, "static=static:llama-3b:Flash:900", ["steady/math"], 1000)

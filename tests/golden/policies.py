@@ -20,7 +20,7 @@ ROUTING = (
     *("random", "round_robin", "round_robin:Flash"),
     *("static", "static:llama-8b:DeepThink", "static_mix"),
     *("fixed_recipe", "fixed_recipe:Debate:3:qwen-14b:Flash", "fixed_recipe_by_rate"),
-    *("jsq", "sq2", "spill", "backpressure", "adaptive"),
+    *("jsq", "sq2", "spill", "backpressure", "adaptive", "adaptive_feedback"),
     *("least_loaded", "least_loaded:Flash", "lowest_expected_latency", "budget_greedy"),
     *("moa", "gptswarm", "q_learning_load_tracker", "linucb"),
     *("sb3_ppo", "sb3_a2c", "sb3_dqn", "sb3_maskable_ppo", "masrouter"),
@@ -60,7 +60,7 @@ def _declared(policy: Any) -> list[Any]:
 def _routing(name: str, **given: Any) -> str:
     """Play two streams beside one another; digest actions and completed queries."""
     policy = resolve_policy(name)
-    arguments: dict[str, Any] = {"observation": "index", "num_queries": 16}
+    arguments: dict[str, Any] = {"observation": "index", "num_queries": 40}
     arguments |= {"arrival_rate_per_min": 200.0} | given | requires_of(policy)
     env = gym.make_vec("InfraMind-Stream-v0", num_envs=2, **arguments)
     inner: Any = env.unwrapped

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from inframind_gym.errors import ConfigError
 from inframind_gym.policies import resolve_policy
 from tests.policies.synthetic import make_contexts, make_spec
 
 FLASH, CONCISE = 0, 1
 
 
-def routes(name: str, in_flight: list[list[float]], **context: object) -> tuple[list[int], ...]:
+def routes(
+    name: str, in_flight: list[list[float]], gpu: Sequence[int] = range(5), **context: object
+) -> tuple[list[int], ...]:
     """Models and strategies that a rule picks for rows with these calls in flight."""
-    spec = make_spec(system_features=("in_flight",))
+    spec = replace(make_spec(system_features=("in_flight",)), gpu=np.array(gpu))
     policy, n = resolve_policy(name), len(in_flight)
     policy.reset(spec, list(range(n)))
     observations = np.zeros((n, spec.layout.size), np.float32)
@@ -54,3 +60,10 @@ def test_spill_overflows_to_the_next_server(
 def test_backpressure_leaves_a_queue_that_costs_more_than_an_answer_is_worth() -> None:
     idle, busy = [0.0] * 5, [40.0, 0.0, 0.0, 0.0, 0.0]
     assert routes("backpressure", [idle, busy], budget_s=1e6)[0] == [0, 1]
+    assert routes("backpressure", [busy, busy], gpu=[0, 0, 1, 2, 3], budget_s=1e6)[0] == [2, 2]
+    assert routes("backpressure", [idle], budget_s=4.0)[0] == [4]  # alone makes the deadline
+    few = [[4.0, 0.0, 0.0, 0.0, 0.0]]
+    assert routes("backpressure:1", few, budget_s=1e6)[0] == [1]
+    assert routes("backpressure:10000", few, budget_s=1e6)[0] == [0]
+    with pytest.raises(ConfigError, match="from 0 to 10000"):
+        resolve_policy("backpressure:-1")

@@ -274,7 +274,7 @@ def priority_s(scheduler: str, deadline_s: float, now_s: float) -> float:
         return 0.0
     raise ConfigError(
         f"the gateway has no rule for scheduler {scheduler!r}; set edf, edf_late_last or fcfs in "
-        "the pool"
+        "the pool, or in what the policy requires"
     )
 
 
