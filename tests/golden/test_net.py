@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from inframind_gym.policies.registry import POLICIES
 from tests.golden import net
 
 NAMES = [(area, name) for area in net.areas() for name in net.cases(area)]
@@ -35,3 +36,9 @@ def test_a_changed_result_needs_a_new_version() -> None:
     later = declared | {"simulator": declared["simulator"] + 1}
     assert not net.undeclared("policies", changed, later)
     assert not net.undeclared("envs", {"stream: SameStep": "0" * 16}, {})  # declares none
+
+
+def test_every_built_in_policy_has_a_frozen_result() -> None:
+    for family, policies in POLICIES.items():
+        cases = {name.split(": ", 1)[1].split(":")[0] for name in net.cases("policies")}
+        assert set(policies) - cases <= {"planned"}, family  # it is another policy, with a plan
