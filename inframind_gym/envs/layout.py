@@ -362,6 +362,7 @@ class Compact:
         """
         layout, spec = self._layout, self.spec
         before_s, before = self._time_s[rows], self._arrived[rows]
+        before = np.where(before == 0.0, query, before)  # who begins later saw none arrive
         arrived = np.maximum(query + 1.0, before)
         kept = self._rate[rows] * np.exp((before_s - time_s) / ARRIVALS_OVER_S)
         rate = kept + (arrived - before) * (60.0 / ARRIVALS_OVER_S)
