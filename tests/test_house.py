@@ -18,7 +18,7 @@ from tests.test_layers import PACKAGE, ROOT, sources
 CEILINGS = {
     "inframind_gym/.": 1_488,
     "inframind_gym/calibration": 1_934,
-    "inframind_gym/envs": 6_228,
+    "inframind_gym/envs": 6_229,
     "inframind_gym/evaluation": 6_889,
     "inframind_gym/live": 6_949,
     "inframind_gym/policies": 5_608,
