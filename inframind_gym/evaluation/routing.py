@@ -410,7 +410,7 @@ class RoutingSuite(StreamSuite):
 
     @property
     def one_at_a_time(self) -> bool:
-        """Whether the servers are live ones: there is one set of them."""
+        """True for live servers: there is one set of them."""
         return self.backend == "vllm"
 
     def player(self, progress: Callable[[int], None] = lambda _: None, **live: Any) -> Player:

@@ -194,7 +194,7 @@ class Suite(StrictModel):
 
     @property
     def one_at_a_time(self) -> bool:
-        """Whether episodes play one after the other, each alone."""
+        """True if episodes play one after the other, each alone."""
         return False
 
     def options(self, cells: Sequence[Cell]) -> dict[str, Any] | None:

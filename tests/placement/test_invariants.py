@@ -1,4 +1,4 @@
-"""What holds whatever is decided: memory, who serves, where every request is, time."""
+"""Invariants under any decisions: memory, who serves, where every request is, time."""
 
 from __future__ import annotations
 
