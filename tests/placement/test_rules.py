@@ -2,61 +2,94 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, SLEPT
-from tests.placement.toys import ROW, card, started, write_cluster, write_demand
+from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, LOAD, SLEPT, VANISHING
+from tests.placement.toys import ROW, card, started, tight_cluster, write_cluster, write_demand
 
 EXACT: dict[str, Any] = {
     "timing_spread": 0.0,
     "timing_noise": 0.0,
-    "foreign_memory": {"max_MB": 0},
+    "foreign_memory": {"max_MB": 0, "every_s": 1000},
     "initial": "empty",
 }
+# No job comes within the horizon: the cluster is idle.
+IDLE = {"jobs_per_gpu_per_min": 1e-6}
+# A call has 400 tokens of prompt and 100 of answer. Alone its step takes 0.011 s; the prompt takes
+# 0.04 s, 0.029 s longer than a step.
+ALIKE: dict[str, Any] = {
+    "jobs_per_gpu_per_min": 1,
+    "topologies": {"IO": 1},
+    "num_agents": {1: 1},
+    "prompt_tokens": {"median": 400.001, "sigma": 0},
+    "output_tokens": {"median": 100.001, "sigma": 0},
+}
+EACH_TICK: dict[str, Any] = {"decision_interval_s": 1}
+FIRST_S, LAST_S = 0.029 + 100 * 0.011, 0.039 + 100 * 0.011  # the last call reads the answer, too
 
 
 class Toy:
     """A small cluster without chance in its times."""
 
-    def __init__(self, folder: Path, cards: list[dict[str, Any]], gpus: int = 2, **changes: Any):
-        group = {key: changes.pop(key) for key in ("alpha", "vram_total_MB") if key in changes}
-        demand = {key: changes.pop(key) for key in ("jobs_per_gpu_per_min",) if key in changes}
+    def __init__(
+        self,
+        folder: Path,
+        cards: list[dict[str, Any]],
+        gpus: int = 1,
+        *,
+        demand: dict[str, Any] = IDLE,
+        alpha: float = 0.06,
+        **changes: Any,
+    ):
         arguments = {
-            "cluster": write_cluster(folder, cards, gpus, **group),
+            "cluster": write_cluster(folder, cards, gpus, alpha=alpha),
             "demand": write_demand(folder, **demand),
             **EXACT,
             **changes,
         }
         self.simulation, self.observations = started(arguments)
+        self.cluster = self.simulation.state
 
     def step(self, *action: int, times: int = 1) -> None:
         for _ in range(times):
             self.simulation.step(ROW, np.array([action]), self.observations)
 
+    def until_the_job_comes(self) -> None:
+        """Go on, without a decision, to the end of the step in which the only job comes."""
+        self.cluster.arrival_s[0, 1:] = np.inf
+        while not self.episode["next_job"]:
+            self.step(*[0] * self.simulation.num_gpus)
+
     def state(self, g: int, m: int) -> int:
-        return int(self.simulation.state.instance[0, g, m]["state"])
+        return int(self.cluster.instance[0, g, m]["state"])
 
     def since(self, g: int, m: int) -> float:
-        return float(self.simulation.state.instance[0, g, m]["begun_s"])
+        return float(self.cluster.instance[0, g, m]["begun_s"])
 
     @property
-    def illegal(self) -> int:
-        return int(self.simulation.state.episode[0]["illegal"])
+    def episode(self) -> np.void:
+        record: np.void = self.cluster.episode[0]
+        return record
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Those that have counted something."""
+        return {name: count for name, count in self.simulation.counters(0).items() if count}
 
 
-# No job comes within the horizon: the cluster is idle.
-IDLE = {"jobs_per_gpu_per_min": 1e-6}
+# Instances and decisions
 
 
 def test_a_switch_takes_the_sum_of_its_phases(tmp_path: Path) -> None:
     """Load 10 s from 0: ACTIVE at 10. At 10 the other is chosen: first sleep 4 s, then load 10 s:
     ACTIVE at 24. At 25 back: first sleep of the second 4 s, wake 2 s: ACTIVE at 31. At 35 again:
     now both have slept before: 1 s and 2 s: ACTIVE at 38."""
-    toy = Toy(tmp_path, [card("a"), card("b")], gpus=1, **IDLE)
+    toy = Toy(tmp_path, [card("a"), card("b")])
     toy.step(1, times=2)
     assert toy.state(0, 0) == ACTIVE
     assert toy.since(0, 0) == 10.0
@@ -69,46 +102,210 @@ def test_a_switch_takes_the_sum_of_its_phases(tmp_path: Path) -> None:
     assert (toy.state(0, 0), toy.since(0, 0)) == (ACTIVE, 31.0)
     toy.step(2)
     assert (toy.state(0, 1), toy.since(0, 1)) == (ACTIVE, 38.0)
-    assert toy.simulation.counters(0) == {
-        "wakes": 2, "loads": 2, "sleeps": 3, "offloads": 0, "failed_wakes": 0, "failed_loads": 0,
-    }  # fmt: skip
+    assert toy.counters == {"wakes": 2, "loads": 2, "sleeps": 3}
+
+
+def test_what_a_phase_took_is_averaged_into_the_times_that_the_agent_sees(tmp_path: Path) -> None:
+    """Twice the card's 10 s: 0.7 · 10 + 0.3 · 20 = 13."""
+    toy = Toy(tmp_path, [card("a")])
+    toy.cluster.spread[0, 0, LOAD] = 2.0
+    toy.step(1, times=5)
+    assert (toy.state(0, 0), toy.since(0, 0)) == (ACTIVE, 20.0)
+    assert toy.cluster.seen_s[0, 0].tolist() == [2.0, 1.0, 13.0, 3.0]
 
 
 def test_a_group_needs_all_its_gpus(tmp_path: Path) -> None:
-    toy = Toy(tmp_path, [card("a"), card("pair", tp_min=2)], gpus=3, **IDLE)
-    mask = toy.simulation.state.mask[0]
+    toy = Toy(tmp_path, [card("a"), card("pair", tp_min=2)], gpus=3)
+    mask = toy.cluster.mask[0]
     assert mask[:, 2].tolist() == [True, True, False]  # GPU 2 is beyond the last pair
     toy.step(2, 0, 0)
-    assert toy.illegal == 1
+    assert toy.episode["illegal"] == 1
+    assert toy.simulation.terms[0].tolist() == pytest.approx([0.0, 0.0, -0.1 / 3])
     toy.step(2, 1, 0)
-    assert toy.illegal == 1  # the choice of `a` on GPU 1 is legal, the half pair is not
+    assert toy.episode["illegal"] == 1  # `a` on GPU 1 is legal, the half pair is not
     assert toy.state(1, 0) != ABSENT
+    assert mask[:, 1].tolist() == [False, False, False]  # `a` is loading: no second copy
+    assert mask[:, 2].tolist() == [False, False, False]  # GPU 1 is UNSTABLE
     toy.step(0, 0, 0, times=2)
     toy.step(2, 2, 0)
-    assert toy.illegal == 0
+    assert toy.episode["illegal"] == 0
     toy.step(0, 0, 0, times=3)
     assert toy.state(0, 1) == ACTIVE
-    assert toy.simulation.state.host[0].tolist() == [0, 0, -1]
+    assert toy.cluster.host[0].tolist() == [0, 0, -1]
     assert toy.state(1, 0) == SLEPT
+
+
+@pytest.mark.parametrize(("offload_s", "goes"), [((1.0, 3.0, 3.0), 0), ((3.0, 1.0, 3.0), 1)])
+def test_who_costs_least_is_offloaded_where_sleepers_have_no_room(
+    tmp_path: Path, offload_s: tuple[float, ...], goes: int
+) -> None:
+    """Each keeps 2,000 MB asleep, and 4,800 MB may sleep: of three one goes. `a` sleeps and goes
+    from the decision on; `b` drains, which nothing delays, and goes for 1 s; `c` loads."""
+    cards = [card(name, t_offload_s=s) for name, s in zip("abc", offload_s, strict=True)]
+    toy = Toy(tmp_path, cards)
+    toy.step(1, times=3)
+    toy.step(2, times=3)
+    assert (toy.state(0, 0), toy.state(0, 1)) == (SLEPT, ACTIVE)
+    toy.step(3, times=4)
+    left = [ABSENT, SLEPT] if goes == 0 else [SLEPT, ABSENT]
+    assert [toy.state(0, m) for m in range(3)] == [*left, ACTIVE]
+    # The other has its first sleep of 4 s where it is `b`.
+    assert toy.since(0, 2) == 30.0 + (4.0 if goes == 0 else 1.0) + 10.0
+    assert toy.counters == {"loads": 3, "sleeps": 2 - goes, "offloads": 1}
+
+
+@pytest.mark.parametrize("waiting", [0, 2])
+def test_a_model_that_is_asked_for_stays(tmp_path: Path, waiting: int) -> None:
+    """`a` costs 1 s to offload and 10 s for every call that waits for it, `b` 3 s."""
+    cards = [card("a", t_offload_s=1.0), card("b"), card("c")]
+    toy = Toy(tmp_path, cards)
+    toy.step(1, times=3)
+    toy.step(2, times=3)
+    toy.cluster.waiting[0, 0]["potential"] = waiting
+    toy.step(3)
+    gone = toy.state(0, 1 if waiting else 0)
+    assert gone in (ABSENT, VANISHING)
+
+
+@pytest.mark.parametrize("slept", [True, False])
+def test_a_start_without_memory_fails(tmp_path: Path, slept: bool) -> None:
+    """Others take 30 GB while the one that leaves falls asleep: 60 GB are no longer there."""
+    toy = Toy(tmp_path, [card("a"), card("b")], **EACH_TICK)
+    toy.step(1, times=11)
+    if slept:
+        toy.step(2, times=20)
+    coming, leaving = (0, 1) if slept else (1, 0)
+    toy.step(1 + coming)
+    toy.cluster.foreign_mb[0, 0] = 30_000
+    toy.step(0, times=5)
+    assert toy.state(0, coming) == (SLEPT if slept else ABSENT)
+    assert toy.state(0, leaving) == SLEPT
+    assert toy.counters["failed_wakes" if slept else "failed_loads"] == 1
+    assert toy.cluster.mask[0].tolist() == [[True, False, False]]  # neither would fit
+
+
+def test_foreign_memory_takes_no_more_than_is_free(tmp_path: Path) -> None:
+    foreign = {"max_MB": 1e9, "every_s": 1}
+    toy = Toy(tmp_path, [card("a")], gpus=2, initial="spread", foreign_memory=foreign)
+    for _ in range(3):
+        toy.step(0, 0)
+        assert toy.cluster.foreign_mb[0].tolist() == [20_000, 20_000]
+
+
+def test_an_episode_begins_with_models_in_the_order_of_the_list(tmp_path: Path) -> None:
+    """One, two, a pair, a block of four, big: what does not begin at the next GPU is passed by."""
+    cluster, begun = tight_cluster(tmp_path), set()
+    for seed in range(20):
+        arguments = {**EXACT, "cluster": cluster, "initial": "spread"}
+        simulation, _ = started(arguments, seed)
+        states = simulation.state.instance["state"][0]
+        begun.add(tuple(simulation.cluster_config.models[m] for m in np.nonzero(states)[1]))
+    assert begun == {
+        ("one", "two", "pair"),
+        ("two", "big", "one", "two"),
+        ("pair", "big", "one"),
+        ("four",),
+        ("big", "one", "two", "big"),
+    }
+
+
+# Jobs: routing, serving, lateness
+
+
+def test_a_job_alone(tmp_path: Path) -> None:
+    """A call is sent at the tick after it became ready; the second reads prompt and answer."""
+    toy = Toy(tmp_path, [card("a")], initial="spread", demand=ALIKE)
+    toy.until_the_job_comes()
+    toy.step(0)
+    (job,) = toy.simulation.finished(0)
+    sent_s = math.ceil(math.ceil(job["arrival_s"]) + FIRST_S)
+    assert job["finish_s"] == pytest.approx(sent_s + LAST_S)
+    assert job["ideal_s"] == pytest.approx(FIRST_S + LAST_S)
+    assert job["slo_s"] == pytest.approx(3 * (FIRST_S + LAST_S) + 10)
+    assert (job["calls"], job["late"]) == (2, 0)
+
+
+def test_a_trace_says_how_long_calls_are(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("timestamp,input,output\n" + "".join(f"{i},400,100\n" for i in range(9)))
+    demand = {**ALIKE, "arrivals": {"kind": "trace"}, "output_tokens": {"median": 7, "sigma": 1}}
+    toy = Toy(tmp_path, [card("a")], initial="spread", demand=demand, trace=str(trace))
+    toy.step(0, times=40)
+    jobs = toy.simulation.finished(0)
+    assert len(jobs) > 1
+    assert jobs["ideal_s"] == pytest.approx(FIRST_S + LAST_S)
+
+
+def test_calls_share_a_step_and_wait_in_line(tmp_path: Path) -> None:
+    """Six calls at once, two slots, one place in the queue: three are sent, three wait.
+
+    Both run for 2 · 0.029 + 100 · 0.012 = 1.258 s. Then the third has the server for itself. The
+    next tick, 0.742 s later, sends two: one runs, the other takes the place of the third."""
+    demand = {**ALIKE, "num_agents": {6: 1}}
+    toy = Toy(tmp_path, [card("a", slots=2, queue=1)], initial="spread", demand=demand, **EACH_TICK)
+    toy.until_the_job_comes()
+    server, waiting = toy.cluster.server[0, 0], toy.cluster.waiting[0, 0]
+    assert (server["running"], server["queued"], waiting["count"]) == (0, 0, 6)
+    toy.step(0)
+    assert (server["running"], server["queued"], waiting["count"]) == (2, 1, 3)
+    toy.step(0)
+    assert (server["running"], server["queued"], waiting["count"]) == (1, 0, 3)
+    assert server["latency_sum_s"] == pytest.approx(2 * 1.258)
+    toy.step(0)
+    assert (server["running"], server["queued"], waiting["count"]) == (2, 0, 1)
+    assert (toy.episode["waiting"], toy.episode["serving"]) == (1, 2)
+
+
+def test_a_call_goes_to_the_instance_of_least_drain_latency(tmp_path: Path) -> None:
+    """Idle ones are equal: the first GPU. What was sent counts at once."""
+    demand = {**ALIKE, "num_agents": {5: 1}}
+    toy = Toy(tmp_path, [card("a")], gpus=2, initial="spread", demand=demand, **EACH_TICK)
+    toy.until_the_job_comes()
+    toy.cluster.server[0, 1]["mean_s"] *= 1.75
+    toy.step(0, 0)
+    # Calls times mean: 0 and 0, 1 and 0, 1 and 1.75, 2 and 1.75, 2 and 3.5.
+    assert toy.cluster.server[0]["running"].tolist() == [3, 2]
+
+
+def test_a_job_that_nobody_serves_is_late_when_its_deadline_has_passed(tmp_path: Path) -> None:
+    toy = Toy(tmp_path, [card("a")], demand=ALIKE, **EACH_TICK)
+    toy.until_the_job_comes()
+    deadline_s = toy.cluster.arrival_s[0, 0] + 3 * (FIRST_S + LAST_S) + 10
+    while not toy.episode["late"]:
+        toy.step(0)
+    assert toy.simulation.now_s()[0] == math.ceil(deadline_s)
+    toy.step(0)
+    assert (toy.episode["late"], toy.episode["jobs_late"]) == (0, 1)  # once
+
+
+def test_popularity_moves_from_model_to_model(tmp_path: Path) -> None:
+    """Everything is for the first of the ranking, which moves on by one at 20 s."""
+    demand = {**ALIKE, "jobs_per_gpu_per_min": 30, "zipf": 60, "shift": {"every_s": 20}}
+    toy = Toy(tmp_path, [card("a"), card("b")], demand=demand)
+    toy.step(0, times=4)
+    asked = toy.cluster.waiting[0]
+    first = int(asked["count"][0])
+    assert first > 2 and asked["count"][1] == 0
+    toy.step(0, times=4)
+    assert asked["count"][0] == first and asked["count"][1] > 2
 
 
 def test_mean_reward_is_minus_mean_latency(tmp_path: Path) -> None:
     """Little's law: over a long episode with light load the summed reward, scaled back, is the
     summed time of all calls, and so close to calls times the mean time of a call."""
-    toy = Toy(tmp_path, [card("a", slots=64, queue=0)], gpus=1, initial="spread",
-              num_decisions=200)  # fmt: skip
+    toy = Toy(
+        tmp_path, [card("a", slots=64, queue=0)], initial="spread", num_decisions=200, demand={}
+    )
     total = 0.0
     for _ in range(200):
         toy.step(0)
         total += float(toy.simulation.terms[0, :2].sum())
-    episode = toy.simulation.state.episode[0]
     norm = float(toy.simulation.world.settings[0]["request_norm"])
-    server = toy.simulation.state.server[0, 0]
-    in_servers_s = float(server["latency_sum_s"])
-    calls = int(episode["requests_done"])
+    in_servers_s = float(toy.cluster.server[0, 0]["latency_sum_s"])
+    calls = int(toy.episode["requests_done"])
     assert calls > 1000
     # outside its server a call waits up to 1 s for the next tick, half a second or so
     spent_s = -total * norm
     assert in_servers_s < spent_s < in_servers_s + 1.05 * calls
     summary = toy.simulation.summary(0)
-    assert summary["mean_call_latency_s"] == pytest.approx(spent_s / episode["requests_made"])
+    assert summary["mean_call_latency_s"] == pytest.approx(spent_s / toy.episode["requests_made"])
