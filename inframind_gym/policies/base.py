@@ -96,7 +96,7 @@ class BasePolicy(Generic[Spec, Seen]):
     """A policy; a subclass writes `act_batch`. What it remembers must be kept per row.
 
     Attributes:
-        name: unique name, under which results are filed.
+        name: unique name, under which results are filed; of a built-in policy that of the registry.
         version: raised by a change that alters its actions; results of another are not reused.
         requires: arguments of the environment that the policy insists on.
         carries_out_any_plan: whether it routes queries that somebody else has planned.

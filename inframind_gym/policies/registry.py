@@ -170,6 +170,8 @@ def resolve_policy(
         )
     what = f"{noun} {text!r}"
     cls = _import_class(text, what, tuple(POLICIES[family]))
+    if entry is not None:
+        cls.name, cls.bound = name, entry.bound
     _check_arguments(cls, what, kwargs)
     try:
         policy: Policy[Any, Any] = cls(**kwargs)

@@ -48,7 +48,6 @@ class QSeedAssignment(Learner, BaseAssignmentPolicy):
         **settings: see `QSettings`.
     """
 
-    name = "q_seed"
     schema = QSettings
     random_tie: ClassVar[bool] = False
     production: ClassVar[bool] = False  # greedy after `training_tasks`
@@ -94,7 +93,6 @@ class QSeedAssignment(Learner, BaseAssignmentPolicy):
 class QRandomTieAssignment(QSeedAssignment):
     """`q_seed` that draws one of the best actions."""
 
-    name = "q_random_tie"
     random_tie = True
 
 
@@ -105,7 +103,6 @@ class QBanditAssignment(QRandomTieAssignment):
     tasks.
     """
 
-    name = "q_bandit"
     changed: ClassVar[dict[str, float]] = {"discount": 0.0}
 
 
@@ -116,7 +113,6 @@ class QProductionAssignment(QSeedAssignment):
     then pulled down to r, cell by cell: it unlearns.
     """
 
-    name = "q_production"
     production = True
     terminal = True
 
@@ -124,7 +120,6 @@ class QProductionAssignment(QSeedAssignment):
 class QProductionBootstrapAssignment(QProductionAssignment):
     """`q_seed` for 50 tasks, then greedy with the same updates as before."""
 
-    name = "q_production_bootstrap"
     terminal = False
 
 
@@ -159,7 +154,6 @@ class LinUcbAssignment(BanditAssignment):
         **settings: see `LinUcbAssignmentSettings`.
     """
 
-    name = "linucb"
     schema = LinUcbAssignmentSettings
 
     def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:
@@ -203,7 +197,6 @@ class ThompsonAssignment(BanditAssignment):
         **settings: see `ThompsonSettings`.
     """
 
-    name = "thompson"
     schema = ThompsonSettings
 
     def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:

@@ -95,8 +95,6 @@ EXPERT: Final = np.array(
 class RandomAssignment(BaseAssignmentPolicy):
     """Any of the eight actions."""
 
-    name = "random"
-
     def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
         """Return draws, (n,)."""
         return np.asarray(self.draw(rows, context.ordinal) * rules.NUM_ACTIONS, np.int64)
@@ -104,8 +102,6 @@ class RandomAssignment(BaseAssignmentPolicy):
 
 class RoundRobinAssignment(BaseAssignmentPolicy):
     """The agents in turn, on the default provider."""
-
-    name = "round_robin"
 
     def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
         """Return (n,) the turns."""
@@ -118,8 +114,6 @@ class LeastLoadedAssignment(BaseAssignmentPolicy):
     With queues that is the agent with the fewest tasks in flight, without queues the one with the
     smallest share of the window.
     """
-
-    name = "least_loaded"
 
     def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
         """Return (n,) the actions."""
@@ -139,8 +133,6 @@ class LeastBusyAssignment(BaseAssignmentPolicy):
     arrives, and all of them go to the first deployment.
     """
 
-    name = "least_busy"
-
     def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
         """Return (n,) the actions."""
         return np.asarray(context.in_flight.argmin(axis=1))
@@ -148,8 +140,6 @@ class LeastBusyAssignment(BaseAssignmentPolicy):
 
 class StaticExpertAssignment(BaseAssignmentPolicy):
     """The agent whose role has the name of the task's type, on the default provider."""
-
-    name = "static_expert"
 
     def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
         """Return (n,) the actions."""
@@ -162,9 +152,6 @@ class MyopicAssignment(BaseAssignmentPolicy):
     With queues the wait is estimated: the calls ahead of the task times the mean time of service
     seen so far, over the server's slots.
     """
-
-    name = "myopic"
-    bound = True  # not ranked: it knows the skills
 
     def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:
         """Look up the expected rewards."""
@@ -194,9 +181,6 @@ class MyopicAssignment(BaseAssignmentPolicy):
 
 class OptimalAssignment(BaseAssignmentPolicy):
     """The actions of the exact optimum (`inframind_gym.teams.assignment.optimum`)."""
-
-    name = "optimum"
-    bound = True
 
     def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:
         """Solve the run, or look its solution up.
@@ -271,7 +255,6 @@ class _FixedMode(BaseTokenBudgetPolicy):
 class FrontloadBudget(_FixedMode):
     """Two long plans, a long draft, and what little review the rest allows."""
 
-    name = "frontload"
     strategy = "frontload"
     plans = 2
     sizes = (L, L, S)
@@ -280,7 +263,6 @@ class FrontloadBudget(_FixedMode):
 class CritiqueHeavyBudget(_FixedMode):
     """A short plan, a draft, then reviews and revisions until an allocation is spent."""
 
-    name = "critique_heavy"
     strategy = "critique_heavy"
     plans = 1
     sizes = (S, M, L)
@@ -288,8 +270,6 @@ class CritiqueHeavyBudget(_FixedMode):
 
 class SpendAllBudget(BaseTokenBudgetPolicy):
     """Long calls until no call can be paid: the limit of tokens is the only stop."""
-
-    name = "spend_all"
 
     def choose(self, context: TeamState, rows: Ints) -> Ints:
         """Return plan, draft, review, revision, … , or whatever call is still open."""
@@ -301,8 +281,6 @@ class SpendAllBudget(BaseTokenBudgetPolicy):
 
 class SingleShotBudget(BaseTokenBudgetPolicy):
     """One long call of the executor."""
-
-    name = "single_shot"
 
     def choose(self, context: TeamState, rows: Ints) -> Ints:
         """Return the executor's call, then STOP."""
@@ -332,8 +310,6 @@ class FixedCallsBudget(BaseTokenBudgetPolicy):
 class RandomBudget(BaseTokenBudgetPolicy):
     """Any action that is open, all equally likely."""
 
-    name = "random"
-
     def choose(self, context: TeamState, rows: Ints) -> Ints:
         """Return (n,) draws of the rows' seeds and their numbers of decisions."""
         return place_in(context.mask, self.draw(rows, context.steps))
@@ -358,7 +334,6 @@ class AdaptiveRoiBudget(BaseTokenBudgetPolicy):
     applies it to all.
     """
 
-    name = "adaptive_roi"
     strict: ClassVar[bool] = False
 
     def reset(self, spec: TokenBudgetSpec, seeds: Sequence[int]) -> None:
@@ -399,15 +374,12 @@ class AdaptiveRoiStrictBudget(AdaptiveRoiBudget):
     With a threshold that is the price of a token, this is greedy by one step.
     """
 
-    name = "adaptive_roi_strict"
     strict = True
 
 
 class OptimalBudget(BaseTokenBudgetPolicy):
     """The best action by dynamic programming (`inframind_gym.teams.token_budget.optimum`)."""
 
-    name = "optimum"
-    bound = True
     sees_truth = True
 
     def choose(self, context: TeamState, rows: Ints) -> Ints:
@@ -449,7 +421,6 @@ class SeedSupervisor(BaseCoordinationPolicy):
     is answered with the fallback.
     """
 
-    name = "seed_supervisor"
     parallel: ClassVar[bool] = True
     validates: ClassVar[bool] = True
     always_plans: ClassVar[bool] = False
@@ -483,28 +454,24 @@ class SeedSupervisor(BaseCoordinationPolicy):
 class SequentialSupervisor(SeedSupervisor):
     """The same, one search after the other."""
 
-    name = "sequential_supervisor"
     parallel = False
 
 
 class AlwaysPlan(SeedSupervisor):
     """The same with a plan for every question."""
 
-    name = "always_plan"
     always_plans = True
 
 
 class NoValidate(SeedSupervisor):
     """The same without validation."""
 
-    name = "no_validate"
     validates = False
 
 
 class BasicRag(BaseCoordinationPolicy):
     """One vector search for the whole question, then the answer."""
 
-    name = "basic_rag"
     search: ClassVar[int] = RETRIEVE
     validates: ClassVar[bool] = False
 
@@ -519,15 +486,12 @@ class BasicRag(BaseCoordinationPolicy):
 class CheckedRag(BasicRag):
     """One hybrid search for the whole question, a validation, then the answer."""
 
-    name = "checked_rag"
     search = RETRIEVE + 1
     validates = True
 
 
 class RandomSupervisor(BaseCoordinationPolicy):
     """Any action that is open, all equally likely."""
-
-    name = "random"
 
     def choose(self, context: CoordinationState, rows: Ints) -> Ints:
         """Return draws of the rows' seeds and their numbers of decisions, (n,)."""
