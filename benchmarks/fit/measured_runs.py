@@ -99,13 +99,11 @@ class MeasuredCell(BaseModel):
     num_agents: Annotated[Number, BeforeValidator(_mean), Field(ge=1)] | None = None
     steps: _Mean | None = _published("steps_per_episode")  # executions of a query
     edges: _Mean | None = _published("active_edges")  # of a query's graph
-    prompt_tokens: _Mean | None = _published("prompt")  # all calls of a query
-    completion_tokens: _Mean | None = _published("completion")
 
     @model_validator(mode="before")
     @classmethod
     def _flatten(cls, data: object) -> object:
-        """Move the counts of tokens and steps up; drop what is None or empty."""
+        """Move the count of steps up; drop what is None or empty."""
         if not isinstance(data, dict):
             raise ValueError("wanted a cell, {arrival_rate: ..., accuracy: ...}")
         counts = data.get("tokens_per_episode")
@@ -160,7 +158,6 @@ class Prediction(NamedTuple):
     accuracy: float
     latency_s: dict[str, float]  # "mean" and the QUANTILES
     calls: float  # per query
-    prompt_tokens: float  # per query, all calls
     completion_tokens: float  # per query, all calls
     latency_mean_se: float  # standard error of the mean latency over seeds, relative
 

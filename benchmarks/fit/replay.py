@@ -3,8 +3,7 @@
 Every cell is simulated as several episodes (seeds) of the closed loop, on the built-in tasks of its
 dataset's domain. The random numbers of an episode depend on its dataset and seed alone: two cells
 that differ in the arrival rate only have the same questions, choices and latent outcomes, at other
-times. `Constants` of servers and models can be changed between runs: so they are fitted
-(`benchmarks/fit/measured.py`).
+times.
 
 The methods, as the InfraMind paper (arXiv 2606.11440) ran them:
 
@@ -24,10 +23,9 @@ up to three.
 
 from __future__ import annotations
 
-import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -62,7 +60,7 @@ from inframind_gym.simulator.workflow.topology import (
     graph_tables,
 )
 from inframind_gym.simulator.workload import AgentProfile, TaskProfile, load_workload
-from inframind_gym.tasks import DOMAINS, load_tasks
+from inframind_gym.tasks import DOMAINS, TaskSet, load_tasks
 
 Ints = NDArray[np.int64]
 DEFAULT_SEEDS: Final = 8
@@ -77,8 +75,7 @@ BARE_PROMPT_TOKENS: Final = 30  # chat template, and at most a line of instructi
 # and 16 % (medians), so it is a constant fitted to them by hand.
 ROUTE_AFFINITY: Final = 0.5
 # Logits that the aggregating call of `moa` and `gptswarm` has beyond the deciding call of a
-# workflow, by dataset: fitted with the other gains (`benchmarks/fit/measured.py`) to their
-# accuracies at 50 queries a minute.
+# workflow, by dataset: fitted with the other gains to their accuracies at 50 queries a minute.
 AGGREGATION_GAINS: Final[Mapping[str, float]] = {
     "math": -1.14,
     "mbpp": -0.14,
@@ -86,8 +83,8 @@ AGGREGATION_GAINS: Final[Mapping[str, float]] = {
     "humaneval": -0.42,
     "mmlu_pro": -0.75,
 }
-# `fit_lengths` on the published cells at that rate, with four seeds.
-FITTED_AT_PER_MIN: Final = 50.0
+# Factors on the agents' answers, by method and dataset: those that meet mean and p95 of the
+# published latencies at 50 queries a minute best; 1 where none brings the mean within a quarter.
 LENGTH_FACTORS: Final[Mapping[tuple[str, str], float]] = {
     ("moa", "math"): 2.12,
     ("moa", "mbpp"): 1.45,
@@ -100,8 +97,6 @@ LENGTH_FACTORS: Final[Mapping[tuple[str, str], float]] = {
     ("gptswarm", "humaneval"): 0.91,
     ("gptswarm", "mmlu_pro"): 0.72,
 }
-FACTORS: Final = (0.5, 3.0)  # the least and the greatest that is tried
-EXPLAINED: Final = 0.25  # relative error of the mean latency beyond which no factor is taken
 _BATCH: Final = 160  # episodes that are advanced together
 _DEBATE: Final = TOPOLOGIES.index("Debate")
 _PLAIN: Final = 1  # index into STRATEGIES of the one that stands for plain prompts
@@ -292,160 +287,17 @@ class Constants:
     aggregation_gains: Mapping[str, float] = field(default_factory=lambda: AGGREGATION_GAINS)
 
 
-def load_constants(
-    pool: str | Path, datasets: Sequence[str], workloads: Path | None = None
-) -> Constants:
-    """Read a pool, and the workloads of datasets from a folder; None: the shipped ones.
+def load_constants(pool: str | Path, datasets: Sequence[str]) -> Constants:
+    """Read a pool, and the shipped workloads of datasets.
 
     Raises:
         ConfigError: There is no such file, or it is not valid.
     """
-    loaded = load_pool(pool)
-    profiles = {}
+    loaded, profiles = load_pool(pool), {}
     for dataset in dict.fromkeys(datasets):
-        profile = load_workload(workloads / f"{dataset}.yaml" if workloads else dataset).profile
-        profile.require_models(loaded.aliases)
-        profiles[dataset] = profile
+        profiles[dataset] = load_workload(dataset).profile
+        profiles[dataset].require_models(loaded.aliases)
     return Constants(loaded, profiles)
-
-
-class RunBatch:
-    """Episodes of cells of one method, `seeds` of each, advanced together.
-
-    Those of `gptswarm` have the same number of edges.
-
-    Raises:
-        ConfigError: A cell names a model, topology or strategy that does not exist.
-    """
-
-    def __init__(self, cells: Sequence[MeasuredCell], constants: Constants, seeds: int) -> None:
-        self.cells = tuple(cells)
-        self.seeds = seeds
-        self._harness = HARNESSES[cells[0].method]
-        self._graphs = graphs_of(cells[0], constants.pool)
-        self._datasets = tuple(dict.fromkeys(cell.dataset for cell in cells))
-        tasks = load_tasks("builtin", split="all")  # of each dataset's domain, one after the other
-        domains = [DOMAINS.index(constants.profiles[name].domain) for name in self._datasets]
-        groups = [np.flatnonzero(tasks.domain == domain) for domain in domains]
-        self._tasks = tasks.select(np.concatenate(groups))
-        sizes = [len(group) for group in groups]
-        self._task_profile = np.repeat(np.arange(len(groups), dtype=np.int32), sizes)
-        ends = np.cumsum(sizes).tolist()
-        places = [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-        self._draw(constants, dict(zip(self._datasets, places, strict=True)))
-        rows, queries = self._arrival_s.shape
-        card = cards(constants.pool)
-        slots = int(card["max_num_seqs"].sum())
-        ready = MAX_NODES * (slots + 1)
-        ring = 1 << (ready - 1).bit_length()
-        self._flows = allocate_state(self._params(constants), rows, queries, ring, False)
-        calls = MAX_AGENTS if self._harness.execution == "parallel" else 1
-        # What is aborted while it runs keeps its place until the step ends.
-        self._cluster = allocate(card, rows, calls * queries + 1 + slots)
-        self._threads = ThreadPool(drive, [self._cluster], place=1)
-
-    def set_constants(self, constants: Constants) -> None:
-        """Change servers and profiles; models and datasets stay."""
-        self._cluster.card[:] = cards(constants.pool)
-        self._flows = self._flows._replace(params=self._params(constants))
-
-    def _params(self, constants: Constants) -> EnvParams:
-        """Return the constants of a run."""
-        harness, method, pool = self._harness, self.cells[0].method, constants.pool
-        profiles = [
-            profile_for(
-                method,
-                constants.profiles[dataset],
-                constants.length_factors.get((method, dataset), 1.0),
-                constants.aggregation_gains.get(dataset, 0.0),
-            )
-            for dataset in self._datasets
-        ]
-        arguments = {
-            "poll_s": pool.metrics_poll_s,
-            "queue_norm": pool.queue_norm,
-            "queue_high": 1e9,
-            "max_output_tokens": pool.max_output_tokens,
-            "execution": EXECUTIONS.index(harness.execution),
-            "scheduler": SCHEDULERS.index(harness.scheduler),
-            "router": ROUTERS.index("none"),
-            "level": LEVELS.index("joint"),
-            "one_query": 0,
-            "fixed_topology": -1,
-            "fixed_agents": -1,
-            "embeddings": 0,
-            "call_timeout_s": CALL_TIMEOUT_S,
-            "call_attempts": 9 if harness.has_roles else 3,
-            "call_streams": harness.has_roles,
-        }
-        tasks = self._tasks, self._task_profile
-        params = build_params(pool, profiles, *tasks, (SLO_S,), (), arguments)
-        return params._replace(graphs=graph_tables(self._graphs))
-
-    def _draw(self, constants: Constants, places_of: Mapping[str, range]) -> None:
-        """Draw arrivals, tasks, plans and routes of all episodes."""
-        counts = [cell.num_queries or USUAL_QUERIES for cell in self.cells]
-        shape = (len(self.cells) * self.seeds, max(counts))
-        self._starts = np.zeros(shape[0], START)
-        self._starts["models_up"] = (1 << len(constants.pool.models)) - 1
-        self._arrival_s = np.zeros(shape)
-        self._task = np.zeros(shape, np.int32)
-        self._plan = np.zeros((*shape, PLAN_ACTIONS), np.int64)
-        self._route = np.zeros((*shape, MAX_NODES), np.int64)
-        for row, start in enumerate(self._starts):
-            cell, count = self.cells[row // self.seeds], counts[row // self.seeds]
-            rng = np.random.default_rng([row % self.seeds, zlib.crc32(cell.dataset.encode())])
-            start["key"] = rng.integers(2**64, dtype=np.uint64)
-            start["num_queries"], start["budget_s"] = count, cell.budget_s or SLO_S
-            # Poisson arrivals: the quantiles of the gaps, shuffled, so that all seeds are as long.
-            gaps = -np.log1p(-(np.arange(count) + rng.random()) / count)
-            arrival_s = np.cumsum(rng.permutation(gaps)) * (60.0 / cell.arrival_rate_per_min)
-            self._arrival_s[row, :count] = arrival_s
-            places = places_of[cell.dataset]
-            order = [rng.permutation(len(places)) for _ in range(-(-count // len(places)))]
-            self._task[row, :count] = places.start + np.concatenate(order)[:count]
-            profile = constants.profiles[cell.dataset]
-            choices = choose(cell, constants.pool, profile, count, rng)
-            self._plan[row, :count], self._route[row, :count] = choices
-
-    def run(self) -> list[Prediction]:
-        """Simulate all episodes; the same constants give the same predictions."""
-        state = self._flows
-        state.arrival_s[:] = self._arrival_s
-        state.task[:] = self._task
-        rows = np.arange(len(self._starts))
-        observations = np.zeros((len(rows), 4), np.float32)  # query, role, budget, kind: not read
-        contexts = np.zeros(len(rows), CONTEXT)
-        actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
-        status = np.zeros(len(rows), np.int64)
-        unread = np.zeros(len(rows))
-        mode = BEGIN
-        while len(rows):
-            leg = (mode, rows, self._starts, actions, observations, contexts, unread, unread)
-            self._threads.run(len(rows), state, self._cluster, *leg, status)
-            mode = STEP
-            rows = np.flatnonzero(status == DECISION)
-            query = contexts["query"][rows]
-            actions[rows, :PLAN_ACTIONS] = self._plan[rows, query]
-            actions[rows, PLAN_ACTIONS] = self._route[rows, query, contexts["node"][rows]]
-        return [self._predict(index) for index in range(len(self.cells))]
-
-    def _predict(self, index: int) -> Prediction:
-        rows = slice(index * self.seeds, (index + 1) * self.seeds)
-        count = int(self._starts["num_queries"][rows][0])
-        done = self._flows.completed[rows, :count]
-        latency_s, accuracy = done["latency_s"], done["solved"].mean(axis=1)
-        quantiles = np.quantile(latency_s, list(QUANTILES.values()), axis=1).mean(axis=1)
-        means, mean = latency_s.mean(axis=1), float(latency_s.mean(axis=1).mean())
-        error = float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) > 1 else 0.0
-        return Prediction(
-            accuracy=float(accuracy.mean()),
-            latency_s={"mean": mean, **dict(zip(QUANTILES, quantiles.tolist(), strict=True))},
-            calls=float(done["calls"].mean()),
-            prompt_tokens=float(done["prompt_tokens"].mean()),
-            completion_tokens=float(done["output_tokens"].mean()),
-            latency_mean_se=error / mean,
-        )
 
 
 def predict(
@@ -459,90 +311,140 @@ def predict(
     Raises:
         ConfigError: A cell cannot be replayed; names it and the reason.
     """
-    out: dict[int, Prediction] = {}
-    of_method = {cell.method: seeds for cell in cells}
-    for indices, batch in batches(cells, constants, of_method):
-        out.update(zip(indices, batch.run(), strict=True))
-    return [out[index] for index in range(len(cells))]
-
-
-def fit_lengths(
-    cells: Sequence[MeasuredCell], constants: Constants, rate_per_min: float, seeds: int
-) -> Constants:
-    """Fit a factor on the agents' answers to each method without roles and dataset.
-
-    Of a grid, and then a finer one about its best point, the factor is taken that meets mean and
-    p95 of the latency best. Where none brings the mean within EXPLAINED, lengths do not explain
-    the cell, and the factor is 1.
-
-    Cells at other arrival rates and of methods with roles are not looked at.
-
-    Raises:
-        ConfigError: There is no cell to be fitted.
-    """
-    fitted = [
-        cell
-        for cell in cells
-        if cell.arrival_rate_per_min == rate_per_min and not HARNESSES[cell.method].has_roles
-    ]
-    if not fitted:
-        raise ConfigError(
-            f"no cell of a method without roles (moa, gptswarm) has {rate_per_min:g} queries/min"
-        )
-    keys = [(cell.method, cell.dataset) for cell in fitted]
-    found = dict.fromkeys(keys, (math.inf, 1.0, math.inf))  # mismatch, factor, error of the mean
-
-    def attempt(factor_of: Mapping[tuple[str, str], float]) -> None:
-        said = predict(fitted, replace(constants, length_factors=factor_of), seeds)
-        off: dict[tuple[str, str], list[tuple[float, float]]] = {}
-        for key, cell, prediction in zip(keys, fitted, said, strict=True):
-            mean, p95 = (
-                abs(math.log(prediction.latency_s[name] / cell.latency_s[name]))
-                for name in ("mean", "p95" if "p95" in cell.latency_s else "mean")
-            )
-            off.setdefault(key, []).append((mean + 0.5 * p95, mean))
-        for key, of in off.items():
-            mismatch, error = (float(np.mean(column)) for column in zip(*of, strict=True))
-            found[key] = min(found[key], (mismatch, factor_of[key], error))
-
-    for factor in np.geomspace(*FACTORS, 19).tolist():
-        attempt(dict.fromkeys(keys, factor))
-    best = {key: factor for key, (_, factor, _) in found.items()}
-    for nudge in (0.93, 0.95, 0.97, 1.03, 1.05, 1.07):
-        attempt({key: factor * nudge for key, factor in best.items()})
-    factors = {
-        key: factor if error <= math.log1p(EXPLAINED) else 1.0
-        for key, (_, factor, error) in found.items()
-    }
-    return replace(constants, length_factors={**constants.length_factors, **factors})
-
-
-def factors_used(
-    cells: Sequence[MeasuredCell], constants: Constants
-) -> dict[str, dict[str, float]]:
-    """Return the factors on answers that cells are simulated with, by method and dataset."""
-    used: dict[str, dict[str, float]] = {}
-    for method, dataset in ((cell.method, cell.dataset) for cell in cells):
-        if (method, dataset) in constants.length_factors:
-            used.setdefault(method, {})[dataset] = constants.length_factors[method, dataset]
-    return used
-
-
-def batches(
-    cells: Sequence[MeasuredCell], constants: Constants, seeds: Mapping[str, int]
-) -> Iterator[tuple[list[int], RunBatch]]:
-    """Yield batches of cells that can run together, each with the indices of its cells.
-
-    `seeds` has the episodes of a cell, by method; cells of other methods are left out.
-    """
-    together: dict[tuple[str, float | None, int], list[int]] = {}
+    together: dict[tuple[str, float | None, int], list[int]] = {}  # what can be simulated at once
     for index, cell in enumerate(cells):
         edges = cell.edges if cell.method == "gptswarm" else None
         length = (cell.num_queries or USUAL_QUERIES).bit_length()  # arrays have one length
-        if cell.method in seeds:
-            together.setdefault((cell.method, edges, length), []).append(index)
-    for (method, *_), same in together.items():
-        size = max(1, _BATCH // seeds[method])
+        together.setdefault((cell.method, edges, length), []).append(index)
+    out: dict[int, Prediction] = {}
+    size = max(1, _BATCH // seeds)
+    for same in together.values():
         for first in range(0, len(same), size):
             own = same[first : first + size]
-            yield own, RunBatch([cells[index] for index in own], constants, seeds[method])
+            said = _simulate([cells[index] for index in own], constants, seeds)
+            out.update(zip(own, said, strict=True))
+    return [out[index] for index in range(len(cells))]
+
+
+def _simulate(cells: Sequence[MeasuredCell], constants: Constants, seeds: int) -> list[Prediction]:
+    """Simulate cells of one method, whose graphs have the same number of edges."""
+    pool, harness = constants.pool, HARNESSES[cells[0].method]
+    datasets = tuple(dict.fromkeys(cell.dataset for cell in cells))
+    tasks = load_tasks("builtin", split="all")  # of each dataset's domain, one after the other
+    domains = [DOMAINS.index(constants.profiles[name].domain) for name in datasets]
+    groups = [np.flatnonzero(tasks.domain == domain) for domain in domains]
+    sizes = [len(group) for group in groups]
+    firsts = np.cumsum([0, *sizes]).tolist()
+    places = {
+        name: range(first, first + size)
+        for name, first, size in zip(datasets, firsts, sizes, strict=False)
+    }
+    params = _params(
+        cells[0],
+        constants,
+        datasets,
+        tasks.select(np.concatenate(groups)),
+        np.repeat(np.arange(len(groups), dtype=np.int32), sizes),
+    )
+    counts = np.repeat([cell.num_queries or USUAL_QUERIES for cell in cells], seeds)
+    shape, card = (len(counts), int(counts.max())), cards(pool)
+    slots = int(card["max_num_seqs"].sum())
+    ring = 1 << (MAX_NODES * (slots + 1) - 1).bit_length()
+    state = allocate_state(params, *shape, ring, False)
+    calls = MAX_AGENTS if harness.execution == "parallel" else 1
+    # What is aborted while it runs keeps its place until the step ends.
+    cluster = allocate(card, len(counts), calls * shape[1] + 1 + slots)
+
+    starts = np.zeros(len(counts), START)
+    starts["models_up"] = (1 << len(pool.models)) - 1
+    plan = np.zeros((*shape, PLAN_ACTIONS), np.int64)
+    route = np.zeros((*shape, MAX_NODES), np.int64)
+    for row, count in enumerate(counts.tolist()):
+        cell = cells[row // seeds]
+        rng = np.random.default_rng([row % seeds, zlib.crc32(cell.dataset.encode())])
+        starts[row]["key"] = rng.integers(2**64, dtype=np.uint64)
+        starts[row]["num_queries"], starts[row]["budget_s"] = count, cell.budget_s or SLO_S
+        # Poisson arrivals: the quantiles of the gaps, shuffled, so that all seeds are as long.
+        gaps = -np.log1p(-(np.arange(count) + rng.random()) / count)
+        arrival_s = np.cumsum(rng.permutation(gaps)) * (60.0 / cell.arrival_rate_per_min)
+        state.arrival_s[row, :count] = arrival_s
+        own = places[cell.dataset]
+        order = [rng.permutation(len(own)) for _ in range(-(-count // len(own)))]
+        state.task[row, :count] = own.start + np.concatenate(order)[:count]
+        choices = choose(cell, pool, constants.profiles[cell.dataset], count, rng)
+        plan[row, :count], route[row, :count] = choices
+
+    rows = np.arange(len(counts))
+    observations = np.zeros((len(rows), 4), np.float32)  # query, role, budget, kind: not read
+    contexts = np.zeros(len(rows), CONTEXT)
+    actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
+    status = np.zeros(len(rows), np.int64)
+    unread = np.zeros(len(rows))
+    threads, mode = ThreadPool(drive, [cluster], place=1), BEGIN
+    while len(rows):
+        buffers = (mode, rows, starts, actions, observations, contexts, unread, unread)
+        threads.run(len(rows), state, cluster, *buffers, status)
+        mode = STEP
+        rows = np.flatnonzero(status == DECISION)
+        query = contexts["query"][rows]
+        actions[rows, :PLAN_ACTIONS] = plan[rows, query]
+        actions[rows, PLAN_ACTIONS] = route[rows, query, contexts["node"][rows]]
+
+    firsts = range(0, len(counts), seeds)
+    return [_prediction(state.completed[i : i + seeds, : counts[i]]) for i in firsts]
+
+
+def _prediction(done: NDArray[np.void]) -> Prediction:
+    """Return the figures of a cell, of the queries (S, N) of its seeds."""
+    latency_s = done["latency_s"]
+    means = latency_s.mean(axis=1)
+    quantiles = np.quantile(latency_s, list(QUANTILES.values()), axis=1).mean(axis=1)
+    mean, error = float(means.mean()), 0.0
+    if len(done) > 1:
+        error = float(means.std(ddof=1) / np.sqrt(len(done)))
+    return Prediction(
+        accuracy=float(done["solved"].mean(axis=1).mean()),
+        latency_s={"mean": mean, **dict(zip(QUANTILES, quantiles.tolist(), strict=True))},
+        calls=float(done["calls"].mean()),
+        completion_tokens=float(done["output_tokens"].mean()),
+        latency_mean_se=error / mean,
+    )
+
+
+def _params(
+    cell: MeasuredCell,
+    constants: Constants,
+    datasets: Sequence[str],
+    tasks: TaskSet,
+    task_profile: NDArray[np.int32],
+) -> EnvParams:
+    """Return the parameters of episodes of a cell's method."""
+    harness, method, pool = HARNESSES[cell.method], cell.method, constants.pool
+    profiles = [
+        profile_for(
+            method,
+            constants.profiles[dataset],
+            constants.length_factors.get((method, dataset), 1.0),
+            constants.aggregation_gains.get(dataset, 0.0),
+        )
+        for dataset in datasets
+    ]
+    arguments = {
+        "poll_s": pool.metrics_poll_s,
+        "queue_norm": pool.queue_norm,
+        "queue_high": 1e9,
+        "max_output_tokens": pool.max_output_tokens,
+        "execution": EXECUTIONS.index(harness.execution),
+        "scheduler": SCHEDULERS.index(harness.scheduler),
+        "router": ROUTERS.index("none"),
+        "level": LEVELS.index("joint"),
+        "one_query": 0,
+        "fixed_topology": -1,
+        "fixed_agents": -1,
+        "embeddings": 0,
+        "call_timeout_s": CALL_TIMEOUT_S,
+        "call_attempts": 9 if harness.has_roles else 3,
+        "call_streams": harness.has_roles,
+    }
+    params = build_params(pool, profiles, tasks, task_profile, (SLO_S,), (), arguments)
+    return params._replace(graphs=graph_tables(graphs_of(cell, pool)))

@@ -10,15 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.fit.measured_runs import read_runs
-from benchmarks.fit.replay import (
-    LENGTH_FACTORS,
-    Constants,
-    RunBatch,
-    fit_lengths,
-    load_constants,
-    predict,
-)
-from inframind_gym.errors import ConfigError
+from benchmarks.fit.replay import Constants, load_constants, predict
 from inframind_gym.simulator.workflow.topology import STRATEGIES
 from tests.calibration.synthetic import with_base_s
 
@@ -88,25 +80,21 @@ def test_a_cell_is_read_as_it_stands(tmp_path: Path) -> None:
     assert cell.topology_share == {"IO": 0.5, "Debate": 0.1, "Chain": 0.4}
     assert cell.model_share is not None and cell.model_share[NAMES[1]] == pytest.approx(0.3)
     assert cell.latency_s["p95"] == 60.0
-    assert cell.prompt_tokens is None and cell.edges is None
+    assert cell.edges is None
 
 
 # Runs
 
 
-def test_the_same_run_twice_and_other_constants_between(
-    tmp_path: Path, constants: Constants
-) -> None:
-    batch = RunBatch([read_cell(tmp_path, arrival_rate=100.0)], constants, 2)
-    (first,) = batch.run()
-    slow = [with_base_s(model, 2.0) for model in constants.pool.models]
-    pool = constants.pool.model_copy(update={"models": tuple(slow)})
-    batch.set_constants(Constants(pool, constants.profiles))
-    (slower,) = batch.run()
+def test_slower_servers_change_times_alone(tmp_path: Path, constants: Constants) -> None:
+    cell = read_cell(tmp_path, arrival_rate=100.0)
+    (first,) = predict([cell], constants, 2)
+    slow = tuple(with_base_s(model, 2.0) for model in constants.pool.models)
+    pool = constants.pool.model_copy(update={"models": slow})
+    (slower,) = predict([cell], replace(constants, pool=pool), 2)
     assert slower.latency_s["mean"] > 1.5 * first.latency_s["mean"]
     assert slower.accuracy == first.accuracy
-    batch.set_constants(constants)
-    assert batch.run() == [first]
+    assert predict([cell], constants, 2) == [first]
 
 
 def test_moa_is_as_slow_as_its_slowest_proposal_and_the_aggregator(
@@ -126,18 +114,3 @@ def test_moa_is_as_slow_as_its_slowest_proposal_and_the_aggregator(
     both, one = predict([moa, alone], usual, 4)
     assert both.calls == 6.0
     assert both.latency_s["mean"] == pytest.approx(2.0 * one.latency_s["mean"], rel=0.15)
-
-
-def test_lengths_are_fitted_at_one_rate(tmp_path: Path, constants: Constants) -> None:
-    key, other = ("moa", "math"), ("moa", "mbpp")
-    cells = [read_cell(tmp_path, "moa", arrival_rate=20.0, dataset=of) for _, of in (key, other)]
-    (true,) = predict(cells[:1], replace(constants, length_factors={key: 1.6}), 1)
-    known = cells[0].model_copy(update={"latency_s": true.latency_s})
-    beyond = cells[1].model_copy(update={"latency_s": {"mean": 1e5, "p95": 1e5}})
-    elsewhere = beyond.model_copy(update={"dataset": "math", "arrival_rate_per_min": 30.0})
-    fitted = fit_lengths([known, beyond, elsewhere], constants, 20.0, 1)
-    assert fitted.length_factors[key] == pytest.approx(1.6, rel=0.03)
-    assert fitted.length_factors[other] == 1.0  # no length explains it
-    assert fitted.length_factors["gptswarm", "math"] == LENGTH_FACTORS["gptswarm", "math"]
-    with pytest.raises(ConfigError, match="no cell of a method without roles"):
-        fit_lengths([known], constants, 50.0, 1)
