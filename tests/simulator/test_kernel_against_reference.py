@@ -10,7 +10,7 @@ import pytest
 from inframind_gym.errors import InfraMindError
 from inframind_gym.simulator.server.open_loop import replay_requests
 from inframind_gym.simulator.server.state import CARD, FAULT
-from tests.simulator.reference.kernel import ReferenceKernel, RefFault, RefRequest, RefServer
+from tests.simulator.reference import ReferenceKernel, RefFault, RefRequest, RefServer
 
 
 @dataclass
@@ -162,6 +162,20 @@ def test_a_server_that_dies_loses_its_calls_and_one_that_is_slow_takes_longer() 
     served = replay_requests(*args, faults=changes(faults))
     # The first is lost, the second refused; of the last, the step from 11 on takes 2 s.
     np.testing.assert_array_equal(served["finish_s"], [np.nan, np.nan, 5.0, 15.0])
+
+
+def test_busy_peers_slow_the_steps_that_start_beside_them() -> None:
+    """Slowdown 0.5. Server 0: [0, 1) alone; [1, 2.5) beside request 1, submitted at that instant;
+    [2.5, 3.5) alone again, as request 1 ends at that instant. Server 1: [1, 2.5)."""
+
+    def finish_s(peers: list[tuple[int, ...]], at_s: list[float], output: list[int]) -> list[float]:
+        servers = [RefServer(8, 100, 101, 4, base_s=1.0, peers=p, slowdown=0.5) for p in peers]
+        served = replay_requests(cards(servers), range(len(peers)), at_s, [1] * len(peers), output)
+        ended: list[float] = served["finish_s"].tolist()
+        return ended
+
+    assert finish_s([(1,), (0,)], [0.0, 1.0], [3, 1]) == [3.5, 2.5]
+    assert finish_s([(1, 2), (), ()], [0.0] * 3, [1] * 3) == [2.0, 1.0, 1.0]
 
 
 def test_agrees_on_random_loads_and_some_of_them_evict() -> None:

@@ -15,25 +15,33 @@ from inframind_gym.simulator.workflow.topology import (
     graph,
 )
 from inframind_gym.tasks import DOMAINS, load_role_embeddings
-from tests.simulator.reference.workflow import build_nodes
 
 EVERY = [(topology, count) for topology in TOPOLOGIES for count in range(1, MAX_AGENTS + 1)]
 
 
-def bits(mask: int) -> tuple[int, ...]:
-    return tuple(node for node in range(32) if mask >> node & 1)
+def reads(topology: str, count: int) -> list[set[int]]:
+    """Nodes whose answers each node reads."""
+    agents = range(count)
+    return {
+        "IO": [set() for _ in agents],
+        "CoT": [set() for _ in agents],
+        "Reflection": [set() for _ in agents],
+        "Chain": [{j - 1} if j else set() for j in agents],
+        "FullConnected": [set(range(j)) for j in agents],
+        "Debate": [*(set() for _ in agents), *(set(agents) for _ in agents)],
+    }[topology]
 
 
 @pytest.mark.parametrize(("topology", "count"), EVERY)
-def test_graph_is_the_reference_graph(topology: str, count: int) -> None:
-    ours, nodes = graph(topology, count), build_nodes(topology, count)
-    assert [bits(mask) for mask in ours.predecessors] == [n.predecessors for n in nodes]
-    assert list(ours.agents) == [n.agent for n in nodes]
-    assert {ours.calls_per_node} == {n.num_calls for n in nodes}
-    assert ours.num_nodes == len(nodes) <= MAX_NODES
-    for node, mask in enumerate(ours.predecessors):
-        after = [ours.waves[other] + 1 for other in bits(mask)]
-        assert ours.waves[node] == max(after, default=0)
+def test_every_graph(topology: str, count: int) -> None:
+    ours, expected = graph(topology, count), reads(topology, count)
+    masks = [sum(1 << other for other in others) for others in expected]
+    assert list(ours.predecessors) == masks
+    assert ours.num_nodes == len(expected) <= MAX_NODES
+    assert list(ours.agents) == [node % count for node in range(ours.num_nodes)]
+    assert ours.calls_per_node == (2 if topology == "Reflection" else 1)
+    for wave, others in zip(ours.waves, expected, strict=True):
+        assert wave == max((ours.waves[other] + 1 for other in others), default=0)
 
 
 @pytest.mark.parametrize(

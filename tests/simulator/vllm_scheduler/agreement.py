@@ -11,7 +11,7 @@ import pytest
 from inframind_gym.simulator.server.open_loop import replay_requests
 from inframind_gym.simulator.server.pool import ServerCard, StepCost
 from inframind_gym.simulator.server.state import card_record
-from tests.simulator.reference.kernel import ReferenceKernel, RefRequest, RefServer
+from tests.simulator.reference import ReferenceKernel, RefRequest, RefServer
 from tests.simulator.vllm_scheduler.scenarios import Scenario
 from tests.simulator.vllm_scheduler.traces import Decision, Served, Trace
 

@@ -123,6 +123,7 @@ class Scripted:
         retries: int = 0,
         patience_s: float = 600.0,
         kind: Callable[..., ScriptedBackend] = ScriptedBackend,
+        one_query: bool = False,
         topology: str = "IO",
         num_agents: int = 1,
         **arguments: Any,
@@ -143,7 +144,7 @@ class Scripted:
         self.simulation = BackendSimulation(
             checked_arguments(EnvConfig, {**defaults, **arguments}),
             open_backend,
-            one_query=False,
+            one_query=one_query,
             retries=retries,
             patience_s=patience_s,
         )

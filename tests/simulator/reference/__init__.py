@@ -1,1 +1,0 @@
-"""Plain references that the compiled code of `inframind_gym` is tested against."""
