@@ -35,6 +35,7 @@ from torch import Tensor, nn
 from agents.planner_network import Candidates, PlannerNet, plan_of, present, text_embeddings
 from agents.runs import BEST, EnvChoice, Run, load_state, seed_of, state_of, weights_of
 from inframind_gym.configs import NonNegative, Positive, PositiveInt, StrictModel
+from inframind_gym.envs.core import Floats
 from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.policies import Policy, checkpoint
@@ -72,7 +73,7 @@ class Answers(NamedTuple):
     """Ends of R queries."""
 
     records: NDArray[Any]  # (R,) COMPLETED
-    usd: NDArray[np.float64]  # (R,)
+    usd: Floats  # (R,)
 
 
 class IdleQueries:
@@ -222,9 +223,7 @@ class Learner:
         }
 
 
-def measures(
-    records: NDArray[Any], usd: NDArray[np.float64], utility: NDArray[np.float64]
-) -> dict[str, float]:
+def measures(records: NDArray[Any], usd: Floats, utility: Floats) -> dict[str, float]:
     """Return means over queries."""
     return {
         "utility": float(utility.mean()),

@@ -24,11 +24,11 @@ from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from agents.runs import Run
 from inframind_gym.configs import Fraction, Positive, PositiveInt, StrictModel
+from inframind_gym.envs.core import Bools, Floats
 from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.errors import ConfigError
 from inframind_gym.files import replace_text
@@ -107,7 +107,7 @@ class PlayedUtility:
 
 def learn_edges(
     utility: Utility, num_nodes: int, config: GptSwarmConfig, seed: int, log: Log = lambda *_: None
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return the probability of every edge of N nodes, (N·(N-1)/2,) in the order of `edges_of`.
 
     Args:
@@ -179,9 +179,9 @@ def train(config: GptSwarmConfig, run: Run) -> dict[str, Any]:
     return result
 
 
-def _chosen(edges: tuple[Edge, ...], mask: NDArray[np.bool_]) -> tuple[Edge, ...]:
+def _chosen(edges: tuple[Edge, ...], mask: Bools) -> tuple[Edge, ...]:
     return tuple(edge for edge, on in zip(edges, mask.tolist(), strict=True) if on)
 
 
-def _sigmoid(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _sigmoid(values: Floats) -> Floats:
     return np.asarray(1.0 / (1.0 + np.exp(-values)))

@@ -16,9 +16,9 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 
 from agents import runs
+from inframind_gym.envs.core import Float32s, Floats, Ints
 from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.envs.routing_simulation import MOST_ROLES
 from inframind_gym.files import replace_text
@@ -49,7 +49,7 @@ CASTS: Final = Round(seed=1000, episodes=1, overall=8, at_rate=6)
 FINAL: Final = Round(seed=2000, episodes=12, overall=1, at_rate=1)
 
 
-def candidates(num_routes: int) -> NDArray[np.int64]:
+def candidates(num_routes: int) -> Ints:
     """Return actions (C, 9) of the joint level; agents have the first roles of a domain."""
     plans = [
         [topology, agents - 1, *range(MAX_AGENTS)]
@@ -58,7 +58,7 @@ def candidates(num_routes: int) -> NDArray[np.int64]:
     return np.array([[*plan, route] for plan in plans for route in range(num_routes)], np.int64)
 
 
-def recast(actions: NDArray[np.int64], num_roles: int) -> NDArray[np.int64]:
+def recast(actions: Ints, num_roles: int) -> Ints:
     """Return recipes (C, 9) with the roles that follow each of a domain's, (C * num_roles, 9)."""
     cast = np.repeat(actions, num_roles, axis=0)
     first = np.tile(np.arange(num_roles), len(actions))
@@ -73,19 +73,15 @@ class RecipeOfRow(BasePolicy):
     requires: Mapping[str, Any] = MappingProxyType({"level": "joint"})
     carries_out_any_plan = False
 
-    def __init__(self, actions: NDArray[np.int64]) -> None:
+    def __init__(self, actions: Ints) -> None:
         self.actions = actions
 
-    def act_batch(
-        self, observations: NDArray[np.float32], contexts: Contexts, rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
         """Return the actions of `rows`."""
         return self.actions[rows]
 
 
-def solved_in_time(
-    workload: str, actions: NDArray[np.int64], episodes: int, seed: int, split: str
-) -> NDArray[np.float64]:
+def solved_in_time(workload: str, actions: Ints, episodes: int, seed: int, split: str) -> Floats:
     """Return the share of queries (C, R) that each action solves in time, in the same episodes.
 
     Args:
@@ -107,7 +103,7 @@ def solved_in_time(
     return np.asarray(mean / QUERIES, np.float64)
 
 
-def play(workload: str, actions: NDArray[np.int64], of: Round) -> NDArray[np.float64]:
+def play(workload: str, actions: Ints, of: Round) -> Floats:
     """Return the goodput (C, R) of actions in a round, over the splits."""
     parts = np.array_split(actions, -(-len(actions) * of.episodes // MOST_EPISODES))
     shares = [
@@ -117,7 +113,7 @@ def play(workload: str, actions: NDArray[np.int64], of: Round) -> NDArray[np.flo
     return np.asarray(np.mean(shares, axis=0), np.float64)
 
 
-def leading(goodput: NDArray[np.float64], of: Round) -> NDArray[np.int64]:
+def leading(goodput: Floats, of: Round) -> Ints:
     """Return the indices of the goodputs (C, R) that go on, in their order."""
     best = [_first(goodput.mean(axis=1), of.overall)]
     best += [_first(at_rate, of.at_rate) for at_rate in goodput.T]
@@ -140,11 +136,11 @@ def search(workload: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     return _entry(spec, actions[overall.argmax()], overall.max()), by_rate
 
 
-def _first(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+def _first(values: Floats, count: int) -> Ints:
     return np.argsort(-values, kind="stable")[:count]
 
 
-def _entry(spec: PolicySpec, action: NDArray[np.int64], share: float) -> dict[str, Any]:
+def _entry(spec: PolicySpec, action: Ints, share: float) -> dict[str, Any]:
     """Return a recipe as it is written down."""
     model, strategy = divmod(int(action[-1]), spec.num_strategies)
     return {

@@ -22,9 +22,9 @@ from typing import Any, Final, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from baselines.recipes import MOST_AGENTS, RecipeOfRow, candidates
+from inframind_gym.envs.core import Floats, Ints
 from inframind_gym.errors import unknown
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.family import Cell, Place, content_hash, name_of
@@ -265,12 +265,8 @@ def _sources(suite: TrackSuite, track: str, scenario: str) -> list[str]:
 
 
 def _play(
-    suite: TrackSuite,
-    place: tuple[str, str, float],
-    actions: NDArray[np.int64],
-    of: Round,
-    budget: Budget,
-) -> NDArray[np.float64]:
+    suite: TrackSuite, place: tuple[str, str, float], actions: Ints, of: Round, budget: Budget
+) -> Floats:
     """Return the mean score over the bound (C,) of actions in the same episodes at a place."""
     played = _played(suite, place, of)
     informed = played.limits.informed[place[2]]
@@ -290,21 +286,21 @@ def _play(
     return np.asarray(each.mean(axis=1) / informed, np.float64)
 
 
-def _scores(player: _Player, cells: Sequence[Cell]) -> NDArray[np.float64]:
+def _scores(player: _Player, cells: Sequence[Cell]) -> Floats:
     """Return the scores (n,) of cells that play together, in their order."""
     layout = TRACKS.layout({"names": names_of(player.suite.models)})
     sums = {cell: layout.table(columns).sum(axis=0) for cell, columns in player.run(cells)}
     return np.array([layout.evaluate(sums[cell])[SCORE] for cell in cells])
 
 
-def _leading(scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+def _leading(scores: Floats, count: int) -> Ints:
     """Return the indices of scores (C, L) that go on, the best over all loads first."""
     order = [np.argsort(-scores.mean(axis=1), kind="stable")[:count]]
     order += [np.argsort(-at, kind="stable")[: max(1, count // 4)] for at in scores.T]
     return np.array(list(dict.fromkeys(np.concatenate(order).tolist())), np.int64)
 
 
-def _fit(spec: PolicySpec, action: NDArray[np.int64], budget: Budget, score: float) -> Fit:
+def _fit(spec: PolicySpec, action: Ints, budget: Budget, score: float) -> Fit:
     model, strategy = divmod(int(action[-1]), spec.num_strategies)
     parts = (TOPOLOGIES[action[0]], action[1] + 1, spec.models[model], spec.strategies[strategy])
     policy = ":".join(["fixed_recipe", *map(str, parts)])

@@ -31,7 +31,6 @@ import numpy as np
 import sb3_contrib
 import stable_baselines3
 import torch
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
@@ -44,6 +43,7 @@ import inframind_gym  # noqa: F401
 from agents.runs import BEST, Array, Run
 from baselines.placement_network import ScorerPolicy, export
 from inframind_gym.configs import NonNegative, Positive, PositiveInt, StrictModel
+from inframind_gym.envs.core import Float32s
 from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.envs.sb3 import SB3VecEnv
 from inframind_gym.errors import ConfigError, unknown
@@ -276,7 +276,7 @@ def make_learner(config: Sb3Config, envs: VecEnv, seed: int) -> BaseAlgorithm:
     return kind(policy, envs, policy_kwargs=network, seed=seed, device="cpu", **config.arguments)
 
 
-def export_network(model: BaseAlgorithm) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
+def export_network(model: BaseAlgorithm) -> tuple[dict[str, Float32s], dict[str, Any]]:
     """Return the acting network of a model: no pickle leaves the training.
 
     PPO, A2C and MaskablePPO act on its logits, DQN on its values; the best action is the largest of
@@ -293,7 +293,7 @@ def export_network(model: BaseAlgorithm) -> tuple[dict[str, NDArray[np.float32]]
         modules = [*policy.mlp_extractor.policy_net, policy.action_net]
     linear = [module for module in modules if isinstance(module, nn.Linear)]
     between = [ACTIVATIONS[type(m)] for m in modules if not isinstance(m, nn.Linear)]
-    tensors: dict[str, NDArray[np.float32]] = {}
+    tensors: dict[str, Float32s] = {}
     for i, layer in enumerate(linear):
         tensors[f"layer{i}.weight"] = layer.weight.detach().numpy().astype(np.float32)
         tensors[f"layer{i}.bias"] = layer.bias.detach().numpy().astype(np.float32)
@@ -303,7 +303,7 @@ def export_network(model: BaseAlgorithm) -> tuple[dict[str, NDArray[np.float32]]
 
 def exported(
     config: Sb3Config, model: BaseAlgorithm, spec: Any
-) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
+) -> tuple[dict[str, Float32s], dict[str, Any]]:
     """Return the tensors of a checkpoint, and what it says of them to the policy that plays it."""
     if config.keep_bias is not None:
         scorer: Any = model.policy

@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.envs.core import Floats, Ints
 from inframind_gym.simulator.jit import record
 from inframind_gym.simulator.workflow.topology import MAX_NODES
 
@@ -25,12 +26,7 @@ EARNED: Final = record(
 
 
 def earned_by(
-    rows: NDArray[np.int64],
-    records: NDArray[Any],
-    ages: NDArray[np.int64],
-    level: str,
-    *,
-    in_time: bool,
+    rows: Ints, records: NDArray[Any], ages: Ints, level: str, *, in_time: bool
 ) -> NDArray[Any]:
     """Return the agent's decisions of queries that ended, (k,) EARNED.
 
@@ -57,9 +53,7 @@ def earned_by(
     return out
 
 
-def cost_vectors(
-    costs: NDArray[np.float64], rows: NDArray[np.int64], records: NDArray[Any], models: int
-) -> NDArray[np.float64]:
+def cost_vectors(costs: Floats, rows: Ints, records: NDArray[Any], models: int) -> Floats:
     """Return the costs of a step, (E, 2 + M).
 
     They are latency / budget, queries that ended late, and the seconds that calls of the

@@ -25,6 +25,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from inframind_gym.envs.core import Float32s, Floats, Ints
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.tasks import EMBED_DIM
@@ -174,7 +175,7 @@ class ObservationLayout:
                 high[self.system(feature)] = highest
         return spaces.Box(low, high, dtype=np.float32)
 
-    def places(self, width: int) -> dict[str, NDArray[np.int64]]:
+    def places(self, width: int) -> dict[str, Ints]:
         """Return the places of the entries of the Dict form in an observation of some width."""
         every = np.arange(width)
         places = {"query": every[self.query], "role": every[self.role]}
@@ -185,7 +186,7 @@ class ObservationLayout:
             places["plan"] = every[self.size :]  # of level "joint": the flag of plans
         return {name: at for name, at in places.items() if at.size}
 
-    def query_index(self, observation: NDArray[np.float32]) -> NDArray[np.int64]:
+    def query_index(self, observation: Float32s) -> Ints:
         """Index of the query's task, shape (...). Only in "index" observations."""
         if self.embedding != "index":
             raise ConfigError(
@@ -194,27 +195,27 @@ class ObservationLayout:
             )
         return np.asarray(np.rint(observation[..., 0]), np.int64)
 
-    def remaining_budget_s(self, observation: NDArray[np.float32]) -> NDArray[np.float64]:
+    def remaining_budget_s(self, observation: Float32s) -> Floats:
         """Seconds of budget that are left, shape (...); at least 1, where the feature is cut."""
         return np.exp(_float64(observation[..., self.budget]) * _LOG_SCALE)
 
-    def queue_depth_req(self, observation: NDArray[np.float32]) -> NDArray[np.float64]:
+    def queue_depth_req(self, observation: Float32s) -> Floats:
         """Requests running and waiting at each model at the last poll, shape (..., M)."""
         return _float64(observation[..., self.system("queue")]) * self.queue_norm
 
-    def e2e_s(self, observation: NDArray[np.float32]) -> NDArray[np.float64]:
+    def e2e_s(self, observation: Float32s) -> Floats:
         """Mean end-to-end seconds of the calls that finished between two polls, shape (..., M)."""
         return np.expm1(_float64(observation[..., self.system("e2e")]) * _LOG_SCALE)
 
-    def kv_frac(self, observation: NDArray[np.float32]) -> NDArray[np.float64]:
+    def kv_frac(self, observation: Float32s) -> Floats:
         """Share of each model's KV cache in use at the last poll, shape (..., M)."""
         return _float64(observation[..., self.system("kv")])
 
-    def in_flight_req(self, observation: NDArray[np.float32]) -> NDArray[np.float64]:
+    def in_flight_req(self, observation: Float32s) -> Floats:
         """Calls of the router's own at each model, sent and not answered, now, shape (..., M)."""
         return _float64(observation[..., self.system("in_flight")]) * self.queue_norm
 
-    def servers(self, observation: NDArray[np.float32]) -> NDArray[np.float32]:
+    def servers(self, observation: Float32s) -> Float32s:
         """Numbers of each model in a "compact" observation, (..., M, 7), in the order of COMPACT.
 
         Raises:
@@ -222,11 +223,11 @@ class ObservationLayout:
         """
         if self.embedding != "compact":
             raise ConfigError('make the environment with observation="compact"')
-        rows: NDArray[np.float32] = observation[..., 2 : self.size]
+        rows: Float32s = observation[..., 2 : self.size]
         return rows.reshape(*observation.shape[:-1], self.num_models, len(COMPACT))
 
 
-def _float64(values: NDArray[np.float32]) -> NDArray[np.float64]:
+def _float64(values: Float32s) -> Floats:
     return np.asarray(values, np.float64)
 
 
@@ -245,22 +246,22 @@ class PolicySpec:
     strategies: tuple[str, ...]  # (S,) names in the order of the action: Flash, Concise, DeepThink
     layout: ObservationLayout  # where each quantity lies in an observation
     workload: str  # its name
-    budget_tiers_s: NDArray[np.float64]  # (T,) budgets that queries may carry
-    model_share: NDArray[np.float64]  # (M,) sums to 1: the measured oblivious mix of the workload
-    strategy_share: NDArray[np.float64]  # (S,) sums to 1: the measured mix of strategies
+    budget_tiers_s: Floats  # (T,) budgets that queries may carry
+    model_share: Floats  # (M,) sums to 1: the measured oblivious mix of the workload
+    strategy_share: Floats  # (S,) sums to 1: the measured mix of strategies
     # (M,) seconds of one call at light load, from the server card and the workload's median lengths
-    expected_call_s: NDArray[np.float64]
-    ability: NDArray[np.float64]  # (M,) logits: how good each model is at the workload
-    max_num_seqs: NDArray[np.int64]  # (M,) calls that a server runs at once, its KV cache allowing
+    expected_call_s: Floats
+    ability: Floats  # (M,) logits: how good each model is at the workload
+    max_num_seqs: Ints  # (M,) calls that a server runs at once, its KV cache allowing
     # (M,) number of each model's GPU: models with the same one share it. Empty: each has its own.
-    gpu: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    gpu: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     queue_norm: float = 16.0  # requests at which the feature d_queue is 1
     scheduler: str = "edf"  # or "edf_late_last", "fcfs"
     metrics_poll_s: float = 5.0  # between two polls of the telemetry
     level: str = "executor"  # whose decisions are the policy's: or "planner", "joint"
     # (T, 384) what the query index of an "index" observation points to; (R, 384) its role index.
-    task_embeddings: NDArray[np.float32] = field(default_factory=lambda: _NO_EMBEDDINGS)
-    role_embeddings: NDArray[np.float32] = field(default_factory=lambda: _NO_EMBEDDINGS)
+    task_embeddings: Float32s = field(default_factory=lambda: _NO_EMBEDDINGS)
+    role_embeddings: Float32s = field(default_factory=lambda: _NO_EMBEDDINGS)
 
     def __post_init__(self) -> None:
         """Convert every field."""
@@ -298,11 +299,11 @@ class PolicySpec:
         """The joint action a = m * S + s for numbers or arrays."""
         return model * self.num_strategies + strategy
 
-    def model_of(self, action: NDArray[np.int64]) -> NDArray[np.int64]:
+    def model_of(self, action: Ints) -> Ints:
         """The models m = a // S of an array of actions."""
         return action // self.num_strategies
 
-    def strategy_of(self, action: NDArray[np.int64]) -> NDArray[np.int64]:
+    def strategy_of(self, action: Ints) -> Ints:
         """The strategies s = a % S of an array of actions."""
         return action % self.num_strategies
 
@@ -336,20 +337,18 @@ class Compact:
         self._time_s, self._arrived, self._rate = np.zeros((3, rows))
         self._low, self._high = np.array(list(COMPACT.values())).T
 
-    def forget(self, rows: NDArray[np.int64]) -> None:
+    def forget(self, rows: Ints) -> None:
         """Begin new streams in some rows."""
         self._time_s[rows] = self._arrived[rows] = self._rate[rows] = 0.0
 
-    def forget_begun(self, time_s: Any, query: Any, rows: NDArray[np.int64]) -> None:
+    def forget_begun(self, time_s: Any, query: Any, rows: Ints) -> None:
         """Begin new streams in the rows whose clock, or whose number of the query, went back.
 
         For those who do not know when streams begin, where every query has one call.
         """
         self.forget(rows[(time_s < self._time_s[rows]) | (query + 1 < self._arrived[rows])])
 
-    def of(
-        self, seen: NDArray[np.float32], time_s: Any, query: Any, rows: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
+    def of(self, seen: Float32s, time_s: Any, query: Any, rows: Ints) -> Float32s:
         """Return the observations of the decisions that wait in `rows`, (n, 2 + 7 M).
 
         What follows the numbers of `seen`, at level "joint" the flag of plans, follows these, too.
@@ -392,12 +391,12 @@ class Compact:
 def observe(
     spec: PolicySpec,
     telemetry: Telemetry,
-    in_flight: NDArray[np.int64],
+    in_flight: Ints,
     *,
     task: int,
     budget_s: float,
     role: int = -1,
-) -> NDArray[np.float32]:
+) -> Float32s:
     """Return what the loops of an environment write of a decision, for policies outside of one.
 
     Args:

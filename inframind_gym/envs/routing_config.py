@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
 from inframind_gym.configs import StrictModel, within
+from inframind_gym.envs.core import Floats, Ints
 from inframind_gym.errors import ConfigError, require_within, unknown
 from inframind_gym.simulator.faults import Fault
 from inframind_gym.simulator.server.pool import Scheduler
@@ -138,11 +139,7 @@ def draw_from(config: EnvConfig, datasets: list[str]) -> tuple[TaskSet, NDArray[
 
 
 def draw_tasks(
-    members: list[NDArray[np.int64]],
-    weights: NDArray[np.float64],
-    drift: Drift | None,
-    count: int,
-    rng: np.random.Generator,
+    members: list[Ints], weights: Floats, drift: Drift | None, count: int, rng: np.random.Generator
 ) -> NDArray[np.int32]:
     """Draw tasks: datasets by weight, within one all of its tasks before any returns.
 

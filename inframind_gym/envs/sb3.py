@@ -25,6 +25,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from inframind_gym.envs import core
+from inframind_gym.envs.core import Bools, Float32s, Ints
 from inframind_gym.errors import ConfigError, needs
 
 try:
@@ -73,7 +74,7 @@ class SB3VecEnv(VecEnv):
         self.env, self.episodes = env, 0
         self.returns: deque[float] = deque(maxlen=100)
         self._sums = np.zeros((3, batch.num_envs))  # reward, steps and cost of running episodes
-        self._actions: NDArray[np.int64] | None = None
+        self._actions: Ints | None = None
         super().__init__(batch.num_envs, env.single_observation_space, env.single_action_space)
 
     def reset(self) -> Any:
@@ -92,11 +93,11 @@ class SB3VecEnv(VecEnv):
         self.reset_infos = [{"cost": 0.0} for _ in range(self.num_envs)]
         return _float32(observations)
 
-    def step_async(self, actions: NDArray[np.int64]) -> None:
+    def step_async(self, actions: Ints) -> None:
         """Keep the actions (E,) or (E, a) for `step_wait`."""
         self._actions = actions
 
-    def step_wait(self) -> tuple[Any, NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
+    def step_wait(self) -> tuple[Any, Float32s, Bools, list[dict[str, Any]]]:
         """Carry out the actions.
 
         Returns:

@@ -23,9 +23,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, logit, ndtr
 
+from inframind_gym.envs.core import Bools, Floats, Ints
 from inframind_gym.policies import Completed, Contexts, PolicySpec
 from inframind_gym.policies.recipes import Recipe, RecipePolicy, RecipeTable, tabulate
 from inframind_gym.policies.simple import DIFFICULTY_SD, STRATEGY_LOG_S, STRATEGY_LOGITS
@@ -33,8 +33,6 @@ from inframind_gym.simulator.item_response import NODES, WEIGHTS, sigmoid
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from inframind_gym.tasks import DOMAINS
-
-Floats = NDArray[np.float64]
 
 _REFLECTION, _DEBATE = TOPOLOGIES.index("Reflection"), TOPOLOGIES.index("Debate")
 
@@ -81,7 +79,7 @@ class Outlook(NamedTuple):
     slack: Floats  # (n, R) the quantile of the standard normal at that probability
     log_s: Floats  # (n, R) log of the seconds until the answer
     cost: Floats  # (n, R) price of the slot-seconds that it uses, in right answers
-    is_open: NDArray[np.bool_]  # (n, R) no model that it needs is down
+    is_open: Bools  # (n, R) no model that it needs is down
 
 
 class AdaptivePolicy(RecipePolicy):
@@ -133,20 +131,18 @@ class AdaptivePolicy(RecipePolicy):
         names = ("log_price", "worth", "_time_s", "_precision", "_moment", "_coefficients")
         self._first = {n: getattr(self, n)[0].copy() for n in (*names, "_errors", "_final")}
 
-    def forget(self, rows: NDArray[np.int64]) -> None:
+    def forget(self, rows: Ints) -> None:
         """Return rows to what they were after `reset`: a new episode begins there."""
         for array, value in self._first.items():
             getattr(self, array)[rows] = value
 
-    def choose(
-        self, in_flight: Floats, contexts: Contexts, rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def choose(self, in_flight: Floats, contexts: Contexts, rows: Ints) -> Ints:
         """Return recipes (n,) for queries that have just arrived, with calls in flight (n, M)."""
         outlook = self.outlook(in_flight, contexts, rows)
         score = np.where(outlook.is_open, outlook.chance * outlook.in_time - outlook.cost, -np.inf)
         return self.note(outlook, score.argmax(axis=1), contexts["query"], rows)
 
-    def outlook(self, in_flight: Floats, contexts: Contexts, rows: NDArray[np.int64]) -> Outlook:
+    def outlook(self, in_flight: Floats, contexts: Contexts, rows: Ints) -> Outlook:
         """Return what is expected of every recipe, with calls in flight (n, M)."""
         n, domain = len(rows), contexts["domain"].astype(np.int64)
         # Seconds of a call on idle servers and now, (n, M, kinds).
@@ -168,13 +164,7 @@ class AdaptivePolicy(RecipePolicy):
         is_open = (self.recipes.needs & ~contexts["models_up"][:, None]) == 0
         return Outlook(self._chance[domain], ndtr(slack), slack, log_s, cost, is_open)
 
-    def note(
-        self,
-        outlook: Outlook,
-        chosen: NDArray[np.int64],
-        queries: NDArray[np.int64],
-        rows: NDArray[np.int64],
-    ) -> NDArray[np.int64]:
+    def note(self, outlook: Outlook, chosen: Ints, queries: Ints, rows: Ints) -> Ints:
         """Remember the seconds predicted for the chosen recipes (n,), which are returned.
 
         What a second is worth to these queries is noted, too.
@@ -192,13 +182,13 @@ class AdaptivePolicy(RecipePolicy):
             self.worth[sent] += WORTH_STEP * (worth - self.worth[sent])
         return np.asarray(chosen, np.int64)
 
-    def _error(self, rows: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    def _error(self, rows: Ints) -> tuple[Floats, Floats]:
         """Return mean and standard deviation (n,) of ln(measured / predicted) seconds."""
         count, total, squares = self._errors[rows].T
         bias = total / count
         return bias, np.sqrt(squares / count - bias**2)
 
-    def _tolls(self, in_flight: Floats, rows: NDArray[np.int64]) -> Floats:
+    def _tolls(self, in_flight: Floats, rows: Ints) -> Floats:
         """Return what a second of a slot costs those in flight, (n, M), in right answers."""
         slower = np.maximum(self._coefficients[rows], 0.0)  # at one more load, (n, M, F)
         worth = np.minimum(in_flight, self._slots) * self.worth[rows]
@@ -216,7 +206,7 @@ class AdaptivePolicy(RecipePolicy):
         share = (0.5 * (tiers < budget) + 0.5 * (tiers <= budget)).mean(axis=1)
         return np.asarray(ahead * share[:, None], np.float64)
 
-    def _prices(self, in_flight: Floats, time_s: Floats, rows: NDArray[np.int64]) -> Floats:
+    def _prices(self, in_flight: Floats, time_s: Floats, rows: Ints) -> Floats:
         """Return the prices (n, M) of a second of a slot, after a step of dual ascent."""
         if not self._has_prices:
             return np.zeros(in_flight.shape)
@@ -237,7 +227,7 @@ class AdaptivePolicy(RecipePolicy):
         """Learn seconds of calls from the queries of a row that have ended."""
         self.learn(completed, np.full(len(completed), row))
 
-    def learn(self, completed: Completed, rows: NDArray[np.int64]) -> None:
+    def learn(self, completed: Completed, rows: Ints) -> None:
         """Learn seconds of calls from queries (k,) that have ended in `rows` (k,)."""
         measured = (completed["failed_calls"] == 0) & np.isfinite(completed["latency_s"])
         completed, rows = completed[measured], rows[measured]
@@ -301,14 +291,14 @@ class AdaptiveFeedbackPolicy(AdaptivePolicy):
         self._log_odds, models = logit(self._chance), self.recipes.models
         self._last = models[np.arange(len(models)), (models >= 0).sum(axis=1) - 1]
 
-    def outlook(self, in_flight: Floats, contexts: Contexts, rows: NDArray[np.int64]) -> Outlook:
+    def outlook(self, in_flight: Floats, contexts: Contexts, rows: Ints) -> Outlook:
         """Return what is expected of every recipe, with the shifts of these rows."""
         domain = contexts["domain"].astype(np.int64)
         shift = self.shift[rows, :, domain][:, self._last]
         chance = expit(self._log_odds[domain] + shift)
         return super().outlook(in_flight, contexts, rows)._replace(chance=chance)
 
-    def learn(self, completed: Completed, rows: NDArray[np.int64]) -> None:
+    def learn(self, completed: Completed, rows: Ints) -> None:
         """Learn seconds of calls and shifts of models from queries (k,) that have ended."""
         super().learn(completed, rows)
         graded = completed["failed_calls"] == 0

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
+from inframind_gym.envs.core import Bools, Float32s, Floats, Ints
 from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.rng import STREAM_POLICY, uniform_array
@@ -31,15 +32,12 @@ Context: TypeAlias = np.void
 Contexts: TypeAlias = NDArray[np.void]
 """(n,) structured array of the CONTEXT dtype."""
 
-Action: TypeAlias = int | NDArray[np.int64]
+Action: TypeAlias = int | Ints
 """A route, or an array of 8 or 9 numbers at the levels "planner" and "joint"."""
 
 Completed: TypeAlias = NDArray[np.void]
 """(k,) structured array of the COMPLETED dtype: queries that finished during one step."""
 
-Floats: TypeAlias = NDArray[np.floating[Any]]
-Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
 
 # The facts of a run and the contexts of decisions; those of routing unless a family says otherwise.
 Spec = TypeVar("Spec", default=PolicySpec)
@@ -79,7 +77,7 @@ class Policy(Protocol[_Spec, _Seen]):
     def reset(self, spec: _Spec, seeds: Sequence[int]) -> None:
         """Forget everything and prepare for `len(seeds)` rows, one seed each."""
 
-    def act_batch(self, observations: NDArray[np.float32], contexts: _Seen, rows: Ints) -> Ints:
+    def act_batch(self, observations: Float32s, contexts: _Seen, rows: Ints) -> Ints:
         """The actions of several rows at once.
 
         Args:
@@ -122,21 +120,21 @@ class BasePolicy(Generic[Spec, Seen]):
         self.seeds = np.array([int(seed) % 2**64 for seed in seeds], np.uint64)
         self.decisions = np.zeros(len(seeds), np.int64)
 
-    def act(self, observation: NDArray[np.float32], context: Context) -> Action:
+    def act(self, observation: Float32s, context: Context) -> Action:
         """The action of row 0 alone."""
         contexts: Any = np.asarray(context).reshape(1)
         action = self.act_batch(np.asarray(observation)[None], contexts, np.zeros(1, np.int64))[0]
         return action if np.ndim(action) else int(action)
 
-    def act_batch(self, observations: NDArray[np.float32], contexts: Seen, rows: Ints) -> Ints:
+    def act_batch(self, observations: Float32s, contexts: Seen, rows: Ints) -> Ints:
         """The actions of `rows`; see `Policy.act_batch`."""
         raise NotImplementedError
 
-    def draw(self, rows: Ints, ordinals: Ints, use: Ints | int = 0) -> NDArray[np.float64]:
+    def draw(self, rows: Ints, ordinals: Ints, use: Ints | int = 0) -> Floats:
         """Return a number in (0, 1) for each of `rows`: of its seed, an ordinal and a use alone."""
         return uniform_array(self.seeds[rows], STREAM_POLICY, ordinals, use)
 
-    def uniform(self, rows: Ints, use: int) -> NDArray[np.float64]:
+    def uniform(self, rows: Ints, use: int) -> Floats:
         """Return a number in (0, 1) for each of `rows` at its next decision."""
         return self.draw(rows, self.decisions[rows], use)
 
@@ -144,7 +142,7 @@ class BasePolicy(Generic[Spec, Seen]):
 class ContextPolicy(BasePolicy[Spec, Seen]):
     """A policy that decides from the contexts alone, by `choose`."""
 
-    def act_batch(self, observations: NDArray[np.float32], contexts: Seen, rows: Ints) -> Ints:
+    def act_batch(self, observations: Float32s, contexts: Seen, rows: Ints) -> Ints:
         """Return the actions of the rows, by `choose`."""
         return np.asarray(self.choose(contexts, rows), np.int64)
 

@@ -21,19 +21,18 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from inframind_gym.configs import NonNegativeInt, validate
+from inframind_gym.envs.core import Float32s, Floats, Ints
 from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError, shortened
 from inframind_gym.files import read_json
 from inframind_gym.policies import checkpoint
-from inframind_gym.policies.base import Contexts, Ints
+from inframind_gym.policies.base import Contexts
 from inframind_gym.policies.checkpoint import folders as _folders
 from inframind_gym.policies.recipes import REQUIRES, RecipePolicy, RecipeTable, table_from_tensors
 from inframind_gym.simulator.jit import Bound, as_taken, jit
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.topology import MAX_NODES, TOPOLOGIES
 from inframind_gym.tasks import DOMAINS, EMBED_DIM
-
-Floats = NDArray[np.float64]
 
 ALGORITHM: Final = "bid_price"
 FORMAT: Final = 2  # of checkpoints
@@ -194,7 +193,7 @@ class BidPriceModel:
     ease_weights: Floats  # (384,) by which an embedding makes a question easier
     ease_centres: Floats  # (D,) mean of that over a domain's questions
 
-    def ease(self, task_embeddings: NDArray[np.float32]) -> Floats:
+    def ease(self, task_embeddings: Float32s) -> Floats:
         """Log odds by which each question looks easier than others of a domain, (T, D)."""
         scores: Floats = task_embeddings.astype(np.float64) @ self.ease_weights
         return scores[:, None] - self.ease_centres

@@ -15,11 +15,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from inframind_gym.envs.core import Float32s, Ints
 from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError, require_within, unknown
-from inframind_gym.policies.base import BasePolicy, Contexts, Ints, requires_of
+from inframind_gym.policies.base import BasePolicy, Contexts, requires_of
 from inframind_gym.policies.registry import resolve_policy
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
@@ -115,7 +115,7 @@ class FixedRecipePolicy(ConstantRecipes):
         super().reset(spec, seeds)
         self.prepare(spec, [self.recipe or _chosen(CHOSEN, spec)])
 
-    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
+    def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
         """The plan and the route of `rows`, (n, 9)."""
         return np.tile(self.actions[0], (len(rows), 1))
 
@@ -141,7 +141,7 @@ class FixedRecipeByRatePolicy(ConstantRecipes):
         self._log_rates = np.log([float(rate) for rate in by_rate])  # (R - 1,)
         self.prepare(spec, [*by_rate.values(), _chosen(CHOSEN, spec)])
 
-    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
+    def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
         """The plans and the routes of `rows`, (n, 9)."""
         arrivals = contexts["query"].astype(np.int64) + 1  # up to this one
         # The first of n arrivals at rate λ that n - 1 others follow: (n - 1) / T is unbiased.
@@ -201,7 +201,7 @@ class PlannedPolicy(BasePolicy):
         self._strategy = None if self.strategy == "own" else spec.strategy_index(self.strategy)
         self.router.reset(spec, seeds)
 
-    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
+    def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
         """The router's models with the strategy, (n,)."""
         actions: Ints = self.router.act_batch(observations, contexts, rows)
         if self._strategy is None:

@@ -24,13 +24,12 @@ from inframind_gym.configs import (
     StrictModel,
     validate,
 )
+from inframind_gym.envs.core import Float32s, Floats, Ints
 from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.policies.base import (
     BasePolicy,
     Completed,
     Contexts,
-    Floats,
-    Ints,
     draw_from,
     models_up,
     place_in,
@@ -54,7 +53,7 @@ class Ridge:
         self.inverse = np.tile(np.eye(size) / ridge, (rows, arms, 1, 1))  # (rows, A, d, d)
         self.target = np.zeros((rows, arms, size))  # (rows, A, d) b_a
 
-    def bounds(self, rows: Ints, features: Floats, alpha: float) -> NDArray[np.float64]:
+    def bounds(self, rows: Ints, features: Floats, alpha: float) -> Floats:
         """Return θ_aᵀ x_a + alpha·sqrt(x_aᵀ A_a⁻¹ x_a), (n, A), for features (n, A, d)."""
         inverse = self.inverse[rows]
         theta = np.einsum("naij,naj->nai", inverse, self.target[rows])
@@ -113,7 +112,7 @@ class RoutingLearner(Learner, ABC):
             self.learn(row, query, reward)
 
     @abstractmethod
-    def rewards(self, completed: Completed) -> NDArray[np.float64]:
+    def rewards(self, completed: Completed) -> Floats:
         """Return the reward of each finished query, (k,)."""
 
     @abstractmethod
@@ -168,7 +167,7 @@ class LinUCBPolicy(RoutingLearner):
         self.ridge = Ridge(len(seeds), spec.num_actions, size, self.settings.ridge)
         self._deadlines: list[list[tuple[float, int]]] = [[] for _ in seeds]  # heaps, with queries
 
-    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
+    def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
         """Return the routes of `rows`, (n,)."""
         for row, time_s in zip(rows.tolist(), contexts["time_s"].tolist(), strict=True):
             if self.begin(row, time_s):
@@ -191,7 +190,7 @@ class LinUCBPolicy(RoutingLearner):
             self.open[row].setdefault(query, []).append((arm, features[i, arm]))
         return actions
 
-    def rewards(self, completed: Completed) -> NDArray[np.float64]:
+    def rewards(self, completed: Completed) -> Floats:
         """Return solved - cost_weight·cost in time, -cost_weight when late, (k,)."""
         cost, weight = completed["cost"], self.settings.cost_weight
         return np.asarray(np.where(cost <= 1.0, completed["solved"] - weight * cost, -weight))
@@ -201,7 +200,7 @@ class LinUCBPolicy(RoutingLearner):
         for arm, x in self.open[row].pop(query, ()):
             self.ridge.update(row, arm, x, reward)
 
-    def features(self, observations: NDArray[np.float32], contexts: Contexts) -> Floats:
+    def features(self, observations: Float32s, contexts: Contexts) -> Floats:
         """Return the features of every arm, (n, A, d)."""
         layout, spec, n = self.spec.layout, self.spec, len(contexts)
         shared = np.zeros((n, 3 + len(DOMAINS) + self.components))
@@ -222,7 +221,7 @@ class LinUCBPolicy(RoutingLearner):
         every = np.broadcast_to(shared[:, None], (n, spec.num_actions, shared.shape[1]))
         return np.concatenate([every, np.repeat(of_model, spec.num_strategies, axis=1)], axis=2)
 
-    def _fit_axes(self, tasks: NDArray[np.float64]) -> None:
+    def _fit_axes(self, tasks: Floats) -> None:
         """Find the principal axes of known tasks, each scaled to unit variance."""
         self._mean = tasks.mean(axis=0)
         centred = tasks - self._mean
@@ -234,7 +233,7 @@ class LinUCBPolicy(RoutingLearner):
         self._scale = 1.0 / np.sqrt(np.maximum(variances[first], 1e-12))
         self._of_task = self._project(self.spec.task_embeddings)
 
-    def _project(self, embeddings: Floats) -> Floats:
+    def _project(self, embeddings: NDArray[np.floating[Any]]) -> Floats:
         """Return the components (n, components) of embeddings (n, 384)."""
         products = (embeddings.astype(np.float64) - self._mean)[:, None, :] * self._axes
         return np.asarray(products.sum(axis=2) * self._scale)
@@ -292,7 +291,7 @@ class QLearningLoadTrackerPolicy(RoutingLearner):
         self.window = np.full((rows, self.settings.window_size), -1)  # models, oldest first
         self._last: list[Pull | None] = [None] * rows
 
-    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
+    def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
         """Return the routes of `rows`, (n,)."""
         of, models = self.settings, self.spec.num_models
         up = models_up(contexts, models).repeat(self.spec.num_strategies, axis=1)
@@ -317,7 +316,7 @@ class QLearningLoadTrackerPolicy(RoutingLearner):
             self.open[row].setdefault(int(contexts["query"][i]), []).append(pull)
         return actions
 
-    def rewards(self, completed: Completed) -> NDArray[np.float64]:
+    def rewards(self, completed: Completed) -> Floats:
         """Return clip(solved - 0.05 * min(latency / budget, 1), 0, 1) of finished queries, (k,)."""
         norm_latency = np.minimum(completed["latency_s"] / completed["budget_s"], 1.0)
         raw = completed["solved"] - LATENCY_WEIGHT * norm_latency

@@ -11,15 +11,13 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from inframind_gym.envs.core import Bools, Floats, Ints
 from inframind_gym.envs.placement import PlacementContext, PlacementSpec
-from inframind_gym.policies.base import Bools, Ints
 from inframind_gym.policies.placement import BasePlacementPolicy
 from inframind_gym.simulator.jit import inner, jit
 from inframind_gym.simulator.placement.state import ACTIVE, NONE, SLEPT, first_gpu, is_coming
 
-Floats = NDArray[np.float64]
 UNIT_S: Final = 1e-3  # seconds, or request-seconds, in one unit of a flow's costs
 _RATE_EMA: Final = 0.27  # of the calls that come in an interval
 _WORK_EMA: Final = 0.1  # of the work of a call

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from inframind_gym.configs import NonNegative, PositiveInt, StrictModel, validate
 from inframind_gym.envs import assignment, coordination, token_budget
+from inframind_gym.envs.core import Float32s, Floats, Ints
 from inframind_gym.envs.layout import COMPACT_SEEN, Compact, ObservationLayout, PolicySpec
 from inframind_gym.envs.placement import PlacementContext
 from inframind_gym.envs.placement_kernel import GPU_FEATURES, MODEL_FEATURES, STATES
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import checkpoint
-from inframind_gym.policies.base import BasePolicy, Contexts, Floats, Ints, models_up
+from inframind_gym.policies.base import BasePolicy, Contexts, models_up
 from inframind_gym.policies.placement import BasePlacementPolicy
 from inframind_gym.teams.assignment import rules as assignment_rules
 from inframind_gym.teams.coordination import rules as coordination_rules
@@ -96,7 +97,7 @@ def layer_shapes(layers: Sequence[int], prefix: str = "layer") -> dict[str, tupl
 
 def forward(
     tensors: checkpoint.Tensors, x: NDArray[Any], activation: str = "tanh", first: int = 0
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return the outputs (n, a) for the inputs (n, d) of a layer; a row's bits are its own."""
     layers = len(tensors) // 2
     for i in range(first, layers):
@@ -156,7 +157,7 @@ class MlpPolicy(BasePolicy[Any, Any]):
             )
         return layer_shapes(layers)
 
-    def act_batch(self, observations: NDArray[np.float32], contexts: Any, rows: Ints) -> Ints:
+    def act_batch(self, observations: Float32s, contexts: Any, rows: Ints) -> Ints:
         """Return the open action of the largest logit, (n,)."""
         logits = forward(self._tensors, observations, self.config.activation)
         return np.asarray(np.where(contexts.mask, logits, -np.inf).argmax(axis=1), np.int64)
@@ -213,7 +214,7 @@ class PpoAssignment(MlpPolicy):
         self._tensors = by_load[load]
 
     def act_batch(
-        self, observations: NDArray[np.float32], contexts: assignment.AssignmentContext, rows: Ints
+        self, observations: Float32s, contexts: assignment.AssignmentContext, rows: Ints
     ) -> Ints:
         """Return the best actions, (n,)."""
         flat = assignment.write_flat(contexts, self.spec.config.queues)
@@ -263,7 +264,7 @@ class Sb3Policy(MlpPolicy):
                 )
         self._compact = Compact(spec, len(seeds))
 
-    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
+    def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
         """Return the routes of `rows`, (n,)."""
         up = np.repeat(models_up(contexts, self.spec.num_models), self.spec.num_strategies, axis=1)
         time_s, query = contexts["time_s"], contexts["query"]
@@ -272,7 +273,7 @@ class Sb3Policy(MlpPolicy):
         values = np.where(up, self.values(seen), -np.inf)
         return np.asarray(values.argmax(axis=1), np.int64)
 
-    def values(self, observations: NDArray[np.float32]) -> NDArray[np.float64]:
+    def values(self, observations: Float32s) -> Floats:
         """Return the network's outputs, (n, A): logits, or DQN's values."""
         return forward(self._tensors, observations, self.config.activation)
 
@@ -328,8 +329,8 @@ def take_apart(observations: Any, gpus: int, models: int) -> Parts:
 
 
 def placement_logits(
-    tensors: Mapping[str, NDArray[Any]], observations: NDArray[np.float32], gpus: int, models: int
-) -> NDArray[np.float64]:
+    tensors: Mapping[str, NDArray[Any]], observations: Float32s, gpus: int, models: int
+) -> Floats:
     """Return scores of every choice for observations (n, d), (n, G, M + 1): leaving it alone first.
 
     The tensors are those of `MaskablePpoPlacement.shapes`.
@@ -374,9 +375,7 @@ class MaskablePpoPlacement(MlpPolicy, BasePlacementPolicy):
         widths = {part: (INPUTS[part], hidden, hidden, 1) for part in PARTS}
         return {k: v for part in PARTS for k, v in layer_shapes(widths[part], part).items()}
 
-    def act_batch(
-        self, observations: NDArray[np.float32], contexts: PlacementContext, rows: Ints
-    ) -> Ints:
+    def act_batch(self, observations: Float32s, contexts: PlacementContext, rows: Ints) -> Ints:
         """Return the drawn choices, (n, G)."""
         spec, shape = self.spec, (self.spec.num_gpus, self.spec.num_models)
         # Row by row: a row's bits do not depend on its company.

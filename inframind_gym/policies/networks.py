@@ -17,17 +17,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from inframind_gym.configs import Number, validate
+from inframind_gym.envs.core import Bools, Float32s, Floats, Ints
 from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError, shortened
-from inframind_gym.policies.base import (
-    BasePolicy,
-    Bools,
-    Contexts,
-    Floats,
-    Ints,
-    draw_from,
-    models_up,
-)
+from inframind_gym.policies.base import BasePolicy, Contexts, draw_from, models_up
 from inframind_gym.policies.checkpoint import (
     CONFIG_FILE,
     SHIPPED,
@@ -258,7 +251,7 @@ class Player:
         topology, count, roles = plan
         return np.column_stack([topology, count - 1, roles])
 
-    def resource(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
+    def resource(self, observations: Float32s) -> Float32s:
         """Return remaining budget and telemetry (n, 1 + M·F) as the executor sees them.
 
         With `predicted_latency` (n, 1 + M·S): log(1 + L) / log 300 with L the seconds of a call at
@@ -280,7 +273,7 @@ class Player:
             resource[:, 1:] = 0.0
         return resource
 
-    def log_probs(self, resource: NDArray[np.float32], contexts: Contexts) -> Floats:
+    def log_probs(self, resource: Float32s, contexts: Contexts) -> Floats:
         """Return log-probabilities (n, M·S) of routes; those to models that are down are -inf."""
         query = self.spec.task_embeddings[contexts["task"]].astype(np.float64)
         hidden, x = query @ self._of_query + self._of_role[contexts["role"]], resource.astype("f8")
@@ -389,7 +382,7 @@ class InfraMindPolicy(BasePolicy):
         changes = self.config.model_dump(include=PLAYED)
         self._player = Player(self._tensors, spec, **changes)
 
-    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
+    def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
         """Return the actions (n, 9) of `rows`: a plan or a route, whichever is due."""
         actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
         is_plan, uniforms = contexts["kind"] == PLAN, None
@@ -481,7 +474,7 @@ class TextRouter(BasePolicy):
         self._order = [self.models.index(model) for model in spec.models]
         self._probabilities = np.zeros((len(seeds), 0, spec.num_models))  # by row and query
 
-    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
+    def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
         """Return the plans or routes of `rows`, (n, 9); see `Policy.act_batch`."""
         actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
         plans = contexts["kind"] == PLAN

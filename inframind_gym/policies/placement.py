@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from inframind_gym.envs.core import Bools, Ints
 from inframind_gym.envs.placement import PlacementContext, PlacementSimulation, PlacementSpec
-from inframind_gym.policies.base import ContextPolicy, Ints
+from inframind_gym.policies.base import ContextPolicy
 from inframind_gym.simulator.placement.config import GpuGroup, build_params
 from inframind_gym.simulator.placement.state import (
     EVERYWHERE,
@@ -44,7 +44,7 @@ class BasePlacementPolicy(ContextPolicy[PlacementSpec, PlacementContext]):
             )
         return actions
 
-    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+    def decide(self, context: PlacementContext, row: int) -> Ints:
         """Return the decision of one row, (G,).
 
         Args:
@@ -54,7 +54,7 @@ class BasePlacementPolicy(ContextPolicy[PlacementSpec, PlacementContext]):
         raise NotImplementedError
 
 
-def blocks_of(spec: PlacementSpec, m: int, is_open: NDArray[np.bool_]) -> list[slice]:
+def blocks_of(spec: PlacementSpec, m: int, is_open: Bools) -> list[slice]:
     """Return the blocks of GPUs of model `m` that are open (G,) as a whole, in order."""
     tp = int(spec.tp[m])
     blocks = [slice(g, g + tp) for g in range(0, spec.num_gpus - tp + 1, tp)]
@@ -62,7 +62,7 @@ def blocks_of(spec: PlacementSpec, m: int, is_open: NDArray[np.bool_]) -> list[s
 
 
 def open_blocks(
-    spec: PlacementSpec, context: PlacementContext, m: int, action: NDArray[np.int64]
+    spec: PlacementSpec, context: PlacementContext, m: int, action: Ints
 ) -> list[slice]:
     """Return the blocks on which model `m` could be made active now and is not, in order.
 
@@ -81,7 +81,7 @@ class RandomPlacement(BasePlacementPolicy):
 
     name = "random"
 
-    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+    def decide(self, context: PlacementContext, row: int) -> Ints:
         """See the class."""
         rng, spec = self.generators[row], self.spec
         action = np.zeros(spec.num_gpus, np.int64)
@@ -119,7 +119,7 @@ class StaticPlacement(BasePlacementPolicy):
                     self.plan[block] = m
                     placed = True
 
-    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+    def decide(self, context: PlacementContext, row: int) -> Ints:
         """Choose what is planned wherever it is not there yet and may come."""
         action = np.zeros(self.spec.num_gpus, np.int64)
         for m in range(self.spec.num_models):
@@ -129,11 +129,11 @@ class StaticPlacement(BasePlacementPolicy):
         return action
 
 
-def instances(spec: PlacementSpec, context: PlacementContext) -> NDArray[np.int64]:
+def instances(spec: PlacementSpec, context: PlacementContext) -> Ints:
     """Return the number of instances of each model that are awake or coming, (M,)."""
     awake = context.active[0][:, None] == np.arange(spec.num_models)
     coming = is_coming(context.state[0])
-    count: NDArray[np.int64] = (awake | coming).sum(axis=0) // spec.tp
+    count: Ints = (awake | coming).sum(axis=0) // spec.tp
     return count
 
 
@@ -152,7 +152,7 @@ class LruPlacement(BasePlacementPolicy):
         super().reset(spec, seeds)
         self._used_s = np.full((len(seeds), spec.num_gpus), -1.0)
 
-    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+    def decide(self, context: PlacementContext, row: int) -> Ints:
         """See the class."""
         used = self._used_s[row]
         if context.time_s[0] == 0.0:
@@ -177,7 +177,7 @@ class GreedyPlacement(BasePlacementPolicy):
 
     name = "greedy"
 
-    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+    def decide(self, context: PlacementContext, row: int) -> Ints:
         """See the class."""
         spec = self.spec
         action = np.zeros(spec.num_gpus, np.int64)
@@ -210,7 +210,7 @@ class ThresholdPlacement(BasePlacementPolicy):
 
     name = "threshold"
 
-    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+    def decide(self, context: PlacementContext, row: int) -> Ints:
         """See the class."""
         spec = self.spec
         action = np.zeros(spec.num_gpus, np.int64)
@@ -272,6 +272,6 @@ class EverywherePlacement(BasePlacementPolicy):
     bound: ClassVar = True
     simulation: ClassVar = EverywhereSimulation
 
-    def decide(self, context: PlacementContext, row: int) -> NDArray[np.int64]:
+    def decide(self, context: PlacementContext, row: int) -> Ints:
         """Leave every GPU alone."""
         return np.zeros(self.spec.num_gpus, np.int64)

@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from inframind_gym.configs import Fraction, PositiveInt, validate
+from inframind_gym.envs.core import Floats, Ints
 from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.policies.adaptive import AdaptivePolicy, Outlook
@@ -59,7 +59,6 @@ RATE_S: Final = (60.0, 600.0)  # windows of arrival rates, short and long
 RATE_PRIOR: Final = 1.0  # arrivals
 
 Array = Any  # of NumPy, or a tensor of torch
-Floats = NDArray[np.float64]
 
 
 def shapes(hidden: int) -> dict[str, tuple[int, ...]]:
@@ -204,9 +203,7 @@ class PpoLagrangianPolicy(AdaptivePolicy):
         calls = self._work.reshape(spec.num_models, -1, len(recipes)).sum(axis=1)
         self._share = calls / calls.sum(axis=0)
 
-    def choose(
-        self, in_flight: Floats, contexts: Contexts, rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def choose(self, in_flight: Floats, contexts: Contexts, rows: Ints) -> Ints:
         """Return recipes (n,) for queries that have just arrived, with calls in flight (n, M)."""
         outlook = self.outlook(in_flight, contexts, rows)
         seen = self.see(outlook, in_flight, contexts, rows)
@@ -214,17 +211,13 @@ class PpoLagrangianPolicy(AdaptivePolicy):
         chosen = self.pick(seen, scores, contexts, rows)
         return self.note(outlook, chosen, contexts["query"], rows)
 
-    def pick(
-        self, seen: Seen, scores: Floats, contexts: Contexts, rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def pick(self, seen: Seen, scores: Floats, contexts: Contexts, rows: Ints) -> Ints:
         """Return recipes (n,) by their scores (n, R)."""
         if self.sample:
             return draw(log_softmax(SHARPNESS * scores), self.draw(rows, contexts["query"]))
         return np.asarray(scores.argmax(axis=1), np.int64)
 
-    def see(
-        self, outlook: Outlook, in_flight: Floats, contexts: Contexts, rows: NDArray[np.int64]
-    ) -> Seen:
+    def see(self, outlook: Outlook, in_flight: Floats, contexts: Contexts, rows: Ints) -> Seen:
         """Return what the network sees of queries that have just arrived, as float32."""
         now_s = contexts["time_s"]
         passed_s = np.maximum(now_s - self._last_s[rows], 0.0)[:, None]
@@ -274,7 +267,7 @@ class PpoLagrangianPolicy(AdaptivePolicy):
             outlook.is_open & (outlook.chance > 0.0),
         )
 
-    def learn(self, completed: Completed, rows: NDArray[np.int64]) -> None:
+    def learn(self, completed: Completed, rows: Ints) -> None:
         """Learn seconds of calls, and control λ, from queries (k,) that have ended."""
         super().learn(completed, rows)
         late = completed["latency_s"] > completed["budget_s"]

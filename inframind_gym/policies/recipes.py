@@ -14,9 +14,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.envs.core import Float32s, Floats, Ints
 from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies.base import BasePolicy, Contexts, Ints
+from inframind_gym.policies.base import BasePolicy, Contexts
 from inframind_gym.simulator.jit import as_taken
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.roles import ROLES, RoleRule, roles_of
@@ -29,8 +30,6 @@ from inframind_gym.simulator.workflow.topology import (
     graph,
 )
 from inframind_gym.tasks import DOMAINS
-
-Floats = NDArray[np.float64]
 
 # Arguments of the environment that planning by recipes needs.
 REQUIRES: Final[dict[str, Any]] = {"level": "joint", "system_features": ["in_flight"]}
@@ -112,9 +111,7 @@ def table_from_tensors(tensors: Mapping[str, NDArray[Any]], num_strategies: int)
     return tabulate(recipes, num_strategies)
 
 
-def role_orders(
-    task_embeddings: NDArray[np.float32], role_embeddings: NDArray[np.float32]
-) -> NDArray[np.int8]:
+def role_orders(task_embeddings: Float32s, role_embeddings: Float32s) -> NDArray[np.int8]:
     """Return the agents' roles by question, the best fit first: by the cosine of the embeddings.
 
     Those of questions (T, 384) have unit length, those of roles (R, 384) the order of ROLES.
@@ -187,7 +184,7 @@ class RecipePolicy(BasePolicy):
         draws = self.draw(rows, contexts["query"])
         return np.minimum((draws * len(self.recipes)).astype(np.int64), len(self.recipes) - 1)
 
-    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
+    def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
         """Return plans and routes of `rows`, (n, 9)."""
         actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
         is_plan = contexts["kind"] == PLAN

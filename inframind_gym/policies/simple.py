@@ -16,23 +16,15 @@ from types import MappingProxyType
 from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from scipy.special import ndtr
 
 from inframind_gym.configs import StrictModel, validate
+from inframind_gym.envs.core import Bools, Float32s, Floats, Ints
 from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError, require_within
 from inframind_gym.files import read_json
-from inframind_gym.policies.base import (
-    BasePolicy,
-    Bools,
-    Contexts,
-    Ints,
-    draw_from,
-    first_up,
-    models_up,
-)
+from inframind_gym.policies.base import BasePolicy, Contexts, draw_from, first_up, models_up
 from inframind_gym.simulator.item_response import accuracy
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, graph
 
@@ -53,14 +45,13 @@ PUBLISHED_AGGREGATOR: Final = "deepseek-32b"
 SWARM: Final = Path(__file__).parent / "data" / "gptswarm.json"
 CALLS_PER_NODE: Final = np.array([graph(name, 1).calls_per_node for name in TOPOLOGIES])
 
-Floats = NDArray[np.float64]
 Edge = tuple[int, int]
 
 
 class Decisions(NamedTuple):
     """One decision for each of n rows: the arguments of `act_batch`, and what may be chosen."""
 
-    observations: NDArray[np.float32]  # (n, d)
+    observations: Float32s  # (n, d)
     contexts: Contexts  # (n,)
     rows: Ints  # (n,)
     up: Bools  # (n, M) models that may be chosen
@@ -80,7 +71,7 @@ class Heuristic(BasePolicy, ABC):
         super().reset(spec, seeds)
         self._strategy = -1 if self.strategy == MIX else spec.strategy_index(self.strategy)
 
-    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
+    def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
         """Return the routes of `rows`, (n,)."""
         up = models_up(contexts, self.spec.num_models)
         due = Decisions(observations, contexts, rows, up)
@@ -326,7 +317,7 @@ class QueueAware(Heuristic):
         self._poll = np.full(len(seeds), -1, np.int64)
         self._time_s = np.full(len(seeds), -np.inf)
 
-    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
+    def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
         """Return the routes of `rows`; a new poll or episode clears what was sent."""
         poll = contexts["poll"].astype(np.int64)
         time_s = contexts["time_s"].astype(np.float64)
@@ -337,7 +328,7 @@ class QueueAware(Heuristic):
         self.sent[rows, self.spec.model_of(actions)] += 1
         return actions
 
-    def load_req(self, observations: NDArray[np.float32], rows: Ints) -> Floats:
+    def load_req(self, observations: Float32s, rows: Ints) -> Floats:
         """Calls believed to be at each model, (n, M): polled depth and own calls since."""
         # The feature is float32: rounding gives the whole numbers back, so that ties are ties.
         depth = np.round(self.spec.layout.queue_depth_req(observations), 3)
@@ -360,7 +351,7 @@ class LowestExpectedLatencyPolicy(QueueAware):
 
     name = "lowest_expected_latency"
 
-    def expected_latency_s(self, observations: NDArray[np.float32], rows: Ints) -> Floats:
+    def expected_latency_s(self, observations: Float32s, rows: Ints) -> Floats:
         """Seconds until a call sent now would be answered, (n, M).
 
         The light-load seconds of a call grow with the batch it joins; calls beyond the slots wait,
@@ -438,7 +429,7 @@ class OneAgentRule(BasePolicy, ABC):
     strategy = "Concise"  # of every call
     calls = 2.0  # of a query with one agent: its answer, and the call that decides
 
-    def act_batch(self, observations: NDArray[np.float32], contexts: Contexts, rows: Ints) -> Ints:
+    def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
         """Return routes, (n,)."""
         spec, up = self.spec, models_up(contexts, self.spec.num_models)
         in_flight = spec.layout.in_flight_req(observations)

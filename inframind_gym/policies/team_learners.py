@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.configs import Fraction, NonNegative, NonNegativeInt, Positive, StrictModel
 from inframind_gym.envs.assignment import AssignmentContext, AssignmentSpec, Completed
-from inframind_gym.policies.base import Bools, Ints
+from inframind_gym.envs.core import Bools, Ints
 from inframind_gym.policies.learners import Learner, Ridge
 from inframind_gym.policies.teams import BaseAssignmentPolicy, one_a_row, penalties
 from inframind_gym.simulator.rng import STREAM_POLICY

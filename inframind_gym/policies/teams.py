@@ -17,9 +17,10 @@ from inframind_gym.envs.assignment import (
     Completed,
     waiting_penalty,
 )
+from inframind_gym.envs.core import Floats, Ints
 from inframind_gym.envs.token_budget import TokenBudgetSpec
 from inframind_gym.errors import ConfigError, require_within
-from inframind_gym.policies.base import ContextPolicy, Floats, Ints, place_in
+from inframind_gym.policies.base import ContextPolicy, place_in
 from inframind_gym.teams.assignment import optimum as assignment_optimum
 from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.coordination.rules import (
