@@ -132,7 +132,7 @@ def refit(
 @app.command()
 def speed(
     only: Annotated[list[str] | None, typer.Argument(metavar="[FIGURE]...")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Measurements a figure; medians.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="Pairs of processes a figure.")] = 5,
     against: Annotated[
         str | None, typer.Option(metavar="REF|FOLDER", help="Measured in turn with this revision.")
     ] = None,
@@ -145,7 +145,7 @@ def speed(
     versions = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
     print(f"{facts['machine']['processor']}, Python {facts['python']}, {versions}\n")
     rows = measure(only or [], repeats, against)
-    heading = ["figure", "here", *([f"{against}", "times as fast (pairs)"] if against else [])]
+    heading = ["figure", "here", *([f"{against}", "times as fast"] if against else [])]
     print("\n".join(f"| {' | '.join(row)} |" for row in [heading, ["---"] * len(heading), *rows]))
 
 

@@ -2,13 +2,17 @@
 
 Every figure is CPU time on one core. A process a revision does the work (this file, run as a
 program, over the `inframind_gym` of that revision); they are asked in turn, A B A B, so that both
-meet the same states of a noisy machine. It prints medians, and ratios of neighbouring pairs.
+meet the same states of a noisy machine. Where its memory lies makes a process a tenth faster or
+slower than its twin, and so does the order in which a compiler met the functions: every repeat has
+new processes, the first of which is the other revision's than before, and each revision compiles
+into an empty folder. `--against HEAD` is the null test: its ratio is 1 but for noise.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -31,6 +35,7 @@ for env_id in ({STREAM!r}, "InfraMind-Executor-v0"):
         env.reset(seed=0)
         env.step(env.action_space.sample())
 """
+CHUNKS: Final = 3  # that a process is asked for after its warm-up
 Work = Iterator[tuple[float, float]]  # chunks of work: units done, CPU seconds
 
 
@@ -201,16 +206,21 @@ def serve() -> None:
 
 
 class Revision:
-    """A process that works over the package of a checkout's folder."""
+    """A process that works over the package of a checkout's folder.
 
-    def __init__(self, root: Path) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    Args:
+        root: The checkout.
+        kernels: Folder in which it keeps its machine code.
+    """
+
+    def __init__(self, root: Path, kernels: Path) -> None:
+        environment = {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(Path(__file__).resolve())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment,
+            env={**os.environ, **environment, "NUMBA_CACHE_DIR": str(kernels)},
             cwd=root,
         )
 
@@ -238,12 +248,12 @@ def measure(only: Sequence[str], repeats: int, against: str | None) -> list[list
 
     Args:
         only: Names of figures; none: all but those that are only measured if they are named.
-        repeats: Measurements of each; the compilation is measured once.
+        repeats: Pairs of processes for each; the compilation is measured once.
         against: A git revision, or the folder of a checkout, measured in turn with this one.
 
     Returns:
         Rows: description, median here, and of `against` median and ratio (how many times as fast
-        this revision is: median, least and most of the pairs).
+        this revision is: mean over the pairs and its standard error).
 
     Raises:
         ValueError: A name is unknown.
@@ -261,42 +271,56 @@ def measure(only: Sequence[str], repeats: int, against: str | None) -> list[list
             subprocess.run(add, check=True)
         elif against is not None:
             other = Path(against).resolve()
-        revisions = [Revision(place) for place in ([root] if against is None else [root, other])]
+        roots = [root] if against is None else [root, other]
+        places = [(place, Path(name) / f"kernels{i}") for i, place in enumerate(roots)]
         try:
             for key, figure in FIGURES.items():
                 if key in only or not (only or figure.once):
-                    rows.append([figure.what, *_row(figure, revisions, repeats)])
+                    rows.append([figure.what, *_row(figure, places, repeats)])
                     print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
         finally:
-            for revision in revisions:
-                revision.close()
             if is_revision:
                 subprocess.run([*worktree, "remove", "--force", str(other)], check=True)
     return rows
 
 
-def _row(figure: Figure, revisions: Sequence[Revision], repeats: int) -> list[str]:
+def _row(figure: Figure, places: Sequence[tuple[Path, Path]], repeats: int) -> list[str]:
     """Time a figure on all revisions in turn."""
     try:
-        for revision in revisions:
-            revision.request(work=figure.work, arguments=figure.arguments)
-            if not figure.once:
-                revision.request()  # a warm-up
         turns = range(1 if figure.once else repeats)
-        answers = [[revision.request() for revision in revisions] for _ in turns]
+        costs_s = [_turn(figure, places, turn % 2 == 1) for turn in turns]
     except RuntimeError as error:
         return [f"left out: {error}"]
-    costs_s = [[answer["cpu_s"] / answer["count"] for answer in turn] for turn in answers]
     cells = []
     for costs in zip(*costs_s, strict=True):
         median_s = statistics.median(costs)
         value = median_s if figure.unit == "s" else 1.0 / median_s
         cells.append(f"{value:,.{2 if value < 100 else 0}f} {figure.unit}")
-    if len(revisions) > 1:
-        ratios = [there_s / here_s for here_s, there_s in costs_s]
-        middle = statistics.median(ratios)
-        cells.append(f"{middle:.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+    if len(places) > 1:
+        logs = [math.log(there_s / here_s) for here_s, there_s in costs_s]
+        spread = statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
+        cells.append(f"{math.exp(statistics.mean(logs)):.2f} ± {spread:.2f}")
     return cells
+
+
+def _turn(figure: Figure, places: Sequence[tuple[Path, Path]], reverse: bool) -> list[float]:
+    """Return the seconds a unit of each revision in new processes: the best of their chunks."""
+    order = list(enumerate(places))[:: -1 if reverse else 1]
+    revisions = {i: Revision(*place) for i, place in order}
+    best_s = dict.fromkeys(range(len(places)), math.inf)
+    try:
+        for revision in revisions.values():
+            revision.request(work=figure.work, arguments=figure.arguments)
+            if not figure.once:
+                revision.request()  # a warm-up
+        for _ in range(1 if figure.once else CHUNKS):
+            for i, revision in revisions.items():
+                answer = revision.request()
+                best_s[i] = min(best_s[i], answer["cpu_s"] / answer["count"])
+    finally:
+        for revision in revisions.values():
+            revision.close()
+    return list(best_s.values())
 
 
 if __name__ == "__main__":
