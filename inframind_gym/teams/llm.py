@@ -88,29 +88,28 @@ class LLMRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
-    """One answer as a provider returns it."""
-
-    content: str
-    input_tokens: int | None  # None: the server reported none
-    output_tokens: int | None
-    finish_reason: str = "stop"  # or "length", …
-    latency_s: float | None = None  # virtual time of the call; None: real time is measured
-
-
-@dataclass(frozen=True, slots=True)
 class LLMResponse:
-    """One answer with its tokens, duration and price."""
+    """One answer: its text and tokens by its provider, the rest by the service."""
 
     content: str
-    provider: str  # name of the provider in its service
-    model: str
     input_tokens: int
     output_tokens: int
-    total_tokens: int
-    latency_s: float  # of the attempt that succeeded; virtual for simulated providers
-    cost_usd: float
-    finish_reason: str
+    finish_reason: str = "stop"  # or "length", …
+    latency_s: float = 0.0  # virtual of a simulated provider; 0: the service measures it
+    tokens_estimated: bool = False  # the server reported none
+    provider: str = ""  # its name in the service
+    model: str = ""
+    cost_usd: float = 0.0
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens of prompt and answer."""
+        return self.input_tokens + self.output_tokens
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields by name, as events have them; `tokens_estimated` only if true."""
+        facts = {**asdict(self), "total_tokens": self.total_tokens}
+        return {k: v for k, v in facts.items() if k != "tokens_estimated" or v}
 
 
 class LLMError(InfraMindError):
@@ -134,7 +133,7 @@ class Provider(Protocol):
     model: str
     is_simulated: bool
 
-    async def complete(self, request: LLMRequest) -> Completion:
+    async def complete(self, request: LLMRequest) -> LLMResponse:
         """Answer one request, or raise an `LLMError`."""
         ...
 
@@ -148,10 +147,10 @@ class Simulated(Provider):
 
     is_simulated = True
 
-    def __init__(self, model: str, answer: Callable[[LLMRequest], Completion]) -> None:
+    def __init__(self, model: str, answer: Callable[[LLMRequest], LLMResponse]) -> None:
         self.model, self._answer = model, answer
 
-    async def complete(self, request: LLMRequest) -> Completion:
+    async def complete(self, request: LLMRequest) -> LLMResponse:
         """See `Provider`."""
         return self._answer(request)
 
@@ -188,7 +187,7 @@ class OpenAICompatible(Provider):
         way = {"api_key": self._key or "none", "base_url": url or _URLS[vendor or "openai"]}
         self._client = self._sdk.AsyncOpenAI(**way, timeout=None)
 
-    async def complete(self, request: LLMRequest) -> Completion:
+    async def complete(self, request: LLMRequest) -> LLMResponse:
         """See `Provider`."""
         sdk, system, options = self._sdk, request.system, dict[str, Any]()
         if request.response_format is not None:
@@ -211,11 +210,13 @@ class OpenAICompatible(Provider):
         try:
             client = self._client.with_options(max_retries=request.max_retries)
             reply = await client.chat.completions.create(**options)
-            choice, usage, tokens = reply.choices[0], reply.usage, (None, None)
-            if usage is not None:
+            choice, usage = reply.choices[0], reply.usage
+            content, reason = choice.message.content or "", str(choice.finish_reason or "stop")
+            if usage is None:
+                tokens = request.prompt_tokens_estimate, estimate_tokens(content)
+            else:
                 tokens = max(0, usage.prompt_tokens), max(0, usage.completion_tokens)
-            reason = str(choice.finish_reason or "stop")
-            return Completion(choice.message.content or "", *tokens, reason)
+            return LLMResponse(content, *tokens, reason, tokens_estimated=usage is None)
         except sdk.APIStatusError as error:
             outcome, text, spent = f"http_{error.status_code}", str(error.message), "nothing"
             text += " Is the model's name right? Vendors retire models." * ("404" in outcome)
@@ -264,6 +265,11 @@ class Price(StrictModel):
     as_of: str  # day on which the source said so, YYYY-MM-DD
     source: str  # page of the vendor
 
+    def cost_usd(self, input_tokens: int, output_tokens: int) -> float:
+        """Return the price of a call."""
+        input_usd = input_tokens * (self.input_usd_per_mtok / 1_000_000)
+        return input_usd + output_tokens * (self.output_usd_per_mtok / 1_000_000)
+
 
 class Prices(StrictModel):
     """Table of prices by the model's name."""
@@ -275,14 +281,6 @@ class Prices(StrictModel):
         if model not in self.models:
             raise ConfigError(unknown("model with a price", model, tuple(self.models)))
         return self.models[model]
-
-    def cost_usd(self, model: str, input_tokens: int, output_tokens: int) -> float | None:
-        """Return the price of a call; None for a model without a price."""
-        price = self.models.get(model)
-        if price is None:
-            return None
-        input_usd = input_tokens * (price.input_usd_per_mtok / 1_000_000)
-        return input_usd + output_tokens * (price.output_usd_per_mtok / 1_000_000)
 
 
 @cache
@@ -443,15 +441,37 @@ class LLMService(Blocking):
         spent: Spent = "unknown"  # until something is known: also where the task is cancelled
         facts: dict[str, Any] = {"outcome": "cancelled"}
         started_s = time.monotonic()
-        try:
-            response, facts = await self._send(way, request, provider)
+        try:  # where time is virtual none passes
+            async with asyncio.timeout(None if way.is_simulated else self._timeout_s):
+                answer = await way.complete(request)
+            took_s = time.monotonic() - started_s
+            price = shipped_prices().models.get(way.model)
+            response = replace(
+                answer,
+                latency_s=answer.latency_s or took_s,
+                provider=provider,
+                model=way.model,
+                cost_usd=price.cost_usd(answer.input_tokens, answer.output_tokens)
+                if price
+                else 0.0,
+            )
+            notes = {
+                "simulated": way.is_simulated,
+                "unpriced": price is None,
+                "over_max_tokens": max(0, answer.output_tokens - request.max_tokens),
+            }
+            facts = {"outcome": "ok", **response.facts()}
+            facts |= {key: value for key, value in notes.items() if value}
             return response
-        except LLMError as failure:
-            message, spent = shortened(failure, _MOST_CHARS), failure.spent
-            facts = {"outcome": failure.outcome, "message": message}
+        except (TimeoutError, LLMError) as error:
+            outcome, spent = "timeout", "unknown"
+            message = f"no answer within {self._timeout_s:g} s"
+            if isinstance(error, LLMError):
+                outcome, spent = error.outcome, error.spent
+                message = shortened(error, _MOST_CHARS)
+            facts = {"outcome": outcome, "message": message}
             where = f"{agent}: the call to {provider} ({way.model}) failed"
-            text = f"{where}: {failure.outcome}: {message}"
-            raise LLMError(failure.outcome, text, spent) from None
+            raise LLMError(outcome, f"{where}: {outcome}: {message}", spent) from None
         finally:
             if self._guard is not None:
                 self._guard.settle(grant, agent, response, spent)
@@ -460,42 +480,6 @@ class LLMService(Blocking):
             event = {**place, **facts, "max_tokens": request.max_tokens}
             self.call_log += [] if response is None else [event]
             self._log.append("llm_attempt", event)
-
-    async def _send(
-        self, way: Provider, request: LLMRequest, provider: str
-    ) -> tuple[LLMResponse, dict[str, Any]]:
-        """Send a request; returns the response, and the facts of its event."""
-        started_s = time.monotonic()
-        try:  # where time is virtual none passes
-            async with asyncio.timeout(None if way.is_simulated else self._timeout_s):
-                completion = await way.complete(request)
-        except TimeoutError:
-            message = f"no answer within {self._timeout_s:g} s"
-            raise LLMError("timeout", message, "unknown") from None
-        given = completion.input_tokens, completion.output_tokens
-        prompt = request.prompt_tokens_estimate if given[0] is None else given[0]
-        output = estimate_tokens(completion.content) if given[1] is None else given[1]
-        cost_usd = shipped_prices().cost_usd(way.model, prompt, output)
-        took_s = time.monotonic() - started_s
-        response = LLMResponse(
-            completion.content,
-            provider,
-            way.model,
-            prompt,
-            output,
-            prompt + output,
-            took_s if completion.latency_s is None else completion.latency_s,
-            cost_usd or 0.0,
-            completion.finish_reason,
-        )
-        notes = {
-            "simulated": way.is_simulated,
-            "tokens_estimated": None in given,
-            "unpriced": cost_usd is None,
-            "over_max_tokens": max(0, output - request.max_tokens),  # it ignored its limit
-        }
-        told = {key: value for key, value in notes.items() if value}
-        return response, {"outcome": "ok", **asdict(response), **told}
 
     def call(self, *request: Any, **options: Any) -> LLMResponse:
         """Call a model and wait; arguments are those of `acall`. Not from inside an event loop."""

@@ -124,7 +124,7 @@ class TaskSteps:
             agent=chosen.agent_id,
             context={"call": "agent", **self._place(state)},
         )
-        meta = asdict(response)
+        meta = response.facts()
         return {"agent_output": meta.pop("content"), "llm_response_meta": meta}
 
     def judge_output(self, state: WorkflowState) -> dict[str, Any]:

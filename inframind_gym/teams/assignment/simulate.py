@@ -35,7 +35,7 @@ from inframind_gym.simulator.jit import jit
 from inframind_gym.simulator.rng import normal
 from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.assignment.rules import Floats
-from inframind_gym.teams.llm import CHARS_PER_TOKEN, Completion, LLMRequest, shipped_prices
+from inframind_gym.teams.llm import CHARS_PER_TOKEN, LLMRequest, LLMResponse, shipped_prices
 
 DEFAULT_TEAM: Final = "assignment"
 NO_TASK: Final = -1
@@ -324,7 +324,7 @@ class DrawnAnswers:
         self._team, self._key = team, key_of(seed)
         self._drifts, self._num_tasks = arrivals == "drifting", num_tasks
 
-    def __call__(self, request: LLMRequest) -> Completion:
+    def __call__(self, request: LLMRequest) -> LLMResponse:
         """Return the completion of a request, cut at the limit of its answer."""
         team, key, place = self._team, self._key, request.context
         ordinal, task, action = (np.array([place[k]]) for k in ("ordinal", "task", "action"))
@@ -343,4 +343,4 @@ class DrawnAnswers:
         output = min(int(length[0]), request.max_tokens)
         reason = "stop" if output == length[0] else "length"
         seconds = float(latency_s[0]) * (output / int(length[0]))
-        return Completion(text, int(prompt[0]), output, reason, seconds)
+        return LLMResponse(text, int(prompt[0]), output, reason, seconds)

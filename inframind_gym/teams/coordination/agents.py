@@ -376,7 +376,7 @@ class Faulty(llm.Provider):
         self._agent, _, self._kind = fault.partition(":")
         self.model, self.is_simulated, self._inner = inner.model, inner.is_simulated, inner
 
-    async def complete(self, request: llm.LLMRequest) -> llm.Completion:
+    async def complete(self, request: llm.LLMRequest) -> llm.LLMResponse:
         """See `Provider`."""
         if request.context.get("agent") != self._agent:
             return await self._inner.complete(request)
@@ -458,7 +458,7 @@ class RuleAnswers(llm.Provider):
         # Prompts whose prefixes the server keeps; it has read the conversation before.
         self._read = [earlier(work.history)]
 
-    async def complete(self, request: llm.LLMRequest) -> llm.Completion:
+    async def complete(self, request: llm.LLMRequest) -> llm.LLMResponse:
         """See `Provider`."""
         text, user = self._answer(request.context), request.user
 
@@ -469,7 +469,7 @@ class RuleAnswers(llm.Provider):
         self._read.append(user)
         prompt, made = llm.estimate_tokens(user[cached:]), llm.estimate_tokens(text)
         seconds = float(rules.call_s(prompt, made, self._settings.server))
-        return llm.Completion(text, prompt, made, "stop", seconds)
+        return llm.LLMResponse(text, prompt, made, "stop", seconds)
 
     def _answer(self, context: Mapping[str, Any]) -> str:
         """Return the answer of the agent that asks."""

@@ -209,7 +209,7 @@ class DrawnAnswers:
         self.task.start(_ROW, np.array([key]))
         self._last: Calls | None = None
 
-    def __call__(self, request: llm.LLMRequest) -> llm.Completion:
+    def __call__(self, request: llm.LLMRequest) -> llm.LLMResponse:
         """Return the completion of a request."""
         agent, overhead = request.context["agent"], self._settings.overhead
         if agent == PREFLIGHT:
@@ -229,16 +229,16 @@ class DrawnAnswers:
         text = self._text(which, calls)
         return self._completion(text, int(calls.prompt[0]), int(calls.completion[0]), reason)
 
-    def _overhead(self, answer: dict[str, Any], tokens: int) -> llm.Completion:
+    def _overhead(self, answer: dict[str, Any], tokens: int) -> llm.LLMResponse:
         output = min(OVERHEAD_ANSWER, tokens)
         return self._completion(json.dumps(answer), tokens - output, output)
 
     def _completion(
         self, text: str, prompt: int, output: int, reason: str = "stop"
-    ) -> llm.Completion:
+    ) -> llm.LLMResponse:
         seconds = self._settings.simulation.seconds
         latency_s = seconds.first_token + seconds.per_token * output
-        return llm.Completion(text, prompt, output, reason, latency_s)
+        return llm.LLMResponse(text, prompt, output, reason, latency_s)
 
     def _text(self, agent: int, calls: Calls) -> str:
         """Return the text of an answer, of the form that its checklist and flags were drawn for."""

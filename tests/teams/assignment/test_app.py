@@ -28,7 +28,7 @@ from inframind_gym.teams.assignment.app import (
     make_run,
 )
 from inframind_gym.teams.assignment.rules import ARRIVALS, TASK_TYPES, Arrivals
-from inframind_gym.teams.llm import BudgetError, Completion, LLMError, LLMRequest, LLMService
+from inframind_gym.teams.llm import BudgetError, LLMError, LLMRequest, LLMResponse, LLMService
 from tests.teams.token_budget.runs import Log, Model
 
 pytest.importorskip("langgraph")
@@ -38,11 +38,11 @@ GOOD = '{"relevance": 0.9, "accuracy": 0.8, "completeness": 0.7, "agent_match": 
 def service_of(say: Callable[[LLMRequest], str | None]) -> tuple[LLMService, Model]:
     """A service whose two providers say what a function returns; None is a call that fails."""
 
-    def answer(request: LLMRequest) -> Completion:
+    def answer(request: LLMRequest) -> LLMResponse:
         content = say(request)
         if content is None:
             raise LLMError("http_400", "no")
-        return Completion(content, 100, 50, latency_s=1.0)
+        return LLMResponse(content, 100, 50, latency_s=1.0)
 
     provider = Model(answer)
     provider.model = "gpt-4o-mini"

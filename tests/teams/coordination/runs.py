@@ -14,7 +14,7 @@ import numpy as np
 
 from inframind_gym.teams.coordination.app import MultiAgentCoordinator
 from inframind_gym.teams.coordination.retrieval import Corpus, Passage, Retriever, terms
-from inframind_gym.teams.llm import Completion, LLMRequest
+from inframind_gym.teams.llm import LLMRequest, LLMResponse
 from tests.teams.token_budget import runs
 
 SIMPLE = "What is a block?"
@@ -111,14 +111,14 @@ class Model(runs.Model):
     """
 
     def __init__(self, answer: Callable[[str], str] = sensible, wait_s: float = 0.0) -> None:
-        def complete(request: LLMRequest) -> Completion:
+        def complete(request: LLMRequest) -> LLMResponse:
             text = answer(request.user)
-            return Completion(text, len(request.user) // 4, len(text) // 4)
+            return LLMResponse(text, len(request.user) // 4, len(text) // 4)
 
         super().__init__(complete, wait_s)
         self.calls: list[tuple[str, float, float]] = []
 
-    async def complete(self, request: LLMRequest) -> Completion:
+    async def complete(self, request: LLMRequest) -> LLMResponse:
         began_s = asyncio.get_running_loop().time()
         completion = await super().complete(request)
         ended_s = asyncio.get_running_loop().time()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inframind_gym.teams.coordination.settings import FAULTS
-from inframind_gym.teams.llm import Completion, LLMRequest, OpenAICompatible
+from inframind_gym.teams.llm import LLMRequest, LLMResponse, OpenAICompatible
 from tests.live.vllm_server.fake import Answer, FakeServer, in_order
 from tests.teams.coordination.runs import COMPLEX, SIMPLE, Model, agent_of, make, sensible
 from tests.teams.token_budget.runs import Log
@@ -71,7 +71,7 @@ class Slow(Model):
         super().__init__()
         self._seconds, self.begun = seconds, list[str]()
 
-    async def complete(self, request: LLMRequest) -> Completion:
+    async def complete(self, request: LLMRequest) -> LLMResponse:
         agent = agent_of(request.user)
         self.begun.append(agent)
         has_drafted = any(each == "draft" for each, *_ in self.calls)

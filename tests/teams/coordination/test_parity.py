@@ -29,7 +29,7 @@ from inframind_gym.teams.coordination.settings import (
     load_settings,
 )
 from inframind_gym.teams.coordination.simulate import SCENARIOS, Pinned, SimulatedQuestion
-from inframind_gym.teams.llm import Completion, LLMError, LLMRequest, LLMService
+from inframind_gym.teams.llm import LLMError, LLMRequest, LLMResponse, LLMService
 from tests.teams.token_budget.runs import Log
 
 SETTINGS = load_settings()
@@ -74,7 +74,7 @@ class DrawnTeam:
         came = [f"part {i + 1}" for i in np.flatnonzero(was_open & ~self.question.open[0])]
         self._failing = set(asked) - set(came or [QUERY] * int(outcome.answered[0] > 0))
 
-    async def complete(self, request: LLMRequest) -> Completion:
+    async def complete(self, request: LLMRequest) -> LLMResponse:
         agent, drawn = str(request.context["agent"]), self.outcome
         question = str(request.context.get("question", ""))
         failed = question in self._failing
@@ -89,7 +89,7 @@ class DrawnTeam:
             text = "" if agent == "draft" else "{"
         prompt, completion = self._prompt, self._completion
         self._prompt = self._completion = 0
-        return Completion(text, prompt, completion, "stop", 0.0)
+        return LLMResponse(text, prompt, completion, "stop", 0.0)
 
     def lost_tokens(self, _: str) -> int:
         prompt, self._prompt = self._prompt, 0

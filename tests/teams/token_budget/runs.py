@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from inframind_gym.teams.llm import Completion, LLMRequest
+from inframind_gym.teams.llm import LLMRequest, LLMResponse
 from inframind_gym.teams.token_budget.app import Orchestrator, Order
 
 STEP = {  # keys of an event of a step
@@ -55,12 +55,12 @@ class Model:
     is_simulated = False
 
     def __init__(
-        self, answer: Callable[[LLMRequest], Completion] | None = None, wait_s: float = 0.0
+        self, answer: Callable[[LLMRequest], LLMResponse] | None = None, wait_s: float = 0.0
     ) -> None:
         self.requests: list[LLMRequest] = []
         self._answer, self._wait_s = answer or sensible, wait_s
 
-    async def complete(self, request: LLMRequest) -> Completion:
+    async def complete(self, request: LLMRequest) -> LLMResponse:
         self.requests.append(request)
         await asyncio.sleep(self._wait_s)
         return self._answer(request)
@@ -73,7 +73,7 @@ def agent_of(request: LLMRequest) -> str:
     return str(request.context["agent"])
 
 
-def sensible(request: LLMRequest) -> Completion:
+def sensible(request: LLMRequest) -> LLMResponse:
     """An answer of the asked form, of a tenth of the tokens that are allowed."""
     texts = {
         "preflight": '{"complexity": "simple"}',
@@ -83,4 +83,4 @@ def sensible(request: LLMRequest) -> Completion:
         "critic": '{"flags": [{"issue": "too short", "points": 9}, {"issue": "", "points": 1}]}',
     }
     tokens = request.prompt_tokens_estimate
-    return Completion(texts[agent_of(request)], tokens, max(request.max_tokens // 10, 1))
+    return LLMResponse(texts[agent_of(request)], tokens, max(request.max_tokens // 10, 1))

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from inframind_gym.teams.llm import (
-    Completion,
     LLMError,
     LLMRequest,
+    LLMResponse,
     Spent,
 )
 from tests.teams.token_budget.runs import Log, Model, agent_of, make, sensible
@@ -31,7 +31,7 @@ def charged(log: Log) -> int:
 def failing(kind: str, spent: Spent) -> Model:
     """A model whose calls by an agent fail."""
 
-    def answer(request: LLMRequest) -> Completion:
+    def answer(request: LLMRequest) -> LLMResponse:
         if agent_of(request) == kind:
             raise LLMError("http_429", "busy", spent)
         return sensible(request)
@@ -84,11 +84,11 @@ def test_a_run_goes_on_without_a_rating(agent: str) -> None:
 @pytest.mark.parametrize("agent", ["preflight", "planner", "critic", "self_eval"])
 @pytest.mark.parametrize("text", ["", "no JSON", "[1]", '{"a": 1'])
 def test_malformed_answers_are_paid_and_change_little(agent: str, text: str) -> None:
-    def answer(request: LLMRequest) -> Completion:
+    def answer(request: LLMRequest) -> LLMResponse:
         good = sensible(request)
         if agent_of(request) != agent:
             return good
-        return Completion(text, good.input_tokens, good.output_tokens)
+        return LLMResponse(text, good.input_tokens, good.output_tokens)
 
     log, summary = finish(Model(answer))
     assert log.status == "complete"
@@ -100,10 +100,10 @@ def test_malformed_answers_are_paid_and_change_little(agent: str, text: str) -> 
 
 
 def test_a_model_that_ignores_its_limit_is_charged_and_not_called_again() -> None:
-    def answer(request: LLMRequest) -> Completion:
+    def answer(request: LLMRequest) -> LLMResponse:
         good = sensible(request)
         if agent_of(request) == "executor":
-            return Completion(good.content, good.input_tokens, 30_000)
+            return LLMResponse(good.content, good.input_tokens, 30_000)
         return good
 
     model = Model(answer)
@@ -121,9 +121,9 @@ def test_a_model_that_ignores_its_limit_is_charged_and_not_called_again() -> Non
 def test_an_overshoot_is_at_most_the_error_of_prompt_estimates() -> None:
     """Prompts are twice as long as estimated: each call may exceed by that, and no more."""
 
-    def answer(request: LLMRequest) -> Completion:
+    def answer(request: LLMRequest) -> LLMResponse:
         good = sensible(request)
-        return Completion(good.content, 2 * request.prompt_tokens_estimate, request.max_tokens)
+        return LLMResponse(good.content, 2 * request.prompt_tokens_estimate, request.max_tokens)
 
     model = Model(answer)
     log, summary = finish(model, strategy="spend_all", budget=6_000)
