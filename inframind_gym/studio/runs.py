@@ -35,12 +35,13 @@ from inframind_gym.configs import (
 from inframind_gym.envs.routing_config import DEFAULT_POOL, DEFAULT_WORKLOAD
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
 from inframind_gym.policies import POLICIES, policy_names
-from inframind_gym.teams.assignment.rules import ARRIVALS, Arrivals, Router
+from inframind_gym.teams.assignment.app import Options, make_run, open_providers
+from inframind_gym.teams.assignment.rules import ARRIVALS, Router
 from inframind_gym.teams.coordination.settings import MOST_QUERY_CHARS
 from inframind_gym.teams.llm import SIMULATED, Provider, open_provider
 from inframind_gym.teams.runs import RunLog, RunStore
-from inframind_gym.teams.token_budget.app import Order
-from inframind_gym.teams.token_budget.settings import STRATEGIES, load_settings
+from inframind_gym.teams.token_budget.app import Orchestrator, Order
+from inframind_gym.teams.token_budget.settings import STRATEGIES
 
 if TYPE_CHECKING:
     from inframind_gym.envs.routing import StreamEnv
@@ -88,15 +89,6 @@ def _one_of(team: str, field: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-class AssignmentRequest(StrictModel):
-    """A training of the assignment team, see `teams.assignment.app.Options`."""
-
-    iterations: Annotated[int, within(1, 2000)] = 50
-    seed: NonNegativeInt = 0
-    arrivals: Arrivals = "uniform"
-    router: Router = "q_learning"
-
-
 class CoordinationRequest(StrictModel):
     """A question to the coordination team; `deadline_s` None: the team's own."""
 
@@ -124,7 +116,7 @@ class PoolRequest(StrictModel):
 SETTINGS: Final[dict[str, type[StrictModel]]] = {
     "pool": PoolRequest,
     "token-budget": Order,
-    "assignment": AssignmentRequest,
+    "assignment": Options,
     "coordination": CoordinationRequest,
 }
 
@@ -357,21 +349,12 @@ def _watch_gateway(settings: PoolRequest, ways: Ways, log: StoppableLog) -> None
 
 
 def _token_budget(settings: Order, ways: Ways, log: StoppableLog) -> None:
-    from inframind_gym.teams.token_budget.app import Orchestrator
-
-    orchestrator = Orchestrator(settings, log, ways.open())
-    try:
-        asyncio.run(orchestrator.run())
-    except Stopped as stop:
-        log.finish("interrupted", {**orchestrator.summary(), "error": str(stop)})
+    asyncio.run(Orchestrator(settings, log, ways.open()).run())
 
 
-def _assignment(settings: AssignmentRequest, ways: Ways, log: StoppableLog) -> None:
-    from inframind_gym.teams.assignment.app import Options, make_run, open_providers
-
+def _assignment(settings: Options, ways: Ways, log: StoppableLog) -> None:
     models = [] if ways.model is None else [ways.model]
-    providers = open_providers([ways.provider], models)
-    training = make_run(Options(**settings.model_dump()), providers, log=log)
+    training = make_run(settings, open_providers([ways.provider], models), log=log)
     with training.llm_service:
         training.train()
         log.finish("complete", training.summary())
@@ -442,9 +425,6 @@ class Launcher:
             raise ConfigError(f"there is no {way} to watch. Start the studio with --{way}.")
         if team != "pool" and self.ways.model is not None:
             record["model"] = self.ways.model
-        if team == "token-budget":
-            checked.policy()  # before a run is created: it may refuse its arguments
-            record["roi_threshold"] = load_settings().roi_threshold
         with self._lock:
             if len(self._running) >= self._most:
                 raise BusyError(f"{self._most} runs are under way; stop one, or try again later")

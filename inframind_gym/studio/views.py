@@ -18,6 +18,7 @@ from inframind_gym.teams.assignment.rules import AGENTS as ASSIGNED
 from inframind_gym.teams.assignment.rules import CRITERIA, LOAD_STATES, PROVIDERS, TASK_TYPES
 from inframind_gym.teams.runs import Run
 from inframind_gym.teams.token_budget.settings import AGENTS as BUDGETED
+from inframind_gym.teams.token_budget.settings import load_settings
 
 Events = Mapping[str, list[Any]]  # data of the events of a run, by kind
 COLOURS: Final = (
@@ -304,7 +305,7 @@ def token_budget(run: Run, events: Events) -> Parts:
         agent: [None, *(1000.0 * c["roi"] if c["agent"] == agent else None for c in calls)]
         for agent in BUDGETED
     }
-    roi["threshold"] = [1000.0 * run.settings.get("roi_threshold", 0.005)] * len(x)
+    roi["threshold"] = [1000.0 * load_settings().roi_threshold] * len(x)
     yield Lines("ROI, points per 1,000 tokens", "tokens spent", x, roi, dashed="threshold")
     rows = [
         {**s, "folded": folded(s["output"])} if s["tokens"] else {**s, "roi": None, "tokens": None}

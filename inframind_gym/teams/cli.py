@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import re
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -15,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from inframind_gym.configs import read_setting, validate
 from inframind_gym.errors import ConfigError, friendly, require, unknown
 from inframind_gym.progress import plain_table, say
 from inframind_gym.teams.assignment.rules import TASK_TYPES, Arrivals, Router
@@ -67,18 +67,14 @@ def run_assignment(
         list[str] | None,
         typer.Option(help="Model of the provider; twice for two. Needed for a URL."),
     ] = None,
-    iterations: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Tasks of the training, two calls each.")
-    ] = 200,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of tasks, decisions and simulated answers.")
-    ] = 1,
+    iterations: Annotated[int, typer.Option(help="Tasks of the training, two calls each.")] = 200,
+    seed: Annotated[int, typer.Option(help="Of tasks, decisions and simulated answers.")] = 1,
     arrivals: Annotated[
         Arrivals,
         typer.Option(help="Order of tasks: from the bank, mostly coding, in bursts, or drifting."),
     ] = "uniform",
     router: Annotated[Router, typer.Option(help="How agents are chosen.")] = "q_learning",
-    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an agent's answer.")] = 768,
+    max_tokens: Annotated[int, typer.Option(help="Most tokens of an agent's answer.")] = 768,
     runs: Runs = DEFAULT_FILE,
     as_json: AsJson = False,
 ) -> None:
@@ -93,10 +89,12 @@ def run_assignment(
 
         # Wrong input is an error before a run is written.
         require("langgraph", "`inframind team run assignment`", "teams")
-        options = Options(iterations, seed, arrivals, router, max_tokens=max_tokens)
+        given = {"iterations": iterations, "seed": seed, "arrivals": arrivals, "router": router}
+        given["max_tokens"] = max_tokens
+        options = validate(given, Options, source="inframind team run assignment")
         providers = open_providers(provider, model or [])
         models = None if providers is None else [each.model for each in providers.values()]
-        settings = {"provider": provider, "models": models, **asdict(options)}
+        settings = {"provider": provider, "models": models, **options.model_dump()}
         with RunStore(runs) as store, RunLog(store, "assignment", settings) as log:
             training, served = make_run(options, providers, log=log), []
             with training.llm_service:
@@ -166,7 +164,7 @@ def run_token_budget(
     model: Annotated[
         str | None, typer.Option(help="Model of the provider; needed for a URL.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the simulated provider.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the simulated provider.")] = 0,
     runs: Runs = DEFAULT_FILE,
     as_json: AsJson = False,
 ) -> None:
@@ -174,7 +172,6 @@ def run_token_budget(
 
     The team stops where further tokens buy too little quality. What it does not spend it returns.
     """
-    from inframind_gym.configs import validate
     from inframind_gym.teams.llm import SIMULATED, open_provider
     from inframind_gym.teams.token_budget.app import TEAM, Orchestrator, Order
 
@@ -182,7 +179,6 @@ def run_token_budget(
     with friendly():
         order = validate(given, Order, source="inframind team run token-budget")
         way = None if provider == SIMULATED else open_provider(provider, model)
-        order.policy()
         settings = {**order.model_dump(), "provider": provider if way is None else way.model}
         with RunStore(runs) as store, RunLog(store, TEAM, settings) as log:
             summary = asyncio.run(Orchestrator(order, log, way).run())
@@ -268,7 +264,6 @@ def run_coordination(
     for the model, in virtual time.
     """
     with friendly():
-        from inframind_gym.configs import read_setting, validate
         from inframind_gym.policies import resolve_policy
         from inframind_gym.teams.coordination.app import MultiAgentCoordinator
         from inframind_gym.teams.coordination.retrieval import Corpus, Retriever

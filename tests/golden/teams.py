@@ -32,7 +32,7 @@ def _plain(value: Any, *without: str) -> Any:
 def _assignment(requests: int = 8, **options: Any) -> str:
     """Train on drawn answers, then serve; digest the log, the last state and the health."""
     log = Log()
-    run = make_run(Options(iterations=50, **options), log=log)
+    run = make_run(Options(**({"iterations": 50, "seed": 0} | options)), log=log)
     final = run.train()
     system = run.production()
     served = [system.process(f"Do {i}.", TYPES[i % 4]) for i in range(requests)]

@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
-from typing import Any, ClassVar, Final, TypedDict, cast
+from typing import Annotated, Any, ClassVar, Final, TypedDict, cast
 
 import numpy as np
 
+from inframind_gym.configs import NonNegativeInt, PositiveInt, StrictModel, within
 from inframind_gym.errors import ConfigError, require, unknown
 from inframind_gym.teams import llm
 from inframind_gym.teams.assignment import rules, simulate
@@ -35,16 +36,14 @@ NODES: Final = ("pick_task", "assign_agent", "agent_execute", "judge_output", "r
 STREAM_NEXT_TYPE: Final = 221
 
 
-@dataclass(frozen=True)
-class Options:
-    """Settings of a run."""
+class Options(StrictModel):
+    """Settings of a run, on the command line, over HTTP and in the studio's form."""
 
-    iterations: int = 50  # tasks of the training
-    seed: int = 0  # of tasks, decisions and simulated answers
+    iterations: Annotated[int, within(1, 10_000)] = 200  # tasks of the training, two calls each
+    seed: NonNegativeInt = 1  # of tasks, decisions and simulated answers
     arrivals: Arrivals = "uniform"  # order of tasks
     router: Router = "q_learning"
-    max_tokens: int = 768  # of an agent's answer
-    max_rpm: int = 60  # requests a minute in production
+    max_tokens: PositiveInt = 768  # of an agent's answer
 
 
 class WorkflowState(TypedDict):
@@ -82,13 +81,13 @@ class TaskSteps:
         load_tracker: LoadTracker,
         online_learning: bool = True,
         *,
-        options: Options = Options(),
+        options: Options | None = None,
         log: llm.EventLog | None = None,
     ) -> None:
         self.coordinator, self.llm_service, self.judge = coordinator, llm_service, judge
         self.agents, self.load_tracker, self.online_learning = agents, load_tracker, online_learning
-        self.options, self.log, self.state = options, log or llm.NoLog(), "Start"
-        self.team, self._key = simulate.team(), simulate.key_of(options.seed)
+        self.options, self.log, self.state = options or Options(), log or llm.NoLog(), "Start"
+        self.team, self._key = simulate.team(), simulate.key_of(self.options.seed)
         self._task = simulate.NO_TASK  # place in the bank
 
     def enter(self, step: str) -> None:
@@ -325,7 +324,7 @@ class ProductionMultiAgentSystem(TaskSteps):
     the size reward / (1 - discount), so each update pulls the chosen cell down to the size of one
     reward, and the greedy choice rotates until the whole table is unlearned.
 
-    Arguments are those of `TaskSteps`; it takes `options.max_rpm` requests in any 60 s.
+    Arguments are those of `TaskSteps`; it takes `max_rpm` requests in any 60 s.
     """
 
     names: ClassVar = {
@@ -338,8 +337,9 @@ class ProductionMultiAgentSystem(TaskSteps):
         "UpdatingRL": "OnlineLearning",
     }
 
-    def __init__(self, *parts: Any, **more: Any) -> None:
+    def __init__(self, *parts: Any, max_rpm: int = 60, **more: Any) -> None:
         super().__init__(*parts, **more)
+        self.max_rpm = max_rpm
         self.request_times: deque[float] = deque()
         self.request_log: list[dict[str, Any]] = []
         self._rejected = self._failed = 0
@@ -418,7 +418,7 @@ class ProductionMultiAgentSystem(TaskSteps):
             "rejected": self._rejected,
             "failed": self._failed,
             "requests_last_minute": len(self.request_times),
-            "max_rpm": self.options.max_rpm,
+            "max_rpm": self.max_rpm,
             "online_learning": self.online_learning,
             "mean_reward": sum(rewards) / len(rewards) if rewards else None,
             "llm_calls": self.llm_service.call_count,
@@ -436,4 +436,4 @@ class ProductionMultiAgentSystem(TaskSteps):
         """Return True if a request is admitted now."""
         while self.request_times and self.request_times[0] <= self.clock() - 60.0:
             self.request_times.popleft()
-        return len(self.request_times) < self.options.max_rpm
+        return len(self.request_times) < self.max_rpm

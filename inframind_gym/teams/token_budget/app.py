@@ -9,17 +9,18 @@ its tokens and changes as little as possible; where no rating comes the last one
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 import numpy as np
 from gymnasium.utils import seeding
-from pydantic import AfterValidator, Field
+from pydantic import Field, field_validator
 
 from inframind_gym.configs import NonNegativeInt, StrictModel, within
 from inframind_gym.envs.token_budget import LEAST_BUDGET, MOST_BUDGET, TokenBudgetSpec, observe
-from inframind_gym.errors import unknown
+from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.policies import POLICIES, Policy, policy_names, resolve_policy
 from inframind_gym.teams import llm
 from inframind_gym.teams.llm import json_object, list_schema, object_schema
@@ -267,29 +268,33 @@ class DrawnAnswers:
 # A run
 
 
-def _known(strategy: str) -> str:
-    # Orders come from the network: no module is imported and no folder read at their word.
-    name, *arguments = strategy.split(":")
-    names = policy_names("token_budget")
-    if strategy not in STRATEGIES and name not in names:
-        raise ValueError(unknown("strategy", strategy, dict.fromkeys((*STRATEGIES, *names))))
-    if arguments and "folder" in POLICIES["token_budget"][name].args:
-        raise ValueError(f"{name} takes no folder in an order; write {name}, the shipped network")
-    return strategy
-
-
 class Order(StrictModel):
     """A task with its budget and strategy, a mode or a policy; also the body of ``POST /run``."""
 
     task: Annotated[str, Field(min_length=1, max_length=MOST_TASK_CHARS)]
     budget: Annotated[int, within(LEAST_BUDGET, MOST_BUDGET)] = 20_000  # hard ceiling, in tokens
-    strategy: Annotated[str, AfterValidator(_known)] = "adaptive"
+    strategy: str = "adaptive"
     seed: NonNegativeInt = 0  # of the simulated provider, and of the policy
 
-    def policy(self) -> Policy[TokenBudgetSpec, rules.TeamState]:
-        """Make the policy of the strategy; a `ConfigError` if its arguments are wrong."""
-        name = ADAPTIVE if self.strategy == "adaptive" else self.strategy
-        return resolve_policy(name, family="token_budget")
+    @field_validator("strategy")
+    @classmethod
+    def _can_play(cls, strategy: str) -> str:
+        policy_of(strategy)
+        return strategy
+
+
+def policy_of(strategy: str) -> Policy[TokenBudgetSpec, rules.TeamState]:
+    """Make the policy of a strategy; a `ConfigError` if there is none, or its arguments are wrong.
+
+    Orders come from the network: no module is imported and no folder is read at their word.
+    """
+    name, *arguments = strategy.split(":")
+    names = policy_names("token_budget")
+    if strategy not in STRATEGIES and name not in names:
+        raise ConfigError(unknown("strategy", strategy, dict.fromkeys((*STRATEGIES, *names))))
+    if arguments and "folder" in POLICIES["token_budget"][name].args:
+        raise ConfigError(f"{name} takes no folder in an order; write {name}, the shipped network")
+    return resolve_policy(ADAPTIVE if strategy == "adaptive" else strategy, family="token_budget")
 
 
 def by_agent(numbers: Any) -> dict[str, Any]:
@@ -352,8 +357,7 @@ class BudgetController:
 class Orchestrator:
     """One run of the team, written to `log` as it happens.
 
-    `provider` is the way to the model; None: the simulated one. A wrong strategy is a
-    `ConfigError`.
+    `provider` is the way to the model; None: the simulated one.
     """
 
     def __init__(self, order: Order, log: RunLog, provider: llm.Provider | None = None) -> None:
@@ -367,14 +371,15 @@ class Orchestrator:
         self.budget = BudgetController(self.state)
         self.service = llm.LLMService({_WAY: provider}, log=log, guard=self.budget)
         self.product = Product(order.task)
-        self._policy = order.policy()
+        self._policy = policy_of(order.strategy)
         self._rating = float("nan")  # the last one
         self._warning: str | None = None
 
     async def run(self) -> dict[str, Any]:
         """Play the run, finish it in its log, and return its summary.
 
-        A call that fails for good ends the run as "failed", with all that there is until then.
+        A call that fails for good ends the run as "failed", with all that there is until then;
+        Ctrl-C, or who stops it in the studio, as "interrupted".
         """
         status: Status = "complete"
         failure: dict[str, Any] = {}
@@ -385,6 +390,9 @@ class Orchestrator:
         except llm.LLMError as error:
             status, failure = "failed", {"ended_by": "error", "error": str(error)}
             self._log.append("failed", {"error": str(error)})
+        except (KeyboardInterrupt, asyncio.CancelledError) as stop:
+            self._log.finish("interrupted", {**self.summary(), "error": str(stop) or "Ctrl-C"})
+            raise
         finally:
             await self.service.aclose()
         summary = self.summary() | failure

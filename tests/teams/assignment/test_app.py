@@ -91,7 +91,7 @@ def test_the_judge_reads_what_it_can(content: str | None, how: str) -> None:
 
 def test_fifty_tasks_are_a_hundred_calls() -> None:
     log = Log()
-    run = trained(log)
+    run = trained(log, iterations=50)
     assert run.final is not None and run.final["iteration"] == 50
     assert len(log.of("llm_attempt")) == run.llm_service.call_count == 100
     assert run.llm_service.get_cost_summary()["by_agent"]["judge"]["calls"] == 50
@@ -160,8 +160,7 @@ def system_of(
     say: Any = lambda request: GOOD,
     learned: float = 0.0,
     online_learning: bool = True,
-    log: Log | None = None,
-    **options: Any,
+    **more: Any,
 ) -> ProductionMultiAgentSystem:
     """A system whose coordinator prefers the coder on OpenAI for coding."""
     service, _ = service_of(say)
@@ -170,7 +169,7 @@ def system_of(
         row[:] = learned
     coordinator.q_table["coding", "balanced"][2] = learned + 0.5
     parts = (coordinator, service, LLMJudge(service), all_agents(), LoadTracker(), online_learning)
-    return ProductionMultiAgentSystem(*parts, options=Options(**options), log=log)
+    return ProductionMultiAgentSystem(*parts, **more)
 
 
 def test_a_request_is_answered() -> None:

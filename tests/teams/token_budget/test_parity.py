@@ -11,7 +11,7 @@ import pytest
 import inframind_gym  # noqa: F401
 from inframind_gym.envs.token_budget import TokenBudgetSpec, observe
 from inframind_gym.teams.token_budget import rules
-from inframind_gym.teams.token_budget.app import Order
+from inframind_gym.teams.token_budget.app import policy_of
 from inframind_gym.teams.token_budget.rules import CRITIC, EXECUTOR, PLANNER, Evidence, TeamState
 from inframind_gym.teams.token_budget.settings import STRATEGIES, ProxyWeights, load_settings
 from tests.teams.token_budget.runs import run
@@ -24,7 +24,7 @@ PLAYED = (
 
 def compare(strategy: str = "adaptive", seed: int = 0, **arguments: Any) -> tuple[Any, Any]:
     """Play a strategy through both and compare them; return the log and summary of the run."""
-    policy = Order(task="Write.", strategy=strategy).policy()
+    policy = policy_of(strategy)
     mode = getattr(policy, "strategy", "adaptive")
     env: Any = gym.make("InfraMind-TokenBudget-v0", strategy=mode, **arguments).unwrapped
     observation, info = env.reset(seed=seed)
@@ -71,7 +71,7 @@ def worked_example(strategy: str) -> tuple[TeamState, list[dict[str, Any]]]:
     state.max_tokens[:] = 3400
     state.weights = ProxyWeights(self_eval=1.0, flags=0.0, checklist=0.0)
     state.begin(ROW, 20_000, STRATEGIES.index("adaptive"), np.array([1]), 0)
-    policy = Order(task="Write.", strategy=strategy).policy()
+    policy = policy_of(strategy)
     policy.reset(TokenBudgetSpec(settings, 0.001, 20_000, 20, 0), [0])
     calls, score, flagged, events = {k: iter(v) for k, v in CALLS.items()}, 0, 0, []
     state.look(ROW, np.zeros((1, 3), np.int64), np.array([False]))
