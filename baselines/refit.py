@@ -26,13 +26,13 @@ import numpy as np
 from baselines.recipes import MOST_AGENTS, RecipeOfRow, candidates
 from inframind_gym.envs.core import Floats, Ints
 from inframind_gym.errors import unknown
+from inframind_gym.evaluation.cells import Cell, Place, content_hash, name_of
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.family import Cell, Place, content_hash, name_of
 from inframind_gym.evaluation.queries import names_of
 from inframind_gym.evaluation.refits import Fit, add_fits, load_refits
 from inframind_gym.evaluation.scenarios import load_track
 from inframind_gym.evaluation.track_board import SCORE
-from inframind_gym.evaluation.tracks import TRACKS, Stream, TrackPlayer, TrackSuite
+from inframind_gym.evaluation.tracks import Stream, TrackPlayer, TrackSuite
 from inframind_gym.policies import Policy, PolicySpec, resolve_policy
 from inframind_gym.progress import say
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES, distinct_plans
@@ -104,7 +104,7 @@ def fit_recipes(
     loads = suite.at(track, scenario, 1.0).track.loads
     sources, budget = _sources(suite, track, scenario), Budget(queries)
     kwargs = suite.env_kwargs((track, sources[0], loads[0]), resolve_policy("random"))
-    env: Any = gym.make_vec(TRACKS.env_id, num_envs=1, **kwargs).unwrapped
+    env: Any = gym.make_vec(TrackSuite.env_id, num_envs=1, **kwargs).unwrapped
     spec: PolicySpec = env.policy_spec()
     actions = np.random.default_rng(0).permutation(candidates(spec.num_actions))
     places = [[(track, one, load) for one in sources] for load in loads]
@@ -238,7 +238,7 @@ def _share(
         places = [(track, source, load) for load in suite.at(track, source, 1.0).track.loads]
         budget.used += sum(_played(suite, place, of).arrivals for place in places)
         seed = suite.seed_list[0] + 1000 * (of.number + 1)
-        cells = [TRACKS.cell(policy, *place, seed=seed) for place in places]
+        cells = [TrackSuite.cell(policy, *place, seed=seed) for place in places]
         informed = [suite.at(*place).limits.informed[place[2]] for place in places]
         shares.append(_scores(player, cells) / informed)
     return float(np.mean(shares))
@@ -279,7 +279,7 @@ def _play(
     for start in range(0, len(chosen), at_once):
         player.recipes = RecipeOfRow(chosen[start : start + at_once])
         rows = range(start, min(start + at_once, len(chosen)))
-        cells = [TRACKS.cell(str(row), *place, seed=seeds[row]) for row in rows]
+        cells = [TrackSuite.cell(str(row), *place, seed=seeds[row]) for row in rows]
         scores[start : start + at_once] = _scores(player, cells)
     budget.used += len(chosen) * played.arrivals
     each = scores.reshape(len(actions), of.episodes)
@@ -288,7 +288,7 @@ def _play(
 
 def _scores(player: _Player, cells: Sequence[Cell]) -> Floats:
     """Return the scores (n,) of cells that play together, in their order."""
-    layout = TRACKS.layout({"names": names_of(player.suite.models)})
+    layout = TrackSuite.layout({"names": names_of(player.suite.models)})
     sums = {cell: layout.table(columns).sum(axis=0) for cell, columns in player.run(cells)}
     return np.array([layout.evaluate(sums[cell])[SCORE] for cell in cells])
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from inframind_gym.evaluation.cells import Cell, Place, in_order
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.family import Cell, Family, Place, in_order
 from inframind_gym.evaluation.metrics import Layout
 from inframind_gym.evaluation.stats import (
     CONFIDENCE,
@@ -21,7 +21,7 @@ from inframind_gym.evaluation.stats import (
     interval,
 )
 from inframind_gym.evaluation.store import read_cells, read_header
-from inframind_gym.evaluation.suite import family_of
+from inframind_gym.evaluation.suite import Suite, family_of
 from inframind_gym.evaluation.tables import Table, matrix, metrics_table, of_planned
 
 MIN_SEEDS: Final = 5
@@ -35,7 +35,7 @@ class Results:
 
     folder: Path  # where it is
     header: dict[str, Any]  # content of ``run.json``
-    family: Family  # family of its cells
+    family: type[Suite]  # family of its cells
     layout: Layout  # of the sums
     # The finished cells, but for those of policies that were left out
     episodes: dict[Cell, Episode]
@@ -43,6 +43,11 @@ class Results:
     damaged: int = 0  # files of records that cannot be read
     # Whether episodes have the values that the tail of a metric follows from
     has_tails: bool = True
+
+    @property
+    def kind(self) -> str:
+        """Name of the family in suite files."""
+        return str(self.header["suite"].get("kind", "routing"))
 
     @property
     def measured(self) -> tuple[str, ...]:
@@ -150,7 +155,7 @@ def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict
         policies ``left_out``; and the method of the intervals. Every metric has its interval under
         ``<metric>_ci95``. Policies that cannot be beaten (``bound`` is true) are listed without a
         rank; ``of_bound`` is the share of the best bound's score that the others reach, ``regret``
-        what they lose to `Family.regret`.
+        what they lose to `Suite.regret`.
     """
     family, header = results.family, results.header
     bounds = set(header.get("bounds", ()))
@@ -204,7 +209,7 @@ def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict
     return {
         "folder": str(results.folder),
         "suite": header["suite"]["name"],
-        "kind": family.kind,
+        "kind": results.kind,
         **{key: header["suite"][key] for key in family.shown},
         **{key: header["suite"][key] for key in family.shown_if_set if key in header["suite"]},
         "cells": len(results.episodes),
@@ -222,7 +227,7 @@ def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict
         "notes": results.notes() + _notes(list(strata.values()), common),
         "rows": rows,
         **tables,
-        **(family.scores(header, scored) if family.scores else {}),
+        **family.scores(header, scored),
     }
 
 
@@ -258,12 +263,13 @@ def leaderboard_tables(board: Mapping[str, Any]) -> list[Table]:
                 there = [row for row in rows if row[axis.name] == value]
                 tables.append(metrics_table(axis.title.format(axis.text(value)), there, main))
         else:
-            tables.append(matrix(axis.title, rows, axis.name, policies, score, beside, axis.text))
+            title = axis.title.format(score=score.label)
+            tables.append(matrix(title, rows, axis.name, policies, score, beside, axis.text))
     return family.tables(board, tables)
 
 
 def _to_bound(
-    average: Estimate, peers: Mapping[str, Estimate], bounds: set[str], family: Family
+    average: Estimate, peers: Mapping[str, Estimate], bounds: set[str], family: type[Suite]
 ) -> dict[str, Any]:
     """Return the score over that of the best bound, or the reverse where less is better.
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from inframind_gym.errors import shortened, unknown
 from inframind_gym.evaluation.board import MIN_SEEDS, Results
+from inframind_gym.evaluation.cells import Place
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.family import Place
 from inframind_gym.evaluation.metrics import Metric
 from inframind_gym.evaluation.stats import NUM_RESAMPLES, Estimate
 from inframind_gym.evaluation.store import differences
@@ -156,7 +156,7 @@ def compare(a: Side, b: Side, *, num_resamples: int = NUM_RESAMPLES) -> dict[str
         "overall": _differences(*(reduce(add, side.values()) for side in (left, right))),
         "rows": [{**family.describe(p), **_differences(*pair)} for p, pair in pairs.items()],
         "notes": notes + run_differences(a.results, b.results),
-        "kind": family.kind,
+        "kind": a.results.kind,
     }
 
 
@@ -222,7 +222,7 @@ def compare_all(sides: Sequence[tuple[int, Side]]) -> dict[str, Any] | None:
     totals = [reduce(add, estimates(side, common, names).values()) for _, side in sides]
     between = [[_differences(other, one) for other in totals] for one in totals]
     return {
-        "kind": first.family.kind,
+        "kind": first.kind,
         "episodes": sum(map(len, common.values())),
         "sides": [{"run": i, "policy": side.policy} for i, side in sides],
         "metrics": {

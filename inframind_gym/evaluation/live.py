@@ -9,8 +9,8 @@ from typing import Any, Final
 import gymnasium as gym
 
 from inframind_gym.errors import InfraMindError
+from inframind_gym.evaluation.cells import Cell
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
-from inframind_gym.evaluation.family import Cell
 from inframind_gym.evaluation.play import Batch, Played, Player
 from inframind_gym.evaluation.queries import QueryBatch
 from inframind_gym.progress import say

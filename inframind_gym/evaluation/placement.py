@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from inframind_gym.configs import Positive, PositiveInt
-from inframind_gym.evaluation.family import Axis, Cell, Family, Place, content_hash
+from inframind_gym.evaluation.cells import Axis, Cell, Place, content_hash
 from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
 from inframind_gym.evaluation.play import Batch, Fields
 from inframind_gym.evaluation.suite import Suite
@@ -128,10 +129,12 @@ class PlacementBatch(Batch):
         return {"decision": number, **numbers, "job_latency_s": latencies_s}
 
 
-PLACEMENT: Final = Family(
-    kind="placement",
-    env_id="InfraMind-Placement-v0",
-    axes=(
+class PlacementSuite(Suite):
+    """A suite of `InfraMind-Placement-v0`."""
+
+    env_id: ClassVar = "InfraMind-Placement-v0"
+    players: ClassVar = "placement"
+    axes: ClassVar = (
         Axis("cluster", "clusters", "cluster", "by_cluster", "On {}", is_file=True),
         Axis(
             "demand",
@@ -141,33 +144,32 @@ PLACEMENT: Final = Family(
             "Mean latency of a call, s, by demand (SLO %)",
             is_file=True,
         ),
-    ),
-    together=2,
-    metrics=METRICS,
-    score="call_latency_s",
-    beside="slo",
-    main=tuple(METRICS),
-    compared=("call_latency_s", "slo", "job_latency_mean_s", "switches_per_gpu_hour"),
-    unit="decisions",
-    caption="Means over {cells} (cluster x demand) ± half of the 95 % interval; lowest mean "
-    "latency of a call first. call s: request-seconds over calls, those that were never served "
-    "included; SLO: share of jobs whose deadline did not pass; job s, job p95 s: of jobs that "
-    "ended; done: their share of all jobs; of bound: the bound's latency over the policy's.",
-    batch=PlacementBatch,
-    layout=lambda header: DecisionLayout(),
-)
-
-
-class PlacementSuite(Suite):
-    """A suite of `InfraMind-Placement-v0`."""
-
-    family: ClassVar = PLACEMENT
+    )
+    together: ClassVar = 2
+    metrics: ClassVar = METRICS
+    score: ClassVar = "call_latency_s"
+    beside: ClassVar = "slo"
+    main: ClassVar = tuple(METRICS)
+    compared: ClassVar = ("call_latency_s", "slo", "job_latency_mean_s", "switches_per_gpu_hour")
+    unit: ClassVar = "decisions"
+    caption: ClassVar = (
+        "Means over {cells} (cluster x demand) ± half of the 95 % interval; lowest mean latency of "
+        "a call first. call s: request-seconds over calls, those that were never served included; "
+        "SLO: share of jobs whose deadline did not pass; job s, job p95 s: of jobs that ended; "
+        "done: their share of all jobs; of bound: the bound's latency over the policy's."
+    )
+    batch: ClassVar = PlacementBatch
 
     kind: Literal["placement"] = "placement"
     clusters: tuple[str, ...] = Field(min_length=1)  # names or paths of clusters
     demands: tuple[str, ...] = Field(min_length=1)  # names or paths of demands
     load: Positive = 1.0  # factor on the demands' rates
     num_decisions: PositiveInt = 120  # decisions of one episode
+
+    @classmethod
+    def layout(cls, header: Mapping[str, Any]) -> Layout:
+        """Return the layout of sums over decisions."""
+        return DecisionLayout()
 
     def length(self, cell: Cell) -> int:
         """Return the decisions of an episode."""

@@ -17,8 +17,8 @@ from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 from inframind_gym.envs.core import check_actions, checked_arguments
+from inframind_gym.evaluation.cells import Cell
 from inframind_gym.evaluation.errors import PolicyFailedError, blame
-from inframind_gym.evaluation.family import Cell
 from inframind_gym.timeouts import interruptible
 
 Fields = dict[str, NDArray[Any]]  # records of an episode by field, ``(num_records, ...)`` each
@@ -63,12 +63,12 @@ class Player:
 
     def __init__(self, suite: Any, progress: Callable[[int], None] = lambda _: None) -> None:
         self.suite, self.progress = suite, progress
-        self.batch: type[Any] = suite.family.batch
+        self.batch: type[Any] = suite.batch
         self.arguments: dict[str, Any] = {}  # of the environment, beside those of the suite
         self._last: tuple[Any, Any] | None = None  # arguments of a simulation, and itself
 
     def run(self, cells: Sequence[Cell]) -> list[Played]:
-        """Play cells of one `Family.group_of` to the ends of their episodes.
+        """Play cells of one `Suite.group_of` to the ends of their episodes.
 
         Raises:
             PolicyFailedError: The policy cannot play, raised an error or gave no valid action.

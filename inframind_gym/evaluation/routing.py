@@ -17,11 +17,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from inframind_gym.configs import StrictModel, list_configs, within
 from inframind_gym.envs.routing_config import RANGES
 from inframind_gym.errors import require_within, unknown
-from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.family import (
+from inframind_gym.evaluation.cells import (
     Axis,
     Cell,
-    Family,
     Place,
     absolute,
     check_names,
@@ -29,6 +27,7 @@ from inframind_gym.evaluation.family import (
     file_hash,
     name_of,
 )
+from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.play import Player
 from inframind_gym.evaluation.queries import METRICS, SHARES, QueryBatch, QueryLayout, names_of
 from inframind_gym.evaluation.suite import Suite
@@ -61,6 +60,11 @@ Budgets = Annotated[
 
 class StreamSuite(Suite):
     """Settings of suites of streams."""
+
+    env_id: ClassVar = "InfraMind-Stream-v0"
+    players: ClassVar = "routing"
+    unit: ClassVar = "queries"
+    shown_if_set: ClassVar = ("division",)
 
     tasks: str = "builtin"  # "builtin", or a folder of questions
     split: str = "test"  # part of the tasks that is asked
@@ -143,11 +147,6 @@ def about_division(board: Mapping[str, Any]) -> str:
 # Workloads, rates and budgets
 
 
-def _about(board: Mapping[str, Any]) -> str:
-    live = f", live on {Path(board['pool']).stem}" if board["backend"] == "vllm" else ""
-    return about_division(board) + live
-
-
 def _used_table(ranking: Sequence[Mapping[str, Any]]) -> Table:
     """Return the shares of models and strategies in the decisions of every policy."""
     models, strategies = (list(ranking[0][share]) for share in SHARES[:2])
@@ -182,10 +181,17 @@ def _used_table(ranking: Sequence[Mapping[str, Any]]) -> Table:
     )
 
 
-ROUTING: Final = Family(
-    kind="routing",
-    env_id="InfraMind-Stream-v0",
-    axes=(
+class WorkloadSettings(StrictModel):
+    """Settings of one workload that replace the suite's; None leaves the suite's."""
+
+    budgets_s: Budgets | None = None
+    num_queries: NumQueries | None = None
+
+
+class RoutingSuite(StreamSuite):
+    """A suite of `InfraMind-Stream-v0`."""
+
+    axes: ClassVar = (
         Axis(
             "workload",
             "workloads",
@@ -212,11 +218,11 @@ ROUTING: Final = Family(
             text=lambda budget: budget if isinstance(budget, str) else f"{budget:g} s",
             read=_checked_budget,
         ),
-    ),
-    metrics=METRICS,
-    score="goodput",
-    beside="accuracy",
-    main=(
+    )
+    metrics: ClassVar = METRICS
+    score: ClassVar = "goodput"
+    beside: ClassVar = "accuracy"
+    main: ClassVar = (
         "goodput",
         "accuracy",
         "slo_own",
@@ -224,32 +230,15 @@ ROUTING: Final = Family(
         "latency_mean_s",
         "latency_p95_s",
         "cost_ratio",
-    ),
-    compared=("goodput", "accuracy", "slo_own", "latency_mean_s"),
-    unit="queries",
-    caption="Means over {cells} (workload x rate x budget) ± half of the 95 % interval. Goodput: "
-    "solved within the query's own budget; SLO: answered within it; cost: latency over budget.",
-    about=_about,
-    batch=QueryBatch,
-    layout=QueryLayout.of,
-    shown=("tasks", "backend", "pool"),
-    shown_if_set=("division",),
-    merged=("estimates",),
-    tables=lambda board, tables: [*tables, _used_table(board["ranking"])],
-)
-
-
-class WorkloadSettings(StrictModel):
-    """Settings of one workload that replace the suite's; None leaves the suite's."""
-
-    budgets_s: Budgets | None = None
-    num_queries: NumQueries | None = None
-
-
-class RoutingSuite(StreamSuite):
-    """A suite of `InfraMind-Stream-v0`."""
-
-    family: ClassVar = ROUTING
+    )
+    compared: ClassVar = ("goodput", "accuracy", "slo_own", "latency_mean_s")
+    caption: ClassVar = (
+        "Means over {cells} (workload x rate x budget) ± half of the 95 % interval. Goodput: "
+        "solved within the query's own budget; SLO: answered within it; cost: latency over budget."
+    )
+    batch: ClassVar = QueryBatch
+    shown: ClassVar = ("tasks", "backend", "pool")
+    merged: ClassVar = ("estimates",)
 
     kind: Literal["routing"] = "routing"
     pool: str = "b200-2gpu"  # name or path of the pool of servers
@@ -282,6 +271,22 @@ class RoutingSuite(StreamSuite):
             if name not in known:
                 raise ValueError(f"by_workload: {unknown('workload', name, sorted(known))}")
         return self
+
+    @classmethod
+    def layout(cls, header: Mapping[str, Any]) -> QueryLayout:
+        """Return the layout of sums over queries."""
+        return QueryLayout.of(header)
+
+    @classmethod
+    def about(cls, board: Mapping[str, Any]) -> str:
+        """Return the division, and the pool of live servers."""
+        live = f", live on {Path(board['pool']).stem}" if board["backend"] == "vllm" else ""
+        return about_division(board) + live
+
+    @classmethod
+    def tables(cls, board: Mapping[str, Any], tables: list[Table]) -> list[Table]:
+        """Add the shares of what was used."""
+        return [*tables, _used_table(board["ranking"])]
 
     def overridden(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Replace settings, those of single workloads included."""

@@ -14,8 +14,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from inframind_gym.evaluation.cells import Cell, without_draw
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
-from inframind_gym.evaluation.family import Cell, without_draw
 from inframind_gym.evaluation.store import REQUESTS, Finished, ResultStore, available_cores, plan
 from inframind_gym.evaluation.suite import Suite
 from inframind_gym.progress import ProgressReport, say
@@ -74,7 +74,7 @@ def run(
             store.leave_out(error.policy, error.reason)
 
         total, left = (sum(map(suite.length, cells)) for cells in (ids, todo))
-        unit = suite.family.unit
+        unit = suite.unit
         with ProgressReport(total, total - left, suite.name, unit) as report, _sigterm():
             try:
                 for batch in play(
@@ -120,14 +120,14 @@ def play(
             out.add(error.policy)
             failed(error)
 
-    player, family = suite.player(progress, **live), suite.family
+    player = suite.player(progress, **live)
     try:
         # Posterior draws of quality make no other environment: the first one stands for all.
         first = {
-            (cell.policy, cell.training, *without_draw(cell.place)[0][: family.together]): cell
+            (cell.policy, cell.training, *without_draw(cell.place)[0][: suite.together]): cell
             for cell in reversed(list(ids))
         }
-        for error in player.refused(sorted(first.values(), key=lambda c: family.group_of(c)[1:])):
+        for error in player.refused(sorted(first.values(), key=lambda c: suite.group_of(c)[1:])):
             leave_out(error)
         cells = sorted((cell for cell in ids if cell.policy not in out), key=lambda c: c.sort_key)
         if not cells:
@@ -137,7 +137,7 @@ def play(
         # A batch is played in lock-step; episodes of one place end at about the same step.
         size, groups = min(max_rows, math.ceil(len(cells) / workers)), dict[Any, list[Cell]]()
         for cell in cells:
-            groups.setdefault(family.group_of(cell), []).append(cell)
+            groups.setdefault(suite.group_of(cell), []).append(cell)
         jobs = [own[i : i + size] for own in groups.values() for i in range(0, len(own), size)]
         workers = min(workers, len(jobs))
         elsewhere = workers > 1

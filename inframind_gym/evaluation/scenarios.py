@@ -23,8 +23,8 @@ from inframind_gym.configs import (
     load_yaml_model,
     within,
 )
+from inframind_gym.evaluation.cells import content_hash
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.family import content_hash
 from inframind_gym.simulator.arrivals import make_arrivals
 from inframind_gym.simulator.faults import Fault, Faults
 from inframind_gym.simulator.server.pool import load_pool

@@ -29,7 +29,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.evaluation.family import Place
+from inframind_gym.evaluation.cells import Place
 from inframind_gym.evaluation.metrics import TAIL, Columns, Layout
 
 NUM_RESAMPLES: Final = 10_000

@@ -34,8 +34,8 @@ from pydantic import BaseModel, create_model
 
 import inframind_gym
 from inframind_gym.configs import validate
+from inframind_gym.evaluation.cells import Cell, content_hash, file_hash
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.family import Cell, content_hash, file_hash
 from inframind_gym.evaluation.metrics import TAIL, Columns, Layout
 from inframind_gym.evaluation.suite import Suite, family_of
 from inframind_gym.files import MOST_BYTES, parse_json, read_bytes, replace_text
@@ -71,7 +71,7 @@ def plan(suite: Suite, command: Sequence[str] = ()) -> tuple[dict[str, Any], dic
         "bounds": [name for name, policy in policies.items() if getattr(policy, "bound", False)],
         **{
             setting: {name: suite.fingerprint(setting, name) for name in suite.names(setting)}
-            for setting in suite.family.files()
+            for setting in suite.files()
         },
         "suite": suite.model_dump(mode="json"),
         **suite.header(),
@@ -87,8 +87,8 @@ def enter_cells(suite: Suite, header: dict[str, Any]) -> dict[Cell, str]:
     ids: dict[Cell, str] = {}
     header["planned"] = planned = dict[str, dict[str, str]]()
     for cell in suite.cells():
-        place = suite.family.describe(cell.place)
-        contents = [header[setting][place[axis]] for setting, axis in suite.family.files().items()]
+        place = suite.describe(cell.place)
+        contents = [header[setting][place[axis]] for setting, axis in suite.files().items()]
         shared = content_hash([header["settings_hash"], *contents])
         ids[cell] = cell.id(shared, header["policies"][cell.policy])
         planned.setdefault(cell.policy, {})[ids[cell]] = cell.where

@@ -34,8 +34,8 @@ from inframind_gym.configs import Name, NonNegativeInt, StrictModel, list_config
 from inframind_gym.errors import InfraMindError, shortened, unknown
 from inframind_gym.evaluation import store
 from inframind_gym.evaluation.board import Results
+from inframind_gym.evaluation.cells import Cell, content_hash
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
-from inframind_gym.evaluation.family import Cell, content_hash
 from inframind_gym.evaluation.runner import play as play_cells
 from inframind_gym.evaluation.stats import Episode
 from inframind_gym.evaluation.suite import Suite, load_suite
@@ -117,7 +117,7 @@ def check(folder: Path) -> Checked:
     with chdir(folder):
         suite, header, ids = _planned(submission, stated)
     checked = Checked(folder, submission, suite, header, ids, {}, {})
-    layout, planned = suite.family.layout(header), {name: cell for cell, name in ids.items()}
+    layout, planned = suite.layout(header), {name: cell for cell, name in ids.items()}
     no_tail = (np.zeros(0), np.zeros(0, np.int64))
     for _, content in read_objects(folder / CELLS):
         line = validate(content, _Line, source=str(folder / CELLS))
@@ -187,7 +187,7 @@ def _planned(
         )
     suite = load_suite(submission.suite, {"policies": (policy,)}).resolve()
     name, *paths = policy.strip().split(":")  # of this package, with files of the folder
-    if name not in POLICIES[suite.family.policies or suite.family.kind]:
+    if name not in POLICIES[suite.players]:
         raise BenchmarkError(
             f"{policy}: is no policy of this package. Those of your own are added to it "
             "(docs/submissions.md)."
@@ -276,7 +276,7 @@ def prepare(
         with chdir(folder):
             planned, header, ids = _planned(submission, stated)
         (folder / store.HEADER).write_text(json.dumps(header, indent=2) + "\n")
-        layout, lines = planned.family.layout(header), []
+        layout, lines = planned.layout(header), []
         for one in store.read_cells(run):
             if one is not None and one.cell_id in ids.values():
                 episode = Episode.of(layout, one.columns)
@@ -319,8 +319,8 @@ def verify(
     def fail(error: PolicyFailedError) -> None:
         raise BenchmarkError(f"{submission.policy} cannot play: {error.reason}")
 
-    wrong, layout = set(ids), suite.family.layout(checked.header)
-    report = ProgressReport(sum(map(suite.length, ids)), 0, "replay", suite.family.unit)
+    wrong, layout = set(ids), suite.layout(checked.header)
+    report = ProgressReport(sum(map(suite.length, ids)), 0, "replay", suite.unit)
     with chdir(checked.folder), report:
         given: dict[str, Any] = {"workers": workers or store.available_cores(), "failed": fail}
         for batch in play_cells(suite, ids, progress=report.advance, **given):
@@ -368,7 +368,7 @@ def merged(folder: Path) -> list[Results]:
         )
     found = []
     for suite, entries in by_suite.items():
-        family = entries[0].suite.family
+        family = type(entries[0].suite)
         header: dict[str, Any] = {**entries[0].header, "runs": [], "policies": {}, "planned": {}}
         header["plans"] = {}
         fits: dict[str, int] = {}

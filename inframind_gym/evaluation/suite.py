@@ -1,14 +1,15 @@
 """Suites: which policies play which episodes, as YAML checked by pydantic.
 
-A family of environments is a `Family`, which is data, and a subclass of `Suite`, whose fields are
-the settings of a suite file; a new one is these two and a line in FAMILIES.
+A family of environments is a subclass of `Suite`: its class variables say what a cell is, what is
+measured in it and what a board shows; its fields are the settings of a suite file. A new one is
+such a class and a line in FAMILIES. Player, store, intervals, board and comparison are written
+once, over them.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, Final, Self
 
@@ -26,9 +27,11 @@ from inframind_gym.configs import (
     within,
 )
 from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.evaluation.cells import Axis, Cell, Place, absolute, check_names, name_of
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.family import Cell, Family, Place, absolute, check_names, name_of
+from inframind_gym.evaluation.metrics import Layout, Metric
 from inframind_gym.evaluation.play import Player
+from inframind_gym.evaluation.tables import Table
 from inframind_gym.files import read_yaml
 from inframind_gym.policies import resolve_policy
 
@@ -50,13 +53,34 @@ _SHORT: Final = {  # names of settings on a command line
 
 
 class Suite(StrictModel):
-    """Settings of a suite.
+    """A family of environments (class variables), and the settings of one suite (fields).
 
     A family adds a field for each axis, and what all cells share; cells, seeds and results have the
     names of configuration files alone (`name_of`).
     """
 
-    family: ClassVar[Family]  # what its cells are and how they are measured
+    env_id: ClassVar[str]  # of the environment
+    players: ClassVar[str]  # family of the policies that play
+    axes: ClassVar[tuple[Axis, ...]]  # coordinates of a cell
+    together: ClassVar[int] = 1  # leading axes that the rows of one batch have in common
+    metrics: ClassVar[Mapping[str, Metric]]  # by name, in the order in which they are explained
+    score: ClassVar[str]  # name of the metric that ranks
+    # Metric in brackets behind the score, by value of an axis; empty: the score's interval
+    beside: ClassVar[str] = ""
+    main: ClassVar[Sequence[str]]  # names of the metrics that the ranking shows
+    compared: ClassVar[Sequence[str]]  # names of the metrics that a comparison shows cell by cell
+    unit: ClassVar[str]  # name of a record, in the plural
+    title: ClassVar[str] = "{suite}: {records}{about}"  # of the ranking; `about` returns the last
+    caption: ClassVar[str]  # of the ranking; "{cells}" is their number
+    batch: ClassVar[type[Any]]  # the `play.Batch` that keeps the records of cells
+    shown: ClassVar[Sequence[str]] = ()  # settings that are copied into a leaderboard
+    # Those that ``run.json`` has only where a suite sets them
+    shown_if_set: ClassVar[Sequence[str]] = ()
+    # Parts of ``run.json``, by name, that the runs of a folder put together (`header`)
+    merged: ClassVar[Sequence[str]] = ()
+    # Bound to which a leaderboard has the difference, in place of the ratio to the best one, for
+    # scores that have no zero; empty: it has the ratio
+    regret: ClassVar[str] = ""
 
     kind: str  # name of the family in suite files
     name: str  # name of the results
@@ -83,29 +107,81 @@ class Suite(StrictModel):
     @field_validator("*")
     @classmethod
     def _without_repeats(cls, values: Any, info: ValidationInfo) -> Any:
-        axes = ["policies", "seeds", *(axis.setting for axis in cls.family.axes)]
+        axes = ["policies", "seeds", *(axis.setting for axis in cls.axes)]
         if isinstance(values, tuple) and info.field_name in axes:
             if repeated := {str(item) for item in values if values.count(item) > 1}:
                 raise ValueError(f"names {', '.join(sorted(repeated))} more than once")
-            if info.field_name in cls.family.files():
+            if info.field_name in cls.files():
                 check_names(values)
         return values
 
+    # What a board shows
+
+    @classmethod
+    def layout(cls, header: Mapping[str, Any]) -> Layout:
+        """Return the layout of sums, from the header of a folder."""
+        raise NotImplementedError
+
+    @classmethod
+    def about(cls, board: Mapping[str, Any]) -> str:
+        """Return what else the title of a ranking says."""
+        return ""
+
+    @classmethod
+    def scores(cls, header: Mapping[str, Any], scored: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a leaderboard has beside averages of metrics.
+
+        `scored` has the score of every policy at the places that all have finished.
+        """
+        return {}
+
+    @classmethod
+    def tables(cls, board: Mapping[str, Any], tables: list[Table]) -> list[Table]:
+        """Put the tables of a board together, from those of every family."""
+        return tables
+
     # Which cells there are
+
+    @classmethod
+    def cell(cls, policy: str, *place: Any, seed: int, training: int = 0) -> Cell:
+        """Return the cell of a policy, a place and a seed."""
+        return Cell(policy, place, seed, training, cls.axes)
+
+    @classmethod
+    def read_cell(cls, record: Mapping[str, Any]) -> Cell:
+        """Return a cell from JSON; further keys are ignored."""
+        place = [axis.read(record[axis.name]) for axis in cls.axes]
+        seed, training = int(record["seed"]), int(record.get("training", 0))
+        return cls.cell(str(record["policy"]), *place, seed=seed, training=training)
+
+    @classmethod
+    def describe(cls, place: Place) -> dict[str, Any]:
+        """Return the coordinates of a place by their names."""
+        return {axis.name: value for axis, value in zip(cls.axes, place, strict=True)}
+
+    @classmethod
+    def group_of(cls, cell: Cell) -> tuple[Any, ...]:
+        """Return policy, training and the coordinates that the rows of one batch share."""
+        return (cell.policy, *cell.place[: cls.together], cell.training)
+
+    @classmethod
+    def files(cls) -> dict[str, str]:
+        """Return the axes of configuration files: field of the suite -> name of the axis."""
+        return {axis.setting: axis.name for axis in cls.axes if axis.is_file}
 
     def places(self) -> Iterable[Place]:
         """Return the product of the axes between policies and seeds."""
         return itertools.product(
             *(
                 self.names(axis.setting) if axis.is_file else getattr(self, axis.setting)
-                for axis in self.family.axes
+                for axis in self.axes
             )
         )
 
     def cells(self) -> list[Cell]:
         """List every cell, policies outermost."""
         return [
-            self.family.cell(policy, *place, seed=seed, training=training)
+            self.cell(policy, *place, seed=seed, training=training)
             for policy in self.policies
             for place in self.places()
             for seed in self.seed_list
@@ -128,7 +204,7 @@ class Suite(StrictModel):
     # What a suite names, and what its results depend on
 
     def names(self, setting: str) -> tuple[str, ...]:
-        """Return the names of the configurations of one of `Family.files`."""
+        """Return the names of the configurations of one of `files`."""
         return tuple(map(name_of, getattr(self, setting)))
 
     def source(self, setting: str, name: str) -> str:
@@ -146,7 +222,7 @@ class Suite(StrictModel):
         Raises:
             InfraMindError: Something cannot be used.
         """
-        files = self.family.files()
+        files = self.files()
         return self.model_copy(
             update={setting: tuple(map(absolute, getattr(self, setting))) for setting in files}
         )
@@ -157,7 +233,7 @@ class Suite(StrictModel):
         Paths are replaced by the hash of what they hold, so that a folder can be moved and a
         changed file shows.
         """
-        axes = {axis.setting for axis in self.family.axes}
+        axes = {axis.setting for axis in self.axes}
         apart = {"name", "description", "policies", "seeds", "policy_limit_s", *axes}
         return self.model_dump(mode="json", exclude=apart)
 
@@ -182,12 +258,12 @@ class Suite(StrictModel):
     @classmethod
     def environment(cls) -> Any:
         """Return the class of the single environment."""
-        return load_env_creator(str(gym.spec(cls.family.env_id).entry_point))
+        return load_env_creator(str(gym.spec(cls.env_id).entry_point))
 
     @classmethod
     def resolve_policy(cls, name: str) -> Any:
         """Make a policy from its name or ``package.module:Class``."""
-        return resolve_policy(name, family=cls.family.policies or cls.family.kind)
+        return resolve_policy(name, family=cls.players)
 
     def prepare(self, policy: Any) -> None:
         """Prepare a policy that was just reset for how the suite is played."""
@@ -209,23 +285,18 @@ class Suite(StrictModel):
 # Files and command lines
 
 
-@cache
-def suite_class(kind: str) -> type[Suite]:
-    """Return the class of the suites of a family.
+def family_of(content: Mapping[str, Any]) -> type[Suite]:
+    """Return the class of a suite, a leaderboard or a comparison that was written as JSON.
 
     Raises:
-        BenchmarkError: There is none of that name.
+        BenchmarkError: There is no family of that kind.
     """
+    kind = content.get("kind", "routing")
     if kind not in FAMILIES:
         raise BenchmarkError(unknown("kind of suite", kind, FAMILIES))
     module, _, name = FAMILIES[kind].partition(":")
     suite: type[Suite] = getattr(import_module(module), name)
     return suite
-
-
-def family_of(content: Mapping[str, Any]) -> Family:
-    """Return the family of a suite, a leaderboard or a comparison that was written as JSON."""
-    return suite_class(content.get("kind", "routing")).family
 
 
 def load_suite(
@@ -248,7 +319,7 @@ def load_suite(
     path = find_config("suites", name_or_path)
     content, _ = read_yaml(path)
     try:
-        model = suite_class((content if isinstance(content, dict) else {}).get("kind", "routing"))
+        model = family_of(content if isinstance(content, dict) else {})
     except (BenchmarkError, TypeError) as error:
         raise ConfigError(f"{path}: kind: {error}") from None
     suite = load_yaml_model(path, model)

@@ -5,8 +5,7 @@ A team brings an environment, a registry of policies, and metrics that are means
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
@@ -16,8 +15,8 @@ from pydantic import Field
 from inframind_gym.configs import Name
 from inframind_gym.envs.core import checked_arguments
 from inframind_gym.errors import InfraMindError
+from inframind_gym.evaluation.cells import Axis, Cell, Place
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.family import Axis, Cell, Family, Place
 from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
 from inframind_gym.evaluation.play import Batch, Fields
 from inframind_gym.evaluation.suite import Suite
@@ -26,6 +25,7 @@ from inframind_gym.teams.assignment.servers import agent_pool
 from inframind_gym.teams.assignment.simulate import load_team
 from inframind_gym.teams.token_budget.settings import load_settings
 
+_MEANS: Final = "Means over {cells} ± half of the 95 % interval."
 _OF_TASKS: Final = ("reward", "quality", "load_penalty", "latency_s")  # fields of a task that ended
 
 
@@ -109,124 +109,28 @@ class TaskBatch(Batch):
         return {name: values[row] for name, values in self._records.items()}
 
 
-def _team(
-    kind: str,
-    env_id: str,
-    metrics: Sequence[Metric],  # the first ranks; those but tail and ratios are fields of a record
-    tail: tuple[str, str],  # the metric that is the tail of a field, and the field
-    about: str,  # explanation of the columns
-    *,
-    main: int = 7,  # leading metrics that the ranking shows; JSON has all
-    ratios: Mapping[str, tuple[str, str]] = MappingProxyType({}),  # metrics: quotients of others
-    unit: str = "tasks",
-    batch: type[Any] = EpisodeBatch,
-    **others: Any,
-) -> Family:
-    """Return the family of a team."""
-    named, best = by_name(*metrics), metrics[0]
-    fields = tuple(name for name in named if name not in {tail[0], *ratios})
-    title = f"Mean {best.label} by scenario"
-    return Family(
-        kind=kind,
-        env_id=env_id,
-        axes=(Axis("scenario", "scenarios", "scenario", "by_scenario", title),),
-        metrics=named,
-        score=best.name,
-        main=tuple(named)[:main],
-        caption="Means over {cells} ± half of the 95 % interval. " + about,
-        layout=lambda header: MeanLayout(fields, *tail, ratios),
-        shown=("scenarios",),
-        regret="optimum",
-        unit=unit,
-        batch=batch,
-        **others,
-    )
-
-
-ASSIGNMENT: Final = _team(
-    "assignment",
-    "InfraMind-Assignment-v0",
-    (
-        Metric("reward", "reward", "", "higher", decimals=3),
-        Metric("quality", "quality", "%", "higher"),
-        Metric("load_penalty", "load\npenalty", "", "lower", decimals=3),
-        Metric("hot", "hot", "%", "lower"),
-        Metric("imbalance", "imbalance", "", "lower"),
-        Metric("usd_per_1000", "USD\nper 1000", "", "lower"),
-        Metric("latency_s", "latency", "s", "lower"),
-        Metric("latency_p95_s", "p95", "s", "lower"),
-    ),
-    ("latency_p95_s", "latency_s"),
-    "Highest mean reward of a task first. quality: the true one, which the judge sees with "
-    "noise; hot: decisions after which an agent is; imbalance: coefficient of variation of the "
-    "agents' shares; USD of the agents' calls.",
-    compared=("reward", "quality", "load_penalty", "latency_s"),
-    batch=TaskBatch,
-)
-TOKEN_BUDGET: Final = _team(
-    "token_budget",
-    "InfraMind-TokenBudget-v0",
-    (
-        Metric("return", "return", "", "higher", decimals=3),
-        Metric("quality", "quality", "", "higher", decimals=1),
-        Metric("reported_quality", "reported", "", None, decimals=1),
-        Metric("tokens", "tokens", "", "lower"),
-        Metric("calls", "calls", "", None),
-        Metric("unspent_share", "unspent", "%", None),
-        Metric("drained", "drained", "%", "lower"),
-        Metric("quality_area", "area", "", "higher", decimals=1),
-        Metric("tokens_p95", "p95", "", "lower"),
-        Metric("overshoot", "overshoot", "", "lower", decimals=1),
-    ),
-    ("tokens_p95", "tokens"),
-    "Highest mean return of a task first: quality gained less the price of the tokens. "
-    "quality: the true one; reported: by the proxies that a team sees; drained: tasks that no "
-    "further call could be paid for.",
-    compared=("return", "quality", "tokens", "calls"),
-)
-COORDINATION: Final = _team(
-    "coordination",
-    "InfraMind-Coordination-v0",
-    (
-        Metric("return", "return", "", "higher", decimals=3),
-        Metric("answer_score", "answer", "%", "higher"),
-        Metric("success", "no\nfallback", "%", "higher"),
-        Metric("latency_p95_s", "p95", "s", "lower"),
-        Metric("validated", "validated", "%", "higher"),
-        Metric("detection", "hallucinations\nfound", "%", "higher"),
-        Metric("attribution", "attribution", "%", "higher"),
-        Metric("context_kept", "context\nkept", "%", "higher"),
-        Metric("overhead_ms", "overhead\nms", "", "lower", decimals=0),
-        Metric("model_ms", "model\nms", "", "lower", decimals=0),
-        Metric("tokens", "tokens", "", "lower"),
-        Metric("lateness", "lateness", "%", "lower"),
-        Metric("latency_s", "latency", "s", "lower"),
-        Metric("forced", "forced", "%", "lower"),
-        Metric("evidence", "evidence", "%", "higher"),
-        Metric("decisions", "decisions", "", None),
-        Metric("supervisor_tokens", "supervisor", "", "lower"),
-        Metric("over_context_tokens", "over", "", "lower"),
-        Metric("lied", "hallucinated", "", "lower"),
-        Metric("caught", "found", "", None),
-    ),
-    ("latency_p95_s", "latency_s"),
-    "Highest mean return of a question first. no fallback: questions that the agents answered; "
-    "hallucinations found: of those in drafts; context kept: the exchange that a "
-    "question refers to is still there; overhead and model: of a decision.",
-    main=11,
-    ratios={"detection": ("caught", "lied")},
-    compared=("return", "answer_score", "success", "lateness", "tokens"),
-    unit="questions",
-)
-
-
 class TeamSuite(Suite):
     """A suite of a team's environment."""
 
     fixed: ClassVar[Mapping[str, Any]] = {}  # arguments of every scenario
+    tail: ClassVar[tuple[str, str]]  # metric that is the tail of a field, and the field
+    ratios: ClassVar[Mapping[str, tuple[str, str]]] = {}  # metrics: quotients of two others
+    axes: ClassVar = (
+        Axis("scenario", "scenarios", "scenario", "by_scenario", "Mean {score} by scenario"),
+    )
+    unit: ClassVar = "tasks"
+    batch: ClassVar[type[Any]] = EpisodeBatch
+    shown: ClassVar = ("scenarios",)
+    regret: ClassVar = "optimum"
 
     # Arguments of the environment, by the scenario's name
     scenarios: dict[Name, dict[str, Any]] = Field(min_length=1)
+
+    @classmethod
+    def layout(cls, header: Mapping[str, Any]) -> Layout:
+        """Return the layout of sums; metrics but tail and ratios are fields of a record."""
+        fields = tuple(name for name in cls.metrics if name not in {cls.tail[0], *cls.ratios})
+        return MeanLayout(fields, *cls.tail, cls.ratios)
 
     def config(self, scenario: str) -> Any:
         """Return the checked arguments of a scenario.
@@ -271,7 +175,28 @@ class TeamSuite(Suite):
 class AssignmentSuite(TeamSuite):
     """A suite of `InfraMind-Assignment-v0`."""
 
-    family: ClassVar = ASSIGNMENT
+    env_id: ClassVar = "InfraMind-Assignment-v0"
+    players: ClassVar = "assignment"
+    metrics: ClassVar = by_name(
+        Metric("reward", "reward", "", "higher", decimals=3),
+        Metric("quality", "quality", "%", "higher"),
+        Metric("load_penalty", "load\npenalty", "", "lower", decimals=3),
+        Metric("hot", "hot", "%", "lower"),
+        Metric("imbalance", "imbalance", "", "lower"),
+        Metric("usd_per_1000", "USD\nper 1000", "", "lower"),
+        Metric("latency_s", "latency", "s", "lower"),
+        Metric("latency_p95_s", "p95", "s", "lower"),
+    )
+    score: ClassVar = "reward"
+    tail: ClassVar = ("latency_p95_s", "latency_s")
+    main: ClassVar = tuple(metrics)[:7]
+    compared: ClassVar = ("reward", "quality", "load_penalty", "latency_s")
+    caption: ClassVar = (
+        f"{_MEANS} Highest mean reward of a task first. quality: the true one, which the judge "
+        "sees with noise; hot: decisions after which an agent is; imbalance: coefficient of "
+        "variation of the agents' shares; USD of the agents' calls."
+    )
+    batch: ClassVar = TaskBatch
     fixed: ClassVar = {"observation": "flat"}
     kind: Literal["assignment"] = "assignment"
 
@@ -290,7 +215,29 @@ class AssignmentSuite(TeamSuite):
 class TokenBudgetSuite(TeamSuite):
     """A suite of `InfraMind-TokenBudget-v0`."""
 
-    family: ClassVar = TOKEN_BUDGET
+    env_id: ClassVar = "InfraMind-TokenBudget-v0"
+    players: ClassVar = "token_budget"
+    metrics: ClassVar = by_name(
+        Metric("return", "return", "", "higher", decimals=3),
+        Metric("quality", "quality", "", "higher", decimals=1),
+        Metric("reported_quality", "reported", "", None, decimals=1),
+        Metric("tokens", "tokens", "", "lower"),
+        Metric("calls", "calls", "", None),
+        Metric("unspent_share", "unspent", "%", None),
+        Metric("drained", "drained", "%", "lower"),
+        Metric("quality_area", "area", "", "higher", decimals=1),
+        Metric("tokens_p95", "p95", "", "lower"),
+        Metric("overshoot", "overshoot", "", "lower", decimals=1),
+    )
+    score: ClassVar = "return"
+    tail: ClassVar = ("tokens_p95", "tokens")
+    main: ClassVar = tuple(metrics)[:7]
+    compared: ClassVar = ("return", "quality", "tokens", "calls")
+    caption: ClassVar = (
+        f"{_MEANS} Highest mean return of a task first: quality gained less the price of the "
+        "tokens. quality: the true one; reported: by the proxies that a team sees; drained: tasks "
+        "that no further call could be paid for."
+    )
     kind: Literal["token_budget"] = "token_budget"
 
     def constants(self, config: Any) -> dict[str, Any]:
@@ -306,7 +253,41 @@ class TokenBudgetSuite(TeamSuite):
 class CoordinationSuite(TeamSuite):
     """A suite of `InfraMind-Coordination-v0`."""
 
-    family: ClassVar = COORDINATION
+    env_id: ClassVar = "InfraMind-Coordination-v0"
+    players: ClassVar = "coordination"
+    metrics: ClassVar = by_name(
+        Metric("return", "return", "", "higher", decimals=3),
+        Metric("answer_score", "answer", "%", "higher"),
+        Metric("success", "no\nfallback", "%", "higher"),
+        Metric("latency_p95_s", "p95", "s", "lower"),
+        Metric("validated", "validated", "%", "higher"),
+        Metric("detection", "hallucinations\nfound", "%", "higher"),
+        Metric("attribution", "attribution", "%", "higher"),
+        Metric("context_kept", "context\nkept", "%", "higher"),
+        Metric("overhead_ms", "overhead\nms", "", "lower", decimals=0),
+        Metric("model_ms", "model\nms", "", "lower", decimals=0),
+        Metric("tokens", "tokens", "", "lower"),
+        Metric("lateness", "lateness", "%", "lower"),
+        Metric("latency_s", "latency", "s", "lower"),
+        Metric("forced", "forced", "%", "lower"),
+        Metric("evidence", "evidence", "%", "higher"),
+        Metric("decisions", "decisions", "", None),
+        Metric("supervisor_tokens", "supervisor", "", "lower"),
+        Metric("over_context_tokens", "over", "", "lower"),
+        Metric("lied", "hallucinated", "", "lower"),
+        Metric("caught", "found", "", None),
+    )
+    score: ClassVar = "return"
+    tail: ClassVar = ("latency_p95_s", "latency_s")
+    ratios: ClassVar = {"detection": ("caught", "lied")}
+    main: ClassVar = tuple(metrics)[:11]
+    compared: ClassVar = ("return", "answer_score", "success", "lateness", "tokens")
+    caption: ClassVar = (
+        f"{_MEANS} Highest mean return of a question first. no fallback: questions that the agents "
+        "answered; hallucinations found: of those in drafts; context kept: the exchange that a "
+        "question refers to is still there; overhead and model: of a decision."
+    )
+    unit: ClassVar = "questions"
     kind: Literal["coordination"] = "coordination"
 
     def constants(self, config: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.evaluation.family import Place
+from inframind_gym.evaluation.cells import Place
 from inframind_gym.evaluation.metrics import Columns, Metric
 from inframind_gym.evaluation.queries import METRICS as QUERY_METRICS
 from inframind_gym.evaluation.queries import PLAIN_SUMS, QueryLayout

@@ -19,8 +19,8 @@ from pydantic import Field
 from inframind_gym.configs import list_configs
 from inframind_gym.errors import unknown
 from inframind_gym.evaluation import track_board
+from inframind_gym.evaluation.cells import Axis, Cell, Place, content_hash, name_of
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
-from inframind_gym.evaluation.family import Axis, Cell, Family, Place, content_hash, name_of
 from inframind_gym.evaluation.oracle import make_oracle, work_of_calls
 from inframind_gym.evaluation.play import Fields, Played, Player
 from inframind_gym.evaluation.queries import QueryBatch, Window, columns_of, stream_length
@@ -35,6 +35,7 @@ from inframind_gym.evaluation.scenarios import (
     load_track,
 )
 from inframind_gym.evaluation.store import policy_fingerprint
+from inframind_gym.evaluation.tables import Table
 from inframind_gym.policies import requires_of, resolve_policy
 from inframind_gym.progress import say
 from inframind_gym.simulator.arrivals import make_arrivals
@@ -221,33 +222,6 @@ class TrackPlayer(Player):
         return played
 
 
-TRACKS: Final = Family(
-    kind="tracks",
-    env_id="InfraMind-Stream-v0",
-    axes=(
-        Axis("track", "tracks", "track", "by_track", is_file=True),
-        Axis("scenario", "scenarios", "scenario", "by_scenario"),
-        Axis("load", "loads", "load", "by_load", text="ρ {:g}".format, read=float),
-    ),
-    together=2,
-    metrics=track_board.METRICS,
-    score=track_board.SCORE,
-    main=track_board.MAIN,
-    compared=(track_board.SCORE, "goodput", "accuracy", "slo_own", "work_s_per_query"),
-    unit="queries",
-    title="Metrics, means over all cells",
-    caption=track_board.CAPTION,
-    batch=TrackBatch,
-    layout=track_board.TrackLayout.of,
-    shown=("tasks", "split", "num_queries"),
-    shown_if_set=("division",),
-    merged=("places", "plans"),
-    scores=track_board.track_scores,
-    tables=track_board.track_tables,
-    policies="routing",
-)
-
-
 class TrackSuite(StreamSuite):
     """A suite of tracks, in steady load.
 
@@ -255,7 +229,21 @@ class TrackSuite(StreamSuite):
     the last scored query is answered, or late by any budget.
     """
 
-    family: ClassVar = TRACKS
+    axes: ClassVar = (
+        Axis("track", "tracks", "track", "by_track", is_file=True),
+        Axis("scenario", "scenarios", "scenario", "by_scenario"),
+        Axis("load", "loads", "load", "by_load", text="ρ {:g}".format, read=float),
+    )
+    together: ClassVar = 2
+    metrics: ClassVar = track_board.METRICS
+    score: ClassVar = track_board.SCORE
+    main: ClassVar = track_board.MAIN
+    compared: ClassVar = (score, "goodput", "accuracy", "slo_own", "work_s_per_query")
+    title: ClassVar = "Metrics, means over all cells"
+    caption: ClassVar = track_board.CAPTION
+    batch: ClassVar = TrackBatch
+    shown: ClassVar = ("tasks", "split", "num_queries")
+    merged: ClassVar = ("places", "plans")
 
     kind: Literal["tracks"] = "tracks"
     tracks: tuple[str, ...] = Field(min_length=1)  # names or paths of tracks
@@ -270,6 +258,21 @@ class TrackSuite(StreamSuite):
     refits: str | None = None
     # Order of the servers' queues; plain EDF collapses where servers are full
     scheduler: Scheduler | None = "edf_late_last"
+
+    @classmethod
+    def layout(cls, header: Mapping[str, Any]) -> track_board.TrackLayout:
+        """Return the layout of sums over queries."""
+        return track_board.TrackLayout.of(header)
+
+    @classmethod
+    def scores(cls, header: Mapping[str, Any], scored: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the scores of policies on tracks, over their bounds."""
+        return track_board.track_scores(header, scored)
+
+    @classmethod
+    def tables(cls, board: Mapping[str, Any], tables: list[Table]) -> list[Table]:
+        """Put scores by track before the metrics, and scores by cell behind them."""
+        return track_board.track_tables(board, tables)
 
     # A scenario at a load, its plan and a policy
 
@@ -423,7 +426,7 @@ class TrackSuite(StreamSuite):
         for place in self.places():
             stream = self.at(*place)
             places["/".join(map(str, place))] = {
-                **self.family.describe(place),
+                **self.describe(place),
                 "rate_per_min": stream.rate_per_min,
                 "counts": stream.track.counts,
                 "informed": stream.limits.informed.get(place[2]),

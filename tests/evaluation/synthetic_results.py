@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from inframind_gym.evaluation.family import Cell
+from inframind_gym.evaluation.cells import Cell
 from inframind_gym.evaluation.queries import QueryLayout, columns_of
-from inframind_gym.evaluation.routing import ROUTING
+from inframind_gym.evaluation.routing import RoutingSuite
 from inframind_gym.evaluation.store import Finished, ResultStore
 from inframind_gym.simulator.workflow.state import CALL, COMPLETED
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
@@ -22,7 +22,7 @@ SIMULATION: Any = SimpleNamespace(tasks=TASKS, policy_spec=lambda: SPEC)
 
 def routing(policy: str, *place: Any) -> Cell:
     """The cell of a policy, a workload, a rate, a budget and a seed."""
-    return ROUTING.cell(policy, *place[:-1], seed=place[-1])
+    return RoutingSuite.cell(policy, *place[:-1], seed=place[-1])
 
 
 def header(**changes: Any) -> dict[str, Any]:

@@ -6,15 +6,15 @@ import pytest
 
 from inframind_gym.configs import read_setting
 from inframind_gym.errors import ConfigError
-from inframind_gym.evaluation.family import Cell, in_order
-from inframind_gym.evaluation.placement import PLACEMENT as PLACEMENT_FAMILY
+from inframind_gym.evaluation.cells import Cell, in_order
+from inframind_gym.evaluation.placement import PlacementSuite
 from inframind_gym.evaluation.routing import RoutingSuite
 from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.evaluation.tracks import TrackSuite
 from tests.evaluation.synthetic_results import routing
 
 CELL = routing("random", "mixed", 100.0, 30.0, 0)
-PLACEMENT = PLACEMENT_FAMILY.cell("lru", "h100-4gpu", "steady", seed=0)
+PLACEMENT = PlacementSuite.cell("lru", "h100-4gpu", "steady", seed=0)
 
 
 def suite(**changes: object) -> RoutingSuite:

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
+from inframind_gym.evaluation.cells import Cell
 from inframind_gym.evaluation.compare import Side, compare
-from inframind_gym.evaluation.family import Cell
 from inframind_gym.evaluation.queries import METRICS, imbalance
 from tests.evaluation.synthetic_results import completed, drawn, routing, write_folder
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from inframind_gym.evaluation.board import leaderboard, load_results
+from inframind_gym.evaluation.cells import Cell
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
-from inframind_gym.evaluation.family import Cell
 from inframind_gym.evaluation.queries import columns_of
 from inframind_gym.evaluation.routing import RoutingSuite
 from inframind_gym.evaluation.runner import run
@@ -46,7 +46,7 @@ def digests(folder: Path) -> dict[str, str]:
 def alone(config: RoutingSuite, cell: Cell) -> str:
     """The cell on the single environment, with `policy.act`, as a user would write the loop."""
     policy = resolve_policy(cell.policy)
-    env = gym.make(config.family.env_id, **config.env_kwargs(cell.place, policy))
+    env = gym.make(config.env_id, **config.env_kwargs(cell.place, policy))
     options = {"arrival_rate_per_min": cell.place[1]}
     if cell.place[2] != "tiers":
         options["budget_s"] = cell.place[2]

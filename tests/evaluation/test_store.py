@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
+from inframind_gym.evaluation.cells import Cell
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.family import Cell
 from inframind_gym.evaluation.store import RECORDS, ResultStore, digest_of, read_cells
 from tests.evaluation.synthetic_results import (
     drawn,

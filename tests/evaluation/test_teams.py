@@ -80,7 +80,7 @@ def test_an_episode_is_judged_as_the_environment_judges_it(
     suite: TeamSuite, name: str, same: dict[str, str]
 ) -> None:
     cell, columns = one(suite, name)
-    env: Any = gym.make(suite.family.env_id, **suite.scenarios["one"]).unwrapped
+    env: Any = gym.make(suite.env_id, **suite.scenarios["one"]).unwrapped
     policy = suite.resolve_policy(name)
     observation, _ = env.reset(seed=cell.episode_seed)
     policy.reset(env.policy_spec(), [cell.policy_seed])

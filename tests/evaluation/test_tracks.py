@@ -14,8 +14,8 @@ from inframind_gym.configs import list_configs
 from inframind_gym.evaluation import refits, scenarios
 from inframind_gym.evaluation import track_board as score
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
+from inframind_gym.evaluation.cells import Cell
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.family import Cell
 from inframind_gym.evaluation.queries import Window, sum_of_earlier, time_with_an_empty_server
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.stats import Estimate

@@ -34,9 +34,9 @@ from typing import Any, Final
 
 import inframind_gym
 from inframind_gym.evaluation.board import Results, leaderboard, leaderboard_tables, load_results
+from inframind_gym.evaluation.cells import in_order
 from inframind_gym.evaluation.compare import Side, compare_all
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.family import in_order
 from inframind_gym.evaluation.queries import SLO_TARGETS_S
 from inframind_gym.files import replace_text
 
@@ -153,7 +153,12 @@ def _run(results: Results) -> dict[str, Any]:
             "unit": family.unit,
             "score": family.score,
             "metrics": metrics,
-            "terms": {**of_queries, **targets, **words.get(family.kind, {}), **words["everywhere"]},
+            "terms": {
+                **of_queries,
+                **targets,
+                **words.get(results.kind, {}),
+                **words["everywhere"],
+            },
             "axes": axes,
             "policies": [{"name": name, "bound": name in bounds} for name in ranked],
             "board": board,

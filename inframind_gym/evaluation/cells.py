@@ -1,8 +1,7 @@
-"""Families of environments, as data: what a cell is, what is measured in it, what a board shows.
+"""Cells: one policy in one episode, and the names and hashes of configurations.
 
-A cell is one policy in one episode: a policy, the coordinates of its family (for routing a
-workload, a rate and a budget; for tracks a scenario at a load) and a seed. Player, store,
-intervals, board and comparison are written once, over `Family`; `suite.Suite` has the settings.
+A cell is a policy, the coordinates of its family (for routing a workload, a rate and a budget; for
+tracks a scenario at a load) and a seed.
 
 Common random numbers. The episode's seed is derived from all coordinates but the policy: every
 policy meets the same queries, arrival times, budgets and latent outcomes, so that two policies are
@@ -16,14 +15,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from inframind_gym.evaluation.errors import BenchmarkError
-from inframind_gym.evaluation.metrics import Layout, Metric
-from inframind_gym.evaluation.tables import Table
 from inframind_gym.simulator.posterior import split_draw
 
 Place = tuple[Any, ...]  # the coordinates of a cell between policy and seed
@@ -37,7 +34,7 @@ class Axis(NamedTuple):
     label: str  # heading in tables
     table: str  # key of the leaderboard's averages along it
     # Of its tables on a board: with "{}" a table of metrics for each value, without it one of
-    # scores by value; empty: none
+    # scores ("{score}") by value; empty: none
     title: str = ""
     is_file: bool = False  # the suite names configuration files, cells have their names
     text: Callable[[Any], str] = str  # formats a value
@@ -46,7 +43,7 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One policy in one episode; made by `Family.cell`."""
+    """One policy in one episode; made by `Suite.cell`."""
 
     policy: str  # name or ``package.module:Class``, as given on the command line or in the suite
     place: Place  # coordinates along `axes`
@@ -75,7 +72,7 @@ class Cell:
         return int.from_bytes(digest[:4], "big") >> 1
 
     def to_json(self) -> dict[str, Any]:
-        """Return the coordinates as JSON; `Family.read_cell` inverts it."""
+        """Return the coordinates as JSON; `Suite.read_cell` inverts it."""
         place = {axis.name: value for axis, value in zip(self.axes, self.place, strict=True)}
         content = {"policy": self.policy, **place, "seed": self.seed}
         return content | ({"training": self.training} if self.training else {})
@@ -96,62 +93,6 @@ class Cell:
 
     def __str__(self) -> str:
         return f"{self.policy} on {self.where}"
-
-
-@dataclass(frozen=True)
-class Family:
-    """A family of environments."""
-
-    kind: str  # its name in suite files
-    env_id: str  # of the environment
-    axes: tuple[Axis, ...]  # coordinates of a cell
-    metrics: Mapping[str, Metric]  # by name, in the order in which they are explained
-    score: str  # name of the metric that ranks
-    main: Sequence[str]  # names of the metrics that the ranking shows
-    compared: Sequence[str]  # names of the metrics that a comparison shows cell by cell
-    unit: str  # name of a record, in the plural
-    caption: str  # of the ranking; "{cells}" is their number
-    batch: type[Any]  # the `play.Batch` that keeps the records of cells
-    layout: Callable[[Mapping[str, Any]], Layout]  # of sums, from the header of a folder
-    together: int = 1  # number of leading axes that the rows of one batch have in common
-    beside: str = ""  # metric in brackets behind the score, by value of an axis; or its interval
-    title: str = "{suite}: {records}{about}"  # of the ranking: "{suite}", "{records}" and "{about}"
-    about: Callable[[Mapping[str, Any]], str] = lambda board: ""  # returns what else the title says
-    shown: Sequence[str] = ()  # settings that are copied into a leaderboard
-    shown_if_set: Sequence[str] = ()  # those that ``run.json`` has only where a suite sets them
-    # Parts of ``run.json``, by name, that the runs of a folder put together (`Suite.header`)
-    merged: Sequence[str] = ()
-    # Bound to which a leaderboard has the difference, in place of the ratio to the best one, for
-    # scores that have no zero; empty: it has the ratio
-    regret: str = ""
-    # Returns what a leaderboard has beside averages of metrics, from the header and the score of
-    # every policy at the places that all have finished
-    scores: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] | None = None
-    # Puts the tables of a board together, from the board and those of every family
-    tables: Callable[[Mapping[str, Any], list[Table]], list[Table]] = lambda board, tables: tables
-    policies: str = ""  # family of the policies that play; empty: its own
-
-    def cell(self, policy: str, *place: Any, seed: int, training: int = 0) -> Cell:
-        """Return the cell of a policy, a place and a seed."""
-        return Cell(policy, place, seed, training, self.axes)
-
-    def read_cell(self, record: Mapping[str, Any]) -> Cell:
-        """Return a cell from JSON; further keys are ignored."""
-        place = [axis.read(record[axis.name]) for axis in self.axes]
-        seed, training = int(record["seed"]), int(record.get("training", 0))
-        return self.cell(str(record["policy"]), *place, seed=seed, training=training)
-
-    def describe(self, place: Place) -> dict[str, Any]:
-        """Return the coordinates of a place by their names."""
-        return {axis.name: value for axis, value in zip(self.axes, place, strict=True)}
-
-    def group_of(self, cell: Cell) -> tuple[Any, ...]:
-        """Return policy, training and the coordinates that the rows of one batch share."""
-        return (cell.policy, *cell.place[: self.together], cell.training)
-
-    def files(self) -> dict[str, str]:
-        """Return the axes of configuration files: field of the suite -> name of the axis."""
-        return {axis.setting: axis.name for axis in self.axes if axis.is_file}
 
 
 def without_draw(place: Place) -> tuple[Place, int | None]:
